@@ -1,0 +1,15 @@
+# megatron_layer(<name> [USES <layers>...] [LINK <libraries>...])
+# One static library per layer from every .cpp directly in its folder and its subfolders.
+function(megatron_layer name)
+  cmake_parse_arguments(ARG "" "" "USES;LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  add_library(megatron_${name} STATIC ${sources})
+  add_library(megatron::${name} ALIAS megatron_${name})
+  set_target_properties(megatron_${name} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(megatron_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+                                                     $<INSTALL_INTERFACE:include>)
+  foreach(layer IN LISTS ARG_USES)
+    target_link_libraries(megatron_${name} PUBLIC megatron_${layer})
+  endforeach()
+  target_link_libraries(megatron_${name} PUBLIC ${ARG_LINK})
+endfunction()

@@ -1,0 +1,27 @@
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+
+option(MEGATRON_TESTS "Build the tests" ON)
+set(MEGATRON_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where nvcc is found), ON or OFF")
+set(MEGATRON_ARCH x86-64-v3 CACHE STRING "Baseline CPU architecture; hot kernels also exist for x86-64-v4")
+set(MEGATRON_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
+
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
+                    $<$<COMPILE_LANGUAGE:CXX>:-march=${MEGATRON_ARCH}>)
+if(MEGATRON_SANITIZE)
+  add_compile_options(-fsanitize=${MEGATRON_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${MEGATRON_SANITIZE})
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
