@@ -56,6 +56,7 @@ class Json {
 
   size_t size() const;                              // of an array or object
   const Json& operator[](size_t index) const;
+  Json& operator[](size_t index);  // also keeps json[0] from meaning a null key
   const Json* find(std::string_view key) const;     // nullptr where absent
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   const Json& at(std::string_view key) const;       // throws where absent
