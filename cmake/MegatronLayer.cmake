@@ -1,15 +1,28 @@
-# megatron_layer(<name> [USES <layers>...] [LINK <libraries>...])
-# One static library per layer from every .cpp directly in its folder and its subfolders.
+# megatron_layer(<name> [USES <layers>...] [LINK <libraries>...] [PRIVATE_LINK <libraries>...] [EXCLUDE <files>...])
+# One static library megatron::<name> from every .cpp of the folder and its subfolders but for those that match
+# EXCLUDE: files or folders relative to the layer's own, for sources that need flags or a library of their own.
+# LINK is part of the layer's interface; PRIVATE_LINK is not, though programs still link to it.
 function(megatron_layer name)
-  cmake_parse_arguments(ARG "" "" "USES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "USES;LINK;PRIVATE_LINK;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  foreach(path IN LISTS ARG_EXCLUDE)
+    string(REGEX REPLACE "([][+.*()^$?|])" "\\\\\\1" path "${CMAKE_CURRENT_SOURCE_DIR}/${path}")
+    list(FILTER sources EXCLUDE REGEX "^${path}(/.*)?$")
+  endforeach()
   add_library(megatron_${name} STATIC ${sources})
-  add_library(megatron::${name} ALIAS megatron_${name})
-  set_target_properties(megatron_${name} PROPERTIES EXPORT_NAME ${name})
+  megatron_export(megatron_${name} ${name})
   target_include_directories(megatron_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
-                                                     $<INSTALL_INTERFACE:include>)
+                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   foreach(layer IN LISTS ARG_USES)
     target_link_libraries(megatron_${name} PUBLIC megatron_${layer})
   endforeach()
-  target_link_libraries(megatron_${name} PUBLIC ${ARG_LINK})
+  target_link_libraries(megatron_${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
+endfunction()
+
+# megatron_export(<target> <name>): known as megatron::<name> here and in projects that find the installed package.
+# Every library that a layer links to, also privately, must be exported, since the layers are static.
+function(megatron_export target name)
+  add_library(megatron::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS ${target} EXPORT megatronTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

@@ -1,0 +1,126 @@
+# Finds the libraries that Megatron is built on. Used by the build, and installed: megatronConfig.cmake looks for the
+# same ones in the same way, so that what the static libraries link to exists in the consumer too.
+
+# megatron_find_library(<target> HEADER <file> NAMES <names>... [HINTS <folders>...])
+# An imported target for a library that brings no CMake package of its own. Sets found in the caller.
+function(megatron_find_library target)
+  cmake_parse_arguments(ARG "" "HEADER" "NAMES;HINTS" ${ARGN})
+  string(MAKE_C_IDENTIFIER ${target} id)
+  find_path(${id}_INCLUDE_DIR ${ARG_HEADER} HINTS ${ARG_HINTS} PATH_SUFFIXES include)
+  find_library(${id}_LIBRARY NAMES ${ARG_NAMES} HINTS ${ARG_HINTS} PATH_SUFFIXES lib lib64)
+  mark_as_advanced(${id}_INCLUDE_DIR ${id}_LIBRARY)
+  if(${id}_INCLUDE_DIR AND ${id}_LIBRARY)
+    if(NOT TARGET ${target})
+      add_library(${target} UNKNOWN IMPORTED GLOBAL)
+      set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${${id}_LIBRARY}
+                                                 INTERFACE_INCLUDE_DIRECTORIES ${${id}_INCLUDE_DIR})
+    endif()
+    set(found TRUE PARENT_SCOPE)
+  else()
+    set(found FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# megatron_version_in(<variable> <header> <macro>...): the version that a header's macros spell.
+function(megatron_version_in variable header)
+  set(parts)
+  file(READ ${header} text)
+  foreach(macro IN LISTS ARGN)
+    if(text MATCHES "#[ \t]*define[ \t]+${macro}[ \t]+\"?([0-9.]+)")
+      list(APPEND parts ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  list(JOIN parts "." version)
+  set(${variable} "${version}" PARENT_SCOPE)
+endfunction()
+
+# One macro per optional library: sets found and version. (Macros: find_package must act in the caller's scope.)
+macro(megatron_find_ONEDNN)  # not by its package: Debian's asks for OpenCL's headers, which only its GPU part needs
+  megatron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl_version.h NAMES dnnl)
+  if(found)
+    megatron_version_in(version ${DNNL__dnnl_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h DNNL_VERSION_MAJOR
+                        DNNL_VERSION_MINOR DNNL_VERSION_PATCH)
+  endif()
+endmacro()
+
+macro(megatron_find_OPENBLAS)
+  megatron_find_library(OpenBLAS::OpenBLAS HEADER cblas.h NAMES openblas HINTS
+                        /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-pthread
+                        /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-pthread)
+endmacro()
+
+macro(megatron_find_MPI)
+  find_package(MPI QUIET COMPONENTS CXX)
+  set(found ${MPI_CXX_FOUND})
+  set(version ${MPI_CXX_VERSION})
+endmacro()
+
+macro(megatron_find_XXHASH)
+  megatron_find_library(xxHash::xxhash HEADER xxhash.h NAMES xxhash)
+endmacro()
+
+macro(megatron_find_ZSTD)
+  megatron_find_library(zstd::zstd HEADER zstd.h NAMES zstd)
+endmacro()
+
+macro(megatron_find_SENTENCEPIECE)
+  megatron_find_library(sentencepiece::sentencepiece HEADER sentencepiece_processor.h NAMES sentencepiece)
+endmacro()
+
+macro(megatron_find_PCRE2)
+  megatron_find_library(PCRE2::8BIT HEADER pcre2.h NAMES pcre2-8)
+endmacro()
+
+macro(megatron_find_UTF8PROC)
+  megatron_find_library(utf8proc::utf8proc HEADER utf8proc.h NAMES utf8proc)
+endmacro()
+
+macro(megatron_find_HTTPLIB)
+  megatron_find_library(httplib::httplib HEADER httplib.h NAMES cpp-httplib)
+endmacro()
+
+macro(megatron_find_BENCHMARK)
+  find_package(benchmark QUIET CONFIG)
+  set(found ${benchmark_FOUND})
+  set(version ${benchmark_VERSION})
+endmacro()
+
+macro(megatron_find_CUDA)
+  find_package(CUDAToolkit 12 QUIET)
+  set(found ${CUDAToolkit_FOUND})
+  set(version ${CUDAToolkit_VERSION})
+endmacro()
+
+macro(megatron_find_CUDNN)
+  megatron_find_library(cudnn::cudnn HEADER cudnn_version.h NAMES cudnn HINTS ${CUDAToolkit_TARGET_DIR}
+                        ${CUDAToolkit_LIBRARY_ROOT} ${CUDAToolkit_LIBRARY_DIR})
+  if(found)
+    megatron_version_in(version ${cudnn__cudnn_INCLUDE_DIR}/cudnn_version.h CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL)
+  endif()
+endmacro()
+
+# Headers only.
+macro(megatron_find_CUDNN_FRONTEND)
+  find_path(cudnn_frontend_INCLUDE_DIR cudnn_frontend.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(cudnn_frontend_INCLUDE_DIR)
+  set(found FALSE)
+  if(cudnn_frontend_INCLUDE_DIR)
+    set(found TRUE)
+    if(NOT TARGET cudnn_frontend::cudnn_frontend)
+      add_library(cudnn_frontend::cudnn_frontend INTERFACE IMPORTED GLOBAL)
+      set_target_properties(cudnn_frontend::cudnn_frontend PROPERTIES INTERFACE_INCLUDE_DIRECTORIES
+                                                                      ${cudnn_frontend_INCLUDE_DIR})
+    endif()
+  endif()
+endmacro()
+
+macro(megatron_find_NCCL)
+  megatron_find_library(NCCL::nccl HEADER nccl.h NAMES nccl HINTS ${CUDAToolkit_TARGET_DIR}
+                        ${CUDAToolkit_LIBRARY_ROOT} ${CUDAToolkit_LIBRARY_DIR})
+  if(found)
+    megatron_version_in(version ${NCCL__nccl_INCLUDE_DIR}/nccl.h NCCL_MAJOR NCCL_MINOR NCCL_PATCH)
+  endif()
+endmacro()
+
+set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN OPENBLAS MPI XXHASH ZSTD SENTENCEPIECE PCRE2 UTF8PROC HTTPLIB BENCHMARK CUDA
+    CUDNN CUDNN_FRONTEND NCCL)

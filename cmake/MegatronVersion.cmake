@@ -1,0 +1,37 @@
+# Writes build_info.cpp: what `megatron --version` says. Included by src/megatron/cli, and run by the build itself
+# (cmake -P) on every build, since only then is the commit known; the file changes only when its text does.
+if(NOT CMAKE_SCRIPT_MODE_FILE)
+  set(MEGATRON_BUILD_INFO ${PROJECT_BINARY_DIR}/generated/build_info.cpp)
+  set(options "")
+  foreach(option IN LISTS MEGATRON_BUILD_OPTIONS)
+    string(REPLACE "=" "\", \"" pair "${option}")
+    string(APPEND options "    {\"${pair}\"},\n")
+  endforeach()
+  set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+  set(build_type "${CMAKE_BUILD_TYPE}, ${MEGATRON_ARCH}")
+  if(MEGATRON_SANITIZE)
+    string(APPEND build_type ", sanitizers ${MEGATRON_SANITIZE}")
+  endif()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/build_info.cpp.in ${MEGATRON_BUILD_INFO}.in @ONLY)
+  find_program(GIT git)
+  mark_as_advanced(GIT)
+  add_custom_target(megatron_build_info BYPRODUCTS ${MEGATRON_BUILD_INFO} COMMENT ""
+    COMMAND ${CMAKE_COMMAND} -DGIT=${GIT} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUTPUT=${MEGATRON_BUILD_INFO}
+            -P ${PROJECT_SOURCE_DIR}/cmake/MegatronVersion.cmake)
+  return()
+endif()
+
+set(commit "")
+if(GIT AND EXISTS ${SOURCE}/.git)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty=-modified --abbrev=12 --exclude=*
+                  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+file(READ ${OUTPUT}.in text)
+string(REPLACE "%COMMIT%" "${commit}" text "${text}")
+set(before "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} before)
+endif()
+if(NOT text STREQUAL before)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

@@ -1,0 +1,109 @@
+#include <gtest/gtest.h>
+
+#include "megatron/base/error.h"
+#include "megatron/cli/command.h"
+#include "megatron/cli/version.h"
+#include "support/capture.h"
+
+namespace megatron {
+namespace {
+
+int echo(Invocation& invocation) {
+  for (const std::string& arg : invocation.args) fmt::print(invocation.out, "[{}]", arg);
+  invocation.log.warning("w");
+  invocation.log.info("i");
+  invocation.log.debug("d");
+  return 0;
+}
+
+int raise(Invocation& invocation) {
+  const std::string kind = invocation.args.at(0);
+  if (kind == "config") throw ConfigError("tp=8 does not divide heads=4");
+  if (kind == "usage") throw UsageError("raise: wrong");
+  if (kind == "fault") fail("disk: full");
+  return 17;
+}
+
+constexpr Command table[] = {
+    {"echo", "prints its arguments", [] { return std::string("usage: megatron echo\n"); }, echo},
+    {"raise", "throws", [] { return std::string("usage: megatron raise\n"); }, raise},
+};
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome run(std::vector<std::string> args) {
+  Capture out, err;
+  const int code = run_cli(table, std::move(args), out.file(), err.file());
+  return {code, out.text(), err.text()};
+}
+
+TEST(RunCli, HelpListsTheTable) {
+  for (const auto& args : {std::vector<std::string>{}, {"--help"}, {"-h"}, {"help"}}) {
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_NE(outcome.out.find("  echo   prints its arguments\n  raise  throws\n"), std::string::npos)
+        << outcome.out;
+    EXPECT_EQ(outcome.err, "");
+  }
+}
+
+TEST(RunCli, HelpOfOneCommand) {
+  EXPECT_EQ(run({"echo", "a", "--help"}).out, "usage: megatron echo\n");
+  EXPECT_EQ(run({"help", "raise"}).out, "usage: megatron raise\n");
+  EXPECT_EQ(run({"echo", "--", "--help"}).out, "[--][--help]");
+}
+
+TEST(RunCli, UnknownCommandNamesTheNearest) {
+  const Outcome outcome = run({"ehco"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err, "megatron: there is no command 'ehco': did you mean 'echo'?\n");
+  EXPECT_EQ(run({"--verison"}).err, "megatron: there is no option '--verison': did you mean '--version'?\n");
+  EXPECT_EQ(run({"zzzzzz"}).err, "megatron: there is no command 'zzzzzz': see megatron --help\n");
+}
+
+TEST(RunCli, VerbosityStandsAnywhere) {
+  EXPECT_EQ(run({"echo", "a"}).err, "warning: w\ni\n");
+  EXPECT_EQ(run({"-q", "echo", "a"}).err, "warning: w\n");
+  EXPECT_EQ(run({"echo", "a", "-v"}).err, "warning: w\ni\nd\n");
+  EXPECT_EQ(run({"echo", "-v", "a", "--", "-q"}).out, "[a][--][-q]");
+}
+
+TEST(RunCli, ErrorsBecomeExitCodes) {
+  EXPECT_EQ(run({"raise", "config"}).code, 1);
+  EXPECT_EQ(run({"raise", "config"}).err, "megatron: tp=8 does not divide heads=4\n");
+  EXPECT_EQ(run({"raise", "usage"}).code, 2);
+  EXPECT_EQ(run({"raise", "fault"}).code, 3);
+  EXPECT_EQ(run({"raise"}).code, 3);  // an exception that is no Error
+  EXPECT_EQ(run({"raise", "none"}).code, 17);
+}
+
+TEST(RunCli, FullOutputIsAFault) {
+  std::FILE* full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  Capture err;
+  EXPECT_EQ(run_cli(table, {"--help"}, full, err.file()), 3);
+  EXPECT_EQ(err.text(), "megatron: cannot write the results: the output is full or closed\n");
+  std::fclose(full);
+}
+
+TEST(RunCli, EveryCommandHasItsTexts) {
+  for (const Command& command : commands()) {
+    EXPECT_FALSE(command.summary.empty()) << command.name;
+    EXPECT_NE(command.help().find("megatron " + std::string(command.name)), std::string::npos)
+        << command.name;
+    EXPECT_NE(command.run, nullptr) << command.name;
+  }
+}
+
+TEST(Version, NamesCompilerAndOptions) {
+  const std::string text = run({"--version"}).out;
+  EXPECT_TRUE(text.starts_with("megatron " + std::string(build_info().version) + "\n")) << text;
+  for (const char* name : {"compiler", "CUDA", "MPI", "oneDNN", "OpenBLAS"})
+    EXPECT_NE(text.find(name), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace megatron
