@@ -11,7 +11,11 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 
 option(MEGATRON_TESTS "Build the tests, where GoogleTest is found" ${PROJECT_IS_TOP_LEVEL})
 set(MEGATRON_CUDA AUTO CACHE STRING "CUDA: AUTO (where nvcc and a GPU are found), ON (wherever nvcc is found) or OFF")
-set(MEGATRON_ARCH x86-64-v3 CACHE STRING "Baseline CPU architecture; hot kernels also exist for x86-64-v4")
+set(default_arch native)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(default_arch x86-64-v3)
+endif()
+set(MEGATRON_ARCH ${default_arch} CACHE STRING "Baseline CPU architecture; hot kernels also exist for x86-64-v4")
 set(MEGATRON_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>

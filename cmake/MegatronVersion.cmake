@@ -15,7 +15,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/build_info.cpp.in ${MEGATRON_BUILD_INFO}.in @ONLY)
   find_program(GIT git)
   mark_as_advanced(GIT)
-  add_custom_target(megatron_build_info BYPRODUCTS ${MEGATRON_BUILD_INFO} COMMENT ""
+  add_custom_target(megatron_build_info BYPRODUCTS ${MEGATRON_BUILD_INFO} COMMENT "Noting the commit"
     COMMAND ${CMAKE_COMMAND} -DGIT=${GIT} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUTPUT=${MEGATRON_BUILD_INFO}
             -P ${PROJECT_SOURCE_DIR}/cmake/MegatronVersion.cmake)
   return()
