@@ -1,13 +1,8 @@
 # What the build stands on: three libraries that must be there, and those that are used where they are found.
 include(MegatronFind)
 
-find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(yaml-cpp REQUIRED)
-if(NOT TARGET yaml-cpp::yaml-cpp)  # the name that version 0.8 brings
-  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
-endif()
+megatron_find_required(find_package)
+find_package(nlohmann_json REQUIRED)  # headers alone, so that nothing that links to us needs it
 
 # megatron_optional(<NAME> <label> <what the build lacks without it> [DEFAULT <AUTO|ON|OFF>])
 # The cache variable MEGATRON_<NAME> decides: AUTO takes the library where it is found, ON insists, OFF leaves it out.

@@ -34,6 +34,16 @@ function(megatron_version_in variable header)
   set(${variable} "${version}" PARENT_SCOPE)
 endfunction()
 
+# The libraries without which there is no build; <find> is find_package or find_dependency.
+macro(megatron_find_required find)
+  foreach(library IN ITEMS Threads fmt yaml-cpp)
+    cmake_language(CALL ${find} ${library} REQUIRED)
+  endforeach()
+  if(NOT TARGET yaml-cpp::yaml-cpp)  # the name that version 0.8 brings
+    add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+  endif()
+endmacro()
+
 # One macro per optional library: sets found and version. (Macros: find_package must act in the caller's scope.)
 macro(megatron_find_ONEDNN)  # not by its package: Debian's asks for OpenCL's headers, which only its GPU part needs
   megatron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl_version.h NAMES dnnl)

@@ -13,6 +13,7 @@ function(megatron_layer name)
   megatron_export(megatron_${name} ${name})
   target_include_directories(megatron_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
                                                      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(megatron_${name} PUBLIC cxx_std_20)
   foreach(layer IN LISTS ARG_USES)
     target_link_libraries(megatron_${name} PUBLIC megatron_${layer})
   endforeach()

@@ -46,22 +46,22 @@ class Json {
 
   // Each throws an Error that names the wanted and the actual type.
   bool as_bool() const;
-  int64_t as_int() const;     // also a double with an integral value
-  double as_double() const;   // also an int
+  int64_t as_int() const;    // also a double with an integral value
+  double as_double() const;  // also an int
   const std::string& as_string() const;
   const Array& as_array() const;
   Array& as_array();
   const Object& as_object() const;
   Object& as_object();
 
-  size_t size() const;                              // of an array or object
+  size_t size() const;  // of an array or object
   const Json& operator[](size_t index) const;
-  Json& operator[](size_t index);  // also keeps json[0] from meaning a null key
-  const Json* find(std::string_view key) const;     // nullptr where absent
+  Json& operator[](size_t index);                // also keeps json[0] from meaning a null key
+  const Json* find(std::string_view key) const;  // nullptr where absent
   bool contains(std::string_view key) const { return find(key) != nullptr; }
-  const Json& at(std::string_view key) const;       // throws where absent
-  Json& operator[](std::string_view key);           // adds where absent; null becomes an object
-  void push_back(Json value);                       // null becomes an array
+  const Json& at(std::string_view key) const;  // throws where absent
+  Json& operator[](std::string_view key);      // adds where absent; null becomes an object
+  void push_back(Json value);                  // null becomes an array
 
   // indent < 0: one line. Doubles in shortest round-trip form; NaN and infinities as null.
   std::string dump(int indent = -1) const;
