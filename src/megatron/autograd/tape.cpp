@@ -1,0 +1,111 @@
+#include "megatron/autograd/tape.h"
+
+#include <algorithm>
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron {
+
+Tape::Tape(RankContext& ctx) : id_(++ctx.tapes_made) {}
+Tape::~Tape() = default;
+
+Tensor Tape::watch(const Tensor& tensor) {
+  require(is_floating(tensor.dtype()), "watch: {} has no gradient", tensor);
+  return tensor.with_grad_slot({id_, slots_++});
+}
+
+void Tape::record(std::unique_ptr<Node> node, std::span<Tensor*> outputs) {
+  node->tape_id_ = id_;
+  node->first_output_ = slots_;
+  node->outputs_ = static_cast<uint32_t>(outputs.size());
+  for (Tensor* output : outputs) *output = output->with_grad_slot({id_, slots_++});
+  nodes_.push_back(std::move(node));
+}
+
+void Tape::backward(RankContext& ctx, const Tensor& output, const Tensor& grad) {
+  Tensor seed = grad;
+  if (!seed) {
+    require(output.numel() == 1, "backward: {} has {} elements, so its gradient must be given", output, output.numel());
+    seed = ctx.full(output.shape(), output.dtype(), 1);
+  }
+  backward_data(ctx, {&output, 1}, {&seed, 1});
+  if (!ctx.defer_weight_grads) backward_weight(ctx);
+}
+
+void Tape::backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads) {
+  require(!ran_, "backward: this tape ran backward already, and what its nodes had saved is gone; record the forward pass again");
+  require(outputs.size() == grads.size(), "backward: {} outputs but {} gradients", outputs.size(), grads.size());
+  ran_ = true;
+  NoGrad no_grad(ctx);
+  grads_.resize(slots_);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    require(tracks(outputs[i]), "backward: {} does not depend on anything this tape recorded", outputs[i]);
+    require(outputs[i].shape() == grads[i].shape(), "backward: the gradient {} does not fit the output {}", grads[i],
+            outputs[i]);
+    add_grad(ctx, outputs[i].grad_slot(), grads[i].detach());
+  }
+  while (!nodes_.empty()) {
+    std::unique_ptr<Node> node = std::move(nodes_.back());
+    nodes_.pop_back();
+    auto first = grads_.begin() + node->first_output_;
+    bool reached = std::any_of(first, first + node->outputs_, [](const Tensor& g) { return g.defined(); });
+    if (!reached) continue;
+    if (!hooks_.empty()) run_hooks(ctx, node->first_output_, node->outputs_);
+    node->backward_data(ctx, *this);
+    for (uint32_t i = 0; i < node->outputs_; ++i) grads_[node->first_output_ + i] = {};
+    if (node->has_weight_step()) {
+      if (ctx.defer_weight_grads)
+        waiting_for_weight_.push_back(std::move(node));
+      else
+        node->backward_weight(ctx);
+    }
+  }
+  if (!hooks_.empty()) run_hooks(ctx, 0, slots_);
+}
+
+void Tape::backward_weight(RankContext& ctx) {
+  NoGrad no_grad(ctx);
+  for (auto& node : waiting_for_weight_) {
+    node->backward_weight(ctx);
+    node.reset();
+  }
+  waiting_for_weight_.clear();
+}
+
+Tensor Tape::grad(const Tensor& watched) const {
+  require(tracks(watched), "grad: {} is not on this tape", watched);
+  require(ran_, "grad: this tape has not run backward yet");
+  return grads_[watched.grad_slot().index];
+}
+
+void Tape::on_grad(const Tensor& tensor, std::function<Tensor(RankContext&, const Tensor&)> hook) {
+  require(tracks(tensor), "on_grad: {} is not on this tape", tensor);
+  hooks_.push_back({tensor.grad_slot().index, std::move(hook)});
+}
+
+void Tape::run_hooks(RankContext& ctx, uint32_t first, uint32_t count) {
+  for (auto& hook : hooks_) {
+    if (hook.slot - first >= count || !hook.call || !grads_[hook.slot].defined()) continue;
+    if (Tensor replaced = hook.call(ctx, grads_[hook.slot])) grads_[hook.slot] = replaced;
+    hook.call = nullptr;
+  }
+}
+
+Tensor Tape::take_grad(GradSlot slot) { return std::move(grads_[slot.index]); }
+
+void Tape::add_grad(RankContext& ctx, GradSlot slot, Tensor grad) {
+  if (!slot || !grad) return;
+  Tensor& sum = grads_[slot.index];
+  if (!sum) {
+    sum = std::move(grad);
+    return;
+  }
+  require(sum.shape() == grad.shape(), "backward: gradients {} and {} of one tensor differ in shape", sum, grad);
+  // A gradient that someone else still holds must not change under them.
+  bool in_place = sum.storage().unique() && sum.is_contiguous();
+  Tensor out = in_place ? sum : ctx.empty_like(sum);
+  ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, sum, grad, out});
+  sum = std::move(out);
+}
+
+}  // namespace megatron

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+struct RankContext;
+
+// Where the gradient of one parameter gathers over micro-batches. `main_grad` is fp32 (fp64 in an fp64 model). Kernels
+// add to it by their beta: `beta()` is 0 for the first contribution of a step, so that nothing needs zeroing.
+class GradSink {
+ public:
+  Tensor main_grad;
+  std::function<void(RankContext&)> on_ready;  // all uses recorded so far have contributed
+
+  double beta() const { return has_value_ ? 1.0 : 0.0; }
+  bool has_value() const { return has_value_; }
+  void expect_use() { ++pending_uses_; }        // at recording
+  void contribute(RankContext& ctx);            // after a kernel wrote
+  void start_step() { has_value_ = false; }     // the next contribution overwrites
+
+ private:
+  bool has_value_ = false;
+  int pending_uses_ = 0;
+};
+
+// A parameter at the point of use: its value and, where it is trainable, the place for its gradient.
+struct Weight {
+  Tensor value;
+  GradSink* sink = nullptr;
+
+  bool defined() const { return value.defined(); }
+  bool trainable() const { return sink != nullptr; }
+};
+
+}  // namespace megatron

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "megatron/device/allocator.h"
+#include "megatron/device/cpu_pool.h"
+#include "megatron/device/stream.h"
+
+namespace megatron {
+
+// What a kernel may use besides its arguments: where it runs, the CPU threads it may use, scratch memory.
+struct KernelContext {
+  const Stream& stream;
+  CpuPool& pool;
+  Allocator& workspace;
+};
+
+}  // namespace megatron

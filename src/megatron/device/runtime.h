@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "megatron/device/device.h"
+
+namespace megatron {
+
+// What a kind of device can do for the layers above: raw memory, streams, events, copies. One implementation per kind;
+// the CPU runs everything inline, so streams and events cost nothing there and every test runs without a GPU.
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+  virtual Device device() const = 0;
+
+  virtual void* acquire_memory(size_t bytes) = 0;  // throws an Error that says how much was asked and is free
+  virtual void release_memory(void* data, size_t bytes) = 0;
+
+  virtual void* create_stream(int /*priority*/) { return nullptr; }
+  virtual void destroy_stream(void*) {}
+  virtual void synchronize(void* /*stream*/) {}
+  virtual void* create_event() { return nullptr; }
+  virtual void destroy_event(void*) {}
+  virtual void record_event(void* /*event*/, void* /*stream*/) {}
+  virtual void wait_event(void* /*event*/, void* /*stream*/) {}  // the stream waits, not the host
+  virtual bool event_done(void* /*event*/) { return true; }
+
+  // Between this device and the host, contiguous bytes, ordered on `stream`. Either is complete on return as far as the
+  // host memory is concerned.
+  virtual void copy_from_host(void* target, const void* source, size_t bytes, void* stream) = 0;
+  virtual void copy_to_host(void* target, const void* source, size_t bytes, void* stream) = 0;
+};
+
+// The runtime of a device; for CUDA an Error that says why it cannot be used (not built in, no driver, no such GPU).
+std::shared_ptr<DeviceRuntime> make_runtime(Device device);
+int cuda_device_count();  // 0 where CUDA is not built in, or where no driver or GPU is usable
+
+}  // namespace megatron

@@ -1,0 +1,87 @@
+#pragma once
+
+#include "megatron/device/kernel_context.h"
+#include "megatron/kernels/activation.h"
+#include "megatron/kernels/attention.h"
+#include "megatron/kernels/cross_entropy.h"
+#include "megatron/kernels/elementwise.h"
+#include "megatron/kernels/gemm.h"
+#include "megatron/kernels/index.h"
+#include "megatron/kernels/moe.h"
+#include "megatron/kernels/norm.h"
+#include "megatron/kernels/optimizer.h"
+#include "megatron/kernels/quantize.h"
+#include "megatron/kernels/rope.h"
+
+namespace megatron {
+
+template <class Args>
+using Kernel = void (*)(const KernelContext&, const Args&);
+
+// What a device can compute. Kernels trust the shapes: ops has checked them.
+struct KernelTable {
+  Kernel<GemmArgs> gemm = nullptr;
+  Kernel<GroupedGemmArgs> grouped_gemm = nullptr;
+  Kernel<GroupedGemmWeightArgs> grouped_gemm_weight = nullptr;
+
+  Kernel<UnaryArgs> unary = nullptr;
+  Kernel<UnaryBackwardArgs> unary_backward = nullptr;
+  Kernel<BinaryArgs> binary = nullptr;
+  Kernel<AxpbyArgs> axpby = nullptr;
+  Kernel<CopyArgs> copy = nullptr;
+  Kernel<FillArgs> fill = nullptr;
+  Kernel<WhereArgs> where = nullptr;
+  Kernel<ReduceArgs> reduce = nullptr;
+  Kernel<SoftmaxArgs> softmax = nullptr;
+  Kernel<SoftmaxBackwardArgs> softmax_backward = nullptr;
+  Kernel<DropoutArgs> dropout = nullptr;
+  Kernel<RandomArgs> random = nullptr;
+
+  Kernel<NormArgs> norm = nullptr;
+  Kernel<NormBackwardArgs> norm_backward = nullptr;
+  Kernel<RopeTableArgs> rope_table = nullptr;
+  Kernel<RopeArgs> rope = nullptr;
+  Kernel<AttentionArgs> attention = nullptr;
+  Kernel<AttentionBackwardArgs> attention_backward = nullptr;
+  Kernel<GatedArgs> gated = nullptr;
+  Kernel<GatedBackwardArgs> gated_backward = nullptr;
+
+  Kernel<GatherRowsArgs> gather_rows = nullptr;
+  Kernel<ScatterAddRowsArgs> scatter_add_rows = nullptr;
+  Kernel<TopKArgs> top_k = nullptr;
+  Kernel<CrossEntropyStatsArgs> cross_entropy_stats = nullptr;
+  Kernel<CrossEntropyGradArgs> cross_entropy_grad = nullptr;
+
+  Kernel<ExpertSortArgs> expert_sort = nullptr;
+  Kernel<PermuteArgs> permute = nullptr;
+  Kernel<UnpermuteArgs> unpermute = nullptr;
+  Kernel<UnpermuteBackwardArgs> unpermute_backward = nullptr;
+
+  Kernel<QuantizeArgs> quantize = nullptr;
+  Kernel<DequantizeArgs> dequantize = nullptr;
+
+  Kernel<AdamArgs> adam = nullptr;
+  Kernel<SumSquaresArgs> sum_squares = nullptr;
+
+  // Calls visit(name, member) for every kernel: for tests and for the meta table.
+  template <class Table, class Visitor>
+  static void visit(Table& t, Visitor&& v) {
+    v("gemm", t.gemm), v("grouped_gemm", t.grouped_gemm), v("grouped_gemm_weight", t.grouped_gemm_weight);
+    v("unary", t.unary), v("unary_backward", t.unary_backward), v("binary", t.binary), v("axpby", t.axpby);
+    v("copy", t.copy), v("fill", t.fill), v("where", t.where), v("reduce", t.reduce), v("softmax", t.softmax);
+    v("softmax_backward", t.softmax_backward), v("dropout", t.dropout), v("random", t.random);
+    v("norm", t.norm), v("norm_backward", t.norm_backward), v("rope_table", t.rope_table), v("rope", t.rope);
+    v("attention", t.attention), v("attention_backward", t.attention_backward), v("gated", t.gated);
+    v("gated_backward", t.gated_backward), v("gather_rows", t.gather_rows);
+    v("scatter_add_rows", t.scatter_add_rows), v("top_k", t.top_k);
+    v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_grad", t.cross_entropy_grad);
+    v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
+    v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize), v("dequantize", t.dequantize);
+    v("adam", t.adam), v("sum_squares", t.sum_squares);
+  }
+};
+
+// The table of a kind of device. CPU: the variant for the widest vectors this machine has.
+const KernelTable& kernels_for(Device device);
+
+}  // namespace megatron

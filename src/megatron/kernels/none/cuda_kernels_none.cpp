@@ -1,0 +1,10 @@
+#include "megatron/base/error.h"
+#include "megatron/kernels/backends.h"
+
+namespace megatron {
+
+const KernelTable& cuda_kernels() {
+  throw ConfigError("this build has no CUDA kernels: build with MEGATRON_CUDA=1 where nvcc is installed");
+}
+
+}  // namespace megatron

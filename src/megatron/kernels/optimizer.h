@@ -1,0 +1,33 @@
+#pragma once
+
+#include <span>
+
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+struct AdamTensor {
+  Tensor parameter;  // what the model reads, any float dtype
+  Tensor master;     // fp32/fp64 copy that is updated; the parameter itself where undefined
+  Tensor gradient, first, second;
+  double weight_decay = 0, lr_scale = 1;
+};
+
+// One step of Adam over many tensors. `gradient_scale` (one element, on the device, optional) multiplies every gradient:
+// clipping without a host round trip. decoupled: AdamW; otherwise decay is added to the gradient.
+struct AdamArgs {
+  std::span<const AdamTensor> tensors;
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  int64_t step = 1;  // from 1
+  bool decoupled = true;
+  Tensor gradient_scale;
+};
+
+// out[0] = Σ x² over all tensors (fp64 out; partial sums in a fixed order). With accumulate, added to what is there.
+struct SumSquaresArgs {
+  std::span<const Tensor> tensors;
+  Tensor out;
+  bool accumulate = false;
+};
+
+}  // namespace megatron
