@@ -7,14 +7,15 @@ namespace megatron {
 struct RankContext;
 class Tape;
 
-// One differentiable step of the forward pass. It knows where its outputs' gradients are found and its inputs' go.
+// One differentiable step of the forward pass. It knows where its outputs' gradients are found and its
+// inputs' go.
 class Node {
  public:
   virtual ~Node() = default;
   virtual const char* name() const = 0;
 
-  // Reads the outputs' gradients (Tape::take_grad), adds the inputs' (Tape::add_grad), and cheap weight gradients. What is
-  // kept afterwards is only what backward_weight needs.
+  // Reads the outputs' gradients (Tape::take_grad), adds the inputs' (Tape::add_grad), and cheap weight
+  // gradients. What is kept afterwards is only what backward_weight needs.
   virtual void backward_data(RankContext& ctx, Tape& tape) = 0;
   // The expensive weight gradients, run at once or later (zero-bubble schedules).
   virtual void backward_weight(RankContext&) {}

@@ -15,7 +15,9 @@ RankContext::RankContext(Device device, int threads, int rank)
 
 bool RankContext::tracks(const Tensor& tensor) const {
   if (!tape || !tensor.grad_slot()) return false;
-  require(tape->tracks(tensor), "the tensor {} belongs to another tape than the one being recorded; detach() it, or watch() it", tensor);
+  require(tape->tracks(tensor),
+          "the tensor {} belongs to another tape than the one being recorded; detach() it, or watch() it",
+          tensor);
   return true;
 }
 

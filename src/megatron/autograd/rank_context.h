@@ -23,10 +23,10 @@ struct RankContext {
   CpuPool pool;
   const KernelTable* kernels;
 
-  Tape* tape = nullptr;                 // where ops record; null: forward without a tape
+  Tape* tape = nullptr;  // where ops record; null: forward without a tape
   Tracer* tracer = nullptr;
   SavedTensorPacker* packer = nullptr;
-  bool defer_weight_grads = false;      // backward leaves W for Tape::backward_weight
+  bool defer_weight_grads = false;  // backward leaves W for Tape::backward_weight
   uint32_t tapes_made = 0;
 
   KernelContext kernel_context() { return {stream, pool, *allocator}; }
@@ -42,12 +42,15 @@ struct RankContext {
   }
   Tensor empty_like(const Tensor& other) { return empty(other.shape(), other.dtype()); }
   Tensor full(Shape shape, DType dtype, double value, MemoryTag tag = MemoryTag::Activation);
-  Tensor zeros(Shape shape, DType dtype, MemoryTag tag = MemoryTag::Activation) { return full(shape, dtype, 0, tag); }
+  Tensor zeros(Shape shape, DType dtype, MemoryTag tag = MemoryTag::Activation) {
+    return full(shape, dtype, 0, tag);
+  }
   // Copies between this device and host memory of `dtype`, contiguous.
   Tensor from_host(const void* data, Shape shape, DType dtype, MemoryTag tag = MemoryTag::Activation);
   template <class T>
   Tensor from_vector(const std::vector<T>& values, Shape shape) {
-    require(static_cast<int64_t>(values.size()) == shape.numel(), "{} values do not fill {}", values.size(), shape);
+    require(static_cast<int64_t>(values.size()) == shape.numel(), "{} values do not fill {}", values.size(),
+            shape);
     return from_host(values.data(), shape, dtype_of<T>());
   }
   void to_host(const Tensor& tensor, void* data);  // waits for the stream

@@ -10,8 +10,9 @@ namespace megatron {
 
 using RegionBody = std::function<std::vector<Tensor>(RankContext&, std::span<const Tensor> inputs)>;
 
-// Runs `body` keeping only its inputs, and runs it again when its gradients are wanted. The body must be a function of its
-// inputs and of parameters: random numbers come from explicit keys, so they are the same the second time.
+// Runs `body` keeping only its inputs, and runs it again when its gradients are wanted. The body must be a
+// function of its inputs and of parameters: random numbers come from explicit keys, so they are the same the
+// second time.
 std::vector<Tensor> recompute(RankContext& ctx, std::span<const Tensor> inputs, RegionBody body);
 
 }  // namespace megatron

@@ -25,7 +25,8 @@ void Tape::record(std::unique_ptr<Node> node, std::span<Tensor*> outputs) {
 void Tape::backward(RankContext& ctx, const Tensor& output, const Tensor& grad) {
   Tensor seed = grad;
   if (!seed) {
-    require(output.numel() == 1, "backward: {} has {} elements, so its gradient must be given", output, output.numel());
+    require(output.numel() == 1, "backward: {} has {} elements, so its gradient must be given", output,
+            output.numel());
     seed = ctx.full(output.shape(), output.dtype(), 1);
   }
   backward_data(ctx, {&output, 1}, {&seed, 1});
@@ -33,15 +34,18 @@ void Tape::backward(RankContext& ctx, const Tensor& output, const Tensor& grad) 
 }
 
 void Tape::backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads) {
-  require(!ran_, "backward: this tape ran backward already, and what its nodes had saved is gone; record the forward pass again");
-  require(outputs.size() == grads.size(), "backward: {} outputs but {} gradients", outputs.size(), grads.size());
+  require(!ran_,
+          "backward: this tape ran backward already, and what its nodes had saved is gone; record the "
+          "forward pass again");
+  require(outputs.size() == grads.size(), "backward: {} outputs but {} gradients", outputs.size(),
+          grads.size());
   ran_ = true;
   NoGrad no_grad(ctx);
   grads_.resize(slots_);
   for (size_t i = 0; i < outputs.size(); ++i) {
     require(tracks(outputs[i]), "backward: {} does not depend on anything this tape recorded", outputs[i]);
-    require(outputs[i].shape() == grads[i].shape(), "backward: the gradient {} does not fit the output {}", grads[i],
-            outputs[i]);
+    require(outputs[i].shape() == grads[i].shape(), "backward: the gradient {} does not fit the output {}",
+            grads[i], outputs[i]);
     add_grad(ctx, outputs[i].grad_slot(), grads[i].detach());
   }
   while (!nodes_.empty()) {
@@ -100,7 +104,8 @@ void Tape::add_grad(RankContext& ctx, GradSlot slot, Tensor grad) {
     sum = std::move(grad);
     return;
   }
-  require(sum.shape() == grad.shape(), "backward: gradients {} and {} of one tensor differ in shape", sum, grad);
+  require(sum.shape() == grad.shape(), "backward: gradients {} and {} of one tensor differ in shape", sum,
+          grad);
   // A gradient that someone else still holds must not change under them.
   bool in_place = sum.storage().unique() && sum.is_contiguous();
   Tensor out = in_place ? sum : ctx.empty_like(sum);

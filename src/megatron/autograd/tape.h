@@ -9,8 +9,8 @@
 
 namespace megatron {
 
-// What a forward pass did, in order; walked in reverse for gradients. One per (model chunk, micro-batch), and several may
-// be alive at once. A tape runs backward once.
+// What a forward pass did, in order; walked in reverse for gradients. One per (model chunk, micro-batch), and
+// several may be alive at once. A tape runs backward once.
 class Tape {
  public:
   explicit Tape(RankContext& ctx);
@@ -25,7 +25,8 @@ class Tape {
   // Takes the node over and marks its outputs as its own; call with the tensors the op returns.
   void record(std::unique_ptr<Node> node, std::span<Tensor*> outputs);
 
-  // Gradients of `outputs` are given (or 1 for a one-element output); runs B of every node, and W too unless deferred.
+  // Gradients of `outputs` are given (or 1 for a one-element output); runs B of every node, and W too unless
+  // deferred.
   void backward(RankContext& ctx, const Tensor& output, const Tensor& grad = {});
   void backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads);
   void backward_weight(RankContext& ctx);

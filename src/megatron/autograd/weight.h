@@ -8,8 +8,9 @@ namespace megatron {
 
 struct RankContext;
 
-// Where the gradient of one parameter gathers over micro-batches. `main_grad` is fp32 (fp64 in an fp64 model). Kernels
-// add to it by their beta: `beta()` is 0 for the first contribution of a step, so that nothing needs zeroing.
+// Where the gradient of one parameter gathers over micro-batches. `main_grad` is fp32 (fp64 in an fp64
+// model). Kernels add to it by their beta: `beta()` is 0 for the first contribution of a step, so that
+// nothing needs zeroing.
 class GradSink {
  public:
   Tensor main_grad;
@@ -17,9 +18,9 @@ class GradSink {
 
   double beta() const { return has_value_ ? 1.0 : 0.0; }
   bool has_value() const { return has_value_; }
-  void expect_use() { ++pending_uses_; }        // at recording
-  void contribute(RankContext& ctx);            // after a kernel wrote
-  void start_step() { has_value_ = false; }     // the next contribution overwrites
+  void expect_use() { ++pending_uses_; }     // at recording
+  void contribute(RankContext& ctx);         // after a kernel wrote
+  void start_step() { has_value_ = false; }  // the next contribution overwrites
 
  private:
   bool has_value_ = false;

@@ -13,18 +13,22 @@ enum class DType : uint8_t { F64, F32, BF16, F16, F8E4M3, F8E5M2, I64, I32, I16,
 constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
-    case DType::I64: return 8;
+    case DType::I64:
+      return 8;
     case DType::F32:
-    case DType::I32: return 4;
+    case DType::I32:
+      return 4;
     case DType::BF16:
     case DType::F16:
-    case DType::I16: return 2;
-    default: return 1;
+    case DType::I16:
+      return 2;
+    default:
+      return 1;
   }
 }
 
 constexpr std::string_view name_of(DType dtype) {
-  constexpr std::string_view names[] = {"fp64",  "fp32",  "bf16", "fp16", "fp8_e4m3", "fp8_e5m2",
+  constexpr std::string_view names[] = {"fp64",  "fp32",  "bf16",  "fp16", "fp8_e4m3", "fp8_e5m2",
                                         "int64", "int32", "int16", "int8", "uint8",    "bool"};
   return names[static_cast<size_t>(dtype)];
 }

@@ -28,8 +28,8 @@ struct fp16 {
 
 namespace detail {
 
-// A small float with E exponent and M mantissa bits from an fp32 value, nearest even. `max_bits` is the largest finite
-// pattern, `overflow` what lies beyond it becomes (infinity or NaN).
+// A small float with E exponent and M mantissa bits from an fp32 value, nearest even. `max_bits` is the
+// largest finite pattern, `overflow` what lies beyond it becomes (infinity or NaN).
 template <int E, int M>
 constexpr uint8_t narrow_float(float value, uint32_t max_bits, uint32_t overflow, uint32_t nan) {
   constexpr int bias = (1 << (E - 1)) - 1;
@@ -44,7 +44,8 @@ constexpr uint8_t narrow_float(float value, uint32_t max_bits, uint32_t overflow
   if (shift > 25) return static_cast<uint8_t>(sign);
   uint32_t kept = mantissa >> shift, rest = mantissa & ((1u << shift) - 1u), half = 1u << (shift - 1);
   if (rest > half || (rest == half && (kept & 1u))) ++kept;
-  // `kept` carries the implicit bit; adding the exponent lets a mantissa overflow move to the next binade by itself.
+  // `kept` carries the implicit bit; adding the exponent lets a mantissa overflow move to the next binade by
+  // itself.
   uint32_t result = exponent < 1 ? kept : (static_cast<uint32_t>(exponent - 1) << M) + kept;
   return static_cast<uint8_t>(sign | (result > max_bits ? overflow : result));
 }
@@ -89,18 +90,54 @@ struct fp8_e5m2 {  // IEEE-like, largest 57344
 
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<double>() { return DType::F64; }
-template <> constexpr DType dtype_of<float>() { return DType::F32; }
-template <> constexpr DType dtype_of<bf16>() { return DType::BF16; }
-template <> constexpr DType dtype_of<fp16>() { return DType::F16; }
-template <> constexpr DType dtype_of<fp8_e4m3>() { return DType::F8E4M3; }
-template <> constexpr DType dtype_of<fp8_e5m2>() { return DType::F8E5M2; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::I64; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::I32; }
-template <> constexpr DType dtype_of<int16_t>() { return DType::I16; }
-template <> constexpr DType dtype_of<int8_t>() { return DType::I8; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::U8; }
-template <> constexpr DType dtype_of<bool>() { return DType::Bool; }
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::F64;
+}
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::F32;
+}
+template <>
+constexpr DType dtype_of<bf16>() {
+  return DType::BF16;
+}
+template <>
+constexpr DType dtype_of<fp16>() {
+  return DType::F16;
+}
+template <>
+constexpr DType dtype_of<fp8_e4m3>() {
+  return DType::F8E4M3;
+}
+template <>
+constexpr DType dtype_of<fp8_e5m2>() {
+  return DType::F8E5M2;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::I64;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::I32;
+}
+template <>
+constexpr DType dtype_of<int16_t>() {
+  return DType::I16;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::I8;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::U8;
+}
+template <>
+constexpr DType dtype_of<bool>() {
+  return DType::Bool;
+}
 
 inline fp16::fp16(float value) {
   uint32_t u = std::bit_cast<uint32_t>(value), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
@@ -108,7 +145,8 @@ inline fp16::fp16(float value) {
     bits = static_cast<uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u));
     return;
   }
-  if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 aligns the mantissa, and the FPU rounds it to nearest even
+  if (magnitude <
+      0x38800000u) {  // subnormal: adding 0.5 aligns the mantissa, and the FPU rounds it to nearest even
     uint32_t aligned = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     bits = static_cast<uint16_t>(sign | aligned);
     return;
@@ -118,7 +156,8 @@ inline fp16::fp16(float value) {
 }
 
 inline fp16::operator float() const {
-  uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1fu, mantissa = bits & 0x3ffu;
+  uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1fu,
+           mantissa = bits & 0x3ffu;
   if (exponent == 0) {
     float value = static_cast<float>(mantissa) * 0x1p-24f;
     return sign ? -value : value;

@@ -17,8 +17,8 @@ std::string MemoryStatistics::table() const {
   std::string text = fmt::format("{:<10} {:>12} {:>12}\n", "memory", "now MiB", "peak MiB");
   for (int i = 0; i < kMemoryTags; ++i)
     if (by_tag[i].peak)
-      text += fmt::format("{:<10} {:>12.1f} {:>12.1f}\n", name_of(static_cast<MemoryTag>(i)), by_tag[i].current / mib,
-                          by_tag[i].peak / mib);
+      text += fmt::format("{:<10} {:>12.1f} {:>12.1f}\n", name_of(static_cast<MemoryTag>(i)),
+                          by_tag[i].current / mib, by_tag[i].peak / mib);
   text += fmt::format("{:<10} {:>12.1f} {:>12.1f}\n", "total", total.current / mib, total.peak / mib);
   return text + fmt::format("{:<10} {:>12.1f} {:>12.1f}\n", "reserved", reserved / mib, peak_reserved / mib);
 }

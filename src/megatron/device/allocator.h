@@ -30,9 +30,9 @@ struct MemoryStatistics {
   std::string table() const;
 };
 
-// Keeps freed blocks by size class and hands them out again, so that a repeating step never reaches the device. Blocks
-// may be freed from any thread. On a GPU reuse is ordered by the rank's stream: work on another stream must be joined
-// to it before the tensor goes.
+// Keeps freed blocks by size class and hands them out again, so that a repeating step never reaches the
+// device. Blocks may be freed from any thread. On a GPU reuse is ordered by the rank's stream: work on
+// another stream must be joined to it before the tensor goes.
 class Allocator {
  public:
   explicit Allocator(std::shared_ptr<DeviceRuntime> runtime) : runtime_(std::move(runtime)) {}

@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// The threads one rank may use for its CPU kernels. Ranks that share a process each get a pool of cores/ranks threads, so
-// that they never oversubscribe; a pool of width 1 has no threads of its own. Idle threads sleep.
+// The threads one rank may use for its CPU kernels. Ranks that share a process each get a pool of cores/ranks
+// threads, so that they never oversubscribe; a pool of width 1 has no threads of its own. Idle threads sleep.
 class CpuPool {
  public:
   explicit CpuPool(int width);
@@ -18,8 +18,9 @@ class CpuPool {
 
   int width() const { return width_; }
 
-  // Runs body(begin, end) over [0, n) in chunks of at least `grain`, this thread helping; returns when all is done. The
-  // chunks depend on n, grain and width alone, so per-chunk partial results can be combined in a fixed order.
+  // Runs body(begin, end) over [0, n) in chunks of at least `grain`, this thread helping; returns when all is
+  // done. The chunks depend on n, grain and width alone, so per-chunk partial results can be combined in a
+  // fixed order.
   template <class Body>
   void parallel_for(int64_t n, int64_t grain, Body&& body) {
     if (n <= 0) return;
@@ -28,7 +29,9 @@ class CpuPool {
   }
 
   // How many chunks parallel_for makes of n.
-  int64_t chunks(int64_t n, int64_t grain) const { return (n + chunk_size(n, grain) - 1) / chunk_size(n, grain); }
+  int64_t chunks(int64_t n, int64_t grain) const {
+    return (n + chunk_size(n, grain) - 1) / chunk_size(n, grain);
+  }
   int64_t chunk_size(int64_t n, int64_t grain) const {
     if (width_ == 1 || n <= grain) return std::max<int64_t>(n, 1);
     int64_t even = (n + 4 * width_ - 1) / (4 * width_);  // a few chunks per thread even out unequal speeds

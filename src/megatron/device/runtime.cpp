@@ -7,9 +7,12 @@ namespace megatron {
 
 std::shared_ptr<DeviceRuntime> make_runtime(Device device) {
   switch (device.type) {
-    case DeviceType::Cuda: return make_cuda_runtime(device.index);
-    case DeviceType::Meta: return make_meta_runtime();
-    default: return make_cpu_runtime();
+    case DeviceType::Cuda:
+      return make_cuda_runtime(device.index);
+    case DeviceType::Meta:
+      return make_meta_runtime();
+    default:
+      return make_cpu_runtime();
   }
 }
 

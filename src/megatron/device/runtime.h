@@ -7,8 +7,9 @@
 
 namespace megatron {
 
-// What a kind of device can do for the layers above: raw memory, streams, events, copies. One implementation per kind;
-// the CPU runs everything inline, so streams and events cost nothing there and every test runs without a GPU.
+// What a kind of device can do for the layers above: raw memory, streams, events, copies. One implementation
+// per kind; the CPU runs everything inline, so streams and events cost nothing there and every test runs
+// without a GPU.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -26,13 +27,14 @@ class DeviceRuntime {
   virtual void wait_event(void* /*event*/, void* /*stream*/) {}  // the stream waits, not the host
   virtual bool event_done(void* /*event*/) { return true; }
 
-  // Between this device and the host, contiguous bytes, ordered on `stream`. Either is complete on return as far as the
-  // host memory is concerned.
+  // Between this device and the host, contiguous bytes, ordered on `stream`. Either is complete on return as
+  // far as the host memory is concerned.
   virtual void copy_from_host(void* target, const void* source, size_t bytes, void* stream) = 0;
   virtual void copy_to_host(void* target, const void* source, size_t bytes, void* stream) = 0;
 };
 
-// The runtime of a device; for CUDA an Error that says why it cannot be used (not built in, no driver, no such GPU).
+// The runtime of a device; for CUDA an Error that says why it cannot be used (not built in, no driver, no
+// such GPU).
 std::shared_ptr<DeviceRuntime> make_runtime(Device device);
 int cuda_device_count();  // 0 where CUDA is not built in, or where no driver or GPU is usable
 

@@ -4,9 +4,9 @@
 
 namespace megatron {
 
-// y[r, j] = f(gate) · (up + up_offset), x[r] = gate (first half) then up (second half), after adding bias [2f]. `kind` is
-// the gate's function (Silu, Gelu, GeluTanh, QuickGelu, Relu, Sigmoid). With limit > 0, gate is clamped from above and up
-// on both sides first (gpt-oss).
+// y[r, j] = f(gate) · (up + up_offset), x[r] = gate (first half) then up (second half), after adding bias
+// [2f]. `kind` is the gate's function (Silu, Gelu, GeluTanh, QuickGelu, Relu, Sigmoid). With limit > 0, gate
+// is clamped from above and up on both sides first (gpt-oss).
 struct GatedArgs {
   Unary kind = Unary::Silu;
   Tensor x, bias, y;

@@ -6,7 +6,22 @@
 namespace megatron {
 
 enum class Unary : uint8_t {
-  Neg, Abs, Square, Sqrt, Rsqrt, Exp, Log, Sigmoid, Tanh, Softplus, Relu, SquaredRelu, Silu, Gelu, GeluTanh, QuickGelu,
+  Neg,
+  Abs,
+  Square,
+  Sqrt,
+  Rsqrt,
+  Exp,
+  Log,
+  Sigmoid,
+  Tanh,
+  Softplus,
+  Relu,
+  SquaredRelu,
+  Silu,
+  Gelu,
+  GeluTanh,
+  QuickGelu,
   Mish
 };
 
@@ -21,12 +36,14 @@ struct UnaryBackwardArgs {  // dx = dy · f'(x + bias)
 
 enum class Binary : uint8_t { Add, Sub, Mul, Div, Max, Min };
 
-struct BinaryArgs {  // out = a ∘ b; a and b strided to out's shape (stride 0 repeats), out contiguous and may be a or b
+struct BinaryArgs {  // out = a ∘ b; a and b strided to out's shape (stride 0 repeats), out contiguous and may
+                     // be a or b
   Binary kind;
   Tensor a, b, out;
 };
 
-struct AxpbyArgs {  // out = alpha · a + beta · b; contiguous; b optional; dtypes may differ; out may be a or b
+struct AxpbyArgs {  // out = alpha · a + beta · b; contiguous; b optional; dtypes may differ; out may be a or
+                    // b
   double alpha = 1;
   Tensor a;
   double beta = 1;
@@ -62,9 +79,10 @@ struct SoftmaxBackwardArgs {
   Tensor y, dy, dx;
 };
 
-// y = x · keep / (1 − p) (+ residual). Whether element (row, column) is kept depends on its place in the global
-// [rows, global_columns] matrix alone: word i%4 of Philox counter i/4, i = (row + row_begin) · global_columns + column +
-// column_begin, kept where uniform ≥ p. The backward pass is the same call on the gradient.
+// y = x · keep / (1 − p) (+ residual). Whether element (row, column) is kept depends on its place in the
+// global [rows, global_columns] matrix alone: word i%4 of Philox counter i/4, i = (row + row_begin) ·
+// global_columns + column + column_begin, kept where uniform ≥ p. The backward pass is the same call on the
+// gradient.
 struct DropoutArgs {
   Tensor x, residual, y;  // [rows, columns], contiguous; y may be x
   double p = 0;
@@ -74,8 +92,8 @@ struct DropoutArgs {
 
 enum class Distribution : uint8_t { Normal, Uniform };
 
-// Element at local index (i, j, …) gets the value of global index base + i · global_strides[0] + j · global_strides[1] …
-// Normal: mean a, deviation b. Uniform: in [a, b).
+// Element at local index (i, j, …) gets the value of global index base + i · global_strides[0] + j ·
+// global_strides[1] … Normal: mean a, deviation b. Uniform: in [a, b).
 struct RandomArgs {
   Distribution kind = Distribution::Normal;
   Tensor out;  // contiguous

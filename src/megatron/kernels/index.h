@@ -10,14 +10,16 @@ struct GatherRowsArgs {
   int64_t first = 0;
 };
 
-// out[ids[i] − first] += source[i], in the order of i whatever the number of threads. Without `accumulate` out starts at zero.
+// out[ids[i] − first] += source[i], in the order of i whatever the number of threads. Without `accumulate`
+// out starts at zero.
 struct ScatterAddRowsArgs {
   Tensor source, ids, out;
   int64_t first = 0;
   bool accumulate = true;
 };
 
-struct TopKArgs {  // of each row of x [rows, n], descending, the lower index first among equals; indices int64
+struct TopKArgs {  // of each row of x [rows, n], descending, the lower index first among equals; indices
+                   // int64
   Tensor x, values, indices;
 };
 

@@ -4,9 +4,10 @@
 
 namespace megatron {
 
-// Orders token copies by expert. experts int64 [tokens, k] (−1: dropped). Copy c = token · k + choice. offsets int32
-// [number of experts + 1]; row_of_copy int64 [tokens · k]: the row that copy c goes to, −1 where dropped; copy_of_row its
-// inverse, −1 for padding. Within an expert, tokens keep their order. Each expert's rows are padded to `alignment`.
+// Orders token copies by expert. experts int64 [tokens, k] (−1: dropped). Copy c = token · k + choice.
+// offsets int32 [number of experts + 1]; row_of_copy int64 [tokens · k]: the row that copy c goes to, −1
+// where dropped; copy_of_row its inverse, −1 for padding. Within an expert, tokens keep their order. Each
+// expert's rows are padded to `alignment`.
 struct ExpertSortArgs {
   Tensor experts, offsets, row_of_copy, copy_of_row;
   int64_t alignment = 1;
@@ -18,13 +19,15 @@ struct PermuteArgs {
   int64_t k = 1;
 };
 
-// out[token] = Σ over choices of weight[token, choice] · source[row_of_copy[token · k + choice]]; weights optional (1).
+// out[token] = Σ over choices of weight[token, choice] · source[row_of_copy[token · k + choice]]; weights
+// optional (1).
 struct UnpermuteArgs {
   Tensor source, row_of_copy, weights, out;
   int64_t k = 1;
 };
 
-// dsource[row] = weight · grad[token]; dweights[token, choice] = ⟨grad[token], source[row]⟩. Padding rows become zero.
+// dsource[row] = weight · grad[token]; dweights[token, choice] = ⟨grad[token], source[row]⟩. Padding rows
+// become zero.
 struct UnpermuteBackwardArgs {
   Tensor grad, source, row_of_copy, copy_of_row, weights, dsource, dweights;
   int64_t k = 1;

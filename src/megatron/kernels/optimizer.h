@@ -13,8 +13,9 @@ struct AdamTensor {
   double weight_decay = 0, lr_scale = 1;
 };
 
-// One step of Adam over many tensors. `gradient_scale` (one element, on the device, optional) multiplies every gradient:
-// clipping without a host round trip. decoupled: AdamW; otherwise decay is added to the gradient.
+// One step of Adam over many tensors. `gradient_scale` (one element, on the device, optional) multiplies
+// every gradient: clipping without a host round trip. decoupled: AdamW; otherwise decay is added to the
+// gradient.
 struct AdamArgs {
   std::span<const AdamTensor> tensors;
   double lr = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
@@ -23,7 +24,8 @@ struct AdamArgs {
   Tensor gradient_scale;
 };
 
-// out[0] = Σ x² over all tensors (fp64 out; partial sums in a fixed order). With accumulate, added to what is there.
+// out[0] = Σ x² over all tensors (fp64 out; partial sums in a fixed order). With accumulate, added to what is
+// there.
 struct SumSquaresArgs {
   std::span<const Tensor> tensors;
   Tensor out;

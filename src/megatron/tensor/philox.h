@@ -12,8 +12,9 @@
 
 namespace megatron {
 
-// What a stream of random numbers belongs to: the run's seed and one parameter, or one dropout site of one layer and
-// micro-batch. Element i of the global tensor always gets the numbers of counter i, on whatever rank it lives.
+// What a stream of random numbers belongs to: the run's seed and one parameter, or one dropout site of one
+// layer and micro-batch. Element i of the global tensor always gets the numbers of counter i, on whatever
+// rank it lives.
 struct RngKey {
   uint64_t seed = 0;
   uint64_t stream = 0;
@@ -43,7 +44,8 @@ struct Philox {
   // In [0, 1), from the upper 24 bits, so that every value is exact in fp32.
   MEGATRON_HOST_DEVICE float uniform(int i) const { return static_cast<float>(word[i] >> 8) * 0x1p-24f; }
 
-  // A standard normal value from words 0 and 1 (Box–Muller, in double so that all dtypes start from the same value).
+  // A standard normal value from words 0 and 1 (Box–Muller, in double so that all dtypes start from the same
+  // value).
   double normal() const {
     double u = (static_cast<double>(word[0]) + 1.0) * 0x1p-32, v = static_cast<double>(word[1]) * 0x1p-32;
     return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586477 * v);

@@ -39,8 +39,10 @@ void Tensor::refuse_read() const {
 
 void Tensor::refuse_tracked(const char* view) const {
   if (grad_slot_)
-    fail("{}: the tensor {} is on a tape, and a plain view would lose its gradient; use ops::{} or detach() first", view,
-         *this, view);
+    fail(
+        "{}: the tensor {} is on a tape, and a plain view would lose its gradient; use ops::{} or detach() "
+        "first",
+        view, *this, view);
 }
 
 Tensor Tensor::view(Shape shape) const {
@@ -59,7 +61,8 @@ Tensor Tensor::view(Shape shape) const {
     require(known > 0 && numel() % known == 0, "view: {} does not fit {}", shape, *this);
     shape[unknown] = numel() / known;
   }
-  require(shape.numel() == numel(), "view: {} has {} elements, {} has {}", shape, shape.numel(), *this, numel());
+  require(shape.numel() == numel(), "view: {} has {} elements, {} has {}", shape, shape.numel(), *this,
+          numel());
   if (is_contiguous()) return Tensor(storage_, offset_, shape, shape.row_major_strides(), dtype_);
 
   // Walk both shapes from the inside: a new dimension may not straddle a jump in the old strides.
@@ -78,8 +81,8 @@ Tensor Tensor::view(Shape shape) const {
       step = strides_[old--];
       while (old >= 0 && (shape_[old] == 1 || strides_[old] == step * available)) available *= shape_[old--];
     }
-    require(available % shape[i] == 0, "view: {} with strides {} cannot be viewed as {} without a copy", *this, strides_,
-            shape);
+    require(available % shape[i] == 0, "view: {} with strides {} cannot be viewed as {} without a copy",
+            *this, strides_, shape);
     strides[i] = step;
     step *= shape[i];
     available /= shape[i];
@@ -112,7 +115,8 @@ Tensor Tensor::transpose(int a, int b) const {
   refuse_tracked("transpose");
   if (a < 0) a += rank();
   if (b < 0) b += rank();
-  require(a >= 0 && b >= 0 && a < rank() && b < rank(), "transpose: {} and {} are not dimensions of {}", a, b, *this);
+  require(a >= 0 && b >= 0 && a < rank() && b < rank(), "transpose: {} and {} are not dimensions of {}", a, b,
+          *this);
   Shape shape = shape_, strides = strides_;
   std::swap(shape[a], shape[b]);
   std::swap(strides[a], strides[b]);

@@ -15,7 +15,8 @@ struct GradSlot {
   explicit operator bool() const { return tape != 0; }
 };
 
-// A value: shape, strides, dtype and a share of some storage. Copying it copies no data; views are real views.
+// A value: shape, strides, dtype and a share of some storage. Copying it copies no data; views are real
+// views.
 class Tensor {
  public:
   Tensor() = default;  // undefined
@@ -23,7 +24,8 @@ class Tensor {
   static Tensor empty(const std::shared_ptr<Allocator>& allocator, Shape shape, DType dtype,
                       MemoryTag tag = MemoryTag::Activation);
   // A tensor over memory owned elsewhere.
-  static Tensor wrap(void* data, Shape shape, DType dtype, Device device = kCpu, std::shared_ptr<void> owner = {});
+  static Tensor wrap(void* data, Shape shape, DType dtype, Device device = kCpu,
+                     std::shared_ptr<void> owner = {});
 
   bool defined() const { return static_cast<bool>(storage_); }
   explicit operator bool() const { return defined(); }
@@ -54,12 +56,13 @@ class Tensor {
     return static_cast<char*>(storage_.data()) + offset_ * static_cast<int64_t>(size_of(dtype_));
   }
 
-  // Views. A tensor on a tape refuses them, for its gradient would be lost: use the functions of ops, or detach().
+  // Views. A tensor on a tape refuses them, for its gradient would be lost: use the functions of ops, or
+  // detach().
   Tensor view(Shape shape) const;  // one size may be -1; the elements must lie so that no copy is needed
   Tensor slice(int dim, int64_t begin, int64_t end) const;
   Tensor select(int dim, int64_t index) const;  // drops the dimension
   Tensor transpose(int a, int b) const;
-  Tensor expand(Shape shape) const;  // repeats dimensions of size 1 with stride 0
+  Tensor expand(Shape shape) const;       // repeats dimensions of size 1 with stride 0
   Tensor reinterpret(DType dtype) const;  // same bytes, same element size
 
   GradSlot grad_slot() const { return grad_slot_; }

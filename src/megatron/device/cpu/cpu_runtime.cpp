@@ -32,7 +32,8 @@ class CpuRuntime final : public DeviceRuntime {
   }
 };
 
-// Hands out addresses that nothing may read, so that planning sees the same allocator behaviour as a real run.
+// Hands out addresses that nothing may read, so that planning sees the same allocator behaviour as a real
+// run.
 class MetaRuntime final : public DeviceRuntime {
  public:
   Device device() const override { return kMeta; }

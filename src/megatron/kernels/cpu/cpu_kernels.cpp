@@ -6,8 +6,9 @@ namespace {
 
 KernelTable make_table() {
   KernelTable table;
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512cd")) {
     using namespace cpu::v4;
     for (auto add : {add_elementwise_kernels, add_reduction_kernels, add_random_kernels, add_gemm_kernels,
                      add_norm_kernels, add_rope_kernels, add_activation_kernels, add_attention_kernels,

@@ -1,0 +1,7 @@
+#include "megatron/kernels/cpu/isa/dispatch.h"
+
+namespace megatron::cpu::MEGATRON_ISA {
+
+void add_index_kernels(KernelTable&) {}
+
+}  // namespace megatron::cpu::MEGATRON_ISA

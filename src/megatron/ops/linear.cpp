@@ -1,0 +1,90 @@
+#include "megatron/ops/linear.h"
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+namespace {
+
+double gemm_flops(const Tensor& x, const Tensor& w) { return 2.0 * x.numel() * w.size(0); }
+
+class LinearNode final : public Node {
+ public:
+  LinearNode(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias)
+      : x_(weight.trainable() ? Saved(ctx, x) : Saved()),
+        x_slot_(x.grad_slot()),
+        weight_(weight),
+        bias_(bias) {
+    if (weight_.sink) weight_.sink->expect_use();
+    if (bias_.sink) bias_.sink->expect_use();
+  }
+  const char* name() const override { return "linear"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    dy_ = tape.take_grad(output());
+    if (x_slot_) {
+      Tensor dx = ctx.empty({dy_.size(0), weight_.value.size(1)}, dy_.dtype());
+      ctx.kernels->gemm(ctx.kernel_context(), {dy_, weight_.value, dx});
+      ctx.trace("linear", Phase::BackwardData, gemm_flops(dx, weight_.value),
+                static_cast<double>(dy_.bytes() + weight_.value.bytes() + dx.bytes()));
+      tape.add_grad(ctx, x_slot_, std::move(dx));
+    }
+    if (bias_.sink) {
+      Tensor& sum = bias_.sink->main_grad;
+      ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
+                                                 .x = dy_,
+                                                 .out = sum,
+                                                 .outer = 1,
+                                                 .n = dy_.size(0),
+                                                 .inner = dy_.size(1),
+                                                 .accumulate = bias_.sink->has_value()});
+      ctx.trace("linear_bias", Phase::BackwardData, static_cast<double>(dy_.numel()),
+                static_cast<double>(dy_.bytes()));
+      bias_.sink->contribute(ctx);
+    }
+    if (!weight_.sink) dy_ = {};
+  }
+
+  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  void backward_weight(RankContext& ctx) override {
+    Tensor x = x_.get(ctx);
+    const Tensor& sum = weight_.sink->main_grad;
+    ctx.kernels->gemm(ctx.kernel_context(),
+                      {.a = dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.sink->beta()});
+    ctx.trace("linear", Phase::BackwardWeight, gemm_flops(x, weight_.value),
+              static_cast<double>(dy_.bytes() + x.bytes() + sum.bytes()));
+    x_.reset();
+    dy_ = {};
+    weight_.sink->contribute(ctx);
+  }
+
+ private:
+  Saved x_;
+  GradSlot x_slot_;
+  Weight weight_, bias_;
+  Tensor dy_;
+};
+
+}  // namespace
+
+Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias) {
+  const Tensor& w = weight.value;
+  check_input(ctx, "linear", "x", x);
+  check_input(ctx, "linear", "weight", w);
+  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
+          "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
+  check_dtype("linear", "weight", w, x.dtype());
+  if (bias.defined()) {
+    check_shape("linear", "bias", bias.value, {w.size(0)});
+    check_dtype("linear", "bias", bias.value, x.dtype());
+  }
+  Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
+  ctx.kernels->gemm(ctx.kernel_context(),
+                    {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
+  ctx.trace("linear", Phase::Forward, gemm_flops(x, w),
+            static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
+  if (recording(ctx, {&x}, {&weight, &bias}))
+    record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
+  return y;
+}
+
+}  // namespace megatron::ops

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron::ops {
+
+// y = x · wᵀ (+ bias). x [tokens, in], weight [out, in], bias [out]. The weight's gradient goes straight into
+// its main_grad, at once or, with ctx.defer_weight_grads, in the tape's weight step.
+Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias = {});
+
+}  // namespace megatron::ops
