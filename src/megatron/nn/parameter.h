@@ -1,0 +1,57 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/nn/shard_spec.h"
+
+namespace megatron {
+
+// How a parameter starts. Values come from the seed, the parameter's name and the global index of each
+// element, so they do not depend on the layout.
+struct Initializer {
+  enum class Kind : uint8_t { Normal, Constant } kind = Kind::Constant;
+  double value = 0;  // the deviation of Normal, or the constant
+
+  static Initializer normal(double deviation) { return {Kind::Normal, deviation}; }
+  static Initializer constant(double value) { return {Kind::Constant, value}; }
+};
+
+struct Parameter {
+  Parameter(std::string name, ShardSpec shard, Initializer initializer)
+      : name(std::move(name)), shard(std::move(shard)), initializer(initializer) {}
+  Parameter(const Parameter&) = delete;  // the tape and the gradient buffer point at the sink
+  Parameter& operator=(const Parameter&) = delete;
+
+  std::string name;  // global: the layer's index counts over all pipeline stages
+  ShardSpec shard;
+  Initializer initializer;
+  bool trainable = true;
+  bool partial_over_tp = false;  // held whole by every TP rank, each of which sees only some of the tokens
+  bool tied_copy = false;        // the last stage's copy of the embedding: counted once in norms, never saved
+
+  Tensor value;
+  GradSink sink;
+
+  // The weight at the point of use.
+  Weight get(RankContext&) { return {value, trainable ? &sink : nullptr}; }
+
+  bool replicated_over_tp() const { return shard.is_whole(); }
+  void allocate(RankContext& ctx, DType dtype);
+  void allocate_gradient(RankContext& ctx);
+  void initialize(RankContext& ctx, uint64_t seed);
+};
+
+using ParameterVisitor = std::function<void(Parameter&)>;
+
+// Something with parameters. forward() is an ordinary typed member function of each module.
+class Module {
+ public:
+  virtual ~Module() = default;
+  virtual void visit(const ParameterVisitor& visitor) = 0;
+
+  std::vector<Parameter*> parameters();
+};
+
+}  // namespace megatron

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "megatron/kernels/attention.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// How the tokens of a micro-batch are grouped into sequences, handed to every block beside the activations
+// [tokens, hidden]. Training, packing and decoding differ only in this.
+struct SeqInfo {
+  int64_t batch = 1, length = 1;  // tokens = batch · length unless packed
+  Tensor cu_seqlens;              // int32 [sequences + 1] where packed, else undefined
+  int64_t max_length = 0;         // of the packed sequences
+  Tensor positions;               // int64 [tokens]
+  Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
+  uint64_t seed = 0;              // of dropout
+  int64_t microbatch = 0;         // counted over the whole run, so that every one draws other numbers
+  int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
+
+  int64_t tokens() const { return batch * length; }
+};
+
+}  // namespace megatron

@@ -1,0 +1,51 @@
+#include "megatron/nn/shard_spec.h"
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+
+ShardSpec ShardSpec::whole(const Shape& shape) {
+  Shape origin = shape;
+  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
+  return {shape, shape, {{origin, origin, shape}}};
+}
+
+ShardSpec ShardSpec::ranges(const Shape& shape, int dim, std::span<const Range> ranges) {
+  ShardSpec spec{shape, shape, {}};
+  Shape origin = shape;
+  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
+  int64_t local = 0;
+  for (const Range& range : ranges) {
+    require(0 <= range.begin && range.begin <= range.end && range.end <= shape[dim],
+            "shard: [{}, {}) of dimension {} is outside {}", range.begin, range.end, dim, shape);
+    ShardBlock block{origin, origin, shape};
+    block.global_offset[dim] = range.begin;
+    block.local_offset[dim] = local;
+    block.extent[dim] = range.end - range.begin;
+    local += range.end - range.begin;
+    spec.blocks.push_back(block);
+  }
+  spec.local_shape[dim] = local;
+  return spec;
+}
+
+ShardSpec ShardSpec::split(const Shape& shape, int dim, int rank, int size) {
+  int64_t whole[] = {shape[dim]};
+  return split_parts(shape, dim, whole, rank, size);
+}
+
+ShardSpec ShardSpec::split_parts(const Shape& shape, int dim, std::span<const int64_t> parts, int rank,
+                                 int size) {
+  std::vector<Range> list;
+  int64_t begin = 0;
+  for (int64_t part : parts) {
+    require(part % size == 0, "shard: {} of dimension {} of {} cannot be split evenly over {} ranks", part,
+            dim, shape, size);
+    list.push_back({begin + part / size * rank, begin + part / size * (rank + 1)});
+    begin += part;
+  }
+  require(begin == shape[dim], "shard: parts of dimension {} of {} add up to {}", dim, shape, begin);
+  return ranges(shape, dim, list);
+}
+
+}  // namespace megatron
