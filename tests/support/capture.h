@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 namespace megatron {
@@ -9,23 +8,20 @@ namespace megatron {
 // A FILE that remembers what was written to it.
 class Capture {
  public:
-  Capture() : file_(open_memstream(&data_, &size_)) {}
-  ~Capture() {
-    std::fclose(file_);
-    std::free(data_);
-  }
+  Capture() : file_(std::tmpfile()) {}
+  ~Capture() { std::fclose(file_); }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
   std::FILE* file() { return file_; }
   std::string text() {
-    std::fflush(file_);
-    return std::string(data_, size_);
+    std::string all(static_cast<size_t>(std::ftell(file_)), '\0');
+    std::rewind(file_);
+    all.resize(std::fread(all.data(), 1, all.size(), file_));
+    return all;
   }
 
  private:
-  char* data_ = nullptr;
-  size_t size_ = 0;
   std::FILE* file_;
 };
 
