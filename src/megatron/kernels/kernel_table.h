@@ -10,6 +10,7 @@
 #include "megatron/kernels/moe.h"
 #include "megatron/kernels/norm.h"
 #include "megatron/kernels/optimizer.h"
+#include "megatron/kernels/qkv.h"
 #include "megatron/kernels/quantize.h"
 #include "megatron/kernels/rope.h"
 
@@ -41,6 +42,7 @@ struct KernelTable {
   Kernel<NormBackwardArgs> norm_backward = nullptr;
   Kernel<RopeTableArgs> rope_table = nullptr;
   Kernel<RopeArgs> rope = nullptr;
+  Kernel<QkvSplitArgs> qkv_split = nullptr;
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionBackwardArgs> attention_backward = nullptr;
   Kernel<GatedArgs> gated = nullptr;
@@ -71,7 +73,8 @@ struct KernelTable {
     v("copy", t.copy), v("fill", t.fill), v("where", t.where), v("reduce", t.reduce), v("softmax", t.softmax);
     v("softmax_backward", t.softmax_backward), v("dropout", t.dropout), v("random", t.random);
     v("norm", t.norm), v("norm_backward", t.norm_backward), v("rope_table", t.rope_table), v("rope", t.rope);
-    v("attention", t.attention), v("attention_backward", t.attention_backward), v("gated", t.gated);
+    v("qkv_split", t.qkv_split), v("attention", t.attention), v("attention_backward", t.attention_backward),
+        v("gated", t.gated);
     v("gated_backward", t.gated_backward), v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("top_k", t.top_k);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_grad", t.cross_entropy_grad);

@@ -15,7 +15,8 @@ namespace megatron::cpu {
   void add_norm_kernels(KernelTable&);          \
   void add_rope_kernels(KernelTable&);          \
   void add_activation_kernels(KernelTable&);    \
-  void add_attention_kernels(KernelTable&);     \
+  void add_qkv_kernels(KernelTable\&);          \
+  void add_attention_kernels(KernelTable\&);    \
   void add_index_kernels(KernelTable&);         \
   void add_cross_entropy_kernels(KernelTable&); \
   void add_moe_kernels(KernelTable&);           \
