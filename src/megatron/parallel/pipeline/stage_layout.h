@@ -1,0 +1,47 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron {
+
+enum class LayerKind : char { embedding = 'E', decoder = 't', mtp = 'm', loss = 'L' };
+
+std::string_view layer_kind_name(LayerKind kind);  // "decoder"
+
+using StageLayers = std::vector<LayerKind>;
+
+// The stages of a layout string such as "Et*3|(tt|)*29,m|L": '|' ends a stage, "x*n" repeats a layer, "(…)*n"
+// a run of anything but ')', commas only separate.
+std::vector<StageLayers> parse_stages(std::string_view text);
+
+// What each (pipeline rank, virtual stage) holds. Stage k goes to rank k mod pp as its virtual stage k div
+// pp.
+class StageLayout {
+ public:
+  StageLayout(std::vector<StageLayers> stages, int pp);
+  static StageLayout parse(std::string_view text, int pp) { return StageLayout(parse_stages(text), pp); }
+
+  int pp() const { return pp_; }
+  int vpp() const { return static_cast<int>(stages_.size()) / pp_; }
+  const std::vector<StageLayers>& stages() const { return stages_; }
+  const StageLayers& stage(int pp_rank, int vp_stage) const;
+  StageLayers flat() const;
+
+  int count(LayerKind kind, int pp_rank, int vp_stage) const;
+  int offset(LayerKind kind, int pp_rank, int vp_stage) const;  // how many stand in earlier stages
+
+  // Refuses a layout that does not fit the model. The result says whether the multi-token-prediction layers
+  // stand on another rank than the last.
+  bool validate(int num_layers, std::optional<int> mtp_num_layers) const;
+
+  std::string table() const;  // for people; equal ranks share a row
+
+ private:
+  std::vector<StageLayers> stages_;
+  int pp_;
+};
+
+}  // namespace megatron
