@@ -107,7 +107,8 @@ TEST(Microbatches, Match) {
     settings.micro_batch = number(args, "micro_batch_size");
     settings.data_parallel = number(args, "data_parallel_size");
     settings.decrease_if_needed = args.contains("decrease_batch_size_if_needed");
-    if (const Json* schedule = args.find("step_batch_size_schedule")) settings.step_schedule = schedule->as_string();
+    if (const Json* schedule = args.find("step_batch_size_schedule"))
+      settings.step_schedule = schedule->as_string();
     settings.seq_length = maybe(args, "seq_length");
     if (row.at("result").contains("raises")) {
       EXPECT_THROW(BatchPlan{settings}, ConfigError);
@@ -144,7 +145,9 @@ TEST(Schedules, Match) {
     shape.pp = number(row, "pp");
     const std::optional<int> vp = maybe(row, "vp");
     shape.vpp = vp.value_or(1);
-    shape.kind = shape.pp == 1 ? PipelineKind::none : vp ? PipelineKind::interleaved : PipelineKind::one_f_one_b;
+    shape.kind = shape.pp == 1 ? PipelineKind::none
+                 : vp          ? PipelineKind::interleaved
+                               : PipelineKind::one_f_one_b;
     shape.microbatches = number(row, "num_microbatches");
     const int group = number(row, "microbatch_group_size");
     if (shape.kind == PipelineKind::interleaved) shape.group = group;

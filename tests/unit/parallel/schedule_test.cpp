@@ -29,7 +29,8 @@ std::vector<PipelineShape> all_shapes() {
   };
   for (int m = 1; m <= 32; ++m)
     for (int pp = 1; pp <= 8; ++pp) {
-      for (PipelineKind kind : {PipelineKind::none, PipelineKind::gpipe, PipelineKind::one_f_one_b, PipelineKind::zb_h1})
+      for (PipelineKind kind :
+           {PipelineKind::none, PipelineKind::gpipe, PipelineKind::one_f_one_b, PipelineKind::zb_h1})
         add({kind, pp, 1, m});
       add({PipelineKind::zb_v, pp, 2, m});
       for (int vpp = 1; vpp <= 4; ++vpp)
@@ -44,7 +45,8 @@ TEST(Schedule, EveryShapeRunsToItsEndInOrder) {
     for (bool forward_only : {false, true}) {
       shape.forward_only = forward_only;
       const auto lists = schedules(shape);
-      for (SendMode mode : {SendMode::buffered, SendMode::rendezvous}) ASSERT_NO_THROW(simulate(shape, lists, {}, mode));
+      for (SendMode mode : {SendMode::buffered, SendMode::rendezvous})
+        ASSERT_NO_THROW(simulate(shape, lists, {}, mode));
       ++shapes;
     }
   EXPECT_GT(shapes, 8000);
@@ -53,13 +55,21 @@ TEST(Schedule, EveryShapeRunsToItsEndInOrder) {
 TEST(Schedule, InFlightMemory) {
   for (const PipelineShape& shape : all_shapes()) {
     const Simulation run = simulate(shape, schedules(shape));
-    SCOPED_TRACE(fmt::format("{} pp={} vpp={} m={}", pipeline_kind_name(shape.kind), shape.pp, shape.vpp, shape.microbatches));
+    SCOPED_TRACE(fmt::format("{} pp={} vpp={} m={}", pipeline_kind_name(shape.kind), shape.pp, shape.vpp,
+                             shape.microbatches));
     for (int r = 0; r < shape.pp; ++r) {
-      const int activations = run.peak_activations[static_cast<size_t>(r)], in_flight = run.peak_in_flight[static_cast<size_t>(r)];
+      const int activations = run.peak_activations[static_cast<size_t>(r)],
+                in_flight = run.peak_in_flight[static_cast<size_t>(r)];
       switch (shape.kind) {
-        case PipelineKind::none: ASSERT_EQ(activations, 1); break;
-        case PipelineKind::gpipe: ASSERT_EQ(activations, shape.microbatches); break;
-        case PipelineKind::one_f_one_b: ASSERT_EQ(activations, std::min(shape.pp - r, shape.microbatches)); break;
+        case PipelineKind::none:
+          ASSERT_EQ(activations, 1);
+          break;
+        case PipelineKind::gpipe:
+          ASSERT_EQ(activations, shape.microbatches);
+          break;
+        case PipelineKind::one_f_one_b:
+          ASSERT_EQ(activations, std::min(shape.pp - r, shape.microbatches));
+          break;
         case PipelineKind::zb_h1:
           ASSERT_EQ(activations, std::min(shape.pp - r, shape.microbatches));
           ASSERT_LE(in_flight, shape.pp);
@@ -98,7 +108,9 @@ TEST(Schedule, ZeroBubbleHelpsWhenCostsDiffer) {
   for (const StepCosts& costs : {StepCosts{1, 1.1, 0.8}, StepCosts{1, 1.3, 1}, StepCosts{1, 1, 0.6, 0.1}})
     for (int pp : {2, 4, 8}) {
       const PipelineShape plain{PipelineKind::one_f_one_b, pp, 1, 32}, split{PipelineKind::zb_h1, pp, 1, 32};
-      EXPECT_LT(simulate(split, schedules(split), costs).bubble, simulate(plain, schedules(plain), costs).bubble) << pp;
+      EXPECT_LT(simulate(split, schedules(split), costs).bubble,
+                simulate(plain, schedules(plain), costs).bubble)
+          << pp;
     }
 }
 
@@ -116,8 +128,10 @@ TEST(Schedule, ZeroBubbleVIsShorterStill) {
 
 TEST(Schedule, InterleavingShrinksTheBubble) {
   for (int vpp = 2; vpp <= 4; ++vpp) {
-    const PipelineShape plain{PipelineKind::one_f_one_b, 4, 1, 16}, chunks{PipelineKind::interleaved, 4, vpp, 16};
-    const double before = simulate(plain, schedules(plain)).bubble, after = simulate(chunks, schedules(chunks)).bubble;
+    const PipelineShape plain{PipelineKind::one_f_one_b, 4, 1, 16},
+        chunks{PipelineKind::interleaved, 4, vpp, 16};
+    const double before = simulate(plain, schedules(plain)).bubble,
+                 after = simulate(chunks, schedules(chunks)).bubble;
     EXPECT_NEAR(after / (1 - after), before / (1 - before) / vpp, 1e-12);
   }
 }
@@ -154,12 +168,13 @@ TEST(Schedule, PlacesOfChunks) {
 }
 
 TEST(Schedule, RefusesWhatCannotBe) {
-  const PipelineShape wrong[] = {{PipelineKind::none, 2, 1, 4},        {PipelineKind::one_f_one_b, 2, 2, 4},
-                                 {PipelineKind::zb_h1, 2, 2, 4},       {PipelineKind::zb_v, 2, 1, 4},
-                                 {PipelineKind::interleaved, 1, 2, 4}, {PipelineKind::interleaved, 4, 2, 8, 3},
-                                 {PipelineKind::gpipe, 0, 1, 4},       {PipelineKind::gpipe, 2, 1, 0},
-                                 {PipelineKind::one_f_one_b, 2, 1, 4, 2},
-                                 {PipelineKind::interleaved, 4, 2, 9}, {PipelineKind::interleaved, 4, 2, 3}};
+  const PipelineShape wrong[] = {
+      {PipelineKind::none, 2, 1, 4},           {PipelineKind::one_f_one_b, 2, 2, 4},
+      {PipelineKind::zb_h1, 2, 2, 4},          {PipelineKind::zb_v, 2, 1, 4},
+      {PipelineKind::interleaved, 1, 2, 4},    {PipelineKind::interleaved, 4, 2, 8, 3},
+      {PipelineKind::gpipe, 0, 1, 4},          {PipelineKind::gpipe, 2, 1, 0},
+      {PipelineKind::one_f_one_b, 2, 1, 4, 2}, {PipelineKind::interleaved, 4, 2, 9},
+      {PipelineKind::interleaved, 4, 2, 3}};
   for (const PipelineShape& shape : wrong) EXPECT_THROW(schedules(shape), ConfigError);
   EXPECT_THROW(parse_pipeline_kind("2f2b"), ConfigError);
   EXPECT_EQ(parse_pipeline_kind("zb-v"), PipelineKind::zb_v);
@@ -204,13 +219,15 @@ TEST(Simulator, TellsBufferedFromRendezvous) {
   const PipelineShape shape{PipelineKind::one_f_one_b, 2, 1, 2};
   const Step f0{StepKind::forward}, f1{StepKind::forward, {}, 0, 1};
   const Step b0{StepKind::backward}, b1{StepKind::backward, {}, 0, 1};
-  const auto message = [](StepKind kind, Payload payload, int microbatch, int peer) { return Step{kind, payload, 0, microbatch, peer}; };
+  const auto message = [](StepKind kind, Payload payload, int microbatch, int peer) {
+    return Step{kind, payload, 0, microbatch, peer};
+  };
   const Payload act = Payload::activation, grad = Payload::gradient;
   const std::vector<std::vector<Step>> lists = {
-      {f0, message(StepKind::send, act, 0, 1), f1, message(StepKind::send, act, 1, 1), message(StepKind::recv, grad, 0, 1), b0,
-       message(StepKind::recv, grad, 1, 1), b1},
-      {message(StepKind::recv, act, 0, 0), f0, b0, message(StepKind::send, grad, 0, 0), message(StepKind::recv, act, 1, 0), f1, b1,
-       message(StepKind::send, grad, 1, 0)}};
+      {f0, message(StepKind::send, act, 0, 1), f1, message(StepKind::send, act, 1, 1),
+       message(StepKind::recv, grad, 0, 1), b0, message(StepKind::recv, grad, 1, 1), b1},
+      {message(StepKind::recv, act, 0, 0), f0, b0, message(StepKind::send, grad, 0, 0),
+       message(StepKind::recv, act, 1, 0), f1, b1, message(StepKind::send, grad, 1, 0)}};
   EXPECT_EQ(fault(shape, lists, SendMode::buffered), "");
   EXPECT_NE(fault(shape, lists, SendMode::rendezvous).find("deadlock: rank 0 at step 3"), std::string::npos);
 }
