@@ -9,9 +9,9 @@ struct LayerSplit {
   int num_layers = 0;
   int pp = 1;
   int vpp = 1;
-  std::optional<int>
-      first_stage_layers;  // uneven: what the first or last rank gets, the others share the rest
-  std::optional<int> last_stage_layers;
+  std::optional<int> first_stage_layers =
+      {};  // uneven: what the first or last rank gets, the others share the rest
+  std::optional<int> last_stage_layers = {};
   bool account_for_embedding = false;  // the embedding, or the loss, counts as one layer of its stage
   bool account_for_loss = false;
 };

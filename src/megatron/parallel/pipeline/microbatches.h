@@ -9,12 +9,12 @@
 namespace megatron {
 
 struct BatchSettings {
-  std::optional<int64_t> global_batch;  // micro_batch × data_parallel where not given
+  std::optional<int64_t> global_batch = {};  // micro_batch × data_parallel where not given
   int64_t micro_batch = 1;
   int64_t data_parallel = 1;
   bool decrease_if_needed = false;  // round the global batch down to what the ranks can share
-  std::string step_schedule;        // "0:768 250B:1536": thresholds are tokens where seq_length is given
-  std::optional<int64_t> seq_length;
+  std::string step_schedule = {};   // "0:768 250B:1536": thresholds are tokens where seq_length is given
+  std::optional<int64_t> seq_length = {};
 };
 
 struct BatchStep {

@@ -207,11 +207,13 @@ void check_pipeline(const PipelineShape& s) {
     check(s.pp > 1 || s.vpp == 1, "interleaving {} chunks needs pp > 1", s.vpp);
     const int group = s.group == 0 ? s.pp : s.group;
     check(group >= s.pp && group <= s.microbatches,
-          "interleaving groups of {} micro-batches; a group holds at least pp={} and at most all {}: use more micro-batches or 1f1b",
+          "interleaving groups of {} micro-batches; a group holds at least pp={} and at most all {}: use "
+          "more micro-batches or 1f1b",
           group, s.pp, s.microbatches);
     const int rest = s.microbatches % group;
     check(rest == 0 || rest >= s.pp,
-          "interleaving {} micro-batches in groups of {} leaves a last group of {}, fewer than pp={}, and the ranks would wait for "
+          "interleaving {} micro-batches in groups of {} leaves a last group of {}, fewer than pp={}, and "
+          "the ranks would wait for "
           "each other for ever: use a multiple of {} micro-batches",
           s.microbatches, group, rest, s.pp, group);
   } else

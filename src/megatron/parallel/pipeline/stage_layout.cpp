@@ -23,7 +23,7 @@ std::optional<size_t> read_repeat(std::string_view text, size_t& at) {
   if (at + 1 >= text.size() || text[at] != '*' || !is_digit(text[at + 1])) return std::nullopt;
   size_t count = 0;
   for (++at; at < text.size() && is_digit(text[at]); ++at)
-    count = std::min(count * 10 + static_cast<size_t>(text[at] - '0'), kLongestLayout);
+    count = std::min(count * 10 + static_cast<size_t>(text[at] - '0'), kLongestLayout + 1);
   return count;
 }
 
