@@ -4,27 +4,37 @@
 
 // Each family adds its kernels to the table of the instruction set it is compiled for (MEGATRON_ISA is v3 or
 // v4).
-namespace megatron::cpu {
 
-#define MEGATRON_DECLARE_FAMILIES(isa)          \
-  namespace isa {                               \
-  void add_elementwise_kernels(KernelTable&);   \
-  void add_reduction_kernels(KernelTable&);     \
-  void add_random_kernels(KernelTable&);        \
-  void add_gemm_kernels(KernelTable&);          \
-  void add_norm_kernels(KernelTable&);          \
-  void add_rope_kernels(KernelTable&);          \
-  void add_activation_kernels(KernelTable&);    \
-  void add_qkv_kernels(KernelTable\&);          \
-  void add_attention_kernels(KernelTable\&);    \
-  void add_index_kernels(KernelTable&);         \
-  void add_cross_entropy_kernels(KernelTable&); \
-  void add_moe_kernels(KernelTable&);           \
-  void add_quantize_kernels(KernelTable&);      \
-  void add_optimizer_kernels(KernelTable&);     \
-  }
-MEGATRON_DECLARE_FAMILIES(v3)
-MEGATRON_DECLARE_FAMILIES(v4)
-#undef MEGATRON_DECLARE_FAMILIES
+namespace megatron::cpu::v3 {
+void add_elementwise_kernels(KernelTable&);
+void add_reduction_kernels(KernelTable&);
+void add_random_kernels(KernelTable&);
+void add_gemm_kernels(KernelTable&);
+void add_norm_kernels(KernelTable&);
+void add_rope_kernels(KernelTable&);
+void add_activation_kernels(KernelTable&);
+void add_qkv_kernels(KernelTable&);
+void add_attention_kernels(KernelTable&);
+void add_index_kernels(KernelTable&);
+void add_cross_entropy_kernels(KernelTable&);
+void add_moe_kernels(KernelTable&);
+void add_quantize_kernels(KernelTable&);
+void add_optimizer_kernels(KernelTable&);
+}  // namespace megatron::cpu::v3
 
-}  // namespace megatron::cpu
+namespace megatron::cpu::v4 {
+void add_elementwise_kernels(KernelTable&);
+void add_reduction_kernels(KernelTable&);
+void add_random_kernels(KernelTable&);
+void add_gemm_kernels(KernelTable&);
+void add_norm_kernels(KernelTable&);
+void add_rope_kernels(KernelTable&);
+void add_activation_kernels(KernelTable&);
+void add_qkv_kernels(KernelTable&);
+void add_attention_kernels(KernelTable&);
+void add_index_kernels(KernelTable&);
+void add_cross_entropy_kernels(KernelTable&);
+void add_moe_kernels(KernelTable&);
+void add_quantize_kernels(KernelTable&);
+void add_optimizer_kernels(KernelTable&);
+}  // namespace megatron::cpu::v4
