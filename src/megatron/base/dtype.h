@@ -44,9 +44,9 @@ DType dtype_from_name(std::string_view name);  // also "float32", "bfloat16", â€
 }  // namespace megatron
 
 template <>
-struct fmt::formatter<megatron::DType> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<megatron::DType> {
+  constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   auto format(megatron::DType dtype, fmt::format_context& ctx) const {
-    auto name = megatron::name_of(dtype);
-    return fmt::formatter<fmt::string_view>::format({name.data(), name.size()}, ctx);
+    return fmt::format_to(ctx.out(), "{}", megatron::name_of(dtype));
   }
 };

@@ -49,8 +49,9 @@ class Shape {
 }  // namespace megatron
 
 template <>
-struct fmt::formatter<megatron::Shape> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<megatron::Shape> {
+  constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   auto format(const megatron::Shape& shape, fmt::format_context& ctx) const {
-    return fmt::formatter<fmt::string_view>::format(shape.str(), ctx);
+    return fmt::format_to(ctx.out(), "{}", shape.str());
   }
 };

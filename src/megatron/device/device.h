@@ -24,7 +24,8 @@ inline constexpr Device kMeta{DeviceType::Meta, 0};
 }  // namespace megatron
 
 template <>
-struct fmt::formatter<megatron::Device> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<megatron::Device> {
+  constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   auto format(const megatron::Device& device, fmt::format_context& ctx) const {
     if (device.is_cuda()) return fmt::format_to(ctx.out(), "cuda:{}", int{device.index});
     return fmt::format_to(ctx.out(), "{}", device.is_cpu() ? "cpu" : "meta");

@@ -92,8 +92,9 @@ class Tensor {
 }  // namespace megatron
 
 template <>
-struct fmt::formatter<megatron::Tensor> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<megatron::Tensor> {
+  constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
   auto format(const megatron::Tensor& tensor, fmt::format_context& ctx) const {
-    return fmt::formatter<fmt::string_view>::format(tensor.str(), ctx);
+    return fmt::format_to(ctx.out(), "{}", tensor.str());
   }
 };
