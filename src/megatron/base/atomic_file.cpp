@@ -1,0 +1,99 @@
+#include "megatron/base/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+
+namespace {
+
+constexpr size_t buffer_bytes = size_t{1} << 20;
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), partial_(path_ + ".partial") {
+  // A new file rather than a truncated one: whoever still writes the old partial file cannot spoil this one.
+  require(::unlink(partial_.c_str()) == 0 || errno == ENOENT, "cannot remove {}: {}", partial_,
+          std::strerror(errno));
+  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  require(fd_ >= 0, "cannot create {}: {}", partial_, std::strerror(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(partial_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  require(fd_ >= 0, "{} was written after it was committed", path_);
+  if (buffer_.size() + bytes.size() > buffer_bytes) flush();
+  if (bytes.size() > buffer_bytes) return write_through(bytes);
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+void AtomicFile::flush() {
+  write_through(buffer_);
+  buffer_.clear();
+}
+
+void AtomicFile::write_through(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    require(written >= 0, "cannot write {}: {}", partial_, std::strerror(errno));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void AtomicFile::write_at(size_t offset, std::span<const std::byte> bytes) {
+  require(fd_ >= 0, "{} was written after it was committed", path_);
+  while (!bytes.empty()) {
+    ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    require(written >= 0, "cannot write {}: {}", partial_, std::strerror(errno));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  flush();
+  require(::fsync(fd_) == 0, "cannot bring {} to the disk: {}", partial_, std::strerror(errno));
+  struct stat mine {
+  }, named{};
+  bool ours = ::fstat(fd_, &mine) == 0 && ::stat(partial_.c_str(), &named) == 0 &&
+              mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  require(ours, "{} was taken over by another writer: write it from one place at a time", partial_);
+  require(::rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename {} to {}: {}", partial_, path_,
+          std::strerror(errno));
+  ::close(fd_);
+  fd_ = -1;
+  sync_directory(std::filesystem::path(path_).parent_path().string());
+}
+
+void write_file_atomically(const std::string& path, std::string_view contents) {
+  AtomicFile file(path);
+  file.write(contents);
+  file.commit();
+}
+
+void sync_directory(const std::string& path) {
+  const std::string name = path.empty() ? "." : path;
+  int fd = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  require(fd >= 0, "cannot open the directory {}: {}", name, std::strerror(errno));
+  // Some file systems cannot sync a directory and say EINVAL: there the rename is as safe as it gets.
+  bool synced = ::fsync(fd) == 0 || errno == EINVAL;
+  int error = errno;
+  ::close(fd);
+  require(synced, "cannot bring the directory {} to the disk: {}", name, std::strerror(error));
+}
+
+}  // namespace megatron

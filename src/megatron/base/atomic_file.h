@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron {
+
+// Writes a file so that its path holds either what stood there before or all of the new contents, whatever
+// dies whenever: the bytes go into PATH.partial, commit() brings them to the disk and renames. Without a
+// commit nothing is left behind but, after a kill, the partial file, which the next attempt replaces.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  void write_at(size_t offset, std::span<const std::byte> bytes);  // holes read as zeros
+  void commit();
+
+ private:
+  void flush();
+  void write_through(std::span<const std::byte> bytes);
+
+  std::string path_, partial_;
+  int fd_ = -1;
+  std::vector<std::byte> buffer_;  // gathers small writes
+};
+
+void write_file_atomically(const std::string& path, std::string_view contents);
+
+// Brings the names in a directory to the disk: after a rename, so that it outlives a power failure.
+void sync_directory(const std::string& path);
+
+}  // namespace megatron

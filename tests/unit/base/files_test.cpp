@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "megatron/base/atomic_file.h"
+#include "megatron/base/mapped_file.h"
+#include "support/temp_dir.h"
+
+namespace megatron {
+namespace {
+
+using testing::error_of;
+using testing::read_text;
+using testing::TempDir;
+using testing::write_text;
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+TEST(MappedFile, ShowsTheContents) {
+  TempDir dir;
+  write_text(dir / "a", "hello");
+  EXPECT_EQ(text_of(MappedFile(dir / "a")), "hello");
+  write_text(dir / "empty", "");
+  EXPECT_EQ(MappedFile(dir / "empty").bytes().size(), 0u);
+}
+
+TEST(MappedFile, OutlivesTheName) {
+  TempDir dir;
+  write_text(dir / "a", "hello");
+  MappedFile file(dir / "a");
+  write_file_atomically(dir / "a", "other");
+  EXPECT_EQ(text_of(file), "hello");
+  EXPECT_EQ(read_text(dir / "a"), "other");
+}
+
+TEST(MappedFile, RefusesWhatIsNoFile) {
+  TempDir dir;
+  EXPECT_EQ(error_of([&] { MappedFile file(dir / "absent"); }),
+            "cannot open " + dir / "absent" + ": No such file or directory");
+  EXPECT_NE(error_of([&] { MappedFile file(dir.path()); }).find("not a regular file"), std::string::npos);
+}
+
+TEST(AtomicFile, AppearsOnCommit) {
+  TempDir dir;
+  write_text(dir / "a", "old");
+  AtomicFile file(dir / "a");
+  std::string large(3 << 20, 'x');
+  file.write("new");
+  file.write(large);
+  file.write("end");
+  EXPECT_EQ(read_text(dir / "a"), "old");
+  file.commit();
+  EXPECT_EQ(read_text(dir / "a"), "new" + large + "end");
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.partial"));
+  EXPECT_NE(error_of([&] { file.write("more"); }), "no error");
+}
+
+TEST(AtomicFile, LeavesNothingWithoutCommit) {
+  TempDir dir;
+  write_text(dir / "a", "old");
+  { AtomicFile(dir / "a").write("new"); }
+  EXPECT_EQ(read_text(dir / "a"), "old");
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.partial"));
+}
+
+TEST(AtomicFile, WritesAtOffsets) {
+  TempDir dir;
+  AtomicFile file(dir / "a");
+  file.write_at(4, std::as_bytes(std::span("tail", 4)));
+  file.write_at(0, std::as_bytes(std::span("head", 4)));
+  file.commit();
+  EXPECT_EQ(read_text(dir / "a"), "headtail");
+}
+
+TEST(AtomicFile, ReplacesTheRestOfAKilledAttempt) {
+  TempDir dir;
+  write_text(dir / "a.partial", "half of something longer than the new contents");
+  write_file_atomically(dir / "a", "whole");
+  EXPECT_EQ(read_text(dir / "a"), "whole");
+}
+
+TEST(AtomicFile, SecondWriterTakesOver) {
+  TempDir dir;
+  AtomicFile first(dir / "a");
+  first.write("first");
+  AtomicFile second(dir / "a");
+  second.write("second");
+  EXPECT_NE(error_of([&] { first.commit(); }).find("another writer"), std::string::npos);
+  second.commit();
+  EXPECT_EQ(read_text(dir / "a"), "second");
+}
+
+TEST(AtomicFile, SaysWhereItCannotWrite) {
+  TempDir dir;
+  EXPECT_NE(error_of([&] { write_file_atomically(dir / "absent/a", "x"); }).find("absent/a.partial"),
+            std::string::npos);
+}
+
+// A disk that fills up, played by a limit on file sizes in a child process.
+TEST(AtomicFile, FullDiskKeepsTheOldContents) {
+  TempDir dir;
+  write_text(dir / "a", "old");
+  pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{1 << 16, 1 << 16};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::string message = error_of([&] { write_file_atomically(dir / "a", std::string(1 << 20, 'x')); });
+    bool clean = !std::filesystem::exists(dir / "a.partial");
+    ::_exit(message.find("cannot write") != std::string::npos && clean ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(read_text(dir / "a"), "old");
+}
+
+}  // namespace
+}  // namespace megatron
