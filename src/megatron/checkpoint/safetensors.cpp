@@ -9,6 +9,7 @@
 
 #include "megatron/base/json.h"
 #include "megatron/base/nearest.h"
+#include "megatron/base/problems.h"
 
 namespace megatron {
 
@@ -48,30 +49,6 @@ size_t layout_rank(DType dtype) {
   }
   fail("safetensors: {} has no name", dtype);
 }
-
-class Problems {
- public:
-  explicit Problems(std::string path) : path_(std::move(path)) {}
-
-  template <class... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    if (list_.size() < 20) list_.push_back(fmt::format(format, std::forward<Args>(args)...));
-    ++count_;
-  }
-  bool empty() const { return count_ == 0; }
-  void raise() const {
-    if (empty()) return;
-    std::string text = fmt::format("{} is not a sound safetensors file:", path_);
-    for (const std::string& problem : list_) text += "\n  " + problem;
-    if (count_ > list_.size()) text += fmt::format("\n  and {} more", count_ - list_.size());
-    throw ConfigError(text);
-  }
-
- private:
-  std::string path_;
-  std::vector<std::string> list_;
-  size_t count_ = 0;
-};
 
 // The elements in a shape; none where they cannot be counted.
 std::optional<size_t> count_elements(const Json& sizes) {
@@ -168,11 +145,8 @@ std::string_view safetensors_name(DType dtype) { return stored_dtypes[layout_ran
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(std::make_shared<MappedFile>(path)) {
   const std::span<const std::byte> bytes = file_->bytes();
-  const auto refuse = [&](const std::string& why) {
-    Problems problems(path);
-    problems.add("{}", why);
-    problems.raise();
-  };
+  const std::string unsound = path + " is not a sound safetensors file";
+  const auto refuse = [&](const std::string& why) { throw ConfigError(unsound + ":\n  " + why); };
   if (bytes.size() < prefix_bytes)
     refuse(fmt::format("it has {} bytes, too few for a header: it was cut short", bytes.size()));
   uint64_t header_bytes;
@@ -193,7 +167,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(std::make_shar
     refuse(error.what());
   }
   const size_t data_begin = prefix_bytes + header_bytes, data_bytes = bytes.size() - data_begin;
-  Problems problems(path);
+  Problems problems;
   for (const auto& [name, json] : header.as_object()) {
     if (name != "__metadata__") {
       if (auto entry = read_entry(name, json, data_bytes, problems)) entries_.push_back(std::move(*entry));
@@ -213,7 +187,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(std::make_shar
     return std::pair(a.begin, a.begin + a.bytes) < std::pair(b.begin, b.begin + b.bytes);
   });
   if (problems.empty()) check_cover(entries_, data_bytes, problems);
-  problems.raise();
+  problems.raise(unsound);
   for (SafetensorsEntry& entry : entries_) entry.begin += data_begin;
   for (size_t i = 0; i < entries_.size(); ++i) index_.emplace(entries_[i].name, i);
 }

@@ -18,12 +18,18 @@ ShardSpec ShardSpec::ranges(const Shape& shape, int dim, std::span<const Range> 
   for (const Range& range : ranges) {
     require(0 <= range.begin && range.begin <= range.end && range.end <= shape[dim],
             "shard: [{}, {}) of dimension {} is outside {}", range.begin, range.end, dim, shape);
-    ShardBlock block{origin, origin, shape};
-    block.global_offset[dim] = range.begin;
-    block.local_offset[dim] = local;
-    block.extent[dim] = range.end - range.begin;
-    local += range.end - range.begin;
-    spec.blocks.push_back(block);
+    const int64_t size = range.end - range.begin;
+    ShardBlock* last = spec.blocks.empty() ? nullptr : &spec.blocks.back();
+    if (last && last->global_offset[dim] + last->extent[dim] == range.begin) {
+      last->extent[dim] += size;  // a part that follows its neighbour is one block with it
+    } else {
+      ShardBlock block{origin, origin, shape};
+      block.global_offset[dim] = range.begin;
+      block.local_offset[dim] = local;
+      block.extent[dim] = size;
+      spec.blocks.push_back(block);
+    }
+    local += size;
   }
   spec.local_shape[dim] = local;
   return spec;

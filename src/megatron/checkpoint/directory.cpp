@@ -1,0 +1,154 @@
+#include "megatron/checkpoint/directory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "megatron/base/atomic_file.h"
+#include "megatron/base/error.h"
+
+namespace megatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view tracker_name = "latest_checkpointed_iteration.txt";
+constexpr std::string_view prefix = "iter_", partial = ".partial", replaced = ".replaced";
+
+// The iteration in "iter_0000123", none for any other name.
+std::optional<int64_t> iteration_of(std::string_view name) {
+  if (!name.starts_with(prefix)) return {};
+  name.remove_prefix(prefix.size());
+  int64_t iteration = 0;
+  auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), iteration);
+  if (error != std::errc() || end != name.data() + name.size() || name.empty() || iteration < 0) return {};
+  return iteration;
+}
+
+bool is_complete(const fs::path& path) { return fs::exists(path / "index.json"); }
+
+std::optional<int64_t> tracked_iteration(const fs::path& root) {
+  std::ifstream file(root / tracker_name);
+  int64_t iteration = 0;
+  if (!(file >> iteration)) return {};
+  return iteration;
+}
+
+void rename_directory(const fs::path& from, const fs::path& to) {
+  require(std::rename(from.c_str(), to.c_str()) == 0, "cannot rename {} to {}: {}", from.string(),
+          to.string(), std::strerror(errno));
+}
+
+void remove_directory(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  require(!error, "cannot remove {}: {}", path.string(), error.message());
+}
+
+// Two directories swap names in one step, where the file system can do that.
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  require(errno == EINVAL || errno == ENOSYS || errno == ENOTSUP, "cannot exchange {} and {}: {}", a.string(),
+          b.string(), std::strerror(errno));
+  return false;
+}
+
+}  // namespace
+
+std::string iteration_name(int64_t iteration) { return fmt::format("{}{:07}", prefix, iteration); }
+
+std::string rank_file_name(int rank) { return fmt::format("rank_{:05}.safetensors", rank); }
+
+std::vector<CheckpointPlace> list_checkpoints(const std::string& root) {
+  std::vector<CheckpointPlace> places;
+  if (!fs::is_directory(root)) return places;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    std::string name = entry.path().filename().string();
+    const bool aside = name.ends_with(replaced);
+    if (aside) name.resize(name.size() - replaced.size());
+    std::optional<int64_t> iteration = iteration_of(name);
+    if (!iteration || !is_complete(entry.path())) continue;
+    if (aside && is_complete(entry.path().parent_path() / name)) continue;
+    places.push_back({*iteration, entry.path().string()});
+  }
+  std::sort(places.begin(), places.end(),
+            [](const CheckpointPlace& a, const CheckpointPlace& b) { return a.iteration < b.iteration; });
+  return places;
+}
+
+std::optional<CheckpointPlace> latest_checkpoint(const std::string& root) {
+  const std::vector<CheckpointPlace> places = list_checkpoints(root);
+  if (places.empty()) return {};
+  const std::optional<int64_t> tracked = tracked_iteration(root);
+  for (const CheckpointPlace& place : places)
+    if (place.iteration == tracked) return place;
+  return places.back();
+}
+
+std::string resolve_checkpoint(const std::string& path) {
+  if (is_complete(path)) return path;
+  if (std::optional<CheckpointPlace> latest = latest_checkpoint(path)) return latest->path;
+  if (!fs::exists(path)) throw ConfigError(fmt::format("{}: there is no such checkpoint", path));
+  throw ConfigError(fmt::format(
+      "{} holds no complete checkpoint: neither an index.json nor directories {}…/ with one", path, prefix));
+}
+
+std::string begin_save(const std::string& root, int64_t iteration) {
+  std::error_code error;
+  fs::create_directories(root, error);
+  require(!error, "cannot create {}: {}", root, error.message());
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(partial)) remove_directory(entry.path());
+    // A replacement that was killed half-way: finish it, one way or the other.
+    if (name.starts_with(prefix) && name.ends_with(replaced)) {
+      fs::path place = fs::path(root) / name.substr(0, name.size() - replaced.size());
+      if (is_complete(place)) {
+        remove_directory(entry.path());
+      } else {
+        rename_directory(entry.path(), place);
+      }
+    }
+  }
+  const fs::path path = fs::path(root) / (iteration_name(iteration) + std::string(partial));
+  fs::create_directory(path, error);
+  require(!error, "cannot create {}: {}", path.string(), error.message());
+  return path.string();
+}
+
+std::string publish_save(const std::string& root, int64_t iteration) {
+  const fs::path place = fs::path(root) / iteration_name(iteration);
+  const fs::path written = place.string() + std::string(partial),
+                 aside = place.string() + std::string(replaced);
+  require(is_complete(written), "checkpoint: {} has no index.json", written.string());
+  sync_directory(written.string());
+  if (!fs::exists(place)) {
+    rename_directory(written, place);
+    sync_directory(root);
+  } else if (exchange(written, place)) {
+    sync_directory(root);
+    remove_directory(written);
+  } else {
+    rename_directory(place, aside);
+    rename_directory(written, place);
+    sync_directory(root);
+    remove_directory(aside);
+  }
+  write_file_atomically((fs::path(root) / tracker_name).string(), fmt::format("{}\n", iteration));
+  return place.string();
+}
+
+void discard_save(const std::string& root, int64_t iteration) noexcept {
+  std::error_code ignored;
+  fs::remove_all(fs::path(root) / (iteration_name(iteration) + std::string(partial)), ignored);
+}
+
+}  // namespace megatron

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+// How checkpoints lie in a directory (the argument of --save and --load):
+//   latest_checkpointed_iteration.txt    the iteration to go on from
+//   iter_0000123/index.json              what it holds; present from the moment the directory has its name
+//   iter_0000123/index.json.xxh64        its checksum
+//   iter_0000123/rank_00000.safetensors  what rank 0 wrote
+//   iter_0000123.partial/                being written, or the rest of a save that was killed
+//   iter_0000123.replaced/               for a moment, while a checkpoint of the same iteration takes its
+//   place
+struct CheckpointPlace {
+  int64_t iteration = 0;
+  std::string path;
+};
+
+std::string iteration_name(int64_t iteration);  // "iter_0000123"
+std::string rank_file_name(int rank);           // "rank_00000.safetensors"
+
+// Every complete checkpoint, by iteration.
+std::vector<CheckpointPlace> list_checkpoints(const std::string& root);
+
+// The one that the tracker file names; where that is missing or not complete, the newest complete one; none
+// where nothing was ever saved.
+std::optional<CheckpointPlace> latest_checkpoint(const std::string& root);
+
+// What the user names: a root (then its latest), or one checkpoint itself. A ConfigError where there is none.
+std::string resolve_checkpoint(const std::string& path);
+
+// A save, seen from the file system. begin_save() clears what killed saves left and makes the partial
+// directory; publish_save(), once all files in it are on the disk, gives it its name and then moves the
+// tracker. Whatever dies between, what was complete before is still found.
+std::string begin_save(const std::string& root, int64_t iteration);
+std::string publish_save(const std::string& root, int64_t iteration);
+void discard_save(const std::string& root, int64_t iteration) noexcept;
+
+}  // namespace megatron

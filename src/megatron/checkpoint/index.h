@@ -1,0 +1,61 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/base/json.h"
+#include "megatron/base/problems.h"
+#include "megatron/checkpoint/sharded_tensor.h"
+
+namespace megatron {
+
+// A box of a global tensor, stored as one tensor of one file of the checkpoint.
+struct StoredPiece {
+  int file;
+  Box box;
+};
+
+struct StoredTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::vector<StoredPiece> pieces;  // every element exactly once
+};
+
+struct StoredFile {
+  std::string name;  // relative to the checkpoint
+  int64_t bytes = 0;
+  std::string checksum;  // XXH64 of all of it
+};
+
+// What a run needs beside its tensors to go on where it stopped.
+struct TrainingState {
+  int64_t iteration = 0;
+  int64_t consumed_samples = 0;
+  int64_t consumed_valid_samples = 0;
+  uint64_t seed = 0;
+  Json config;  // the resolved configuration of the run
+  Json extra;   // whatever else the program keeps: schedules, loss scale, counters
+};
+
+// The file index.json of a checkpoint.
+struct CheckpointIndex {
+  TrainingState state;
+  std::vector<StoredFile> files;
+  std::vector<StoredTensor> tensors;  // sorted by name
+
+  Json to_json() const;
+  // A ConfigError that lists everything that does not fit together: files that do not exist in the list,
+  // boxes outside their tensor, overlaps, elements that no piece holds.
+  static CheckpointIndex from_json(const Json& json, const std::string& origin);
+
+  const StoredTensor* find(std::string_view name) const;
+};
+
+// The name of a piece in its file: the tensor's own where it is whole, else with its place, "w[0:4, 0:8]".
+std::string piece_key(const StoredTensor& tensor, const Box& box);
+
+// Adds what is wrong with a tensor's pieces: boxes outside, overlaps, elements that none holds.
+void check_pieces(const StoredTensor& tensor, Problems& problems);
+
+}  // namespace megatron

@@ -1,0 +1,187 @@
+#include "megatron/checkpoint/load.h"
+
+#include <filesystem>
+
+#include "megatron/base/checksum.h"
+#include "megatron/base/nearest.h"
+#include "megatron/checkpoint/directory.h"
+
+namespace megatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t staging_elements = int64_t{16} << 20;
+
+std::string_view as_text(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
+
+// From the mapped file into the rank's memory.
+void copy_in(RankContext& ctx, const Tensor& source, const Tensor& target) {
+  if (target.device().is_cpu()) {
+    if (source.dtype() == target.dtype()) return copy_host(source, target);
+    return ctx.kernels->copy(ctx.kernel_context(), {source, target});
+  }
+  const std::vector<Tensor> from = cut(source, staging_elements), to = cut(target, staging_elements);
+  std::vector<std::byte> staging;
+  for (size_t i = 0; i < from.size(); ++i) {
+    staging.resize(std::max(staging.size(), from[i].bytes()));
+    copy_host(from[i], Tensor::wrap(staging.data(), from[i].shape(), from[i].dtype()));
+    const Tensor moved =
+        ctx.from_host(staging.data(), from[i].shape(), from[i].dtype(), MemoryTag::Workspace);
+    ctx.kernels->copy(ctx.kernel_context(), {moved, to[i]});
+  }
+}
+
+ShardSpec shard_of(const StoredTensor& tensor, const StoredPiece& piece) {
+  Shape origin = tensor.shape;
+  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
+  return {tensor.shape, piece.box.extent, {{piece.box.offset, origin, piece.box.extent}}};
+}
+
+// Sizes alone, which catches what was cut short without reading it.
+void check_sizes(const std::string& directory, const CheckpointIndex& index, Problems& problems) {
+  for (const StoredFile& file : index.files) {
+    std::error_code error;
+    const auto bytes = fs::file_size(fs::path(directory) / file.name, error);
+    if (error) {
+      problems.add("{}: {}", file.name, error.message());
+    } else if (static_cast<int64_t>(bytes) != file.bytes) {
+      problems.add("{}: it has {} bytes, not the {} that were written", file.name, bytes, file.bytes);
+    }
+  }
+}
+
+// A file holds what the index says it does.
+void check_contents(const SafetensorsFile& contents, const CheckpointIndex& index, int file,
+                    Problems& problems) {
+  size_t expected = 0;
+  for (const StoredTensor& tensor : index.tensors) {
+    for (const StoredPiece& piece : tensor.pieces) {
+      if (piece.file != file) continue;
+      ++expected;
+      const std::string key = piece_key(tensor, piece.box);
+      const SafetensorsEntry* entry = contents.find(key);
+      if (!entry) {
+        problems.add("{}: {} is missing", index.files[file].name, key);
+      } else if (entry->dtype != tensor.dtype || !(entry->shape == piece.box.extent)) {
+        problems.add("{}: {} is {}{}, not {}{}", index.files[file].name, key, entry->dtype, entry->shape,
+                     tensor.dtype, piece.box.extent);
+      }
+    }
+  }
+  if (expected < contents.entries().size())
+    problems.add("{}: {} tensors are not in the index", index.files[file].name,
+                 contents.entries().size() - expected);
+}
+
+}  // namespace
+
+CheckpointIndex read_index(const std::string& directory) {
+  const std::string path = directory + "/index.json";
+  try {
+    const MappedFile text(path), checksum(path + ".xxh64");
+    const std::string found = checksum_of(text.bytes());
+    if (!as_text(checksum).starts_with(found))
+      throw ConfigError(
+          fmt::format("{} is damaged: its checksum is {}, not that of {}.xxh64", path, found, path));
+    return CheckpointIndex::from_json(Json::parse(as_text(text), path), path);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+CheckpointReader::CheckpointReader(const std::string& path)
+    : path_(resolve_checkpoint(path)), index_(read_index(path_)) {
+  Problems problems;
+  check_sizes(path_, index_, problems);
+  problems.raise(fmt::format("the checkpoint {} is damaged", path_));
+}
+
+const SafetensorsFile& CheckpointReader::file(int index) {
+  auto found = files_.find(index);
+  if (found == files_.end())
+    found =
+        files_.emplace(index, SafetensorsFile(path_ + "/" + index_.files[static_cast<size_t>(index)].name))
+            .first;
+  return found->second;
+}
+
+void CheckpointReader::load(RankContext& ctx, std::span<const ShardedTensor> tensors) {
+  Problems problems;
+  std::vector<std::string> names;
+  for (const ShardedTensor& target : tensors) {
+    const StoredTensor* stored = index_.find(target.name);
+    if (!stored) {
+      if (names.empty())
+        for (const StoredTensor& tensor : index_.tensors) names.push_back(tensor.name);
+      const std::string advice = did_you_mean(nearest(target.name, names));
+      problems.add("{}: it is missing{}{}", target.name, advice.empty() ? "" : "; ", advice);
+    } else if (!(stored->shape == target.shard.global_shape)) {
+      problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->shape,
+                   target.shard.global_shape);
+    } else if (!convertible(stored->dtype, target.tensor.dtype())) {
+      problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->dtype,
+                   target.tensor.dtype());
+    }
+  }
+  problems.raise(fmt::format("the checkpoint {} does not fit the model", path_));
+  for (const ShardedTensor& target : tensors) load_one(ctx, target);
+}
+
+void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
+  require(target.tensor.shape() == target.shard.local_shape, "{}: its tensor is {}, its shard {}",
+          target.name, target.tensor, target.shard.local_shape);
+  const StoredTensor& stored = *index_.find(target.name);
+  std::vector<ShardSpec> sources;
+  for (const StoredPiece& piece : stored.pieces) sources.push_back(shard_of(stored, piece));
+  const TransferPlan plan =
+      plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
+  for (const Transfer& transfer : plan.transfers) {
+    const StoredPiece& piece = stored.pieces[static_cast<size_t>(transfer.source)];
+    const Tensor source = file(piece.file).tensor(piece_key(stored, piece.box));
+    require(source.dtype() == stored.dtype && source.shape() == piece.box.extent,
+            "{}: {} is {} there, but {}{} in the index", path_, piece_key(stored, piece.box), source,
+            stored.dtype, piece.box.extent);
+    copy_in(ctx, box_of(source, transfer.source_offset, transfer.extent),
+            box_of(target.tensor, transfer.target_offset, transfer.extent));
+  }
+}
+
+Problems verify_checkpoint(const std::string& directory,
+                           const std::function<void(const StoredFile&)>& progress) {
+  Problems problems;
+  CheckpointIndex index;
+  try {
+    index = read_index(directory);
+  } catch (const Error& error) {
+    problems.add("{}", error.what());
+    return problems;
+  }
+  check_sizes(directory, index, problems);
+  if (!problems.empty()) return problems;
+  for (size_t i = 0; i < index.files.size(); ++i) {
+    const StoredFile& file = index.files[i];
+    if (progress) progress(file);
+    const std::string path = directory + "/" + file.name;
+    if (std::string found = checksum_of_file(path); found != file.checksum) {
+      problems.add("{}: its checksum is {}, not {}: its contents have changed", file.name, found,
+                   file.checksum);
+    } else if (file.name.ends_with(".safetensors")) {
+      try {
+        check_contents(SafetensorsFile(path), index, static_cast<int>(i), problems);
+      } catch (const Error& error) {
+        problems.add("{}", error.what());
+      }
+    }
+  }
+  return problems;
+}
+
+}  // namespace megatron

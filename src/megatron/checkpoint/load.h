@@ -1,0 +1,44 @@
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/checkpoint/index.h"
+#include "megatron/checkpoint/safetensors.h"
+
+namespace megatron {
+
+// A checkpoint on the disk, read by mapping: whatever the layout it was saved under, a rank reads just the
+// slices that it holds. One reader per rank.
+class CheckpointReader {
+ public:
+  // A root (its latest checkpoint) or a checkpoint. Reads the index and checks that its files are there, in
+  // full.
+  explicit CheckpointReader(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const CheckpointIndex& index() const { return index_; }
+  const TrainingState& state() const { return index_.state; }
+
+  // Fills the tensors; floating-point values are converted to the tensor's dtype. A ConfigError lists every
+  // tensor that is missing or has another shape, before anything is written.
+  void load(RankContext& ctx, std::span<const ShardedTensor> tensors);
+
+ private:
+  const SafetensorsFile& file(int index);
+  void load_one(RankContext& ctx, const ShardedTensor& target);
+
+  std::string path_;
+  CheckpointIndex index_;
+  std::map<int, SafetensorsFile> files_;  // those that were needed so far
+};
+
+CheckpointIndex read_index(const std::string& directory);  // a ConfigError where it is damaged
+
+// Reads every byte of the checkpoint: sizes and checksums of its files, and that the files hold the pieces
+// that the index says. `progress` is told the name of each file before it is read.
+Problems verify_checkpoint(const std::string& directory,
+                           const std::function<void(const StoredFile&)>& progress = {});
+
+}  // namespace megatron

@@ -1,0 +1,116 @@
+#include "megatron/checkpoint/sharded_tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace megatron {
+
+namespace {
+
+// Splits [begin, end) of the row-major order of `shape` into boxes, in order. `box` holds what is decided for
+// the dimensions before `dim`.
+void split_flat(const Shape& shape, int dim, int64_t begin, int64_t end, Box box, std::vector<Box>& boxes) {
+  if (begin == end) return;
+  if (dim == shape.rank()) return boxes.push_back(box);
+  int64_t inner = 1;
+  for (int i = dim + 1; i < shape.rank(); ++i) inner *= shape[i];
+  const auto row = [&](int64_t index, int64_t from, int64_t to) {
+    Box part = box;
+    part.offset[dim] = index;
+    part.extent[dim] = 1;
+    split_flat(shape, dim + 1, from, to, part, boxes);
+  };
+  int64_t first = begin / inner, last = end / inner;
+  if (first == last) return row(first, begin % inner, end % inner);  // within one row
+  if (begin % inner != 0) {
+    row(first, begin % inner, inner);
+    ++first;
+  }
+  if (first < last) {
+    Box rows = box;
+    rows.offset[dim] = first;
+    rows.extent[dim] = last - first;
+    boxes.push_back(rows);
+  }
+  if (end % inner != 0) row(last, 0, end % inner);
+}
+
+}  // namespace
+
+std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& shard, const Tensor& flat,
+                                      int64_t begin) {
+  const Shape& shape = shard.local_shape;
+  const int64_t end = begin + flat.numel();
+  require(flat.rank() == 1 && begin >= 0 && end <= shape.numel(), "{}: [{}, {}) is no range of its shard {}",
+          name, begin, end, shape);
+  Shape origin = shape;
+  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
+  std::vector<Box> boxes;
+  split_flat(shape, 0, begin, end, {origin, shape}, boxes);
+
+  std::vector<ShardedTensor> pieces;
+  int64_t at = 0;
+  for (const Box& box : boxes) {
+    ShardedTensor piece{name, {shard.global_shape, box.extent, {}}, {}};
+    for (const ShardBlock& block : shard.blocks)
+      if (std::optional<Box> both = intersect(box, {block.local_offset, block.extent}))
+        piece.shard.blocks.push_back({shifted(both->offset, block.local_offset, block.global_offset),
+                                      shifted(both->offset, box.offset, origin), both->extent});
+    piece.tensor = flat.slice(0, at, at + box.volume()).view(box.extent);
+    at += box.volume();
+    if (!piece.shard.blocks.empty()) pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+Tensor box_of(const Tensor& tensor, const Shape& offset, const Shape& extent) {
+  Tensor view = tensor.detach();
+  for (int dim = 0; dim < tensor.rank(); ++dim)
+    view = view.slice(dim, offset[dim], offset[dim] + extent[dim]);
+  return view;
+}
+
+std::vector<Tensor> cut(const Tensor& tensor, int64_t elements) {
+  if (tensor.numel() <= elements) return {tensor};
+  int dim = 0;
+  while (tensor.size(dim) == 1) ++dim;
+  const int64_t rows = tensor.size(dim), step = std::max<int64_t>(1, elements / (tensor.numel() / rows));
+  std::vector<Tensor> parts;
+  for (int64_t begin = 0; begin < rows; begin += step)
+    parts.push_back(tensor.slice(dim, begin, std::min(rows, begin + step)));
+  return parts;
+}
+
+void copy_host(const Tensor& source, const Tensor& target) {
+  require(source.shape() == target.shape() && source.dtype() == target.dtype() && source.device().is_cpu() &&
+              target.device().is_cpu(),
+          "copy: {} cannot become {} bit for bit", source, target);
+  if (source.numel() == 0) return;
+  // The inner dimensions that lie densely in both are one run of bytes.
+  const Shape& shape = source.shape();
+  int outer = shape.rank();
+  int64_t run = 1;
+  while (outer > 0) {
+    const int dim = outer - 1;
+    if (shape[dim] != 1 && (source.stride(dim) != run || target.stride(dim) != run)) break;
+    run *= shape[dim];
+    --outer;
+  }
+  const auto size = static_cast<int64_t>(size_of(source.dtype()));
+  const auto* from = static_cast<const char*>(source.raw());
+  auto* to = static_cast<char*>(target.raw());
+  int64_t index[Shape::kMaxRank] = {};
+  for (;;) {
+    int64_t read = 0, write = 0;
+    for (int i = 0; i < outer; ++i) {
+      read += index[i] * source.stride(i);
+      write += index[i] * target.stride(i);
+    }
+    std::memcpy(to + write * size, from + read * size, static_cast<size_t>(run * size));
+    int dim = outer - 1;
+    while (dim >= 0 && ++index[dim] == shape[dim]) index[dim--] = 0;
+    if (dim < 0) return;
+  }
+}
+
+}  // namespace megatron
