@@ -65,10 +65,6 @@ macro(megatron_find_MPI)
   set(version ${MPI_CXX_VERSION})
 endmacro()
 
-macro(megatron_find_XXHASH)
-  megatron_find_library(xxHash::xxhash HEADER xxhash.h NAMES xxhash)
-endmacro()
-
 macro(megatron_find_ZSTD)
   megatron_find_library(zstd::zstd HEADER zstd.h NAMES zstd)
 endmacro()
@@ -132,5 +128,5 @@ macro(megatron_find_NCCL)
   endif()
 endmacro()
 
-set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN OPENBLAS MPI XXHASH ZSTD SENTENCEPIECE PCRE2 UTF8PROC HTTPLIB BENCHMARK CUDA
+set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN OPENBLAS MPI ZSTD SENTENCEPIECE PCRE2 UTF8PROC HTTPLIB BENCHMARK CUDA
     CUDNN CUDNN_FRONTEND NCCL)

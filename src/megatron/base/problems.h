@@ -17,6 +17,7 @@ class Problems {
   }
   bool empty() const { return count_ == 0; }
   size_t count() const { return count_; }
+  const std::vector<std::string>& list() const { return list_; }  // at most the first twenty
 
   std::string text() const {  // one indented line each
     std::string text;

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "megatron/cli/checkpoint_command.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/groups_command.h"
 
@@ -7,6 +8,8 @@ namespace megatron {
 
 std::span<const Command> commands() {
   static constexpr std::array table{
+      Command{"checkpoint", "what a checkpoint holds, and whether it is sound", checkpoint_help,
+              run_checkpoint},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,
               run_groups},
   };

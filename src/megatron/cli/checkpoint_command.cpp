@@ -1,0 +1,139 @@
+#include "megatron/cli/checkpoint_command.h"
+
+#include <algorithm>
+
+#include "megatron/base/nearest.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/load.h"
+
+namespace megatron {
+
+namespace {
+
+struct Settings {
+  std::string action, path;
+  bool json = false;
+};
+
+Settings parse(const std::vector<std::string>& args) {
+  static const std::vector<std::string> known = {"inspect", "verify", "--json"};
+  Settings settings;
+  std::vector<std::string> words;
+  for (const std::string& arg : args) {
+    if (arg == "--json") {
+      settings.json = true;
+    } else if (arg.starts_with('-')) {
+      const std::string advice = did_you_mean(nearest(arg, known));
+      throw UsageError(
+          fmt::format("checkpoint: there is no option '{}'{}{}", arg, advice.empty() ? "" : ": ", advice));
+    } else {
+      words.push_back(arg);
+    }
+  }
+  if (words.empty()) throw UsageError("checkpoint: say inspect or verify, and a directory");
+  settings.action = words[0];
+  if (settings.action != "inspect" && settings.action != "verify") {
+    const std::string advice = did_you_mean(nearest(settings.action, known));
+    throw UsageError(fmt::format("checkpoint: there is no '{}': {}", settings.action,
+                                 advice.empty() ? "say inspect or verify" : advice));
+  }
+  if (words.size() != 2)
+    throw UsageError(
+        fmt::format("checkpoint {}: needs one directory, not {}", settings.action, words.size() - 1));
+  settings.path = words[1];
+  return settings;
+}
+
+std::string readable_bytes(int64_t bytes) {
+  constexpr const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(units)) value /= 1024, ++unit;
+  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+struct Totals {
+  int64_t bytes = 0, elements = 0;
+};
+
+Totals totals_of(const CheckpointIndex& index) {
+  Totals totals;
+  for (const StoredFile& file : index.files) totals.bytes += file.bytes;
+  for (const StoredTensor& tensor : index.tensors) totals.elements += tensor.shape.numel();
+  return totals;
+}
+
+int inspect(Invocation& invocation, const std::string& path, bool json) {
+  const CheckpointIndex index = read_index(path);
+  const Totals totals = totals_of(index);
+  if (json) {
+    Json document = Json::object();
+    document["path"] = path;
+    document["bytes"] = totals.bytes;
+    document["elements"] = totals.elements;
+    document["index"] = index.to_json();
+    fmt::print(invocation.out, "{}\n", document.dump());
+    return 0;
+  }
+  fmt::print(invocation.out, "checkpoint        {}\n", path);
+  fmt::print(invocation.out, "iteration         {}\n", index.state.iteration);
+  fmt::print(invocation.out, "consumed samples  {}\n", index.state.consumed_samples);
+  fmt::print(invocation.out, "seed              {}\n", index.state.seed);
+  fmt::print(invocation.out, "files             {}, {}\n", index.files.size(), readable_bytes(totals.bytes));
+  fmt::print(invocation.out, "tensors           {}, {} elements\n", index.tensors.size(), totals.elements);
+  size_t width = 0;
+  for (const StoredTensor& tensor : index.tensors) width = std::max(width, tensor.name.size());
+  for (const StoredTensor& tensor : index.tensors) {
+    std::vector<int> files;
+    for (const StoredPiece& piece : tensor.pieces) files.push_back(piece.file);
+    std::sort(files.begin(), files.end());
+    const auto count = std::unique(files.begin(), files.end()) - files.begin();
+    fmt::print(invocation.out, "  {:<{}}  {:<8}  {:<16}  {} piece{} in {} file{}\n", tensor.name, width,
+               name_of(tensor.dtype), tensor.shape.str(), tensor.pieces.size(),
+               tensor.pieces.size() == 1 ? "" : "s", count, count == 1 ? "" : "s");
+  }
+  return 0;
+}
+
+int verify(Invocation& invocation, const std::string& path, bool json) {
+  const Problems problems = verify_checkpoint(path, [&](const StoredFile& file) {
+    invocation.log.info("reading {} ({})", file.name, readable_bytes(file.bytes));
+  });
+  if (json) {
+    Json document = Json::object();
+    document["path"] = path;
+    document["sound"] = problems.empty();
+    document["problems"] = Json::array();
+    for (const std::string& problem : problems.list()) document["problems"].push_back(problem);
+    fmt::print(invocation.out, "{}\n", document.dump());
+    return problems.empty() ? 0 : ConfigError("").exit_code();
+  }
+  problems.raise(fmt::format("the checkpoint {} is damaged", path));
+  const CheckpointIndex index = read_index(path);
+  fmt::print(invocation.out, "{}: sound: {} tensors in {} files, {}\n", path, index.tensors.size(),
+             index.files.size(), readable_bytes(totals_of(index).bytes));
+  return 0;
+}
+
+}  // namespace
+
+std::string checkpoint_help() {
+  return "usage: megatron checkpoint inspect|verify DIR [--json]\n"
+         "\n"
+         "inspect  what a checkpoint holds: iteration, tensors with shapes, and how they lie in files\n"
+         "verify   reads all of it and compares checksums; exit code 1 where anything is damaged\n"
+         "\n"
+         "DIR is what --save was given (then its latest checkpoint), or one iter_… directory in it.\n"
+         "\n"
+         "options:\n"
+         "  --json  one JSON document\n";
+}
+
+int run_checkpoint(Invocation& invocation) {
+  const Settings settings = parse(invocation.args);
+  const std::string path = resolve_checkpoint(settings.path);
+  return settings.action == "inspect" ? inspect(invocation, path, settings.json)
+                                      : verify(invocation, path, settings.json);
+}
+
+}  // namespace megatron
