@@ -19,6 +19,7 @@ set(MEGATRON_ARCH ${default_arch} CACHE STRING "Baseline CPU architecture; hot k
 set(MEGATRON_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
+                    $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>  # arguments left out keep their defaults
                     $<$<COMPILE_LANGUAGE:CXX>:-march=${MEGATRON_ARCH}>)
 if(MEGATRON_SANITIZE)
   # -O1 -g1: half the compile time of -O2 -g, and reports still name the line.

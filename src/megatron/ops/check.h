@@ -29,4 +29,50 @@ inline bool recording(const RankContext& ctx, std::initializer_list<const Tensor
   return wanted;
 }
 
+inline void check_floating(const char* op, const char* what, const Tensor& tensor) {
+  require(is_floating(tensor.dtype()) && !is_fp8(tensor.dtype()),
+          "{}: {} is {}, but it must be fp32, bf16, fp16 or fp64", op, what, tensor);
+}
+
+// A vector [size] that goes with activations of `dtype`; optional.
+inline void check_vector(const RankContext& ctx, const char* op, const char* what, const Tensor& vector,
+                         int64_t size, DType dtype) {
+  if (!vector.defined()) return;
+  check_input(ctx, op, what, vector);
+  check_shape(op, what, vector, {size});
+  check_dtype(op, what, vector, dtype);
+}
+
+// The tensor's values without gaps: itself, or a copy. Not differentiable.
+inline Tensor dense(RankContext& ctx, const Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_contiguous()) return tensor.detach();
+  Tensor copy = ctx.empty(tensor.shape(), tensor.dtype());
+  ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), copy});
+  return copy;
+}
+
+// Reports an op that reads and writes these tensors once each.
+inline void trace(RankContext& ctx, const char* op, Phase phase, double flops,
+                  std::initializer_list<const Tensor*> touched) {
+  if (!ctx.tracer) return;
+  double bytes = 0;
+  for (const Tensor* tensor : touched)
+    if (tensor->defined()) bytes += static_cast<double>(tensor->bytes());
+  ctx.trace(op, phase, flops, bytes);
+}
+
+// sink.main_grad (+)= Σ over rows of grad [rows, n]: the gradient of a bias.
+inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, GradSink& sink) {
+  int64_t n = grad.size(-1);
+  ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
+                                             .x = grad,
+                                             .out = sink.main_grad,
+                                             .outer = 1,
+                                             .n = n ? grad.numel() / n : 0,
+                                             .inner = n,
+                                             .accumulate = sink.has_value()});
+  trace(ctx, op, Phase::BackwardData, static_cast<double>(grad.numel()), {&grad});
+  sink.contribute(ctx);
+}
+
 }  // namespace megatron::ops

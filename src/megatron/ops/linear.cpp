@@ -20,7 +20,7 @@ class LinearNode final : public Node {
   const char* name() const override { return "linear"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    dy_ = tape.take_grad(output());
+    dy_ = dense(ctx, tape.take_grad(output()));
     if (x_slot_) {
       Tensor dx = ctx.empty({dy_.size(0), weight_.value.size(1)}, dy_.dtype());
       ctx.kernels->gemm(ctx.kernel_context(), {dy_, weight_.value, dx});

@@ -1,35 +1,21 @@
+#include "megatron/base/error.h"
 #include "megatron/kernels/backends.h"
 #include "megatron/kernels/cpu/isa_tables.h"
 
 namespace megatron {
-namespace {
 
-KernelTable make_table() {
-  KernelTable table;
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512cd")) {
-    using namespace cpu::v4;
-    for (auto add : {add_elementwise_kernels, add_reduction_kernels, add_random_kernels, add_gemm_kernels,
-                     add_norm_kernels, add_rope_kernels, add_activation_kernels, add_qkv_kernels,
-                     add_attention_kernels, add_index_kernels, add_cross_entropy_kernels, add_moe_kernels,
-                     add_quantize_kernels, add_optimizer_kernels})
-      add(table);
-  } else {
-    using namespace cpu::v3;
-    for (auto add : {add_elementwise_kernels, add_reduction_kernels, add_random_kernels, add_gemm_kernels,
-                     add_norm_kernels, add_rope_kernels, add_activation_kernels, add_qkv_kernels,
-                     add_attention_kernels, add_index_kernels, add_cross_entropy_kernels, add_moe_kernels,
-                     add_quantize_kernels, add_optimizer_kernels})
-      add(table);
-  }
-  return table;
+bool cpu::has_v4() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512cd");
 }
 
-}  // namespace
+void cpu::refuse_dtype(const char* kernel, DType dtype) {
+  fail("{}: {} is not supported by the CPU kernel; use fp32, bf16, fp16 or fp64", kernel, dtype);
+}
 
 const KernelTable& cpu_kernels() {
-  static const KernelTable table = make_table();
+  static const KernelTable table = cpu::has_v4() ? cpu::v4::make_table() : cpu::v3::make_table();
   return table;
 }
 

@@ -2,39 +2,17 @@
 
 #include "megatron/kernels/kernel_table.h"
 
-// Each family adds its kernels to the table of the instruction set it is compiled for (MEGATRON_ISA is v3 or
-// v4).
+// The CPU kernels, compiled once per instruction set.
+namespace megatron::cpu {
 
-namespace megatron::cpu::v3 {
-void add_elementwise_kernels(KernelTable&);
-void add_reduction_kernels(KernelTable&);
-void add_random_kernels(KernelTable&);
-void add_gemm_kernels(KernelTable&);
-void add_norm_kernels(KernelTable&);
-void add_rope_kernels(KernelTable&);
-void add_activation_kernels(KernelTable&);
-void add_qkv_kernels(KernelTable&);
-void add_attention_kernels(KernelTable&);
-void add_index_kernels(KernelTable&);
-void add_cross_entropy_kernels(KernelTable&);
-void add_moe_kernels(KernelTable&);
-void add_quantize_kernels(KernelTable&);
-void add_optimizer_kernels(KernelTable&);
-}  // namespace megatron::cpu::v3
+namespace v3 {
+KernelTable make_table();  // AVX2
+}
+namespace v4 {
+KernelTable make_table();  // AVX-512
+}
+bool has_v4();  // whether this machine can run v4
 
-namespace megatron::cpu::v4 {
-void add_elementwise_kernels(KernelTable&);
-void add_reduction_kernels(KernelTable&);
-void add_random_kernels(KernelTable&);
-void add_gemm_kernels(KernelTable&);
-void add_norm_kernels(KernelTable&);
-void add_rope_kernels(KernelTable&);
-void add_activation_kernels(KernelTable&);
-void add_qkv_kernels(KernelTable&);
-void add_attention_kernels(KernelTable&);
-void add_index_kernels(KernelTable&);
-void add_cross_entropy_kernels(KernelTable&);
-void add_moe_kernels(KernelTable&);
-void add_quantize_kernels(KernelTable&);
-void add_optimizer_kernels(KernelTable&);
-}  // namespace megatron::cpu::v4
+[[noreturn]] void refuse_dtype(const char* kernel, DType dtype);
+
+}  // namespace megatron::cpu

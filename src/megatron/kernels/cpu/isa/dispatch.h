@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "megatron/kernels/cpu/isa/families.h"
 #include "megatron/kernels/cpu/isa_tables.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
@@ -30,7 +31,7 @@ void dispatch_float(const char* kernel, DType dtype, F&& f) {
     case DType::F16:
       return f(Type<fp16>{});
     default:
-      fail("{}: {} is not supported by the CPU kernel; use fp32, bf16, fp16 or fp64", kernel, dtype);
+      refuse_dtype(kernel, dtype);
   }
 }
 
@@ -62,6 +63,11 @@ void dispatch_any(DType dtype, F&& f) {
 template <class T>
 T* pointer(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
+}
+
+template <class T>
+T* optional_pointer(const Tensor& tensor) {
+  return tensor.defined() ? pointer<T>(tensor) : nullptr;
 }
 
 // Elements below which splitting a loop over threads costs more than it gains.

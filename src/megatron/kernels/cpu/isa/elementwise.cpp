@@ -1,32 +1,8 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/blocks.h"
+#include "megatron/kernels/cpu/isa/strided.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
-
-// Visits the elements of out in order with the matching offsets of strided operands: f(linear index, offset
-// per operand).
-template <int N, class F>
-void for_each_strided(const Shape& shape, const std::array<const Shape*, N>& strides, int64_t begin,
-                      int64_t end, F&& f) {
-  int rank = shape.rank();
-  std::array<int64_t, Shape::kMaxRank> index{};
-  std::array<int64_t, N> offset{};
-  int64_t rest = begin;
-  for (int d = rank - 1; d >= 0; --d) {
-    index[d] = shape[d] ? rest % shape[d] : 0;
-    rest = shape[d] ? rest / shape[d] : 0;
-    for (int i = 0; i < N; ++i) offset[i] += index[d] * (*strides[i])[d];
-  }
-  for (int64_t linear = begin; linear < end; ++linear) {
-    f(linear, offset);
-    for (int d = rank - 1; d >= 0; --d) {
-      for (int i = 0; i < N; ++i) offset[i] += (*strides[i])[d];
-      if (++index[d] < shape[d]) break;
-      for (int i = 0; i < N; ++i) offset[i] -= index[d] * (*strides[i])[d];
-      index[d] = 0;
-    }
-  }
-}
 
 template <class From, class To>
 To convert(From value) {
@@ -42,55 +18,64 @@ To convert(From value) {
     return To(static_cast<float>(value));
 }
 
+template <class S, class T>
+void copy_run(const S* source, int64_t source_stride, T* target, int64_t target_stride, int64_t n) {
+  if (source_stride == 1 && target_stride == 1) {
+    for (int64_t i = 0; i < n; ++i) target[i] = convert<S, T>(source[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) target[i * target_stride] = convert<S, T>(source[i * source_stride]);
+  }
+}
+
 void copy(const KernelContext& ctx, const CopyArgs& args) {
-  int64_t n = args.source.numel();
+  StridedWalk<2> walk(args.source.shape(), {&args.source.strides(), &args.target.strides()});
+  auto [source_stride, target_stride] = walk.inner();
   dispatch_any(args.source.dtype(), [&]<class S>(Type<S>) {
     dispatch_any(args.target.dtype(), [&]<class T>(Type<T>) {
       const S* source = pointer<S>(args.source);
       T* target = pointer<T>(args.target);
-      if (args.source.is_contiguous() && args.target.is_contiguous()) {
-        ctx.pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) target[i] = convert<S, T>(source[i]);
-        });
-        return;
-      }
-      std::array<const Shape*, 2> strides{&args.source.strides(), &args.target.strides()};
-      ctx.pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-        for_each_strided<2>(args.source.shape(), strides, begin, end, [&](int64_t, const auto& offset) {
-          target[offset[1]] = convert<S, T>(source[offset[0]]);
-        });
+      walk.run_parallel(ctx, [&, s = source_stride, t = target_stride](const auto& at, int64_t n) {
+        copy_run(source + at[0], s, target + at[1], t, n);
       });
     });
   });
 }
 
 void fill(const KernelContext& ctx, const FillArgs& args) {
+  StridedWalk<1> walk(args.out.shape(), {&args.out.strides()});
+  int64_t stride = walk.inner()[0];
   dispatch_any(args.out.dtype(), [&]<class T>(Type<T>) {
     T* out = pointer<T>(args.out);
     T value = convert<double, T>(args.value);
-    if (args.out.is_contiguous()) {
-      ctx.pool.parallel_for(args.out.numel(), kGrain,
-                            [&](int64_t begin, int64_t end) { std::fill(out + begin, out + end, value); });
-      return;
-    }
-    for_each_strided<1>(args.out.shape(), {&args.out.strides()}, 0, args.out.numel(),
-                        [&](int64_t, const auto& offset) { out[offset[0]] = value; });
+    walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
+      T* run = out + at[0];
+      if (stride == 1)
+        std::fill(run, run + n, value);
+      else
+        for (int64_t i = 0; i < n; ++i) run[i * stride] = value;
+    });
   });
 }
 
+// out is contiguous: its stride is 1 but where the run has one element.
 template <class T, class F>
 void binary_loop(const KernelContext& ctx, const BinaryArgs& args, F f) {
   using C = Compute<T>;
   const T *a = pointer<T>(args.a), *b = pointer<T>(args.b);
   T* out = pointer<T>(args.out);
-  bool dense = args.a.is_contiguous() && args.b.is_contiguous();
-  ctx.pool.parallel_for(args.out.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    if (dense) {
-      for (int64_t i = begin; i < end; ++i) out[i] = T(f(C(a[i]), C(b[i])));
-      return;
+  StridedWalk<3> walk(args.out.shape(), {&args.a.strides(), &args.b.strides(), &args.out.strides()});
+  int64_t a_stride = walk.inner()[0], b_stride = walk.inner()[1];
+  walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
+    const T *x = a + at[0], *y = b + at[1];
+    T* z = out + at[2];
+    if (a_stride == 1 && b_stride == 1) {
+      for (int64_t i = 0; i < n; ++i) z[i] = T(f(C(x[i]), C(y[i])));
+    } else if (a_stride == 1 && b_stride == 0) {
+      C repeated = C(y[0]);
+      for (int64_t i = 0; i < n; ++i) z[i] = T(f(C(x[i]), repeated));
+    } else {
+      for (int64_t i = 0; i < n; ++i) z[i] = T(f(C(x[i * a_stride]), C(y[i * b_stride])));
     }
-    for_each_strided<2>(args.out.shape(), {&args.a.strides(), &args.b.strides()}, begin, end,
-                        [&](int64_t i, const auto& at) { out[i] = T(f(C(a[at[0]]), C(b[at[1]]))); });
   });
 }
 
@@ -113,12 +98,68 @@ void binary(const KernelContext& ctx, const BinaryArgs& args) {
   });
 }
 
+// A block of any floating dtype as C, and back.
+template <class C>
+const C* load_block(const Tensor& tensor, int64_t offset, int64_t n, C* buffer) {
+  if (tensor.dtype() == dtype_of<C>()) return pointer<C>(tensor) + offset;
+  dispatch_float("axpby", tensor.dtype(),
+                 [&]<class T>(Type<T>) { copy_run(pointer<T>(tensor) + offset, 1, buffer, 1, n); });
+  return buffer;
+}
+
+template <class C>
+void axpby_blocks(const KernelContext& ctx, const AxpbyArgs& args) {
+  C alpha = C(args.alpha), beta = C(args.beta);
+  bool in_place = args.out.dtype() == dtype_of<C>();
+  for_each_block(ctx, args.out.numel(), [&](int64_t offset, int64_t n) {
+    Buffer<C> a_buffer, b_buffer, out_buffer;
+    const C* a = load_block(args.a, offset, n, a_buffer);
+    C* out = in_place ? pointer<C>(args.out) + offset : out_buffer;
+    if (args.b.defined()) {
+      const C* b = load_block(args.b, offset, n, b_buffer);
+      for (int64_t i = 0; i < n; ++i) out[i] = alpha * a[i] + beta * b[i];
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i] = alpha * a[i];
+    }
+    if (!in_place)
+      dispatch_float("axpby", args.out.dtype(), [&]<class T>(Type<T>) {
+        copy_run(static_cast<const C*>(out), 1, pointer<T>(args.out) + offset, 1, n);
+      });
+  });
+}
+
+void axpby(const KernelContext& ctx, const AxpbyArgs& args) {
+  bool wide = args.a.dtype() == DType::F64 || args.out.dtype() == DType::F64 ||
+              (args.b.defined() && args.b.dtype() == DType::F64);
+  if (wide)
+    axpby_blocks<double>(ctx, args);
+  else
+    axpby_blocks<float>(ctx, args);
+}
+
+void where(const KernelContext& ctx, const WhereArgs& args) {
+  StridedWalk<4> walk(args.out.shape(),
+                      {&args.condition.strides(), &args.a.strides(), &args.b.strides(), &args.out.strides()});
+  auto steps = walk.inner();
+  dispatch_any(args.out.dtype(), [&]<class T>(Type<T>) {
+    const bool* condition = pointer<bool>(args.condition);
+    const T *a = pointer<T>(args.a), *b = pointer<T>(args.b);
+    T* out = pointer<T>(args.out);
+    walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
+      for (int64_t i = 0; i < n; ++i)
+        out[at[3] + i] = condition[at[0] + i * steps[0]] ? a[at[1] + i * steps[1]] : b[at[2] + i * steps[2]];
+    });
+  });
+}
+
 }  // namespace
 
 void add_elementwise_kernels(KernelTable& table) {
   table.copy = copy;
   table.fill = fill;
   table.binary = binary;
+  table.axpby = axpby;
+  table.where = where;
 }
 
 }  // namespace megatron::cpu::MEGATRON_ISA

@@ -1,7 +1,111 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
+#include <vector>
+
+#include "megatron/kernels/cpu/isa/product.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
+namespace {
 
-void add_gemm_kernels(KernelTable&) {}
+// The product of the last two dimensions at one index of the first.
+Product product_of(const Tensor& a, const Tensor& b, const Tensor& c) {
+  return {.m = c.size(-2),
+          .n = c.size(-1),
+          .k = a.size(-1),
+          .in = a.dtype(),
+          .out = c.dtype(),
+          .a = a.raw(),
+          .a_row = a.stride(-2),
+          .a_column = a.stride(-1),
+          .b = b.raw(),
+          .b_row = b.stride(-2),
+          .b_column = b.stride(-1),
+          .c = c.raw(),
+          .c_row = c.stride(-2),
+          .c_column = c.stride(-1)};
+}
+
+// Cuts a product into tasks. The library works best on few large pieces, cut along the longer side so that
+// the smaller operand is the one each thread packs for itself.
+void cut(const Product& p, int width, std::vector<Product>& tasks) {
+  if (p.m == 0 || p.n == 0) return;
+  if (library_supports(p)) {
+    constexpr int64_t grain = 32;
+    int64_t longer = std::max(p.m, p.n);
+    int64_t pieces = std::clamp<int64_t>(longer / grain, 1, width);
+    if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < 64e3) pieces = 1;
+    int64_t step = round_up((longer + pieces - 1) / pieces, grain);
+    for (int64_t begin = 0; begin < longer; begin += step) {
+      int64_t count = std::min(step, longer - begin);
+      tasks.push_back(p.m >= p.n ? p.part(begin, count, 0, p.n) : p.part(0, p.m, begin, count));
+    }
+    return;
+  }
+  for (int64_t i = 0; i < p.m; i += kTaskRows)
+    for (int64_t j = 0; j < p.n; j += kTaskColumns)
+      tasks.push_back(p.part(i, std::min(kTaskRows, p.m - i), j, std::min(kTaskColumns, p.n - j)));
+}
+
+void run_task(const KernelContext& ctx, const Product& p) {
+  if (library_supports(p)) return library_run(p);
+  dispatch_float("gemm", p.in, [&]<class In>(Type<In>) { own_product<In>(ctx, p); });
+}
+
+void run_all(const KernelContext& ctx, const std::vector<Product>& tasks) {
+  ctx.pool.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) run_task(ctx, tasks[static_cast<size_t>(i)]);
+  });
+}
+
+void gemm(const KernelContext& ctx, const GemmArgs& args) {
+  std::vector<Product> tasks;
+  Product p = product_of(args.a, args.b, args.c);
+  p.alpha = args.alpha;
+  p.beta = args.beta;
+  if (args.bias.defined()) p.bias = args.bias.raw();
+  if (args.c.rank() == 2) {
+    cut(p, ctx.pool.width(), tasks);
+  } else {
+    int64_t batch = args.c.size(0);
+    auto in_size = static_cast<int64_t>(size_of(p.in)), out_size = static_cast<int64_t>(size_of(p.out));
+    int width = batch >= ctx.pool.width() ? 1 : ctx.pool.width();
+    for (int64_t i = 0; i < batch; ++i) {
+      Product one = p;
+      one.a = static_cast<const char*>(p.a) + i * args.a.stride(0) * in_size;
+      one.b = static_cast<const char*>(p.b) + i * args.b.stride(0) * in_size;
+      one.c = static_cast<char*>(p.c) + i * args.c.stride(0) * out_size;
+      cut(one, width, tasks);
+    }
+  }
+  run_all(ctx, tasks);
+}
+
+void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
+  const int32_t* offsets = pointer<int32_t>(args.offsets);
+  std::vector<Product> tasks;
+  for (int64_t e = 0; e < args.b.size(0); ++e) {
+    Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), c = args.c.slice(0, offsets[e], offsets[e + 1]);
+    cut(product_of(a, args.b.select(0, e), c), ctx.pool.width(), tasks);
+  }
+  run_all(ctx, tasks);
+}
+
+void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& args) {
+  const int32_t* offsets = pointer<int32_t>(args.offsets);
+  std::vector<Product> tasks;
+  for (int64_t e = 0; e < args.c.size(0); ++e) {
+    Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), b = args.b.slice(0, offsets[e], offsets[e + 1]);
+    Product p = product_of(a.transpose(0, 1), b, args.c.select(0, e));
+    p.beta = args.beta;
+    cut(p, ctx.pool.width(), tasks);
+  }
+  run_all(ctx, tasks);
+}
+
+}  // namespace
+
+void add_gemm_kernels(KernelTable& table) {
+  table.gemm = gemm;
+  table.grouped_gemm = grouped_gemm;
+  table.grouped_gemm_weight = grouped_gemm_weight;
+}
 
 }  // namespace megatron::cpu::MEGATRON_ISA

@@ -1,7 +1,141 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
+#include <cmath>
+#include <vector>
+
+#include "megatron/kernels/cpu/isa/blocks.h"
+#include "megatron/kernels/cpu/isa/lanes.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
+namespace {
 
-void add_optimizer_kernels(KernelTable&) {}
+// A stretch of one tensor of a list: what one thread works on at a time. Its length is fixed, so that sums
+// over pieces do not depend on the number of threads.
+struct Piece {
+  size_t tensor;
+  int64_t begin, end;
+};
+constexpr int64_t kPiece = 32 * kBlock;
+
+template <class List, class Numel>
+std::vector<Piece> pieces_of(const List& tensors, Numel numel) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    for (int64_t begin = 0, n = numel(tensors[i]); begin < n; begin += kPiece)
+      pieces.push_back({i, begin, std::min(n, begin + kPiece)});
+  return pieces;
+}
+
+// A block of any floating dtype as C.
+template <class C>
+C* load(const Tensor& tensor, int64_t offset, int64_t n, C* buffer) {
+  if (tensor.dtype() == dtype_of<C>()) return pointer<C>(tensor) + offset;
+  dispatch_float("optimizer", tensor.dtype(), [&]<class T>(Type<T>) {
+    const T* values = pointer<T>(tensor) + offset;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<C>(values[i]);
+  });
+  return buffer;
+}
+
+// Puts values back where load() had to convert them.
+template <class C>
+void store(const Tensor& tensor, int64_t offset, int64_t n, const C* values) {
+  if (tensor.dtype() == dtype_of<C>() && pointer<C>(tensor) + offset == values) return;
+  dispatch_float("optimizer", tensor.dtype(), [&]<class T>(Type<T>) {
+    T* target = pointer<T>(tensor) + offset;
+    for (int64_t i = 0; i < n; ++i) target[i] = T(static_cast<Compute<T>>(values[i]));
+  });
+}
+
+template <class C>
+struct AdamStep {
+  C gradient_scale, beta1, beta2, step_size, inverse_root, epsilon, keep, l2;
+
+  // Decoupled decay shrinks the parameter (keep = 1 − lr · decay); otherwise it joins the gradient (l2).
+  void run(C* parameter, const C* gradient, C* first, C* second, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) {
+      C g = gradient[i] * gradient_scale + l2 * parameter[i];
+      C m = beta1 * first[i] + (C(1) - beta1) * g, v = beta2 * second[i] + (C(1) - beta2) * g * g;
+      first[i] = m;
+      second[i] = v;
+      parameter[i] = parameter[i] * keep - step_size * m / (std::sqrt(v) * inverse_root + epsilon);
+    }
+  }
+};
+
+template <class C>
+void adam_piece(const AdamArgs& args, const AdamTensor& t, double gradient_scale, int64_t begin,
+                int64_t end) {
+  double lr = args.lr * t.lr_scale, step = static_cast<double>(args.step);
+  AdamStep<C> adam{.gradient_scale = C(gradient_scale),
+                   .beta1 = C(args.beta1),
+                   .beta2 = C(args.beta2),
+                   .step_size = C(lr / (1 - std::pow(args.beta1, step))),
+                   .inverse_root = C(1 / std::sqrt(1 - std::pow(args.beta2, step))),
+                   .epsilon = C(args.epsilon),
+                   .keep = args.decoupled ? C(1 - lr * t.weight_decay) : C(1),
+                   .l2 = args.decoupled ? C(0) : C(t.weight_decay)};
+  const Tensor& target = t.master.defined() ? t.master : t.parameter;
+  for (int64_t offset = begin; offset < end; offset += kBlock) {
+    int64_t n = std::min(kBlock, end - offset);
+    Buffer<C> buffers[4];
+    C* gradient = load<C>(t.gradient, offset, n, buffers[0]);
+    C* first = load<C>(t.first, offset, n, buffers[1]);
+    C* second = load<C>(t.second, offset, n, buffers[2]);
+    C* parameter = load<C>(target, offset, n, buffers[3]);
+    adam.run(parameter, gradient, first, second, n);
+    store(t.first, offset, n, first);
+    store(t.second, offset, n, second);
+    store(target, offset, n, parameter);
+    if (t.master.defined()) store(t.parameter, offset, n, parameter);
+  }
+}
+
+void adam(const KernelContext& ctx, const AdamArgs& args) {
+  double gradient_scale = 1;
+  if (args.gradient_scale.defined())
+    dispatch_float("adam", args.gradient_scale.dtype(), [&]<class T>(Type<T>) {
+      gradient_scale = static_cast<Compute<T>>(*pointer<T>(args.gradient_scale));
+    });
+  auto pieces = pieces_of(args.tensors, [](const AdamTensor& t) { return t.parameter.numel(); });
+  ctx.pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[static_cast<size_t>(i)];
+      const AdamTensor& t = args.tensors[piece.tensor];
+      bool wide = (t.master.defined() ? t.master : t.parameter).dtype() == DType::F64;
+      if (wide)
+        adam_piece<double>(args, t, gradient_scale, piece.begin, piece.end);
+      else
+        adam_piece<float>(args, t, gradient_scale, piece.begin, piece.end);
+    }
+  });
+}
+
+void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
+  auto pieces = pieces_of(args.tensors, [](const Tensor& t) { return t.numel(); });
+  std::vector<double> partial(pieces.size());
+  ctx.pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[static_cast<size_t>(i)];
+      const Tensor& tensor = args.tensors[piece.tensor];
+      dispatch_float("sum_squares", tensor.dtype(), [&]<class T>(Type<T>) {
+        const T* x = pointer<T>(tensor) + piece.begin;
+        partial[static_cast<size_t>(i)] = sum_over<double>(piece.end - piece.begin, [&](int64_t j) {
+          double value = static_cast<Compute<T>>(x[j]);
+          return value * value;
+        });
+      });
+    }
+  });
+  double* out = pointer<double>(args.out);
+  double total = args.accumulate ? *out : 0;
+  for (double value : partial) total += value;
+  *out = total;
+}
+
+}  // namespace
+
+void add_optimizer_kernels(KernelTable& table) {
+  table.adam = adam;
+  table.sum_squares = sum_squares;
+}
 
 }  // namespace megatron::cpu::MEGATRON_ISA

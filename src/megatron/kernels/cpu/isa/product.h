@@ -1,0 +1,122 @@
+#pragma once
+
+#include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/scratch.h"
+#include "megatron/kernels/cpu/product.h"
+
+// Our own matrix product: operands are packed into panels, a tile of c is held in registers over a stretch of
+// k. It serves fp64, fp16, unusual strides, and builds without a matrix library.
+namespace megatron::cpu::MEGATRON_ISA {
+
+#ifdef __AVX512F__
+inline constexpr int kVectorBytes = 64, kTileRows = 12;  // 24 of 32 registers hold the tile
+#else
+inline constexpr int kVectorBytes = 32, kTileRows = 6;  // 12 of 16
+#endif
+
+template <class C>
+struct Tile {
+  typedef C Vector __attribute__((vector_size(kVectorBytes)));
+  static constexpr int lanes = kVectorBytes / sizeof(C), rows = kTileRows, columns = 2 * lanes;
+};
+
+// What one task computes at most; the packed panels and the sums then stay in the second-level cache.
+inline constexpr int64_t kTaskRows = 192, kTaskColumns = 256, kDepth = 256;
+
+// sums[rows, columns] (+)= a[depth][rows] ⊗ b[depth][columns].
+template <class C>
+inline void multiply_tile(int64_t depth, const C* a, const C* b, C* sums, int64_t stride, bool first) {
+  using T = Tile<C>;
+  using Vector = typename T::Vector;
+  Vector tile[T::rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < T::rows; ++i)
+    for (int j = 0; j < 2; ++j)
+      if (first)
+        tile[i][j] = Vector{};
+      else
+        __builtin_memcpy(&tile[i][j], sums + i * stride + j * T::lanes, sizeof(Vector));
+  for (int64_t p = 0; p < depth; ++p) {
+    Vector left, right;
+    __builtin_memcpy(&left, b, sizeof left);
+    __builtin_memcpy(&right, b + T::lanes, sizeof right);
+#pragma GCC unroll 16
+    for (int i = 0; i < T::rows; ++i) {
+      tile[i][0] += a[i] * left;
+      tile[i][1] += a[i] * right;
+    }
+    a += T::rows;
+    b += T::columns;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < T::rows; ++i)
+    for (int j = 0; j < 2; ++j)
+      __builtin_memcpy(sums + i * stride + j * T::lanes, &tile[i][j], sizeof(Vector));
+}
+
+// Panels of `width` lines of a matrix [lines, depth], each panel [depth][width], missing lines zero.
+template <int width, class S, class C>
+void pack(const S* source, int64_t line_stride, int64_t depth_stride, int64_t lines, int64_t depth,
+          C* panels) {
+  for (int64_t first = 0; first < lines; first += width) {
+    int64_t count = std::min<int64_t>(width, lines - first);
+    const S* panel = source + first * line_stride;
+    if (count < width) std::fill_n(panels, depth * width, C(0));
+    if (line_stride == 1) {
+      for (int64_t p = 0; p < depth; ++p)
+        for (int64_t i = 0; i < count; ++i)
+          panels[p * width + i] = static_cast<C>(panel[p * depth_stride + i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t p = 0; p < depth; ++p)
+          panels[p * width + i] = static_cast<C>(panel[i * line_stride + p * depth_stride]);
+    }
+    panels += depth * width;
+  }
+}
+
+template <class In, class Out>
+void store_sums(const Product& p, const Compute<In>* sums, int64_t stride) {
+  using C = Compute<In>;
+  Out* c = static_cast<Out*>(p.c);
+  const In* bias = static_cast<const In*>(p.bias);
+  C alpha = C(p.alpha), beta = C(p.beta);
+  for (int64_t i = 0; i < p.m; ++i) {
+    const C* row = sums + i * stride;
+    for (int64_t j = 0; j < p.n; ++j) {
+      Out& target = c[i * p.c_row + j * p.c_column];
+      C value = alpha * row[j];
+      if (bias) value += C(bias[j]);
+      if (beta != C(0)) value += beta * static_cast<C>(target);
+      target = Out(value);
+    }
+  }
+}
+
+constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+// At most kTaskRows by kTaskColumns.
+template <class In>
+void own_product(const KernelContext& ctx, const Product& p) {
+  using C = Compute<In>;
+  using T = Tile<C>;
+  int64_t rows = round_up(p.m, T::rows), columns = round_up(p.n, T::columns);
+  int64_t depth_limit = std::min(kDepth, p.k);
+  Scratch<C> a_panels(ctx, rows * depth_limit), b_panels(ctx, columns * depth_limit);
+  Scratch<C> sums(ctx, rows * columns);
+  if (p.k == 0) std::fill_n(sums.data(), rows * columns, C(0));
+  for (int64_t begin = 0; begin < p.k; begin += kDepth) {
+    int64_t depth = std::min(kDepth, p.k - begin);
+    pack<T::rows>(static_cast<const In*>(p.a) + begin * p.a_column, p.a_row, p.a_column, p.m, depth,
+                  a_panels.data());
+    pack<T::columns>(static_cast<const In*>(p.b) + begin * p.b_row, p.b_column, p.b_row, p.n, depth,
+                     b_panels.data());
+    for (int64_t i = 0; i < rows; i += T::rows)
+      for (int64_t j = 0; j < columns; j += T::columns)
+        multiply_tile<C>(depth, a_panels.data() + i * depth, b_panels.data() + j * depth,
+                         sums.data() + i * columns + j, columns, begin == 0);
+  }
+  dispatch_float("gemm", p.out, [&]<class Out>(Type<Out>) { store_sums<In, Out>(p, sums.data(), columns); });
+}
+
+}  // namespace megatron::cpu::MEGATRON_ISA

@@ -1,0 +1,8 @@
+#include "megatron/kernels/cpu/product.h"
+
+namespace megatron::cpu {
+
+bool library_supports(const Product&) { return false; }
+void library_run(const Product&) {}
+
+}  // namespace megatron::cpu

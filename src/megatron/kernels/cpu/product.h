@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "megatron/base/dtype.h"
+
+namespace megatron::cpu {
+
+// One matrix product for one thread: c = alpha · a · b + beta · c (+ bias). a and b are of dtype `in`, as is
+// bias; c of dtype `out`. Strides are in elements.
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  DType in = DType::F32, out = DType::F32;
+  const void* a = nullptr;
+  int64_t a_row = 0, a_column = 0;
+  const void* b = nullptr;
+  int64_t b_row = 0, b_column = 0;
+  void* c = nullptr;
+  int64_t c_row = 0, c_column = 0;
+  double alpha = 1, beta = 0;
+  const void* bias = nullptr;  // [n], unit stride
+
+  // The part with rows [row, row + rows) and columns [column, column + columns) of c.
+  Product part(int64_t row, int64_t rows, int64_t column, int64_t columns) const;
+};
+
+// The CPU's matrix library, oneDNN or else OpenBLAS. Supported: whether it takes this product, strides
+// included; a build with neither supports none.
+bool library_supports(const Product& product);
+void library_run(const Product& product);
+
+}  // namespace megatron::cpu

@@ -1,0 +1,68 @@
+#include "megatron/ops/dropout.h"
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+namespace {
+
+class DropoutNode final : public Node {
+ public:
+  DropoutNode(DropoutArgs args, GradSlot x_slot, GradSlot residual_slot)
+      : args_(std::move(args)), x_slot_(x_slot), residual_slot_(residual_slot) {
+    args_.x = args_.y = args_.residual = {};  // the mask comes from the counter again
+  }
+  const char* name() const override { return "dropout"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor dy = dense(ctx, tape.take_grad(output()));
+    if (x_slot_) {
+      args_.x = dy;
+      args_.y = ctx.empty(dy.shape(), dy.dtype());
+      ctx.kernels->dropout(ctx.kernel_context(), args_);
+      trace(ctx, "dropout", Phase::BackwardData, static_cast<double>(dy.numel()), {&dy, &args_.y});
+      tape.add_grad(ctx, x_slot_, args_.y);
+    }
+    tape.add_grad(ctx, residual_slot_, std::move(dy));
+    args_ = {};
+  }
+
+ private:
+  DropoutArgs args_;
+  GradSlot x_slot_, residual_slot_;
+};
+
+}  // namespace
+
+Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const DropoutPlace& place,
+               const Tensor& residual) {
+  check_input(ctx, "dropout", "x", x);
+  check_floating("dropout", "x", x);
+  require(p >= 0 && p <= 1, "dropout: p = {} is not a probability", p);
+  require(x.rank() >= 1, "dropout: x {} must have at least one dimension", x);
+  if (residual.defined()) {
+    check_input(ctx, "dropout", "residual", residual);
+    check_shape("dropout", "residual", residual, x.shape());
+    check_dtype("dropout", "residual", residual, x.dtype());
+  } else if (p == 0) {
+    return x;
+  }
+  DropoutArgs args{.x = dense(ctx, x),
+                   .residual = residual.defined() ? dense(ctx, residual) : Tensor{},
+                   .y = ctx.empty(x.shape(), x.dtype()),
+                   .p = p,
+                   .key = key,
+                   .row_begin = place.row_begin,
+                   .column_begin = place.column_begin,
+                   .global_columns = place.global_columns ? place.global_columns : x.size(-1)};
+  ctx.kernels->dropout(ctx.kernel_context(), args);
+  Tensor y = args.y;
+  trace(ctx, "dropout", Phase::Forward, static_cast<double>(x.numel()), {&x, &residual, &y});
+  if (recording(ctx, {&x, &residual}))
+    record(ctx,
+           std::make_unique<DropoutNode>(args, x.grad_slot(),
+                                         residual.defined() ? residual.grad_slot() : GradSlot{}),
+           y);
+  return y;
+}
+
+}  // namespace megatron::ops

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron::ops {
+
+// Where the local [rows, columns] matrix stands in the global one: what is dropped depends on that alone.
+struct DropoutPlace {
+  int64_t row_begin = 0, column_begin = 0, global_columns = 0;  // 0: as many columns as x has
+};
+
+// x · keep / (1 − p) (+ residual), where each element is kept with probability 1 − p. With p = 0 and no
+// residual x itself is returned.
+Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const DropoutPlace& place = {},
+               const Tensor& residual = {});
+
+}  // namespace megatron::ops

@@ -1,0 +1,156 @@
+#include <gtest/gtest.h>
+
+#include "support/gradcheck.h"
+
+namespace megatron {
+namespace {
+
+using testing::random_tensor;
+
+std::vector<double> wide(RankContext& ctx, const Tensor& tensor) {
+  Tensor result = ctx.empty(tensor.shape(), DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {tensor, result});
+  return ctx.to_vector<double>(result);
+}
+
+struct Case {
+  int64_t m, n, k;
+  bool a_transposed = false, b_transposed = false, bias = false;
+  double alpha = 1, beta = 0;
+  DType in = DType::F32, out = DType::F32;
+};
+
+double tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::F64:
+      return 1e-13;
+    case DType::F32:
+      return 1e-5;
+    case DType::F16:
+      return 1e-3;
+    default:
+      return 8e-3;
+  }
+}
+
+void check(RankContext& ctx, const Case& c) {
+  SCOPED_TRACE(fmt::format("{}x{}x{} ta {} tb {} bias {} alpha {} beta {} {}->{}", c.m, c.n, c.k,
+                           c.a_transposed, c.b_transposed, c.bias, c.alpha, c.beta, c.in, c.out));
+  Tensor a = c.a_transposed ? random_tensor(ctx, {c.k, c.m}, 1, c.in).transpose(0, 1)
+                            : random_tensor(ctx, {c.m, c.k}, 1, c.in);
+  Tensor b = c.b_transposed ? random_tensor(ctx, {c.n, c.k}, 2, c.in).transpose(0, 1)
+                            : random_tensor(ctx, {c.k, c.n}, 2, c.in);
+  Tensor out = c.beta == 0 ? ctx.full({c.m, c.n}, c.out, NAN) : random_tensor(ctx, {c.m, c.n}, 3, c.out);
+  Tensor bias = c.bias ? random_tensor(ctx, {c.n}, 4, c.in) : Tensor{};
+  auto x = wide(ctx, a), y = wide(ctx, b), before = wide(ctx, out);
+  auto shift = c.bias ? wide(ctx, bias) : std::vector<double>(static_cast<size_t>(c.n));
+  ctx.kernels->gemm(ctx.kernel_context(), {a, b, out, c.alpha, c.beta, bias});
+  auto found = wide(ctx, out);
+  double scale = std::sqrt(static_cast<double>(std::max<int64_t>(c.k, 1)));
+  for (int64_t i = 0; i < c.m; ++i)
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < c.k; ++p) sum += x[i * c.k + p] * y[p * c.n + j];
+      double expected = c.alpha * sum + shift[j] + (c.beta == 0 ? 0 : c.beta * before[i * c.n + j]);
+      ASSERT_NEAR(found[i * c.n + j], expected, tolerance_of(c.out) * scale) << i << ", " << j;
+    }
+}
+
+TEST(Gemm, ShapesTransposesAndScalesInEveryDtype) {
+  RankContext ctx(kCpu, 2);
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16, DType::F16})
+    for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                           {1, 7, 5},
+                           {13, 1, 33},
+                           {12, 32, 16},
+                           {37, 45, 61},
+                           {65, 130, 300},
+                           {200, 270, 20}})
+      for (bool ta : {false, true})
+        for (bool tb : {false, true}) {
+          check(ctx, {m, n, k, ta, tb, false, 1, 0, dtype, dtype});
+          check(ctx, {m, n, k, ta, tb, true, 0.5, 1, dtype, dtype});
+        }
+}
+
+TEST(Gemm, NarrowOperandsIntoAWideResult) {
+  RankContext ctx;
+  for (DType dtype : {DType::BF16, DType::F16})
+    for (double beta : {0.0, 1.0}) {
+      check(ctx, {37, 45, 61, true, false, false, 1, beta, dtype, DType::F32});
+      check(ctx, {128, 64, 300, true, false, false, 1, beta, dtype, DType::F32});
+    }
+}
+
+TEST(Gemm, AProductOverNothingIsBetaTimesC) {
+  RankContext ctx;
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    check(ctx, {4, 5, 0, false, false, false, 1, 0, dtype, dtype});
+    check(ctx, {4, 5, 0, false, false, true, 1, 0.5, dtype, dtype});
+    check(ctx, {0, 5, 3, false, false, false, 1, 0, dtype, dtype});
+  }
+}
+
+TEST(Gemm, BatchesAndViewsOfLargerMatrices) {
+  RankContext ctx(kCpu, 2);
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    Tensor a = random_tensor(ctx, {3, 10, 20}, 1, dtype).slice(2, 4, 15);
+    Tensor b = random_tensor(ctx, {3, 16, 11}, 2, dtype).transpose(1, 2).slice(2, 3, 12);
+    Tensor c = ctx.zeros({3, 10, 30}, dtype).slice(2, 5, 14);
+    ctx.kernels->gemm(ctx.kernel_context(), {a, b, c});
+    auto x = wide(ctx, a), y = wide(ctx, b), found = wide(ctx, c);
+    for (int64_t e = 0; e < 3; ++e)
+      for (int64_t i = 0; i < 10; ++i)
+        for (int64_t j = 0; j < 9; ++j) {
+          double sum = 0;
+          for (int64_t p = 0; p < 11; ++p) sum += x[(e * 10 + i) * 11 + p] * y[(e * 11 + p) * 9 + j];
+          EXPECT_NEAR(found[(e * 10 + i) * 9 + j], sum, 4 * tolerance_of(dtype));
+        }
+  }
+}
+
+TEST(GroupedGemm, EveryExpertItsRows) {
+  RankContext ctx(kCpu, 2);
+  std::vector<int32_t> offsets = {0, 5, 5, 17};
+  Tensor rows = ctx.from_vector(offsets, {4});
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    Tensor a = random_tensor(ctx, {20, 6}, 1, dtype),
+           b = random_tensor(ctx, {3, 8, 6}, 2, dtype).transpose(1, 2);
+    Tensor c = ctx.full({20, 8}, dtype, 9);
+    ctx.kernels->grouped_gemm(ctx.kernel_context(), {a, b, c, rows});
+    auto x = wide(ctx, a), y = wide(ctx, b), z = wide(ctx, c);
+    for (int64_t r = 0; r < 20; ++r)
+      for (int64_t j = 0; j < 8; ++j) {
+        double sum = 0;
+        int64_t e = r < 5 ? 0 : 2;
+        for (int64_t p = 0; p < 6; ++p) sum += x[r * 6 + p] * y[(e * 6 + p) * 8 + j];
+        EXPECT_NEAR(z[r * 8 + j], r < 17 ? sum : 9, 4 * tolerance_of(dtype));
+      }
+    DType sum_dtype = accumulation_dtype(dtype);
+    Tensor dw = ctx.full({3, 6, 8}, sum_dtype, 2);
+    Tensor dy = random_tensor(ctx, {20, 8}, 3, dtype);
+    ctx.kernels->grouped_gemm_weight(ctx.kernel_context(), {a, dy, dw, rows, 0.5});
+    auto d = wide(ctx, dy), w = wide(ctx, dw);
+    for (int64_t e = 0; e < 3; ++e)
+      for (int64_t p = 0; p < 6; ++p)
+        for (int64_t j = 0; j < 8; ++j) {
+          double sum = 1;
+          for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) sum += x[r * 6 + p] * d[r * 8 + j];
+          EXPECT_NEAR(w[(e * 6 + p) * 8 + j], sum, 1e-5);
+        }
+  }
+}
+
+TEST(Gemm, ThreadsGiveTheSameProduct) {
+  for (DType dtype : {DType::F64, DType::F32}) {
+    RankContext one(kCpu, 1), three(kCpu, 3);
+    Tensor a = random_tensor(one, {300, 100}, 1, dtype), b = random_tensor(one, {100, 520}, 2, dtype);
+    Tensor c = one.empty({300, 520}, dtype), d = three.empty({300, 520}, dtype);
+    one.kernels->gemm(one.kernel_context(), {a, b, c});
+    three.kernels->gemm(three.kernel_context(), {a, b, d});
+    EXPECT_EQ(wide(one, c), wide(three, d));
+  }
+}
+
+}  // namespace
+}  // namespace megatron

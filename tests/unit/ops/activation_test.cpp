@@ -1,0 +1,101 @@
+#include "megatron/ops/activation.h"
+
+#include <gtest/gtest.h>
+
+#include "support/gradcheck.h"
+
+namespace megatron {
+namespace {
+
+using testing::gradcheck;
+using testing::random_tensor;
+
+constexpr Unary kAll[] = {Unary::Neg,       Unary::Abs,         Unary::Square,  Unary::Sqrt, Unary::Rsqrt,
+                          Unary::Exp,       Unary::Log,         Unary::Sigmoid, Unary::Tanh, Unary::Softplus,
+                          Unary::Relu,      Unary::SquaredRelu, Unary::Silu,    Unary::Gelu, Unary::GeluTanh,
+                          Unary::QuickGelu, Unary::Mish};
+
+bool needs_positive(Unary kind) { return kind == Unary::Sqrt || kind == Unary::Rsqrt || kind == Unary::Log; }
+
+Tensor shifted(RankContext& ctx, const Tensor& x, double by) {
+  auto values = ctx.to_vector<double>(x);
+  for (double& v : values) v += by;
+  return ctx.from_vector(values, x.shape());
+}
+
+TEST(Activation, GradientsOfEveryFunctionWithAndWithoutBias) {
+  RankContext ctx;
+  for (Unary kind : kAll) {
+    Tensor x = random_tensor(ctx, {4, 6}, 1, DType::F64, 0.4);
+    if (needs_positive(kind)) x = shifted(ctx, x, 1.5);
+    for (bool bias : {false, true}) {
+      std::vector<Tensor> weights;
+      if (bias) weights.push_back(random_tensor(ctx, {6}, 2));
+      gradcheck(
+          ctx,
+          [&](RankContext& c, const auto& in, const auto& w) {
+            return std::vector{ops::activation(c, kind, in[0], w.empty() ? Weight{} : w[0])};
+          },
+          {x}, weights);
+    }
+  }
+}
+
+TEST(Activation, NarrowTypesFollowTheFp64Result) {
+  RankContext ctx;
+  for (Unary kind : kAll)
+    for (DType dtype : {DType::F32, DType::BF16, DType::F16}) {
+      Tensor x = random_tensor(ctx, {3, 1111}, 5, dtype, 6);
+      Tensor wide = ctx.empty(x.shape(), DType::F64), back = ctx.empty(x.shape(), DType::F64);
+      ctx.kernels->copy(ctx.kernel_context(), {x, wide});
+      ctx.kernels->copy(ctx.kernel_context(), {ops::activation(ctx, kind, x), back});
+      auto exact = ctx.to_vector<double>(ops::activation(ctx, kind, wide));
+      auto found = ctx.to_vector<double>(back);
+      double tolerance = dtype == DType::F32 ? 1e-6 : dtype == DType::BF16 ? 4e-3 : 5e-4;
+      for (size_t i = 0; i < exact.size(); ++i) {
+        if (std::isnan(exact[i]))
+          EXPECT_TRUE(std::isnan(found[i]));
+        else
+          EXPECT_NEAR(found[i], exact[i], tolerance * std::max(1.0, std::abs(exact[i])))
+              << static_cast<int>(kind) << " " << name_of(dtype);
+      }
+    }
+}
+
+TEST(GatedActivation, GradientsOfEveryGateWithAndWithoutBias) {
+  RankContext ctx;
+  for (Unary kind : {Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::QuickGelu, Unary::Relu,
+                     Unary::SquaredRelu, Unary::Sigmoid})
+    for (bool bias : {false, true}) {
+      std::vector<Tensor> weights;
+      if (bias) weights.push_back(random_tensor(ctx, {10}, 2));
+      gradcheck(
+          ctx,
+          [&](RankContext& c, const auto& in, const auto& w) {
+            return std::vector{ops::gated_activation(c, {.kind = kind}, in[0], w.empty() ? Weight{} : w[0])};
+          },
+          {random_tensor(ctx, {3, 10}, 1)}, weights);
+    }
+}
+
+TEST(GatedActivation, ClampedGatePassesNoGradient) {
+  RankContext ctx;
+  gradcheck(ctx,
+            [](RankContext& c, const auto& in, const auto&) {
+              return std::vector{
+                  ops::gated_activation(c, {.kind = Unary::QuickGelu, .limit = 0.7, .up_offset = 1}, in[0])};
+            },
+            {random_tensor(ctx, {6, 12}, 3, DType::F64, 2)});
+}
+
+TEST(GatedActivation, RunsOnMetaAndRefusesWhatDoesNotFit) {
+  RankContext meta(kMeta);
+  EXPECT_EQ(ops::gated_activation(meta, {}, meta.empty({3, 8}, DType::F32)).shape(), (Shape{3, 4}));
+  RankContext ctx;
+  EXPECT_THROW(ops::gated_activation(ctx, {}, random_tensor(ctx, {3, 7}, 1)), Error);
+  EXPECT_THROW(ops::gated_activation(ctx, {.kind = Unary::Exp}, random_tensor(ctx, {3, 8}, 1)), Error);
+  EXPECT_THROW(ops::activation(ctx, Unary::Silu, ctx.empty({3}, DType::I32)), Error);
+}
+
+}  // namespace
+}  // namespace megatron
