@@ -1,0 +1,53 @@
+#include "megatron/comm/backend.h"
+
+#include <fmt/format.h>
+
+namespace megatron {
+
+std::string_view name_of(CommKind kind) {
+  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                        "all_to_all", "broadcast",      "send",
+                                        "recv",       "barrier",        "split"};
+  return names[static_cast<size_t>(kind)];
+}
+
+std::string_view name_of(ReduceOp op) {
+  constexpr std::string_view names[] = {"sum", "avg", "max", "min"};
+  return names[static_cast<size_t>(op)];
+}
+
+CommCall::CommCall(const CommRequest& request)
+    : kind(request.kind),
+      op(request.op),
+      has_tensor(request.tensor().defined()),
+      peer(request.peer),
+      where(request.where) {
+  if (!has_tensor) return;
+  dtype = request.tensor().dtype();
+  shape = request.tensor().shape();
+}
+
+std::string describe(const CommCall& call) {
+  std::string text(name_of(call.kind));
+  if (call.has_tensor) text += fmt::format(" {}{}", call.dtype, call.shape);
+  switch (call.kind) {
+    case CommKind::AllReduce:
+    case CommKind::ReduceScatter:
+      return text + fmt::format(" {}", name_of(call.op));
+    case CommKind::Broadcast:
+    case CommKind::Recv:
+      return text + fmt::format(" from rank {}", call.peer);
+    case CommKind::Send:
+      return text + fmt::format(" to rank {}", call.peer);
+    default:
+      return text;
+  }
+}
+
+std::string describe(const CallSite& where) {
+  const std::string_view file = where.file_name();
+  const size_t slash = file.rfind('/');
+  return fmt::format("{}:{}", slash == std::string_view::npos ? file : file.substr(slash + 1), where.line());
+}
+
+}  // namespace megatron

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/base/error.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// A collective failed: mismatched, not answered in time, or its group is gone.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+// This rank was stopped because another one failed; the message is that of the first failure.
+class CommAborted : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+using CallSite = std::source_location;
+
+enum class CommKind : uint8_t {
+  AllReduce,
+  ReduceScatter,
+  AllGather,
+  AllToAll,
+  Broadcast,
+  Send,
+  Recv,
+  Barrier,
+  Split
+};
+std::string_view name_of(CommKind kind);
+
+enum class ReduceOp : uint8_t { Sum, Avg, Max, Min };
+std::string_view name_of(ReduceOp op);
+
+// One rank's part of one operation, checked by ProcessGroup: tensors are contiguous and their sizes fit the
+// group.
+struct CommRequest {
+  CommKind kind = CommKind::Barrier;
+  ReduceOp op = ReduceOp::Sum;
+  Tensor input = {}, output = {};           // one and the same for all-reduce and broadcast
+  int peer = -1;                            // root of a broadcast, other end of a message
+  std::vector<int64_t> send_elements = {};  // all-to-all: to and from each rank
+  std::vector<int64_t> recv_elements = {};
+  int color = 0, key = 0;  // split
+  std::string name = {};   // of the groups that a split makes
+  CallSite where = {};
+
+  const Tensor& tensor() const { return input.defined() ? input : output; }
+};
+
+// A request without its memory, to be told later.
+struct CommCall {
+  explicit CommCall(const CommRequest& request);
+  CommKind kind;
+  ReduceOp op;
+  bool has_tensor;
+  DType dtype = DType::F32;
+  Shape shape;
+  int peer;
+  CallSite where;
+};
+std::string describe(const CommCall& call);   // "all_reduce fp32[4, 8] sum"
+std::string describe(const CallSite& where);  // "linear.cpp:88"
+
+// An operation under way, as one rank sees it.
+class PendingOp {
+ public:
+  virtual ~PendingOp() = default;
+  virtual void wait() = 0;  // throws CommError
+  virtual bool done() = 0;
+  virtual void withdraw() noexcept = 0;  // its memory goes away: nobody may touch it after this returns
+};
+
+// What a kind of process group must be able to do. Ranks are those of the group.
+class GroupBackend {
+ public:
+  virtual ~GroupBackend() = default;
+  virtual int rank() const = 0;
+  virtual const std::vector<int>& world_ranks() const = 0;
+  virtual const std::string& name() const = 0;
+
+  // Never waits for other ranks. Several requests are sends and receives that may wait for each other.
+  virtual std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) = 0;
+  virtual std::shared_ptr<GroupBackend> split(CommRequest request) = 0;  // null for a negative color
+  virtual void abort(const std::string& reason) = 0;
+  virtual std::string flight_record() const = 0;
+};
+
+}  // namespace megatron

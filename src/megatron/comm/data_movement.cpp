@@ -1,0 +1,187 @@
+#include "megatron/comm/data_movement.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace megatron {
+namespace {
+
+template <class T>
+struct Accumulator {
+  using type = T;
+};
+template <>
+struct Accumulator<bf16> {
+  using type = float;
+};
+template <>
+struct Accumulator<fp16> {
+  using type = float;
+};
+
+template <ReduceOp op, class A>
+A combine(A a, A b) {
+  // b != b: a NaN of any rank reaches all.
+  if constexpr (op == ReduceOp::Max) return a < b || b != b ? b : a;
+  if constexpr (op == ReduceOp::Min) return b < a || b != b ? b : a;
+  return static_cast<A>(a + b);
+}
+
+// outputs[*][0, n) = reduction of inputs[*][0, n). Block by block, so that an input may be an output.
+template <class T, ReduceOp op>
+void reduce(std::span<const T* const> inputs, std::span<T* const> outputs, int64_t n) {
+  using A = typename Accumulator<T>::type;
+  constexpr int64_t block = 2048;
+  A sum[block];
+  T result[block];
+  for (int64_t begin = 0; begin < n; begin += block) {
+    const int64_t count = std::min(block, n - begin);
+    const T* first = inputs[0] + begin;
+    for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(first[i]);
+    for (size_t r = 1; r < inputs.size(); ++r) {
+      const T* input = inputs[r] + begin;
+      for (int64_t i = 0; i < count; ++i) sum[i] = combine<op, A>(sum[i], static_cast<A>(input[i]));
+    }
+    if constexpr (op == ReduceOp::Avg) {
+      const A members = static_cast<A>(inputs.size());
+      for (int64_t i = 0; i < count; ++i) sum[i] /= members;
+    }
+    for (int64_t i = 0; i < count; ++i) result[i] = static_cast<T>(sum[i]);
+    for (T* output : outputs) std::memcpy(output + begin, result, static_cast<size_t>(count) * sizeof(T));
+  }
+}
+
+template <class T>
+void reduce_typed(ReduceOp op, std::span<const void* const> inputs, std::span<void* const> outputs,
+                  int64_t n) {
+  std::vector<const T*> from;
+  std::vector<T*> to;
+  for (const void* input : inputs) from.push_back(static_cast<const T*>(input));
+  for (void* output : outputs) to.push_back(static_cast<T*>(output));
+  switch (op) {
+    case ReduceOp::Sum:
+      return reduce<T, ReduceOp::Sum>(from, to, n);
+    case ReduceOp::Avg:
+      return reduce<T, ReduceOp::Avg>(from, to, n);
+    case ReduceOp::Max:
+      return reduce<T, ReduceOp::Max>(from, to, n);
+    case ReduceOp::Min:
+      return reduce<T, ReduceOp::Min>(from, to, n);
+  }
+}
+
+void reduce_any(DType dtype, ReduceOp op, std::span<const void* const> inputs, std::span<void* const> outputs,
+                int64_t n) {
+  switch (dtype) {
+    case DType::F64:
+      return reduce_typed<double>(op, inputs, outputs, n);
+    case DType::F32:
+      return reduce_typed<float>(op, inputs, outputs, n);
+    case DType::BF16:
+      return reduce_typed<bf16>(op, inputs, outputs, n);
+    case DType::F16:
+      return reduce_typed<fp16>(op, inputs, outputs, n);
+    case DType::I64:
+      return reduce_typed<int64_t>(op, inputs, outputs, n);
+    case DType::I32:
+      return reduce_typed<int32_t>(op, inputs, outputs, n);
+    case DType::U8:
+      return reduce_typed<uint8_t>(op, inputs, outputs, n);
+    default:
+      fail("reduce: {} cannot be reduced", name_of(dtype));
+  }
+}
+
+char* bytes_of(const Tensor& tensor) {
+  return tensor.numel() == 0 ? nullptr : static_cast<char*>(tensor.raw());
+}
+
+void copy(void* target, const void* source, size_t bytes) {
+  if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
+}
+
+struct Range {
+  int64_t begin, end;
+};
+// Part i of n elements in whole cache lines.
+Range share(int64_t n, int part, int parts) {
+  constexpr int64_t line = 64;
+  const int64_t each = ((n + parts - 1) / parts + line - 1) / line * line;
+  return {std::min(n, each * part), std::min(n, each * (part + 1))};
+}
+
+void reduce_part(std::span<const CommRequest> requests, int part) {
+  const CommRequest& own = requests[static_cast<size_t>(part)];
+  const DType dtype = own.input.dtype();
+  const int64_t width = static_cast<int64_t>(size_of(dtype));
+  const bool scatter = own.kind == CommKind::ReduceScatter;
+  const int64_t n = own.output.numel();
+  const Range range =
+      scatter ? Range{part * n, (part + 1) * n} : share(n, part, static_cast<int>(requests.size()));
+  if (range.begin >= range.end) return;
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  for (const CommRequest& request : requests) {
+    inputs.push_back(bytes_of(request.input) + range.begin * width);
+    if (!scatter) outputs.push_back(bytes_of(request.output) + range.begin * width);
+  }
+  if (scatter) outputs.push_back(bytes_of(own.output));
+  reduce_any(dtype, own.op, inputs, outputs, range.end - range.begin);
+}
+
+void gather_part(std::span<const CommRequest> requests, int part) {
+  char* target = bytes_of(requests[static_cast<size_t>(part)].output);
+  for (const CommRequest& request : requests) {
+    copy(target, bytes_of(request.input), request.input.bytes());
+    target += request.input.bytes();
+  }
+}
+
+void all_to_all_part(std::span<const CommRequest> requests, int part) {
+  char* target = bytes_of(requests[static_cast<size_t>(part)].output);
+  for (const CommRequest& request : requests) {
+    const int64_t width = static_cast<int64_t>(size_of(request.input.dtype()));
+    int64_t before = 0;
+    for (int peer = 0; peer < part; ++peer) before += request.send_elements[static_cast<size_t>(peer)];
+    const size_t bytes = static_cast<size_t>(request.send_elements[static_cast<size_t>(part)] * width);
+    if (bytes == 0) continue;
+    copy(target, bytes_of(request.input) + before * width, bytes);
+    target += bytes;
+  }
+}
+
+}  // namespace
+
+void run_part(std::span<const CommRequest> requests, int part) {
+  const CommRequest& own = requests[static_cast<size_t>(part)];
+  if (own.tensor().defined() && own.tensor().device().is_meta()) return;
+  switch (own.kind) {
+    case CommKind::AllReduce:
+    case CommKind::ReduceScatter:
+      return reduce_part(requests, part);
+    case CommKind::AllGather:
+      return gather_part(requests, part);
+    case CommKind::AllToAll:
+      return all_to_all_part(requests, part);
+    case CommKind::Broadcast:
+      return copy(bytes_of(own.output), bytes_of(requests[static_cast<size_t>(own.peer)].input),
+                  own.output.bytes());
+    default:
+      return;
+  }
+}
+
+size_t bytes_moved(std::span<const CommRequest> requests) {
+  size_t bytes = 0;
+  for (const CommRequest& request : requests) {
+    if (request.input.defined()) bytes += request.input.bytes();
+    if (request.output.defined()) bytes += request.output.bytes();
+  }
+  return bytes;
+}
+
+void copy_message(const CommRequest& send, const CommRequest& recv) {
+  if (!send.input.device().is_meta()) copy(bytes_of(recv.output), bytes_of(send.input), send.input.bytes());
+}
+
+}  // namespace megatron

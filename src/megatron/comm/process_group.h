@@ -1,0 +1,97 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/backend.h"
+
+namespace megatron {
+
+// An operation that may still be under way: its tensors may be neither read nor changed before wait(). A rank
+// that throws past a Work breaks the operation for all: the destructor then stops the group.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  // done
+  explicit Work(std::unique_ptr<PendingOp> op);
+  Work(Work&& other) noexcept = default;
+  Work& operator=(Work&& other) noexcept;
+  ~Work();
+
+  void wait();  // throws CommError; the second call does nothing
+  bool done();
+
+ private:
+  void drop() noexcept;
+
+  std::unique_ptr<PendingOp> op_;
+  int exceptions_ = 0;  // in flight when the operation began
+};
+
+// A message of ProcessGroup::exchange.
+struct Message {
+  enum class Direction : uint8_t { Send, Recv } direction;
+  Tensor tensor;
+  int peer;
+};
+
+// A set of ranks that communicate; a value, cheap to copy. All ranks of a group call the same operations in
+// the same order. Operations begin at once and return a Work; nothing waits but Work::wait(), barrier() and
+// split().
+class ProcessGroup {
+ public:
+  ProcessGroup() = default;  // no group: this rank is not a member
+  explicit ProcessGroup(std::shared_ptr<GroupBackend> backend) : backend_(std::move(backend)) {}
+  static ProcessGroup self(std::string name = "self");  // one rank, alone
+
+  explicit operator bool() const { return backend_ != nullptr; }
+  int rank() const { return backend().rank(); }
+  int size() const { return static_cast<int>(world_ranks().size()); }
+  const std::vector<int>& world_ranks() const { return backend().world_ranks(); }
+  const std::string& name() const { return backend().name(); }
+
+  // In place.
+  Work all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::Sum,
+                  CallSite where = CallSite::current()) const;
+  // The input is size() parts of the output's size; rank i gets the reduction of the parts i. The output may
+  // be the rank's own part of its input.
+  Work reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::Sum,
+                      CallSite where = CallSite::current()) const;
+  // The output is the inputs of all ranks in turn. The input may be the rank's own part of its output.
+  Work all_gather(const Tensor& input, const Tensor& output, CallSite where = CallSite::current()) const;
+  // Equal parts: part i of the input goes to rank i, part i of the output comes from it.
+  Work all_to_all(const Tensor& input, const Tensor& output, CallSite where = CallSite::current()) const;
+  // Unequal parts, in rows of the first dimension.
+  Work all_to_all(const Tensor& input, const Tensor& output, const std::vector<int64_t>& send_rows,
+                  const std::vector<int64_t>& recv_rows, CallSite where = CallSite::current()) const;
+  Work broadcast(const Tensor& tensor, int root, CallSite where = CallSite::current()) const;
+
+  // Messages from one rank to another arrive in the order in which they were sent.
+  Work send(const Tensor& tensor, int peer, CallSite where = CallSite::current()) const;
+  Work recv(const Tensor& tensor, int peer, CallSite where = CallSite::current()) const;
+  // Sends and receives at once, so that two ranks can each send first.
+  Work exchange(const std::vector<Message>& messages, CallSite where = CallSite::current()) const;
+
+  void barrier(CallSite where = CallSite::current()) const;
+
+  // Ranks of one color form a group, ranked by key, then by their rank here; a negative color: no group.
+  ProcessGroup split(int color, int key, std::string name, CallSite where = CallSite::current()) const;
+
+  // Every operation of this group and of all that were split from the same world ends, on all ranks, with
+  // this reason.
+  void abort(const std::string& reason) const { backend().abort(reason); }
+  std::string flight_record() const {
+    return backend().flight_record();
+  }  // the last operations of every rank
+
+ private:
+  GroupBackend& backend() const {
+    require(backend_ != nullptr, "process group: this rank is not a member of the group");
+    return *backend_;
+  }
+  Work start(CommRequest request) const;
+
+  std::shared_ptr<GroupBackend> backend_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/flight_recorder.h"
+
+namespace megatron {
+
+// Ranks that are threads of one process. An operation is an object that all its ranks know: each leaves its
+// request there and goes on. Once the last has come, whoever waits for the operation helps to carry it out,
+// reading and writing the others' memory directly; so it ends even while some rank computes. Waiting threads
+// sleep.
+//
+// One mutex guards all bookkeeping of a world; data moves outside it.
+
+struct ThreadGroupState;
+
+struct ThreadOp {
+  ThreadOp(ThreadGroupState& group, uint64_t sequence, std::vector<int> members);
+
+  ThreadGroupState* group;  // which keeps the operation until it is complete; tickets keep the group
+  uint64_t sequence;
+  std::vector<int> members;           // ranks of the group: all of them, or the two ends of a message
+  std::vector<CommRequest> requests;  // by member
+  std::vector<char> arrived, taken;   // by member: its request is here; its part is being or was carried out
+  size_t arrivals = 0, finished = 0, running = 0;
+  bool settled = false, done = false;
+  std::vector<std::shared_ptr<ThreadGroupState>> made;  // by a split
+
+  bool complete() const { return arrivals == members.size(); }
+};
+
+struct ThreadGroupState {
+  struct Channel {  // messages from one rank to another whose other half is still missing
+    std::deque<std::shared_ptr<ThreadOp>> open;
+    uint64_t sent = 0, received = 0;
+  };
+
+  std::shared_ptr<const std::string> name;
+  std::vector<int> world_ranks;
+  std::vector<uint64_t> next_sequence;                 // by member
+  std::map<uint64_t, std::shared_ptr<ThreadOp>> open;  // collectives that some rank has yet to begin
+  std::map<std::pair<int, int>, Channel> channels;     // by sender and receiver
+};
+
+class ThreadWorld {
+ public:
+  struct Ticket {  // one rank's share in an operation
+    std::shared_ptr<ThreadGroupState> group;
+    std::shared_ptr<ThreadOp> op;
+    size_t member = 0;
+    uint64_t entry = 0;  // in the rank's flight record
+  };
+
+  ThreadWorld(int size, std::chrono::milliseconds timeout);
+
+  const std::shared_ptr<ThreadGroupState>& world_group() const { return world_group_; }
+
+  std::vector<Ticket> begin(const std::shared_ptr<ThreadGroupState>& group, int rank,
+                            std::span<CommRequest> requests);
+  void wait(const Ticket& ticket);
+  bool done(const Ticket& ticket);
+  void withdraw(const Ticket& ticket) noexcept;
+
+  void abort(const std::string& reason);  // the first reason stays
+  void retire(int world_rank);            // its thread has ended: nobody should wait for it
+  std::string flight_record();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Rank {
+    std::condition_variable wake;
+    FlightRecorder recorder;
+    bool retired = false;
+  };
+
+  std::pair<std::shared_ptr<ThreadOp>, size_t> place_collective(
+      const std::shared_ptr<ThreadGroupState>& group, int rank, const CommRequest& request);
+  std::pair<std::shared_ptr<ThreadOp>, size_t> place_message(const std::shared_ptr<ThreadGroupState>& group,
+                                                             int rank, const CommRequest& request);
+  void settle(const std::shared_ptr<ThreadOp>& op, Lock& lock);
+  bool help(ThreadOp& op, size_t member, Lock& lock);
+  void finish(ThreadOp& op);
+  void make_groups(ThreadOp& op);
+
+  Rank& rank_of(const ThreadOp& op, size_t member);
+  void wake_members(ThreadOp& op);
+  void abort_locked(const std::string& reason);
+  [[noreturn]] void refuse(const std::string& reason);
+  void check_same_call(const ThreadOp& op, size_t member, const CommRequest& request);
+  void check_complete(const ThreadOp& op);
+  bool misses_retired(const ThreadOp& op);
+  std::string tell_missing(const ThreadOp& op, const std::string& what);
+
+  std::mutex mutex_;
+  std::deque<Rank> ranks_;
+  std::shared_ptr<ThreadGroupState> world_group_;
+  std::chrono::milliseconds timeout_;
+  bool aborted_ = false;
+  std::string reason_;
+};
+
+}  // namespace megatron
