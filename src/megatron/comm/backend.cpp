@@ -1,7 +1,5 @@
 #include "megatron/comm/backend.h"
 
-#include <fmt/format.h>
-
 namespace megatron {
 
 std::string_view name_of(CommKind kind) {

@@ -1,7 +1,5 @@
 #include "megatron/comm/process_group.h"
 
-#include <fmt/format.h>
-
 #include <exception>
 #include <numeric>
 

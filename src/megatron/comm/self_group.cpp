@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "megatron/comm/data_movement.h"
 #include "megatron/comm/process_group.h"
 
