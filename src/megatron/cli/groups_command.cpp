@@ -3,12 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <functional>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
-#include "megatron/base/nearest.h"
+#include "megatron/cli/flags.h"
 #include "megatron/parallel/parallel_groups.h"
 
 namespace megatron {
@@ -21,80 +19,53 @@ struct Settings {
   bool json = false;
 };
 
-int parse_int(std::string_view flag, std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw UsageError(fmt::format("groups: {} needs a whole number, not '{}'", flag, text));
-  return value;
+int to_int(std::string_view flag, const std::string& text) {
+  return static_cast<int>(parse_int("groups", flag, text));
 }
 
-struct Flag {
-  std::string_view name;
-  std::string_view value;  // what help calls it; "" where the flag takes none
-  std::string_view help;
-  std::function<void(Settings&, const std::string& value)> set;
-};
-
-const std::vector<Flag>& flags() {
-  const auto size = [](std::string_view name, int ParallelSizes::*member, std::string_view help) {
+std::vector<Flag> flags(Settings& s) {
+  const auto size = [&s](std::string_view name, int ParallelSizes::*member, std::string_view help) {
     return Flag{name, "N", help,
-                [=](Settings& s, const std::string& v) { s.sizes.*member = parse_int(name, v); }};
+                [&s, name, member](const std::string& v) { s.sizes.*member = to_int(name, v); }};
   };
-  static const std::vector<Flag> table = {
+  return {
       {"--world-size", "N", "number of ranks",
-       [](Settings& s, const std::string& v) {
-         s.sizes.world = parse_int("--world-size", v);
+       [&s](const std::string& v) {
+         s.sizes.world = to_int("--world-size", v);
          s.world_given = true;
        }},
       {"--rank-order", "ORDER", "axes, the fastest first (tp-cp-ep-dp-pp)",
-       [](Settings& s, const std::string& v) { s.sizes.order = v; }},
+       [&s](const std::string& v) { s.sizes.order = v; }},
       {"--use-tp-pp-dp-mapping", "", "the order tp-cp-ep-pp-dp",
-       [](Settings& s, const std::string&) { s.sizes.order = "tp-cp-ep-pp-dp"; }},
+       [&s](const std::string&) { s.sizes.order = "tp-cp-ep-pp-dp"; }},
       size("--tensor-model-parallel-size", &ParallelSizes::tp, "tensor parallel"),
       size("--pipeline-model-parallel-size", &ParallelSizes::pp, "pipeline parallel"),
       size("--context-parallel-size", &ParallelSizes::cp, "context parallel"),
       size("--expert-model-parallel-size", &ParallelSizes::ep, "expert parallel"),
       {"--expert-tensor-parallel-size", "N", "tensor parallel inside experts (that of the dense layers)",
-       [](Settings& s, const std::string& v) {
-         s.sizes.etp = parse_int("--expert-tensor-parallel-size", v);
-       }},
+       [&s](const std::string& v) { s.sizes.etp = to_int("--expert-tensor-parallel-size", v); }},
       {"--tensor-parallel-num-weight-shards", "N", "shards of each weight, a multiple of tensor parallel",
-       [](Settings& s, const std::string& v) {
-         s.weight_shards = parse_int("--tensor-parallel-num-weight-shards", v);
-       }},
+       [&s](const std::string& v) { s.weight_shards = to_int("--tensor-parallel-num-weight-shards", v); }},
       {"--expert-tensor-parallel-num-weight-shards", "N", "the same for experts",
-       [](Settings& s, const std::string& v) {
-         s.expert_weight_shards = parse_int("--expert-tensor-parallel-num-weight-shards", v);
+       [&s](const std::string& v) {
+         s.expert_weight_shards = to_int("--expert-tensor-parallel-num-weight-shards", v);
        }},
       size("--num-distributed-optimizer-instances", &ParallelSizes::optimizer_instances,
            "replicas of the sharded optimizer"),
       {"--hierarchical-context-parallel-sizes", "A,B", "levels of context parallel, the innermost first",
-       [](Settings& s, const std::string& v) {
+       [&s](const std::string& v) {
          s.sizes.cp_levels.clear();
          for (size_t at = 0; at <= v.size();) {
            const size_t end = std::min(v.find(',', at), v.size());
            s.sizes.cp_levels.push_back(
-               parse_int("--hierarchical-context-parallel-sizes", std::string_view(v).substr(at, end - at)));
+               to_int("--hierarchical-context-parallel-sizes", v.substr(at, end - at)));
            at = end + 1;
          }
        }},
       {"--hybrid-context-parallel", "", "groups for a context size chosen per sample",
-       [](Settings& s, const std::string&) { s.sizes.hybrid_cp = true; }},
-      {"--json", "", "one JSON document", [](Settings& s, const std::string&) { s.json = true; }},
+       [&s](const std::string&) { s.sizes.hybrid_cp = true; }},
+      {"--json", "", "one JSON document", [&s](const std::string&) { s.json = true; }},
   };
-  return table;
-}
-
-const Flag& find_flag(const std::string& name) {
-  std::vector<std::string> names;
-  for (const Flag& flag : flags()) {
-    if (flag.name == name) return flag;
-    names.emplace_back(flag.name);
-  }
-  std::string advice = did_you_mean(nearest(name, names));
-  if (advice.empty()) advice = "see megatron groups --help";
-  throw UsageError(fmt::format("groups: there is no option '{}': {}", name, advice));
 }
 
 int shards_beyond(std::optional<int> shards, int tp, std::string_view flag) {
@@ -107,19 +78,8 @@ int shards_beyond(std::optional<int> shards, int tp, std::string_view flag) {
 
 Settings parse(const std::vector<std::string>& args) {
   Settings settings;
-  for (size_t i = 0; i < args.size(); ++i) {
-    const size_t equals = args[i].find('=');
-    const Flag& flag = find_flag(args[i].substr(0, equals));
-    const bool attached = equals != std::string::npos;
-    if (flag.value.empty()) {
-      if (attached) throw UsageError(fmt::format("groups: {} takes no value", flag.name));
-      flag.set(settings, "");
-      continue;
-    }
-    if (!attached && i + 1 == args.size())
-      throw UsageError(fmt::format("groups: {} needs a value", flag.name));
-    flag.set(settings, attached ? args[i].substr(equals + 1) : args[++i]);
-  }
+  const auto words = parse_flags("groups", args, flags(settings));
+  if (!words.empty()) throw UsageError(fmt::format("groups: '{}' is no option", words[0]));
   if (!settings.world_given) throw UsageError("groups: --world-size is missing");
   ParallelSizes& sizes = settings.sizes;
   sizes.gtp = shards_beyond(settings.weight_shards, sizes.tp, "--tensor-parallel-num-weight-shards");
@@ -155,11 +115,9 @@ std::string groups_help() {
       "\n"
       "Prints every process group of a parallel layout as lists of ranks. Checks the layout only: no model "
       "is needed.\n"
-      "\n"
-      "options:\n";
-  for (const Flag& flag : flags())
-    text += fmt::format("  {:<46}  {}\n", fmt::format("{} {}", flag.name, flag.value), flag.help);
-  return text;
+      "\n";
+  Settings unused;
+  return text + flags_help(flags(unused));
 }
 
 int run_groups(Invocation& invocation) {

@@ -18,6 +18,8 @@ void Parameter::initialize(RankContext& ctx, uint64_t seed) {
     ctx.kernels->fill(ctx.kernel_context(), {value, initializer.value});
     return;
   }
+  // Padding, which belongs to no block, is zero.
+  ctx.kernels->fill(ctx.kernel_context(), {value, 0});
   Shape strides = shard.global_shape.row_major_strides();
   for (const ShardBlock& block : shard.blocks) {
     Tensor piece = ctx.empty(block.extent, value.dtype(), MemoryTag::Workspace);

@@ -14,10 +14,16 @@ struct SeqInfo {
   Tensor positions;               // int64 [tokens]
   Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
   uint64_t seed = 0;              // of dropout
-  int64_t microbatch = 0;         // counted over the whole run, so that every one draws other numbers
+  int64_t step = 0;               // of the run, so that every one draws other numbers
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
 
   int64_t tokens() const { return batch * length; }
 };
+
+// The stream of random numbers of one dropout site: another for every step, layer and place in the layer.
+constexpr uint64_t dropout_stream(int64_t step, int64_t layer, int site) {
+  return (static_cast<uint64_t>(step) << 24) | (static_cast<uint64_t>(layer) << 4) |
+         static_cast<uint64_t>(site);
+}
 
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #include "megatron/nn/shard_spec.h"
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -52,6 +54,23 @@ ShardSpec ShardSpec::split_parts(const Shape& shape, int dim, std::span<const in
   }
   require(begin == shape[dim], "shard: parts of dimension {} of {} add up to {}", dim, shape, begin);
   return ranges(shape, dim, list);
+}
+
+ShardSpec ShardSpec::split_padded(const Shape& shape, int dim, int64_t padded, int rank, int size) {
+  require(padded >= shape[dim] && padded % size == 0,
+          "shard: {} rows of {} padded to {} cannot be split over {} ranks", shape[dim], shape, padded, size);
+  int64_t rows = padded / size;
+  Range own{std::min(shape[dim], rows * rank), std::min(shape[dim], rows * (rank + 1))};
+  ShardSpec spec = ranges(shape, dim, {&own, 1});
+  if (own.begin == own.end) spec.blocks.clear();
+  spec.local_shape[dim] = rows;
+  return spec;
+}
+
+bool ShardSpec::is_whole() const {
+  int64_t held = 0;
+  for (const ShardBlock& block : blocks) held += block.extent.numel();
+  return held == global_shape.numel();
 }
 
 }  // namespace megatron

@@ -30,7 +30,11 @@ struct ShardSpec {
   };
   static ShardSpec ranges(const Shape& shape, int dim, std::span<const Range> ranges);
 
-  bool is_whole() const { return global_shape == local_shape; }
+  // Rows of `dim` up to `padded` are split evenly; those beyond the shape's own are padding: they exist in
+  // memory only.
+  static ShardSpec split_padded(const Shape& shape, int dim, int64_t padded, int rank, int size);
+
+  bool is_whole() const;  // every element of the global tensor is here
 };
 
 }  // namespace megatron

@@ -7,6 +7,36 @@ namespace {
 
 double gemm_flops(const Tensor& x, const Tensor& w) { return 2.0 * x.numel() * w.size(0); }
 
+// Adds the sum of dy over rows to the bias's gradient.
+void accumulate_bias(RankContext& ctx, const Tensor& dy, GradSink& sink) {
+  ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
+                                             .x = dy,
+                                             .out = sink.main_grad,
+                                             .outer = 1,
+                                             .n = dy.numel() / dy.size(-1),
+                                             .inner = dy.size(-1),
+                                             .accumulate = sink.has_value()});
+  ctx.trace("bias", Phase::BackwardData, static_cast<double>(dy.numel()), static_cast<double>(dy.bytes()));
+  sink.contribute(ctx);
+}
+
+class AddBiasNode final : public Node {
+ public:
+  AddBiasNode(const Tensor& x, const Weight& bias) : x_slot_(x.grad_slot()), bias_(bias) {
+    if (bias_.sink) bias_.sink->expect_use();
+  }
+  const char* name() const override { return "add_bias"; }
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor dy = tape.take_grad(output());
+    if (bias_.sink) accumulate_bias(ctx, dy, *bias_.sink);
+    tape.add_grad(ctx, x_slot_, std::move(dy));
+  }
+
+ private:
+  GradSlot x_slot_;
+  Weight bias_;
+};
+
 class LinearNode final : public Node {
  public:
   LinearNode(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias)
@@ -28,19 +58,7 @@ class LinearNode final : public Node {
                 static_cast<double>(dy_.bytes() + weight_.value.bytes() + dx.bytes()));
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
-    if (bias_.sink) {
-      Tensor& sum = bias_.sink->main_grad;
-      ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
-                                                 .x = dy_,
-                                                 .out = sum,
-                                                 .outer = 1,
-                                                 .n = dy_.size(0),
-                                                 .inner = dy_.size(1),
-                                                 .accumulate = bias_.sink->has_value()});
-      ctx.trace("linear_bias", Phase::BackwardData, static_cast<double>(dy_.numel()),
-                static_cast<double>(dy_.bytes()));
-      bias_.sink->contribute(ctx);
-    }
+    if (bias_.sink) accumulate_bias(ctx, dy_, *bias_.sink);
     if (!weight_.sink) dy_ = {};
   }
 
@@ -84,6 +102,18 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
             static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
   if (recording(ctx, {&x}, {&weight, &bias}))
     record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
+  return y;
+}
+
+Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias) {
+  check_input(ctx, "add_bias", "x", x);
+  check_input(ctx, "add_bias", "bias", bias.value);
+  check_shape("add_bias", "bias", bias.value, {x.size(-1)});
+  check_dtype("add_bias", "bias", bias.value, x.dtype());
+  Tensor y = ctx.empty_like(x);
+  ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, x.detach(), bias.value.expand(x.shape()), y});
+  ctx.trace("add_bias", Phase::Forward, static_cast<double>(x.numel()), 2.0 * x.bytes());
+  if (recording(ctx, {&x}, {&bias})) record(ctx, std::make_unique<AddBiasNode>(x, bias), y);
   return y;
 }
 

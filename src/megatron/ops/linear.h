@@ -8,4 +8,7 @@ namespace megatron::ops {
 // its main_grad, at once or, with ctx.defer_weight_grads, in the tape's weight step.
 Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias = {});
 
+// x + bias, bias [last dimension of x].
+Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias);
+
 }  // namespace megatron::ops

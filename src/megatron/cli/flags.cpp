@@ -1,0 +1,78 @@
+#include "megatron/cli/flags.h"
+
+#include <charconv>
+
+#include "megatron/base/error.h"
+#include "megatron/base/nearest.h"
+
+namespace megatron {
+namespace {
+
+const Flag& find_flag(std::string_view command, const std::string& name, std::span<const Flag> flags) {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags) {
+    if (flag.name == name) return flag;
+    names.emplace_back(flag.name);
+  }
+  std::string advice = did_you_mean(nearest(name, names));
+  if (advice.empty()) advice = fmt::format("see megatron {} --help", command);
+  throw UsageError(fmt::format("{}: there is no option '{}': {}", command, name, advice));
+}
+
+}  // namespace
+
+int64_t parse_int(std::string_view command, std::string_view flag, std::string_view text) {
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UsageError(fmt::format("{}: {} needs a whole number, not '{}'", command, flag, text));
+  return value;
+}
+
+Flag int_flag(std::string_view name, std::string_view help, int64_t& target, int64_t least) {
+  return {name, "N", help, [name, least, &target](const std::string& text) {
+            target = parse_int("megatron", name, text);
+            if (target < least)
+              throw UsageError(fmt::format("{} must be at least {}, not {}", name, least, target));
+          }};
+}
+
+Flag text_flag(std::string_view name, std::string_view value, std::string_view help, std::string& target) {
+  return {name, value, help, [&target](const std::string& text) { target = text; }};
+}
+
+Flag switch_flag(std::string_view name, std::string_view help, bool& target) {
+  return {name, "", help, [&target](const std::string&) { target = true; }};
+}
+
+std::vector<std::string> parse_flags(std::string_view command, std::span<const std::string> args,
+                                     std::span<const Flag> flags) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!args[i].starts_with("-")) {
+      words.push_back(args[i]);
+      continue;
+    }
+    size_t equals = args[i].find('=');
+    const Flag& flag = find_flag(command, args[i].substr(0, equals), flags);
+    bool attached = equals != std::string::npos;
+    if (flag.value.empty()) {
+      if (attached) throw UsageError(fmt::format("{}: {} takes no value", command, flag.name));
+      flag.set("");
+      continue;
+    }
+    if (!attached && i + 1 == args.size())
+      throw UsageError(fmt::format("{}: {} needs a value", command, flag.name));
+    flag.set(attached ? args[i].substr(equals + 1) : args[++i]);
+  }
+  return words;
+}
+
+std::string flags_help(std::span<const Flag> flags) {
+  std::string text = "options:\n";
+  for (const Flag& flag : flags)
+    text += fmt::format("  {:<46}  {}\n", fmt::format("{} {}", flag.name, flag.value), flag.help);
+  return text;
+}
+
+}  // namespace megatron
