@@ -13,7 +13,8 @@ struct AttentionPlace {
 // softmax(scale · q kᵀ (+ bias), masked) v without ever holding the score matrix. Tokens are batch-major:
 // `batch` sequences of equal length, or, with cu_queries/cu_keys (int32 [batch + 1]), packed sequences of any
 // length. Query heads share key/value heads in groups (GQA). With `causal`, the last query of a sequence sees
-// its last key, so that queries may stand against a longer cache.
+// its last key, so that queries may stand against a longer cache. A query that sees no key gets 0 and, where
+// there is no sink, an lse of −∞. Packed sequences cover all tokens of q and k.
 struct AttentionArgs {
   Tensor q, k,
       v;  // [query tokens, heads, d], [key tokens, kv heads, d], [key tokens, kv heads, dv]; unit stride in d
@@ -28,7 +29,8 @@ struct AttentionArgs {
   int64_t window_right = -1;  // keys after it (not causal)
   double softcap = 0;         // 0: none; else scores become softcap · tanh(score / softcap)
   Tensor sinks;               // [heads]: a logit per head that takes part in the denominator; optional
-  Tensor bias;  // [1 or batch, 1 or heads, queries, keys], added to scores; optional, not packed
+  Tensor
+      bias;  // [1 or batch, 1 or heads, queries, keys], added to scores after softcap; optional, not packed
   double dropout = 0;
   RngKey dropout_key;
   AttentionPlace place;
@@ -38,7 +40,7 @@ struct AttentionBackwardArgs {
   AttentionArgs forward;  // with o and lse as the forward call left them
   Tensor grad_o;
   Tensor dq, dk, dv;        // as q, k, v
-  Tensor dsinks, dbias;     // optional: fp32 [heads]; as bias
+  Tensor dsinks, dbias;     // optional: [heads], and bias's shape, contiguous; both fp32 (fp64 for fp64)
   bool accumulate = false;  // dsinks += …
 };
 

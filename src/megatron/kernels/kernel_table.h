@@ -52,6 +52,7 @@ struct KernelTable {
   Kernel<ScatterAddRowsArgs> scatter_add_rows = nullptr;
   Kernel<TopKArgs> top_k = nullptr;
   Kernel<CrossEntropyStatsArgs> cross_entropy_stats = nullptr;
+  Kernel<CrossEntropyLossArgs> cross_entropy_loss = nullptr;
   Kernel<CrossEntropyGradArgs> cross_entropy_grad = nullptr;
 
   Kernel<ExpertSortArgs> expert_sort = nullptr;
@@ -77,7 +78,8 @@ struct KernelTable {
         v("gated", t.gated);
     v("gated_backward", t.gated_backward), v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("top_k", t.top_k);
-    v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_grad", t.cross_entropy_grad);
+    v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
+    v("cross_entropy_grad", t.cross_entropy_grad);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
     v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize), v("dequantize", t.dequantize);
     v("adam", t.adam), v("sum_squares", t.sum_squares);

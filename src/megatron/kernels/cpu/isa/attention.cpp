@@ -1,7 +1,125 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/attention_tiles.h"
+#include "megatron/kernels/cpu/isa/scratch.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 
-void add_attention_kernels(KernelTable&) {}
+void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args);
+
+namespace {
+
+// What one thread works with while it passes over the keys of one block of lanes.
+template <class C>
+struct ForwardTiles {
+  static constexpr int64_t width = Lanes<C>::capacity;
+  ForwardTiles(const KernelContext& ctx, int64_t d, int64_t dv, bool dropout)
+      : memory(ctx, (d + dv + (dropout ? 2 : 1) * kKeyTile) * width + kKeyTile * (d + dv)),
+        queries(memory.data()),
+        output(queries + d * width),
+        scores(output + dv * width),
+        factors(scores + kKeyTile * width),
+        keys(factors + (dropout ? kKeyTile * width : 0)),
+        values(keys + kKeyTile * d) {}
+
+  Scratch<C> memory;
+  C *queries, *output, *scores, *factors, *keys, *values;
+  C maximum[width], sum[width];
+};
+
+// Brings maximum and sum up to date with a tile and turns its scores into exp(score − maximum). What was
+// gathered under an older maximum is scaled down.
+template <class C>
+void softmax_step(const KeyTile& tile, int64_t dv, ForwardTiles<C>& t) {
+  constexpr int64_t width = ForwardTiles<C>::width;
+  C newest[width], shrink[width], total[width];
+  bool changed = false;
+  std::copy(t.maximum + tile.first, t.maximum + tile.last, newest + tile.first);
+  for (int64_t key = 0; key < tile.size(); ++key) {
+    const C* row = t.scores + key * width;
+    for (int64_t lane = tile.first; lane < tile.last; ++lane)
+      newest[lane] = row[lane] > newest[lane] ? row[lane] : newest[lane];
+  }
+  for (int64_t lane = tile.first; lane < tile.last; ++lane) {
+    shrink[lane] = math::exp(t.maximum[lane] - newest[lane]);
+    total[lane] = t.sum[lane] * shrink[lane];
+    changed |= newest[lane] != t.maximum[lane];
+    t.maximum[lane] = newest[lane];
+  }
+  for (int64_t key = 0; key < tile.size(); ++key) {
+    C* row = t.scores + key * width;
+    for (int64_t lane = tile.first; lane < tile.last; ++lane) {
+      C e = math::exp(row[lane] - newest[lane]);
+      row[lane] = e;
+      total[lane] += e;
+    }
+  }
+  std::copy(total + tile.first, total + tile.last, t.sum + tile.first);
+  if (!changed) return;
+  for (int64_t c = 0; c < dv; ++c) {
+    C* row = t.output + c * width;
+    for (int64_t lane = tile.first; lane < tile.last; ++lane) row[lane] *= shrink[lane];
+  }
+}
+
+template <class T, class C>
+void forward_block(const AttentionArgs& args, const Sequence& sequence, int64_t kv_head, int64_t first_row,
+                   ForwardTiles<C>& t) {
+  constexpr int64_t width = ForwardTiles<C>::width;
+  int64_t d = args.q.size(2), dv = args.v.size(2);
+  Lanes<C> lanes(args, sequence, kv_head, first_row);
+  load_transposed<T>(args.q, sequence, lanes, static_cast<C>(args.scale), t.queries);
+  std::fill(t.output, t.output + dv * width, C(0));
+  for (int64_t lane = 0; lane < lanes.padded; ++lane) {
+    t.maximum[lane] = args.sinks ? C(pointer<T>(args.sinks)[lanes.head[lane]]) : kMasked<C>;
+    t.sum[lane] = args.sinks ? C(1) : C(0);
+  }
+  for_each_tile(lanes, [&](const KeyTile& tile) {
+    load_keys<T>(args.k, sequence, kv_head, tile.begin, tile.end, t.keys);
+    load_keys<T>(args.v, sequence, kv_head, tile.begin, tile.end, t.values);
+    int64_t n = tile.last - tile.first;
+    tile_gemm<C>({t.keys, d, 1, t.queries + tile.first, width, t.scores + tile.first, width, tile.size(), n,
+                  d, false});
+    finish_scores<T>(args, sequence, lanes, tile, t.scores);
+    softmax_step(tile, dv, t);
+    if (args.dropout > 0) {
+      dropout_factors(args, sequence, lanes, tile, t.factors);
+      multiply_tile(tile, t.scores, t.factors);
+    }
+    tile_gemm<C>({t.values, 1, dv, t.scores + tile.first, width, t.output + tile.first, width, dv, n,
+                  tile.size(), true});
+  });
+  C factor[width];
+  for (int64_t lane = 0; lane < lanes.count; ++lane) {
+    // A lane that saw nothing yields 0, though masked scores may have left something in its sums.
+    bool empty = t.maximum[lane] <= kMasked<C>;
+    factor[lane] = empty ? C(0) : C(1) / t.sum[lane];
+    pointer<C>(args.lse)[lanes.head[lane] * args.lse.stride(0) + sequence.first_query + lanes.query[lane]] =
+        empty ? -std::numeric_limits<C>::infinity() : t.maximum[lane] + std::log(t.sum[lane]);
+  }
+  store_transposed<T>(t.output, factor, sequence, lanes, args.o);
+}
+
+void attention(const KernelContext& ctx, const AttentionArgs& args) {
+  dispatch_float("attention", args.q.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    int64_t kv_heads = args.k.size(1), group = group_of(args);
+    int64_t blocks = (longest_queries(args) * group + kQueryLanes<C> - 1) / kQueryLanes<C>;
+    ctx.pool.parallel_for(args.batch * kv_heads * blocks, 1, [&](int64_t begin, int64_t end) {
+      ForwardTiles<C> tiles(ctx, args.q.size(2), args.v.size(2), args.dropout > 0);
+      for (int64_t item = begin; item < end; ++item) {
+        Sequence sequence = sequence_of(args, item / (kv_heads * blocks));
+        int64_t first_row = item % blocks * kQueryLanes<C>;
+        if (first_row < sequence.queries * group)
+          forward_block<T>(args, sequence, item / blocks % kv_heads, first_row, tiles);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void add_attention_kernels(KernelTable& table) {
+  table.attention = attention;
+  table.attention_backward = attention_backward;
+}
 
 }  // namespace megatron::cpu::MEGATRON_ISA

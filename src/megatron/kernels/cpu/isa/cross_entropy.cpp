@@ -1,7 +1,111 @@
+#include <algorithm>
+#include <limits>
+
+#include "megatron/kernels/cpu/isa/blocks.h"
 #include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/lanes.h"
+#include "megatron/kernels/cpu/isa/math.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
+namespace {
 
-void add_cross_entropy_kernels(KernelTable&) {}
+template <class F>
+void for_each_row(const KernelContext& ctx, int64_t rows, int64_t columns, F&& f) {
+  ctx.pool.parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(columns, 1)),
+                        [&](int64_t begin, int64_t end) {
+                          for (int64_t row = begin; row < end; ++row) f(row);
+                        });
+}
+
+// Σ exp(x − maximum).
+template <class T, class C>
+C sum_of_exp(const T* x, int64_t n, C maximum) {
+  C buffer[kBlock], sum = 0;
+  for (int64_t i = 0; i < n; i += kBlock) {
+    int64_t count = std::min(kBlock, n - i);
+    const C* values = widened(x + i, count, buffer);
+    sum += sum_over<C>(count, [&](int64_t j) { return math::exp(values[j] - maximum); });
+  }
+  return sum;
+}
+
+void cross_entropy_stats(const KernelContext& ctx, const CrossEntropyStatsArgs& args) {
+  dispatch_float("cross_entropy_stats", args.logits.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    int64_t columns = args.logits.size(1), valid = args.valid;
+    for_each_row(ctx, args.logits.size(0), valid, [&](int64_t row) {
+      const T* x = pointer<T>(args.logits) + row * columns;
+      C maximum = -std::numeric_limits<C>::infinity();
+      if (valid) maximum = max_over<C>(valid, [&](int64_t i) { return C(x[i]); });
+      pointer<C>(args.maximum)[row] = maximum;
+      pointer<C>(args.sum_exp)[row] = sum_of_exp(x, valid, maximum);
+      int64_t label = pointer<int64_t>(args.labels)[row] - args.vocab_begin;
+      pointer<C>(args.target)[row] = label >= 0 && label < valid ? C(x[label]) : C(0);
+      if (args.sum_logits)
+        pointer<C>(args.sum_logits)[row] = sum_over<C>(valid, [&](int64_t i) { return C(x[i]); });
+    });
+  });
+}
+
+void cross_entropy_loss(const KernelContext& ctx, const CrossEntropyLossArgs& args) {
+  dispatch_float("cross_entropy_loss", args.loss.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    C s = static_cast<C>(args.smoothing), z = static_cast<C>(args.z_loss);
+    for_each_row(ctx, args.loss.numel(), 1, [&](int64_t row) {
+      C lse = pointer<C>(args.maximum)[row] + std::log(pointer<C>(args.sum_exp)[row]);
+      C expected = pointer<C>(args.target)[row];
+      if (args.smoothing > 0)
+        expected += s * (pointer<C>(args.sum_logits)[row] / static_cast<C>(args.vocab_size) - expected);
+      bool ignored = pointer<int64_t>(args.labels)[row] == args.ignore_index;
+      pointer<C>(args.lse)[row] = lse;
+      pointer<C>(args.loss)[row] = ignored ? C(0) : lse - expected + z * lse * lse;
+    });
+  });
+}
+
+template <class T, class D>
+void grad_row(const CrossEntropyGradArgs& args, int64_t row) {
+  using C = Compute<T>;
+  int64_t columns = args.logits.size(1), valid = args.valid;
+  const T* x = pointer<T>(args.logits) + row * columns;
+  D* dx = pointer<D>(args.dlogits) + row * columns;
+  int64_t label = pointer<int64_t>(args.labels)[row];
+  if (label == args.ignore_index) {
+    std::fill(dx, dx + columns, D());
+    return;
+  }
+  C scale = pointer<C>(args.scale)[row], lse = pointer<C>(args.lse)[row];
+  C slope = scale * (C(1) + static_cast<C>(2 * args.z_loss) * lse);
+  C uniform = scale * static_cast<C>(args.smoothing / static_cast<double>(args.vocab_size));
+  label -= args.vocab_begin;
+  C at_label = label >= 0 && label < valid ? C(x[label]) : C(0);
+  C buffer[kBlock], result[kBlock];
+  for (int64_t i = 0; i < valid; i += kBlock) {
+    int64_t count = std::min(kBlock, valid - i);
+    const C* values = widened(x + i, count, buffer);
+    for (int64_t j = 0; j < count; ++j) result[j] = slope * math::exp(values[j] - lse) - uniform;
+    for (int64_t j = 0; j < count; ++j) dx[i + j] = D(result[j]);
+  }
+  if (label >= 0 && label < valid)
+    dx[label] = D(slope * math::exp(at_label - lse) - uniform - scale * static_cast<C>(1 - args.smoothing));
+  std::fill(dx + valid, dx + columns, D());
+}
+
+void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& args) {
+  dispatch_float("cross_entropy_grad", args.logits.dtype(), [&]<class T>(Type<T>) {
+    dispatch_float("cross_entropy_grad", args.dlogits.dtype(), [&]<class D>(Type<D>) {
+      for_each_row(ctx, args.logits.size(0), args.logits.size(1),
+                   [&](int64_t row) { grad_row<T, D>(args, row); });
+    });
+  });
+}
+
+}  // namespace
+
+void add_cross_entropy_kernels(KernelTable& table) {
+  table.cross_entropy_stats = cross_entropy_stats;
+  table.cross_entropy_loss = cross_entropy_loss;
+  table.cross_entropy_grad = cross_entropy_grad;
+}
 
 }  // namespace megatron::cpu::MEGATRON_ISA

@@ -1,7 +1,99 @@
+#include <algorithm>
+
 #include "megatron/kernels/cpu/isa/dispatch.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
+namespace {
 
-void add_index_kernels(KernelTable&) {}
+void gather_rows(const KernelContext& ctx, const GatherRowsArgs& args) {
+  dispatch_any(args.table.dtype(), [&]<class T>(Type<T>) {
+    const T* table = pointer<T>(args.table);
+    const int64_t* ids = pointer<int64_t>(args.ids);
+    T* out = pointer<T>(args.out);
+    int64_t rows = args.table.size(0), stride = args.table.stride(0),
+            columns = args.table.numel() / std::max<int64_t>(rows, 1);
+    ctx.pool.parallel_for(args.ids.numel(), std::max<int64_t>(1, kGrain / std::max<int64_t>(columns, 1)),
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t i = begin; i < end; ++i) {
+                              int64_t row = ids[i] - args.first;
+                              if (row >= 0 && row < rows)
+                                std::copy_n(table + row * stride, columns, out + i * columns);
+                              else
+                                std::fill_n(out + i * columns, columns, T());
+                            }
+                          });
+  });
+}
+
+// Threads share the columns, so that each sum is made by one of them, in the order of the ids.
+template <class S, class T>
+void scatter_columns(const ScatterAddRowsArgs& args, int64_t columns, int64_t begin, int64_t end) {
+  using C = Compute<T>;
+  const S* source = pointer<S>(args.source);
+  const int64_t* ids = pointer<int64_t>(args.ids);
+  T* out = pointer<T>(args.out);
+  int64_t rows = args.out.size(0);
+  if (!args.accumulate)
+    for (int64_t row = 0; row < rows; ++row)
+      std::fill(out + row * columns + begin, out + row * columns + end, T());
+  for (int64_t i = 0; i < args.ids.numel(); ++i) {
+    int64_t row = ids[i] - args.first;
+    if (row < 0 || row >= rows) continue;
+    const S* x = source + i * columns;
+    T* y = out + row * columns;
+    for (int64_t c = begin; c < end; ++c) y[c] = T(C(y[c]) + C(x[c]));
+  }
+}
+
+void scatter_add_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) {
+  int64_t rows = args.out.size(0), columns = args.out.numel() / std::max<int64_t>(rows, 1);
+  constexpr int64_t strip = 32;  // columns: whole cache lines for each thread
+  int64_t work = std::max<int64_t>(1, (args.ids.numel() + (args.accumulate ? 0 : rows)) * strip);
+  int64_t grain = std::max<int64_t>(1, kGrain / work);
+  dispatch_float("scatter_add_rows", args.source.dtype(), [&]<class S>(Type<S>) {
+    dispatch_float("scatter_add_rows", args.out.dtype(), [&]<class T>(Type<T>) {
+      ctx.pool.parallel_for((columns + strip - 1) / strip, grain, [&](int64_t begin, int64_t end) {
+        scatter_columns<S, T>(args, columns, begin * strip, std::min(columns, end * strip));
+      });
+    });
+  });
+}
+
+// Inserts into a list of at most k, kept in descending order. A later equal value stays behind.
+template <class T>
+void top_k_row(const T* x, int64_t n, int64_t k, T* values, int64_t* indices) {
+  using C = Compute<T>;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (count == k && !(C(x[i]) > C(values[k - 1]))) continue;
+    int64_t place = count < k ? count++ : k - 1;
+    for (; place > 0 && C(x[i]) > C(values[place - 1]); --place) {
+      values[place] = values[place - 1];
+      indices[place] = indices[place - 1];
+    }
+    values[place] = x[i];
+    indices[place] = i;
+  }
+}
+
+void top_k(const KernelContext& ctx, const TopKArgs& args) {
+  int64_t rows = args.x.size(0), n = args.x.size(1), k = args.values.size(1);
+  if (k == 0) return;
+  dispatch_float("top_k", args.x.dtype(), [&]<class T>(Type<T>) {
+    ctx.pool.parallel_for(rows, std::max<int64_t>(1, kGrain / (4 * n)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        top_k_row(pointer<T>(args.x) + row * n, n, k, pointer<T>(args.values) + row * k,
+                  pointer<int64_t>(args.indices) + row * k);
+    });
+  });
+}
+
+}  // namespace
+
+void add_index_kernels(KernelTable& table) {
+  table.gather_rows = gather_rows;
+  table.scatter_add_rows = scatter_add_rows;
+  table.top_k = top_k;
+}
 
 }  // namespace megatron::cpu::MEGATRON_ISA

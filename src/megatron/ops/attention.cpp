@@ -1,0 +1,180 @@
+#include "megatron/ops/attention.h"
+
+#include <cmath>
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+namespace {
+
+// (query, key) pairs that one head computes. Packed lengths live on the device, so the longest stands for
+// all.
+double visible_pairs(const AttentionArgs& args) {
+  int64_t queries = args.max_queries, keys = args.max_keys;
+  double pairs = 0;
+  for (int64_t query = 0; query < queries; ++query) {
+    int64_t own = query + keys - queries;
+    int64_t end = args.causal ? own + 1 : args.window_right >= 0 ? own + args.window_right + 1 : keys;
+    int64_t begin = args.window_left >= 0 ? own - args.window_left : 0;
+    pairs +=
+        static_cast<double>(std::max<int64_t>(0, std::min(end, keys) - std::clamp<int64_t>(begin, 0, keys)));
+  }
+  return pairs * static_cast<double>(args.q.size(0)) / static_cast<double>(std::max<int64_t>(1, queries));
+}
+
+void trace_attention(RankContext& ctx, const AttentionArgs& args, Phase phase) {
+  if (!ctx.tracer) return;
+  double per_pair = phase == Phase::Forward ? 2.0 * static_cast<double>(args.q.size(2) + args.v.size(2))
+                                            : 6.0 * static_cast<double>(args.q.size(2)) +
+                                                  4.0 * static_cast<double>(args.v.size(2));
+  double bytes = static_cast<double>(args.q.bytes() + args.k.bytes() + args.v.bytes() + args.o.bytes());
+  ctx.trace("attention", phase, per_pair * visible_pairs(args) * static_cast<double>(args.q.size(1)),
+            phase == Phase::Forward ? bytes : 2 * bytes);
+}
+
+class AttentionNode final : public Node {
+ public:
+  AttentionNode(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                const AttentionArgs& args, const AttentionOptions& options)
+      : args_(args),
+        q_(ctx, q),
+        k_(ctx, k),
+        v_(ctx, v),
+        o_(ctx, args.o),
+        q_slot_(q.grad_slot()),
+        k_slot_(k.grad_slot()),
+        v_slot_(v.grad_slot()),
+        bias_slot_(options.bias.grad_slot()),
+        sinks_(options.sinks) {
+    args_.q = args_.k = args_.v = args_.o = {};  // held by Saved, which may pack them
+    if (sinks_.sink) sinks_.sink->expect_use();
+  }
+  const char* name() const override { return "attention"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    AttentionBackwardArgs args{.forward = args_, .grad_o = tape.take_grad(output())};
+    AttentionArgs& f = args.forward;
+    f.q = q_.get(ctx), f.k = k_.get(ctx), f.v = v_.get(ctx), f.o = o_.get(ctx);
+    args.dq = ctx.empty_like(f.q), args.dk = ctx.empty_like(f.k), args.dv = ctx.empty_like(f.v);
+    if (sinks_.sink) {
+      args.dsinks = sinks_.sink->main_grad;
+      args.accumulate = sinks_.sink->has_value();
+    }
+    if (bias_slot_) args.dbias = ctx.empty(f.bias.shape(), accumulation_dtype(f.bias.dtype()));
+    ctx.kernels->attention_backward(ctx.kernel_context(), args);
+    trace_attention(ctx, f, Phase::BackwardData);
+    tape.add_grad(ctx, q_slot_, std::move(args.dq));
+    tape.add_grad(ctx, k_slot_, std::move(args.dk));
+    tape.add_grad(ctx, v_slot_, std::move(args.dv));
+    if (sinks_.sink) sinks_.sink->contribute(ctx);
+    if (bias_slot_) {
+      Tensor dbias = args.dbias;
+      if (dbias.dtype() != f.bias.dtype()) {
+        dbias = ctx.empty(f.bias.shape(), f.bias.dtype());
+        ctx.kernels->copy(ctx.kernel_context(), {args.dbias, dbias});
+      }
+      tape.add_grad(ctx, bias_slot_, std::move(dbias));
+    }
+    args_ = {};
+    for (Saved* saved : {&q_, &k_, &v_, &o_}) saved->reset();
+  }
+
+ private:
+  AttentionArgs args_;
+  Saved q_, k_, v_, o_;
+  GradSlot q_slot_, k_slot_, v_slot_, bias_slot_;
+  Weight sinks_;
+};
+
+void check_packed(const RankContext& ctx, const AttentionOptions& options, const Tensor& cu_keys) {
+  for (const Tensor* cu : {&options.cu_queries, &cu_keys}) {
+    check_input(ctx, "attention", "cu_seqlens", *cu);
+    check_dtype("attention", "cu_seqlens", *cu, DType::I32);
+    require(cu->rank() == 1 && cu->size(0) >= 2 && cu->size(0) == cu_keys.size(0) && cu->is_contiguous(),
+            "attention: cu_seqlens is {}, but it must be [sequences + 1], for keys as for queries", *cu);
+  }
+  require(options.max_queries > 0, "attention: packed sequences need max_queries, the length of the longest");
+  require(!options.bias, "attention: a bias {} does not fit packed sequences of different lengths",
+          options.bias);
+}
+
+AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const AttentionOptions& options) {
+  for (auto [name, x] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) {
+    check_input(ctx, "attention", name, *x);
+    check_dtype("attention", name, *x, q.dtype());
+    require(x->rank() == 3 && x->stride(2) == 1,
+            "attention: {} is {}, but it must be [tokens, heads, channels] with unit stride in channels",
+            name, *x);
+  }
+  require(q.size(2) == k.size(2) && k.size(0) == v.size(0) && k.size(1) == v.size(1),
+          "attention: q {}, k {} and v {} do not fit: q and k share channels, k and v tokens and heads", q, k,
+          v);
+  require(k.size(1) > 0 && q.size(1) % k.size(1) == 0,
+          "attention: {} query heads cannot share {} key/value heads evenly", q.size(1), k.size(1));
+  require(options.dropout >= 0 && options.dropout < 1, "attention: dropout {} is not in [0, 1)",
+          options.dropout);
+  AttentionArgs args{
+      .q = q.detach(),
+      .k = k.detach(),
+      .v = v.detach(),
+      .scale = options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.size(2))),
+      .causal = options.causal,
+      .window_left = options.window_left,
+      .window_right = options.window_right,
+      .softcap = options.softcap,
+      .dropout = options.dropout,
+      .dropout_key = options.dropout_key,
+      .place = options.place};
+  if (args.place.global_heads == 0) args.place.global_heads = q.size(1);
+  if (options.cu_queries) {
+    args.cu_queries = options.cu_queries;
+    args.cu_keys = options.cu_keys ? options.cu_keys : options.cu_queries;
+    check_packed(ctx, options, args.cu_keys);
+    args.batch = args.cu_queries.size(0) - 1;
+    args.max_queries = options.max_queries;
+    args.max_keys = options.max_keys ? options.max_keys : options.max_queries;
+  } else {
+    require(options.batch > 0 && q.size(0) % options.batch == 0 && k.size(0) % options.batch == 0,
+            "attention: {} query and {} key tokens are not {} sequences of equal length", q.size(0),
+            k.size(0), options.batch);
+    args.batch = options.batch;
+    args.max_queries = q.size(0) / options.batch;
+    args.max_keys = k.size(0) / options.batch;
+  }
+  if (options.sinks.defined()) {
+    args.sinks = options.sinks.value;
+    check_input(ctx, "attention", "sinks", args.sinks);
+    check_shape("attention", "sinks", args.sinks, {q.size(1)});
+    check_dtype("attention", "sinks", args.sinks, q.dtype());
+  }
+  if (options.bias) {
+    args.bias = options.bias.detach();
+    const Tensor& bias = args.bias;
+    check_input(ctx, "attention", "bias", bias);
+    check_dtype("attention", "bias", bias, q.dtype());
+    require(bias.rank() == 4 && (bias.size(0) == 1 || bias.size(0) == args.batch) &&
+                (bias.size(1) == 1 || bias.size(1) == q.size(1)) && bias.size(2) == args.max_queries &&
+                bias.size(3) == args.max_keys,
+            "attention: bias is {}, but it must be [1 or {}, 1 or {}, {}, {}]", bias, args.batch, q.size(1),
+            args.max_queries, args.max_keys);
+  }
+  return args;
+}
+
+}  // namespace
+
+AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                          const AttentionOptions& options) {
+  AttentionArgs args = make_args(ctx, q, k, v, options);
+  args.o = ctx.empty({q.size(0), q.size(1), v.size(2)}, q.dtype());
+  args.lse = ctx.empty({q.size(1), q.size(0)}, accumulation_dtype(q.dtype()));
+  ctx.kernels->attention(ctx.kernel_context(), args);
+  trace_attention(ctx, args, Phase::Forward);
+  AttentionResult result{args.o, args.lse};
+  if (recording(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
+    record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
+  return result;
+}
+
+}  // namespace megatron::ops

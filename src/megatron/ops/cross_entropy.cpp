@@ -1,0 +1,247 @@
+#include "megatron/ops/cross_entropy.h"
+
+#include <algorithm>
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+namespace {
+
+// Options with what follows from the number of local columns.
+struct Columns {
+  CrossEntropyOptions options;
+  int64_t valid = 0, vocab_size = 0;
+
+  Columns(const char* op, const CrossEntropyOptions& o, int64_t columns) : options(o) {
+    require(!o.reduce || o.vocab_size > 0,
+            "{}: with the vocabulary spread over ranks, vocab_size must say how large it is", op);
+    vocab_size = o.vocab_size > 0 ? o.vocab_size : columns;
+    valid = std::clamp<int64_t>(vocab_size - o.vocab_begin, 0, columns);
+    require(
+        o.reduce || valid == vocab_size,
+        "{}: {} columns from {} on do not hold a vocabulary of {}; give `reduce` where other ranks hold the "
+        "rest",
+        op, columns, o.vocab_begin, vocab_size);
+  }
+};
+
+CrossEntropyStats make_stats(RankContext& ctx, int64_t rows, DType dtype,
+                             const CrossEntropyOptions& options) {
+  CrossEntropyStats stats{ctx.empty({rows}, dtype), ctx.empty({rows}, dtype), ctx.empty({rows}, dtype), {}};
+  if (options.smoothing > 0) stats.sum_logits = ctx.empty({rows}, dtype);
+  return stats;
+}
+
+void compute_stats(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Columns& columns,
+                   const CrossEntropyStats& stats) {
+  ctx.kernels->cross_entropy_stats(ctx.kernel_context(), {.logits = logits,
+                                                          .labels = labels,
+                                                          .vocab_begin = columns.options.vocab_begin,
+                                                          .valid = columns.valid,
+                                                          .maximum = stats.maximum,
+                                                          .sum_exp = stats.sum_exp,
+                                                          .target = stats.target,
+                                                          .sum_logits = stats.sum_logits});
+}
+
+struct LossAndLse {
+  Tensor loss, lse;
+};
+
+LossAndLse compute_loss(RankContext& ctx, CrossEntropyStats& stats, const Tensor& labels,
+                        const Columns& columns) {
+  const CrossEntropyOptions& options = columns.options;
+  if (options.reduce) options.reduce(ctx, stats);
+  LossAndLse result{ctx.empty_like(stats.maximum), ctx.empty_like(stats.maximum)};
+  ctx.kernels->cross_entropy_loss(ctx.kernel_context(), {.maximum = stats.maximum,
+                                                         .sum_exp = stats.sum_exp,
+                                                         .target = stats.target,
+                                                         .sum_logits = stats.sum_logits,
+                                                         .labels = labels,
+                                                         .ignore_index = options.ignore_index,
+                                                         .vocab_size = columns.vocab_size,
+                                                         .smoothing = options.smoothing,
+                                                         .z_loss = options.z_loss,
+                                                         .lse = result.lse,
+                                                         .loss = result.loss});
+  return result;
+}
+
+void compute_grad(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Tensor& lse,
+                  const Tensor& scale, const Columns& columns, const Tensor& dlogits) {
+  const CrossEntropyOptions& options = columns.options;
+  ctx.kernels->cross_entropy_grad(ctx.kernel_context(), {.logits = logits,
+                                                         .labels = labels,
+                                                         .lse = lse,
+                                                         .scale = scale,
+                                                         .vocab_begin = options.vocab_begin,
+                                                         .valid = columns.valid,
+                                                         .ignore_index = options.ignore_index,
+                                                         .vocab_size = columns.vocab_size,
+                                                         .smoothing = options.smoothing,
+                                                         .z_loss = options.z_loss,
+                                                         .dlogits = dlogits});
+}
+
+class CrossEntropyNode final : public Node {
+ public:
+  CrossEntropyNode(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Tensor& lse,
+                   const Columns& columns)
+      : logits_(ctx, logits), labels_(labels), lse_(lse), slot_(logits.grad_slot()), columns_(columns) {}
+  const char* name() const override { return "cross_entropy"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor logits = logits_.get(ctx), dlogits = ctx.empty_like(logits);
+    compute_grad(ctx, logits, labels_, lse_, tape.take_grad(output()), columns_, dlogits);
+    ctx.trace("cross_entropy", Phase::BackwardData, 4.0 * static_cast<double>(logits.numel()),
+              2.0 * static_cast<double>(logits.bytes()));
+    logits_.reset();
+    labels_ = lse_ = {};
+    tape.add_grad(ctx, slot_, std::move(dlogits));
+  }
+
+ private:
+  Saved logits_;
+  Tensor labels_, lse_;
+  GradSlot slot_;
+  Columns columns_;
+};
+
+// Calls f(begin, end) for each chunk of rows.
+template <class F>
+void for_each_chunk(int64_t rows, int64_t chunk, F&& f) {
+  for (int64_t begin = 0; begin < rows; begin += chunk) f(begin, std::min(rows, begin + chunk));
+}
+
+class LinearCrossEntropyNode final : public Node {
+ public:
+  LinearCrossEntropyNode(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
+                         const Tensor& lse, const Columns& columns, double logit_scale, int64_t chunk)
+      : hidden_(ctx, hidden),
+        weight_(weight),
+        labels_(labels),
+        lse_(lse),
+        slot_(hidden.grad_slot()),
+        columns_(columns),
+        logit_scale_(logit_scale),
+        chunk_(chunk) {
+    if (weight_.sink) weight_.sink->expect_use();
+  }
+  const char* name() const override { return "linear_cross_entropy"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor scale = tape.take_grad(output()), hidden = hidden_.get(ctx);
+    const Tensor& w = weight_.value;
+    int64_t rows = hidden.size(0), columns = w.size(0);
+    Tensor dhidden;
+    if (slot_) dhidden = ctx.empty_like(hidden);
+    DType wide = accumulation_dtype(hidden.dtype());
+    Tensor logits = ctx.empty({std::min(rows, chunk_), columns}, wide, MemoryTag::Workspace);
+    Tensor narrow = logits;
+    if (wide != hidden.dtype()) narrow = ctx.empty(logits.shape(), hidden.dtype(), MemoryTag::Workspace);
+    double beta = weight_.sink ? weight_.sink->beta() : 0;
+    for_each_chunk(rows, chunk_, [&](int64_t begin, int64_t end) {
+      Tensor x = hidden.slice(0, begin, end), y = logits.slice(0, 0, end - begin);
+      Tensor dy = narrow.slice(0, 0, end - begin);
+      ctx.kernels->gemm(ctx.kernel_context(),
+                        {.a = x, .b = w.transpose(0, 1), .c = y, .alpha = logit_scale_});
+      compute_grad(ctx, y, labels_.slice(0, begin, end), lse_.slice(0, begin, end),
+                   scale.slice(0, begin, end), columns_, dy);
+      if (dhidden)
+        ctx.kernels->gemm(ctx.kernel_context(),
+                          {.a = dy, .b = w, .c = dhidden.slice(0, begin, end), .alpha = logit_scale_});
+      if (weight_.sink)
+        ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.transpose(0, 1),
+                                                 .b = x,
+                                                 .c = weight_.sink->main_grad,
+                                                 .alpha = logit_scale_,
+                                                 .beta = beta});
+      beta = 1;
+    });
+    double products = 1 + (slot_ ? 1 : 0) + (weight_.sink ? 1 : 0);
+    ctx.trace("linear_cross_entropy", Phase::BackwardData,
+              2.0 * products * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
+              products * static_cast<double>(hidden.bytes() + w.bytes()));
+    hidden_.reset();
+    labels_ = lse_ = {};
+    if (weight_.sink) weight_.sink->contribute(ctx);
+    tape.add_grad(ctx, slot_, std::move(dhidden));
+  }
+
+ private:
+  Saved hidden_;
+  Weight weight_;
+  Tensor labels_, lse_;
+  GradSlot slot_;
+  Columns columns_;
+  double logit_scale_;
+  int64_t chunk_;
+};
+
+void check_labels(const RankContext& ctx, const char* op, const Tensor& labels, int64_t rows) {
+  check_input(ctx, op, "labels", labels);
+  check_shape(op, "labels", labels, {rows});
+  check_dtype(op, "labels", labels, DType::I64);
+}
+
+}  // namespace
+
+Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& labels,
+                     const CrossEntropyOptions& options) {
+  check_input(ctx, "cross_entropy", "logits", logits);
+  require(logits.rank() == 2 && logits.is_contiguous(),
+          "cross_entropy: logits are {}, but they must be [rows, columns], contiguous", logits);
+  check_labels(ctx, "cross_entropy", labels, logits.size(0));
+  Columns columns("cross_entropy", options, logits.size(1));
+  CrossEntropyStats stats = make_stats(ctx, logits.size(0), accumulation_dtype(logits.dtype()), options);
+  compute_stats(ctx, logits.detach(), labels, columns, stats);
+  LossAndLse result = compute_loss(ctx, stats, labels, columns);
+  ctx.trace("cross_entropy", Phase::Forward, 4.0 * static_cast<double>(logits.numel()),
+            static_cast<double>(logits.bytes()));
+  if (recording(ctx, {&logits}))
+    record(ctx, std::make_unique<CrossEntropyNode>(ctx, logits, labels, result.lse, columns), result.loss);
+  return result.loss;
+}
+
+Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                            const Tensor& labels, const CrossEntropyOptions& options, double logit_scale,
+                            int64_t chunk_rows) {
+  const char* op = "linear_cross_entropy";
+  const Tensor& w = weight.value;
+  check_input(ctx, op, "hidden", hidden);
+  check_input(ctx, op, "weight", w);
+  require(hidden.rank() == 2 && w.rank() == 2 && hidden.size(1) == w.size(1),
+          "{}: hidden {} and weight {} do not fit; they must be [rows, hidden] and [columns, hidden]", op,
+          hidden, w);
+  check_dtype(op, "weight", w, hidden.dtype());
+  check_labels(ctx, op, labels, hidden.size(0));
+  require(chunk_rows > 0, "{}: chunks of {} rows", op, chunk_rows);
+  int64_t rows = hidden.size(0);
+  Columns columns(op, options, w.size(0));
+  DType wide = accumulation_dtype(hidden.dtype());
+  CrossEntropyStats stats = make_stats(ctx, rows, wide, options);
+  {
+    Tensor logits = ctx.empty({std::min(rows, chunk_rows), w.size(0)}, wide, MemoryTag::Workspace);
+    Tensor x = hidden.detach();
+    for_each_chunk(rows, chunk_rows, [&](int64_t begin, int64_t end) {
+      Tensor y = logits.slice(0, 0, end - begin);
+      ctx.kernels->gemm(
+          ctx.kernel_context(),
+          {.a = x.slice(0, begin, end), .b = w.detach().transpose(0, 1), .c = y, .alpha = logit_scale});
+      auto part = [&](const Tensor& t) { return t ? t.slice(0, begin, end) : t; };
+      compute_stats(ctx, y, part(labels), columns,
+                    {part(stats.maximum), part(stats.sum_exp), part(stats.target), part(stats.sum_logits)});
+    });
+  }
+  LossAndLse result = compute_loss(ctx, stats, labels, columns);
+  ctx.trace(op, Phase::Forward, 2.0 * static_cast<double>(hidden.numel()) * static_cast<double>(w.size(0)),
+            static_cast<double>(hidden.bytes() + w.bytes()));
+  if (recording(ctx, {&hidden}, {&weight}))
+    record(ctx,
+           std::make_unique<LinearCrossEntropyNode>(ctx, hidden, weight, labels, result.lse, columns,
+                                                    logit_scale, chunk_rows),
+           result.loss);
+  return result.loss;
+}
+
+}  // namespace megatron::ops

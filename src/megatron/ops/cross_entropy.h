@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron::ops {
+
+// Per row, over the columns that this rank holds: see kernels/cross_entropy.h.
+struct CrossEntropyStats {
+  Tensor maximum, sum_exp, target, sum_logits;  // sum_logits only with label smoothing
+};
+
+struct CrossEntropyOptions {
+  int64_t ignore_index = -100;
+  double smoothing = 0;     // of labels, over the true vocabulary
+  double z_loss = 0;        // adds z_loss · lse²
+  int64_t vocab_size = 0;   // columns from here on are padding and never count; 0: all columns are real
+  int64_t vocab_begin = 0;  // global index of this rank's first column
+  // Called between the statistics and the loss: makes local statistics those of the whole vocabulary, where
+  // ranks hold parts of it. vocab_size must then be given.
+  std::function<void(RankContext&, CrossEntropyStats&)> reduce;
+};
+
+// The loss of each row of logits [rows, columns] with labels int64 [rows]: [rows], fp32 (fp64 for fp64); 0
+// where the label is ignored.
+Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& labels,
+                     const CrossEntropyOptions& options = {});
+
+// The same of logits = logit_scale · hidden · weightᵀ, `chunk_rows` rows at a time, so that the logits never
+// exist whole. The backward pass computes each chunk's logits again: the weight's gradient sums over rows
+// whose upstream gradients are not known before, so only a second product is exact for all of them.
+Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                            const Tensor& labels, const CrossEntropyOptions& options = {},
+                            double logit_scale = 1, int64_t chunk_rows = 1024);
+
+}  // namespace megatron::ops

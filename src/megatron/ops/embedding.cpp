@@ -1,0 +1,50 @@
+#include "megatron/ops/embedding.h"
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+namespace {
+
+class EmbeddingNode final : public Node {
+ public:
+  EmbeddingNode(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first)
+      : table_(table), ids_(ctx, ids), first_(first) {
+    table_.sink->expect_use();
+  }
+  const char* name() const override { return "embedding"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor dy = tape.take_grad(output());
+    ctx.kernels->scatter_add_rows(ctx.kernel_context(), {.source = dy,
+                                                         .ids = ids_.get(ctx),
+                                                         .out = table_.sink->main_grad,
+                                                         .first = first_,
+                                                         .accumulate = table_.sink->has_value()});
+    ctx.trace("embedding", Phase::BackwardData, static_cast<double>(dy.numel()),
+              2.0 * static_cast<double>(dy.bytes()));
+    ids_.reset();
+    table_.sink->contribute(ctx);
+  }
+
+ private:
+  Weight table_;
+  Saved ids_;
+  int64_t first_;
+};
+
+}  // namespace
+
+Tensor embedding(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first) {
+  check_input(ctx, "embedding", "table", table.value);
+  check_input(ctx, "embedding", "ids", ids);
+  require(table.value.rank() == 2, "embedding: the table is {}, but it must be [rows, hidden]", table.value);
+  require(ids.rank() == 1 && ids.is_contiguous(), "embedding: ids are {}, but they must be [tokens]", ids);
+  check_dtype("embedding", "ids", ids, DType::I64);
+  Tensor y = ctx.empty({ids.size(0), table.value.size(1)}, table.value.dtype());
+  ctx.kernels->gather_rows(ctx.kernel_context(), {table.value, ids, y, first});
+  ctx.trace("embedding", Phase::Forward, 0, 2.0 * static_cast<double>(y.bytes()));
+  if (recording(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);
+  return y;
+}
+
+}  // namespace megatron::ops

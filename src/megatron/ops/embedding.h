@@ -1,0 +1,12 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron::ops {
+
+// Row ids[i] − first of the table for each i: [tokens] int64 ids to [tokens, hidden]. `first` is the
+// vocabulary index of this rank's first row; ids that live elsewhere give zeros here, to be summed over the
+// group. The table's gradient is summed in the order of the tokens, whatever the number of threads.
+Tensor embedding(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first = 0);
+
+}  // namespace megatron::ops

@@ -1,0 +1,180 @@
+#include "megatron/ops/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include "support/gradcheck.h"
+
+namespace megatron {
+namespace {
+
+using testing::gradcheck;
+using testing::random_tensor;
+using testing::TestWeight;
+
+constexpr int64_t kColumns = 11;
+
+Tensor some_labels(RankContext& ctx) { return ctx.from_vector<int64_t>({3, -100, 0, 8, 3, 7, 1}, {7}); }
+
+std::vector<ops::CrossEntropyOptions> variants() {
+  return {{},
+          {.smoothing = 0.1},
+          {.z_loss = 0.05},
+          {.vocab_size = 9},
+          {.smoothing = 0.2, .z_loss = 0.03, .vocab_size = 9}};
+}
+
+// Loss of one row by the plain formula.
+double plain_loss(const double* logits, int64_t label, int64_t vocab, double s, double z) {
+  if (label < 0) return 0;
+  double sum = 0, mean = 0;
+  for (int64_t i = 0; i < vocab; ++i)
+    sum += std::exp(logits[i]), mean += logits[i] / static_cast<double>(vocab);
+  double lse = std::log(sum);
+  return (1 - s) * (lse - logits[label]) + s * (lse - mean) + z * lse * lse;
+}
+
+TEST(CrossEntropy, EqualsThePlainFormula) {
+  RankContext ctx;
+  Tensor logits = random_tensor(ctx, {7, kColumns}, 1, DType::F64, 4);
+  auto x = ctx.to_vector<double>(logits);
+  auto labels = ctx.to_vector<int64_t>(some_labels(ctx));
+  for (const auto& options : variants()) {
+    auto loss = ctx.to_vector<double>(ops::cross_entropy(ctx, logits, some_labels(ctx), options));
+    int64_t vocab = options.vocab_size ? options.vocab_size : kColumns;
+    for (size_t row = 0; row < 7; ++row)
+      EXPECT_NEAR(loss[row],
+                  plain_loss(&x[row * kColumns], labels[row], vocab, options.smoothing, options.z_loss),
+                  1e-12);
+  }
+}
+
+TEST(CrossEntropy, GradientsMatchDifferences) {
+  RankContext ctx;
+  Tensor logits = random_tensor(ctx, {7, kColumns}, 1, DType::F64, 4);
+  for (const auto& options : variants())
+    gradcheck(ctx,
+              [&](RankContext& ctx, const std::vector<Tensor>& x, const std::vector<Weight>&) {
+                return std::vector<Tensor>{ops::cross_entropy(ctx, x[0], some_labels(ctx), options)};
+              },
+              {logits});
+}
+
+// Two halves of the columns, with statistics brought together between the kernels, as ranks would do it.
+TEST(CrossEntropy, PartsOfTheVocabularyAgree) {
+  RankContext ctx;
+  Tensor logits = random_tensor(ctx, {7, kColumns}, 1, DType::F64, 4), labels = some_labels(ctx);
+  ops::CrossEntropyOptions options{.smoothing = 0.2, .z_loss = 0.03, .vocab_size = 9};
+  Tape whole(ctx);
+  Tensor x = whole.watch(logits), loss;
+  {
+    TapeScope scope(ctx, &whole);
+    loss = ops::cross_entropy(ctx, x, labels, options);
+  }
+  Tensor upstream = random_tensor(ctx, {7}, 2);
+  whole.backward(ctx, loss, upstream);
+  auto expected = ctx.to_vector<double>(whole.grad(x));
+
+  auto half = [&](int64_t begin, int64_t end) {
+    Tensor part = ctx.empty({7, end - begin}, DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {logits.slice(1, begin, end), part});
+    return part;
+  };
+  Tensor parts[] = {half(0, 6), half(6, kColumns)};
+  // What the other rank would contribute.
+  auto stats_of = [&](const Tensor& part, int64_t begin) {
+    ops::CrossEntropyStats stats;
+    auto o = options;
+    o.vocab_begin = begin;
+    o.reduce = [&](RankContext&, ops::CrossEntropyStats& local) { stats = local; };
+    ops::cross_entropy(ctx, part, labels, o);
+    return stats;
+  };
+  ops::CrossEntropyStats all[] = {stats_of(parts[0], 0), stats_of(parts[1], 6)};
+  for (int rank = 0; rank < 2; ++rank) {
+    auto o = options;
+    o.vocab_begin = rank * 6;
+    o.reduce = [&](RankContext&, ops::CrossEntropyStats& local) {
+      const auto& other = all[1 - rank];
+      for (int64_t row = 0; row < 7; ++row) {
+        double &a = local.maximum.data<double>()[row], b = other.maximum.data<double>()[row],
+               top = std::max(a, b);
+        double& sum = local.sum_exp.data<double>()[row];
+        sum = sum * std::exp(a - top) + other.sum_exp.data<double>()[row] * std::exp(b - top);
+        a = top;
+        local.target.data<double>()[row] += other.target.data<double>()[row];
+        local.sum_logits.data<double>()[row] += other.sum_logits.data<double>()[row];
+      }
+    };
+    Tape tape(ctx);
+    Tensor part = tape.watch(parts[rank]), part_loss;
+    {
+      TapeScope scope(ctx, &tape);
+      part_loss = ops::cross_entropy(ctx, part, labels, o);
+    }
+    auto a = ctx.to_vector<double>(part_loss), b = ctx.to_vector<double>(loss);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-12);
+    tape.backward(ctx, part_loss, upstream);
+    auto grad = ctx.to_vector<double>(tape.grad(part));
+    int64_t width = part.size(1);
+    for (int64_t row = 0; row < 7; ++row)
+      for (int64_t c = 0; c < width; ++c)
+        EXPECT_NEAR(grad[static_cast<size_t>(row * width + c)],
+                    expected[static_cast<size_t>(row * kColumns + rank * 6 + c)], 1e-12);
+  }
+}
+
+TEST(CrossEntropy, LargeLogitsAndNarrowTypes) {
+  RankContext ctx(kCpu, 2);
+  for (DType dtype : {DType::F32, DType::BF16}) {
+    Tensor logits = random_tensor(ctx, {40, 5000}, 1, dtype, 300);
+    Tensor wide = ctx.empty(logits.shape(), DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {logits, wide});
+    std::vector<int64_t> ids(40);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 100);
+    Tensor labels = ctx.from_vector(ids, {40});
+    auto a = ctx.to_vector<float>(ops::cross_entropy(ctx, logits, labels));
+    auto b = ctx.to_vector<double>(ops::cross_entropy(ctx, wide, labels));
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4);
+  }
+}
+
+TEST(CrossEntropy, RefusesWhatDoesNotFit) {
+  RankContext ctx;
+  Tensor logits = random_tensor(ctx, {7, kColumns}, 1);
+  EXPECT_THROW(ops::cross_entropy(ctx, logits, ctx.from_vector<int64_t>({1}, {1})), Error);
+  EXPECT_THROW(ops::cross_entropy(ctx, logits, some_labels(ctx), {.vocab_size = 12}), Error);
+}
+
+TEST(LinearCrossEntropy, GradientsMatchDifferences) {
+  RankContext ctx;
+  Tensor hidden = random_tensor(ctx, {7, 4}, 1), weight = random_tensor(ctx, {kColumns, 4}, 2);
+  for (const auto& options : variants())
+    for (int64_t chunk : {3, 100})
+      gradcheck(ctx,
+                [&](RankContext& ctx, const std::vector<Tensor>& x, const std::vector<Weight>& w) {
+                  return std::vector<Tensor>{
+                      ops::linear_cross_entropy(ctx, x[0], w[0], some_labels(ctx), options, 1.7, chunk)};
+                },
+                {hidden}, {weight});
+}
+
+TEST(LinearCrossEntropy, HoldsOneChunkOfLogits) {
+  RankContext ctx;
+  int64_t rows = 256, columns = 1000, chunk = 16;
+  TestWeight weight(ctx, random_tensor(ctx, {columns, 8}, 2, DType::F32));
+  Tensor hidden = random_tensor(ctx, {rows, 8}, 1, DType::F32), labels = ctx.zeros({rows}, DType::I64);
+  size_t before = ctx.allocator->statistics().total.current;
+  ctx.allocator->reset_peaks();
+  Tape tape(ctx);
+  Tensor x = tape.watch(hidden), loss;
+  {
+    TapeScope scope(ctx, &tape);
+    loss = ops::linear_cross_entropy(ctx, x, weight.get(), labels, {}, 1, chunk);
+  }
+  tape.backward(ctx, loss, ctx.full({rows}, DType::F32, 1));
+  size_t peak = ctx.allocator->statistics().total.peak - before;
+  EXPECT_LT(peak, static_cast<size_t>(rows * columns * 4 / 4));
+}
+
+}  // namespace
+}  // namespace megatron
