@@ -42,7 +42,7 @@ class ProcessGroup {
  public:
   ProcessGroup() = default;  // no group: this rank is not a member
   explicit ProcessGroup(std::shared_ptr<GroupBackend> backend) : backend_(std::move(backend)) {}
-  static ProcessGroup self(std::string name = "self");  // one rank, alone
+  static ProcessGroup self(std::string name = "self", int world_rank = 0);  // one rank, alone
 
   explicit operator bool() const { return backend_ != nullptr; }
   int rank() const { return backend().rank(); }

@@ -14,8 +14,7 @@ class Finished : public PendingOp {
 // One rank alone: every operation is a copy, or nothing, and done when it returns.
 class SelfGroup : public GroupBackend {
  public:
-  explicit SelfGroup(std::string name, int world_rank = 0)
-      : name_(std::move(name)), world_ranks_{world_rank} {}
+  SelfGroup(std::string name, int world_rank) : name_(std::move(name)), world_ranks_{world_rank} {}
 
   int rank() const override { return 0; }
   const std::vector<int>& world_ranks() const override { return world_ranks_; }
@@ -66,8 +65,8 @@ class SelfGroup : public GroupBackend {
 
 }  // namespace
 
-ProcessGroup ProcessGroup::self(std::string name) {
-  return ProcessGroup(std::make_shared<SelfGroup>(std::move(name)));
+ProcessGroup ProcessGroup::self(std::string name, int world_rank) {
+  return ProcessGroup(std::make_shared<SelfGroup>(std::move(name), world_rank));
 }
 
 }  // namespace megatron
