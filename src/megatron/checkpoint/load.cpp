@@ -5,6 +5,7 @@
 #include "megatron/base/checksum.h"
 #include "megatron/base/nearest.h"
 #include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/host_tensor.h"
 
 namespace megatron {
 

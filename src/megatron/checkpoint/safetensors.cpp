@@ -4,12 +4,12 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <optional>
 
 #include "megatron/base/json.h"
 #include "megatron/base/nearest.h"
 #include "megatron/base/problems.h"
+#include "megatron/checkpoint/host_tensor.h"
 
 namespace megatron {
 
@@ -118,15 +118,6 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, size_t data_bytes
   if (end < data_bytes) problems.add("the last {} bytes of the data belong to no tensor", data_bytes - end);
 }
 
-// Memory of its own, aligned for any dtype.
-Tensor make_tensor(const Shape& shape, DType dtype) {
-  constexpr std::align_val_t alignment{64};
-  size_t bytes = std::max<size_t>(1, static_cast<size_t>(shape.numel()) * size_of(dtype));
-  std::shared_ptr<void> memory(::operator new(bytes, alignment),
-                               [=](void* data) { ::operator delete(data, alignment); });
-  return Tensor::wrap(memory.get(), shape, dtype, kCpu, memory);
-}
-
 template <class From, class To>
 void widen(const SafetensorsEntry& entry, const std::byte* source, Tensor& target) {
   To* out = target.data<To>();
@@ -218,7 +209,7 @@ Tensor SafetensorsFile::tensor(std::string_view name) const {
   const bool aligned = reinterpret_cast<uintptr_t>(data) % stored.size == 0;
   if (!stored.widened && aligned)
     return Tensor::wrap(const_cast<std::byte*>(data), entry.shape, entry.dtype, kCpu, file_);
-  Tensor tensor = make_tensor(entry.shape, entry.dtype);
+  Tensor tensor = host_tensor(entry.shape, entry.dtype);
   if (!stored.widened) {
     std::memcpy(tensor.raw(), data, entry.bytes);
   } else if (entry.stored == "U16") {

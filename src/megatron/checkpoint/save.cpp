@@ -2,6 +2,7 @@
 
 #include "megatron/base/checksum.h"
 #include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/safetensors.h"
 
 namespace megatron {
@@ -23,51 +24,61 @@ Tensor local_view(std::span<const ShardedTensor> tensors, const std::string& nam
 }
 
 // Through host memory of bounded size where the bytes do not already lie there in one run.
-void write_piece(RankContext& ctx, SafetensorsWriter& writer, const std::string& key, const Tensor& piece) {
-  if (piece.device().is_cpu() && piece.is_contiguous()) return writer.write(key, piece);
+void write_piece(SafetensorsWriter& writer, const OwnPiece& piece, const ToHost& to_host) {
+  const bool on_cpu = piece.tensor.device().is_cpu();
+  if (on_cpu && piece.tensor.is_contiguous()) return writer.write(piece.key, piece.tensor);
   std::vector<std::byte> staging;
   size_t begin = 0;
-  for (const Tensor& part : cut(piece, staging_elements)) {
+  for (const Tensor& part : cut(piece.tensor, staging_elements)) {
     staging.resize(std::max(staging.size(), part.bytes()));
-    if (part.device().is_cpu()) {
+    if (on_cpu) {
       copy_host(part, Tensor::wrap(staging.data(), part.shape(), part.dtype()));
     } else {
-      ctx.to_host(part, staging.data());
+      to_host(part, staging.data());
     }
-    writer.write(key, begin, std::span(staging).first(part.bytes()));
+    writer.write(piece.key, begin, std::span(staging).first(part.bytes()));
     begin += part.bytes();
   }
 }
 
 }  // namespace
 
-std::optional<StoredFile> write_shards(RankContext& ctx, const std::string& directory, int rank,
-                                       std::span<const ShardedTensor> tensors,
-                                       std::span<const StoredTensor> plan) {
-  struct Piece {
-    const StoredTensor* tensor;
-    const Box* box;
-  };
-  std::vector<Piece> pieces;
-  std::vector<SafetensorsItem> items;
-  for (const StoredTensor& tensor : plan) {
-    for (const StoredPiece& piece : tensor.pieces) {
-      if (piece.file != rank) continue;
-      pieces.push_back({&tensor, &piece.box});
-      items.push_back({piece_key(tensor, piece.box), tensor.dtype, piece.box.extent});
+std::vector<OwnPiece> own_pieces(int rank, std::span<const ShardedTensor> tensors,
+                                 std::span<const StoredTensor> plan) {
+  std::vector<OwnPiece> pieces;
+  for (const StoredTensor& tensor : plan)
+    for (const StoredPiece& piece : tensor.pieces)
+      if (piece.file == rank)
+        pieces.push_back({piece_key(tensor, piece.box), local_view(tensors, tensor.name, piece.box)});
+  return pieces;
+}
+
+std::vector<OwnPiece> snapshot(RankContext& ctx, std::span<const OwnPiece> pieces) {
+  std::vector<OwnPiece> copies;
+  for (const OwnPiece& piece : pieces) {
+    Tensor copy = host_tensor(piece.tensor.shape(), piece.tensor.dtype());
+    if (piece.tensor.device().is_cpu()) {
+      copy_host(piece.tensor, copy);
+    } else {
+      ctx.to_host(piece.tensor, copy.raw());
     }
+    copies.push_back({piece.key, std::move(copy)});
   }
+  return copies;
+}
+
+std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
+                                       std::span<const OwnPiece> pieces, const ToHost& to_host) {
   if (pieces.empty()) return {};
+  std::vector<SafetensorsItem> items;
+  for (const OwnPiece& piece : pieces)
+    items.push_back({piece.key, piece.tensor.dtype(), piece.tensor.shape()});
   StoredFile file{rank_file_name(rank), 0, {}};
   const std::string path = directory + "/" + file.name;
-  {
-    SafetensorsWriter writer(path, std::move(items), {{"format", "pt"}});
-    for (const Piece& piece : pieces)
-      write_piece(ctx, writer, piece_key(*piece.tensor, *piece.box),
-                  local_view(tensors, piece.tensor->name, *piece.box));
-    writer.commit();
-  }
-  MappedFile written(path);
+  SafetensorsWriter writer(path, std::move(items), {{"format", "pt"}});
+  for (const OwnPiece& piece : pieces) write_piece(writer, piece, to_host);
+  writer.commit();
+  const MappedFile written(path);
   file.bytes = static_cast<int64_t>(written.bytes().size());
   file.checksum = checksum_of(written.bytes());
   return file;

@@ -8,12 +8,28 @@
 
 namespace megatron {
 
-// Writes this rank's share of the plan into the directory; none where it has no share.
-std::optional<StoredFile> write_shards(RankContext& ctx, const std::string& directory, int rank,
-                                       std::span<const ShardedTensor> tensors,
-                                       std::span<const StoredTensor> plan);
+// A tensor of the file that this rank writes.
+struct OwnPiece {
+  std::string key;
+  Tensor tensor;
+};
 
-// The index of what the ranks wrote: files[r] is what write_shards gave rank r. Written last.
+// This rank's share of the plan, as views of its tensors.
+std::vector<OwnPiece> own_pieces(int rank, std::span<const ShardedTensor> tensors,
+                                 std::span<const StoredTensor> plan);
+
+// The pieces copied to host memory of their own, so that training may go on while they are written.
+std::vector<OwnPiece> snapshot(RankContext& ctx, std::span<const OwnPiece> pieces);
+
+// Brings a tensor to the host, contiguously.
+using ToHost = std::function<void(const Tensor& tensor, void* data)>;
+
+// Writes a rank's file into the directory; none where it has no pieces. `to_host` is for pieces on another
+// device.
+std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
+                                       std::span<const OwnPiece> pieces, const ToHost& to_host = {});
+
+// The index of what the ranks wrote: files[r] is what write_pieces gave rank r. Written last.
 CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
                            std::span<const std::optional<StoredFile>> files);
 // Beside it its checksum, as `xxh64sum --check` reads it.

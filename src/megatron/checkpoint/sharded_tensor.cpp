@@ -1,8 +1,5 @@
 #include "megatron/checkpoint/sharded_tensor.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace megatron {
 
 namespace {
@@ -61,56 +58,6 @@ std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& 
     if (!piece.shard.blocks.empty()) pieces.push_back(std::move(piece));
   }
   return pieces;
-}
-
-Tensor box_of(const Tensor& tensor, const Shape& offset, const Shape& extent) {
-  Tensor view = tensor.detach();
-  for (int dim = 0; dim < tensor.rank(); ++dim)
-    view = view.slice(dim, offset[dim], offset[dim] + extent[dim]);
-  return view;
-}
-
-std::vector<Tensor> cut(const Tensor& tensor, int64_t elements) {
-  if (tensor.numel() <= elements) return {tensor};
-  int dim = 0;
-  while (tensor.size(dim) == 1) ++dim;
-  const int64_t rows = tensor.size(dim), step = std::max<int64_t>(1, elements / (tensor.numel() / rows));
-  std::vector<Tensor> parts;
-  for (int64_t begin = 0; begin < rows; begin += step)
-    parts.push_back(tensor.slice(dim, begin, std::min(rows, begin + step)));
-  return parts;
-}
-
-void copy_host(const Tensor& source, const Tensor& target) {
-  require(source.shape() == target.shape() && source.dtype() == target.dtype() && source.device().is_cpu() &&
-              target.device().is_cpu(),
-          "copy: {} cannot become {} bit for bit", source, target);
-  if (source.numel() == 0) return;
-  // The inner dimensions that lie densely in both are one run of bytes.
-  const Shape& shape = source.shape();
-  int outer = shape.rank();
-  int64_t run = 1;
-  while (outer > 0) {
-    const int dim = outer - 1;
-    if (shape[dim] != 1 && (source.stride(dim) != run || target.stride(dim) != run)) break;
-    run *= shape[dim];
-    --outer;
-  }
-  const auto size = static_cast<int64_t>(size_of(source.dtype()));
-  const auto* from = static_cast<const char*>(source.raw());
-  auto* to = static_cast<char*>(target.raw());
-  int64_t index[Shape::kMaxRank] = {};
-  for (;;) {
-    int64_t read = 0, write = 0;
-    for (int i = 0; i < outer; ++i) {
-      read += index[i] * source.stride(i);
-      write += index[i] * target.stride(i);
-    }
-    std::memcpy(to + write * size, from + read * size, static_cast<size_t>(run * size));
-    int dim = outer - 1;
-    while (dim >= 0 && ++index[dim] == shape[dim]) index[dim--] = 0;
-    if (dim < 0) return;
-  }
 }
 
 }  // namespace megatron

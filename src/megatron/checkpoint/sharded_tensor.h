@@ -21,14 +21,4 @@ struct ShardedTensor {
 std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& shard, const Tensor& flat,
                                       int64_t begin);
 
-// A box of a tensor as a view.
-Tensor box_of(const Tensor& tensor, const Shape& offset, const Shape& extent);
-
-// The tensor in views of at most about this many elements, in row-major order: for what goes through a
-// buffer.
-std::vector<Tensor> cut(const Tensor& tensor, int64_t elements);
-
-// Copies between tensors of one shape and dtype, both in host memory, with any strides, bit for bit.
-void copy_host(const Tensor& source, const Tensor& target);
-
 }  // namespace megatron

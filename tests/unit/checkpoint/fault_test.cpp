@@ -29,7 +29,8 @@ std::string write_partial(const std::string& root, int64_t iteration) {
   const std::vector<std::vector<ShardDescription>> described = {describe(tensors)};
   std::vector<StoredTensor> plan = plan_save(described);
   const std::string directory = begin_save(root, iteration);
-  const std::vector<std::optional<StoredFile>> files = {write_shards(ctx, directory, 0, tensors, plan)};
+  const std::vector<std::optional<StoredFile>> files = {
+      write_pieces(directory, 0, own_pieces(0, tensors, plan))};
   TrainingState state;
   state.iteration = iteration;
   write_index(directory, make_index(std::move(state), std::move(plan), files));

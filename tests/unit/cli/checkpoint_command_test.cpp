@@ -40,7 +40,7 @@ void save(const std::string& root) {
   const std::string directory = begin_save(root, 7);
   std::vector<std::optional<StoredFile>> files;
   for (int rank = 0; rank < 2; ++rank)
-    files.push_back(write_shards(ctx, directory, rank, tensors[rank], plan));
+    files.push_back(write_pieces(directory, rank, own_pieces(rank, tensors[rank], plan)));
   TrainingState state;
   state.iteration = 7;
   state.consumed_samples = 56;

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// Plain host memory, of no rank's allocator: it may outlive the rank and be given back from any thread.
+Tensor host_tensor(const Shape& shape, DType dtype);
+
+// A box of a tensor as a view.
+Tensor box_of(const Tensor& tensor, const Shape& offset, const Shape& extent);
+
+// The tensor in views of at most about this many elements, in row-major order: for what goes through a
+// buffer.
+std::vector<Tensor> cut(const Tensor& tensor, int64_t elements);
+
+// Copies between tensors of one shape and dtype, both in host memory, with any strides, bit for bit.
+void copy_host(const Tensor& source, const Tensor& target);
+
+}  // namespace megatron
