@@ -1,0 +1,209 @@
+#include "megatron/checkpoint/checkpoint.h"
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "megatron/base/atomic_file.h"
+#include "megatron/base/checksum.h"
+#include "megatron/checkpoint/directory.h"
+
+namespace megatron {
+
+namespace {
+
+// Every rank's text, on every rank.
+std::vector<std::string> gather_texts(RankContext& ctx, const ProcessGroup& world, const std::string& text) {
+  const auto ranks = static_cast<int64_t>(world.size());
+  const int64_t own = static_cast<int64_t>(text.size());
+  Tensor sizes = ctx.empty({ranks}, DType::I64, MemoryTag::Communication);
+  world.all_gather(ctx.from_host(&own, {1}, DType::I64, MemoryTag::Communication), sizes).wait();
+  const std::vector<int64_t> lengths = ctx.to_vector<int64_t>(sizes);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<std::string> texts(lengths.size());
+  if (longest == 0) return texts;
+  std::string padded = text;
+  padded.resize(static_cast<size_t>(longest));
+  Tensor all = ctx.empty({ranks, longest}, DType::U8, MemoryTag::Communication);
+  world.all_gather(ctx.from_host(padded.data(), {longest}, DType::U8, MemoryTag::Communication), all).wait();
+  const std::vector<uint8_t> bytes = ctx.to_vector<uint8_t>(all);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const char* begin = reinterpret_cast<const char*>(bytes.data()) + i * static_cast<size_t>(longest);
+    texts[i].assign(begin, static_cast<size_t>(lengths[i]));
+  }
+  return texts;
+}
+
+// Runs a part of the work on every rank and gathers what each returns. Where it fails on some rank, all ranks
+// throw the same Error, so that none is left waiting and none believes in a checkpoint that is not there.
+std::vector<std::string> agree(RankContext& ctx, const ProcessGroup& world,
+                               const std::function<std::string()>& work) {
+  constexpr char done = '+', failed = '-';
+  std::string own;
+  try {
+    own = done + work();
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    own = failed + std::string(error.what());
+  }
+  std::vector<std::string> texts = gather_texts(ctx, world, own);
+  std::string failures;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const char mark = texts[rank][0];
+    texts[rank].erase(0, 1);
+    if (mark == failed) failures += fmt::format("\n  rank {}: {}", rank, texts[rank]);
+  }
+  if (!failures.empty()) fail("the checkpoint was not saved:{}", failures);
+  return texts;
+}
+
+std::string to_text(const std::optional<StoredFile>& file) {
+  return file ? Json(Json::Array{file->name, file->bytes, file->checksum}).dump() : "";
+}
+
+std::optional<StoredFile> file_from_text(const std::string& text) {
+  if (text.empty()) return {};
+  const Json json = Json::parse(text, "description of a file");
+  return StoredFile{json[0].as_string(), json[1].as_int(), json[2].as_string()};
+}
+
+StoredFile write_asset(const std::string& directory, const CheckpointAsset& asset) {
+  const std::filesystem::path path = std::filesystem::path(directory) / asset.name;
+  std::filesystem::create_directories(path.parent_path());
+  write_file_atomically(path.string(), asset.contents);
+  return {asset.name, static_cast<int64_t>(asset.contents.size()),
+          checksum_of(std::as_bytes(std::span(asset.contents)))};
+}
+
+// One save from its plan to its publication, in the steps that both ways of saving share.
+class Save {
+ public:
+  Save(RankContext& ctx, const ProcessGroup& world, SaveRequest request) : request_(std::move(request)) {
+    const std::vector<std::string> texts = agree(ctx, world, [&] {
+      step("describe");
+      return megatron::to_text(describe(request_.tensors));
+    });
+    std::vector<std::vector<ShardDescription>> ranks;
+    for (const std::string& text : texts) ranks.push_back(shards_from_text(text));
+    plan_ = plan_save(ranks);
+    directory_ = guarded(world, [&] {
+      return agree(ctx, world, [&] {
+        step("create");
+        return world.rank() == 0 ? begin_save(request_.root, request_.state.iteration) : "";
+      })[0];
+    });
+  }
+
+  const std::string& directory() const { return directory_; }
+  std::vector<OwnPiece> pieces(int rank) const { return own_pieces(rank, request_.tensors, plan_); }
+  void step(std::string_view name) const {
+    if (request_.on_step) request_.on_step(name);
+  }
+  void release_tensors() { request_.tensors.clear(); }
+
+  // `write` gives what this rank wrote.
+  std::string publish(RankContext& ctx, const ProcessGroup& world,
+                      const std::function<std::optional<StoredFile>()>& write) {
+    return guarded(world, [&] {
+      const std::vector<std::string> texts = agree(ctx, world, [&] {
+        step("write");
+        return to_text(write());
+      });
+      return agree(ctx, world, [&] { return world.rank() == 0 ? publish_all(texts) : ""; })[0];
+    });
+  }
+
+ private:
+  // What was begun is cleared away where it fails.
+  std::string guarded(const ProcessGroup& world, const std::function<std::string()>& work) {
+    try {
+      return work();
+    } catch (const CommError&) {
+      throw;  // other ranks may still be writing: the next save clears the rest
+    } catch (const Error&) {
+      if (world.rank() == 0) discard_save(request_.root, request_.state.iteration);
+      throw;
+    }
+  }
+
+  std::string publish_all(const std::vector<std::string>& texts) {
+    std::vector<std::optional<StoredFile>> files;
+    for (const std::string& text : texts) files.push_back(file_from_text(text));
+    CheckpointIndex index = make_index(request_.state, std::move(plan_), files);
+    step("assets");
+    for (const CheckpointAsset& asset : request_.assets)
+      index.files.push_back(write_asset(directory_, asset));
+    step("index");
+    write_index(directory_, index);
+    step("publish");
+    return publish_save(request_.root, request_.state.iteration);
+  }
+
+  SaveRequest request_;
+  std::vector<StoredTensor> plan_;
+  std::string directory_;
+};
+
+}  // namespace
+
+std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
+  Save save(ctx, world, request);
+  return save.publish(ctx, world, [&] {
+    return write_pieces(save.directory(), world.rank(), save.pieces(world.rank()),
+                        [&](const Tensor& tensor, void* data) { ctx.to_host(tensor, data); });
+  });
+}
+
+struct AsyncSaver::Job {
+  Job(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) : save(ctx, world, request) {}
+
+  Save save;
+  std::optional<StoredFile> file;
+  std::exception_ptr error;
+  std::atomic<bool> done = false;  // file and error are final
+  std::thread thread;
+};
+
+AsyncSaver::AsyncSaver() = default;
+
+AsyncSaver::~AsyncSaver() {
+  if (job_ && job_->thread.joinable()) job_->thread.join();
+}
+
+void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
+  finish(ctx, world);
+  job_ = std::make_unique<Job>(ctx, world, request);
+  job_->save.step("snapshot");
+  std::vector<OwnPiece> pieces = snapshot(ctx, job_->save.pieces(world.rank()));
+  job_->save.release_tensors();
+  job_->thread = std::thread([job = job_.get(), rank = world.rank(), pieces = std::move(pieces)] {
+    try {
+      job->file = write_pieces(job->save.directory(), rank, pieces);
+    } catch (...) {
+      job->error = std::current_exception();
+    }
+    job->done.store(true, std::memory_order_release);
+  });
+}
+
+std::optional<std::string> AsyncSaver::poll(RankContext& ctx, const ProcessGroup& world) {
+  if (!job_) return {};
+  Tensor done =
+      ctx.full({1}, DType::I32, job_->done.load(std::memory_order_acquire) ? 1 : 0, MemoryTag::Communication);
+  world.all_reduce(done, ReduceOp::Min).wait();
+  if (ctx.to_vector<int32_t>(done)[0] == 0) return {};
+  return finish(ctx, world);
+}
+
+std::optional<std::string> AsyncSaver::finish(RankContext& ctx, const ProcessGroup& world) {
+  if (!job_) return {};
+  const std::unique_ptr<Job> job = std::move(job_);
+  job->thread.join();
+  return job->save.publish(ctx, world, [&] {
+    if (job->error) std::rethrow_exception(job->error);
+    return job->file;
+  });
+}
+
+}  // namespace megatron

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+
+#include "megatron/checkpoint/save.h"
+#include "megatron/comm/process_group.h"
+
+namespace megatron {
+
+// A file that a checkpoint keeps beside its tensors: a tokenizer, the configuration of the model it came
+// from.
+struct CheckpointAsset {
+  std::string name;  // relative to the checkpoint
+  std::string contents;
+};
+
+struct SaveRequest {
+  std::string root;  // what --save names
+  TrainingState state;
+  std::vector<ShardedTensor> tensors;                  // this rank's
+  std::vector<CheckpointAsset> assets;                 // rank 0's are written
+  std::function<void(std::string_view step)> on_step;  // told, on every rank, what is about to begin
+};
+
+// Saves what the ranks of `world` hold; all of them call it. Returns the checkpoint's path. Where one rank
+// fails, all throw the same Error, and what was saved before is as it was.
+std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request);
+
+// Saves in the background: start() returns as soon as the rank's share is copied to host memory. The files
+// appear under their name once all ranks are done, which poll() finds out; all ranks call both alike.
+class AsyncSaver {
+ public:
+  AsyncSaver();
+  ~AsyncSaver();  // waits for the writing thread; what was not published is given up
+  AsyncSaver(const AsyncSaver&) = delete;
+  AsyncSaver& operator=(const AsyncSaver&) = delete;
+
+  // A save that is still under way is finished first.
+  void start(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request);
+  bool busy() const { return job_ != nullptr; }
+  // The path of the checkpoint that was finished in this call; none while ranks are still writing, or nothing
+  // is under way.
+  std::optional<std::string> poll(RankContext& ctx, const ProcessGroup& world);
+  std::optional<std::string> finish(RankContext& ctx, const ProcessGroup& world);  // waits
+
+ private:
+  struct Job;
+  std::unique_ptr<Job> job_;
+};
+
+}  // namespace megatron
