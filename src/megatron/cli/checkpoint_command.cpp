@@ -1,10 +1,12 @@
 #include "megatron/cli/checkpoint_command.h"
 
 #include <algorithm>
+#include <array>
 
 #include "megatron/base/nearest.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/cli/flags.h"
 
 namespace megatron {
 
@@ -15,25 +17,18 @@ struct Settings {
   bool json = false;
 };
 
+std::vector<Flag> flags(Settings& settings) {
+  return {switch_flag("--json", "one JSON document", settings.json)};
+}
+
 Settings parse(const std::vector<std::string>& args) {
-  static const std::vector<std::string> known = {"inspect", "verify", "--json"};
   Settings settings;
-  std::vector<std::string> words;
-  for (const std::string& arg : args) {
-    if (arg == "--json") {
-      settings.json = true;
-    } else if (arg.starts_with('-')) {
-      const std::string advice = did_you_mean(nearest(arg, known));
-      throw UsageError(
-          fmt::format("checkpoint: there is no option '{}'{}{}", arg, advice.empty() ? "" : ": ", advice));
-    } else {
-      words.push_back(arg);
-    }
-  }
+  const std::vector<std::string> words = parse_flags("checkpoint", args, flags(settings));
   if (words.empty()) throw UsageError("checkpoint: say inspect or verify, and a directory");
   settings.action = words[0];
   if (settings.action != "inspect" && settings.action != "verify") {
-    const std::string advice = did_you_mean(nearest(settings.action, known));
+    const std::string advice =
+        did_you_mean(nearest(settings.action, std::array<std::string, 2>{"inspect", "verify"}));
     throw UsageError(fmt::format("checkpoint: there is no '{}': {}", settings.action,
                                  advice.empty() ? "say inspect or verify" : advice));
   }
@@ -118,6 +113,7 @@ int verify(Invocation& invocation, const std::string& path, bool json) {
 }  // namespace
 
 std::string checkpoint_help() {
+  Settings settings;
   return "usage: megatron checkpoint inspect|verify DIR [--json]\n"
          "\n"
          "inspect  what a checkpoint holds: iteration, tensors with shapes, and how they lie in files\n"
@@ -125,8 +121,8 @@ std::string checkpoint_help() {
          "\n"
          "DIR is what --save was given (then its latest checkpoint), or one iter_… directory in it.\n"
          "\n"
-         "options:\n"
-         "  --json  one JSON document\n";
+         "options:\n" +
+         flags_help(flags(settings));
 }
 
 int run_checkpoint(Invocation& invocation) {

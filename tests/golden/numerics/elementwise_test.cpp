@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/ops/activation.h"
+#include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/norm.h"
 #include "support/golden.h"
 #include "support/gradcheck.h"
@@ -95,6 +96,50 @@ TEST_P(GoldenElementwise, Norms) {
     expect(fmt::format("norm.{}.dw", name), weight.sink.main_grad);
     if (biased) expect(fmt::format("norm.{}.db", name), bias.sink.main_grad);
   }
+}
+
+TEST_P(GoldenElementwise, CrossEntropy) {
+  const std::pair<const char*, double> kinds[] = {{"plain", 0}, {"smooth0.1", 0.1}};
+  for (const auto& [name, smoothing] : kinds) {
+    ops::CrossEntropyOptions options;
+    options.smoothing = smoothing;
+    Tape tape(ctx_);
+    TapeScope scope(ctx_, &tape);
+    const Tensor logits = tape.watch(load("ce.logits"));
+    const Tensor loss =
+        ops::cross_entropy(ctx_, logits, to_device(ctx_, golden_.tensor("ce.target")), options);
+    expect(fmt::format("ce.{}.loss", name), loss);
+    tape.backward(ctx_, loss, ctx_.full(loss.shape(), loss.dtype(), 1));
+    expect(fmt::format("ce.{}.dlogits", name), tape.grad(logits));
+  }
+}
+
+// The reference takes the z-loss as a mean over all rows, here it is part of each row's loss: the difference
+// to the plain loss is compared.
+TEST_P(GoldenElementwise, ZLoss) {
+  std::vector<int64_t> labels(24, 3);  // none is ignored
+  const Tensor target = ctx_.from_vector(labels, {24});
+  std::vector<double> losses, gradients;
+  for (const double z_loss : {1e-3, 0.0}) {
+    ops::CrossEntropyOptions options;
+    options.z_loss = z_loss;
+    Tape tape(ctx_);
+    TapeScope scope(ctx_, &tape);
+    const Tensor logits = tape.watch(load("ce.logits"));
+    const Tensor loss = ops::cross_entropy(ctx_, logits, target, options);
+    tape.backward(ctx_, loss, ctx_.full(loss.shape(), loss.dtype(), 1));
+    const double sign = z_loss > 0 ? 1.0 / 24 : -1.0 / 24;
+    const std::vector<double> values = testing::to_doubles(ctx_, loss),
+                              grads = testing::to_doubles(ctx_, tape.grad(logits));
+    losses.resize(1);
+    gradients.resize(grads.size());
+    for (double value : values) losses[0] += sign * value;
+    for (size_t i = 0; i < grads.size(); ++i) gradients[i] += sign * grads[i];
+  }
+  EXPECT_TRUE(
+      is_close("z-loss", {1}, losses, testing::to_doubles(golden_.tensor("ce.zloss_1e-3")), kElementwise));
+  EXPECT_TRUE(is_close("z-loss gradient", {24, 96}, gradients,
+                       testing::to_doubles(golden_.tensor("ce.zloss_1e-3.dlogits")), kElementwise));
 }
 
 TEST_P(GoldenElementwise, CausalSoftmax) {
