@@ -4,59 +4,6 @@
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
 
-template <class From, class To>
-To convert(From value) {
-  if constexpr (std::is_same_v<From, To>)
-    return value;
-  else if constexpr (std::is_same_v<To, bool>)
-    return static_cast<float>(value) != 0;
-  else if constexpr (std::is_arithmetic_v<To> && std::is_arithmetic_v<From>)
-    return static_cast<To>(value);
-  else if constexpr (std::is_arithmetic_v<To>)
-    return static_cast<To>(static_cast<float>(value));
-  else
-    return To(static_cast<float>(value));
-}
-
-template <class S, class T>
-void copy_run(const S* source, int64_t source_stride, T* target, int64_t target_stride, int64_t n) {
-  if (source_stride == 1 && target_stride == 1) {
-    for (int64_t i = 0; i < n; ++i) target[i] = convert<S, T>(source[i]);
-  } else {
-    for (int64_t i = 0; i < n; ++i) target[i * target_stride] = convert<S, T>(source[i * source_stride]);
-  }
-}
-
-void copy(const KernelContext& ctx, const CopyArgs& args) {
-  StridedWalk<2> walk(args.source.shape(), {&args.source.strides(), &args.target.strides()});
-  auto [source_stride, target_stride] = walk.inner();
-  dispatch_any(args.source.dtype(), [&]<class S>(Type<S>) {
-    dispatch_any(args.target.dtype(), [&]<class T>(Type<T>) {
-      const S* source = pointer<S>(args.source);
-      T* target = pointer<T>(args.target);
-      walk.run_parallel(ctx, [&, s = source_stride, t = target_stride](const auto& at, int64_t n) {
-        copy_run(source + at[0], s, target + at[1], t, n);
-      });
-    });
-  });
-}
-
-void fill(const KernelContext& ctx, const FillArgs& args) {
-  StridedWalk<1> walk(args.out.shape(), {&args.out.strides()});
-  int64_t stride = walk.inner()[0];
-  dispatch_any(args.out.dtype(), [&]<class T>(Type<T>) {
-    T* out = pointer<T>(args.out);
-    T value = convert<double, T>(args.value);
-    walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
-      T* run = out + at[0];
-      if (stride == 1)
-        std::fill(run, run + n, value);
-      else
-        for (int64_t i = 0; i < n; ++i) run[i * stride] = value;
-    });
-  });
-}
-
 // out is contiguous: its stride is 1 but where the run has one element.
 template <class T, class F>
 void binary_loop(const KernelContext& ctx, const BinaryArgs& args, F f) {
@@ -102,8 +49,10 @@ void binary(const KernelContext& ctx, const BinaryArgs& args) {
 template <class C>
 const C* load_block(const Tensor& tensor, int64_t offset, int64_t n, C* buffer) {
   if (tensor.dtype() == dtype_of<C>()) return pointer<C>(tensor) + offset;
-  dispatch_float("axpby", tensor.dtype(),
-                 [&]<class T>(Type<T>) { copy_run(pointer<T>(tensor) + offset, 1, buffer, 1, n); });
+  dispatch_float("axpby", tensor.dtype(), [&]<class T>(Type<T>) {
+    const T* source = pointer<T>(tensor) + offset;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<C>(source[i]);
+  });
   return buffer;
 }
 
@@ -123,7 +72,8 @@ void axpby_blocks(const KernelContext& ctx, const AxpbyArgs& args) {
     }
     if (!in_place)
       dispatch_float("axpby", args.out.dtype(), [&]<class T>(Type<T>) {
-        copy_run(static_cast<const C*>(out), 1, pointer<T>(args.out) + offset, 1, n);
+        T* target = pointer<T>(args.out) + offset;
+        for (int64_t i = 0; i < n; ++i) target[i] = T(out[i]);
       });
   });
 }
@@ -155,8 +105,6 @@ void where(const KernelContext& ctx, const WhereArgs& args) {
 }  // namespace
 
 void add_elementwise_kernels(KernelTable& table) {
-  table.copy = copy;
-  table.fill = fill;
   table.binary = binary;
   table.axpby = axpby;
   table.where = where;

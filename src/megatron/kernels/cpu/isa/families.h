@@ -6,6 +6,7 @@
 // v4).
 namespace megatron::cpu::MEGATRON_ISA {
 
+void add_copy_kernels(KernelTable&);
 void add_elementwise_kernels(KernelTable&);
 void add_unary_kernels(KernelTable&);
 void add_reduction_kernels(KernelTable&);
