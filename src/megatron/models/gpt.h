@@ -1,0 +1,50 @@
+#pragma once
+
+#include "megatron/transformer/embedding.h"
+#include "megatron/transformer/layer.h"
+
+namespace megatron {
+
+// Which part of the model a pipeline chunk holds.
+struct ModelSlice {
+  int64_t first_layer = 0, layers = 0;
+  bool embedding = true, head = true;
+};
+
+// A GPT-style decoder, or one pipeline chunk of it.
+class GptModel final : public Module {
+ public:
+  GptModel(const ModelConfig& config, const ModelSlice& slice, const TensorParallel& tp, DType dtype);
+
+  // Positions and rotary angles of a micro-batch of `batch` sequences of equal length.
+  SeqInfo sequences(RankContext& ctx, int64_t batch, int64_t length) const;
+
+  // From token ids int64 [tokens] (the first chunk) or the previous chunk's activations to what the next
+  // chunk takes.
+  Tensor forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq);
+  // On the last chunk, from forward()'s result: the loss of each token [tokens] (0 where the label is
+  // ignored), or the logits of this rank's part of the vocabulary [tokens, padded vocabulary / tp].
+  Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels);
+  Tensor logits(RankContext& ctx, const Tensor& hidden);
+
+  void visit(const ParameterVisitor& visitor) override;
+  const ModelConfig& config() const { return config_; }
+  const ModelSlice& slice() const { return slice_; }
+  DType dtype() const { return dtype_; }
+  // The parameter that is both embedding and output weight, where this chunk has it.
+  Parameter* tied_weight();
+
+ private:
+  Parameter& output_weight() { return output_ ? *output_ : embedding_->table(); }
+
+  ModelConfig config_;
+  ModelSlice slice_;
+  TensorParallel tp_;
+  DType dtype_;
+  std::unique_ptr<Embedding> embedding_;
+  std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::unique_ptr<Norm> final_norm_;
+  std::unique_ptr<Parameter> output_;  // absent where the embedding of this chunk serves
+};
+
+}  // namespace megatron

@@ -1,0 +1,44 @@
+#include "megatron/parallel/tensor/vocab_cross_entropy.h"
+
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/linear.h"
+#include "megatron/parallel/tensor/mappings.h"
+
+namespace megatron {
+namespace {
+
+// Makes each rank's statistics those of the whole vocabulary.
+void reduce_over_group(RankContext& ctx, ops::CrossEntropyStats& stats, const ProcessGroup& group) {
+  auto kernels = ctx.kernel_context();
+  Tensor shift = ctx.empty_like(stats.maximum);
+  ctx.kernels->copy(kernels, {stats.maximum, shift});
+  group.all_reduce(stats.maximum, ReduceOp::Max).wait();
+  ctx.kernels->binary(kernels, {Binary::Sub, shift, stats.maximum, shift});
+  ctx.kernels->unary(kernels, {.kind = Unary::Exp, .x = shift, .y = shift});
+  ctx.kernels->binary(kernels, {Binary::Mul, stats.sum_exp, shift, stats.sum_exp});
+  group.all_reduce(stats.sum_exp).wait();
+  group.all_reduce(stats.target).wait();
+  if (stats.sum_logits) group.all_reduce(stats.sum_logits).wait();
+}
+
+}  // namespace
+
+Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
+                           const TensorParallel& tp, const VocabLossOptions& options) {
+  ops::CrossEntropyOptions loss;
+  loss.ignore_index = options.ignore_index;
+  loss.smoothing = options.label_smoothing;
+  loss.z_loss = options.z_loss;
+  loss.vocab_size = options.vocab_size;
+  loss.vocab_begin = weight.value.size(0) * tp.rank();
+  if (tp.size() > 1)
+    loss.reduce = [group = tp.group](RankContext& c, ops::CrossEntropyStats& stats) {
+      reduce_over_group(c, stats, group);
+    };
+  Tensor whole = enter_tensor_parallel(ctx, hidden, tp);
+  auto bytes = whole.size(0) * weight.value.size(0) * static_cast<int64_t>(size_of(whole.dtype()));
+  if (bytes > options.keep_logits_bytes) return ops::linear_cross_entropy(ctx, whole, weight, labels, loss);
+  return ops::cross_entropy(ctx, ops::linear(ctx, whole, weight), labels, loss);
+}
+
+}  // namespace megatron

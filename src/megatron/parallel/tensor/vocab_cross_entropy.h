@@ -1,0 +1,22 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/parallel/tensor/tensor_parallel.h"
+
+namespace megatron {
+
+struct VocabLossOptions {
+  int64_t vocab_size = 0;  // real; what the table has beyond it is padding and does not exist for the loss
+  double label_smoothing = 0, z_loss = 0;
+  int64_t ignore_index = -100;
+  // Logits up to this size are kept for the backward pass; larger ones are made in chunks, and made again
+  // there.
+  int64_t keep_logits_bytes = int64_t{256} << 20;
+};
+
+// Cross entropy of hidden [tokens, hidden] · weightᵀ against labels int64 [tokens], per token, the rows of
+// weight split over the group. Every rank gets all losses.
+Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
+                           const TensorParallel& tp, const VocabLossOptions& options);
+
+}  // namespace megatron

@@ -1,0 +1,88 @@
+#include "megatron/transformer/attention.h"
+
+#include <cmath>
+
+#include "megatron/ops/attention.h"
+#include "megatron/ops/qkv.h"
+#include "megatron/ops/rope.h"
+#include "megatron/ops/shape.h"
+
+namespace megatron {
+namespace {
+
+int64_t groups_of(const ModelConfig& config) {
+  return config.num_query_groups ? config.num_query_groups : config.num_attention_heads;
+}
+
+LinearOptions qkv_options(const ModelConfig& config) {
+  return {.initializer = Initializer::normal(config.init_method_std),
+          .bias = config.add_bias_linear || config.add_qkv_bias};
+}
+
+LinearOptions projection_options(const ModelConfig& config) {
+  return {.initializer = Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers)),
+          .bias = config.add_attention_output_bias.value_or(config.add_bias_linear)};
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
+                             const TensorParallel& tp)
+    : layer_(layer),
+      heads_(config.num_attention_heads / tp.size()),
+      groups_(groups_of(config) / tp.size()),
+      channels_(config.kv_channels),
+      first_head_(heads_ * tp.rank()),
+      global_heads_(config.num_attention_heads),
+      scale_(config.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.kv_channels)))),
+      softcap_(config.attn_logit_softcapping.value_or(0)),
+      dropout_(config.attention_dropout),
+      interleaved_(config.rotary_interleaved),
+      qkv_(name + ".linear_qkv", config.hidden_size,
+           (config.num_attention_heads + 2 * groups_of(config)) * channels_, tp, qkv_options(config)),
+      projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size, tp,
+                  projection_options(config)) {
+  require(groups_ * tp.size() == groups_of(config),
+          "attention: {} query groups cannot be split over {} ranks", groups_of(config), tp.size());
+  if (!config.window_size.empty()) window_left_ = config.window_size[0];
+  if (config.qk_layernorm) {
+    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, tp);
+    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, tp);
+  }
+}
+
+Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
+  Tensor fused = qkv_.forward(ctx, x);
+  ops::Rotation rotation{seq.rope_cos, seq.rope_sin, interleaved_};
+  auto [q, k, v] =
+      ops::split_qkv(ctx, fused, heads_, groups_, channels_, q_norm_ ? ops::Rotation{} : rotation);
+  if (q_norm_) {
+    q = q_norm_->forward(ctx, q);
+    k = k_norm_->forward(ctx, k);
+    if (rotation.cos) {
+      q = ops::rope(ctx, q, rotation);
+      k = ops::rope(ctx, k, rotation);
+    }
+  }
+  ops::AttentionOptions options;
+  options.batch = seq.batch;
+  options.cu_queries = options.cu_keys = seq.cu_seqlens;
+  options.max_queries = options.max_keys = seq.max_length;
+  options.scale = scale_;
+  options.softcap = softcap_;
+  options.window_left = window_left_;
+  options.dropout = dropout_;
+  options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
+  options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
+  Tensor o = ops::attention(ctx, q, k, v, options).o;
+  return projection_.forward(ctx, ops::view(ctx, o, {o.size(0), heads_ * channels_}));
+}
+
+void SelfAttention::visit(const ParameterVisitor& visitor) {
+  qkv_.visit(visitor);
+  if (q_norm_) q_norm_->visit(visitor);
+  if (k_norm_) k_norm_->visit(visitor);
+  projection_.visit(visitor);
+}
+
+}  // namespace megatron

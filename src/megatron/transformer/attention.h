@@ -1,0 +1,27 @@
+#pragma once
+
+#include "megatron/nn/seq_info.h"
+#include "megatron/transformer/linear.h"
+#include "megatron/transformer/norm.h"
+
+namespace megatron {
+
+// Multi-head attention of a sequence with itself; query heads may share key/value heads.
+class SelfAttention final : public Module {
+ public:
+  SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config, const TensorParallel& tp);
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  int64_t layer_, heads_, groups_, channels_;  // heads and groups of this rank
+  int64_t first_head_, global_heads_;
+  double scale_, softcap_, dropout_;
+  int64_t window_left_ = -1;
+  bool interleaved_;
+  ColumnParallelLinear qkv_;
+  std::unique_ptr<Norm> q_norm_, k_norm_;
+  RowParallelLinear projection_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "megatron/nn/seq_info.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/parallel/tensor/tensor_parallel.h"
+
+namespace megatron {
+
+// Dropout on the residual stream, drawn by the token's place in the global batch: with sequence parallelism,
+// too, each token gets the numbers it would get on one rank.
+inline Tensor hidden_dropout(RankContext& ctx, const Tensor& x, double p, const SeqInfo& seq, int64_t layer,
+                             int site, const TensorParallel& tp) {
+  if (p == 0) return x;
+  int64_t first = seq.batch_begin * seq.length + (tp.splits_tokens() ? x.size(0) * tp.rank() : 0);
+  return ops::dropout(ctx, x, p, {seq.seed, dropout_stream(seq.step, layer, site)},
+                      {.row_begin = first, .column_begin = 0, .global_columns = x.size(1)});
+}
+
+}  // namespace megatron

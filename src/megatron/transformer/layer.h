@@ -1,0 +1,26 @@
+#pragma once
+
+#include "megatron/transformer/attention.h"
+#include "megatron/transformer/mlp.h"
+
+namespace megatron {
+
+// One decoder layer: x += attention(norm(x)); x += mlp(norm(x)).
+class TransformerLayer final : public Module {
+ public:
+  TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
+                   const TensorParallel& tp);
+  void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq);
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  int64_t index_;
+  double dropout_;
+  TensorParallel tp_;
+  Norm attention_norm_;
+  SelfAttention attention_;
+  Norm mlp_norm_;
+  Mlp mlp_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,59 @@
+#include "megatron/transformer/linear.h"
+
+#include "megatron/ops/linear.h"
+#include "megatron/parallel/tensor/mappings.h"
+
+namespace megatron {
+namespace {
+
+Weight get(RankContext& ctx, const std::unique_ptr<Parameter>& parameter) {
+  return parameter ? parameter->get(ctx) : Weight{};
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, int64_t out,
+                                           const TensorParallel& tp, const LinearOptions& options)
+    : tp_(tp),
+      weight_(name + ".weight",
+              options.parts.empty()
+                  ? ShardSpec::split({out, in}, 0, tp.rank(), tp.size())
+                  : ShardSpec::split_parts({out, in}, 0, options.parts, tp.rank(), tp.size()),
+              options.initializer) {
+  if (!options.bias) return;
+  ShardSpec shard = options.parts.empty()
+                        ? ShardSpec::split({out}, 0, tp.rank(), tp.size())
+                        : ShardSpec::split_parts({out}, 0, options.parts, tp.rank(), tp.size());
+  bias_ = std::make_unique<Parameter>(name + ".bias", std::move(shard), Initializer::constant(0));
+}
+
+Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x) {
+  return ops::linear(ctx, enter_tensor_parallel(ctx, x, tp_), weight_.get(ctx), get(ctx, bias_));
+}
+
+void ColumnParallelLinear::visit(const ParameterVisitor& visitor) {
+  visitor(weight_);
+  if (bias_) visitor(*bias_);
+}
+
+RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_t out,
+                                     const TensorParallel& tp, const LinearOptions& options)
+    : tp_(tp),
+      weight_(name + ".weight", ShardSpec::split({out, in}, 1, tp.rank(), tp.size()), options.initializer) {
+  if (!options.bias) return;
+  bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({out}), Initializer::constant(0));
+  bias_->partial_over_tp = tp.splits_tokens();
+}
+
+Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
+  if (tp_.size() == 1) return ops::linear(ctx, x, weight_.get(ctx), get(ctx, bias_));
+  Tensor y = leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_);
+  return bias_ ? ops::add_bias(ctx, y, bias_->get(ctx)) : y;
+}
+
+void RowParallelLinear::visit(const ParameterVisitor& visitor) {
+  visitor(weight_);
+  if (bias_) visitor(*bias_);
+}
+
+}  // namespace megatron

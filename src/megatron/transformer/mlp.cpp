@@ -1,0 +1,68 @@
+#include "megatron/transformer/mlp.h"
+
+#include <cmath>
+
+#include "megatron/ops/activation.h"
+
+namespace megatron {
+
+Unary activation_kernel(Activation activation) {
+  switch (activation) {
+    case Activation::gelu:
+      return Unary::Gelu;
+    case Activation::gelu_tanh:
+      return Unary::GeluTanh;
+    case Activation::silu:
+      return Unary::Silu;
+    case Activation::relu:
+      return Unary::Relu;
+    case Activation::squared_relu:
+      return Unary::SquaredRelu;
+    case Activation::quick_gelu:
+      return Unary::QuickGelu;
+    case Activation::sigmoid:
+      return Unary::Sigmoid;
+    case Activation::tanh:
+      return Unary::Tanh;
+  }
+  fail("mlp: unknown activation");
+}
+
+namespace {
+
+LinearOptions fc1_options(const ModelConfig& config) {
+  LinearOptions options{.initializer = Initializer::normal(config.init_method_std),
+                        .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
+  if (config.gated_linear_unit) options.parts = {config.ffn_hidden_size, config.ffn_hidden_size};
+  return options;
+}
+
+LinearOptions fc2_options(const ModelConfig& config) {
+  return {.initializer = Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers)),
+          .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
+}
+
+}  // namespace
+
+Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp)
+    : gated_(config.gated_linear_unit),
+      activation_(activation_kernel(config.activation_func)),
+      limit_(config.activation_func_clamp_value.value_or(0)),
+      up_offset_(config.glu_linear_offset),
+      fc1_(name + ".linear_fc1", config.hidden_size, config.ffn_hidden_size * (gated_ ? 2 : 1), tp,
+           fc1_options(config)),
+      fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
+
+Tensor Mlp::forward(RankContext& ctx, const Tensor& x) {
+  Tensor up = fc1_.forward(ctx, x);
+  Tensor active = gated_ ? ops::gated_activation(ctx, {activation_, limit_, up_offset_}, up)
+                         : ops::activation(ctx, activation_, up);
+  return fc2_.forward(ctx, active);
+}
+
+void Mlp::visit(const ParameterVisitor& visitor) {
+  fc1_.visit(visitor);
+  fc2_.visit(visitor);
+}
+
+}  // namespace megatron

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "megatron/config/model_config.h"
+#include "megatron/transformer/linear.h"
+
+namespace megatron {
+
+// The activation named in the configuration, as a kernel knows it.
+Unary activation_kernel(Activation activation);
+
+// fc2(activation(fc1(x))), gated or plain.
+class Mlp final : public Module {
+ public:
+  Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
+  Tensor forward(RankContext& ctx, const Tensor& x);
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  bool gated_;
+  Unary activation_;
+  double limit_, up_offset_;
+  ColumnParallelLinear fc1_;
+  RowParallelLinear fc2_;
+};
+
+}  // namespace megatron

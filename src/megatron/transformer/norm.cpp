@@ -1,0 +1,38 @@
+#include "megatron/transformer/norm.h"
+
+#include "megatron/ops/norm.h"
+
+namespace megatron {
+
+Norm::Norm(const std::string& name, int64_t size, const ModelConfig& config, const TensorParallel& tp)
+    : kind_(config.normalization == Normalization::rms_norm ? NormKind::Rms : NormKind::Layer),
+      epsilon_(config.layernorm_epsilon),
+      zero_centered_(config.layernorm_zero_centered_gamma),
+      weight_(name + ".weight", ShardSpec::whole({size}), Initializer::constant(zero_centered_ ? 0 : 1)) {
+  weight_.partial_over_tp = tp.splits_tokens();
+  if (kind_ == NormKind::Rms) return;
+  bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({size}), Initializer::constant(0));
+  bias_->partial_over_tp = tp.splits_tokens();
+}
+
+Tensor Norm::forward(RankContext& ctx, const Tensor& x) {
+  Residual residual{x, {}};
+  return forward(ctx, residual);
+}
+
+Tensor Norm::forward(RankContext& ctx, Residual& residual) {
+  Weight bias = bias_ ? bias_->get(ctx) : Weight{};
+  ops::NormOptions options{.kind = kind_, .epsilon = epsilon_, .zero_centered = zero_centered_};
+  if (!residual.update) return ops::norm(ctx, residual.hidden, weight_.get(ctx), bias, options);
+  auto [y, sum] =
+      ops::norm_with_residual(ctx, residual.hidden, residual.update, weight_.get(ctx), bias, options);
+  residual = {sum, {}};
+  return y;
+}
+
+void Norm::visit(const ParameterVisitor& visitor) {
+  visitor(weight_);
+  if (bias_) visitor(*bias_);
+}
+
+}  // namespace megatron
