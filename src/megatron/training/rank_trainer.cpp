@@ -1,0 +1,128 @@
+#include "megatron/training/rank_trainer.h"
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/reduce.h"
+#include "megatron/optimizer/grad_norm.h"
+#include "megatron/parallel/pipeline/executor.h"
+
+namespace megatron {
+
+RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
+    : config_(config),
+      parallel_(parallel),
+      tp_{parallel.group(Axis::tp), config.parallel.sequence_parallel},
+      dtype_(dtype),
+      microbatch_size_(config.train.micro_batch_size),
+      length_(config.model.seq_length) {
+  PipelineShape shape = pipeline_shape(config, 1);
+  for (int chunk = 0; chunk < shape.vpp; ++chunk)
+    chunks_.push_back(std::make_unique<GptModel>(
+        config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk), tp_, dtype));
+  for (Parameter* parameter : parameters()) {
+    parameter->allocate(ctx, dtype);
+    parameter->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
+    parameter->allocate_gradient(ctx);
+  }
+  const OptimizerConfig& o = config.optimizer;
+  optimizer_ = std::make_unique<Adam>(ctx, parameters(),
+                                      AdamOptions{.beta1 = o.adam_beta1,
+                                                  .beta2 = o.adam_beta2,
+                                                  .epsilon = o.adam_eps,
+                                                  .weight_decay = o.weight_decay,
+                                                  .decoupled = o.decoupled_weight_decay});
+}
+
+std::vector<Parameter*> RankTrainer::parameters() {
+  std::vector<Parameter*> all;
+  for (auto& chunk : chunks_)
+    for (Parameter* parameter : chunk->parameters()) all.push_back(parameter);
+  return all;
+}
+
+double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, bool forward_only) {
+  int64_t row = length_ + 1, per_microbatch = microbatch_size_ * row;
+  require(per_microbatch > 0 && !tokens.empty() && static_cast<int64_t>(tokens.size()) % per_microbatch == 0,
+          "training step: {} tokens are no whole number of micro-batches of {} sequences of {} + 1",
+          tokens.size(), microbatch_size_, length_);
+  int64_t microbatches = static_cast<int64_t>(tokens.size()) / per_microbatch;
+  PipelineShape shape = pipeline_shape(config_, microbatches);
+  shape.forward_only = forward_only;
+
+  // Inputs (offset 0) or labels (offset 1) of a micro-batch.
+  auto pick = [&](int microbatch, int64_t offset) {
+    std::vector<int64_t> ids(static_cast<size_t>(microbatch_size_ * length_));
+    for (int64_t b = 0; b < microbatch_size_; ++b)
+      for (int64_t t = 0; t < length_; ++t)
+        ids[static_cast<size_t>(b * length_ + t)] =
+            tokens[static_cast<size_t>(microbatch * per_microbatch + b * row + t + offset)];
+    return ctx.from_vector(ids, {microbatch_size_ * length_});
+  };
+  int dp = parallel_.size(Axis::dp), dp_rank = parallel_.rank(Axis::dp);
+  SeqInfo sequences = chunks_[0]->sequences(ctx, microbatch_size_, length_);
+  sequences.seed = static_cast<uint64_t>(config_.rng.seed);
+  double share = 1.0 / static_cast<double>(microbatch_size_ * length_ * microbatches * dp);
+
+  PipelineWork work;
+  work.dtype = dtype_;
+  work.boundary = {microbatch_size_ * length_ / (tp_.splits_tokens() ? tp_.size() : 1),
+                   config_.model.hidden_size};
+  work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
+    GptModel& model = *chunks_[static_cast<size_t>(chunk)];
+    SeqInfo seq = sequences;
+    seq.step = steps_taken();
+    seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
+    Tensor hidden = model.forward(rank, input ? input : pick(microbatch, 0), seq);
+    if (!model.slice().head) return hidden;
+    Tensor losses = model.token_losses(rank, hidden, pick(microbatch, 1));
+    return ops::scale(rank, ops::sum(rank, losses), share);
+  };
+  std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
+
+  // Only the last stage has losses; the others add nothing.
+  Tensor total = ctx.zeros({1}, DType::F64);
+  for (const Tensor& loss : losses) {
+    Tensor wide = ctx.empty({1}, DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {loss.view({1}), wide});
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, total, wide, total});
+  }
+  parallel_.group(Axis::pp).all_reduce(total).wait();
+  parallel_.group(Axis::dp).all_reduce(total).wait();
+  return ctx.item(total);
+}
+
+StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr) {
+  for (Parameter* parameter : parameters()) parameter->sink.start_step();
+  StepReport report;
+  report.loss = run(ctx, tokens, false);
+  finish_gradients(ctx);
+  ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
+  auto all = parameters();
+  Tensor norm = gradient_norm(ctx, all, tp_, spread);
+  double limit = config_.optimizer.clip_grad;
+  optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
+  report.grad_norm = ctx.item(norm);
+  return report;
+}
+
+double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens) {
+  return run(ctx, tokens, true);
+}
+
+void RankTrainer::finish_gradients(RankContext& ctx) {
+  for (Parameter* parameter : parameters()) {
+    if (!parameter->trainable) continue;
+    const Tensor& grad = parameter->sink.main_grad;
+    if (!parameter->sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {grad, 0});
+    if (parameter->partial_over_tp) tp_.group.all_reduce(grad).wait();
+  }
+  // First and last stage each hold a copy of a tied weight, and part of its gradient.
+  if (parallel_.size(Axis::pp) > 1)
+    for (auto& chunk : chunks_)
+      if (Parameter* tied = chunk->tied_weight())
+        parallel_.group(Axis::embd).all_reduce(tied->sink.main_grad).wait();
+  if (parallel_.size(Axis::dp) > 1)
+    for (Parameter* parameter : parameters())
+      if (parameter->trainable) parallel_.group(Axis::dp).all_reduce(parameter->sink.main_grad).wait();
+}
+
+}  // namespace megatron

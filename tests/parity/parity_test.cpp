@@ -1,0 +1,227 @@
+#include <gtest/gtest.h>
+
+#include "parity/layout.h"
+
+namespace megatron::testing {
+namespace {
+
+Config small_gpt() {
+  Config config;
+  ModelConfig& model = config.model;
+  model.num_layers = 4;
+  model.hidden_size = 32;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.kv_channels = 8;
+  model.ffn_hidden_size = 48;
+  model.seq_length = model.max_position_embeddings = 8;
+  model.vocab_size = 50;
+  model.make_vocab_size_divisible_by = 4;
+  model.position_embedding_type = PositionEmbedding::rope;
+  model.normalization = Normalization::rms_norm;
+  model.activation_func = Activation::silu;
+  model.gated_linear_unit = true;
+  model.add_bias_linear = false;
+  model.attention_dropout = model.hidden_dropout = 0;
+  config.train.micro_batch_size = 2;
+  config.train.global_batch_size = 16;
+  config.optimizer.weight_decay = 0.1;
+  return config;
+}
+
+Config with_biases_and_layernorm() {
+  Config config = small_gpt();
+  config.model.normalization = Normalization::layer_norm;
+  config.model.add_bias_linear = true;
+  config.model.gated_linear_unit = false;
+  config.model.activation_func = Activation::gelu;
+  config.model.position_embedding_type = PositionEmbedding::learned_absolute;
+  config.model.num_query_groups = 4;
+  config.model.share_embeddings_and_output_weights = false;
+  return config;
+}
+
+Config with_dropout() {
+  Config config = small_gpt();
+  config.model.attention_dropout = 0.2;
+  config.model.hidden_dropout = 0.1;
+  return config;
+}
+
+std::vector<std::vector<int64_t>> batches_for(const Config& config, int steps) {
+  std::vector<std::vector<int64_t>> batches(static_cast<size_t>(steps));
+  int64_t n = config.train.global_batch_size * (config.model.seq_length + 1);
+  for (int step = 0; step < steps; ++step)
+    for (int64_t i = 0; i < n; ++i)
+      batches[static_cast<size_t>(step)].push_back(
+          Philox::at({7, static_cast<uint64_t>(step)}, static_cast<uint64_t>(i)).word[0] %
+          config.model.vocab_size);
+  return batches;
+}
+
+struct Layout {
+  const char* name;
+  int tp = 1, pp = 1, dp = 1, vpp = 1;
+  bool sp = false;
+  const char* stages = "";
+  int64_t micro_batch = 2;
+};
+
+const Layout kLayouts[] = {
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2_sp", .tp = 2, .sp = true},
+    {.name = "pp2", .pp = 2},
+    {.name = "pp4", .pp = 4},
+    {.name = "pp2_vpp2", .pp = 2, .vpp = 2},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp4_micro4", .dp = 4, .micro_batch = 4},
+    {.name = "tp2_pp2", .tp = 2, .pp = 2},
+    {.name = "tp2_sp_pp2_vpp2", .tp = 2, .pp = 2, .vpp = 2, .sp = true},
+    {.name = "tp2_sp_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .sp = true},
+    {.name = "pp2_layout", .pp = 2, .stages = "Ettt|tL"},
+    {.name = "tp2_pp4_dp2", .tp = 2, .pp = 4, .dp = 2},
+};
+
+Config apply(Config config, const Layout& layout) {
+  config.parallel.tensor_model_parallel_size = layout.tp;
+  config.parallel.pipeline_model_parallel_size = layout.pp;
+  config.parallel.virtual_pipeline_model_parallel_size = layout.vpp > 1 ? layout.vpp : 0;
+  config.parallel.sequence_parallel = layout.sp;
+  config.parallel.pipeline_model_parallel_layout = layout.stages;
+  config.train.micro_batch_size = layout.micro_batch;
+  return config;
+}
+
+ParallelSizes sizes_of(const Layout& layout) {
+  return {.world = layout.tp * layout.pp * layout.dp, .tp = layout.tp, .pp = layout.pp};
+}
+
+void expect_equal(const Trained& one, const Trained& many, double tolerance) {
+  ASSERT_EQ(one.losses.size(), many.losses.size());
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(one.losses[i], many.losses[i], tolerance * one.losses[i]) << "loss of step " << i;
+    EXPECT_NEAR(one.grad_norms[i], many.grad_norms[i], tolerance * one.grad_norms[i])
+        << "gradient norm of step " << i;
+  }
+  std::string where;
+  EXPECT_LE(difference(one.gradients, many.gradients, &where), tolerance) << "gradient of " << where;
+  EXPECT_LE(difference(one.parameters, many.parameters, &where), tolerance) << "parameter " << where;
+}
+
+constexpr int kSteps = 5;
+constexpr double kTolerance = 1e-9;
+
+void check_all(const Config& config) {
+  auto batches = batches_for(config, kSteps);
+  Trained one = train(config, {}, batches);
+  EXPECT_LT(one.losses.back(), one.losses.front() + 1) << "training must not diverge";
+  for (const Layout& layout : kLayouts) {
+    SCOPED_TRACE(layout.name);
+    expect_equal(one, train(apply(config, layout), sizes_of(layout), batches), kTolerance);
+  }
+}
+
+TEST(Parity, GroupedQueryTiedRope) { check_all(small_gpt()); }
+TEST(Parity, LayerNormBiasLearnedPositionsUntied) { check_all(with_biases_and_layernorm()); }
+TEST(Parity, Dropout) { check_all(with_dropout()); }
+
+// One rank on a GPU trains like one rank on the CPU.
+TEST(CudaParity, OneRank) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  Device gpu{DeviceType::Cuda, 0};
+  for (const Config& config : {small_gpt(), with_biases_and_layernorm(), with_dropout()}) {
+    auto batches = batches_for(config, kSteps);
+    Trained cpu = train(config, {}, batches);
+    expect_equal(cpu, train(config, {}, batches, DType::F64, {}, gpu), kTolerance);
+    auto narrow = train(config, {}, batches, DType::F32, {}, gpu),
+         half = train(config, {}, batches, DType::BF16, {}, gpu);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      EXPECT_NEAR(narrow.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << "fp32, step " << i;
+      EXPECT_NEAR(half.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "bf16, step " << i;
+    }
+  }
+}
+
+// A group whose n-th all-reduce does nothing: what a forgotten collective looks like.
+class LeavesOneOut final : public GroupBackend {
+ public:
+  LeavesOneOut(ProcessGroup inner, std::shared_ptr<int> countdown)
+      : inner_(std::move(inner)), countdown_(std::move(countdown)) {}
+  int rank() const override { return inner_.rank(); }
+  const std::vector<int>& world_ranks() const override { return inner_.world_ranks(); }
+  const std::string& name() const override { return inner_.name(); }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+  std::string flight_record() const override { return inner_.flight_record(); }
+  std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
+    struct Started final : PendingOp {
+      Work work;
+      void wait() override { work.wait(); }
+      bool done() override { return work.done(); }
+      void withdraw() noexcept override {}
+    };
+    auto op = std::make_unique<Started>();
+    std::vector<Message> messages;
+    for (CommRequest& r : requests) {
+      switch (r.kind) {
+        case CommKind::AllReduce:
+          if ((*countdown_)-- != 0) op->work = inner_.all_reduce(r.input, r.op);
+          break;
+        case CommKind::AllGather:
+          op->work = inner_.all_gather(r.input, r.output);
+          break;
+        case CommKind::ReduceScatter:
+          op->work = inner_.reduce_scatter(r.input, r.output, r.op);
+          break;
+        case CommKind::Send:
+          messages.push_back({Message::Direction::Send, r.input, r.peer});
+          break;
+        case CommKind::Recv:
+          messages.push_back({Message::Direction::Recv, r.output, r.peer});
+          break;
+        default:
+          fail("unexpected {}", name_of(r.kind));
+      }
+    }
+    if (!messages.empty()) op->work = inner_.exchange(messages);
+    return op;
+  }
+  std::shared_ptr<GroupBackend> split(CommRequest r) override {
+    ProcessGroup part = inner_.split(r.color, r.key, r.name);
+    return part ? std::make_shared<LeavesOneOut>(part, countdown_) : nullptr;
+  }
+
+ private:
+  ProcessGroup inner_;
+  std::shared_ptr<int> countdown_;
+};
+
+TEST(PlantedFault, ASkippedAllReduceTurnsParityRed) {
+  Config config = small_gpt();
+  auto batches = batches_for(config, 2);
+  Trained one = train(config, {}, batches);
+  Layout layout{.name = "tp2", .tp = 2};
+  for (int skipped : {0, 5, 20}) {
+    Trained faulty =
+        train(apply(config, layout), sizes_of(layout), batches, DType::F64, [&](const ProcessGroup& world) {
+          return ProcessGroup(std::make_shared<LeavesOneOut>(world, std::make_shared<int>(skipped)));
+        });
+    std::string where;
+    EXPECT_GT(difference(one.parameters, faulty.parameters, &where), 1e-6) << "all-reduce " << skipped;
+  }
+}
+
+TEST(PlantedFault, AWrongDivisorTurnsParityRed) {
+  Config config = small_gpt();
+  auto batches = batches_for(config, 2);
+  Trained one = train(config, {}, batches);
+  Layout layout{.name = "dp2", .dp = 2};
+  auto halved = batches;
+  for (auto& batch : halved)
+    batch.resize(batch.size() / 2);  // each rank of two divides by a batch that is half as large
+  Trained faulty = train(apply(config, layout), sizes_of(layout), halved);
+  std::string where;
+  EXPECT_GT(difference(one.gradients, faulty.gradients, &where), 1e-6);
+}
+
+}  // namespace
+}  // namespace megatron::testing
