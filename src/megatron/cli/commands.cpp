@@ -3,11 +3,14 @@
 #include "megatron/cli/checkpoint_command.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/groups_command.h"
+#include "megatron/cli/quickstart_command.h"
 
 namespace megatron {
 
 std::span<const Command> commands() {
   static constexpr std::array table{
+      Command{"quickstart", "trains a small GPT on the clone's own text and lets it write", quickstart_help,
+              quickstart_command},
       Command{"checkpoint", "what a checkpoint holds, and whether it is sound", checkpoint_help,
               run_checkpoint},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,
