@@ -1,5 +1,6 @@
 #include <array>
 
+#include "megatron/cli/bench_command.h"
 #include "megatron/cli/checkpoint_command.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/groups_command.h"
@@ -11,6 +12,7 @@ std::span<const Command> commands() {
   static constexpr std::array table{
       Command{"quickstart", "trains a small GPT on the clone's own text and lets it write", quickstart_help,
               quickstart_command},
+      Command{"bench", "measured speed against this machine's own ceilings", bench_help, run_bench},
       Command{"checkpoint", "what a checkpoint holds, and whether it is sound", checkpoint_help,
               run_checkpoint},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,

@@ -1,0 +1,35 @@
+#include "megatron/cli/bench_command.h"
+
+#include <array>
+
+#include "megatron/base/error.h"
+#include "megatron/cli/bench_train.h"
+
+namespace megatron {
+namespace {
+
+constexpr std::array kBenches{
+    Command{"train", "tokens per second of a named model", bench_train_help, bench_train},
+};
+
+}  // namespace
+
+std::string bench_help() {
+  std::string text = "usage: megatron bench WHAT ...\n\nMeasures speed on this machine.\n";
+  for (const Command& bench : kBenches) text += "\n" + bench.help();
+  return text;
+}
+
+int run_bench(Invocation& invocation) {
+  std::string names;
+  for (const Command& bench : kBenches) {
+    if (!invocation.args.empty() && bench.name == invocation.args[0]) {
+      invocation.args.erase(invocation.args.begin());
+      return bench.run(invocation);
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", bench.name);
+  }
+  throw UsageError(fmt::format("bench: say what to measure: {}", names));
+}
+
+}  // namespace megatron

@@ -1,0 +1,191 @@
+#include "megatron/cli/bench_train.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "megatron/base/error.h"
+#include "megatron/base/json.h"
+#include "megatron/cli/flags.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/training/flops.h"
+#include "megatron/training/rank_trainer.h"
+
+namespace megatron {
+namespace {
+
+// A named training run. bench/peers holds the PyTorch counterpart of each.
+struct Case {
+  std::string_view name, summary;
+  int64_t layers, hidden, heads, groups, ffn, vocab;
+  int64_t batch, length;
+  bool tied;
+};
+
+constexpr Case kCases[] = {
+    {"gpt-10m", "10M parameters, for two cores", 8, 256, 8, 8, 640, 14336, 8, 256, true},
+    {"gpt-124m", "GPT 124M, gated", 12, 768, 12, 12, 2048, 50304, 32, 1024, true},
+    {"llama-1b", "Llama-3.2-1B shape", 16, 2048, 32, 8, 8192, 128256, 4, 4096, true},
+    {"gpt-1.7b", "1.7B, gated", 24, 2048, 16, 16, 5632, 131072, 4, 4096, false},
+    {"llama-8b-16", "Llama-3-8B shape, 16 layers", 16, 4096, 32, 8, 14336, 128256, 4, 4096, false},
+};
+
+struct Settings {
+  int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
+  int64_t micro_batches = 1;
+  std::string device = "auto", precision;
+  bool json = false;
+};
+
+std::vector<Flag> flags(Settings& s) {
+  return {
+      int_flag("--steps", "measured steps (10)", s.steps, 1),
+      int_flag("--warmup", "steps before them (3)", s.warmup),
+      int_flag("--tensor-model-parallel-size", "ranks that share each layer (1)", s.tensor_parallel, 1),
+      int_flag("--pipeline-model-parallel-size", "ranks that share the layers among them (1)",
+               s.pipeline_parallel, 1),
+      int_flag("--data-parallel-size", "ranks that share the batch (1)", s.data_parallel, 1),
+      int_flag("--micro-batches", "pieces that the batch of a data-parallel rank is cut into (1)",
+               s.micro_batches, 1),
+      int_flag("--threads", "CPU threads of the whole run (every core)", s.threads),
+      text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
+      text_flag("--precision", "fp32|bf16", "of weights and activations (fp32 on the CPU, bf16 on a GPU)",
+                s.precision),
+      switch_flag("--json", "one JSON document", s.json),
+  };
+}
+
+const Case& find_case(const std::vector<std::string>& words) {
+  if (words.size() == 1)
+    for (const Case& c : kCases)
+      if (c.name == words[0]) return c;
+  std::string names;
+  for (const Case& c : kCases) names += fmt::format("{}{}", names.empty() ? "" : ", ", c.name);
+  throw UsageError(fmt::format("bench train: name one of the cases {}", names));
+}
+
+Config config_of(const Case& c, const Settings& s) {
+  Config config;
+  ModelConfig& model = config.model;
+  model.num_layers = c.layers;
+  model.hidden_size = c.hidden;
+  model.num_attention_heads = c.heads;
+  model.num_query_groups = c.groups;
+  model.kv_channels = c.hidden / c.heads;
+  model.ffn_hidden_size = c.ffn;
+  model.vocab_size = c.vocab;
+  model.seq_length = model.max_position_embeddings = c.length;
+  model.share_embeddings_and_output_weights = c.tied;
+  model.position_embedding_type = PositionEmbedding::rope;
+  model.normalization = Normalization::rms_norm;
+  model.activation_func = Activation::silu;
+  model.gated_linear_unit = true;
+  model.add_bias_linear = false;
+  model.attention_dropout = model.hidden_dropout = 0;
+  config.parallel.tensor_model_parallel_size = s.tensor_parallel;
+  config.parallel.pipeline_model_parallel_size = s.pipeline_parallel;
+  config.parallel.sequence_parallel = s.tensor_parallel > 1;
+  int64_t pieces = s.data_parallel * s.micro_batches;
+  if (c.batch % pieces != 0)
+    throw ConfigError(
+        fmt::format("bench train: the batch of {} sequences cannot be cut into {} x {} micro-batches",
+                    c.batch, s.data_parallel, s.micro_batches));
+  config.train.global_batch_size = c.batch;
+  config.train.micro_batch_size = c.batch / pieces;
+  config.optimizer.adam_beta2 = 0.95;
+  config.optimizer.weight_decay = 0.1;
+  return config;
+}
+
+struct Measured {
+  std::vector<double> seconds;
+  double loss = 0, start_up = 0;
+  MemoryStatistics memory;  // of rank 0
+};
+
+Measured measure(const Config& config, const Settings& s, Device device, DType dtype) {
+  using Clock = std::chrono::steady_clock;
+  auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  ParallelSizes sizes{.world = static_cast<int>(s.tensor_parallel * s.pipeline_parallel * s.data_parallel),
+                      .tp = static_cast<int>(s.tensor_parallel),
+                      .pp = static_cast<int>(s.pipeline_parallel)};
+  int threads = s.threads > 0 ? static_cast<int>(s.threads) : available_cores();
+  Measured result;
+  auto begin = Clock::now();
+  run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
+    RankContext ctx(device, std::max(1, threads / sizes.world), rank);
+    ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+    RankTrainer trainer(ctx, config, parallel, dtype);
+    int64_t sequences = config.train.global_batch_size / s.data_parallel;
+    std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)));
+    auto stream = static_cast<uint64_t>(parallel.rank(Axis::dp));
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = Philox::at({99, stream}, i).word[0] % static_cast<uint64_t>(config.model.vocab_size);
+    for (int64_t step = 0; step < s.warmup + s.steps; ++step) {
+      auto start = Clock::now();
+      double loss = trainer.step(ctx, tokens, 1e-3).loss;
+      if (rank != 0) continue;
+      if (step == 0) result.start_up = since(begin);
+      if (step >= s.warmup) result.seconds.push_back(since(start));
+      result.loss = loss;
+    }
+    if (rank == 0) result.memory = ctx.allocator->statistics();
+  });
+  return result;
+}
+
+}  // namespace
+
+std::string bench_train_help() {
+  Settings unused;
+  std::string text =
+      "usage: megatron bench train CASE [options]\n"
+      "\n"
+      "Trains a named case on random tokens and tells its speed.\n"
+      "\n"
+      "cases:\n";
+  for (const Case& c : kCases)
+    text += fmt::format("  {:<12}  {}: {} layers, {} wide, vocabulary {}, batch {} x {}\n", c.name, c.summary,
+                        c.layers, c.hidden, c.vocab, c.batch, c.length);
+  return text + "\n" + flags_help(flags(unused));
+}
+
+int bench_train(Invocation& invocation) {
+  Settings settings;
+  const Case& chosen = find_case(parse_flags("bench train", invocation.args, flags(settings)));
+  Config config = config_of(chosen, settings);
+  bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
+  if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";
+  Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
+  invocation.log.info("{}: {:.1f}M parameters, {} on {}, tp {} x pp {} x dp {}", chosen.name,
+                      static_cast<double>(parameter_count(config.model)) / 1e6, settings.precision, device,
+                      settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel);
+  Measured measured = measure(config, settings, device, dtype_from_name(settings.precision));
+  std::sort(measured.seconds.begin(), measured.seconds.end());
+  double median = measured.seconds[measured.seconds.size() / 2];
+  double rate = static_cast<double>(chosen.batch * chosen.length) / median;
+  double tflops = rate * model_flops_per_token(config.model, chosen.length) / 1e12;
+  double gib = static_cast<double>(measured.memory.peak_reserved) / (1 << 30);
+  if (settings.json) {
+    Json json;
+    json["case"] = chosen.name;
+    json["tokens_per_second"] = rate;
+    json["model_tflops"] = tflops;
+    json["iteration_ms"] = median * 1e3;
+    json["first_step_seconds"] = measured.start_up;
+    json["memory_gib"] = gib;
+    json["loss"] = measured.loss;
+    fmt::print(invocation.out, "{}\n", json.dump());
+    return 0;
+  }
+  fmt::print(
+      invocation.out,
+      "{:.0f} tokens/s  {:.3f} model TFLOP/s  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
+      "{:.2f} GiB a rank  loss {:.4f}\n",
+      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, measured.loss);
+  return 0;
+}
+
+}  // namespace megatron

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "megatron/config/model_config.h"
+
+namespace megatron {
+
+// Arithmetic of one training step of a dense decoder (forward and backward, causal attention counted half),
+// as Megatron counts it for its throughput: 3 · (products of the layers + attention + output layer).
+double model_flops_per_token(const ModelConfig& config, int64_t length);
+
+// Parameters of the whole model, vocabulary padding left out.
+int64_t parameter_count(const ModelConfig& config);
+
+}  // namespace megatron
