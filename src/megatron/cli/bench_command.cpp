@@ -3,12 +3,14 @@
 #include <array>
 
 #include "megatron/base/error.h"
+#include "megatron/cli/bench_ops.h"
 #include "megatron/cli/bench_train.h"
 
 namespace megatron {
 namespace {
 
 constexpr std::array kBenches{
+    Command{"ops", "every kernel against this machine's ceilings", bench_ops_help, run_bench_ops},
     Command{"train", "tokens per second of a named model", bench_train_help, bench_train},
 };
 
