@@ -18,6 +18,16 @@ struct ScatterAddRowsArgs {
   bool accumulate = true;
 };
 
+// out[r, j] = x[r, indices[r, j]]. x [rows, n], indices int64 [rows, k], within the row.
+struct GatherColumnsArgs {
+  Tensor x, indices, out;
+};
+
+// out[r, indices[r, j]] = Σ source[r, j] in the order of j, zero elsewhere.
+struct ScatterColumnsArgs {
+  Tensor source, indices, out;
+};
+
 struct TopKArgs {  // of each row of x [rows, n], descending, the lower index first among equals; indices
                    // int64
   Tensor x, values, indices;

@@ -50,6 +50,8 @@ struct KernelTable {
 
   Kernel<GatherRowsArgs> gather_rows = nullptr;
   Kernel<ScatterAddRowsArgs> scatter_add_rows = nullptr;
+  Kernel<GatherColumnsArgs> gather_columns = nullptr;
+  Kernel<ScatterColumnsArgs> scatter_columns = nullptr;
   Kernel<TopKArgs> top_k = nullptr;
   Kernel<CrossEntropyStatsArgs> cross_entropy_stats = nullptr;
   Kernel<CrossEntropyLossArgs> cross_entropy_loss = nullptr;
@@ -77,7 +79,8 @@ struct KernelTable {
     v("qkv_split", t.qkv_split), v("attention", t.attention), v("attention_backward", t.attention_backward),
         v("gated", t.gated);
     v("gated_backward", t.gated_backward), v("gather_rows", t.gather_rows);
-    v("scatter_add_rows", t.scatter_add_rows), v("top_k", t.top_k);
+    v("scatter_add_rows", t.scatter_add_rows), v("gather_columns", t.gather_columns);
+    v("scatter_columns", t.scatter_columns), v("top_k", t.top_k);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
     v("cross_entropy_grad", t.cross_entropy_grad);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);

@@ -19,15 +19,16 @@ struct PermuteArgs {
   int64_t k = 1;
 };
 
-// out[token] = Σ over choices of weight[token, choice] · source[row_of_copy[token · k + choice]]; weights
-// optional (1).
+// out[token] = Σ over choices of weight[token, choice] · source[row_of_copy[token · k + choice]], dropped
+// choices left out; weights optional (1), of any float dtype.
 struct UnpermuteArgs {
   Tensor source, row_of_copy, weights, out;
   int64_t k = 1;
 };
 
 // dsource[row] = weight · grad[token]; dweights[token, choice] = ⟨grad[token], source[row]⟩. Padding rows
-// become zero.
+// and the weights of dropped choices become zero. dsource and dweights are optional, source goes with the
+// latter.
 struct UnpermuteBackwardArgs {
   Tensor grad, source, row_of_copy, copy_of_row, weights, dsource, dweights;
   int64_t k = 1;

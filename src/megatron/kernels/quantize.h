@@ -5,8 +5,10 @@
 namespace megatron {
 
 // x [rows, columns] in blocks of block_rows × block_columns (0: the whole extent) to fp8. inverse_scale
-// holds, per block, amax / largest: x ≈ q · inverse_scale. A block of zeros gets 1. Values are clamped before
-// the cast.
+// (fp32, [blocks down, blocks across]) holds amax / largest of each block: x ≈ q · inverse_scale. A block of
+// zeros gets 1. The last bit follows two conventions: several blocks divide by amax / largest (DeepSeek's
+// recipe), a single block multiplies by largest / amax, and inverse_scale is one over that (Transformer
+// Engine's). Values are clamped before the cast; NaN stays NaN.
 struct QuantizeArgs {
   Tensor x, q, inverse_scale;
   int64_t block_rows = 0, block_columns = 0;

@@ -25,9 +25,43 @@ void gather_rows(const KernelContext& ctx, const GatherRowsArgs& args) {
   });
 }
 
+void gather_columns(const KernelContext& ctx, const GatherColumnsArgs& args) {
+  int64_t n = args.x.size(1), k = args.indices.size(1);
+  const int64_t* indices = pointer<int64_t>(args.indices);
+  dispatch_float("gather_columns", args.x.dtype(), [&]<class T>(Type<T>) {
+    const T* x = pointer<T>(args.x);
+    T* out = pointer<T>(args.out);
+    ctx.pool.parallel_for(args.x.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(k, 1)),
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t row = begin; row < end; ++row)
+                              for (int64_t j = row * k; j < (row + 1) * k; ++j)
+                                out[j] = x[row * n + indices[j]];
+                          });
+  });
+}
+
+void scatter_columns(const KernelContext& ctx, const ScatterColumnsArgs& args) {
+  int64_t n = args.out.size(1), k = args.indices.size(1);
+  const int64_t* indices = pointer<int64_t>(args.indices);
+  dispatch_float("scatter_columns", args.source.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    const T* source = pointer<T>(args.source);
+    T* out = pointer<T>(args.out);
+    ctx.pool.parallel_for(args.out.size(0), std::max<int64_t>(1, kGrain / std::max<int64_t>(n, 1)),
+                          [&](int64_t begin, int64_t end) {
+                            std::fill(out + begin * n, out + end * n, T());
+                            for (int64_t row = begin; row < end; ++row)
+                              for (int64_t j = row * k; j < (row + 1) * k; ++j) {
+                                T& target = out[row * n + indices[j]];
+                                target = T(C(target) + C(source[j]));
+                              }
+                          });
+  });
+}
+
 // Threads share the columns, so that each sum is made by one of them, in the order of the ids.
 template <class S, class T>
-void scatter_columns(const ScatterAddRowsArgs& args, int64_t columns, int64_t begin, int64_t end) {
+void scatter_strip(const ScatterAddRowsArgs& args, int64_t columns, int64_t begin, int64_t end) {
   using C = Compute<T>;
   const S* source = pointer<S>(args.source);
   const int64_t* ids = pointer<int64_t>(args.ids);
@@ -53,7 +87,7 @@ void scatter_add_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) 
   dispatch_float("scatter_add_rows", args.source.dtype(), [&]<class S>(Type<S>) {
     dispatch_float("scatter_add_rows", args.out.dtype(), [&]<class T>(Type<T>) {
       ctx.pool.parallel_for((columns + strip - 1) / strip, grain, [&](int64_t begin, int64_t end) {
-        scatter_columns<S, T>(args, columns, begin * strip, std::min(columns, end * strip));
+        scatter_strip<S, T>(args, columns, begin * strip, std::min(columns, end * strip));
       });
     });
   });
@@ -93,6 +127,8 @@ void top_k(const KernelContext& ctx, const TopKArgs& args) {
 void add_index_kernels(KernelTable& table) {
   table.gather_rows = gather_rows;
   table.scatter_add_rows = scatter_add_rows;
+  table.gather_columns = gather_columns;
+  table.scatter_columns = scatter_columns;
   table.top_k = top_k;
 }
 

@@ -1,7 +1,109 @@
+#include <algorithm>
+#include <cmath>
+
 #include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/lanes.h"
+#include "megatron/kernels/cpu/isa/scratch.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
+namespace {
 
-void add_quantize_kernels(KernelTable&) {}
+// A [rows, columns] matrix cut into blocks, worked on row by row.
+struct Blocks {
+  int64_t rows, columns, block_rows, block_columns, across, down;
+
+  Blocks(const Tensor& x, int64_t height, int64_t width)
+      : rows(x.size(0)),
+        columns(x.size(1)),
+        block_rows(height ? height : std::max<int64_t>(rows, 1)),
+        block_columns(width ? width : std::max<int64_t>(columns, 1)),
+        across((columns + block_columns - 1) / block_columns),
+        down((rows + block_rows - 1) / block_rows) {}
+
+  int64_t count() const { return across * down; }
+
+  // Calls f(row, block across, begin, n): n elements from the flat index begin on lie in one block.
+  template <class F>
+  void for_each_run(const KernelContext& ctx, F&& f) const {
+    ctx.pool.parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(columns, 1)),
+                          [&](int64_t first, int64_t last) {
+                            for (int64_t row = first; row < last; ++row)
+                              for (int64_t a = 0; a < across; ++a)
+                                f(row, a, row * columns + a * block_columns,
+                                  std::min(block_columns, columns - a * block_columns));
+                          });
+  }
+};
+
+template <class F>
+void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
+  if (dtype == DType::F8E4M3) return f(Type<fp8_e4m3>{});
+  if (dtype == DType::F8E5M2) return f(Type<fp8_e5m2>{});
+  refuse_dtype(kernel, dtype);
+}
+
+template <class T, class Q>
+void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
+  Blocks blocks(args.x, args.block_rows, args.block_columns);
+  const T* x = pointer<T>(args.x);
+  Q* q = pointer<Q>(args.q);
+  float* inverse_scale = pointer<float>(args.inverse_scale);
+  Scratch<float> row_amax(ctx, blocks.rows * blocks.across);
+  blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
+    row_amax.data()[row * blocks.across + a] =
+        max_over<float>(n, [&](int64_t i) { return std::fabs(static_cast<float>(x[begin + i])); });
+  });
+  bool whole = blocks.count() == 1;
+  Scratch<float> scale(ctx, blocks.count());
+  for (int64_t block = 0; block < blocks.count(); ++block) {
+    int64_t a = block % blocks.across, top = block / blocks.across * blocks.block_rows;
+    float amax = 0;
+    for (int64_t row = top; row < std::min(blocks.rows, top + blocks.block_rows); ++row)
+      amax = std::max(amax, row_amax.data()[row * blocks.across + a]);
+    // One rounding decides the last bit: a whole tensor is multiplied by its scale, a block divided by its
+    // own.
+    scale.data()[block] = amax == 0 ? 1.f : whole ? Q::max / amax : amax / Q::max;
+    inverse_scale[block] = whole ? 1.f / scale.data()[block] : scale.data()[block];
+  }
+  blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
+    float s = scale.data()[row / blocks.block_rows * blocks.across + a];
+    for (int64_t i = begin; i < begin + n; ++i) {
+      float value = whole ? static_cast<float>(x[i]) * s : static_cast<float>(x[i]) / s;
+      value = value > Q::max ? Q::max : value;  // in this form NaN stays NaN
+      value = value < -Q::max ? -Q::max : value;
+      q[i] = Q(value);
+    }
+  });
+}
+
+void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
+  dispatch_float("quantize", args.x.dtype(), [&]<class T>(Type<T>) {
+    dispatch_fp8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) { quantize_as<T, Q>(ctx, args); });
+  });
+}
+
+void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
+  Blocks blocks(args.q, args.block_rows, args.block_columns);
+  const float* inverse_scale = pointer<float>(args.inverse_scale);
+  dispatch_float("dequantize", args.x.dtype(), [&]<class T>(Type<T>) {
+    dispatch_fp8("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
+      const Q* q = pointer<Q>(args.q);
+      T* x = pointer<T>(args.x);
+      float values[256];  // of every pattern
+      for (int i = 0; i < 256; ++i) values[i] = static_cast<float>(std::bit_cast<Q>(static_cast<uint8_t>(i)));
+      blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
+        float s = inverse_scale[row / blocks.block_rows * blocks.across + a];
+        for (int64_t i = begin; i < begin + n; ++i) x[i] = T(values[q[i].bits] * s);
+      });
+    });
+  });
+}
+
+}  // namespace
+
+void add_quantize_kernels(KernelTable& table) {
+  table.quantize = quantize;
+  table.dequantize = dequantize;
+}
 
 }  // namespace megatron::cpu::MEGATRON_ISA

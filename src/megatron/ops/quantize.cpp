@@ -1,0 +1,32 @@
+#include "megatron/ops/quantize.h"
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+
+Quantized quantize(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows,
+                   int64_t block_columns) {
+  check_input(ctx, "quantize", "x", x);
+  check_floating("quantize", "x", x);
+  require(x.rank() == 2 && x.is_contiguous(), "quantize: x is {}, but it must be a contiguous matrix", x);
+  require(is_fp8(dtype), "quantize: {} is not an fp8 dtype", dtype);
+  auto blocks = [](int64_t size, int64_t block) { return block ? (size + block - 1) / block : 1; };
+  Quantized result{ctx.empty(x.shape(), dtype),
+                   ctx.empty({blocks(x.size(0), block_rows), blocks(x.size(1), block_columns)}, DType::F32),
+                   block_rows, block_columns};
+  ctx.kernels->quantize(ctx.kernel_context(),
+                        {x.detach(), result.data, result.inverse_scale, block_rows, block_columns});
+  trace(ctx, "quantize", Phase::Other, 2.0 * static_cast<double>(x.numel()), {&x, &x, &result.data});
+  return result;
+}
+
+Tensor dequantize(RankContext& ctx, const Quantized& x, DType dtype) {
+  check_input(ctx, "dequantize", "data", x.data);
+  Tensor y = ctx.empty(x.data.shape(), dtype);
+  check_floating("dequantize", "the result", y);
+  ctx.kernels->dequantize(ctx.kernel_context(), {x.data, x.inverse_scale, y, x.block_rows, x.block_columns});
+  trace(ctx, "dequantize", Phase::Other, static_cast<double>(y.numel()), {&x.data, &y});
+  return y;
+}
+
+}  // namespace megatron::ops

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron::ops {
+
+// x ≈ data · inverse_scale of its block.
+struct Quantized {
+  Tensor data, inverse_scale;                 // fp8 [rows, columns]; fp32 [blocks down, blocks across]
+  int64_t block_rows = 0, block_columns = 0;  // 0: the whole extent
+};
+
+// x [rows, columns] in fp8, with a scale per block that brings its largest magnitude to the format's largest
+// value. No gradient: straight-through where it is used in training is the caller's business.
+Quantized quantize(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows = 0,
+                   int64_t block_columns = 0);
+Tensor dequantize(RankContext& ctx, const Quantized& x, DType dtype);
+
+}  // namespace megatron::ops

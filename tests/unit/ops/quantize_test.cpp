@@ -1,0 +1,41 @@
+#include "megatron/ops/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include "support/gradcheck.h"
+
+namespace megatron {
+namespace {
+
+using testing::random_tensor;
+
+TEST(Quantize, ValuesComeBackWithinTheFormatsRounding) {
+  RankContext ctx(kCpu, 2);
+  Tensor x = random_tensor(ctx, {70, 300}, 1, DType::F32, 5);
+  auto values = ctx.to_vector<float>(x);
+  for (DType dtype : {DType::F8E4M3, DType::F8E5M2}) {
+    float step = dtype == DType::F8E4M3 ? 0x1p-4f : 0x1p-3f;
+    for (auto [rows, columns] : {std::pair<int64_t, int64_t>{0, 0}, {128, 128}, {1, 128}, {1, 0}}) {
+      auto q = ops::quantize(ctx, x, dtype, rows, columns);
+      auto back = ctx.to_vector<float>(ops::dequantize(ctx, q, DType::F32));
+      for (size_t i = 0; i < values.size(); ++i)
+        ASSERT_NEAR(back[i], values[i], step * std::abs(values[i]) + 1e-3) << i;
+    }
+  }
+}
+
+TEST(Quantize, ScalesAreOnePerBlockAndZerosStayZero) {
+  RankContext ctx;
+  Tensor x = ctx.zeros({3, 5}, DType::BF16);
+  auto q = ops::quantize(ctx, x, DType::F8E4M3, 2, 4);
+  EXPECT_EQ(ctx.to_vector<float>(q.inverse_scale), (std::vector<float>{1, 1, 1, 1}));
+  EXPECT_EQ(ctx.to_vector<float>(ops::dequantize(ctx, q, DType::F32)), std::vector<float>(15, 0.f));
+  Tensor y = ctx.from_vector<float>({1, -448, 3, 896}, {1, 4});
+  q = ops::quantize(ctx, y, DType::F8E4M3, 1, 2);
+  EXPECT_EQ(ctx.to_vector<float>(q.inverse_scale), (std::vector<float>{1, 2}));
+  EXPECT_EQ(ctx.to_vector<float>(ops::dequantize(ctx, q, DType::F32)), (std::vector<float>{1, -448, 3, 896}));
+  EXPECT_THROW(ops::quantize(ctx, y, DType::BF16), Error);
+}
+
+}  // namespace
+}  // namespace megatron
