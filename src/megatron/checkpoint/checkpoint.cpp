@@ -1,11 +1,8 @@
 #include "megatron/checkpoint/checkpoint.h"
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
-#include "megatron/base/atomic_file.h"
-#include "megatron/base/checksum.h"
 #include "megatron/checkpoint/directory.h"
 
 namespace megatron {
@@ -68,14 +65,6 @@ std::optional<StoredFile> file_from_text(const std::string& text) {
   return StoredFile{json[0].as_string(), json[1].as_int(), json[2].as_string()};
 }
 
-StoredFile write_asset(const std::string& directory, const CheckpointAsset& asset) {
-  const std::filesystem::path path = std::filesystem::path(directory) / asset.name;
-  std::filesystem::create_directories(path.parent_path());
-  write_file_atomically(path.string(), asset.contents);
-  return {asset.name, static_cast<int64_t>(asset.contents.size()),
-          checksum_of(std::as_bytes(std::span(asset.contents)))};
-}
-
 // One save from its plan to its publication, in the steps that both ways of saving share.
 class Save {
  public:
@@ -133,7 +122,7 @@ class Save {
     CheckpointIndex index = make_index(request_.state, std::move(plan_), files);
     step("assets");
     for (const CheckpointAsset& asset : request_.assets)
-      index.files.push_back(write_asset(directory_, asset));
+      index.files.push_back(write_asset(directory_, asset.name, std::as_bytes(std::span(asset.contents))));
     step("index");
     write_index(directory_, index);
     step("publish");

@@ -14,22 +14,26 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
   return Tensor::wrap(memory.get(), shape, dtype, kCpu, memory);
 }
 
-Tensor box_of(const Tensor& tensor, const Shape& offset, const Shape& extent) {
+Tensor box_of(const Tensor& tensor, const Box& box) {
   Tensor view = tensor.detach();
   for (int dim = 0; dim < tensor.rank(); ++dim)
-    view = view.slice(dim, offset[dim], offset[dim] + extent[dim]);
+    view = view.slice(dim, box.offset[dim], box.offset[dim] + box.extent[dim]);
   return view;
 }
 
-std::vector<Tensor> cut(const Tensor& tensor, int64_t elements) {
-  if (tensor.numel() <= elements) return {tensor};
+std::vector<Box> cut(const Shape& shape, int64_t elements) {
+  const Box whole = whole_box(shape);
+  if (shape.numel() <= elements) return {whole};
   int dim = 0;
-  while (tensor.size(dim) == 1) ++dim;
-  const int64_t rows = tensor.size(dim), step = std::max<int64_t>(1, elements / (tensor.numel() / rows));
-  std::vector<Tensor> parts;
-  for (int64_t begin = 0; begin < rows; begin += step)
-    parts.push_back(tensor.slice(dim, begin, std::min(rows, begin + step)));
-  return parts;
+  while (shape[dim] == 1) ++dim;
+  const int64_t rows = shape[dim], step = std::max<int64_t>(1, elements / (shape.numel() / rows));
+  std::vector<Box> boxes;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    boxes.push_back(whole);
+    boxes.back().offset[dim] = begin;
+    boxes.back().extent[dim] = std::min(step, rows - begin);
+  }
+  return boxes;
 }
 
 void copy_host(const Tensor& source, const Tensor& target) {

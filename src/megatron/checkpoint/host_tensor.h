@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/nn/shard_plan.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -8,11 +9,10 @@ namespace megatron {
 Tensor host_tensor(const Shape& shape, DType dtype);
 
 // A box of a tensor as a view.
-Tensor box_of(const Tensor& tensor, const Shape& offset, const Shape& extent);
+Tensor box_of(const Tensor& tensor, const Box& box);
 
-// The tensor in views of at most about this many elements, in row-major order: for what goes through a
-// buffer.
-std::vector<Tensor> cut(const Tensor& tensor, int64_t elements);
+// A tensor in boxes of at most about this many elements, in row-major order: for what goes through a buffer.
+std::vector<Box> cut(const Shape& shape, int64_t elements);
 
 // Copies between tensors of one shape and dtype, both in host memory, with any strides, bit for bit.
 void copy_host(const Tensor& source, const Tensor& target);

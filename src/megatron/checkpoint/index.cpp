@@ -75,9 +75,7 @@ std::string piece_key(const StoredTensor& tensor, const Box& box) {
 }
 
 void check_pieces(const StoredTensor& tensor, Problems& problems) {
-  Shape origin = tensor.shape;
-  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
-  const Box whole{origin, tensor.shape};
+  const Box whole = whole_box(tensor.shape);
   std::vector<Box> open = {whole};
   if (whole.volume() == 0) open.clear();
   for (const StoredPiece& piece : tensor.pieces) {

@@ -27,21 +27,14 @@ void copy_in(RankContext& ctx, const Tensor& source, const Tensor& target) {
     if (source.dtype() == target.dtype()) return copy_host(source, target);
     return ctx.kernels->copy(ctx.kernel_context(), {source, target});
   }
-  const std::vector<Tensor> from = cut(source, staging_elements), to = cut(target, staging_elements);
   std::vector<std::byte> staging;
-  for (size_t i = 0; i < from.size(); ++i) {
-    staging.resize(std::max(staging.size(), from[i].bytes()));
-    copy_host(from[i], Tensor::wrap(staging.data(), from[i].shape(), from[i].dtype()));
-    const Tensor moved =
-        ctx.from_host(staging.data(), from[i].shape(), from[i].dtype(), MemoryTag::Workspace);
-    ctx.kernels->copy(ctx.kernel_context(), {moved, to[i]});
+  for (const Box& box : cut(source.shape(), staging_elements)) {
+    const Tensor from = box_of(source, box);
+    staging.resize(std::max(staging.size(), from.bytes()));
+    copy_host(from, Tensor::wrap(staging.data(), from.shape(), from.dtype()));
+    const Tensor moved = ctx.from_host(staging.data(), from.shape(), from.dtype(), MemoryTag::Workspace);
+    ctx.kernels->copy(ctx.kernel_context(), {moved, box_of(target, box)});
   }
-}
-
-ShardSpec shard_of(const StoredTensor& tensor, const StoredPiece& piece) {
-  Shape origin = tensor.shape;
-  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
-  return {tensor.shape, piece.box.extent, {{piece.box.offset, origin, piece.box.extent}}};
 }
 
 // Sizes alone, which catches what was cut short without reading it.
@@ -141,7 +134,7 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
           target.name, target.tensor, target.shard.local_shape);
   const StoredTensor& stored = *index_.find(target.name);
   std::vector<ShardSpec> sources;
-  for (const StoredPiece& piece : stored.pieces) sources.push_back(shard_of(stored, piece));
+  for (const StoredPiece& piece : stored.pieces) sources.push_back(box_shard(stored.shape, piece.box));
   const TransferPlan plan =
       plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
   for (const Transfer& transfer : plan.transfers) {
@@ -150,8 +143,8 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
     require(source.dtype() == stored.dtype && source.shape() == piece.box.extent,
             "{}: {} is {} there, but {}{} in the index", path_, piece_key(stored, piece.box), source,
             stored.dtype, piece.box.extent);
-    copy_in(ctx, box_of(source, transfer.source_offset, transfer.extent),
-            box_of(target.tensor, transfer.target_offset, transfer.extent));
+    copy_in(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
+            box_of(target.tensor, {transfer.target_offset, transfer.extent}));
   }
 }
 

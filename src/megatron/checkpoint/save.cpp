@@ -1,5 +1,7 @@
 #include "megatron/checkpoint/save.h"
 
+#include <filesystem>
+
 #include "megatron/base/checksum.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/host_tensor.h"
@@ -17,8 +19,8 @@ Tensor local_view(std::span<const ShardedTensor> tensors, const std::string& nam
     if (tensor.name != name) continue;
     for (const ShardBlock& block : tensor.shard.blocks)
       if (Box{block.global_offset, block.extent}.contains(box))
-        return box_of(tensor.tensor, shifted(box.offset, block.global_offset, block.local_offset),
-                      box.extent);
+        return box_of(tensor.tensor,
+                      {shifted(box.offset, block.global_offset, block.local_offset), box.extent});
   }
   fail("checkpoint: this rank is to write {}{}, which it does not hold", name, box);
 }
@@ -29,7 +31,8 @@ void write_piece(SafetensorsWriter& writer, const OwnPiece& piece, const ToHost&
   if (on_cpu && piece.tensor.is_contiguous()) return writer.write(piece.key, piece.tensor);
   std::vector<std::byte> staging;
   size_t begin = 0;
-  for (const Tensor& part : cut(piece.tensor, staging_elements)) {
+  for (const Box& box : cut(piece.tensor.shape(), staging_elements)) {
+    const Tensor part = box_of(piece.tensor, box);
     staging.resize(std::max(staging.size(), part.bytes()));
     if (on_cpu) {
       copy_host(part, Tensor::wrap(staging.data(), part.shape(), part.dtype()));
@@ -73,15 +76,25 @@ std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
   std::vector<SafetensorsItem> items;
   for (const OwnPiece& piece : pieces)
     items.push_back({piece.key, piece.tensor.dtype(), piece.tensor.shape()});
-  StoredFile file{rank_file_name(rank), 0, {}};
-  const std::string path = directory + "/" + file.name;
-  SafetensorsWriter writer(path, std::move(items), {{"format", "pt"}});
+  SafetensorsWriter writer(directory + "/" + rank_file_name(rank), std::move(items), {{"format", "pt"}});
   for (const OwnPiece& piece : pieces) write_piece(writer, piece, to_host);
   writer.commit();
-  const MappedFile written(path);
-  file.bytes = static_cast<int64_t>(written.bytes().size());
-  file.checksum = checksum_of(written.bytes());
-  return file;
+  return stored_file(directory, rank_file_name(rank));
+}
+
+StoredFile stored_file(const std::string& directory, const std::string& name) {
+  const MappedFile file(directory + "/" + name);
+  return {name, static_cast<int64_t>(file.bytes().size()), checksum_of(file.bytes())};
+}
+
+StoredFile write_asset(const std::string& directory, const std::string& name,
+                       std::span<const std::byte> contents) {
+  const std::filesystem::path path = std::filesystem::path(directory) / name;
+  std::filesystem::create_directories(path.parent_path());
+  AtomicFile file(path.string());
+  file.write(contents);
+  file.commit();
+  return stored_file(directory, name);
 }
 
 CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,

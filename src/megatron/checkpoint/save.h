@@ -29,6 +29,13 @@ using ToHost = std::function<void(const Tensor& tensor, void* data)>;
 std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
                                        std::span<const OwnPiece> pieces, const ToHost& to_host = {});
 
+// Size and checksum of a file as it now is on the disk.
+StoredFile stored_file(const std::string& directory, const std::string& name);
+
+// A further file, beside the tensors; `name` may have folders.
+StoredFile write_asset(const std::string& directory, const std::string& name,
+                       std::span<const std::byte> contents);
+
 // The index of what the ranks wrote: files[r] is what write_pieces gave rank r. Written last.
 CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
                            std::span<const std::optional<StoredFile>> files);

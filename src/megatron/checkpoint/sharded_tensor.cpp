@@ -40,10 +40,9 @@ std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& 
   const int64_t end = begin + flat.numel();
   require(flat.rank() == 1 && begin >= 0 && end <= shape.numel(), "{}: [{}, {}) is no range of its shard {}",
           name, begin, end, shape);
-  Shape origin = shape;
-  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
+  const Box whole = whole_box(shape);
   std::vector<Box> boxes;
-  split_flat(shape, 0, begin, end, {origin, shape}, boxes);
+  split_flat(shape, 0, begin, end, whole, boxes);
 
   std::vector<ShardedTensor> pieces;
   int64_t at = 0;
@@ -52,7 +51,7 @@ std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& 
     for (const ShardBlock& block : shard.blocks)
       if (std::optional<Box> both = intersect(box, {block.local_offset, block.extent}))
         piece.shard.blocks.push_back({shifted(both->offset, block.local_offset, block.global_offset),
-                                      shifted(both->offset, box.offset, origin), both->extent});
+                                      shifted(both->offset, box.offset, whole.offset), both->extent});
     piece.tensor = flat.slice(0, at, at + box.volume()).view(box.extent);
     at += box.volume();
     if (!piece.shard.blocks.empty()) pieces.push_back(std::move(piece));

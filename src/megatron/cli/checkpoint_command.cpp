@@ -2,40 +2,52 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "megatron/base/nearest.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/rewrite.h"
 #include "megatron/cli/flags.h"
 
 namespace megatron {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 struct Settings {
-  std::string action, path;
+  std::string action, path, out;
+  int64_t files = 1;
   bool json = false;
 };
 
+constexpr std::array<std::string_view, 3> actions = {"inspect", "verify", "reshard"};
+
 std::vector<Flag> flags(Settings& settings) {
-  return {switch_flag("--json", "one JSON document", settings.json)};
+  return {
+      text_flag("--out", "DIR", "reshard: where the new checkpoint goes, as --save names it", settings.out),
+      int_flag("--files", "reshard: how many files the tensors are spread over (1)", settings.files, 1),
+      switch_flag("--json", "one JSON document", settings.json)};
 }
 
 Settings parse(const std::vector<std::string>& args) {
   Settings settings;
   const std::vector<std::string> words = parse_flags("checkpoint", args, flags(settings));
-  if (words.empty()) throw UsageError("checkpoint: say inspect or verify, and a directory");
+  if (words.empty()) throw UsageError("checkpoint: say inspect, verify or reshard, and a directory");
   settings.action = words[0];
-  if (settings.action != "inspect" && settings.action != "verify") {
-    const std::string advice =
-        did_you_mean(nearest(settings.action, std::array<std::string, 2>{"inspect", "verify"}));
+  if (std::find(actions.begin(), actions.end(), settings.action) == actions.end()) {
+    const std::vector<std::string> names(actions.begin(), actions.end());
+    const std::string advice = did_you_mean(nearest(settings.action, names));
     throw UsageError(fmt::format("checkpoint: there is no '{}': {}", settings.action,
-                                 advice.empty() ? "say inspect or verify" : advice));
+                                 advice.empty() ? "say inspect, verify or reshard" : advice));
   }
   if (words.size() != 2)
     throw UsageError(
         fmt::format("checkpoint {}: needs one directory, not {}", settings.action, words.size() - 1));
   settings.path = words[1];
+  if (settings.action == "reshard" && settings.out.empty())
+    throw UsageError("checkpoint reshard: --out DIR is missing");
   return settings;
 }
 
@@ -110,14 +122,31 @@ int verify(Invocation& invocation, const std::string& path, bool json) {
   return 0;
 }
 
+int reshard(Invocation& invocation, const std::string& path, const Settings& settings) {
+  if (fs::weakly_canonical(path).parent_path() == fs::weakly_canonical(settings.out))
+    throw ConfigError(
+        fmt::format("checkpoint reshard: --out {} would replace {} itself", settings.out, path));
+  const std::string written = rewrite_checkpoint(path, settings.out, static_cast<int>(settings.files));
+  if (settings.json) {
+    Json document = Json::object();
+    document["path"] = written;
+    fmt::print(invocation.out, "{}\n", document.dump());
+  } else {
+    fmt::print(invocation.out, "{}\n", written);
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string checkpoint_help() {
   Settings settings;
-  return "usage: megatron checkpoint inspect|verify DIR [--json]\n"
+  return "usage: megatron checkpoint inspect|verify|reshard DIR [options]\n"
          "\n"
          "inspect  what a checkpoint holds: iteration, tensors with shapes, and how they lie in files\n"
          "verify   reads all of it and compares checksums; exit code 1 where anything is damaged\n"
+         "reshard  writes it again with whole tensors, in as many files as asked (training itself loads any "
+         "layout)\n"
          "\n"
          "DIR is what --save was given (then its latest checkpoint), or one iter_… directory in it.\n"
          "\n"
@@ -128,8 +157,9 @@ std::string checkpoint_help() {
 int run_checkpoint(Invocation& invocation) {
   const Settings settings = parse(invocation.args);
   const std::string path = resolve_checkpoint(settings.path);
-  return settings.action == "inspect" ? inspect(invocation, path, settings.json)
-                                      : verify(invocation, path, settings.json);
+  if (settings.action == "inspect") return inspect(invocation, path, settings.json);
+  if (settings.action == "verify") return verify(invocation, path, settings.json);
+  return reshard(invocation, path, settings);
 }
 
 }  // namespace megatron

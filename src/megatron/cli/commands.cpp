@@ -13,8 +13,8 @@ std::span<const Command> commands() {
       Command{"quickstart", "trains a small GPT on the clone's own text and lets it write", quickstart_help,
               quickstart_command},
       Command{"bench", "measured speed against this machine's own ceilings", bench_help, run_bench},
-      Command{"checkpoint", "what a checkpoint holds, and whether it is sound", checkpoint_help,
-              run_checkpoint},
+      Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
+              checkpoint_help, run_checkpoint},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,
               run_groups},
   };

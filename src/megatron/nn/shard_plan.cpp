@@ -31,6 +31,16 @@ std::string Box::str() const {
   return text + "]";
 }
 
+Box whole_box(const Shape& shape) {
+  Shape origin = shape;
+  for (int i = 0; i < origin.rank(); ++i) origin[i] = 0;
+  return {origin, shape};
+}
+
+ShardSpec box_shard(const Shape& global_shape, const Box& box) {
+  return {global_shape, box.extent, {{box.offset, whole_box(global_shape).offset, box.extent}}};
+}
+
 std::optional<Box> intersect(const Box& a, const Box& b) {
   Box both = a;
   for (int i = 0; i < a.offset.rank(); ++i) {

@@ -18,9 +18,13 @@ struct Box {
   friend bool operator==(const Box&, const Box&) = default;
 };
 
+Box whole_box(const Shape& shape);
 std::optional<Box> intersect(const Box& a, const Box& b);  // none where nothing is in both
 std::vector<Box> subtract(const Box& a, const Box& b);     // what of a is not in b, without overlaps
 Shape shifted(const Shape& place, const Shape& from, const Shape& to);  // place − from + to
+
+// A rank that holds one box, and nothing else, in memory of its size.
+ShardSpec box_shard(const Shape& global_shape, const Box& box);
 
 // An Error where a block leaves the global or the local shape, or two of them share a place.
 void check_shard(const ShardSpec& spec, std::string_view name);

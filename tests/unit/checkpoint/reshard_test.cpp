@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/rewrite.h"
 #include "megatron/checkpoint/save.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -175,6 +177,39 @@ TEST(Reshard, EveryLayoutLoadsFromEveryOther) {
       }
     }
   }
+}
+
+TEST(Reshard, RewrittenWholeFromEveryLayout) {
+  RankContext ctx;
+  for (const Layout& saved : layouts()) {
+    TempDir dir, other;
+    TrainingState state = at_iteration(3);
+    state.extra = Json::parse(R"({"loss_scale": 2.0})");
+    save(ctx, dir.path(), saved, state);
+    const std::string path = rewrite_checkpoint(dir.path(), other.path(), 2);
+    EXPECT_TRUE(verify_checkpoint(path).empty()) << verify_checkpoint(path).text();
+    CheckpointReader reader(other.path());
+    EXPECT_EQ(reader.state().extra, state.extra);
+    EXPECT_EQ(reader.index().files.size(), 2u);
+    for (const StoredTensor& tensor : reader.index().tensors)
+      EXPECT_EQ(tensor.pieces.size(), 1u) << tensor.name;
+    std::vector<ShardedTensor> tensors = layouts()[4].shards(ctx, 1);
+    reader.load(ctx, tensors);
+    expect_filled(tensors, saved.name);
+  }
+}
+
+TEST(Cut, BoxesCoverInRowMajorOrder) {
+  for (const int64_t elements : {1, 5, 7, 12, 60, 1000}) {
+    int64_t at = 0;
+    for (const Box& box : cut({1, 12, 5}, elements)) {
+      EXPECT_EQ(box.offset[1] * 5, at);
+      EXPECT_LE(box.volume(), std::max<int64_t>(elements, 5));
+      at += box.volume();
+    }
+    EXPECT_EQ(at, 60);
+  }
+  EXPECT_EQ(cut({}, 1).size(), 1u);
 }
 
 TEST(Reshard, PaddingIsNeitherSavedNorTouched) {

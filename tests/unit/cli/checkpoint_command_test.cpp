@@ -91,6 +91,18 @@ TEST(CheckpointCommand, Verify) {
   EXPECT_EQ(Json::parse(outcome.out).at("problems").size(), 1u);
 }
 
+TEST(CheckpointCommand, Reshard) {
+  TempDir dir, other;
+  save(dir.path());
+  EXPECT_EQ(run({"reshard", dir.path(), "--out", other / "one"}).out, other / "one/iter_0000007" + "\n");
+  EXPECT_NE(run({"inspect", other / "one"}).out.find("  w  bf16      [8, 4]            1 piece in 1 file\n"),
+            std::string::npos);
+  EXPECT_EQ(run({"verify", other / "one"}).code, 0);
+  EXPECT_EQ(run({"reshard", dir.path(), "--out", dir.path()}).code, 1);
+  EXPECT_EQ(run({"reshard", dir.path()}).code, 2);
+  EXPECT_EQ(run({"reshard", dir.path(), "--out", other / "none", "--files", "0"}).code, 2);
+}
+
 TEST(CheckpointCommand, WrongUse) {
   TempDir dir;
   EXPECT_EQ(run({}).code, 2);

@@ -1,0 +1,105 @@
+#include "megatron/checkpoint/rewrite.h"
+
+#include <algorithm>
+#include <set>
+
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/host_tensor.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/save.h"
+
+namespace megatron {
+
+namespace {
+
+constexpr int64_t staging_elements = int64_t{16} << 20;
+
+int64_t bytes_of(const StoredTensor& tensor) {
+  return tensor.shape.numel() * static_cast<int64_t>(size_of(tensor.dtype));
+}
+
+// Each tensor whole, the largest first, into the file that has least.
+std::vector<StoredTensor> spread(std::vector<StoredTensor> tensors, int files) {
+  std::vector<size_t> order(tensors.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return bytes_of(tensors[a]) > bytes_of(tensors[b]); });
+  std::vector<int64_t> load(static_cast<size_t>(files), 0);
+  for (size_t i : order) {
+    StoredTensor& tensor = tensors[i];
+    tensor.pieces.clear();
+    if (bytes_of(tensor) == 0) continue;
+    const auto file = std::min_element(load.begin(), load.end());
+    tensor.pieces.push_back({static_cast<int>(file - load.begin()), whole_box(tensor.shape)});
+    *file += bytes_of(tensor);
+  }
+  return tensors;
+}
+
+void copy_tensor(RankContext& ctx, CheckpointReader& reader, const StoredTensor& tensor,
+                 SafetensorsWriter& writer) {
+  size_t begin = 0;
+  for (const Box& box : cut(tensor.shape, staging_elements)) {
+    const ShardedTensor part{tensor.name, box_shard(tensor.shape, box),
+                             host_tensor(box.extent, tensor.dtype)};
+    reader.load(ctx, {&part, 1});
+    writer.write(tensor.name, begin, {static_cast<const std::byte*>(part.tensor.raw()), part.tensor.bytes()});
+    begin += part.tensor.bytes();
+  }
+}
+
+std::optional<StoredFile> write_file(RankContext& ctx, CheckpointReader& reader, const std::string& directory,
+                                     int file, std::span<const StoredTensor> plan) {
+  std::vector<const StoredTensor*> tensors;
+  std::vector<SafetensorsItem> items;
+  for (const StoredTensor& tensor : plan) {
+    if (tensor.pieces.empty() || tensor.pieces[0].file != file) continue;
+    tensors.push_back(&tensor);
+    items.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  if (tensors.empty()) return {};
+  const std::string path = directory + "/" + rank_file_name(file);
+  SafetensorsWriter writer(path, std::move(items), {{"format", "pt"}});
+  for (const StoredTensor* tensor : tensors) copy_tensor(ctx, reader, *tensor, writer);
+  writer.commit();
+  return stored_file(directory, rank_file_name(file));
+}
+
+// Files of the old checkpoint that hold no tensors.
+std::vector<std::string> assets_of(const CheckpointIndex& index) {
+  std::set<int> used;
+  for (const StoredTensor& tensor : index.tensors)
+    for (const StoredPiece& piece : tensor.pieces) used.insert(piece.file);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < index.files.size(); ++i)
+    if (!used.contains(static_cast<int>(i))) names.push_back(index.files[i].name);
+  return names;
+}
+
+}  // namespace
+
+std::string rewrite_checkpoint(const std::string& path, const std::string& root, int files) {
+  require(files >= 1, "checkpoint: cannot write {} files", files);
+  RankContext ctx;
+  CheckpointReader reader(path);
+  const int64_t iteration = reader.state().iteration;
+  std::vector<StoredTensor> plan = spread(reader.index().tensors, files);
+  const std::string directory = begin_save(root, iteration);
+  try {
+    std::vector<std::optional<StoredFile>> written;
+    for (int file = 0; file < files; ++file)
+      written.push_back(write_file(ctx, reader, directory, file, plan));
+    CheckpointIndex index = make_index(reader.state(), std::move(plan), written);
+    for (const std::string& name : assets_of(reader.index())) {
+      const MappedFile contents(reader.path() + "/" + name);
+      index.files.push_back(write_asset(directory, name, contents.bytes()));
+    }
+    write_index(directory, index);
+    return publish_save(root, iteration);
+  } catch (...) {
+    discard_save(root, iteration);
+    throw;
+  }
+}
+
+}  // namespace megatron
