@@ -87,7 +87,8 @@ double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, bool 
   }
   parallel_.group(Axis::pp).all_reduce(total).wait();
   parallel_.group(Axis::dp).all_reduce(total).wait();
-  return ctx.item(total);
+  // On the meta device a step is made for its costs and memory alone.
+  return ctx.device.is_meta() ? 0 : ctx.item(total);
 }
 
 StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr) {
@@ -100,7 +101,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   Tensor norm = gradient_norm(ctx, all, tp_, spread);
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
-  report.grad_norm = ctx.item(norm);
+  if (!ctx.device.is_meta()) report.grad_norm = ctx.item(norm);
   return report;
 }
 

@@ -1,0 +1,109 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "megatron/training/flops.h"
+#include "megatron/training/rank_trainer.h"
+
+// A step on the meta device runs the real executor, ops and allocator without data: what it tells of costs
+// and memory must be what a real step needs.
+namespace megatron {
+namespace {
+
+Config small() {
+  Config config;
+  ModelConfig& model = config.model;
+  model.num_layers = 3;
+  model.hidden_size = 64;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.kv_channels = 16;
+  model.ffn_hidden_size = 160;
+  model.vocab_size = 256;
+  model.seq_length = model.max_position_embeddings = 32;
+  model.position_embedding_type = PositionEmbedding::rope;
+  model.normalization = Normalization::rms_norm;
+  model.activation_func = Activation::silu;
+  model.gated_linear_unit = true;
+  model.add_bias_linear = false;
+  model.attention_dropout = model.hidden_dropout = 0;
+  config.train.micro_batch_size = 2;
+  return config;
+}
+
+class CountCosts final : public Tracer {
+ public:
+  void op(const char* name, Phase, const Cost& cost) override {
+    flops[name] += cost.flops;
+    EXPECT_GT(cost.bytes, 0) << name;
+  }
+  std::map<std::string, double> flops;
+};
+
+struct Step {
+  MemoryStatistics memory;
+  std::map<std::string, double> flops;
+};
+
+Step run_step(const Config& config, Device device, DType dtype) {
+  RankContext ctx(device);
+  ParallelContext alone;
+  RankTrainer trainer(ctx, config, alone, dtype);
+  std::vector<int64_t> tokens(
+      static_cast<size_t>(2 * config.train.micro_batch_size * (config.model.seq_length + 1)), 7);
+  CountCosts costs;
+  ctx.tracer = &costs;
+  trainer.step(ctx, tokens, 1e-3);
+  return {ctx.allocator->statistics(), costs.flops};
+}
+
+TEST(MetaStep, PredictsTheMemoryOfARealStep) {
+  Config config = small();
+  Step planned = run_step(config, kMeta, DType::F32), real = run_step(config, kCpu, DType::F32);
+  for (int tag = 0; tag < kMemoryTags; ++tag) {
+    // Kernels take their scratch memory while they run: that alone is not planned.
+    if (static_cast<MemoryTag>(tag) == MemoryTag::Workspace) continue;
+    EXPECT_EQ(planned.memory.by_tag[tag].peak, real.memory.by_tag[tag].peak)
+        << name_of(static_cast<MemoryTag>(tag));
+    EXPECT_EQ(planned.memory.by_tag[tag].current, real.memory.by_tag[tag].current);
+  }
+}
+
+TEST(MetaStep, CostsAreThoseOfARealStep) {
+  Config config = small();
+  EXPECT_EQ(run_step(config, kMeta, DType::F32).flops, run_step(config, kCpu, DType::F32).flops);
+}
+
+TEST(MetaStep, MatrixProductsAddUpToTheModelsFlops) {
+  Config config = small();
+  Step step = run_step(config, kMeta, DType::BF16);
+  double tokens = static_cast<double>(2 * config.train.micro_batch_size * config.model.seq_length);
+  double attention = 3 * 2 *
+                     static_cast<double>(config.model.num_layers * config.model.num_attention_heads *
+                                         config.model.kv_channels * config.model.seq_length);
+  EXPECT_NEAR(step.flops["linear"] / tokens,
+              model_flops_per_token(config.model, config.model.seq_length) - attention, 1.0);
+}
+
+TEST(MetaStep, AnEightBillionModelFitsIntoNoMemoryAtAll) {
+  Config config = small();
+  config.model.num_layers = 32;
+  config.model.hidden_size = 4096;
+  config.model.num_attention_heads = 32;
+  config.model.num_query_groups = 8;
+  config.model.kv_channels = 128;
+  config.model.ffn_hidden_size = 14336;
+  config.model.vocab_size = 128256;
+  config.model.seq_length = config.model.max_position_embeddings = 4096;
+  config.model.share_embeddings_and_output_weights = false;
+  config.train.micro_batch_size = 1;
+  Step step = run_step(config, kMeta, DType::BF16);
+  double parameters = 8.03e9, gib = 1 << 30;
+  EXPECT_NEAR(step.memory.by_tag[static_cast<int>(MemoryTag::Parameter)].peak / gib, 2 * parameters / gib,
+              1.5);
+  EXPECT_NEAR(step.memory.by_tag[static_cast<int>(MemoryTag::Optimizer)].peak / gib, 12 * parameters / gib,
+              8);
+}
+
+}  // namespace
+}  // namespace megatron
