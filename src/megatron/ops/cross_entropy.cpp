@@ -91,11 +91,14 @@ class CrossEntropyNode final : public Node {
   const char* name() const override { return "cross_entropy"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor logits = logits_.get(ctx), dlogits = ctx.empty_like(logits);
+    Tensor logits = logits_.get(ctx);
+    logits_.reset();
+    // Where nobody else holds the logits, their gradient takes their place: there is no larger tensor in the
+    // model.
+    Tensor dlogits = logits.storage().unique() ? logits : ctx.empty_like(logits);
     compute_grad(ctx, logits, labels_, lse_, tape.take_grad(output()), columns_, dlogits);
     ctx.trace("cross_entropy", Phase::BackwardData, 4.0 * static_cast<double>(logits.numel()),
               2.0 * static_cast<double>(logits.bytes()));
-    logits_.reset();
     labels_ = lse_ = {};
     tape.add_grad(ctx, slot_, std::move(dlogits));
   }
