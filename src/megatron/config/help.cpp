@@ -1,0 +1,147 @@
+#include "megatron/config/help.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "megatron/base/error.h"
+#include "megatron/base/nearest.h"
+#include "megatron/config/catalog.h"
+#include "megatron/config/foreign.h"
+#include "megatron/config/rules.h"
+#include "megatron/config/shorthand.h"
+#include "megatron/config/support.h"
+#include "megatron/config/value.h"
+
+namespace megatron {
+namespace {
+
+Json default_of(const Catalog::Entry& entry) {
+  Config defaults;
+  return read_value(*entry.setting, entry.section->object(defaults));
+}
+
+// What stands after the flag in help: " N", " {a,b}", nothing for a switch.
+std::string placeholder(const Setting& setting) {
+  if (setting.is_boolean()) return "";
+  if (setting.is_pattern) return " N|LIST";
+  switch (setting.type) {
+    case ValueType::integer:
+    case ValueType::optional_integer:
+      return " N";
+    case ValueType::real:
+    case ValueType::optional_real:
+      return " X";
+    case ValueType::integers:
+      return " N...";
+    case ValueType::reals:
+      return " X...";
+    case ValueType::texts:
+      return " TEXT...";
+    case ValueType::choice:
+    case ValueType::text:
+      break;
+    default:
+      return " VALUE";
+  }
+  if (setting.choices.empty()) return " TEXT";
+  std::string names;
+  for (std::string_view choice : setting.choices) names += (names.empty() ? " {" : ",") + std::string(choice);
+  return names + "}";
+}
+
+std::string shown_default(const Catalog::Entry& entry) {
+  if (!entry.setting->unset.empty()) return std::string(entry.setting->unset);
+  return show_value(default_of(entry));
+}
+
+bool holds_word(std::string_view words, std::string_view word) {
+  const size_t at = (" " + std::string(words) + " ").find(" " + std::string(word) + " ");
+  return at != std::string::npos;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+const Catalog::Entry& find_setting(std::string_view name) {
+  const Catalog& catalog = Catalog::all();
+  if (name.starts_with('-')) {
+    if (const Catalog::Flag* flag = catalog.find_flag(name)) return *flag->entry;
+  } else if (const Catalog::Entry* entry = catalog.find(name)) {
+    return *entry;
+  }
+  std::vector<std::string> same;
+  for (const Catalog::Entry& entry : catalog.entries())
+    if (entry.setting->key == name) same.push_back(entry.setting->name());
+  if (same.size() == 1) return *catalog.find(same.front());
+  if (same.empty()) same = nearest(name, name.starts_with('-') ? catalog.flags() : catalog.names());
+  throw ConfigError(fmt::format("there is no setting '{}': {}", name,
+                                same.empty() ? "see megatron config show" : did_you_mean(same)));
+}
+
+std::string explain_foreign(const ForeignSetting& foreign, std::string_view name) {
+  const bool refused = foreign.verdict == ForeignSetting::Verdict::refused;
+  return fmt::format("{}\n  {}: {}\n", name,
+                     refused ? "not part of this program" : "accepted, no effect here", foreign.text);
+}
+
+}  // namespace
+
+std::string settings_help() {
+  std::string text =
+      "settings, weakest source first: --hf DIR, --recipe NAME, --config FILE.yaml, flags, "
+      "section.key=value\n"
+      "(megatron explain KEY tells more about one of them)\n";
+  for (const Section& section : sections()) {
+    text += fmt::format("\n{} ({}.*)\n", section.schema->title(), section.schema->section());
+    for (const Setting& setting : section.schema->rows()) {
+      const Catalog::Entry& entry = *Catalog::all().find(setting.name());
+      const bool is_on = setting.is_boolean() && default_of(entry) == Json(true);
+      const std::vector<std::string>& flags = is_on ? setting.off_flags : setting.flags;
+      const std::string name = flags.empty() ? setting.name() + "=" : flags.front() + placeholder(setting);
+      text += fmt::format("  {}\n      {}{}", name, is_on ? "off: " : "", setting.help);
+      if (!setting.is_boolean()) text += fmt::format(" [{}]", shown_default(entry));
+      text += "\n";
+    }
+  }
+  text += "\nshort for several settings\n";
+  for (const Shorthand& shorthand : shorthands())
+    text += fmt::format("  {}\n      {}\n", shorthand.flag, shorthand.help);
+  return text;
+}
+
+std::string explain_setting(std::string_view name) {
+  if (const Shorthand* shorthand = find_shorthand(name))
+    return fmt::format("{}\n  {}\n  short for: {}\n", name, shorthand->help, shorthand->settings);
+  if (const ForeignSetting* foreign =
+          name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name))
+    return explain_foreign(*foreign, name);
+  const Catalog::Entry& entry = find_setting(name);
+  const Setting& setting = *entry.setting;
+  std::string text = fmt::format("{}\n  {}\n", setting.name(), setting.help);
+  text += fmt::format("  value:    {}\n", describe_values(setting));
+  text += fmt::format("  default:  {}\n", shown_default(entry));
+  if (!setting.flags.empty())
+    text += fmt::format("  flag:     {}{}\n", joined(setting.flags), placeholder(setting));
+  if (!setting.off_flags.empty()) text += fmt::format("  off:      {}\n", joined(setting.off_flags));
+  if (!setting.aliases.empty())
+    text += fmt::format("  also:     {}\n", joined({setting.aliases.begin(), setting.aliases.end()}));
+  if (!setting.search.empty())
+    text += fmt::format("  tuned:    {}\n", show_value(Json(Json::Array(setting.search))));
+  const Feature& feature = feature_of(setting, default_of(entry));
+  const char* state = feature.support == Support::acting  ? "acts"
+                      : feature.support == Support::later ? "not available yet"
+                                                          : "no effect here";
+  text += fmt::format("  build:    {} ({})\n", state, feature.name);
+  for (const Shorthand& shorthand : shorthands())
+    if (shorthand.settings.find(setting.name() + "=") != std::string_view::npos)
+      text += fmt::format("  set by:   {}\n", shorthand.flag);
+  for (const Rule& rule : all_rules())
+    if (holds_word(rule.keys, setting.name())) text += fmt::format("  rule:     {}\n", rule.says);
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// A hybrid model's layers, one symbol each: M mamba, G gated delta net, * attention, + multi-latent
+// attention, D sparse attention, - MLP, E experts; | cuts pipeline segments and / begins each prediction
+// layer's own pattern.
+struct HybridPattern {
+  std::string layers;      // without the cuts
+  int64_t segments = 1;    // pieces between cuts
+  std::string mtp_layers;  // pattern of one prediction layer; empty where there is none
+  int64_t mtp_depths = 0;
+};
+
+// An Error says what cannot be read.
+HybridPattern parse_hybrid_pattern(std::string_view text);
+
+}  // namespace megatron

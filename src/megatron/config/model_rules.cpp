@@ -1,0 +1,189 @@
+#include <algorithm>
+#include <array>
+
+#include "megatron/config/rules.h"
+
+namespace megatron {
+namespace {
+
+void sizes_are_given(Draft& draft) {
+  if (draft.purpose == Purpose::inspect) return;
+  const ModelConfig& model = draft.config.model;
+  if (model.num_layers == 0)
+    draft.refuse("model.num_layers", "a model needs layers",
+                 "give --num-layers N, --recipe, --config or --hf");
+  if (model.hidden_size == 0)
+    draft.refuse("model.hidden_size", "a model needs a width",
+                 "give --hidden-size N, --recipe, --config or --hf");
+  if (model.num_attention_heads == 0)
+    draft.refuse("model.num_attention_heads", "attention needs heads",
+                 "give --num-attention-heads N, --recipe, --config or --hf");
+}
+
+void heads_fit_width(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (model.kv_channels == 0 && model.hidden_size > 0 && model.num_attention_heads > 0)
+    draft.refuse(
+        "model.num_attention_heads", fmt::format("does not divide hidden_size = {}", model.hidden_size),
+        fmt::format("use {}, or give --kv-channels", common_divisors(std::array{model.hidden_size})));
+}
+
+void query_groups_divide_heads(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (model.num_attention_heads > 0 && model.num_query_groups > 0 &&
+      model.num_attention_heads % model.num_query_groups != 0)
+    draft.refuse("model.num_query_groups",
+                 fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
+                 fmt::format("use {}", common_divisors(std::array{model.num_attention_heads})));
+}
+
+void lengths_agree(Draft& draft) {
+  const Config& config = draft.config;
+  if (config.model.seq_length != config.dataset.seq_length)
+    return draft.refuse("dataset.seq_length", fmt::format("model.seq_length is {}", config.model.seq_length),
+                        "give one of them");
+  if (config.model.max_position_embeddings < config.model.seq_length)
+    draft.refuse("model.max_position_embeddings",
+                 fmt::format("is less than seq_length = {}", config.model.seq_length),
+                 fmt::format("use at least {}", config.model.seq_length));
+}
+
+void positions(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  const PositionEmbedding kind = model.position_embedding_type;
+  const char* key = "model.position_embedding_type";
+  if (kind == PositionEmbedding::mrope && model.mrope_section.empty())
+    draft.refuse(key, "needs the sections of each head", "give --mrope-section T H W");
+  if (model.rope_scaling && kind != PositionEmbedding::rope)
+    draft.refuse("model.rope_scaling", fmt::format("position_embedding_type is {}", name_of(kind)),
+                 "use --position-embedding-type rope");
+  if (kind == PositionEmbedding::yarn && model.rotary_interleaved)
+    draft.refuse("model.rotary_interleaved", "yarn rotates halves", "leave it out");
+  if (model.rope_scaling_low_freq_factor >= model.rope_scaling_high_freq_factor)
+    draft.refuse("model.rope_scaling_low_freq_factor", "is not below rope_scaling_high_freq_factor",
+                 "use 1 and 4");
+  if (model.is_hybrid_model && kind != PositionEmbedding::rope && kind != PositionEmbedding::none &&
+      draft.given(key))
+    draft.refuse(key, "hybrid models use rope or none", "use --position-embedding-type none");
+}
+
+void attention_kinds(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (model.qk_layernorm && model.qk_l2_norm)
+    draft.refuse("model.qk_l2_norm", "queries and keys are normed already",
+                 "keep one of qk_layernorm and qk_l2_norm");
+  if (model.multi_latent_attention && draft.given("model.num_query_groups") &&
+      model.num_query_groups != model.num_attention_heads)
+    draft.refuse("model.num_query_groups", "multi-latent attention has no shared key heads", "leave it out");
+  if (model.multi_latent_attention && !model.window_size.empty())
+    draft.refuse("model.window_size", "multi-latent attention has no window", "leave it out");
+  if (draft.given("model.window_attn_skip_freq") && model.window_size.empty())
+    draft.refuse("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
+  if (model.experimental_attention_variant == AttentionVariant::dsa &&
+      (model.dsa_indexer_n_heads == 0 || model.dsa_indexer_head_dim == 0 || model.dsa_indexer_topk == 0))
+    draft.refuse("model.experimental_attention_variant", "sparse attention needs its indexer's sizes",
+                 "give --dsa-indexer-n-heads, --dsa-indexer-head-dim and --dsa-indexer-topk");
+}
+
+void layer_lists(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (model.num_layers == 0 || model.is_hybrid_model) return;
+  const std::pair<const char*, const Json*> lists[] = {
+      {"model.moe_layer_freq", &model.moe_layer_freq},
+      {"model.window_attn_skip_freq", &model.window_attn_skip_freq},
+      {"model.no_rope_freq", &model.no_rope_freq},
+      {"model.linear_attention_freq", &model.linear_attention_freq}};
+  for (const auto& [key, list] : lists)
+    if (list->is_array() && static_cast<int64_t>(list->size()) != model.num_layers)
+      draft.refuse(key, fmt::format("has {} entries for {} layers", list->size(), model.num_layers),
+                   "give one entry per layer");
+}
+
+void gated_units(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (!model.gated_linear_unit && model.glu_linear_offset != 0)
+    draft.refuse("model.glu_linear_offset", "the feed-forward layer is not gated",
+                 "use --swiglu or --quick-geglu");
+}
+
+void residuals(Draft& draft) {
+  const Config& config = draft.config;
+  if (config.model.fp32_residual_connection && !config.precision.bf16 && !config.precision.fp16)
+    draft.refuse("model.fp32_residual_connection", "everything is fp32 already",
+                 "add --bf16, or leave it out");
+  if (!config.model.enable_mhc_connections) return;
+  const char* key = "model.enable_mhc_connections";
+  if (config.parallel.pipeline_model_parallel_size > 1)
+    draft.refuse(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
+  if (config.model.mtp_num_layers > 0)
+    draft.refuse(key, "works without prediction layers only", "use --mtp-num-layers 0");
+  if (config.model.fp32_residual_connection)
+    draft.refuse(key, "works without fp32_residual_connection only", "leave one of them out");
+}
+
+void mup(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (model.use_mup && model.mup_base_hidden_size == 0)
+    draft.refuse("model.use_mup", "needs the width at which hyperparameters were found",
+                 "give --mup-base-hidden-size N");
+}
+
+void prediction_layers(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (model.mtp_hsm && model.mtp_num_layers < 2)
+    draft.refuse("model.mtp_hsm", "mixes the states of at least two prediction layers",
+                 "use --mtp-num-layers 2");
+  if (draft.config.inference.num_speculative_tokens > 0 &&
+      draft.config.inference.num_speculative_tokens > model.mtp_num_layers && !model.mtp_use_repeated_layer)
+    draft.refuse("inference.num_speculative_tokens",
+                 fmt::format("the model predicts {} further tokens", model.mtp_num_layers),
+                 "use at most that many");
+}
+
+void heterogeneous(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (!model.heterogeneous_layers_config_path.empty() &&
+      !model.heterogeneous_layers_config_encoded_json.empty())
+    draft.refuse("model.heterogeneous_layers_config_path", "layers are described twice",
+                 "keep the file or the text");
+}
+
+constexpr Rule rules[] = {
+    {"sizes_are_given", "model.num_layers model.hidden_size model.num_attention_heads",
+     "layers, width and heads are given", sizes_are_given},
+    {"heads_fit_width", "model.num_attention_heads model.hidden_size model.kv_channels",
+     "heads divide the width, or kv_channels is given", heads_fit_width},
+    {"query_groups_divide_heads", "model.num_query_groups model.num_attention_heads",
+     "key heads divide the query heads", query_groups_divide_heads},
+    {"lengths_agree", "model.seq_length dataset.seq_length model.max_position_embeddings",
+     "model and data have one sequence length, within the positions", lengths_agree},
+    {"positions",
+     "model.position_embedding_type model.mrope_section model.rope_scaling model.rotary_interleaved "
+     "model.rope_scaling_low_freq_factor model.rope_scaling_high_freq_factor model.is_hybrid_model",
+     "options of positions suit their kind", positions},
+    {"attention_kinds",
+     "model.qk_layernorm model.qk_l2_norm model.multi_latent_attention model.num_query_groups "
+     "model.window_size model.window_attn_skip_freq model.experimental_attention_variant",
+     "options of attention suit its kind", attention_kinds},
+    {"layer_lists",
+     "model.num_layers model.moe_layer_freq model.window_attn_skip_freq model.no_rope_freq "
+     "model.linear_attention_freq",
+     "lists by layer have one entry per layer", layer_lists},
+    {"gated_units", "model.gated_linear_unit model.glu_linear_offset", "options of gated units need one",
+     gated_units},
+    {"residuals",
+     "model.fp32_residual_connection model.enable_mhc_connections model.bf16 model.fp16 "
+     "model.pipeline_model_parallel_size model.mtp_num_layers",
+     "options of the residual stream suit the rest", residuals},
+    {"mup", "model.use_mup model.mup_base_hidden_size", "muP needs its base width", mup},
+    {"prediction_layers", "model.mtp_num_layers model.mtp_hsm inference.num_speculative_tokens",
+     "options of prediction layers need them", prediction_layers},
+    {"heterogeneous", "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json",
+     "single layers are described once", heterogeneous},
+};
+
+}  // namespace
+
+std::span<const Rule> model_rules() { return rules; }
+
+}  // namespace megatron

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megatron/base/json.h"
+
+namespace megatron {
+
+// A name for a set of number formats: bf16_mixed, bf16_with_mxfp8_mixed and so on.
+struct PrecisionPreset {
+  std::string name;
+  std::vector<std::pair<std::string, Json>> settings;
+};
+
+// Dashes and underscores are alike; fp32, bf16, fp16 and fp8 are short names. nullptr where there is none.
+const PrecisionPreset* find_precision_preset(std::string_view name);
+std::vector<std::string> precision_preset_names();
+
+}  // namespace megatron

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace megatron {
+
+// A flag that stands for several settings, or for one under a fixed value.
+struct Shorthand {
+  std::string_view flag;
+  std::string_view settings;  // overrides, separated by blanks: "a.b=c d.e=f"
+  std::string_view help;
+};
+
+std::span<const Shorthand> shorthands();
+const Shorthand* find_shorthand(std::string_view flag);
+
+}  // namespace megatron

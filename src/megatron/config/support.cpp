@@ -1,0 +1,180 @@
+#include "megatron/config/support.h"
+
+#include <algorithm>
+
+#include "megatron/base/error.h"
+#include "megatron/config/value.h"
+
+namespace megatron {
+namespace {
+
+using enum Support;
+
+constexpr Feature table[] = {
+    // Ranks
+    {later, "several ranks", "run.ranks run.world_size run.comm"},
+    {later, "CUDA", "run.device=cuda"},
+    {acting, "devices", "run.device"},
+    {later, "tensor parallelism",
+     "model.tensor_model_parallel_size model.sequence_parallel model.tensor_parallel_num_weight_shards "
+     "model.tp_comm_*"},
+    {later, "pipeline parallelism",
+     "model.pipeline_model_parallel_* model.virtual_pipeline_model_parallel_size "
+     "model.num_layers_per_virtual_pipeline_stage model.microbatch_group_size_per_vp_stage "
+     "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage model.account_for_* "
+     "model.overlap_p2p_* model.defer_embedding_wgrad_compute model.wgrad_deferral_limit"},
+    {later, "context parallelism",
+     "model.context_parallel_size model.cp_comm_type model.hierarchical_context_parallel_sizes "
+     "model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank dist.eval_context_parallel_size"},
+    {later, "expert parallelism",
+     "model.expert_model_parallel_size model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm "
+     "model.delay_wgrad_compute model.ep_overlap_early_attn_memory_release "
+     "model.overlap_dispatch_backward_with_experts_wgrad"},
+    {acting, "gradient checks", "ddp.check_for_nan_in_grad ddp.grad_reduce_in_fp32"},
+    {later, "data parallelism", "ddp.*"},
+    {later, "process groups", "dist.*"},
+    // Model
+    {later, "mixture of experts", "model.num_moe_experts model.moe_*"},
+    {later, "multi-latent attention",
+     "model.multi_latent_attention model.q_lora_rank model.kv_lora_rank model.qk_head_dim "
+     "model.qk_pos_emb_head_dim model.v_head_dim model.rotary_scaling_factor "
+     "model.original_max_position_embeddings model.beta_* model.mscale* model.cache_mla_latents "
+     "model.rope_type"},
+    {later, "multi-token prediction", "model.mtp_*"},
+    {later, "hybrid models", "model.is_hybrid_model model.hybrid_layer_pattern model.mamba_* model.gdp_*"},
+    {later, "linear and sparse attention", "model.experimental_attention_variant model.linear_* model.dsa_*"},
+    {later, "hyper-connections", "model.enable_mhc_connections model.mhc_*"},
+    {later, "encoder-decoder models and BERT",
+     "model.encoder_* model.decoder_* model.bert_binary_head model.relative_attention_* "
+     "model.position_embedding_type=relative"},
+    {later, "multimodal positions", "model.mrope_section model.position_embedding_type=mrope"},
+    {later, "layers that differ", "model.heterogeneous_*"},
+    {later, "muP", "model.use_mup model.mup_*"},
+    {later, "clipping of attention weights", "model.qk_clip*"},
+    {later, "scaling of logits by layer", "model.apply_query_key_layer_scaling"},
+    {later, "gated attention output", "model.attention_output_gate"},
+    {later, "norms after attention and MLP",
+     "model.post_attention_layernorm model.post_mlp_layernorm "
+     "model.apply_residual_connection_post_layernorm"},
+    {later, "residual stream in fp32", "model.fp32_residual_connection"},
+    {later, "models without memory", "model.init_model_with_meta_device model.perform_initialization"},
+    {later, "frozen layers", "model.freeze_all_layers"},
+    {later, "loss per token", "model.calculate_per_token_loss"},
+    // Precision and execution
+    {later, "fp16",
+     "model.fp16 model.fp16_lm_cross_entropy optimizer.loss_scale optimizer.initial_loss_scale "
+     "optimizer.min_loss_scale optimizer.loss_scale_window optimizer.hysteresis"},
+    {later, "fp8",
+     "model.fp8* model.tp_only_amax_red model.first_last_layers_bf16 model.num_layers_at_* "
+     "model.reuse_grad_buf_for_mxfp8_param_ag model.keep_fp8_transpose_cache"},
+    {later, "fp4", "model.fp4*"},
+    {later, "precision by module", "model.te_precision_config_file"},
+    {later, "reduced-precision logits", "model.output_logit_dtype"},
+    {no_effect, "bf16 products always accumulate in fp32", "model.disable_bf16_reduced_precision_matmul"},
+    {no_effect, "every run is deterministic", "model.deterministic_mode"},
+    {acting, "number formats", "model.bf16 model.params_dtype model.pipeline_dtype"},
+    {later, "recompute", "model.recompute_* model.distribute_saved_activations"},
+    {later, "CUDA graphs", "model.cuda_graph_* optimizer.optimizer_cuda_graph"},
+    {later, "offload",
+     "model.cpu_offloading* model.fine_grained_activation_offloading model.offload_modules "
+     "model.min_offloaded_tensor_size model.activation_offload_fraction "
+     "model.delta_offload_bytes_across_pp_ranks"},
+    {later, "feed-forward in pieces", "model.mlp_chunks_*"},
+    {later, "batch invariance", "model.batch_invariant_mode"},
+    {later, "sequences of different lengths", "model.variable_seq_lengths"},
+    {acting, "transformer", "model.*"},
+    // Training
+    {later, "growing batches",
+     "train.rampup_batch_size train.step_batch_size_schedule train.decrease_batch_size_if_needed"},
+    {later, "epochs", "train.num_epochs"},
+    {later, "exit conditions", "train.exit_* train.phase_transition_iterations train.iterations_to_skip"},
+    {later, "health checks",
+     "train.check_weight_hash_across_dp_replicas_interval train.gpu_sniff_test_interval "
+     "train.check_optimizer_step_success train.skip_sync_grad_norm_across_mp"},
+    {no_effect, "memory is planned before the run", "train.empty_unused_memory_level"},
+    {no_effect, "steps never wait for the device", "train.train_sync_interval"},
+    {acting, "training", "train.*"},
+    {later, "several validation sets",
+     "validation.full_validation validation.multiple_validation_sets validation.validation_set_names "
+     "validation.start_eval_at_iter validation.test_mode"},
+    {acting, "evaluation", "validation.*"},
+    {later, "this optimizer",
+     "optimizer.optimizer=muon,dist_muon,lion,soap,adaptive_muon optimizer.muon_* optimizer.lion_* "
+     "optimizer.soap_* optimizer.adaptive_muon_* optimizer.use_layer_wise_distributed_optimizer"},
+    {later, "optimizer states in fewer bits",
+     "optimizer.use_precision_aware_optimizer optimizer.store_param_remainders optimizer.main_grads_dtype "
+     "optimizer.main_params_dtype optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype"},
+    {later, "optimizer offload",
+     "optimizer.optimizer_cpu_offload optimizer.optimizer_offload_fraction "
+     "optimizer.overlap_cpu_optimizer_d2h_h2d"},
+    {later, "decoupled learning rates",
+     "optimizer.decoupled_lr optimizer.decoupled_min_lr optimizer.apply_wd_to_qk_layernorm "
+     "optimizer.grad_norm_skip_threshold"},
+    {acting, "optimizer", "optimizer.*"},
+    {later, "schedules in checkpoints",
+     "scheduler.override_opt_param_scheduler scheduler.use_checkpoint_opt_param_scheduler"},
+    {acting, "schedule", "scheduler.*"},
+    {later, "replicas that begin differently", "rng.data_parallel_random_init"},
+    {acting, "random numbers", "rng.*"},
+    // Data
+    {acting, "data", "dataset.seq_length dataset.random_seed dataset.data_path dataset.mock_data"},
+    {later, "indexed data sets", "dataset.*"},
+    {acting, "byte-level tokens",
+     "tokenizer.tokenizer_type=none,NullTokenizer,ByteLevelTokenizer tokenizer.vocab_size "
+     "tokenizer.padded_vocab_size tokenizer.pad_vocab_size tokenizer.null_*"},
+    {later, "tokenizers", "tokenizer.*"},
+    // Around training
+    {later, "checkpoints", "checkpoint.*"},
+    {acting, "log", "logger.log_interval logger.metrics logger.log_throughput"},
+    {later, "detailed logging", "logger.*"},
+    {later, "profiling", "profiling.*"},
+    {later, "reruns of suspicious steps",
+     "rerun_state_machine.rerun_mode=report_stats rerun_state_machine.check_for_spiky_loss "
+     "rerun_state_machine.spiky_loss_factor rerun_state_machine.error_injection_*"},
+    {acting, "result checks", "rerun_state_machine.*"},
+    {later, "fault tolerance", "ft.* inprocess_restart.*"},
+    {later, "reports on slow ranks", "straggler.* nvrx_straggler.*"},
+    {later, "adapters", "peft.*"},
+    {later, "inference", "inference.*"},
+    {later, "reinforcement learning", "rl.*"},
+    {later, "distillation and export", "distill.*"},
+    {later, "environment variables", "run.env_vars"},
+    {acting, "precision presets", "run.mixed_precision"},
+};
+
+// Whether `word` of the table covers the setting with this value.
+bool covers(std::string_view word, std::string_view name, const Json& value) {
+  const size_t equals = word.find('=');
+  if (equals != std::string_view::npos) {
+    if (word.substr(0, equals) != name) return false;
+    std::string_view values = word.substr(equals + 1);
+    const std::string shown = show_value(value);
+    while (true) {
+      const size_t comma = std::min(values.find(','), values.size());
+      if (values.substr(0, comma) == shown) return true;
+      if (comma == values.size()) return false;
+      values.remove_prefix(comma + 1);
+    }
+  }
+  if (!word.ends_with('*')) return word == name;
+  return name.starts_with(word.substr(0, word.size() - 1));
+}
+
+}  // namespace
+
+std::span<const Feature> features() { return table; }
+
+const Feature& feature_of(const Setting& setting, const Json& value) {
+  const std::string name = setting.name();
+  for (const Feature& feature : table) {
+    std::string_view words = feature.settings;
+    while (!words.empty()) {
+      const size_t blank = std::min(words.find(' '), words.size());
+      if (covers(words.substr(0, blank), name, value)) return feature;
+      words.remove_prefix(std::min(blank + 1, words.size()));
+    }
+  }
+  fail("the setting {} belongs to no feature of the support table", name);
+}
+
+}  // namespace megatron
