@@ -32,8 +32,9 @@ Json Draft::value(std::string_view name) const {
 
 void Draft::derive(std::string_view name, const Json& value, std::string why) {
   const Catalog::Entry& found = entry(name);
-  const Objection objection =
-      store_value(*found.setting, found.section->object(config), value, found.section->object(config));
+  Config defaults;
+  const Objection objection = store_value(found.setting->without_range(), found.section->object(config),
+                                          value, found.section->object(defaults));
   require(!objection, "{} cannot be {}: {}", name, show_value(value), objection.reason);
   origins_[found.index] = {Source::derived, std::move(why)};
 }

@@ -42,6 +42,7 @@ struct ExecutionConfig {
   int64_t min_offloaded_tensor_size = 1048576;
   double activation_offload_fraction = 1;
   int64_t delta_offload_bytes_across_pp_ranks = 0;
+  std::optional<int64_t> fine_grained_offloading_max_inflight_offloads;
   int64_t mlp_chunks_for_prefill = 1;
   int64_t mlp_chunks_for_training = 1;
   bool batch_invariant_mode = false;

@@ -53,6 +53,9 @@ Schema execution_config_schema() {
       .max(1);
   s.field<&C::delta_offload_bytes_across_pp_ranks>("delta_offload_bytes_across_pp_ranks",
                                                    "bytes less that each later stage offloads");
+  s.field<&C::fine_grained_offloading_max_inflight_offloads>("fine_grained_offloading_max_inflight_offloads",
+                                                             "copies to the host at once")
+      .min(1);
   s.field<&C::mlp_chunks_for_prefill>("mlp_chunks_for_prefill",
                                       "pieces in which long prompts pass the feed-forward layer")
       .min(1);

@@ -9,8 +9,7 @@ namespace {
 
 void check_symbols(std::string_view part, std::string_view allowed) {
   const size_t wrong = part.find_first_not_of(allowed);
-  require(wrong == std::string_view::npos, "hybrid pattern: '{}' is not one of {}", part.substr(wrong, 1),
-          allowed);
+  if (wrong != std::string_view::npos) fail("hybrid pattern: '{}' is not one of {}", part[wrong], allowed);
 }
 
 }  // namespace

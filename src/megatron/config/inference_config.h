@@ -10,6 +10,8 @@
 
 namespace megatron {
 
+enum class GraphSizes { exponential, linear };
+constexpr auto names(GraphSizes) { return std::array{"exponential", "linear"}; }
 enum class EvictionPolicy { ref_zero, lru };
 constexpr auto names(EvictionPolicy) { return std::array{"ref_zero", "lru"}; }
 enum class RoutingPolicy { longest_prefix, first_prefix_block, load_balanced };
@@ -35,10 +37,17 @@ struct InferenceConfig {
   int64_t inference_dynamic_batching_cuda_graph_mixed_prefill_count = 16;
   int64_t inference_dynamic_batching_unified_memory_level = 0;
   LogprobsMode inference_dynamic_batching_logprobs_mode = LogprobsMode::raw_logprobs;
+  std::optional<double> inference_dynamic_batching_paused_buffer_size_gb;
+  std::optional<double> inference_dynamic_batching_mamba_memory_ratio;
+  GraphSizes inference_dynamic_batching_cuda_graph_sizing_distribution = GraphSizes::exponential;
+  std::string mamba_inference_conv_states_dtype = "bf16";
+  std::string mamba_inference_ssm_states_dtype = "bf16";
   bool inference_dynamic_batching_enable_prefix_caching = false;
   EvictionPolicy inference_dynamic_batching_prefix_caching_eviction_policy = EvictionPolicy::ref_zero;
   RoutingPolicy inference_dynamic_batching_prefix_caching_coordinator_policy = RoutingPolicy::load_balanced;
   double inference_dynamic_batching_prefix_caching_routing_alpha = 0.5;
+  std::optional<double> inference_dynamic_batching_prefix_caching_mamba_gb;
+  bool inference_cuda_graph_all_prefills = false;
   int64_t inference_cuda_graph_max_tokens = 512;
   bool decode_only_cuda_graphs = false;
   bool enable_chunked_prefill = false;

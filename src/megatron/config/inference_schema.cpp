@@ -44,9 +44,24 @@ Schema inference_config_schema() {
       .max(1);
   s.field<&C::inference_dynamic_batching_logprobs_mode>(
       "inference_dynamic_batching_logprobs_mode", "log-probabilities before or after temperature and cuts");
+  s.field<&C::inference_dynamic_batching_paused_buffer_size_gb>(
+       "inference_dynamic_batching_paused_buffer_size_gb", "memory for keys and values of paused requests")
+      .min(0);
+  s.field<&C::inference_dynamic_batching_mamba_memory_ratio>("inference_dynamic_batching_mamba_memory_ratio",
+                                                             "part of that memory for Mamba's states")
+      .min(0)
+      .max(1);
+  s.field<&C::inference_dynamic_batching_cuda_graph_sizing_distribution>(
+      "inference_dynamic_batching_cuda_graph_sizing_distribution", "how the recorded batch sizes are spaced");
+  s.field<&C::mamba_inference_conv_states_dtype>("mamba_inference_conv_states_dtype",
+                                                 "number format of Mamba's convolution states")
+      .dtype({"bf16", "fp16", "fp32"});
+  s.field<&C::mamba_inference_ssm_states_dtype>("mamba_inference_ssm_states_dtype",
+                                                "number format of Mamba's states")
+      .dtype({"bf16", "fp16", "fp32"});
   s.field<&C::inference_dynamic_batching_enable_prefix_caching>(
        "inference_dynamic_batching_enable_prefix_caching", "common beginnings of prompts are computed once")
-      .flag("--inference-dynamic-batching-prefix-caching")
+      .also("--inference-dynamic-batching-prefix-caching")
       .off_flag("--no-inference-dynamic-batching-prefix-caching");
   s.field<&C::inference_dynamic_batching_prefix_caching_eviction_policy>(
       "inference_dynamic_batching_prefix_caching_eviction_policy", "when cached blocks are freed");
@@ -57,6 +72,11 @@ Schema inference_config_schema() {
        "weight of the cached part against the load")
       .min(0)
       .max(1);
+  s.field<&C::inference_dynamic_batching_prefix_caching_mamba_gb>(
+       "inference_dynamic_batching_prefix_caching_mamba_gb", "memory for cached Mamba states")
+      .min(0);
+  s.field<&C::inference_cuda_graph_all_prefills>("inference_cuda_graph_all_prefills",
+                                                 "record batches with any number of prompts");
   s.field<&C::inference_cuda_graph_max_tokens>("inference_cuda_graph_max_tokens",
                                                "tokens of the largest recorded batch with prompts")
       .min(1);

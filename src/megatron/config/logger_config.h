@@ -46,6 +46,10 @@ struct LoggerConfig {
   std::string wandb_save_dir;
   std::string wandb_entity;
   std::string moe_routing_trace_path;
+  int64_t moe_routing_trace_max_training_iters = 0;
+  bool moe_routing_trace_capture_logits = false;
+  bool moe_routing_trace_capture_hidden_states = false;
+  bool moe_routing_trace_dump_weights = false;
 };
 
 template <>

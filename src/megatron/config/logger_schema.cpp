@@ -44,6 +44,15 @@ Schema logger_config_schema() {
   s.field<&C::wandb_save_dir>("wandb_save_dir", "its folder");
   s.field<&C::wandb_entity>("wandb_entity", "its owner");
   s.field<&C::moe_routing_trace_path>("moe_routing_trace_path", "folder for a record of the routing");
+  s.field<&C::moe_routing_trace_max_training_iters>("moe_routing_trace_max_training_iters",
+                                                    "steps recorded at most")
+      .min(1);
+  s.field<&C::moe_routing_trace_capture_logits>("moe_routing_trace_capture_logits",
+                                                "record the router's logits too");
+  s.field<&C::moe_routing_trace_capture_hidden_states>("moe_routing_trace_capture_hidden_states",
+                                                       "record the router's inputs too");
+  s.field<&C::moe_routing_trace_dump_weights>("moe_routing_trace_dump_weights",
+                                              "record the router's weights too");
   return s;
 }
 

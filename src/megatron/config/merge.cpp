@@ -123,13 +123,17 @@ class Merger {
     rest.remove_prefix(add_or_set ? 2 : (add || remove ? 1 : 0));
     const size_t equals = std::min(rest.find('='), rest.size());
     const std::string name(rest.substr(0, equals));
+    const Target target = find_target(name);
     ParsedValue parsed;
-    if (equals < rest.size()) parsed = parse_override_value(rest.substr(equals + 1));
+    if (equals < rest.size()) {
+      const std::string_view value = rest.substr(equals + 1);
+      if (target.entry && target.entry->setting->is_pattern) parsed = parse_pattern(value);
+      if (parsed.value.is_null()) parsed = parse_override_value(value);
+    }
     if (parsed.objection)
       return problem(name, std::string(rest.substr(equals + 1)), origin, parsed.objection.reason,
                      parsed.objection.fix);
     if (remove) return remove_value(name, equals < rest.size() ? &parsed.value : nullptr, origin);
-    const Target target = find_target(name);
     if (add && target.entry && target.path.empty())
       return problem(name, "", origin, "the setting exists already",
                      fmt::format("leave out the +: {}", rest));

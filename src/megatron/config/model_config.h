@@ -178,6 +178,7 @@ struct ModelConfig : MoeConfig {
   int64_t mhc_num_residual_streams = 4;
   int64_t mhc_sinkhorn_iterations = 20;
   double mhc_init_gating_factor = 0.01;
+  std::optional<int64_t> mhc_recompute_layer_num;
   std::string heterogeneous_layers_config_path;
   std::string heterogeneous_layers_config_encoded_json;
 

@@ -9,34 +9,45 @@ Schema model_config_schema() {
 
   // Sizes
   s.field<&C::num_layers>("num_layers", "transformer layers (for a hybrid model: symbols of its pattern)")
-      .min(1);
-  s.field<&C::hidden_size>("hidden_size", "width of the residual stream").min(1);
-  s.field<&C::num_attention_heads>("num_attention_heads", "query heads of each attention layer").min(1);
+      .min(1)
+      .max(1 << 24);
+  s.field<&C::hidden_size>("hidden_size", "width of the residual stream").min(1).max(1 << 24);
+  s.field<&C::num_attention_heads>("num_attention_heads", "query heads of each attention layer")
+      .min(1)
+      .max(1 << 24);
   s.field<&C::ffn_hidden_size>("ffn_hidden_size", "width of the feed-forward layer")
       .min(1)
+      .max(1 << 24)
       .when_unset("4 x hidden_size; with --swiglu 8/3 x hidden_size, rounded down to a multiple of 64");
   s.field<&C::kv_channels>("kv_channels", "width of one attention head")
       .min(1)
+      .max(1 << 24)
       .when_unset("hidden_size / num_attention_heads");
   s.field<&C::group_query_attention>("group_query_attention",
                                      "query heads share key and value heads, num_query_groups of them");
   s.field<&C::num_query_groups>("num_query_groups", "key and value heads")
       .min(1)
+      .max(1 << 24)
       .when_unset("num_attention_heads; 1 with --group-query-attention");
   s.field<&C::seq_length>("seq_length", "tokens in a training sequence")
       .min(1)
+      .max(1 << 30)
+      .also("-sl")
       .when_unset("dataset.seq_length");
   s.field<&C::max_position_embeddings>("max_position_embeddings", "longest position that the model knows")
       .min(1)
+      .max(1 << 30)
       .when_unset("seq_length");
   s.field<&C::vocab_size>("vocab_size", "tokens of the vocabulary, before padding")
       .min(1)
+      .max(1 << 30)
       .no_flag()
       .when_unset("the tokenizer's size");
   s.field<&C::make_vocab_size_divisible_by>(
        "make_vocab_size_divisible_by",
        "the vocabulary is padded to a multiple of this times the tensor-parallel size")
       .min(1)
+      .max(1 << 24)
       .alias("tokenizer.make_vocab_size_divisible_by");
   s.field<&C::share_embeddings_and_output_weights>("share_embeddings_and_output_weights",
                                                    "the output head uses the embedding's weight")
@@ -258,10 +269,11 @@ Schema model_config_schema() {
        "one symbol per layer: M mamba, G delta net, * attention, + MLA, D sparse, - MLP, E experts")
       .also("--hybrid-override-pattern");
   s.field<&C::mamba_state_dim>("mamba_state_dim", "state width of Mamba").min(1);
-  s.field<&C::mamba_head_dim>("mamba_head_dim", "head width of Mamba").min(1);
-  s.field<&C::mamba_num_groups>("mamba_num_groups", "groups of Mamba's B and C").min(1);
+  s.field<&C::mamba_head_dim>("mamba_head_dim", "head width of Mamba").min(1).max(1 << 24);
+  s.field<&C::mamba_num_groups>("mamba_num_groups", "groups of Mamba's B and C").min(1).max(1 << 24);
   s.field<&C::mamba_num_heads>("mamba_num_heads", "heads of Mamba")
       .min(1)
+      .max(1 << 24)
       .when_unset("2 x hidden_size / mamba_head_dim");
   s.field<&C::gdp_num_householder>("gdp_num_householder",
                                    "Householder steps per token of a gated delta product")
@@ -273,6 +285,9 @@ Schema model_config_schema() {
   s.field<&C::mhc_sinkhorn_iterations>("mhc_sinkhorn_iterations", "normalisations of the mixing matrix")
       .min(1);
   s.field<&C::mhc_init_gating_factor>("mhc_init_gating_factor", "initial gate of hyper-connections");
+  s.field<&C::mhc_recompute_layer_num>("mhc_recompute_layer_num",
+                                       "layers whose mixing is recomputed together")
+      .min(1);
   s.field<&C::heterogeneous_layers_config_path>("heterogeneous_layers_config_path",
                                                 "JSON file that describes each layer by itself");
   s.field<&C::heterogeneous_layers_config_encoded_json>("heterogeneous_layers_config_encoded_json",

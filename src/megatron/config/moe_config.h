@@ -63,6 +63,10 @@ struct MoeConfig {
   ExpertCommDType moe_dispatch_fwd_dtype = ExpertCommDType::bf16;
   ExpertCommDType moe_combine_bwd_dtype = ExpertCommDType::bf16;
   bool moe_per_layer_logging = false;
+  bool moe_paged_stash = false;
+  int64_t moe_paged_stash_page_size = 64;
+  double moe_paged_stash_buffer_size_factor_cuda = 1.1;
+  double moe_paged_stash_buffer_size_factor_cpu = 0;
   bool moe_use_upcycling = false;
   int64_t moe_upcycling_granularity = 1;
 };

@@ -91,6 +91,14 @@ Schema moe_config_schema() {
   s.field<&C::moe_dispatch_fwd_dtype>("moe_dispatch_fwd_dtype", "precision of tokens on the way to experts");
   s.field<&C::moe_combine_bwd_dtype>("moe_combine_bwd_dtype", "precision of gradients on the way to experts");
   s.field<&C::moe_per_layer_logging>("moe_per_layer_logging", "balancing losses are logged for each layer");
+  s.field<&C::moe_paged_stash>("moe_paged_stash", "activations of experts are kept in pages");
+  s.field<&C::moe_paged_stash_page_size>("moe_paged_stash_page_size", "tokens in a page").min(1);
+  s.field<&C::moe_paged_stash_buffer_size_factor_cuda>("moe_paged_stash_buffer_size_factor_cuda",
+                                                       "pages on the device, as a multiple of the even share")
+      .min(0);
+  s.field<&C::moe_paged_stash_buffer_size_factor_cpu>("moe_paged_stash_buffer_size_factor_cpu",
+                                                      "pages in host memory, as a multiple of the even share")
+      .min(0);
   s.field<&C::moe_use_upcycling>("moe_use_upcycling", "a dense checkpoint is turned into experts");
   s.field<&C::moe_upcycling_granularity>("moe_upcycling_granularity",
                                          "parts into which each dense layer is cut for its experts")

@@ -52,7 +52,8 @@ void heads_divide_by_tp(Draft& draft) {
 void query_groups_fit_tp(Draft& draft) {
   const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
                 groups = draft.config.model.num_query_groups;
-  if (groups == 0 || draft.config.model.multi_latent_attention || groups % tp == 0 || tp % groups == 0)
+  if (groups == 0 || groups == draft.config.model.num_attention_heads ||
+      draft.config.model.multi_latent_attention || groups % tp == 0 || tp % groups == 0)
     return;
   draft.refuse(tp_key, fmt::format("is neither a divisor nor a multiple of num_query_groups = {}", groups),
                fmt::format("use {}, or a multiple of {}", common_divisors(std::array{groups}), groups));

@@ -11,24 +11,29 @@ Schema parallel_config_schema() {
   s.field<&C::tensor_model_parallel_size>("tensor_model_parallel_size",
                                           "ranks that share each layer's matrices")
       .min(1)
+      .max(1 << 20)
       .also("-tp")
       .tune({1, 2, 4, 8});
   s.field<&C::pipeline_model_parallel_size>("pipeline_model_parallel_size",
                                             "stages that the layers are cut into")
       .min(1)
+      .max(1 << 20)
       .also("-pp")
       .tune({1, 2, 4, 8, 16});
   s.field<&C::context_parallel_size>("context_parallel_size", "ranks that share each sequence")
       .min(1)
+      .max(1 << 20)
       .also("-cp")
       .tune({1, 2, 4, 8});
   s.field<&C::expert_model_parallel_size>("expert_model_parallel_size", "ranks that share the experts")
       .min(1)
+      .max(1 << 20)
       .also("-ep")
       .tune({1, 2, 4, 8, 16, 32, 64});
   s.field<&C::expert_tensor_parallel_size>("expert_tensor_parallel_size",
                                            "ranks that share each expert's matrices")
       .min(1)
+      .max(1 << 20)
       .also("-etp")
       .when_unset("tensor_model_parallel_size")
       .tune({1, 2, 4, 8});
@@ -39,23 +44,27 @@ Schema parallel_config_schema() {
   s.field<&C::tensor_parallel_num_weight_shards>("tensor_parallel_num_weight_shards",
                                                  "shards that each matrix is kept in")
       .min(1)
+      .max(1 << 20)
       .when_unset("tensor_model_parallel_size");
   s.field<&C::expert_tensor_parallel_num_weight_shards>("expert_tensor_parallel_num_weight_shards",
                                                         "shards that each expert's matrix is kept in")
       .min(1)
+      .max(1 << 20)
       .when_unset("expert_tensor_parallel_size");
 
   // Pipeline
   s.field<&C::virtual_pipeline_model_parallel_size>(
        "virtual_pipeline_model_parallel_size", "model chunks on each pipeline rank (interleaved schedule)")
       .min(1)
+      .max(1 << 20)
       .flag("--num-virtual-stages-per-pipeline-rank")
       .also("-vp")
       .when_unset("1")
       .tune({1, 2, 4, 8});
   s.field<&C::num_layers_per_virtual_pipeline_stage>("num_layers_per_virtual_pipeline_stage",
                                                      "layers in one chunk, instead of the number of chunks")
-      .min(1);
+      .min(1)
+      .max(1 << 20);
   s.field<&C::microbatch_group_size_per_vp_stage>("microbatch_group_size_per_vp_stage",
                                                   "micro-batches that run through a chunk in a row")
       .min(1)
@@ -67,10 +76,12 @@ Schema parallel_config_schema() {
   s.field<&C::num_layers_in_first_pipeline_stage>("num_layers_in_first_pipeline_stage",
                                                   "layers on the first stage, where it differs")
       .min(1)
+      .max(1 << 20)
       .flag("--decoder-first-pipeline-num-layers");
   s.field<&C::num_layers_in_last_pipeline_stage>("num_layers_in_last_pipeline_stage",
                                                  "layers on the last stage, where it differs")
       .min(1)
+      .max(1 << 20)
       .flag("--decoder-last-pipeline-num-layers");
   s.field<&C::account_for_embedding_in_pipeline_split>(
       "account_for_embedding_in_pipeline_split", "the embedding counts as a layer when layers are dealt out");
@@ -78,7 +89,6 @@ Schema parallel_config_schema() {
                                                   "the loss counts as a layer when layers are dealt out");
   s.field<&C::overlap_p2p_comm>("overlap_p2p_comm", "stages exchange activations while they compute")
       .off_flag("--no-overlap-p2p-communication")
-      .also("--overlap-p2p-comm")
       .when_unset("on with an interleaved schedule")
       .alias("comm_overlap.overlap_p2p_comm");
   s.field<&C::overlap_p2p_comm_warmup_flush>("overlap_p2p_comm_warmup_flush",

@@ -40,6 +40,15 @@ struct FaultToleranceConfig {
   SimulatedFault simulated_fault_type = SimulatedFault::random;
   std::optional<int64_t> simulated_fault_rank;
   double simulated_fault_base_delay = 0;
+  std::vector<int64_t> fault_injector_ranks;
+  std::optional<int64_t> fault_injector_num_ranks;
+  std::vector<std::string> fault_injector_fault_types;
+  std::vector<double> fault_injector_fault_probabilities;
+  std::optional<double> fault_injector_fault_delay;
+  std::optional<int64_t> fault_injector_delay_start_iteration;
+  std::optional<double> fault_injector_mtti_seconds;
+  std::optional<double> fault_injector_offset_seconds;
+  std::optional<int64_t> fault_injector_seed;
 };
 
 template <>

@@ -29,6 +29,24 @@ Schema fault_tolerance_config_schema() {
   s.field<&C::simulated_fault_type>("simulated_fault_type", "which of the two");
   s.field<&C::simulated_fault_rank>("simulated_fault_rank", "the rank that fails").min(0);
   s.field<&C::simulated_fault_base_delay>("simulated_fault_base_delay", "seconds before it fails").min(0);
+  s.field<&C::fault_injector_ranks>("fault_injector_ranks", "ranks that fail").min(0);
+  s.field<&C::fault_injector_num_ranks>("fault_injector_num_ranks", "how many ranks fail, chosen at random")
+      .min(1);
+  s.field<&C::fault_injector_fault_types>("fault_injector_fault_types", "kinds of fault to choose from");
+  s.field<&C::fault_injector_fault_probabilities>("fault_injector_fault_probabilities",
+                                                  "how likely each kind is")
+      .min(0)
+      .max(1);
+  s.field<&C::fault_injector_fault_delay>("fault_injector_fault_delay", "seconds before the fault").min(0);
+  s.field<&C::fault_injector_delay_start_iteration>("fault_injector_delay_start_iteration",
+                                                    "step from which the delay counts")
+      .min(0);
+  s.field<&C::fault_injector_mtti_seconds>("fault_injector_mtti_seconds", "mean seconds between faults")
+      .above(0);
+  s.field<&C::fault_injector_offset_seconds>("fault_injector_offset_seconds",
+                                             "seconds without faults at first")
+      .min(0);
+  s.field<&C::fault_injector_seed>("fault_injector_seed", "seed of the faults").min(0);
   return s;
 }
 

@@ -6,9 +6,10 @@ namespace {
 Schema run_config_schema() {
   using C = RunConfig;
   Schema s("run", "Where ranks live");
-  s.field<&C::ranks>("ranks", "ranks that live as threads of this process").min(1);
+  s.field<&C::ranks>("ranks", "ranks that live as threads of this process").min(1).max(1 << 24);
   s.field<&C::world_size>("world_size", "ranks of the whole job")
       .min(1)
+      .max(1 << 24)
       .when_unset("as started: processes x ranks");
   s.field<&C::device>("device", "cpu, or cuda with rank i on GPU i mod n");
   s.field<&C::comm>("comm", "how ranks talk");

@@ -15,6 +15,14 @@ bool Setting::is_list() const {
   return type == ValueType::integers || type == ValueType::reals || type == ValueType::texts;
 }
 
+Setting Setting::without_range() const {
+  Setting copy = *this;
+  copy.lowest = -std::numeric_limits<double>::infinity();
+  copy.highest = std::numeric_limits<double>::infinity();
+  copy.lowest_excluded = false;
+  return copy;
+}
+
 Setting& Setting::flag(std::string_view name) {
   flags = {std::string(name)};
   if (is_boolean())

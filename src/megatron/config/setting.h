@@ -72,7 +72,7 @@ class Setting {
   Setting& pattern() { return is_pattern = true, *this; }
   Setting& flag(std::string_view name);      // in place of the derived flag
   Setting& off_flag(std::string_view name);  // the first name of those that switch off
-  Setting& also(std::string name) { return flags.push_back(std::move(name)), *this; }
+  Setting& also(std::string_view name) { return flags.emplace_back(name), *this; }  // a further flag
   Setting& no_flag() { return flags = {}, off_flags = {}, *this; }
   Setting& alias(std::string_view name) { return aliases.push_back(name), *this; }
   Setting& when_unset(std::string_view meaning) { return unset = meaning, *this; }
@@ -80,6 +80,7 @@ class Setting {
 
   std::string name() const { return std::string(section) + "." + std::string(key); }
   bool is_list() const;
+  Setting without_range() const;  // for values that stand for "unset", and for derived ones
   bool is_boolean() const { return type == ValueType::boolean || type == ValueType::optional_boolean; }
 };
 

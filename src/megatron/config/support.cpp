@@ -76,7 +76,7 @@ constexpr Feature table[] = {
     {later, "recompute", "model.recompute_* model.distribute_saved_activations"},
     {later, "CUDA graphs", "model.cuda_graph_* optimizer.optimizer_cuda_graph"},
     {later, "offload",
-     "model.cpu_offloading* model.fine_grained_activation_offloading model.offload_modules "
+     "model.cpu_offloading* model.fine_grained_* model.offload_modules "
      "model.min_offloaded_tensor_size model.activation_offload_fraction "
      "model.delta_offload_bytes_across_pp_ranks"},
     {later, "feed-forward in pieces", "model.mlp_chunks_*"},

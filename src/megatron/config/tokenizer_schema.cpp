@@ -8,9 +8,12 @@ Schema tokenizer_config_schema() {
   Schema s("tokenizer", "Tokenizer");
   s.field<&C::tokenizer_type>("tokenizer_type", "kind of tokenizer");
   s.field<&C::tokenizer_model>("tokenizer_model", "its file or folder");
-  s.field<&C::vocab_size>("vocab_size", "tokens of the vocabulary, where the tokenizer does not say").min(1);
+  s.field<&C::vocab_size>("vocab_size", "tokens of the vocabulary, where the tokenizer does not say")
+      .min(1)
+      .max(1 << 30);
   s.field<&C::padded_vocab_size>("padded_vocab_size", "rows of embedding and output head")
       .min(1)
+      .max(1 << 30)
       .when_unset("vocab_size rounded up to make_vocab_size_divisible_by x tensor-parallel size");
   s.field<&C::pad_vocab_size>("pad_vocab_size", "pad the vocabulary at all");
   s.field<&C::vocab_file>("vocab_file", "vocabulary of GPT2BPETokenizer and BERT");

@@ -8,10 +8,12 @@ Schema train_config_schema() {
   Schema s("train", "Training");
   s.field<&C::micro_batch_size>("micro_batch_size", "sequences in one forward pass of a rank")
       .min(1)
+      .max(1 << 24)
       .also("-mb")
       .tune({1, 2, 4, 8});
   s.field<&C::global_batch_size>("global_batch_size", "sequences in one step of the whole job")
       .min(1)
+      .max(1 << 24)
       .also("-gb")
       .when_unset("micro_batch_size x data-parallel size");
   s.field<&C::rampup_batch_size>("rampup_batch_size",
@@ -70,10 +72,12 @@ Schema validation_config_schema() {
   s.field<&C::start_eval_at_iter>("start_eval_at_iter", "first step that may be evaluated").min(0);
   s.field<&C::eval_global_batch_size>("eval_global_batch_size", "sequences in one evaluation batch")
       .min(1)
+      .max(1 << 24)
       .when_unset("global_batch_size");
   s.field<&C::eval_micro_batch_size>("eval_micro_batch_size",
                                      "sequences in one forward pass of an evaluation")
       .min(1)
+      .max(1 << 24)
       .when_unset("micro_batch_size");
   s.field<&C::skip_train>("skip_train", "evaluate only").alias("train.skip_train");
   s.field<&C::test_mode>("test_mode", "run as a test of the program itself");

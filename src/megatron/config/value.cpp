@@ -166,13 +166,8 @@ Objection store_value(const Setting& setting, void* object, const Json& value, c
     const bool none = setting.type == ValueType::choice && setting.choices.front() == "none";
     if (none) return setting.set_choice(object, 0), Objection{};
     if (setting.type == ValueType::json) return at<Json>(setting, object) = fallback, Objection{};
-    if (!fallback.is_null()) {
-      // A number's "unset" default (0) lies outside its range, so it is not checked.
-      Setting unchecked = setting;
-      unchecked.lowest = -std::numeric_limits<double>::infinity();
-      unchecked.lowest_excluded = false;
-      return store_value(unchecked, object, fallback, defaults);
-    }
+    // A number's "unset" default (0) lies outside its range.
+    if (!fallback.is_null()) return store_value(setting.without_range(), object, fallback, defaults);
   }
   const auto integer = [](const Setting& s, const Json& v, int64_t& r) { return to_integer(s, v, r); };
   const auto real = [](const Setting& s, const Json& v, double& r) { return to_real(s, v, r); };

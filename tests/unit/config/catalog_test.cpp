@@ -1,0 +1,181 @@
+#include "megatron/config/catalog.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "megatron/config/foreign.h"
+#include "megatron/config/help.h"
+#include "megatron/config/presets.h"
+#include "megatron/config/rules.h"
+#include "megatron/config/shorthand.h"
+#include "megatron/config/support.h"
+#include "megatron/config/text.h"
+#include "megatron/config/value.h"
+
+namespace megatron {
+namespace {
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const size_t blank = std::min(text.find(' '), text.size());
+    if (blank > 0) words.emplace_back(text.substr(0, blank));
+    text.remove_prefix(std::min(blank + 1, text.size()));
+  }
+  return words;
+}
+
+TEST(Catalog, NamesAndFlagsAreUnique) {
+  EXPECT_GT(Catalog::all().entries().size(), 700u);  // building it refuses doubles
+  std::set<std::string> flags;
+  for (const std::string& flag : Catalog::all().flags()) flags.insert(canonical_flag(flag));
+  for (const Shorthand& row : shorthands())
+    EXPECT_TRUE(flags.insert(std::string(row.flag)).second) << row.flag;
+  for (const ForeignSetting& row : foreign_settings())
+    for (const std::string& flag : words_of(row.flags)) EXPECT_TRUE(flags.insert(flag).second) << flag;
+}
+
+TEST(Catalog, FindsByNameAliasAndFlag) {
+  const Catalog& catalog = Catalog::all();
+  EXPECT_EQ(catalog.find("model.bf16"), catalog.find("optimizer.bf16"));
+  EXPECT_EQ(catalog.find("model.nothing"), nullptr);
+  EXPECT_EQ(catalog.find_flag("--num_layers")->entry, catalog.find("model.num_layers"));
+  EXPECT_FALSE(catalog.find_flag("--disable-bias-linear")->on);
+  EXPECT_EQ(catalog.find_flag("--nothing"), nullptr);
+  EXPECT_TRUE(catalog.is_section("model"));
+  EXPECT_TRUE(catalog.is_section("mixed_precision"));
+  EXPECT_FALSE(catalog.is_section("mod"));
+}
+
+TEST(Catalog, ForeignKeysAreNoSettings) {
+  for (const ForeignSetting& row : foreign_settings()) {
+    EXPECT_FALSE(row.text.empty());
+    EXPECT_EQ(Catalog::all().find(row.key), nullptr) << row.key;
+  }
+  EXPECT_NE(find_foreign_key("tensor_inspect.enabled"), nullptr);
+  EXPECT_EQ(find_foreign_key("model.num_layers"), nullptr);
+}
+
+TEST(Catalog, EverySettingHasHelpAndADefaultWithinItsBounds) {
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const Setting& setting = *entry.setting;
+    EXPECT_FALSE(setting.help.empty()) << setting.name();
+    Config config, defaults;
+    const Json value = read_value(setting, entry.section->object(defaults));
+    const bool unset = value.is_null() || value == Json(0) || value == Json::array();
+    if (!unset) {
+      EXPECT_EQ(
+          store_value(setting, entry.section->object(config), value, entry.section->object(defaults)).reason,
+          "")
+          << setting.name();
+    }
+    EXPECT_EQ(
+        store_value(setting, entry.section->object(config), Json(), entry.section->object(defaults)).reason,
+        "")
+        << setting.name() << " cannot be null";
+    EXPECT_EQ(read_value(setting, entry.section->object(config)), value)
+        << setting.name() << ": null is not its default";
+  }
+}
+
+TEST(Catalog, TunedValuesAreAllowed) {
+  size_t tuned = 0;
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    for (const Json& value : entry.setting->search) {
+      Config config, defaults;
+      EXPECT_EQ(
+          store_value(*entry.setting, entry.section->object(config), value, entry.section->object(defaults))
+              .reason,
+          "")
+          << entry.setting->name();
+      ++tuned;
+    }
+  }
+  EXPECT_GT(tuned, 20u);
+}
+
+TEST(Catalog, EverySettingBelongsToAFeature) {
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    Config defaults;
+    EXPECT_NO_THROW(feature_of(*entry.setting, read_value(*entry.setting, entry.section->object(defaults))))
+        << entry.setting->name();
+  }
+}
+
+TEST(Catalog, EveryWordOfTheSupportTableNamesSettings) {
+  for (const Feature& feature : features()) {
+    for (const std::string& word : words_of(feature.settings)) {
+      const std::string name = word.substr(0, word.find('='));
+      bool found = false;
+      for (const Catalog::Entry& entry : Catalog::all().entries()) {
+        const std::string full = entry.setting->name();
+        found =
+            found || (name.ends_with('*') ? full.starts_with(name.substr(0, name.size() - 1)) : full == name);
+      }
+      EXPECT_TRUE(found) << feature.name << ": " << word;
+    }
+  }
+}
+
+TEST(Catalog, RulesNameSettings) {
+  std::set<std::string> names;
+  for (const Rule& rule : all_rules()) {
+    EXPECT_TRUE(names.insert(std::string(rule.name)).second) << rule.name;
+    for (const std::string& key : words_of(rule.keys))
+      EXPECT_NE(Catalog::all().find(key), nullptr) << rule.name << ": " << key;
+  }
+}
+
+TEST(Catalog, ShorthandsAndPresetsSetSettings) {
+  for (const Shorthand& row : shorthands()) {
+    for (const std::string& word : words_of(row.settings)) {
+      const Catalog::Entry* entry = Catalog::all().find(word.substr(0, word.find('=')));
+      ASSERT_NE(entry, nullptr) << word;
+      Config config;
+      EXPECT_EQ(store_value(*entry->setting, entry->section->object(config),
+                            parse_override_value(word.substr(word.find('=') + 1)).value,
+                            entry->section->object(config))
+                    .reason,
+                "")
+          << word;
+    }
+  }
+  for (const std::string& name : precision_preset_names()) {
+    const PrecisionPreset* preset = find_precision_preset(name);
+    ASSERT_NE(preset, nullptr) << name;
+    for (const auto& [key, value] : preset->settings) {
+      const Catalog::Entry* entry = Catalog::all().find(key);
+      ASSERT_NE(entry, nullptr) << key;
+      Config config;
+      EXPECT_EQ(
+          store_value(*entry->setting, entry->section->object(config), value, entry->section->object(config))
+              .reason,
+          "")
+          << key;
+    }
+  }
+}
+
+TEST(Catalog, ExplainsEverySettingAndFlag) {
+  for (const Catalog::Entry& entry : Catalog::all().entries())
+    EXPECT_NE(explain_setting(entry.setting->name()), "");
+  for (const std::string& flag : Catalog::all().flags()) EXPECT_NE(explain_setting(flag), "");
+  EXPECT_EQ(explain_setting("--swiglu").substr(0, 8), "--swiglu");
+  EXPECT_NE(explain_setting("--manual-gc").find("no effect"), std::string::npos);
+  EXPECT_EQ(explain_setting("hidden_size").find("model.hidden_size\n"), 0u);
+  EXPECT_THROW(explain_setting("hiden_size"), ConfigError);
+  EXPECT_THROW(explain_setting("enabled"), ConfigError);  // in several sections
+}
+
+TEST(Catalog, HelpListsEveryFlag) {
+  const std::string help = settings_help();
+  for (const Section& section : sections())
+    EXPECT_NE(help.find(std::string(section.schema->title())), std::string::npos);
+  for (const char* flag : {"--num-layers N", "--disable-bias-linear", "--normalization {LayerNorm,RMSNorm}",
+                           "--swiglu", "--profile-ranks N..."})
+    EXPECT_NE(help.find(flag), std::string::npos) << flag;
+}
+
+}  // namespace
+}  // namespace megatron
