@@ -126,7 +126,7 @@ class Parser {
   }
 
   bool refuse(const FlagUse& use, std::string reason, std::string fix) {
-    line_.sources.problems.push_back({use.text(), "", "", std::move(reason), std::move(fix)});
+    line_.sources.problems.push_back({use.text(), "", "", std::move(reason), std::move(fix), true});
     return false;
   }
 

@@ -1,5 +1,7 @@
 #include "megatron/config/problems.h"
 
+#include <algorithm>
+
 namespace megatron {
 namespace {
 
@@ -20,6 +22,12 @@ std::string Problem::text() const {
   text += ": " + reason;
   if (!fix.empty()) text += "; " + fix;
   return text;
+}
+
+int Refused::exit_code() const {
+  const bool usage =
+      std::all_of(problems_.begin(), problems_.end(), [](const Problem& problem) { return problem.usage; });
+  return usage ? UsageError("").exit_code() : ConfigError::exit_code();
 }
 
 Refused::Refused(std::vector<Problem> problems)

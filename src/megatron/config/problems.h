@@ -14,6 +14,7 @@ struct Problem {
   std::string origin;   // "--hidden-size 7", "train.yaml:3"
   std::string reason;
   std::string fix;
+  bool usage = false;  // the command line could not be understood, rather than a value refused
 
   std::string text() const;  // one line
 };
@@ -23,6 +24,7 @@ class Refused : public ConfigError {
  public:
   explicit Refused(std::vector<Problem> problems);
   const std::vector<Problem>& problems() const { return problems_; }
+  int exit_code() const override;  // that of wrong usage where nothing else is wrong
 
  private:
   std::vector<Problem> problems_;

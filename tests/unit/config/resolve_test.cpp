@@ -100,6 +100,23 @@ TEST(Resolve, MissingFilesAndReadersAreProblems) {
   }
 }
 
+TEST(Resolve, ExitCodesTellUsageFromRefusal) {
+  const auto code = [](std::vector<std::string> words) {
+    try {
+      resolve_words(std::move(words));
+    } catch (const Error& error) {
+      return error.exit_code();
+    }
+    return 0;
+  };
+  EXPECT_EQ(code({"--num-layers", "2"}), 0);
+  EXPECT_EQ(code({"--num-layrs", "2"}), 2);
+  EXPECT_EQ(code({"--num-layers"}), 2);
+  EXPECT_EQ(code({"--num-layers", "x"}), 1);
+  EXPECT_EQ(code({"--num-layrs", "2", "--num-layers", "x"}), 1);
+  EXPECT_EQ(code({"model.num_layrs=2"}), 1);
+}
+
 TEST(Resolve, ReadersOfOtherLayers) {
   SourceReaders readers;
   readers.hf = [](const std::string& dir) {
