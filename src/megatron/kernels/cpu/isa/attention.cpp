@@ -29,34 +29,27 @@ struct ForwardTiles {
 // gathered under an older maximum is scaled down.
 template <class C>
 void softmax_step(const KeyTile& tile, int64_t dv, ForwardTiles<C>& t) {
+  using V = Vector<C>;
   constexpr int64_t width = ForwardTiles<C>::width;
-  C newest[width], shrink[width], total[width];
-  bool changed = false;
-  std::copy(t.maximum + tile.first, t.maximum + tile.last, newest + tile.first);
-  for (int64_t key = 0; key < tile.size(); ++key) {
-    const C* row = t.scores + key * width;
-    for (int64_t lane = tile.first; lane < tile.last; ++lane)
-      newest[lane] = row[lane] > newest[lane] ? row[lane] : newest[lane];
-  }
-  for (int64_t lane = tile.first; lane < tile.last; ++lane) {
-    shrink[lane] = math::exp(t.maximum[lane] - newest[lane]);
-    total[lane] = t.sum[lane] * shrink[lane];
-    changed |= newest[lane] != t.maximum[lane];
-    t.maximum[lane] = newest[lane];
-  }
-  for (int64_t key = 0; key < tile.size(); ++key) {
-    C* row = t.scores + key * width;
-    for (int64_t lane = tile.first; lane < tile.last; ++lane) {
-      C e = math::exp(row[lane] - newest[lane]);
-      row[lane] = e;
-      total[lane] += e;
+  C* end = t.scores + tile.size() * width;
+  for (int64_t lane = tile.first; lane < tile.last; lane += kVectorWidth<C>) {
+    V before = load_vector(t.maximum + lane), maximum = before;
+    for (const C* row = t.scores; row < end; row += width) {
+      V score = load_vector(row + lane);
+      maximum = score > maximum ? score : maximum;
     }
-  }
-  std::copy(total + tile.first, total + tile.last, t.sum + tile.first);
-  if (!changed) return;
-  for (int64_t c = 0; c < dv; ++c) {
-    C* row = t.output + c * width;
-    for (int64_t lane = tile.first; lane < tile.last; ++lane) row[lane] *= shrink[lane];
+    V shrink = exp_vector(before - maximum), sum = load_vector(t.sum + lane) * shrink;
+    for (C* row = t.scores; row < end; row += width) {
+      V e = exp_vector(load_vector(row + lane) - maximum);
+      store_vector(row + lane, e);
+      sum += e;
+    }
+    store_vector(t.maximum + lane, maximum);
+    store_vector(t.sum + lane, sum);
+    if (std::equal(t.maximum + lane, t.maximum + lane + kVectorWidth<C>, reinterpret_cast<C*>(&before)))
+      continue;
+    for (C* row = t.output; row < t.output + dv * width; row += width)
+      store_vector(row + lane, load_vector(row + lane) * shrink);
   }
 }
 

@@ -87,11 +87,12 @@ void backward_block(const AttentionBackwardArgs& args, const Sequence& sequence,
       dropout_factors(f, sequence, lanes, tile, t.factors);
       multiply_tile(tile, t.dscores, t.factors);
     }
-    for (int64_t key = 0; key < size; ++key) {
-      C *score = t.scores + key * width, *dscore = t.dscores + key * width;
-      for (int64_t lane = tile.first; lane < tile.last; ++lane) {
-        score[lane] = math::exp(score[lane] - lse[lane]);
-        dscore[lane] = score[lane] * (dscore[lane] - lane_delta[lane]);
+    for (int64_t lane = tile.first; lane < tile.last; lane += kVectorWidth<C>) {
+      Vector<C> shift = load_vector(lse + lane), own = load_vector(lane_delta + lane);
+      for (int64_t at = lane; at < lane + size * width; at += width) {
+        Vector<C> p = exp_vector(load_vector(t.scores + at) - shift);
+        store_vector(t.dscores + at, p * (load_vector(t.dscores + at) - own));
+        store_vector(t.scores + at, p);
       }
     }
     if (f.dropout > 0) multiply_tile(tile, t.scores, t.factors);

@@ -97,16 +97,32 @@ void for_each_tile(const Lanes<C>& lanes, F&& f) {
   }
 }
 
+// Where the channels of a lane's query and head begin in x [tokens, heads, channels].
+template <class T, class C>
+T* row_of(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, int64_t lane) {
+  return pointer<T>(x) + (sequence.first_query + lanes.query[lane]) * x.stride(0) +
+         lanes.head[lane] * x.stride(1);
+}
+
 // target[c, lane] = factor · x[lane's query, lane's head, c]; zero in padding lanes.
 template <class T, class C>
 void load_transposed(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, C factor, C* target) {
-  constexpr int64_t width = Lanes<C>::capacity;
-  const T* data = pointer<T>(x);
-  int64_t channels = x.size(2);
+  constexpr int64_t width = Lanes<C>::capacity, w = kVectorWidth<C>;
+  int64_t channels = x.size(2), whole_channels = channels / w * w, whole_lanes = lanes.count / w * w;
+  for (int64_t first = 0; first < whole_lanes; first += w) {
+    const T* rows[w];
+    for (int64_t i = 0; i < w; ++i) rows[i] = row_of<T>(x, sequence, lanes, first + i);
+    for (int64_t c = 0; c < whole_channels; c += w) {
+      Vector<C> block[w];
+      for (int64_t i = 0; i < w; ++i) block[i] = factor * load_as<C>(rows[i] + c);
+      transpose_vectors<C>(block);
+      for (int64_t i = 0; i < w; ++i) store_vector(target + (c + i) * width + first, block[i]);
+    }
+  }
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
-    const T* row =
-        data + (sequence.first_query + lanes.query[lane]) * x.stride(0) + lanes.head[lane] * x.stride(1);
-    for (int64_t c = 0; c < channels; ++c) target[c * width + lane] = factor * C(row[c]);
+    const T* row = row_of<T>(x, sequence, lanes, lane);
+    for (int64_t c = lane < whole_lanes ? whole_channels : 0; c < channels; ++c)
+      target[c * width + lane] = factor * C(row[c]);
   }
   for (int64_t c = 0; c < channels; ++c)
     std::fill(target + c * width + lanes.count, target + c * width + lanes.padded, C(0));
@@ -115,12 +131,10 @@ void load_transposed(const Tensor& x, const Sequence& sequence, const Lanes<C>& 
 // target[lane, c], rows padded with zeros to whole vectors.
 template <class T, class C>
 void load_rows(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, C factor, C* target) {
-  const T* data = pointer<T>(x);
   int64_t channels = x.size(2), width = round_to_vector<C>(channels);
   for (int64_t lane = 0; lane < lanes.padded; ++lane, target += width) {
     int64_t filled = lane < lanes.count ? channels : 0;
-    const T* row =
-        data + (sequence.first_query + lanes.query[lane]) * x.stride(0) + lanes.head[lane] * x.stride(1);
+    const T* row = row_of<T>(x, sequence, lanes, lane);
     for (int64_t c = 0; c < filled; ++c) target[c] = factor * C(row[c]);
     std::fill(target + filled, target + width, C(0));
   }
@@ -130,12 +144,19 @@ void load_rows(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes,
 template <class T, class C>
 void store_transposed(const C* source, const C* factor, const Sequence& sequence, const Lanes<C>& lanes,
                       const Tensor& x) {
-  constexpr int64_t width = Lanes<C>::capacity;
-  T* data = pointer<T>(x);
-  int64_t channels = x.size(2);
+  constexpr int64_t width = Lanes<C>::capacity, w = kVectorWidth<C>;
+  int64_t channels = x.size(2), whole_channels = channels / w * w, whole_lanes = lanes.count / w * w;
+  for (int64_t first = 0; first < whole_lanes; first += w)
+    for (int64_t c = 0; c < whole_channels; c += w) {
+      Vector<C> block[w], scale = load_vector(factor + first);
+      for (int64_t i = 0; i < w; ++i) block[i] = scale * load_vector(source + (c + i) * width + first);
+      transpose_vectors<C>(block);
+      for (int64_t i = 0; i < w; ++i) store_as<C>(row_of<T>(x, sequence, lanes, first + i) + c, block[i]);
+    }
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
-    T* row = data + (sequence.first_query + lanes.query[lane]) * x.stride(0) + lanes.head[lane] * x.stride(1);
-    for (int64_t c = 0; c < channels; ++c) row[c] = T(factor[lane] * source[c * width + lane]);
+    T* row = row_of<T>(x, sequence, lanes, lane);
+    for (int64_t c = lane < whole_lanes ? whole_channels : 0; c < channels; ++c)
+      row[c] = T(factor[lane] * source[c * width + lane]);
   }
 }
 

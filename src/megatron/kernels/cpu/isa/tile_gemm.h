@@ -1,33 +1,15 @@
 #pragma once
 
-#include <cstdint>
+#include "megatron/kernels/cpu/isa/vector.h"
 
 // Products of tiles that lie in the first two cache levels: c[m, n] (+)= a[m, k] · b[k, n], where n is a
 // multiple of the vector width, b and c are row-major, and a has any strides. Elements of a are repeated
 // over a vector, rows of b are loaded as vectors, and a block of c stays in registers.
 namespace megatron::cpu::MEGATRON_ISA {
 
-#ifdef __AVX512F__
-inline constexpr int kVectorBytes = 64, kPanel = 4;  // vectors side by side: 4 × 4 of 32 registers hold c
-#else
-inline constexpr int kVectorBytes = 32, kPanel = 2;
-#endif
+// Vectors of a row side by side: 4 × 4 of AVX-512's 32 registers hold c, 4 × 2 of AVX2's 16.
+inline constexpr int kPanel = kVectorBytes == 64 ? 4 : 2;
 inline constexpr int kTileRows = 4;
-
-template <class C>
-inline constexpr int64_t kVectorWidth = kVectorBytes / sizeof(C);
-
-template <class C>
-constexpr int64_t round_to_vector(int64_t n) {
-  return (n + kVectorWidth<C> - 1) / kVectorWidth<C> * kVectorWidth<C>;
-}
-
-template <class C>
-struct VectorOf {
-  typedef C type __attribute__((vector_size(kVectorBytes), aligned(sizeof(C)), may_alias));
-};
-template <class C>
-using Vector = typename VectorOf<C>::type;
 
 template <class C>
 struct TileProduct {
@@ -49,12 +31,11 @@ inline void tile_block(const TileProduct<C>& p, const C* a, const C* b, C* c) {
 #pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v)
-      sum[i][v] = p.accumulate ? *reinterpret_cast<const V*>(c + i * p.c_row + v * w) : V{};
+    for (int v = 0; v < Vectors; ++v) sum[i][v] = p.accumulate ? load_vector(c + i * p.c_row + v * w) : V{};
   for (int64_t k = 0; k < p.k; ++k, a += p.a_column, b += p.b_row) {
     V row[Vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) row[v] = *reinterpret_cast<const V*>(b + v * w);
+    for (int v = 0; v < Vectors; ++v) row[v] = load_vector(b + v * w);
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i) {
       C x = a[i * p.a_row];
@@ -65,7 +46,7 @@ inline void tile_block(const TileProduct<C>& p, const C* a, const C* b, C* c) {
 #pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) *reinterpret_cast<V*>(c + i * p.c_row + v * w) = sum[i][v];
+    for (int v = 0; v < Vectors; ++v) store_vector(c + i * p.c_row + v * w, sum[i][v]);
 }
 
 template <int Vectors, class C>
