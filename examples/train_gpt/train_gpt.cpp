@@ -6,6 +6,7 @@
 #include <random>
 
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/decoder_shape.h"
 #include "megatron/training/rank_trainer.h"
 
 using namespace megatron;
@@ -14,16 +15,8 @@ namespace {
 
 Config tiny_gpt() {
   Config config;
-  config.model.num_layers = 2;
-  config.model.hidden_size = 64;
-  config.model.num_attention_heads = config.model.num_query_groups = 4;
-  config.model.kv_channels = 16;
-  config.model.ffn_hidden_size = 128;
-  config.model.vocab_size = 64;
-  config.model.seq_length = config.model.max_position_embeddings = 16;
-  config.model.position_embedding_type = PositionEmbedding::rope;
-  config.model.normalization = Normalization::rms_norm;
-  config.model.attention_dropout = config.model.hidden_dropout = 0;
+  config.model = llama_style(
+      {.layers = 2, .hidden = 64, .heads = 4, .groups = 4, .ffn = 128, .vocab = 64, .length = 16});
   config.parallel.tensor_model_parallel_size = 2;
   config.parallel.sequence_parallel = true;
   config.train.micro_batch_size = 8;

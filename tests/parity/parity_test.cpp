@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "megatron/models/decoder_shape.h"
 #include "parity/layout.h"
 
 namespace megatron::testing {
@@ -7,22 +8,9 @@ namespace {
 
 Config small_gpt() {
   Config config;
-  ModelConfig& model = config.model;
-  model.num_layers = 4;
-  model.hidden_size = 32;
-  model.num_attention_heads = 4;
-  model.num_query_groups = 2;
-  model.kv_channels = 8;
-  model.ffn_hidden_size = 48;
-  model.seq_length = model.max_position_embeddings = 8;
-  model.vocab_size = 50;
-  model.make_vocab_size_divisible_by = 4;
-  model.position_embedding_type = PositionEmbedding::rope;
-  model.normalization = Normalization::rms_norm;
-  model.activation_func = Activation::silu;
-  model.gated_linear_unit = true;
-  model.add_bias_linear = false;
-  model.attention_dropout = model.hidden_dropout = 0;
+  config.model =
+      llama_style({.layers = 4, .hidden = 32, .heads = 4, .groups = 2, .ffn = 48, .vocab = 50, .length = 8});
+  config.model.make_vocab_size_divisible_by = 4;
   config.train.micro_batch_size = 2;
   config.train.global_batch_size = 16;
   config.optimizer.weight_decay = 0.1;

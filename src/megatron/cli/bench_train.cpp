@@ -8,6 +8,7 @@
 #include "megatron/base/json.h"
 #include "megatron/cli/flags.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/rank_trainer.h"
 
@@ -17,17 +18,17 @@ namespace {
 // A named training run. bench/peers holds the PyTorch counterpart of each.
 struct Case {
   std::string_view name, summary;
-  int64_t layers, hidden, heads, groups, ffn, vocab;
-  int64_t batch, length;
+  DecoderShape shape;
+  int64_t batch;
   bool tied;
 };
 
 constexpr Case kCases[] = {
-    {"gpt-10m", "10M parameters, for two cores", 8, 256, 8, 8, 640, 14336, 8, 256, true},
-    {"gpt-124m", "GPT 124M, gated", 12, 768, 12, 12, 2048, 50304, 32, 1024, true},
-    {"llama-1b", "Llama-3.2-1B shape", 16, 2048, 32, 8, 8192, 128256, 4, 4096, true},
-    {"gpt-1.7b", "1.7B, gated", 24, 2048, 16, 16, 5632, 131072, 4, 4096, false},
-    {"llama-8b-16", "Llama-3-8B shape, 16 layers", 16, 4096, 32, 8, 14336, 128256, 4, 4096, false},
+    {"gpt-10m", "10M parameters, for two cores", {8, 256, 8, 8, 640, 14336, 256}, 8, true},
+    {"gpt-124m", "GPT 124M, gated", {12, 768, 12, 12, 2048, 50304, 1024}, 32, true},
+    {"llama-1b", "Llama-3.2-1B shape", {16, 2048, 32, 8, 8192, 128256, 4096}, 4, true},
+    {"gpt-1.7b", "1.7B, gated", {24, 2048, 16, 16, 5632, 131072, 4096}, 4, false},
+    {"llama-8b-16", "Llama-3-8B shape, 16 layers", {16, 4096, 32, 8, 14336, 128256, 4096}, 4, false},
 };
 
 struct Settings {
@@ -66,22 +67,8 @@ const Case& find_case(const std::vector<std::string>& words) {
 
 Config config_of(const Case& c, const Settings& s) {
   Config config;
-  ModelConfig& model = config.model;
-  model.num_layers = c.layers;
-  model.hidden_size = c.hidden;
-  model.num_attention_heads = c.heads;
-  model.num_query_groups = c.groups;
-  model.kv_channels = c.hidden / c.heads;
-  model.ffn_hidden_size = c.ffn;
-  model.vocab_size = c.vocab;
-  model.seq_length = model.max_position_embeddings = c.length;
-  model.share_embeddings_and_output_weights = c.tied;
-  model.position_embedding_type = PositionEmbedding::rope;
-  model.normalization = Normalization::rms_norm;
-  model.activation_func = Activation::silu;
-  model.gated_linear_unit = true;
-  model.add_bias_linear = false;
-  model.attention_dropout = model.hidden_dropout = 0;
+  config.model = llama_style(c.shape);
+  config.model.share_embeddings_and_output_weights = c.tied;
   config.parallel.tensor_model_parallel_size = s.tensor_parallel;
   config.parallel.pipeline_model_parallel_size = s.pipeline_parallel;
   config.parallel.sequence_parallel = s.tensor_parallel > 1;
@@ -148,7 +135,7 @@ std::string bench_train_help() {
       "cases:\n";
   for (const Case& c : kCases)
     text += fmt::format("  {:<12}  {}: {} layers, {} wide, vocabulary {}, batch {} x {}\n", c.name, c.summary,
-                        c.layers, c.hidden, c.vocab, c.batch, c.length);
+                        c.shape.layers, c.shape.hidden, c.shape.vocab, c.batch, c.shape.length);
   return text + "\n" + flags_help(flags(unused));
 }
 
@@ -165,8 +152,8 @@ int bench_train(Invocation& invocation) {
   Measured measured = measure(config, settings, device, dtype_from_name(settings.precision));
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
-  double rate = static_cast<double>(chosen.batch * chosen.length) / median;
-  double tflops = rate * model_flops_per_token(config.model, chosen.length) / 1e12;
+  double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
+  double tflops = rate * model_flops_per_token(config.model, chosen.shape.length) / 1e12;
   double gib = static_cast<double>(measured.memory.peak_reserved) / (1 << 30);
   if (settings.json) {
     Json json;

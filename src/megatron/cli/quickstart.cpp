@@ -13,6 +13,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
+#include "megatron/models/decoder_shape.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/rank_trainer.h"
 
@@ -80,21 +81,8 @@ double learning_rate(int64_t step, int64_t steps, double peak) {
 
 Config quickstart_config(const QuickstartOptions& options) {
   Config config;
-  ModelConfig& model = config.model;
-  model.num_layers = 4;
-  model.hidden_size = 192;
-  model.num_attention_heads = 6;
-  model.num_query_groups = 2;
-  model.kv_channels = 32;
-  model.ffn_hidden_size = 512;
-  model.seq_length = model.max_position_embeddings = 256;
-  model.vocab_size = 256;
-  model.position_embedding_type = PositionEmbedding::rope;
-  model.normalization = Normalization::rms_norm;
-  model.activation_func = Activation::silu;
-  model.gated_linear_unit = true;
-  model.add_bias_linear = false;
-  model.attention_dropout = model.hidden_dropout = 0;
+  config.model = llama_style(
+      {.layers = 4, .hidden = 192, .heads = 6, .groups = 2, .ffn = 512, .vocab = 256, .length = 256});
   config.parallel.tensor_model_parallel_size = options.tensor_parallel;
   config.parallel.pipeline_model_parallel_size = options.pipeline_parallel;
   config.parallel.sequence_parallel = options.tensor_parallel > 1;

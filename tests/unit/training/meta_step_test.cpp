@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/rank_trainer.h"
 
@@ -12,21 +13,8 @@ namespace {
 
 Config small() {
   Config config;
-  ModelConfig& model = config.model;
-  model.num_layers = 3;
-  model.hidden_size = 64;
-  model.num_attention_heads = 4;
-  model.num_query_groups = 2;
-  model.kv_channels = 16;
-  model.ffn_hidden_size = 160;
-  model.vocab_size = 256;
-  model.seq_length = model.max_position_embeddings = 32;
-  model.position_embedding_type = PositionEmbedding::rope;
-  model.normalization = Normalization::rms_norm;
-  model.activation_func = Activation::silu;
-  model.gated_linear_unit = true;
-  model.add_bias_linear = false;
-  model.attention_dropout = model.hidden_dropout = 0;
+  config.model = llama_style(
+      {.layers = 3, .hidden = 64, .heads = 4, .groups = 2, .ffn = 160, .vocab = 256, .length = 32});
   config.train.micro_batch_size = 2;
   return config;
 }
@@ -87,14 +75,13 @@ TEST(MetaStep, MatrixProductsAddUpToTheModelsFlops) {
 
 TEST(MetaStep, AnEightBillionModelFitsIntoNoMemoryAtAll) {
   Config config = small();
-  config.model.num_layers = 32;
-  config.model.hidden_size = 4096;
-  config.model.num_attention_heads = 32;
-  config.model.num_query_groups = 8;
-  config.model.kv_channels = 128;
-  config.model.ffn_hidden_size = 14336;
-  config.model.vocab_size = 128256;
-  config.model.seq_length = config.model.max_position_embeddings = 4096;
+  config.model = llama_style({.layers = 32,
+                              .hidden = 4096,
+                              .heads = 32,
+                              .groups = 8,
+                              .ffn = 14336,
+                              .vocab = 128256,
+                              .length = 4096});
   config.model.share_embeddings_and_output_weights = false;
   config.train.micro_batch_size = 1;
   Step step = run_step(config, kMeta, DType::BF16);
