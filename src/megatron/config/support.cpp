@@ -12,16 +12,19 @@ using enum Support;
 
 constexpr Feature table[] = {
     // Ranks
-    {later, "several ranks", "run.ranks run.world_size run.comm"},
+    {acting, "ranks as threads", "run.ranks run.world_size run.comm=auto,threads"},
+    {later, "MPI and NCCL", "run.comm"},
     {later, "CUDA", "run.device=cuda"},
     {acting, "devices", "run.device"},
-    {later, "tensor parallelism",
-     "model.tensor_model_parallel_size model.sequence_parallel model.tensor_parallel_num_weight_shards "
-     "model.tp_comm_*"},
-    {later, "pipeline parallelism",
+    {acting, "tensor parallelism", "model.tensor_model_parallel_size model.sequence_parallel"},
+    {later, "weights gathered at use, overlapped tensor-parallel communication",
+     "model.tensor_parallel_num_weight_shards model.tp_comm_*"},
+    {later, "another way between pipeline stages", "model.pipeline_model_parallel_comm_backend"},
+    {acting, "pipeline parallelism",
      "model.pipeline_model_parallel_* model.virtual_pipeline_model_parallel_size "
      "model.num_layers_per_virtual_pipeline_stage model.microbatch_group_size_per_vp_stage "
-     "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage model.account_for_* "
+     "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage model.account_for_*"},
+    {later, "overlapped pipeline communication",
      "model.overlap_p2p_* model.defer_embedding_wgrad_compute model.wgrad_deferral_limit"},
     {later, "context parallelism",
      "model.context_parallel_size model.cp_comm_type model.hierarchical_context_parallel_sizes "
@@ -50,6 +53,12 @@ constexpr Feature table[] = {
     {later, "multimodal positions", "model.mrope_section model.position_embedding_type=mrope"},
     {later, "layers that differ", "model.heterogeneous_*"},
     {later, "muP", "model.use_mup model.mup_*"},
+    {later, "yarn positions and layers without positions",
+     "model.position_embedding_type=yarn model.yarn_* model.no_rope_freq model.rotary_base_local"},
+    {later, "windows by layer, sinks, norms without weights",
+     "model.window_attn_skip_freq model.softmax_type model.qk_l2_norm"},
+    {later, "capped output logits", "model.final_logit_softcapping"},
+    {later, "Xavier initialisation", "model.init_method_xavier_uniform"},
     {later, "clipping of attention weights", "model.qk_clip*"},
     {later, "scaling of logits by layer", "model.apply_query_key_layer_scaling"},
     {later, "gated attention output", "model.attention_output_gate"},
