@@ -2,12 +2,11 @@
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "megatron/base/error.h"
+#include "megatron/base/text_file.h"
 
 namespace megatron {
 namespace {
@@ -198,13 +197,7 @@ Json Json::parse(std::string_view text, std::string_view origin) {
   return builder.take();
 }
 
-Json Json::read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.good(), "cannot open {}", path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  require(!file.bad(), "cannot read {}", path);
-  return parse(text, path);
-}
+Json Json::read(const std::string& path) { return parse(read_text_file(path), path); }
 
 const char* Json::type_name() const {
   static constexpr const char* names[] = {"null",     "a bool",   "an integer", "a number",

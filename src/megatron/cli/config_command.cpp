@@ -13,7 +13,7 @@ namespace {
 
 constexpr CommandFlag own_flags[] = {
     {"--json", 0, "one JSON document: config, origins, notes, unavailable"},
-    {"--changed", 0, "only what is not default"},
+    {"--changed", 0, "only what was given, not what was derived"},
 };
 
 // One section as a table of setting, value and origin.
@@ -25,7 +25,7 @@ std::string show_section(const Section& section, const Resolved& resolved, bool 
   Config& config = const_cast<Config&>(resolved.config);  // only read
   for (const Setting& setting : section.schema->rows()) {
     const Origin& origin = resolved.origin(setting.name());
-    if (changed_only && origin.source == Source::builtin) continue;
+    if (changed_only && origin.source <= Source::derived) continue;
     lines.push_back(
         {setting.name(), show_value(read_value(setting, section.object(config))), show_origin(origin)});
   }

@@ -9,7 +9,7 @@ std::string explain_help() {
   return "usage: megatron explain KEY...\n"
          "\n"
          "tells what a setting does, what it may be, its default, its flags and the rules it must fulfil;\n"
-         "KEY is model.hidden_size, hidden_size or --hidden-size\n";
+         "KEY is model.hidden_size, hidden_size or --hidden-size; model lists the whole section\n";
 }
 
 int run_explain(Invocation& invocation) {

@@ -170,6 +170,9 @@ void one_data_source(Draft& draft) {
       !d.train_data_path.empty() || !d.valid_data_path.empty() || !d.test_data_path.empty();
   const int ways = d.mock_data + !d.replay.empty() + !d.data_path.empty() + !d.data_args_path.empty() +
                    split_paths + !d.per_split_data_args_path.empty() + !d.dataset_root.empty();
+  if (ways == 0 && draft.purpose == Purpose::training && !draft.config.validation.skip_train)
+    draft.refuse("dataset.data_path", "there is nothing to train on",
+                 "give --data-path PREFIX, --replay FILE:KEY or --mock-data");
   if (ways <= 1) return;
   draft.refuse(d.mock_data            ? "dataset.mock_data"
                : !d.replay.empty()    ? "dataset.replay"
@@ -228,8 +231,9 @@ constexpr Rule rules[] = {
      "packing suits the micro-batch", packing},
     {"one_data_source",
      "dataset.mock_data dataset.replay dataset.data_path dataset.data_args_path dataset.train_data_path "
-     "dataset.valid_data_path dataset.test_data_path dataset.per_split_data_args_path dataset.dataset_root",
-     "data come from one source", one_data_source},
+     "dataset.valid_data_path dataset.test_data_path dataset.per_split_data_args_path dataset.dataset_root "
+     "validation.skip_train",
+     "training data come from one source", one_data_source},
     {"fine_tuning_data", "dataset.sft dataset.reset_position_ids dataset.reset_attention_mask",
      "conversations need no reset flags", fine_tuning_data},
 };

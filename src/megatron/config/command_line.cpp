@@ -25,6 +25,10 @@ bool is_name(std::string_view text) {
                      [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
 }
 
+bool is_truth(std::string_view word) {
+  return word == "true" || word == "false" || word == "True" || word == "False";
+}
+
 // model.x=1, +a.b=2, ++a.b=2, ~a.b, ~a.b=3
 bool is_override(std::string_view word) {
   const bool removal = word.starts_with('~');
@@ -109,6 +113,11 @@ class Parser {
 
   // Gathers the flag's words; false where they are missing or too many.
   bool take_values(FlagUse& use, int count) {
+    if (count == 0 && !use.attached && at_ < args_.size() && is_truth(args_[at_])) {
+      const std::string word = args_[at_++];
+      return refuse(use, fmt::format("'{}' cannot stand apart from a switch", word),
+                    fmt::format("write {}, or {}={}", use.name, use.name, word));
+    }
     if (use.attached) {
       if (count != 0) return true;
       return refuse(use, "takes no value", fmt::format("write {} alone", use.name));

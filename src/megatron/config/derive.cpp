@@ -73,6 +73,13 @@ void lengths_and_vocabulary(Draft& draft) {
     draft.derive("model.seq_length", config.dataset.seq_length, "dataset.seq_length");
   if (config.dataset.seq_length == 0 && config.model.seq_length > 0)
     draft.derive("dataset.seq_length", config.model.seq_length, "model.seq_length");
+  // A recipe's or a model's own length gives way to a stronger source's for the other.
+  const Source model = draft.origin("model.seq_length").source,
+               data = draft.origin("dataset.seq_length").source;
+  if (config.model.seq_length != config.dataset.seq_length && data > model)
+    draft.derive("model.seq_length", config.dataset.seq_length, "dataset.seq_length");
+  if (config.model.seq_length != config.dataset.seq_length && model > data)
+    draft.derive("dataset.seq_length", config.model.seq_length, "model.seq_length");
   if (config.model.max_position_embeddings == 0 && config.model.seq_length > 0)
     draft.derive("model.max_position_embeddings", config.model.seq_length, "seq_length");
   if (config.model.vocab_size == 0 && config.tokenizer.vocab_size > 0)

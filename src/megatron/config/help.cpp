@@ -82,6 +82,17 @@ const Catalog::Entry& find_setting(std::string_view name) {
                                 same.empty() ? "see megatron config show" : did_you_mean(same)));
 }
 
+std::string explain_section(std::string_view name) {
+  std::string text;
+  for (const Section& section : sections()) {
+    if (section.schema->section() != name) continue;
+    text += fmt::format("{}# {}\n", text.empty() ? "" : "\n", section.schema->title());
+    for (const Setting& setting : section.schema->rows())
+      text += fmt::format("  {}: {}\n", setting.name(), setting.help);
+  }
+  return text;
+}
+
 std::string explain_foreign(const ForeignSetting& foreign, std::string_view name) {
   const bool refused = foreign.verdict == ForeignSetting::Verdict::refused;
   return fmt::format("{}\n  {}: {}\n", name,
@@ -119,6 +130,7 @@ std::string explain_setting(std::string_view name) {
   if (const ForeignSetting* foreign =
           name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name))
     return explain_foreign(*foreign, name);
+  if (std::string section = explain_section(name); !section.empty()) return section;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;
   std::string text = fmt::format("{}\n  {}\n", setting.name(), setting.help);

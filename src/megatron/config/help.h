@@ -8,8 +8,8 @@ namespace megatron {
 // Every flag by section, for --help of the commands that take settings.
 std::string settings_help();
 
-// What one setting does: `name` is a key ("model.hidden_size", "hidden_size") or a flag. Throws ConfigError
-// with the nearest names where there is no such setting.
+// What one setting does: `name` is a key ("model.hidden_size", "hidden_size"), a flag, or a section for all
+// of it. Throws ConfigError with the nearest names where there is no such setting.
 std::string explain_setting(std::string_view name);
 
 }  // namespace megatron

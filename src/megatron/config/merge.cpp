@@ -340,13 +340,14 @@ class Merger {
   void preset() {
     const Catalog::Entry& entry = *catalog_.find("run.mixed_precision");
     const std::optional<Json>& value = merged_.values[entry.index];
-    if (!value || value->is_null()) return;
+    // A value of another kind is refused when it is stored.
+    if (!value || !value->is_string() || value->as_string().empty()) return;
     const Origin origin = merged_.origins[entry.index];
-    const PrecisionPreset* found = value->is_string() ? find_precision_preset(value->as_string()) : nullptr;
+    const PrecisionPreset* found = find_precision_preset(value->as_string());
     if (!found) {
-      std::vector<std::string> names = precision_preset_names();
-      const std::string near = value->is_string() ? did_you_mean(nearest(value->as_string(), names)) : "";
-      return problem("mixed_precision", show_value(*value), origin, "there is no such preset",
+      const std::vector<std::string> names = precision_preset_names();
+      const std::string near = did_you_mean(nearest(value->as_string(), names));
+      return problem("mixed_precision", value->as_string(), origin, "there is no such preset",
                      near.empty() ? fmt::format("use one of {}", fmt::join(names, ", ")) : near);
     }
     for (const auto& [name, preset_value] : found->settings) {

@@ -7,7 +7,9 @@ namespace megatron {
 namespace {
 
 void sizes_are_given(Draft& draft) {
-  if (draft.purpose == Purpose::inspect) return;
+  const CheckpointConfig& checkpoint = draft.config.checkpoint;
+  const bool from_checkpoint = checkpoint.use_checkpoint_args && !checkpoint.load.empty();
+  if (draft.purpose == Purpose::inspect || from_checkpoint) return;
   const ModelConfig& model = draft.config.model;
   if (model.num_layers == 0)
     draft.refuse("model.num_layers", "a model needs layers",

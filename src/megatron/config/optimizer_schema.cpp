@@ -18,7 +18,8 @@ Schema optimizer_config_schema() {
   s.field<&C::clip_grad>("clip_grad", "largest gradient norm; 0 leaves gradients alone").min(0);
   s.field<&C::grad_norm_skip_threshold>("grad_norm_skip_threshold",
                                         "steps with a larger gradient norm are skipped")
-      .above(0);
+      .above(0)
+      .or_infinity();
   s.field<&C::adam_beta1>("adam_beta1", "Adam's memory of gradients").min(0).max(1);
   s.field<&C::adam_beta2>("adam_beta2", "Adam's memory of squared gradients").min(0).max(1);
   s.field<&C::adam_eps>("adam_eps", "added to Adam's denominator").above(0);

@@ -1,8 +1,6 @@
 #include "megatron/config/resolve.h"
 
-#include <fstream>
-#include <iterator>
-
+#include "megatron/base/text_file.h"
 #include "megatron/config/derive.h"
 #include "megatron/config/merge.h"
 #include "megatron/config/rules.h"
@@ -45,14 +43,6 @@ std::vector<Problem> check_support(Draft& draft) {
     }
   }
   return unavailable;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.good(), "cannot open the file");
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  require(!file.bad(), "cannot read the file");
-  return text;
 }
 
 }  // namespace
@@ -122,7 +112,7 @@ Sources read_sources(const CommandLine& line, const SourceReaders& readers) {
     sources.recipe = readers.recipe(line.recipe_name);
   });
   attempt("--config", line.config_path, [&] {
-    sources.file = ConfigText{line.config_path, read_text(line.config_path)};
+    sources.file = ConfigText{line.config_path, read_text_file(line.config_path)};
   });
   return sources;
 }

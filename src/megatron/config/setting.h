@@ -51,8 +51,9 @@ class Setting {
   double highest = std::numeric_limits<double>::infinity();
   bool lowest_excluded = false;
   std::vector<std::string_view> choices;
-  size_t exact_count = 0;   // of a list; 0: any
-  bool is_dtype = false;    // torch.bfloat16, bfloat16 and bf16 are the same
+  size_t exact_count = 0;  // of a list; 0: any
+  bool is_dtype = false;   // torch.bfloat16, bfloat16 and bf16 are the same
+  bool infinity_is_none = false;
   bool is_pattern = false;  // a number, or a list that may be written as ([0]*3+[1]*2)
 
   // How it is called on the command line.
@@ -69,6 +70,7 @@ class Setting {
   Setting& one_of(std::initializer_list<std::string_view> names) { return choices = names, *this; }
   Setting& count(size_t n) { return exact_count = n, *this; }
   Setting& dtype(std::initializer_list<std::string_view> names);
+  Setting& or_infinity() { return infinity_is_none = true, *this; }
   Setting& pattern() { return is_pattern = true, *this; }
   Setting& flag(std::string_view name);      // in place of the derived flag
   Setting& off_flag(std::string_view name);  // the first name of those that switch off

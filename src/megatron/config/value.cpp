@@ -25,7 +25,8 @@ std::string lower(std::string_view text) {
 Objection wrong_type(const Setting& setting, const Json& value) {
   if (value.is_string() && value.as_string().empty())
     return {"the value is empty", "give " + describe_values(setting)};
-  return {fmt::format("this is {}", value.type_name()), "give " + describe_values(setting)};
+  return {value.is_string() ? "this is text" : fmt::format("this is {}", value.type_name()),
+          "give " + describe_values(setting)};
 }
 
 std::string join_choices(const Setting& setting) {
@@ -91,6 +92,7 @@ Objection to_integer(const Setting& setting, const Json& value, int64_t& result)
 Objection to_real(const Setting& setting, const Json& value, double& result) {
   if (!value.is_number()) return wrong_type(setting, value);
   result = value.as_double();
+  if (std::isinf(result)) return {"this is not finite", "give " + describe_values(setting)};
   return check_range(setting, result);
 }
 
@@ -197,7 +199,8 @@ Objection store_value(const Setting& setting, void* object, const Json& value, c
       if (value.is_null()) return at<std::optional<int64_t>>(setting, object).reset(), Objection{};
       return store_optional<int64_t>(setting, object, value, integer);
     case ValueType::optional_real:
-      if (value.is_null()) return at<std::optional<double>>(setting, object).reset(), Objection{};
+      if (value.is_null() || (setting.infinity_is_none && value.is_double() && std::isinf(value.as_double())))
+        return at<std::optional<double>>(setting, object).reset(), Objection{};
       return store_optional<double>(setting, object, value, real);
     case ValueType::integers:
       return store<std::vector<int64_t>>(

@@ -19,7 +19,10 @@ class Reader {
 
   YAML::Node load(const std::string& text) const {
     try {
-      return YAML::Load(text);
+      const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+      if (documents.size() > 1)
+        throw ConfigError(fmt::format("{}: it holds {} documents: keep one", origin_, documents.size()));
+      return documents.empty() ? YAML::Node() : documents.front();
     } catch (const YAML::Exception& error) {
       throw ConfigError(fmt::format("{}:{}: malformed YAML: {}", origin_, error.mark.line + 1, error.msg));
     }

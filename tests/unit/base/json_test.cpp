@@ -118,7 +118,9 @@ TEST(Json, ErrorsNameTypesAndPlace) {
     std::string message = message_of([&] { Json::parse(bad, "f.json"); });
     EXPECT_EQ(message.find("f.json: malformed JSON near byte "), 0u) << bad << " gave " << message;
   }
-  EXPECT_EQ(message_of([] { Json::read("/nonexistent/x.json"); }), "cannot open /nonexistent/x.json");
+  EXPECT_EQ(message_of([] { Json::read("/nonexistent/x.json"); }),
+            "cannot open /nonexistent/x.json: No such file or directory");
+  EXPECT_EQ(message_of([] { Json::read("/"); }), "cannot read /: Is a directory");
 }
 
 TEST(Json, DeepNestingIsRefusedNotACrash) {

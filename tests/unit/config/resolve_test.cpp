@@ -94,7 +94,8 @@ TEST(Resolve, MissingFilesAndReadersAreProblems) {
   } catch (const Refused& refused) {
     EXPECT_EQ(refused.exit_code(), 1);
     ASSERT_EQ(refused.problems().size(), 3u);
-    EXPECT_EQ(refused.problems()[2].text(), "--config /nonexistent.yaml: cannot open the file");
+    EXPECT_EQ(refused.problems()[2].text(),
+              "--config /nonexistent.yaml: cannot open /nonexistent.yaml: No such file or directory");
     EXPECT_NE(std::string(refused.what()).find("the configuration was refused, 3 problems:\n  --hf dir: "),
               std::string::npos);
   }
