@@ -7,9 +7,11 @@ Schema rl_config_schema() {
   using C = RlConfig;
   Schema s("rl", "Reinforcement learning");
   s.field<&C::perform_rl_step>("perform_rl_step", "train on rewarded samples of the model itself");
-  s.field<&C::grpo_prompts_per_step>("grpo_prompts_per_step", "prompts in one collection").min(1);
-  s.field<&C::grpo_group_size>("grpo_group_size", "answers to each prompt").min(1);
-  s.field<&C::grpo_iterations>("grpo_iterations", "passes over one collection").min(1);
+  s.field<&C::grpo_prompts_per_step>("grpo_prompts_per_step", "prompts in one collection")
+      .min(1)
+      .max(1 << 20);
+  s.field<&C::grpo_group_size>("grpo_group_size", "answers to each prompt").min(1).max(1 << 20);
+  s.field<&C::grpo_iterations>("grpo_iterations", "passes over one collection").min(1).max(1 << 20);
   s.field<&C::grpo_clamp_eps_lower>("grpo_clamp_eps_lower", "how far the probability ratio may fall").min(0);
   s.field<&C::grpo_clamp_eps_upper>("grpo_clamp_eps_upper", "how far the probability ratio may rise").min(0);
   s.field<&C::grpo_kl_beta>("grpo_kl_beta", "weight of the distance to the reference model").min(0);
