@@ -41,6 +41,16 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                                            .step = ++steps_,
                                            .decoupled = options_.decoupled,
                                            .gradient_scale = gradient_scale});
+  if (!ctx.tracer) return;
+  double elements = 0, bytes = 0;
+  for (const AdamTensor& t : tensors) {
+    elements += static_cast<double>(t.first.numel());
+    bytes += static_cast<double>(t.gradient.bytes() + 2 * (t.first.bytes() + t.second.bytes()));
+    // The copy that is updated is read and written; where there is a master, the parameter is written alone.
+    bytes += static_cast<double>(t.master.defined() ? 2 * t.master.bytes() + t.parameter.bytes()
+                                                    : 2 * t.parameter.bytes());
+  }
+  ctx.trace("adam", Phase::Other, 14 * elements, bytes);
 }
 
 }  // namespace megatron

@@ -11,6 +11,9 @@ Tensor gradient_norm(RankContext& ctx, std::span<Parameter* const> parameters, c
   }
   Tensor sum = ctx.zeros({1}, DType::F64);
   ctx.kernels->sum_squares(ctx.kernel_context(), {gradients, sum});
+  for (const Tensor& gradient : gradients)
+    ctx.trace("grad_norm", Phase::Other, 2 * static_cast<double>(gradient.numel()),
+              static_cast<double>(gradient.bytes()));
   for (const ProcessGroup& group : groups) group.all_reduce(sum).wait();
   Tensor norm = ctx.empty({1}, DType::F64);
   ctx.kernels->unary(ctx.kernel_context(), {.kind = Unary::Sqrt, .x = sum, .y = norm});

@@ -25,8 +25,9 @@ struct Product {
 };
 
 // The CPU's matrix library, oneDNN or else OpenBLAS. Supported: whether it takes this product, strides
-// included; a build with neither supports none.
+// included; a build with neither supports none. It runs in the calling thread, for kernels split their work
+// themselves; with more threads they are the library's own, for measuring what it does by itself.
 bool library_supports(const Product& product);
-void library_run(const Product& product);
+void library_run(const Product& product, int threads = 1);
 
 }  // namespace megatron::cpu

@@ -3,6 +3,6 @@
 namespace megatron::cpu {
 
 bool library_supports(const Product&) { return false; }
-void library_run(const Product&) {}
+void library_run(const Product&, int) {}
 
 }  // namespace megatron::cpu

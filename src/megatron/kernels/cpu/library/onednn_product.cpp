@@ -32,8 +32,8 @@ bool library_supports(const Product& p) {
          layout_of(p.k, p.n, p.b_row, p.b_column).leading && c.leading && !c.transposed;
 }
 
-void library_run(const Product& p) {
-  omp_set_num_threads(1);  // of this thread alone: our own pool has split the work
+void library_run(const Product& p, int threads) {
+  omp_set_num_threads(threads);  // of those that this thread may start
   Layout a = layout_of(p.m, p.k, p.a_row, p.a_column), b = layout_of(p.k, p.n, p.b_row, p.b_column);
   Layout c = layout_of(p.m, p.n, p.c_row, p.c_column);
   auto status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', p.m, p.n, p.k,
