@@ -42,6 +42,13 @@ struct BinaryArgs {  // out = a ∘ b; a and b strided to out's shape (stride 0 
   Tensor a, b, out;
 };
 
+enum class Comparison : uint8_t { Equal, NotEqual, Less, LessEqual };
+
+struct CompareArgs {  // out = a ∘ b as bool; a and b of one dtype, strided to out's shape, out contiguous
+  Comparison kind;
+  Tensor a, b, out;
+};
+
 struct AxpbyArgs {  // out = alpha · a + beta · b; contiguous; b optional; dtypes may differ; out may be a or
                     // b
   double alpha = 1;

@@ -28,6 +28,7 @@ struct KernelTable {
   Kernel<UnaryArgs> unary = nullptr;
   Kernel<UnaryBackwardArgs> unary_backward = nullptr;
   Kernel<BinaryArgs> binary = nullptr;
+  Kernel<CompareArgs> compare = nullptr;
   Kernel<AxpbyArgs> axpby = nullptr;
   Kernel<CopyArgs> copy = nullptr;
   Kernel<FillArgs> fill = nullptr;
@@ -72,7 +73,9 @@ struct KernelTable {
   template <class Table, class Visitor>
   static void visit(Table& t, Visitor&& v) {
     v("gemm", t.gemm), v("grouped_gemm", t.grouped_gemm), v("grouped_gemm_weight", t.grouped_gemm_weight);
-    v("unary", t.unary), v("unary_backward", t.unary_backward), v("binary", t.binary), v("axpby", t.axpby);
+    v("unary", t.unary), v("unary_backward", t.unary_backward), v("binary", t.binary),
+        v("compare", t.compare);
+    v("axpby", t.axpby);
     v("copy", t.copy), v("fill", t.fill), v("where", t.where), v("reduce", t.reduce), v("softmax", t.softmax);
     v("softmax_backward", t.softmax_backward), v("dropout", t.dropout), v("random", t.random);
     v("norm", t.norm), v("norm_backward", t.norm_backward), v("rope_table", t.rope_table), v("rope", t.rope);

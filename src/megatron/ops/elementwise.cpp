@@ -213,6 +213,17 @@ Tensor scale(RankContext& ctx, const Tensor& a, double alpha) {
   return out;
 }
 
+Tensor compare(RankContext& ctx, Comparison kind, const Tensor& a, const Tensor& b) {
+  check_input(ctx, "compare", "the first operand", a);
+  check_input(ctx, "compare", "the second operand", b);
+  check_dtype("compare", "the second operand", b, a.dtype());
+  Tensor out = ctx.empty(broadcast_shape("compare", a, b), DType::Bool);
+  ctx.kernels->compare(ctx.kernel_context(),
+                       {kind, a.detach().expand(out.shape()), b.detach().expand(out.shape()), out});
+  trace(ctx, "compare", Phase::Forward, 0, {&a, &b, &out});
+  return out;
+}
+
 Tensor where(RankContext& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
   check_input(ctx, "where", "condition", condition);
   check_dtype("where", "condition", condition, DType::Bool);

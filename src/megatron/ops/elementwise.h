@@ -15,6 +15,9 @@ Tensor div(RankContext& ctx, const Tensor& a, const Tensor& b);
 Tensor axpby(RankContext& ctx, double alpha, const Tensor& a, double beta, const Tensor& b);
 Tensor scale(RankContext& ctx, const Tensor& a, double alpha);
 
+// A mask: a ∘ b as bool. Integers too; no gradient.
+Tensor compare(RankContext& ctx, Comparison kind, const Tensor& a, const Tensor& b);
+
 // condition ? a : b, with condition bool; all three are repeated to one shape.
 Tensor where(RankContext& ctx, const Tensor& condition, const Tensor& a, const Tensor& b);
 

@@ -7,19 +7,6 @@ namespace {
 
 double gemm_flops(const Tensor& x, const Tensor& w) { return 2.0 * x.numel() * w.size(0); }
 
-// Adds the sum of dy over rows to the bias's gradient.
-void accumulate_bias(RankContext& ctx, const Tensor& dy, GradSink& sink) {
-  ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
-                                             .x = dy,
-                                             .out = sink.main_grad,
-                                             .outer = 1,
-                                             .n = dy.numel() / dy.size(-1),
-                                             .inner = dy.size(-1),
-                                             .accumulate = sink.has_value()});
-  ctx.trace("bias", Phase::BackwardData, static_cast<double>(dy.numel()), static_cast<double>(dy.bytes()));
-  sink.contribute(ctx);
-}
-
 class AddBiasNode final : public Node {
  public:
   AddBiasNode(const Tensor& x, const Weight& bias) : x_slot_(x.grad_slot()), bias_(bias) {
@@ -27,8 +14,8 @@ class AddBiasNode final : public Node {
   }
   const char* name() const override { return "add_bias"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = tape.take_grad(output());
-    if (bias_.sink) accumulate_bias(ctx, dy, *bias_.sink);
+    Tensor dy = dense(ctx, tape.take_grad(output()));
+    if (bias_.sink) add_row_sum(ctx, "add_bias", dy, *bias_.sink);
     tape.add_grad(ctx, x_slot_, std::move(dy));
   }
 
@@ -58,7 +45,7 @@ class LinearNode final : public Node {
                 static_cast<double>(dy_.bytes() + weight_.value.bytes() + dx.bytes()));
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
-    if (bias_.sink) accumulate_bias(ctx, dy_, *bias_.sink);
+    if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
     if (!weight_.sink) dy_ = {};
   }
 
@@ -110,7 +97,7 @@ Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias) {
   check_input(ctx, "add_bias", "bias", bias.value);
   check_shape("add_bias", "bias", bias.value, {x.size(-1)});
   check_dtype("add_bias", "bias", bias.value, x.dtype());
-  Tensor y = ctx.empty_like(x);
+  Tensor y = ctx.empty(x.shape(), x.dtype());
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, x.detach(), bias.value.expand(x.shape()), y});
   ctx.trace("add_bias", Phase::Forward, static_cast<double>(x.numel()), 2.0 * x.bytes());
   if (recording(ctx, {&x}, {&bias})) record(ctx, std::make_unique<AddBiasNode>(x, bias), y);

@@ -45,6 +45,32 @@ void binary(const KernelContext& ctx, const BinaryArgs& args) {
   });
 }
 
+void compare(const KernelContext& ctx, const CompareArgs& args) {
+  StridedWalk<3> walk(args.out.shape(), {&args.a.strides(), &args.b.strides(), &args.out.strides()});
+  int64_t a_stride = walk.inner()[0], b_stride = walk.inner()[1];
+  dispatch_any(args.a.dtype(), [&]<class T>(Type<T>) {
+    using C = std::conditional_t<std::is_integral_v<T>, T, Compute<T>>;
+    const T *a = pointer<T>(args.a), *b = pointer<T>(args.b);
+    bool* out = pointer<bool>(args.out);
+    auto loop = [&](auto holds) {
+      walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
+        for (int64_t i = 0; i < n; ++i)
+          out[at[2] + i] = holds(C(a[at[0] + i * a_stride]), C(b[at[1] + i * b_stride]));
+      });
+    };
+    switch (args.kind) {
+      case Comparison::Equal:
+        return loop([](C x, C y) { return x == y; });
+      case Comparison::NotEqual:
+        return loop([](C x, C y) { return x != y; });
+      case Comparison::Less:
+        return loop([](C x, C y) { return x < y; });
+      case Comparison::LessEqual:
+        return loop([](C x, C y) { return x <= y; });
+    }
+  });
+}
+
 // A block of any floating dtype as C, and back.
 template <class C>
 const C* load_block(const Tensor& tensor, int64_t offset, int64_t n, C* buffer) {
@@ -106,6 +132,7 @@ void where(const KernelContext& ctx, const WhereArgs& args) {
 
 void add_elementwise_kernels(KernelTable& table) {
   table.binary = binary;
+  table.compare = compare;
   table.axpby = axpby;
   table.where = where;
 }
