@@ -8,16 +8,16 @@
 // k. It serves fp64, fp16, unusual strides, and builds without a matrix library.
 namespace megatron::cpu::MEGATRON_ISA {
 
-#ifdef __AVX512F__
-inline constexpr int kVectorBytes = 64, kTileRows = 12;  // 24 of 32 registers hold the tile
-#else
-inline constexpr int kVectorBytes = 32, kTileRows = 6;  // 12 of 16
-#endif
-
+// The part of c that stays in registers while k runs: two vectors wide.
 template <class C>
 struct Tile {
-  typedef C Vector __attribute__((vector_size(kVectorBytes)));
-  static constexpr int lanes = kVectorBytes / sizeof(C), rows = kTileRows, columns = 2 * lanes;
+#ifdef __AVX512F__
+  static constexpr int bytes = 64, rows = 12;  // 24 of 32 registers
+#else
+  static constexpr int bytes = 32, rows = 6;  // 12 of 16
+#endif
+  typedef C Vector __attribute__((vector_size(bytes)));
+  static constexpr int lanes = bytes / sizeof(C), columns = 2 * lanes;
 };
 
 // What one task computes at most; the packed panels and the sums then stay in the second-level cache.

@@ -8,8 +8,8 @@
 namespace megatron::cpu {
 namespace {
 
-// How a matrix lies in memory: its leading dimension, and whether it is the transpose that is row-major. Zero
-// where neither is so.
+// How a matrix lies in memory: its leading dimension (0 where it has no unit stride), and whether it is its
+// transpose that is row-major.
 struct Layout {
   int64_t leading = 0;
   bool transposed = false;
@@ -23,31 +23,103 @@ Layout layout_of(int64_t rows, int64_t columns, int64_t row_stride, int64_t colu
   return {};
 }
 
-}  // namespace
+struct Layouts {
+  Layout a, b, c;
+  explicit Layouts(const Product& p)
+      : a(layout_of(p.m, p.k, p.a_row, p.a_column)),
+        b(layout_of(p.k, p.n, p.b_row, p.b_column)),
+        c(layout_of(p.m, p.n, p.c_row, p.c_column)) {}
+  bool fit() const { return a.leading && b.leading && c.leading && !c.transposed; }
+};
 
-bool library_supports(const Product& p) {
-  if (p.in != DType::F32 || p.out != DType::F32 || p.k == 0) return false;
-  Layout c = layout_of(p.m, p.n, p.c_row, p.c_column);
-  return layout_of(p.m, p.k, p.a_row, p.a_column).leading &&
-         layout_of(p.k, p.n, p.b_row, p.b_column).leading && c.leading && !c.transposed;
+// What is set up once for the process, and never changed.
+struct Library {
+  dnnl::engine engine;
+  bool bf16;  // in hardware; without, our own product is faster than oneDNN's emulation
+};
+
+const Library& library() {
+  static const Library library = [] {
+    auto bf16_isa = dnnl::cpu_isa::avx512_core_bf16;
+    // The bf16 product of version 2 dies on machines with AMX.
+    if (DNNL_VERSION_MAJOR < 3) dnnl::set_max_cpu_isa(bf16_isa);
+    auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wanted = static_cast<unsigned>(bf16_isa);
+    return Library{dnnl::engine(dnnl::engine::kind::cpu, 0), (has & wanted) == wanted};
+  }();
+  return library;
 }
 
-void library_run(const Product& p, int threads) {
-  omp_set_num_threads(threads);  // of those that this thread may start
-  Layout a = layout_of(p.m, p.k, p.a_row, p.a_column), b = layout_of(p.k, p.n, p.b_row, p.b_column);
-  Layout c = layout_of(p.m, p.n, p.c_row, p.c_column);
-  auto status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', p.m, p.n, p.k,
-                           static_cast<float>(p.alpha), static_cast<const float*>(p.a), a.leading,
-                           static_cast<const float*>(p.b), b.leading, static_cast<float>(p.beta),
-                           static_cast<float*>(p.c), c.leading);
+dnnl::memory::desc describe(DType dtype, int64_t rows, int64_t columns, const Layout& layout) {
+  auto type = dtype == DType::BF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  dnnl::memory::dims strides = {layout.leading, 1};
+  if (layout.transposed) std::swap(strides[0], strides[1]);
+  return {{rows, columns}, type, strides};
+}
+
+void run_fp32(const Product& p, const Layouts& layouts) {
+  auto status = dnnl_sgemm(layouts.a.transposed ? 'T' : 'N', layouts.b.transposed ? 'T' : 'N', p.m, p.n, p.k,
+                           static_cast<float>(p.alpha), static_cast<const float*>(p.a), layouts.a.leading,
+                           static_cast<const float*>(p.b), layouts.b.leading, static_cast<float>(p.beta),
+                           static_cast<float*>(p.c), layouts.c.leading);
   require(status == dnnl_success, "gemm: oneDNN refused [{}, {}] · [{}, {}] with status {}", p.m, p.k, p.k,
           p.n, static_cast<int>(status));
   if (!p.bias) return;
   const float* bias = static_cast<const float*>(p.bias);
   for (int64_t i = 0; i < p.m; ++i) {
-    float* row = static_cast<float*>(p.c) + i * c.leading;
+    float* row = static_cast<float*>(p.c) + i * layouts.c.leading;
     for (int64_t j = 0; j < p.n; ++j) row[j] += bias[j];
   }
+}
+
+// Primitives come from oneDNN's own cache, which knows them by everything that describes them: two
+// microseconds.
+void run_bf16(const Product& p, const Layouts& layouts) {
+  const dnnl::engine& engine = library().engine;
+  auto a = describe(p.in, p.m, p.k, layouts.a), b = describe(p.in, p.k, p.n, layouts.b);
+  auto c = describe(p.out, p.m, p.n, layouts.c);
+  dnnl::memory::desc bias;
+  if (p.bias) bias = describe(p.in, 1, p.n, {p.n, false});
+  dnnl::primitive_attr attributes;
+  if (p.beta != 0) {
+    dnnl::post_ops post;
+    post.append_sum(static_cast<float>(p.beta));
+    attributes.set_post_ops(post);
+  }
+#if DNNL_VERSION_MAJOR < 3
+  auto operation = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+  dnnl::matmul::primitive_desc description(operation, attributes, engine);
+#else
+  dnnl::matmul::primitive_desc description =
+      p.bias ? dnnl::matmul::primitive_desc(engine, a, b, bias, c, attributes)
+             : dnnl::matmul::primitive_desc(engine, a, b, c, attributes);
+#endif
+  auto at = [&](const dnnl::memory::desc& d, const void* data) {
+    return dnnl::memory(d, engine, const_cast<void*>(data));
+  };
+  std::unordered_map<int, dnnl::memory> arguments = {
+      {DNNL_ARG_SRC, at(a, p.a)}, {DNNL_ARG_WEIGHTS, at(b, p.b)}, {DNNL_ARG_DST, at(c, p.c)}};
+  if (p.bias) arguments.emplace(DNNL_ARG_BIAS, at(bias, p.bias));
+  dnnl::stream stream(engine);
+  dnnl::matmul(description).execute(stream, arguments);
+  stream.wait();
+}
+
+}  // namespace
+
+bool library_supports(const Product& p) {
+  if (p.k == 0 || !Layouts(p).fit()) return false;
+  if (p.in == DType::F32 && p.out == DType::F32) return true;
+  bool bf16 = p.in == DType::BF16 && (p.out == DType::BF16 || p.out == DType::F32) && p.alpha == 1;
+  return bf16 && library().bf16;
+}
+
+void library_run(const Product& p, int threads) {
+  omp_set_num_threads(threads);  // of those that this thread may start
+  library();
+  if (p.in == DType::F32)
+    run_fp32(p, Layouts(p));
+  else
+    run_bf16(p, Layouts(p));
 }
 
 }  // namespace megatron::cpu
