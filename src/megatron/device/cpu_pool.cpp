@@ -10,13 +10,27 @@
 #include <vector>
 
 namespace megatron {
+namespace {
+
+// A thread looks for the next job for a while before it sleeps: kernels follow each other within
+// microseconds, and waking a sleeping thread costs more than that.
+template <class Condition>
+void spin_until(Condition condition) {
+  for (int i = 0; i < 500 && !condition(); ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+
+}  // namespace
 
 struct CpuPool::State {
   std::mutex mutex;
   std::condition_variable wake, finished;
-  uint64_t generation = 0;
-  bool stop = false;
-  int busy = 0;
+  std::atomic<uint64_t> generation{0};
+  bool stop = false, open = false;  // open: threads may still join the job
+  std::atomic<int> active{0};       // threads that have joined and not left; changes under the lock
   std::exception_ptr error;
 
   void (*call)(void*, int64_t, int64_t) = nullptr;
@@ -40,17 +54,21 @@ struct CpuPool::State {
     }
   }
 
+  // Sleeps only where no job came for a while.
   void work() {
     uint64_t seen = 0;
-    std::unique_lock lock(mutex);
     while (true) {
-      wake.wait(lock, [&] { return stop || generation != seen; });
+      spin_until([&] { return generation.load(std::memory_order_relaxed) != seen; });
+      std::unique_lock lock(mutex);
+      wake.wait(lock, [&] { return stop || generation.load(std::memory_order_relaxed) != seen; });
       if (stop) return;
-      seen = generation;
+      seen = generation.load(std::memory_order_relaxed);
+      if (!open) continue;
+      ++active;
       lock.unlock();
       take_chunks_noting_errors();
       lock.lock();
-      if (--busy == 0) finished.notify_one();
+      if (--active == 0) finished.notify_one();
     }
   }
 };
@@ -80,14 +98,19 @@ void CpuPool::run(int64_t n, int64_t grain, void (*call)(void*, int64_t, int64_t
     s.n = n;
     s.step = chunk_size(n, grain);
     s.next.store(0, std::memory_order_relaxed);
-    s.busy = width_ - 1;
     s.error = nullptr;
-    ++s.generation;
+    s.open = true;
+    s.generation.fetch_add(1, std::memory_order_relaxed);
   }
   s.wake.notify_all();
   s.take_chunks_noting_errors();
+  // No chunk is left: only threads that hold one are waited for, not those that have yet to wake.
   std::unique_lock lock(s.mutex);
-  s.finished.wait(lock, [&] { return s.busy == 0; });
+  s.open = false;
+  lock.unlock();
+  spin_until([&] { return s.active == 0; });
+  lock.lock();
+  s.finished.wait(lock, [&] { return s.active == 0; });
   if (s.error) std::rethrow_exception(s.error);
 }
 

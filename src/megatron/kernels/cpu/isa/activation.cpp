@@ -19,12 +19,14 @@ Gate<C> make_gate(double limit, double up_offset) {
 
 template <Unary K, class C>
 void forward_loop(const C* gates, const C* ups, C* y, int64_t n, Gate<C> gate) {
+#pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) y[i] = unary_value<K>(gate.gate(gates[i])) * gate.up(ups[i]);
 }
 
 // Clamped values pass no gradient, but the limit itself does.
 template <Unary K, class C>
 void backward_loop(const C* gates, const C* ups, const C* dy, C* dgates, C* dups, int64_t n, Gate<C> gate) {
+#pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
     C g = gate.gate(gates[i]), u = ups[i], d = dy[i];
     C dgate = d * gate.up(u) * unary_slope<K>(g), dup = d * unary_value<K>(g);

@@ -16,9 +16,11 @@ void binary_loop(const KernelContext& ctx, const BinaryArgs& args, F f) {
     const T *x = a + at[0], *y = b + at[1];
     T* z = out + at[2];
     if (a_stride == 1 && b_stride == 1) {
+#pragma GCC ivdep  // out may be a or b
       for (int64_t i = 0; i < n; ++i) z[i] = T(f(C(x[i]), C(y[i])));
     } else if (a_stride == 1 && b_stride == 0) {
       C repeated = C(y[0]);
+#pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) z[i] = T(f(C(x[i]), repeated));
     } else {
       for (int64_t i = 0; i < n; ++i) z[i] = T(f(C(x[i * a_stride]), C(y[i * b_stride])));
@@ -45,6 +47,20 @@ void binary(const KernelContext& ctx, const BinaryArgs& args) {
   });
 }
 
+template <class C>
+bool holds(Comparison kind, C x, C y) {
+  switch (kind) {
+    case Comparison::Equal:
+      return x == y;
+    case Comparison::NotEqual:
+      return x != y;
+    case Comparison::Less:
+      return x < y;
+    default:
+      return x <= y;
+  }
+}
+
 void compare(const KernelContext& ctx, const CompareArgs& args) {
   StridedWalk<3> walk(args.out.shape(), {&args.a.strides(), &args.b.strides(), &args.out.strides()});
   int64_t a_stride = walk.inner()[0], b_stride = walk.inner()[1];
@@ -52,22 +68,10 @@ void compare(const KernelContext& ctx, const CompareArgs& args) {
     using C = std::conditional_t<std::is_integral_v<T>, T, Compute<T>>;
     const T *a = pointer<T>(args.a), *b = pointer<T>(args.b);
     bool* out = pointer<bool>(args.out);
-    auto loop = [&](auto holds) {
-      walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
-        for (int64_t i = 0; i < n; ++i)
-          out[at[2] + i] = holds(C(a[at[0] + i * a_stride]), C(b[at[1] + i * b_stride]));
-      });
-    };
-    switch (args.kind) {
-      case Comparison::Equal:
-        return loop([](C x, C y) { return x == y; });
-      case Comparison::NotEqual:
-        return loop([](C x, C y) { return x != y; });
-      case Comparison::Less:
-        return loop([](C x, C y) { return x < y; });
-      case Comparison::LessEqual:
-        return loop([](C x, C y) { return x <= y; });
-    }
+    walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
+      for (int64_t i = 0; i < n; ++i)
+        out[at[2] + i] = holds<C>(args.kind, C(a[at[0] + i * a_stride]), C(b[at[1] + i * b_stride]));
+    });
   });
 }
 
@@ -92,8 +96,10 @@ void axpby_blocks(const KernelContext& ctx, const AxpbyArgs& args) {
     C* out = in_place ? pointer<C>(args.out) + offset : out_buffer;
     if (args.b.defined()) {
       const C* b = load_block(args.b, offset, n, b_buffer);
+#pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) out[i] = alpha * a[i] + beta * b[i];
     } else {
+#pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) out[i] = alpha * a[i];
     }
     if (!in_place)

@@ -23,15 +23,19 @@ Product product_of(const Tensor& a, const Tensor& b, const Tensor& c) {
           .c_column = c.stride(-1)};
 }
 
-// Cuts a product into tasks. The library works best on few large pieces, cut along the longer side so that
-// the smaller operand is the one each thread packs for itself.
+// Cuts a product into tasks: a few per thread, to even out unequal speeds, each large enough for the library
+// to reach its full speed. Along the longer side, so that the smaller operand is the one packed for each
+// task.
 void cut(const Product& p, int width, std::vector<Product>& tasks) {
   if (p.m == 0 || p.n == 0) return;
   if (library_supports(p)) {
-    constexpr int64_t grain = 32;
+    constexpr int64_t grain = 32, smallest = 96;
+    constexpr double least_flops = 2e6;
     int64_t longer = std::max(p.m, p.n);
-    int64_t pieces = std::clamp<int64_t>(longer / grain, 1, width);
-    if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < 64e3) pieces = 1;
+    double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    auto by_flops = static_cast<int64_t>(std::min(flops / least_flops, 1e9));
+    int64_t most = width == 1 ? 1 : std::min<int64_t>(4 * width, std::max<int64_t>(by_flops, 1));
+    int64_t pieces = std::clamp<int64_t>(longer / smallest, 1, most);
     int64_t step = round_up((longer + pieces - 1) / pieces, grain);
     for (int64_t begin = 0; begin < longer; begin += step) {
       int64_t count = std::min(step, longer - begin);

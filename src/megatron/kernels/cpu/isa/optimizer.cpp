@@ -51,6 +51,7 @@ struct AdamStep {
 
   // Decoupled decay shrinks the parameter (keep = 1 − lr · decay); otherwise it joins the gradient (l2).
   void run(C* parameter, const C* gradient, C* first, C* second, int64_t n) const {
+#pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       C g = gradient[i] * gradient_scale + l2 * parameter[i];
       C m = beta1 * first[i] + (C(1) - beta1) * g, v = beta2 * second[i] + (C(1) - beta2) * g * g;

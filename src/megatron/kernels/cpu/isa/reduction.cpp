@@ -1,6 +1,7 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/blocks.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
 #include "megatron/kernels/cpu/isa/math.h"
+#include "megatron/kernels/cpu/isa/scratch.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -32,26 +33,42 @@ void reduce_columns(const T* x, int64_t n, int64_t inner, int64_t width, C* tota
   }
 }
 
-template <Reduction K, class T, class G>
+// Puts finished values where they belong, in the dtype of the result.
+template <class C>
+using Store = void (*)(const Tensor& out, int64_t offset, const C* values, int64_t n, bool accumulate);
+
+template <class C>
+Store<C> store_for(DType dtype) {
+  Store<C> store = nullptr;
+  dispatch_float("reduce", dtype, [&]<class G>(Type<G>) {
+    store = [](const Tensor& out, int64_t offset, const C* values, int64_t n, bool accumulate) {
+      G* target = pointer<G>(out) + offset;
+      for (int64_t j = 0; j < n; ++j)
+        target[j] =
+            G(static_cast<Compute<G>>(accumulate ? static_cast<C>(target[j]) + values[j] : values[j]));
+    };
+  });
+  return store;
+}
+
+template <Reduction K, class T>
 void reduce_typed(const KernelContext& ctx, const ReduceArgs& args) {
   using C = Compute<T>;
   using J = Joining<K, C>;
   const T* x = pointer<T>(args.x);
-  G* out = pointer<G>(args.out);
+  Store<C> store = store_for<C>(args.out.dtype());
   int64_t n = args.n, inner = args.inner;
-  auto store = [&](G& target, C value) {
-    value = J::finish(value, n);
-    target = args.accumulate ? G(C(target) + value) : G(value);
-  };
   if (inner == 1) {
     ctx.pool.parallel_for(args.outer, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
         auto term = [&](int64_t i) { return C(in[i]); };
+        C value;
         if constexpr (J::sums)
-          store(out[row], sum_over<C>(n, term));
+          value = J::finish(sum_over<C>(n, term), n);
         else
-          store(out[row], best_over<C>(n, term, &J::join));
+          value = best_over<C>(n, term, &J::join);
+        store(args.out, row, &value, 1, args.accumulate);
       }
     });
     return;
@@ -65,7 +82,8 @@ void reduce_typed(const KernelContext& ctx, const ReduceArgs& args) {
                                     count = std::min(width, inner - first);
                             C total[width];
                             reduce_columns<J>(x + row * n * inner + first, n, inner, count, total);
-                            for (int64_t j = 0; j < count; ++j) store(out[row * inner + first + j], total[j]);
+                            for (int64_t j = 0; j < count; ++j) total[j] = J::finish(total[j], n);
+                            store(args.out, row * inner + first, total, count, args.accumulate);
                           }
                         });
 }
@@ -79,18 +97,16 @@ void reduce(const KernelContext& ctx, const ReduceArgs& args) {
     return;
   }
   dispatch_float("reduce", args.x.dtype(), [&]<class T>(Type<T>) {
-    dispatch_float("reduce", args.out.dtype(), [&]<class G>(Type<G>) {
-      switch (args.kind) {
-        case Reduction::Sum:
-          return reduce_typed<Reduction::Sum, T, G>(ctx, args);
-        case Reduction::Mean:
-          return reduce_typed<Reduction::Mean, T, G>(ctx, args);
-        case Reduction::Max:
-          return reduce_typed<Reduction::Max, T, G>(ctx, args);
-        case Reduction::Min:
-          return reduce_typed<Reduction::Min, T, G>(ctx, args);
-      }
-    });
+    switch (args.kind) {
+      case Reduction::Sum:
+        return reduce_typed<Reduction::Sum, T>(ctx, args);
+      case Reduction::Mean:
+        return reduce_typed<Reduction::Mean, T>(ctx, args);
+      case Reduction::Max:
+        return reduce_typed<Reduction::Max, T>(ctx, args);
+      case Reduction::Min:
+        return reduce_typed<Reduction::Min, T>(ctx, args);
+    }
   });
 }
 
@@ -101,6 +117,7 @@ void softmax(const KernelContext& ctx, const SoftmaxArgs& args) {
     const T* x = pointer<T>(args.x);
     T* y = pointer<T>(args.y);
     ctx.pool.parallel_for(rows, std::max<int64_t>(1, kGrain / n / 4), [&](int64_t begin, int64_t end) {
+      Scratch<C> scratch(ctx, std::is_same_v<T, C> ? 0 : n);
       for (int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
         T* out = y + row * n;
@@ -109,9 +126,11 @@ void softmax(const KernelContext& ctx, const SoftmaxArgs& args) {
           std::fill_n(out, n, T(0));
           continue;
         }
-        C sum = sum_over<C>(n, [&](int64_t i) { return math::exp(C(in[i]) - largest); });
-        C scale = C(1) / sum;
-        for (int64_t i = 0; i < n; ++i) out[i] = T(math::exp(C(in[i]) - largest) * scale);
+        C* wide = result_buffer(out, scratch.data());
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) wide[i] = math::exp(C(in[i]) - largest);
+        C scale = C(1) / sum_over<C>(n, [&](int64_t i) { return wide[i]; });
+        for (int64_t i = 0; i < n; ++i) out[i] = T(wide[i] * scale);
       }
     });
   });

@@ -59,6 +59,7 @@ ValueLoop<C> value_loop(Unary kind) {
   ValueLoop<C> loop = nullptr;
   dispatch_kind(kind, [&]<class K>(K) {
     loop = [](const C* x, C* y, int64_t n) {
+#pragma GCC ivdep  // y may be x
       for (int64_t i = 0; i < n; ++i) y[i] = unary_value<K::value>(x[i]);
     };
   });
@@ -70,6 +71,7 @@ SlopeLoop<C> slope_loop(Unary kind) {
   SlopeLoop<C> loop = nullptr;
   dispatch_kind(kind, [&]<class K>(K) {
     loop = [](const C* x, const C* dy, C* dx, int64_t n) {
+#pragma GCC ivdep  // dx may be dy
       for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * unary_slope<K::value>(x[i]);
     };
   });

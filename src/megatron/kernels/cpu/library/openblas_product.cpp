@@ -1,0 +1,28 @@
+#include <cblas.h>
+
+#include "megatron/kernels/cpu/library/layout.h"
+#include "megatron/kernels/cpu/product.h"
+
+namespace megatron::cpu {
+
+bool library_supports(const Product& p) {
+  return p.k > 0 && p.in == DType::F32 && p.out == DType::F32 && Layouts(p).fit();
+}
+
+void library_run(const Product& p) {
+  static const bool single_threaded = [] {  // our own pool has split the work
+    openblas_set_num_threads(1);
+    return true;
+  }();
+  static_cast<void>(single_threaded);
+  Layouts layouts(p);
+  cblas_sgemm(CblasRowMajor, layouts.a.transposed ? CblasTrans : CblasNoTrans,
+              layouts.b.transposed ? CblasTrans : CblasNoTrans, static_cast<blasint>(p.m),
+              static_cast<blasint>(p.n), static_cast<blasint>(p.k), static_cast<float>(p.alpha),
+              static_cast<const float*>(p.a), static_cast<blasint>(layouts.a.leading),
+              static_cast<const float*>(p.b), static_cast<blasint>(layouts.b.leading),
+              static_cast<float>(p.beta), static_cast<float*>(p.c), static_cast<blasint>(layouts.c.leading));
+  add_bias(p);
+}
+
+}  // namespace megatron::cpu
