@@ -9,12 +9,8 @@ bool library_supports(const Product& p) {
   return p.k > 0 && p.in == DType::F32 && p.out == DType::F32 && Layouts(p).fit();
 }
 
-void library_run(const Product& p) {
-  static const bool single_threaded = [] {  // our own pool has split the work
-    openblas_set_num_threads(1);
-    return true;
-  }();
-  static_cast<void>(single_threaded);
+void library_run(const Product& p, int threads) {
+  openblas_set_num_threads(threads);
   Layouts layouts(p);
   cblas_sgemm(CblasRowMajor, layouts.a.transposed ? CblasTrans : CblasNoTrans,
               layouts.b.transposed ? CblasTrans : CblasNoTrans, static_cast<blasint>(p.m),
