@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace megatron {
@@ -39,6 +41,20 @@ TEST(CpuPool, PassesOnWhatABodyThrowsAndGoesOnWorking) {
   std::atomic<int64_t> sum{0};
   pool.parallel_for(1000, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
   EXPECT_EQ(sum, 1000);
+}
+
+// Workers join late, or find the job done, or are still awake from the last one, or asleep.
+TEST(CpuPool, ShortJobsOneAfterTheOther) {
+  CpuPool pool(3);
+  std::vector<int> counts(64);
+  constexpr int jobs = 2000;
+  for (int job = 0; job < jobs; ++job) {
+    if (job % 100 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+    pool.parallel_for(64, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++counts[static_cast<size_t>(i)];
+    });
+  }
+  for (int count : counts) EXPECT_EQ(count, jobs);
 }
 
 }  // namespace
