@@ -46,6 +46,8 @@ def cases(tokens, dtype):
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
         yield "attention", name(batch, length, heads, channels), make, attend, True
 
+    yield "matmul", "64x 256x32x256", lambda: [randn(64, 256, 32), randn(64, 32, 256)], torch.matmul, True
+
     h = 1024
     x, pair = lambda: [randn(tokens, h)], lambda: [randn(tokens, h), randn(tokens, h)]
     weighted = lambda: [randn(tokens, h), randn(h)]
@@ -74,6 +76,7 @@ def cases(tokens, dtype):
     other = torch.bfloat16 if dtype == torch.float32 else torch.float32
     yield "cast", name(tokens, h), x, lambda x: x.to(other), True
     yield "sum", name(tokens, h), x, torch.sum, True
+    yield "softmax", name(tokens, h), x, lambda x: torch.softmax(x, -1), True
     yield "dropout", name(tokens, h), x, lambda x: F.dropout(x, 0.1), True
     wide = lambda: [randn(tokens, 4 * h)]
     yield "gelu", name(tokens, 4 * h), wide, lambda x: F.gelu(x, approximate="tanh"), True
@@ -96,12 +99,22 @@ def cases(tokens, dtype):
 
     yield "top_k", name(tokens, 64), lambda: [randn(tokens, 64)], lambda x: torch.topk(x, 8).values, True
     experts, k = 8, 2
-    copy_of_row = torch.argsort(torch.randint(0, experts, (tokens * k,)), stable=True)
+    expert_of_copy = torch.randint(0, experts, (tokens * k,))
+    copy_of_row = torch.argsort(expert_of_copy, stable=True)
     row_of_copy, token_of_row = torch.argsort(copy_of_row), copy_of_row // k
     yield ("moe_permute", f"{name(tokens, h)} to {k} of {experts}", x, lambda x: x.index_select(0, token_of_row), True)
     yield ("moe_unpermute", f"{name(tokens, h)} from {k} of {experts}",
            lambda: [randn(tokens * k, h), torch.randn(tokens, k)],
            lambda x, w: (x.index_select(0, row_of_copy).view(tokens, k, h) * w[..., None].to(dtype)).sum(1), True)
+
+    bounds = torch.bincount(expert_of_copy, minlength=experts).cumsum(0).tolist()
+
+    def grouped(x, w):
+        rows = [x[begin:end] for begin, end in zip([0] + bounds, bounds)]
+        return torch.cat([F.linear(part, one) for part, one in zip(rows, w.unbind(0))])
+
+    yield ("grouped_linear", f"{tokens * k}x{h}->{h // 2} in {experts}",
+           lambda: [randn(tokens * k, h), randn(experts, h // 2, h)], grouped, True)
 
     def quantize(x):
         blocks = x.view(tokens, -1, 128)

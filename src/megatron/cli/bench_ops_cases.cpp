@@ -6,13 +6,16 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/matmul.h"
 #include "megatron/ops/moe.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/quantize.h"
 #include "megatron/ops/reduce.h"
 #include "megatron/ops/rope.h"
+#include "megatron/ops/softmax.h"
 #include "megatron/optimizer/adam.h"
 #include "megatron/optimizer/grad_norm.h"
 
@@ -91,6 +94,15 @@ struct Cases {
           return BenchOp{{random(ctx, shape, dtype), random(ctx, shape, dtype), random(ctx, shape, dtype)},
                          run};
         });
+  }
+
+  // The products of unfused attention: one per head.
+  void batched_matmul(int64_t batch, int64_t n, int64_t channels, DType dtype) {
+    add("matmul", fmt::format("{}x {}x{}x{}", batch, n, channels, n), dtype, [=](RankContext& ctx) {
+      auto run = [](RankContext& c, Inputs in) { return std::vector{ops::matmul(c, in[0], in[1])}; };
+      return BenchOp{{random(ctx, {batch, n, channels}, dtype), random(ctx, {batch, channels, n}, dtype)},
+                     run};
+    });
   }
 
   void norms(int64_t hidden, DType dtype) {
@@ -179,6 +191,7 @@ struct Cases {
       return ops::cast(c, x, dtype == DType::F32 ? DType::BF16 : DType::F32);
     });
     add_map("sum", shape, dtype, [](auto& c, auto& x) { return ops::sum(c, x); });
+    add_map("softmax", shape, dtype, [](auto& c, auto& x) { return ops::softmax(c, x); });
     add_map("dropout", shape, dtype, [](auto& c, auto& x) { return ops::dropout(c, x, 0.1, {7, 1}); });
     add_map("gelu", {tokens, 4 * width}, dtype,
             [](auto& c, auto& x) { return ops::activation(c, Unary::GeluTanh, x); });
@@ -207,6 +220,15 @@ struct Cases {
             return std::vector{ops::unpermute(c, in[0], o, in[1])};
           };
           return BenchOp{{random(ctx, {rows * k, hidden}, dtype), random(ctx, {rows, k}, DType::F32)}, run};
+        });
+    int64_t out = hidden / 2;
+    add("grouped_linear", fmt::format("{}x{}->{} in {}", rows * k, hidden, out, count), dtype,
+        [=](RankContext& ctx) {
+          Trained w(ctx, {count, out, hidden}, dtype);
+          auto run = [w, o = order(ctx)](RankContext& c, Inputs in) {
+            return std::vector{ops::grouped_linear(c, in[0], w.get(), o.offsets)};
+          };
+          return BenchOp{{random(ctx, {rows * k, hidden}, dtype)}, run};
         });
     add_map(
         "fp8_quantize", {tokens, hidden}, dtype,
@@ -256,6 +278,7 @@ std::vector<BenchCase> bench_cases(int64_t tokens) {
     cases.attention(8, 256, 8, 32, dtype);
     cases.attention(2, 1024, 8, 64, dtype);
     cases.attention(1, 4096, 8, 64, dtype);
+    cases.batched_matmul(64, 256, 32, dtype);
     cases.norms(1024, dtype);
     cases.rotations(16, 64, dtype);
     cases.elementwise(1024, dtype);

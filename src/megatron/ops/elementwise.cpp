@@ -33,7 +33,8 @@ class BinaryNode final : public Node {
     for (int i = 0; i < 2; ++i) {
       if (!slots_[i]) continue;
       Tensor grad = sum_to(ctx, gradient(ctx, i, dy), shapes_[i]);
-      trace(ctx, name_, Phase::BackwardData, static_cast<double>(dy.numel()), {&dy, &grad});
+      if (!grad.storage().same(dy.storage()))  // a sum passes its gradient on as it is
+        trace(ctx, name_, Phase::BackwardData, static_cast<double>(dy.numel()), {&dy, &grad});
       tape.add_grad(ctx, slots_[i], std::move(grad));
     }
     for (Saved& saved : saved_) saved.reset();
