@@ -23,7 +23,8 @@ struct SaveRequest {
 };
 
 // Saves what the ranks of `world` hold; all of them call it. Returns the checkpoint's path. Where one rank
-// fails, all throw the same Error, and what was saved before is as it was.
+// fails, all throw the same Error, and what was saved before is as it was. One save at a time: what else is
+// being written under the root counts as the rest of a killed one, so an AsyncSaver is finished first.
 std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request);
 
 // Saves in the background: start() returns as soon as the rank's share is copied to host memory. The files
