@@ -1,0 +1,149 @@
+#include "megatron/device/cuda_runtime.h"
+
+#include "megatron/device/cuda/cuda_runtime_impl.h"
+
+namespace megatron {
+namespace {
+
+const char* advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "use a smaller micro-batch, recompute activations, or shard over more ranks";
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+      return "install a driver for this CUDA version, or use --device cpu";
+    case cudaErrorNoKernelImageForDevice:
+      return "this build has no code for the GPU: build on it, or set CMAKE_CUDA_ARCHITECTURES";
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorLaunchFailure:
+      return "a kernel before this point is at fault: run under compute-sanitizer, or with "
+             "CUDA_LAUNCH_BLOCKING=1 to see which";
+    default:
+      return "see nvidia-smi and dmesg for the state of the GPU";
+  }
+}
+
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
+
+}  // namespace
+
+void check_cuda(cudaError_t error, const char* doing) {
+  if (error == cudaSuccess) [[likely]]
+    return;
+  cudaGetLastError();  // a refused call must not be reported again by the next kernel
+  fail("CUDA: {} failed: {} ({}); {}", doing, cudaGetErrorString(error), cudaGetErrorName(error),
+       advice(error));
+}
+
+CudaRuntime::CudaRuntime(int index) : index_(index) {
+  bind();
+  auto attribute = [&](cudaDeviceAttr which) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, which, index), "reading the GPU's properties");
+    return value;
+  };
+  properties_.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  properties_.shared_memory_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  properties_.compute_capability =
+      10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+}
+
+void* CudaRuntime::acquire_memory(size_t bytes) {
+  bind();
+  void* data = nullptr;
+  cudaError_t error = cudaMalloc(&data, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free_bytes = 0, total = 0;
+    cudaMemGetInfo(&free_bytes, &total);
+    fail("out of GPU memory on cuda:{}: {:.1f} MiB were asked for, {:.1f} of {:.1f} MiB are free; {}", index_,
+         bytes / 1048576.0, free_bytes / 1048576.0, total / 1048576.0, advice(error));
+  }
+  check_cuda(error, "allocating GPU memory");
+  return data;
+}
+
+// Runs from destructors, also after a fault that made every later call fail: nothing is left to report then.
+void CudaRuntime::release_memory(void* data, size_t) {
+  cudaSetDevice(index_);
+  cudaFree(data);
+}
+
+void* CudaRuntime::create_stream(int priority) {
+  bind();
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "creating a stream");
+  return stream;
+}
+
+void CudaRuntime::destroy_stream(void* stream) { cudaStreamDestroy(stream_of(stream)); }
+
+void CudaRuntime::synchronize(void* stream) {
+  check_cuda(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
+}
+
+void* CudaRuntime::create_event() {
+  bind();
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  return event;
+}
+
+void CudaRuntime::destroy_event(void* event) { cudaEventDestroy(event_of(event)); }
+
+void CudaRuntime::record_event(void* event, void* stream) {
+  check_cuda(cudaEventRecord(event_of(event), stream_of(stream)), "recording an event");
+}
+
+void CudaRuntime::wait_event(void* event, void* stream) {
+  check_cuda(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "making a stream wait");
+}
+
+bool CudaRuntime::event_done(void* event) {
+  cudaError_t error = cudaEventQuery(event_of(event));
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check_cuda(error, "asking for an event");
+  return true;
+}
+
+void CudaRuntime::copy_from_host(void* target, const void* source, size_t bytes, void* stream) {
+  bind();
+  check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
+             "copying to the GPU");
+  // From pageable memory the call returns when the source has been read; from pinned memory it does not wait.
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, source), "asking for a pointer's kind");
+  if (attributes.type != cudaMemoryTypeUnregistered) synchronize(stream);
+}
+
+void CudaRuntime::copy_to_host(void* target, const void* source, size_t bytes, void* stream) {
+  bind();
+  check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
+             "copying from the GPU");
+  synchronize(stream);
+}
+
+int count_cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+std::shared_ptr<DeviceRuntime> make_cuda_runtime(int index) {
+  int count = 0;
+  check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
+  if (index < 0 || index >= count)
+    throw ConfigError(fmt::format("cuda:{} does not exist: this machine has {} GPU{}; use cuda:0 to cuda:{}",
+                                  index, count, count == 1 ? "" : "s", count - 1));
+  return std::make_shared<CudaRuntime>(index);
+}
+
+}  // namespace megatron
