@@ -1,11 +1,19 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron {
 
 const KernelTable& cpu_kernels();
 const KernelTable& meta_kernels();  // every kernel does nothing: ops still checks shapes and allocates
-const KernelTable& cuda_kernels();  // kernels/cuda, or kernels/none, which throws
+
+// kernels/cuda, or kernels/none, which throws.
+const KernelTable& cuda_kernels();
+void measure_cuda_gemms(const KernelContext& ctx, bool on);
+std::string cuda_gemm_choices(const KernelContext& ctx);
+void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
 
 }  // namespace megatron

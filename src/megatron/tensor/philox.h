@@ -46,7 +46,7 @@ struct Philox {
 
   // A standard normal value from words 0 and 1 (Box–Muller, in double so that all dtypes start from the same
   // value).
-  double normal() const {
+  MEGATRON_HOST_DEVICE double normal() const {
     double u = (static_cast<double>(word[0]) + 1.0) * 0x1p-32, v = static_cast<double>(word[1]) * 0x1p-32;
     return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586477 * v);
   }

@@ -2,9 +2,17 @@
 #include "megatron/kernels/backends.h"
 
 namespace megatron {
+namespace {
 
-const KernelTable& cuda_kernels() {
+[[noreturn]] void refuse() {
   throw ConfigError("this build has no CUDA kernels: build with MEGATRON_CUDA=1 where nvcc is installed");
 }
+
+}  // namespace
+
+const KernelTable& cuda_kernels() { refuse(); }
+void measure_cuda_gemms(const KernelContext&, bool) { refuse(); }
+std::string cuda_gemm_choices(const KernelContext&) { refuse(); }
+void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
 
 }  // namespace megatron

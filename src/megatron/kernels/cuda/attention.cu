@@ -1,0 +1,123 @@
+#include "megatron/kernels/cuda/attention.cuh"
+
+#include "megatron/kernels/cuda/kernel_state.h"
+
+namespace megatron::cuda {
+namespace {
+
+template <class T>
+inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v<T, half>;
+
+void attention(const KernelContext& ctx, const AttentionArgs& args) {
+  if (args.o.numel() == 0 || cudnn_attention(ctx, args)) return;
+  dispatch_float("attention", args.q.dtype(), [&]<class T>(Type<T>) {
+    AttentionTask<T> task(args);
+    if constexpr (kTensorCores<T>)
+      if (mma_attention(ctx, task)) return;
+    simple_attention(ctx, task);
+  });
+}
+
+// A warp per (token, head).
+template <class T>
+__global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t tokens, int heads, int channels,
+                             Compute<T>* delta) {
+  int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= tokens * heads) return;
+  int64_t token = row / heads;
+  int head = static_cast<int>(row - token * heads), lane = threadIdx.x % 32;
+  const T *x = o.row(token, head), *y = grad_o.row(token, head);
+  Compute<T> sum = 0;
+  for (int c = lane; c < channels; c += 32) sum += widen(x[c]) * widen(y[c]);
+  sum = warp_sum(sum);
+  if (lane == 0) delta[head * tokens + token] = sum;
+}
+
+// A sink takes exp(sink − lse) of the probability and gives nothing for it. One block per head.
+template <class T>
+__global__ void dsinks_kernel(AttentionTask<T> task, const Compute<T>* delta, Compute<T>* dsinks,
+                              bool accumulate) {
+  using C = Compute<T>;
+  int head = blockIdx.x;
+  C sink = widen(task.sinks[head]), sum = 0;
+  for (int token = threadIdx.x; token < task.query_tokens; token += blockDim.x)
+    sum += exp_of(sink - task.lse[head * task.lse_stride + token]) *
+           delta[static_cast<int64_t>(head) * task.query_tokens + token];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) dsinks[head] = (accumulate ? dsinks[head] : C(0)) - sum;
+}
+
+// A thread per element of dbias sums over the batches and heads that share it, in order.
+template <class T>
+__global__ void dbias_kernel(AttentionTask<T> task, AttentionGrads<T> grads, Compute<T>* dbias,
+                             int bias_batches, int bias_heads) {
+  using C = Compute<T>;
+  int key = blockIdx.x * blockDim.x + threadIdx.x, query = blockIdx.y;
+  int bias_b = blockIdx.z / bias_heads, bias_h = blockIdx.z % bias_heads;
+  if (key >= task.keys) return;
+  int b_end = bias_batches == 1 ? task.batch : bias_b + 1, h_end = bias_heads == 1 ? task.heads : bias_h + 1;
+  C sum = 0;
+  for (int b = bias_batches == 1 ? 0 : bias_b; b < b_end; ++b)
+    for (int head = bias_heads == 1 ? 0 : bias_h; head < h_end; ++head) {
+      SequenceSpan s = task.sequence(b);
+      if (!task.visible(s, query).holds(key)) continue;
+      int64_t token = s.first_query + query;
+      const T *q = task.q.row(token, head), *k = task.k.row(s.first_key + key, head / task.group);
+      const T *grad = grads.grad_o.row(token, head), *v = task.v.row(s.first_key + key, head / task.group);
+      C product = 0, dp = 0, slope;
+      for (int c = 0; c < task.d; ++c) product += widen(q[c]) * widen(k[c]);
+      for (int c = 0; c < task.dv; ++c) dp += widen(grad[c]) * widen(v[c]);
+      C p =
+          exp_of(task.score(product, b, head, query, key, slope) - task.lse[head * task.lse_stride + token]);
+      if (task.dropout > 0) dp *= task.keep(b, head, query, key);
+      sum += p * (dp - grads.delta[static_cast<int64_t>(head) * task.query_tokens + token]);
+    }
+  dbias[(static_cast<int64_t>(blockIdx.z) * task.queries + query) * task.keys + key] = sum;
+}
+
+template <class T>
+void run_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+  using C = Compute<T>;
+  const AttentionArgs& f = args.forward;
+  AttentionTask<T> task(f);
+  cudaStream_t stream = stream_of(ctx);
+  int64_t tokens = task.query_tokens;
+  Scratch delta(ctx, static_cast<size_t>(tokens * task.heads) * sizeof(C));
+  AttentionGrads<T> grads{HeadTensor<T>(args.grad_o), HeadTensor<T>(args.dq), HeadTensor<T>(args.dk),
+                          HeadTensor<T>(args.dv), delta.as<C>()};
+  delta_kernel<T><<<blocks_for(tokens * task.heads, kThreads / 32), kThreads, 0, stream>>>(
+      task.o, grads.grad_o, tokens, task.heads, task.dv, delta.as<C>());
+  check_launch("attention_backward");
+  if (args.dsinks) {
+    dsinks_kernel<T>
+        <<<task.heads, kThreads, 0, stream>>>(task, delta.as<C>(), pointer<C>(args.dsinks), args.accumulate);
+    check_launch("attention_backward");
+  }
+  if (args.dbias) {
+    int batches = static_cast<int>(args.dbias.size(0)), heads = static_cast<int>(args.dbias.size(1));
+    dim3 grid(blocks_for(task.keys, kThreads), task.queries, batches * heads);
+    dbias_kernel<T><<<grid, kThreads, 0, stream>>>(task, grads, pointer<C>(args.dbias), batches, heads);
+    check_launch("attention_backward");
+  }
+  bool queries = true, keys = true;
+  if constexpr (kTensorCores<T>) {
+    queries = !mma_attention_dq(ctx, task, grads);
+    keys = !mma_attention_dkv(ctx, task, grads);
+  }
+  if (queries || keys) simple_attention_backward(ctx, task, grads, queries, keys);
+}
+
+void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+  if (args.forward.q.numel() == 0 || cudnn_attention_backward(ctx, args)) return;
+  dispatch_float("attention_backward", args.forward.q.dtype(),
+                 [&]<class T>(Type<T>) { run_backward<T>(ctx, args); });
+}
+
+}  // namespace
+
+void add_attention_kernels(KernelTable& table) {
+  table.attention = attention;
+  table.attention_backward = attention_backward;
+}
+
+}  // namespace megatron::cuda

@@ -1,0 +1,167 @@
+#pragma once
+
+#include <limits>
+
+#include "megatron/kernels/cuda/activation_math.cuh"
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::cuda {
+
+// A [tokens, heads, channels] tensor with unit stride in channels.
+template <class T>
+struct HeadTensor {
+  T* data = nullptr;
+  int64_t token_stride = 0, head_stride = 0;
+
+  HeadTensor() = default;
+  explicit HeadTensor(const Tensor& x) {
+    if (!x.defined()) return;
+    data = pointer<T>(x);
+    token_stride = x.stride(0);
+    head_stride = x.stride(1);
+  }
+  __device__ T* row(int64_t token, int64_t head) const {
+    return data + token * token_stride + head * head_stride;
+  }
+  bool vectors(int width) const {
+    return aligned(data) && token_stride % width == 0 && head_stride % width == 0;
+  }
+};
+
+struct SequenceSpan {
+  int first_query, queries, first_key, keys;
+};
+
+// The keys [begin, end) that a query sees.
+struct KeyRange {
+  int begin, end;
+  __device__ bool holds(int key) const { return key >= begin && key < end; }
+};
+
+// AttentionArgs as the device sees them.
+template <class T>
+struct AttentionTask {
+  using C = Compute<T>;
+  HeadTensor<T> q, k, v, o;
+  C* lse;
+  int64_t lse_stride;
+  int batch, heads, kv_heads, group, d, dv;
+  int queries, keys;  // of the longest sequence
+  int query_tokens;
+  const int32_t *cu_queries, *cu_keys;
+  C scale, softcap, dropout_scale;
+  bool causal;
+  int window_left, window_right;
+  const T *sinks, *bias;
+  int64_t bias_batch, bias_head, bias_query, bias_key;
+  double dropout;
+  RngKey dropout_key;
+  AttentionPlace place;
+
+  explicit AttentionTask(const AttentionArgs& args)
+      : q(args.q),
+        k(args.k),
+        v(args.v),
+        o(args.o),
+        lse(pointer<C>(args.lse)),
+        lse_stride(args.lse.stride(0)),
+        batch(static_cast<int>(args.batch)),
+        heads(static_cast<int>(args.q.size(1))),
+        kv_heads(static_cast<int>(args.k.size(1))),
+        group(heads / kv_heads),
+        d(static_cast<int>(args.q.size(2))),
+        dv(static_cast<int>(args.v.size(2))),
+        query_tokens(static_cast<int>(args.q.size(0))),
+        cu_queries(args.cu_queries ? pointer<int32_t>(args.cu_queries) : nullptr),
+        cu_keys(args.cu_keys ? pointer<int32_t>(args.cu_keys) : nullptr),
+        scale(static_cast<C>(args.scale)),
+        softcap(static_cast<C>(args.softcap)),
+        dropout_scale(static_cast<C>(args.dropout > 0 ? 1 / (1 - args.dropout) : 1)),
+        causal(args.causal),
+        window_left(static_cast<int>(args.window_left)),
+        window_right(static_cast<int>(args.window_right)),
+        sinks(args.sinks ? pointer<T>(args.sinks) : nullptr),
+        bias(args.bias ? pointer<T>(args.bias) : nullptr),
+        dropout(args.dropout),
+        dropout_key(args.dropout_key),
+        place(args.place) {
+    int64_t key_tokens = args.k.size(0);
+    queries = static_cast<int>(cu_queries ? (args.max_queries ? args.max_queries : query_tokens)
+                                          : query_tokens / args.batch);
+    keys = static_cast<int>(cu_keys ? (args.max_keys ? args.max_keys : key_tokens) : key_tokens / args.batch);
+    if (bias) {
+      bias_batch = args.bias.size(0) == 1 ? 0 : args.bias.stride(0);
+      bias_head = args.bias.size(1) == 1 ? 0 : args.bias.stride(1);
+      bias_query = args.bias.stride(2);
+      bias_key = args.bias.stride(3);
+    }
+  }
+
+  __device__ SequenceSpan sequence(int b) const {
+    if (!cu_queries) return {b * queries, queries, b * keys, keys};
+    return {cu_queries[b], cu_queries[b + 1] - cu_queries[b], cu_keys[b], cu_keys[b + 1] - cu_keys[b]};
+  }
+
+  __device__ KeyRange visible(const SequenceSpan& s, int query) const {
+    int own = query + s.keys - s.queries;
+    int begin = window_left >= 0 ? own - window_left : 0;
+    int end = causal ? own + 1 : (window_right >= 0 ? own + window_right + 1 : s.keys);
+    end = max(0, min(end, s.keys));
+    return {min(max(begin, 0), end), end};
+  }
+  // The queries [begin, end) that see some key of [first, last).
+  __device__ KeyRange seeing(const SequenceSpan& s, int first, int last) const {
+    int shift = s.keys - s.queries;
+    int begin = causal ? first - shift : (window_right >= 0 ? first - window_right - shift : 0);
+    int end = window_left >= 0 ? last + window_left - shift : s.queries;
+    end = max(0, min(end, s.queries));
+    return {min(max(begin, 0), end), end};
+  }
+
+  __device__ bool plain() const { return softcap == 0 && !bias && dropout == 0; }
+
+  // The score from q · k; `slope` receives the derivative of the softcap.
+  __device__ C score(C product, int b, int head, int query, int key, C& slope) const {
+    C s = product * scale;
+    slope = C(1);
+    if (softcap > 0) {
+      C t = tanh_of(s / softcap);
+      slope = C(1) - t * t;
+      s = softcap * t;
+    }
+    if (bias) s += widen(bias[b * bias_batch + head * bias_head + query * bias_query + key * bias_key]);
+    return s;
+  }
+
+  // What a probability is multiplied by.
+  __device__ C keep(int b, int head, int query, int key) const {
+    return attention_keeps(dropout_key, place, dropout, b, head, query, key) ? dropout_scale : C(0);
+  }
+};
+
+// The backward pass's arguments beyond the forward task. delta is ⟨grad_o, o⟩ [heads, query tokens].
+template <class T>
+struct AttentionGrads {
+  HeadTensor<T> grad_o, dq, dk, dv;
+  const Compute<T>* delta;
+};
+
+inline constexpr int kMostChannels = 256;
+
+// One thread per score: every dtype and feature, channels up to kMostChannels.
+template <class T>
+void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task);
+template <class T>
+void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
+                               const AttentionGrads<T>& grads, bool queries, bool keys);
+
+// Tensor cores, bf16 and fp16. False where the shapes or alignments do not fit: then nothing was done.
+template <class T>
+bool mma_attention(const KernelContext& ctx, const AttentionTask<T>& task);
+template <class T>
+bool mma_attention_dq(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads);
+template <class T>
+bool mma_attention_dkv(const KernelContext& ctx, const AttentionTask<T>& task,
+                       const AttentionGrads<T>& grads);
+
+}  // namespace megatron::cuda

@@ -1,0 +1,310 @@
+#include "megatron/kernels/cuda/gemm_plans.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <sstream>
+
+#include "megatron/device/cuda/cuda_runtime_impl.h"
+#include "megatron/kernels/cuda/gemm.h"
+
+namespace megatron::cuda {
+namespace {
+
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::F64:
+      return CUDA_R_64F;
+    case DType::F32:
+      return CUDA_R_32F;
+    case DType::BF16:
+      return CUDA_R_16BF;
+    case DType::F16:
+      return CUDA_R_16F;
+    default:
+      fail("gemm: {} is not supported by the CUDA kernel; use fp32, bf16, fp16 or fp64", dtype);
+  }
+}
+
+int64_t alignment_of(const void* data) {
+  auto address = reinterpret_cast<uintptr_t>(data);
+  return std::min<int64_t>(256, static_cast<int64_t>(address & (~address + 1)));
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value),
+             "describing a product");
+}
+
+template <class T>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
+  check_blas(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value),
+             "describing a matrix");
+}
+
+// Our row-major [rows, columns] is the library's column-major [columns, rows].
+void set_layout(cublasLtMatrixLayoutOpaque_t* layout, const GemmMatrix& m, int64_t rows, int64_t columns,
+                int64_t batch) {
+  auto type = cuda_type(static_cast<DType>(m.dtype));
+  uint64_t high = static_cast<uint64_t>(m.transposed ? rows : columns);
+  uint64_t wide = static_cast<uint64_t>(m.transposed ? columns : rows);
+  check_blas(cublasLtMatrixLayoutInit(layout, type, high, wide, m.leading), "describing a matrix");
+  if (batch > 1) {
+    set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+    set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, m.batch_stride);
+  }
+}
+
+// cᵀ = bᵀ · aᵀ, since the library's matrices are column-major: b comes first.
+GemmPlan describe(const GemmKey& key, bool fused_bias) {
+  GemmPlan plan;
+  bool wide = key.c.dtype == static_cast<int32_t>(DType::F64);
+  check_blas(cublasLtMatmulDescInit(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                    wide ? CUDA_R_64F : CUDA_R_32F),
+             "describing a product");
+  set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (fused_bias) {
+    set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(static_cast<DType>(key.bias_dtype)));
+  }
+  set_layout(&plan.b, key.b, key.k, key.n, key.batch);
+  set_layout(&plan.a, key.a, key.m, key.k, key.batch);
+  set_layout(&plan.c, key.c, key.m, key.n, key.batch);
+  plan.fused_bias = fused_bias;
+  return plan;
+}
+
+// Scratch memory for one call; see launch.cuh, which only nvcc can read.
+class Workspace {
+ public:
+  Workspace(const KernelContext& ctx, size_t bytes)
+      : allocator_(ctx.workspace), bytes_(bytes), data_(allocator_.allocate(bytes, MemoryTag::Workspace)) {}
+  ~Workspace() { allocator_.deallocate(data_, bytes_, MemoryTag::Workspace); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  Allocator& allocator_;
+  size_t bytes_;
+  void* data_;
+};
+
+template <class T>
+std::string hexadecimal(const T& value) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
+  std::string text;
+  for (size_t i = 0; i < sizeof value; ++i) text += fmt::format("{:02x}", bytes[i]);
+  return text;
+}
+
+template <class T>
+bool from_hexadecimal(std::string_view text, T& value) {
+  if (text.size() != 2 * sizeof value) return false;
+  auto digit = [](char c) { return c >= 'a' ? c - 'a' + 10 : c - '0'; };
+  auto* bytes = reinterpret_cast<unsigned char*>(&value);
+  for (size_t i = 0; i < sizeof value; ++i)
+    bytes[i] = static_cast<unsigned char>(digit(text[2 * i]) * 16 + digit(text[2 * i + 1]));
+  return true;
+}
+
+// What measured choices are good for.
+std::string choices_header() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDevice(&device), "asking for the GPU");
+  check_cuda(cudaGetDeviceProperties(&properties, device), "asking for the GPU");
+  return fmt::format("cublasLt {} on {}", cublasLtGetVersion(), properties.name);
+}
+
+}  // namespace
+
+void check_blas(cublasStatus_t status, const char* doing) {
+  require(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed: {} ({})", doing,
+          cublasLtGetStatusString(status), cublasLtGetStatusName(status));
+}
+
+GemmMatrix matrix_of(const char* name, const Tensor& x) {
+  int64_t rows = x.size(-2), columns = x.size(-1), row_stride = x.stride(-2), column_stride = x.stride(-1);
+  bool plain = column_stride == 1 || columns == 1, turned = row_stride == 1 || rows == 1;
+  require(plain || turned,
+          "gemm: {} {} has no unit stride in its last two dimensions (strides {}); copy it first", name, x,
+          x.strides());
+  // A leading dimension must reach over its vector even where it is never stepped.
+  bool use_plain =
+      plain && (columns == 1 ? row_stride >= 1 || rows == 1 : rows == 1 || row_stride >= columns);
+  GemmMatrix m;
+  m.transposed = use_plain ? 0 : 1;
+  m.leading = use_plain ? (rows == 1 ? columns : row_stride) : (columns == 1 ? rows : column_stride);
+  m.batch_stride = x.rank() == 3 ? x.stride(0) : 0;
+  m.dtype = static_cast<int32_t>(x.dtype());
+  m.alignment = alignment_of(x.raw());
+  return m;
+}
+
+GemmKey key_of(const GemmArgs& args) {
+  return {args.c.size(-2),        args.c.size(-1),
+          args.a.size(-1),        args.c.rank() == 3 ? args.c.size(0) : 1,
+          matrix_of("a", args.a), matrix_of("b", args.b),
+          matrix_of("c", args.c), args.bias ? static_cast<int32_t>(args.bias.dtype()) : -1,
+          args.beta == 0,         args.bias ? alignment_of(args.bias.raw()) : 0};
+}
+
+GemmPlans::GemmPlans() { check_blas(cublasLtCreate(&handle_), "starting"); }
+GemmPlans::~GemmPlans() { cublasLtDestroy(handle_); }
+
+void GemmPlans::measure(bool on) {
+  std::lock_guard lock(mutex_);
+  measure_ = on;
+  if (on) plans_.clear();  // those made without measuring
+}
+
+std::string GemmPlans::choices() const {
+  std::lock_guard lock(mutex_);
+  std::string text = choices_header() + "\n";
+  for (const auto& [key, choice] : measured_)
+    text += fmt::format("{} {} {}\n", hexadecimal(key), hexadecimal(choice.algorithm), choice.workspace);
+  return text;
+}
+
+void GemmPlans::use(std::string_view choices) {
+  std::lock_guard lock(mutex_);
+  std::istringstream lines{std::string(choices)};
+  std::string header, key_text, algorithm_text;
+  size_t workspace = 0;
+  if (!std::getline(lines, header) || header != choices_header()) return;
+  while (lines >> key_text >> algorithm_text >> workspace) {
+    GemmKey key;
+    GemmChoice choice;
+    choice.workspace = workspace;
+    if (from_hexadecimal(key_text, key) && from_hexadecimal(algorithm_text, choice.algorithm))
+      measured_[key] = choice;
+  }
+  plans_.clear();
+}
+
+GemmPlan GemmPlans::plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args) {
+  std::lock_guard lock(mutex_);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(ctx, key, args)).first;
+  return found->second;
+}
+
+GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args) {
+  // Products that run for microseconds are not worth measuring.
+  double work = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k) *
+                static_cast<double>(key.batch);
+  bool worth = measure_ && work > 1e9;
+  constexpr int most = 8;
+  GemmPlan plan;
+  std::vector<GemmChoice> choices;
+  if (key.bias_dtype >= 0) {
+    plan = describe(key, true);
+    choices = propose(key, plan, worth ? most : 1);
+  }
+  if (choices.empty()) {
+    plan = describe(key, false);
+    choices = propose(key, plan, worth ? most : 1);
+  }
+  require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}", args.a, args.b, args.c);
+  plan.choice = choices[0];
+  if (auto known = measured_.find(key); known != measured_.end())
+    plan.choice = known->second;
+  else if (worth && choices.size() > 1)
+    measured_[key] = plan.choice = fastest(ctx, key, plan, choices, args);
+  return plan;
+}
+
+std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
+  constexpr size_t most_workspace = size_t{32} << 20;  // what Hopper's kernels want
+  cublasLtMatmulPreferenceOpaque_t preference;
+  check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a product");
+  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check_blas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+               "planning a product");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.b.alignment));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.a.alignment));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.c.alignment));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.c.alignment));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
+  int found = 0;
+  cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.b, &plan.a, &plan.c,
+                                                         &plan.c, &preference, most, results.data(), &found);
+  std::vector<GemmChoice> choices;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
+    if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      choices.push_back(
+          {results[static_cast<size_t>(i)].algo, results[static_cast<size_t>(i)].workspaceSize});
+  return choices;
+}
+
+cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, void* c,
+                                 void* workspace) const {
+  if (plan.fused_bias)
+    set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+  float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
+  bool wide = args.c.dtype() == DType::F64;
+  const void* factors[2] = {&alpha, &beta};
+  if (wide) factors[0] = &args.alpha, factors[1] = &args.beta;
+  return cublasLtMatmul(handle_, &plan.operation, factors[0], args.b.raw(), &plan.b, args.a.raw(), &plan.a,
+                        factors[1], c, &plan.c, c, &plan.c, &plan.choice.algorithm, workspace,
+                        plan.choice.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
+}
+
+// Into memory of its own: the product may add to c.
+GemmChoice GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
+                              const std::vector<GemmChoice>& choices, const GemmArgs& args) const {
+  auto stream = static_cast<cudaStream_t>(ctx.stream.native());
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream");
+  if (capturing != cudaStreamCaptureStatusNone) return choices[0];
+  size_t elements =
+      static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
+  Workspace c(ctx, elements * size_of(args.c.dtype()));
+  cudaEvent_t events[2];
+  for (auto& event : events) check_cuda(cudaEventCreate(&event), "creating an event");
+  GemmChoice best = choices[0];
+  float best_time = std::numeric_limits<float>::infinity();
+  for (const GemmChoice& choice : choices) {
+    GemmPlan candidate = plan;
+    candidate.choice = choice;
+    Workspace workspace(ctx, choice.workspace);
+    auto repeat = [&](int count) {
+      for (int i = 0; i < count; ++i)
+        if (launch(ctx, candidate, args, c.data(), workspace.data()) != CUBLAS_STATUS_SUCCESS) return false;
+      return true;
+    };
+    float time = best_time;
+    for (int round = 0; round < 3 && repeat(round == 0); ++round) {
+      float now = 0;
+      check_cuda(cudaEventRecord(events[0], stream), "measuring a product");
+      if (!repeat(4)) break;
+      check_cuda(cudaEventRecord(events[1], stream), "measuring a product");
+      check_cuda(cudaEventSynchronize(events[1]), "measuring a product");
+      check_cuda(cudaEventElapsedTime(&now, events[0], events[1]), "measuring a product");
+      time = std::min(time, now);
+    }
+    if (time < best_time) {
+      best_time = time;
+      best = choice;
+    }
+  }
+  for (auto event : events) cudaEventDestroy(event);
+  return best;
+}
+
+void GemmPlans::run(const KernelContext& ctx, const GemmArgs& args) {
+  GemmPlan decided = plan(ctx, key_of(args), args);
+  Workspace workspace(ctx, decided.choice.workspace);
+  cublasStatus_t status = launch(ctx, decided, args, args.c.raw(), workspace.data());
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail("gemm: a {} · b {} into c {}: cuBLASLt says {}", args.a, args.b, args.c,
+         cublasLtGetStatusString(status));
+  if (args.bias && !decided.fused_bias) add_bias(ctx, args.c, args.bias);
+}
+
+}  // namespace megatron::cuda

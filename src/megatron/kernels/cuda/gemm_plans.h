@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "megatron/kernels/kernel_table.h"
+
+namespace megatron::cuda {
+
+void check_blas(cublasStatus_t status, const char* doing);
+
+// A matrix as the column-major library sees it.
+struct GemmMatrix {
+  int64_t leading = 0, batch_stride = 0;
+  int32_t transposed = 0;  // unit stride lies in the first of the two dimensions of our view
+  int32_t dtype = 0;
+  int64_t alignment = 0;
+
+  friend bool operator==(const GemmMatrix&, const GemmMatrix&) = default;
+};
+GemmMatrix matrix_of(const char* name, const Tensor& x);
+
+// Everything that a plan depends on. Compared, hashed and written down as bytes, so without padding.
+struct GemmKey {
+  int64_t m, n, k, batch;
+  GemmMatrix a, b, c;
+  int32_t bias_dtype;  // −1: none
+  int32_t beta_zero;
+  int64_t bias_alignment;
+
+  friend bool operator==(const GemmKey&, const GemmKey&) = default;
+};
+static_assert(std::has_unique_object_representations_v<GemmKey>);
+GemmKey key_of(const GemmArgs& args);
+
+struct GemmChoice {
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace = 0;
+};
+
+struct GemmPlan {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+  GemmChoice choice;
+  bool fused_bias = false;
+};
+
+// cuBLASLt's handle, and what was decided for each shape of product. Safe to use from several threads.
+class GemmPlans {
+ public:
+  GemmPlans();
+  ~GemmPlans();
+  GemmPlans(const GemmPlans&) = delete;
+  GemmPlans& operator=(const GemmPlans&) = delete;
+
+  void run(const KernelContext& ctx, const GemmArgs& args);
+
+  // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
+  // first product of a large shape, may not be, and may sum in another order. Measured choices can be written
+  // down and used again, which makes runs repeatable on the same kind of GPU.
+  void measure(bool on);
+  std::string choices() const;
+  void use(std::string_view choices);  // those of another library version or GPU are passed over
+
+ private:
+  struct KeyHash {
+    size_t operator()(const GemmKey& key) const {
+      return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&key), sizeof key});
+    }
+  };
+
+  GemmPlan plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
+  GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
+  std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
+  GemmChoice fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
+                     const std::vector<GemmChoice>& choices, const GemmArgs& args) const;
+  cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, void* c,
+                        void* workspace) const;
+
+  cublasLtHandle_t handle_ = nullptr;
+  mutable std::mutex mutex_;
+  bool measure_ = false;
+  std::unordered_map<GemmKey, GemmPlan, KeyHash> plans_;
+  std::unordered_map<GemmKey, GemmChoice, KeyHash> measured_;
+};
+
+}  // namespace megatron::cuda

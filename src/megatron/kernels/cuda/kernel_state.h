@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+
+#include "megatron/device/cuda/cuda_runtime_impl.h"
+#include "megatron/kernels/kernel_table.h"
+
+namespace megatron::cuda {
+
+// cuBLASLt's handle, and what was decided for each shape of product.
+class GemmPlans;
+// cuDNN's handle and its built attention graphs; null where cuDNN cannot be used.
+class CudnnAttention;
+
+// What the kernels keep between calls. One per CudaRuntime, so one per rank.
+struct KernelState {
+  std::shared_ptr<GemmPlans> gemm;
+  std::shared_ptr<CudnnAttention> attention;
+};
+
+KernelState& kernel_state(const KernelContext& ctx);
+
+std::shared_ptr<GemmPlans> make_gemm_plans();
+std::shared_ptr<CudnnAttention> make_cudnn_attention();
+
+// cuDNN's fused attention. False where it does not take these arguments: then nothing was done.
+bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args);
+bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args);
+
+}  // namespace megatron::cuda

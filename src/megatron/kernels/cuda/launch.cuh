@@ -1,0 +1,128 @@
+#pragma once
+
+#include <algorithm>
+
+#include "megatron/device/cuda/cuda_runtime_impl.h"
+#include "megatron/kernels/cuda/families.h"
+#include "megatron/kernels/cuda/types.cuh"
+
+namespace megatron::cuda {
+
+inline CudaRuntime& runtime_of(const KernelContext& ctx) {
+  return static_cast<CudaRuntime&>(ctx.stream.runtime());
+}
+
+// Where a kernel's launches go. Making it chooses the GPU.
+inline cudaStream_t stream_of(const KernelContext& ctx) {
+  runtime_of(ctx).bind();
+  return static_cast<cudaStream_t>(ctx.stream.native());
+}
+
+inline void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
+
+template <class T>
+T* pointer(const Tensor& tensor) {
+  return tensor.defined() && tensor.numel() ? static_cast<T*>(tensor.raw()) : nullptr;
+}
+
+inline AnyFloat any_float(const Tensor& tensor) { return {pointer<void>(tensor), tensor.dtype()}; }
+
+// Scratch memory for one kernel call. Freed when the call returns: later work on the rank's stream may then
+// have it, and runs after the kernels that were launched here.
+class Scratch {
+ public:
+  Scratch(const KernelContext& ctx, size_t bytes)
+      : allocator_(ctx.workspace), bytes_(bytes), data_(allocator_.allocate(bytes, MemoryTag::Workspace)) {}
+  ~Scratch() { allocator_.deallocate(data_, bytes_, MemoryTag::Workspace); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  template <class T>
+  T* as(size_t byte_offset = 0) const {
+    return reinterpret_cast<T*>(static_cast<char*>(data_) + byte_offset);
+  }
+
+ private:
+  Allocator& allocator_;
+  size_t bytes_;
+  void* data_;
+};
+
+inline unsigned blocks_for(int64_t work, int64_t per_block) {
+  return static_cast<unsigned>((work + per_block - 1) / per_block);
+}
+
+inline bool aligned(const void* data, size_t bytes = 16) {
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+inline constexpr int kThreads = 256;
+
+// op.run<W>(i) treats elements i … i + W − 1. W is the operator's vector width where its pointers allow it.
+template <int W, class Op>
+__global__ void __launch_bounds__(kThreads) for_each_kernel(int64_t n, Op op) {
+  int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * W;
+  if (i + W <= n) {
+    op.template run<W>(i);
+  } else {
+    for (; i < n; ++i) op.template run<1>(i);
+  }
+}
+
+template <int W, class Op>
+void for_each(const KernelContext& ctx, const char* name, int64_t n, bool vector, const Op& op) {
+  if (n == 0) return;
+  cudaStream_t stream = stream_of(ctx);
+  if (vector && W > 1)
+    for_each_kernel<W><<<blocks_for(n, int64_t{kThreads} * W), kThreads, 0, stream>>>(n, op);
+  else
+    for_each_kernel<1><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, op);
+  check_launch(name);
+}
+
+template <class T>
+struct Sum {
+  __device__ T operator()(T a, T b) const { return a + b; }
+};
+template <class T>
+struct Maximum {
+  __device__ T operator()(T a, T b) const { return a > b ? a : b; }
+};
+
+// The same result in every lane, in a fixed order.
+template <class T, class Op>
+__device__ __forceinline__ T warp_reduce(T value, Op op) {
+#pragma unroll
+  for (int offset = 16; offset; offset /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+  return warp_reduce(value, Sum<T>{});
+}
+
+// Over the whole block, of at most 32 full warps; every thread gets the result. Safe to call repeatedly.
+template <class T, class Op>
+__device__ T block_reduce(T value, Op op, T identity) {
+  __shared__ T partial[32];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  value = warp_reduce(value, op);
+  __syncthreads();
+  if (lane == 0) partial[warp] = value;
+  __syncthreads();
+  return warp_reduce(lane < warps ? partial[lane] : identity, op);
+}
+template <class T>
+__device__ T block_sum(T value) {
+  return block_reduce(value, Sum<T>{}, T(0));
+}
+
+// Threads for a block that treats one row of n elements, W at a time.
+inline int row_threads(int64_t n, int width) {
+  int64_t vectors = (n + width - 1) / width;
+  int threads = 32;
+  while (threads < 1024 && threads * 2 <= vectors) threads *= 2;
+  return threads;
+}
+
+}  // namespace megatron::cuda

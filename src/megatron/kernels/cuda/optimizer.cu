@@ -1,0 +1,268 @@
+#include <cmath>
+
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+// Many tensors in one launch: each thread block takes one chunk of one tensor. The table of tensors travels
+// as a kernel argument, so that nothing has to be copied to the device first.
+constexpr int64_t kChunkElements = 16384;
+
+template <class Item, int N>
+struct TensorTable {
+  int count = 0;
+  int64_t first_chunk[N + 1] = {};
+  Item item[N];
+
+  bool full() const { return count == N; }
+  void add(const Item& next, int64_t numel) {
+    item[count] = next;
+    first_chunk[count + 1] = first_chunk[count] + (numel + kChunkElements - 1) / kChunkElements;
+    ++count;
+  }
+  unsigned chunks() const { return static_cast<unsigned>(first_chunk[count]); }
+  __device__ int find(int64_t chunk) const {
+    int low = 0, high = count - 1;
+    while (low < high) {
+      int middle = (low + high + 1) / 2;
+      if (first_chunk[middle] <= chunk)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  }
+};
+
+struct AdamItem {
+  AnyFloat parameter, master, gradient, first, second;  // master.data null: the parameter itself
+  int64_t numel;
+  double step_size, keep, l2;
+};
+
+struct AdamCommon {
+  double beta1, beta2, inverse_root, epsilon;
+  AnyFloat gradient_scale;
+};
+
+using AdamTable = TensorTable<AdamItem, 28>;
+static_assert(sizeof(AdamTable) + sizeof(AdamCommon) < 4096);
+
+template <class C>
+struct AdamStep {
+  C gradient_scale, beta1, beta2, step_size, inverse_root, epsilon, keep, l2;
+
+  __device__ AdamStep(const AdamItem& item, const AdamCommon& common)
+      : gradient_scale(common.gradient_scale.data ? static_cast<C>(common.gradient_scale.get(0)) : C(1)),
+        beta1(static_cast<C>(common.beta1)),
+        beta2(static_cast<C>(common.beta2)),
+        step_size(static_cast<C>(item.step_size)),
+        inverse_root(static_cast<C>(common.inverse_root)),
+        epsilon(static_cast<C>(common.epsilon)),
+        keep(static_cast<C>(item.keep)),
+        l2(static_cast<C>(item.l2)) {}
+
+  __device__ void run(C& parameter, C gradient, C& first, C& second) const {
+    C g = gradient * gradient_scale + l2 * parameter;
+    first = beta1 * first + (C(1) - beta1) * g;
+    second = beta2 * second + (C(1) - beta2) * g * g;
+    parameter = parameter * keep - step_size * first / (sqrt(second) * inverse_root + epsilon);
+  }
+};
+
+// Any mixture of dtypes, one element at a time.
+__global__ void __launch_bounds__(kThreads) adam_any_kernel(AdamTable table, AdamCommon common) {
+  int which = table.find(blockIdx.x);
+  const AdamItem& item = table.item[which];
+  const AnyFloat& target = item.master.data ? item.master : item.parameter;
+  int64_t begin = (blockIdx.x - table.first_chunk[which]) * kChunkElements;
+  int64_t end = min(item.numel, begin + kChunkElements);
+  auto pass = [&]<class C>(C) {
+    AdamStep<C> step(item, common);
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+      C parameter = static_cast<C>(target.get(i)), first = static_cast<C>(item.first.get(i)),
+        second = static_cast<C>(item.second.get(i));
+      step.run(parameter, static_cast<C>(item.gradient.get(i)), first, second);
+      item.first.set(i, first);
+      item.second.set(i, second);
+      target.set(i, parameter);
+      if (item.master.data) item.parameter.set(i, parameter);
+    }
+  };
+  if (target.dtype == DType::F64)
+    pass(double{});
+  else
+    pass(float{});
+}
+
+// fp32 states and target, parameter P with an fp32 master (or P = float without), gradient G.
+template <class P, class G, bool Master>
+__global__ void __launch_bounds__(kThreads) adam_kernel(AdamTable table, AdamCommon common) {
+  constexpr int W = 4;
+  int which = table.find(blockIdx.x);
+  const AdamItem& item = table.item[which];
+  int64_t begin = (blockIdx.x - table.first_chunk[which]) * kChunkElements;
+  int64_t end = min(item.numel, begin + kChunkElements);
+  AdamStep<float> step(item, common);
+  P* parameter = static_cast<P*>(item.parameter.data);
+  float* target = static_cast<float*>(Master ? item.master.data : item.parameter.data);
+  const G* gradient = static_cast<const G*>(item.gradient.data);
+  float *first = static_cast<float*>(item.first.data), *second = static_cast<float*>(item.second.data);
+  auto pass = [&]<int N>(int64_t i, std::integral_constant<int, N>) {
+    float p[N], g[N], m[N], v[N];
+    load(p, target + i);
+    load(g, gradient + i);
+    load(m, first + i);
+    load(v, second + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) step.run(p[j], g[j], m[j], v[j]);
+    store(first + i, m);
+    store(second + i, v);
+    store(target + i, p);
+    if constexpr (Master) store(parameter + i, p);
+  };
+  int64_t i = begin + threadIdx.x * W;
+  for (; i + W <= end; i += kThreads * W) pass(i, std::integral_constant<int, W>{});
+  for (; i < end; ++i) pass(i, std::integral_constant<int, 1>{});
+}
+
+using AdamLaunch = void (*)(AdamTable, AdamCommon);
+
+AdamLaunch adam_kernel_for(const AdamTensor& t) {
+  auto fast = [&](const Tensor& tensor, DType dtype) {
+    return tensor.dtype() == dtype && aligned(tensor.raw());
+  };
+  bool states = fast(t.first, DType::F32) && fast(t.second, DType::F32);
+  bool gradient32 = fast(t.gradient, DType::F32), gradient16 = fast(t.gradient, DType::BF16);
+  if (!states || !(gradient32 || gradient16)) return adam_any_kernel;
+  if (!t.master && fast(t.parameter, DType::F32))
+    return gradient32 ? adam_kernel<float, float, false> : adam_kernel<float, bfloat, false>;
+  if (t.master && fast(t.master, DType::F32) && fast(t.parameter, DType::BF16))
+    return gradient32 ? adam_kernel<bfloat, float, true> : adam_kernel<bfloat, bfloat, true>;
+  if (t.master && fast(t.master, DType::F32) && fast(t.parameter, DType::F16) && gradient32)
+    return adam_kernel<half, float, true>;
+  return adam_any_kernel;
+}
+
+void adam(const KernelContext& ctx, const AdamArgs& args) {
+  cudaStream_t stream = stream_of(ctx);
+  double step = static_cast<double>(args.step);
+  AdamCommon common{args.beta1, args.beta2, 1 / std::sqrt(1 - std::pow(args.beta2, step)), args.epsilon,
+                    args.gradient_scale ? any_float(args.gradient_scale) : AnyFloat{}};
+  AdamTable table;
+  AdamLaunch kernel = nullptr;
+  auto flush = [&] {
+    if (!table.count) return;
+    kernel<<<table.chunks(), kThreads, 0, stream>>>(table, common);
+    check_launch("adam");
+    table.count = 0;
+  };
+  for (const AdamTensor& t : args.tensors) {
+    if (t.parameter.numel() == 0) continue;
+    AdamLaunch wanted = adam_kernel_for(t);
+    if (wanted != kernel || table.full()) {
+      flush();
+      kernel = wanted;
+    }
+    double lr = args.lr * t.lr_scale;
+    table.add(
+        {any_float(t.parameter), t.master ? any_float(t.master) : AnyFloat{}, any_float(t.gradient),
+         any_float(t.first), any_float(t.second), t.parameter.numel(), lr / (1 - std::pow(args.beta1, step)),
+         args.decoupled ? 1 - lr * t.weight_decay : 1.0, args.decoupled ? 0.0 : t.weight_decay},
+        t.parameter.numel());
+  }
+  flush();
+}
+
+struct SquaresItem {
+  AnyFloat x;
+  int64_t numel;
+};
+using SquaresTable = TensorTable<SquaresItem, 96>;
+static_assert(sizeof(SquaresTable) < 4096);
+
+// bf16 and fp32 squares are summed in double per thread: fp32 would lose digits that clipping tests see.
+template <class T>
+__device__ double sum_chunk(const T* x, int64_t n) {
+  double sum = 0;
+  constexpr int W = kVector<T>;
+  int64_t i = threadIdx.x * W;
+  if (reinterpret_cast<uintptr_t>(x) % 16 == 0)
+    for (; i + W <= n; i += kThreads * W) {
+      Compute<T> values[W];
+      load(values, x + i);
+#pragma unroll
+      for (int j = 0; j < W; ++j) sum += static_cast<double>(values[j]) * values[j];
+    }
+  else
+    for (; i + W <= n; i += kThreads * W)
+      for (int j = 0; j < W; ++j) sum += static_cast<double>(widen(x[i + j])) * widen(x[i + j]);
+  for (; i < n; ++i) sum += static_cast<double>(widen(x[i])) * widen(x[i]);
+  return sum;
+}
+
+__global__ void __launch_bounds__(kThreads) squares_kernel(SquaresTable table, double* partial) {
+  int which = table.find(blockIdx.x);
+  AnyFloat x = table.item[which].x;
+  int64_t begin = (blockIdx.x - table.first_chunk[which]) * kChunkElements;
+  int64_t n = min(table.item[which].numel - begin, kChunkElements);
+  double sum = 0;
+  switch (x.dtype) {
+    case DType::F64:
+      sum = sum_chunk(static_cast<const double*>(x.data) + begin, n);
+      break;
+    case DType::BF16:
+      sum = sum_chunk(static_cast<const bfloat*>(x.data) + begin, n);
+      break;
+    case DType::F16:
+      sum = sum_chunk(static_cast<const half*>(x.data) + begin, n);
+      break;
+    default:
+      sum = sum_chunk(static_cast<const float*>(x.data) + begin, n);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void join_squares_kernel(const double* partial, int64_t n, double* out, bool accumulate) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += partial[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
+}
+
+void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
+  cudaStream_t stream = stream_of(ctx);
+  int64_t chunks = 0;
+  for (const Tensor& t : args.tensors) chunks += (t.numel() + kChunkElements - 1) / kChunkElements;
+  Scratch scratch(ctx, static_cast<size_t>(std::max<int64_t>(chunks, 1)) * sizeof(double));
+  double* partial = scratch.as<double>();
+  SquaresTable table;
+  auto flush = [&] {
+    if (!table.count) return;
+    squares_kernel<<<table.chunks(), kThreads, 0, stream>>>(table, partial);
+    check_launch("sum_squares");
+    partial += table.chunks();
+    table.count = 0;
+  };
+  for (const Tensor& t : args.tensors) {
+    if (t.numel() == 0) continue;
+    require(is_floating(t.dtype()) && !is_fp8(t.dtype()), "sum_squares: {} has no squares to sum", t);
+    if (table.full()) flush();
+    table.add({any_float(t), t.numel()}, t.numel());
+  }
+  flush();
+  join_squares_kernel<<<1, 1024, 0, stream>>>(scratch.as<double>(), chunks, pointer<double>(args.out),
+                                              args.accumulate);
+  check_launch("sum_squares");
+}
+
+}  // namespace
+
+void add_optimizer_kernels(KernelTable& table) {
+  table.adam = adam;
+  table.sum_squares = sum_squares;
+}
+
+}  // namespace megatron::cuda

@@ -1,0 +1,201 @@
+#include <limits>
+
+#include "megatron/kernels/cuda/activation_math.cuh"
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+template <class C>
+struct Join {
+  Reduction kind;
+  __device__ C operator()(C a, C b) const {
+    return kind == Reduction::Max ? (a > b ? a : b) : kind == Reduction::Min ? (a < b ? a : b) : a + b;
+  }
+  __device__ C identity() const {
+    constexpr C infinity = std::numeric_limits<C>::infinity();
+    return kind == Reduction::Max ? -infinity : kind == Reduction::Min ? infinity : C(0);
+  }
+};
+
+// x [outer, n, inner]. Each split of n leaves one value per (outer, inner): into `partial` [outer, splits,
+// inner], or, when it is the only one, through finish() into out.
+template <class T>
+struct ReduceTask {
+  using C = Compute<T>;
+  Join<C> join;
+  const T* x;
+  C* partial;
+  AnyFloat out;
+  int64_t n, inner, splits, per_split;
+  int64_t mean_of;  // what a mean divides by; 1 for other kinds
+  bool accumulate;
+
+  __device__ void finish(int64_t outer, int64_t split, int64_t column, C value) const {
+    if (partial) {
+      partial[(outer * splits + split) * inner + column] = value;
+      return;
+    }
+    int64_t at = outer * inner + column;
+    value /= C(mean_of);
+    out.set(at, accumulate ? C(out.get(at)) + value : value);
+  }
+};
+
+// inner == 1: a block per (outer, split).
+template <class T>
+__global__ void reduce_rows_kernel(ReduceTask<T> task) {
+  using C = Compute<T>;
+  int64_t outer = blockIdx.x, split = blockIdx.y;
+  int64_t begin = split * task.per_split, end = min(task.n, begin + task.per_split);
+  C value = task.join.identity();
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+    value = task.join(value, widen(task.x[outer * task.n + i]));
+  value = block_reduce(value, task.join, task.join.identity());
+  if (threadIdx.x == 0) task.finish(outer, split, 0, value);
+}
+
+constexpr int kColumnThreads = 32, kRowThreads = 8;
+
+// inner > 1: 32 · W columns per block; threads along y share the rows.
+template <class T, int W>
+__global__ void reduce_columns_kernel(ReduceTask<T> task) {
+  using C = Compute<T>;
+  __shared__ C shared[kRowThreads][kColumnThreads * W];
+  int64_t column = (static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x) * W;
+  int64_t split = blockIdx.y, outer = blockIdx.z;
+  int64_t begin = split * task.per_split, end = min(task.n, begin + task.per_split);
+  C value[W];
+#pragma unroll
+  for (int j = 0; j < W; ++j) value[j] = task.join.identity();
+  if (column < task.inner)
+    for (int64_t r = begin + threadIdx.y; r < end; r += kRowThreads) {
+      C x[W];
+      load(x, task.x + (outer * task.n + r) * task.inner + column);
+#pragma unroll
+      for (int j = 0; j < W; ++j) value[j] = task.join(value[j], x[j]);
+    }
+#pragma unroll
+  for (int j = 0; j < W; ++j) shared[threadIdx.y][threadIdx.x * W + j] = value[j];
+  __syncthreads();
+  if (threadIdx.y || column >= task.inner) return;
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    for (int r = 1; r < kRowThreads; ++r) value[j] = task.join(value[j], shared[r][threadIdx.x * W + j]);
+    task.finish(outer, split, column + j, value[j]);
+  }
+}
+
+template <class T>
+void launch_reduce(cudaStream_t stream, const ReduceTask<T>& task, int64_t outer) {
+  if (task.inner == 1) {
+    dim3 grid(static_cast<unsigned>(outer), static_cast<unsigned>(task.splits));
+    reduce_rows_kernel<T><<<grid, row_threads(std::min(task.n, task.per_split), 4), 0, stream>>>(task);
+  } else {
+    constexpr int W = std::min(4, kVector<T>);
+    bool vector = task.inner % W == 0 && aligned(task.x);
+    dim3 grid(blocks_for(task.inner, kColumnThreads * (vector ? W : 1)), static_cast<unsigned>(task.splits),
+              static_cast<unsigned>(outer));
+    dim3 block(kColumnThreads, kRowThreads);
+    if (vector)
+      reduce_columns_kernel<T, W><<<grid, block, 0, stream>>>(task);
+    else
+      reduce_columns_kernel<T, 1><<<grid, block, 0, stream>>>(task);
+  }
+  check_launch("reduce");
+}
+
+// How many parts n is cut into: enough to fill the GPU, whatever else runs, so that sums are always alike.
+int64_t splits_for(int64_t outer, int64_t n, int64_t inner) {
+  constexpr int64_t wanted_blocks = 512;
+  int64_t blocks = outer * (inner == 1 ? 1 : (inner + 127) / 128), least = inner == 1 ? 4096 : 64;
+  return std::clamp<int64_t>(std::min(wanted_blocks / std::max<int64_t>(blocks, 1), n / least), 1, 512);
+}
+
+void reduce(const KernelContext& ctx, const ReduceArgs& args) {
+  int64_t outer = args.outer, n = args.n, inner = args.inner;
+  if (outer == 0 || inner == 0 || (n == 0 && args.accumulate)) return;
+  cudaStream_t stream = stream_of(ctx);
+  if (n == 0) {  // a sum over nothing
+    check_cuda(cudaMemsetAsync(args.out.raw(), 0, args.out.bytes(), stream), "zeroing GPU memory");
+    return;
+  }
+  require(outer <= 65535 || inner == 1, "reduce: {} outer slices are more than the CUDA kernel takes (65535)",
+          outer);
+  dispatch_float("reduce", args.x.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    int64_t splits = splits_for(outer, n, inner), mean_of = args.kind == Reduction::Mean ? n : 1;
+    ReduceTask<T> task{{args.kind}, pointer<T>(args.x),        nullptr, any_float(args.out), n, inner,
+                       splits,      (n + splits - 1) / splits, mean_of, args.accumulate};
+    if (splits == 1) return launch_reduce(stream, task, outer);
+    Scratch scratch(ctx, static_cast<size_t>(outer * splits * inner) * sizeof(C));
+    task.partial = scratch.as<C>();
+    launch_reduce(stream, task, outer);
+    ReduceTask<C> joined{{args.kind}, task.partial, nullptr, task.out,       splits, inner,
+                         1,           splits,       mean_of, args.accumulate};
+    launch_reduce(stream, joined, outer);
+  });
+}
+
+template <class T>
+__global__ void softmax_kernel(const T* x, T* y, int64_t n) {
+  using C = Compute<T>;
+  constexpr C lowest = -std::numeric_limits<C>::infinity();
+  x += blockIdx.x * n;
+  y += blockIdx.x * n;
+  C largest = lowest;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) largest = max(largest, widen(x[i]));
+  largest = block_reduce(largest, Maximum<C>{}, lowest);
+  C sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    sum += largest == lowest ? C(0) : exp_of(widen(x[i]) - largest);
+  sum = block_sum(sum);
+  C scale = sum > 0 ? C(1) / sum : C(0);  // zero where everything is masked out
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    y[i] = narrow<T>(largest == lowest ? C(0) : exp_of(widen(x[i]) - largest) * scale);
+}
+
+template <class T>
+__global__ void softmax_backward_kernel(const T* y, const T* dy, T* dx, int64_t n) {
+  using C = Compute<T>;
+  y += blockIdx.x * n;
+  dy += blockIdx.x * n;
+  dx += blockIdx.x * n;
+  C along = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) along += widen(y[i]) * widen(dy[i]);
+  along = block_sum(along);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    dx[i] = narrow<T>(widen(y[i]) * (widen(dy[i]) - along));
+}
+
+void softmax(const KernelContext& ctx, const SoftmaxArgs& args) {
+  if (args.x.numel() == 0) return;
+  int64_t n = args.x.size(-1);
+  unsigned rows = static_cast<unsigned>(args.x.numel() / n);
+  dispatch_float("softmax", args.x.dtype(), [&]<class T>(Type<T>) {
+    softmax_kernel<T>
+        <<<rows, row_threads(n, 1), 0, stream_of(ctx)>>>(pointer<T>(args.x), pointer<T>(args.y), n);
+  });
+  check_launch("softmax");
+}
+
+void softmax_backward(const KernelContext& ctx, const SoftmaxBackwardArgs& args) {
+  if (args.y.numel() == 0) return;
+  int64_t n = args.y.size(-1);
+  unsigned rows = static_cast<unsigned>(args.y.numel() / n);
+  dispatch_float("softmax_backward", args.y.dtype(), [&]<class T>(Type<T>) {
+    softmax_backward_kernel<T><<<rows, row_threads(n, 1), 0, stream_of(ctx)>>>(
+        pointer<T>(args.y), pointer<T>(args.dy), pointer<T>(args.dx), n);
+  });
+  check_launch("softmax_backward");
+}
+
+}  // namespace
+
+void add_reduction_kernels(KernelTable& table) {
+  table.reduce = reduce;
+  table.softmax = softmax;
+  table.softmax_backward = softmax_backward;
+}
+
+}  // namespace megatron::cuda

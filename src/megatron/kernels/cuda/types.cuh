@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "megatron/base/dtype.h"
+#include "megatron/base/error.h"
+
+// The device's own names for our dtypes; they have the same bytes as the types of base/float_types.h.
+namespace megatron::cuda {
+
+using bfloat = __nv_bfloat16;
+using half = __half;
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+// Arithmetic on T happens in this type.
+template <class T>
+using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class F>
+void dispatch_float(const char* kernel, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::F32:
+      return f(Type<float>{});
+    case DType::BF16:
+      return f(Type<bfloat>{});
+    case DType::F64:
+      return f(Type<double>{});
+    case DType::F16:
+      return f(Type<half>{});
+    default:
+      fail("{}: {} is not supported by the CUDA kernel; use fp32, bf16, fp16 or fp64", kernel, dtype);
+  }
+}
+
+template <class F>
+void dispatch_any(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::F8E4M3:
+      return f(Type<__nv_fp8_e4m3>{});
+    case DType::F8E5M2:
+      return f(Type<__nv_fp8_e5m2>{});
+    case DType::I64:
+      return f(Type<int64_t>{});
+    case DType::I32:
+      return f(Type<int32_t>{});
+    case DType::I16:
+      return f(Type<int16_t>{});
+    case DType::I8:
+      return f(Type<int8_t>{});
+    case DType::U8:
+      return f(Type<uint8_t>{});
+    case DType::Bool:
+      return f(Type<bool>{});
+    default:
+      return dispatch_float("copy", dtype, std::forward<F>(f));
+  }
+}
+
+template <class T>
+__device__ __forceinline__ Compute<T> widen(T value) {
+  if constexpr (std::is_same_v<T, bfloat>)
+    return __bfloat162float(value);
+  else if constexpr (std::is_same_v<T, half>)
+    return __half2float(value);
+  else
+    return value;
+}
+
+// Rounds to nearest even.
+template <class T>
+__device__ __forceinline__ T narrow(Compute<T> value) {
+  if constexpr (std::is_same_v<T, bfloat>)
+    return __float2bfloat16_rn(value);
+  else if constexpr (std::is_same_v<T, half>)
+    return __float2half_rn(value);
+  else
+    return value;
+}
+
+// N elements that move together; 16 bytes at most pay.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vec {
+  T v[N];
+};
+
+template <class T>
+inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+template <int N, class T>
+__device__ __forceinline__ void load(Compute<T> (&to)[N], const T* from) {
+  Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = widen(raw.v[i]);
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store(T* to, const Compute<T> (&from)[N]) {
+  Vec<T, N> raw;
+#pragma unroll
+  for (int i = 0; i < N; ++i) raw.v[i] = narrow<T>(from[i]);
+  *reinterpret_cast<Vec<T, N>*>(to) = raw;
+}
+
+// A float tensor whose dtype is known at run time only: for small operands beside the main data.
+struct AnyFloat {
+  void* data = nullptr;
+  DType dtype = DType::F32;
+
+  __device__ double get(int64_t i) const {
+    switch (dtype) {
+      case DType::F64:
+        return static_cast<const double*>(data)[i];
+      case DType::BF16:
+        return __bfloat162float(static_cast<const bfloat*>(data)[i]);
+      case DType::F16:
+        return __half2float(static_cast<const half*>(data)[i]);
+      default:
+        return static_cast<const float*>(data)[i];
+    }
+  }
+  __device__ void set(int64_t i, double value) const {
+    switch (dtype) {
+      case DType::F64:
+        static_cast<double*>(data)[i] = value;
+        break;
+      case DType::BF16:
+        static_cast<bfloat*>(data)[i] = __float2bfloat16_rn(static_cast<float>(value));
+        break;
+      case DType::F16:
+        static_cast<half*>(data)[i] = __float2half_rn(static_cast<float>(value));
+        break;
+      default:
+        static_cast<float*>(data)[i] = static_cast<float>(value);
+    }
+  }
+};
+
+}  // namespace megatron::cuda
