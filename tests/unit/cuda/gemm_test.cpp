@@ -1,0 +1,101 @@
+#include "unit/cuda/twin.h"
+
+namespace megatron::testing {
+namespace {
+
+class CudaGemm : public Twin {
+ protected:
+  // [rows, columns], or the transposed view of [columns, rows].
+  Both matrix(int64_t rows, int64_t columns, bool turned, DType dtype) {
+    if (!turned) return uniform({rows, columns}, dtype);
+    return uniform({columns, rows}, dtype).map([](const Tensor& x) { return x.transpose(0, 1); });
+  }
+  // A sum of k products: its error is measured against its terms.
+  static double tolerance(DType dtype) {
+    return dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 3e-5 : tolerance_of(dtype);
+  }
+};
+constexpr DType kFloats[] = {DType::F64, DType::F32, DType::BF16, DType::F16};
+
+TEST_F(CudaGemm, AllTranspositionsWithBiasAndBeta) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  for (DType dtype : kFloats)
+    for (Size s : {Size{64, 96, 128}, {33, 17, 65}, {1, 40, 24}, {50, 1, 8}, {7, 9, 1}})
+      for (int turned = 0; turned < 8; ++turned)
+        for (DType out : {dtype, accumulation_dtype(dtype)})
+          for (int variant = 0; variant < 3; ++variant) {
+            Both a = matrix(s.m, s.k, turned & 1, dtype), b = matrix(s.k, s.n, turned & 2, dtype);
+            Both c = matrix(s.m, s.n, turned & 4, out), bias = variant == 1 ? uniform({s.n}, dtype) : Both{};
+            run(&KernelTable::gemm, [&](auto on) {
+              return GemmArgs{.a = on(a),
+                              .b = on(b),
+                              .c = on(c),
+                              .alpha = variant == 2 ? 0.5 : 1.0,
+                              .beta = variant == 2 ? 1.0 : 0.0,
+                              .bias = on(bias)};
+            });
+            same(c, tolerance(out),
+                 label(dtype) + " to " + label(out) + " transposed " + std::to_string(turned) + " variant " +
+                     std::to_string(variant) + " m=" + std::to_string(s.m));
+          }
+}
+
+TEST_F(CudaGemm, Batched) {
+  for (DType dtype : kFloats) {
+    Both a = uniform({5, 48, 40}, dtype), b = uniform({5, 56, 40}, dtype), c = output({5, 48, 56}, dtype);
+    run(&KernelTable::gemm,
+        [&](auto on) { return GemmArgs{.a = on(a), .b = on(b).transpose(1, 2), .c = on(c)}; });
+    same(c, tolerance(dtype), "batched " + label(dtype));
+    Both one = uniform({1, 40, 56}, dtype);
+    run(&KernelTable::gemm, [&](auto on) {
+      return GemmArgs{.a = on(a), .b = on(one).expand({5, 40, 56}), .c = on(c)};
+    });
+    same(c, tolerance(dtype), "one matrix for all " + label(dtype));
+  }
+}
+
+TEST_F(CudaGemm, SlicesAndNothingToContract) {
+  for (DType dtype : {DType::F64, DType::BF16}) {
+    Both a = uniform({40, 100}, dtype), b = uniform({70, 90}, dtype), c = uniform({40, 90}, dtype);
+    run(&KernelTable::gemm, [&](auto on) {
+      return GemmArgs{.a = on(a).slice(1, 7, 40), .b = on(b).slice(0, 3, 36), .c = on(c), .bias = {}};
+    });
+    same(c, tolerance(dtype), "slices " + label(dtype));
+    run(&KernelTable::gemm, [&](auto on) {
+      return GemmArgs{
+          .a = on(a).slice(1, 5, 5), .b = on(b).slice(0, 5, 5), .c = on(c), .beta = 0.5, .bias = {}};
+    });
+    same(c, tolerance(dtype), "k = 0 " + label(dtype));
+  }
+}
+
+TEST_F(CudaGemm, Grouped) {
+  for (DType dtype : kFloats)
+    for (int64_t size : {64, 200, 37})
+      for (bool turned : {false, true}) {
+        std::vector<int32_t> bounds{0, 130, 130, 131, 400, 400, 650};
+        int64_t experts = 6, rows = 700, k = size, n = size + 24;
+        Both offsets = on_both(cpu.from_vector(bounds, {experts + 1}));
+        Both a = uniform({rows, k}, dtype), c = output({rows, n}, dtype);
+        Both b = turned
+                     ? uniform({experts, n, k}, dtype).map([](const Tensor& x) { return x.transpose(1, 2); })
+                     : uniform({experts, k, n}, dtype);
+        run(&KernelTable::grouped_gemm, [&](auto on) {
+          return GroupedGemmArgs{on(a), on(b), on(c), on(offsets)};
+        });
+        same(c, tolerance(dtype), "grouped " + label(dtype) + " size " + std::to_string(size));
+        for (DType out : {dtype, accumulation_dtype(dtype)})
+          for (double beta : {0.0, 1.0}) {
+            Both grad = uniform({rows, n}, dtype), dw = uniform({experts, k, n}, out);
+            run(&KernelTable::grouped_gemm_weight, [&](auto on) {
+              return GroupedGemmWeightArgs{on(a), on(grad), on(dw), on(offsets), beta};
+            });
+            same(dw, 3 * tolerance(out), "grouped weight " + label(dtype) + " size " + std::to_string(size));
+          }
+      }
+}
+
+}  // namespace
+}  // namespace megatron::testing
