@@ -155,6 +155,13 @@ void all_to_all_part(std::span<const CommRequest> requests, int part) {
 void run_part(std::span<const CommRequest> requests, int part) {
   const CommRequest& own = requests[static_cast<size_t>(part)];
   if (own.tensor().defined() && own.tensor().device().is_meta()) return;
+  // A rank alone that works in place has its result already, wherever the memory is.
+  if (requests.size() == 1 && own.input.defined() && own.output.defined() &&
+      bytes_of(own.input) == bytes_of(own.output))
+    return;
+  require(!own.tensor().defined() || own.tensor().device().is_cpu(),
+          "{}: this process group moves host memory, and {} is not in it", describe(CommCall(own)),
+          own.tensor());
   switch (own.kind) {
     case CommKind::AllReduce:
     case CommKind::ReduceScatter:
