@@ -8,6 +8,7 @@
 #include "megatron/base/json.h"
 #include "megatron/cli/flags.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/kernels/tuning.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/rank_trainer.h"
@@ -104,6 +105,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+    measure_gemms(ctx.kernel_context(), true);
     RankTrainer trainer(ctx, config, parallel, dtype);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
     std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)));

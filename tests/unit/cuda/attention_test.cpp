@@ -71,7 +71,10 @@ class CudaAttention : public Twin {
     // Tensor cores take probabilities and their gradients as 16-bit numbers: half a unit in the last place of
     // each term.
     bool narrow = dtype == DType::BF16 || dtype == DType::F16;
-    double slack = dtype == DType::F64 ? 1e-11 : dtype == DType::F32 ? 2e-5 : dtype == DType::F16 ? 1e-3 : 8e-3;
+    double slack = dtype == DType::F64   ? 1e-11
+                   : dtype == DType::F32 ? 2e-5
+                   : dtype == DType::F16 ? 1e-3
+                                         : 8e-3;
     auto compare = [&](const Both& x, const char* name) {
       if (narrow)
         alike(x, slack, std::string(name) + " of " + what);

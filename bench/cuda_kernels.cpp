@@ -1,0 +1,387 @@
+// Times the CUDA kernels on training shapes, against the copy bandwidth and the matrix rate of the same run.
+//   bench_cuda_kernels [filter]: only rows whose name contains the filter
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/kernels/tuning.h"
+
+using namespace megatron;
+
+namespace {
+
+constexpr DType kBf16 = DType::BF16, kF32 = DType::F32;
+
+class Bench {
+ public:
+  explicit Bench(std::string filter) : filter_(std::move(filter)) {}
+  RankContext ctx{Device{DeviceType::Cuda, 0}};
+
+  // Never zeros: they run faster than real data.
+  Tensor random(Shape shape, DType dtype = kBf16, double scale = 1) {
+    Tensor x = ctx.empty(shape, dtype);
+    RandomArgs args{.out = x, .b = scale, .key = {++seed_, 1}, .global_strides = shape.row_major_strides()};
+    ctx.kernels->random(ctx.kernel_context(), args);
+    return x;
+  }
+  Tensor integers(Shape shape, int64_t below) {
+    std::vector<int64_t> values(static_cast<size_t>(shape.numel()));
+    ++seed_;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = Philox::at({seed_, 2}, i).word[0] % below;
+    return ctx.from_vector(values, shape);
+  }
+
+  // Seconds per call: the median of several batches, each long enough to hide its own beginning and end.
+  double seconds(const std::function<void()>& body) {
+    auto batch = [&](int count) {
+      ctx.stream.synchronize();
+      auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < count; ++i) body();
+      ctx.stream.synchronize();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / count;
+    };
+    batch(2);
+    double once = batch(3);
+    int count = std::max(3, std::min(2000, static_cast<int>(0.012 / once)));
+    std::vector<double> times;
+    for (int i = 0; i < 5; ++i) times.push_back(batch(count));
+    std::sort(times.begin(), times.end());
+    return times[2];
+  }
+
+  void bytes(const std::string& name, double gigabytes, const std::function<void()>& body) {
+    if (!wanted(name)) return;
+    double t = seconds(body), rate = gigabytes / t / 1000;
+    if (copy_rate_ == 0) copy_rate_ = rate;
+    std::printf("%-44s %9.1f us %8.2f TB/s   %5.1f %% of copy\n", name.c_str(), t * 1e6, rate,
+                100 * rate / copy_rate_);
+    std::fflush(stdout);
+  }
+  void flops(const std::string& name, double operations, const std::function<void()>& body) {
+    if (!wanted(name)) return;
+    double t = seconds(body), rate = operations / t / 1e12;
+    if (matrix_rate_ == 0) matrix_rate_ = rate;
+    std::printf("%-44s %9.1f us %8.1f TFLOP/s %5.1f %% of 8192^3\n", name.c_str(), t * 1e6, rate,
+                100 * rate / matrix_rate_);
+    std::fflush(stdout);
+  }
+  bool wanted(const std::string& name) const {
+    return name.find(filter_) != std::string::npos || name == "copy" || name == "gemm 8192^3";
+  }
+
+ private:
+  std::string filter_;
+  uint64_t seed_ = 0;
+  double copy_rate_ = 0, matrix_rate_ = 0;
+};
+
+double giga(std::initializer_list<const Tensor*> tensors) {
+  double sum = 0;
+  for (const Tensor* t : tensors) sum += static_cast<double>(t->bytes());
+  return sum / 1e9;
+}
+
+void bench_ceilings(Bench& b) {
+  auto& ctx = b.ctx;
+  Tensor x = b.random({1 << 29}), y = ctx.empty_like(x);
+  b.bytes("copy", giga({&x, &y}), [&] { ctx.kernels->copy(ctx.kernel_context(), {x, y}); });
+  Tensor a = b.random({8192, 8192}), c = b.random({8192, 8192}), d = ctx.empty_like(a);
+  b.flops("gemm 8192^3", 2.0 * 8192 * 8192 * 8192, [&] {
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = a, .b = c.transpose(0, 1), .c = d, .bias = {}});
+  });
+}
+
+void bench_gemm(Bench& b, const std::string& kind) {
+  auto& ctx = b.ctx;
+  struct Size {
+    int64_t tokens, in, out;
+  };
+  for (Size s : {Size{32768, 768, 2304},
+                 {32768, 768, 4096},
+                 {32768, 768, 50304},
+                 {16384, 2048, 3072},
+                 {16384, 2048, 2048},
+                 {16384, 2048, 16384},
+                 {16384, 8192, 2048},
+                 {16384, 4096, 4096},
+                 {16384, 4096, 28672},
+                 {16384, 14336, 4096}}) {
+    std::string size = std::to_string(s.tokens) + "x" + std::to_string(s.in) + "x" + std::to_string(s.out);
+    if (!b.wanted(kind + size)) continue;
+    double work = 2.0 * static_cast<double>(s.tokens * s.in) * static_cast<double>(s.out);
+    Tensor x = b.random({s.tokens, s.in}), w = b.random({s.out, s.in}), y = b.random({s.tokens, s.out});
+    Tensor dw = ctx.zeros({s.out, s.in}, kF32);
+    b.flops(kind + size + " forward", work, [&] {
+      ctx.kernels->gemm(ctx.kernel_context(), {.a = x, .b = w.transpose(0, 1), .c = y, .bias = {}});
+    });
+    b.flops(kind + size + " dgrad", work,
+            [&] { ctx.kernels->gemm(ctx.kernel_context(), {.a = y, .b = w, .c = x, .bias = {}}); });
+    Tensor dy = b.random({s.tokens, s.out});
+    b.flops(kind + size + " wgrad fp32", work, [&] {
+      ctx.kernels->gemm(ctx.kernel_context(),
+                        {.a = dy.transpose(0, 1), .b = x, .c = dw, .beta = 1, .bias = {}});
+    });
+  }
+}
+
+void bench_attention(Bench& b) {
+  auto& ctx = b.ctx;
+  struct Case {
+    const char* name;
+    int64_t batch, length, heads, kv_heads, d;
+    double softcap;  // a tiny one sends the call to our own kernels
+  };
+  for (Case c : {Case{"attention 32/8x128 4k", 4, 4096, 32, 8, 128, 0},
+                 {"attention 32/8x64 4k", 4, 4096, 32, 8, 64, 0},
+                 {"attention 16/16x128 4k", 4, 4096, 16, 16, 128, 0},
+                 {"attention 12x64 32x1k", 32, 1024, 12, 12, 64, 0},
+                 {"own attention 32/8x128 4k", 4, 4096, 32, 8, 128, 1},
+                 {"own attention 12x64 32x1k", 32, 1024, 12, 12, 64, 1}}) {
+    if (!b.wanted(c.name)) continue;
+    int64_t tokens = c.batch * c.length;
+    Tensor q = b.random({tokens, c.heads, c.d}), k = b.random({tokens, c.kv_heads, c.d}),
+           v = b.random({tokens, c.kv_heads, c.d});
+    Tensor o = ctx.empty_like(q), lse = ctx.empty({c.heads, tokens}, kF32),
+           grad = b.random({tokens, c.heads, c.d});
+    Tensor dq = ctx.empty_like(q), dk = ctx.empty_like(k), dv = ctx.empty_like(v);
+    AttentionArgs f{.q = q,
+                    .k = k,
+                    .v = v,
+                    .o = o,
+                    .lse = lse,
+                    .batch = c.batch,
+                    .cu_queries = {},
+                    .cu_keys = {},
+                    .scale = 1 / std::sqrt(static_cast<double>(c.d)),
+                    .sinks = {},
+                    .bias = {}};
+    // One packed sequence per batch entry keeps the call from cuDNN without adding work.
+    std::vector<int32_t> bounds;
+    for (int64_t i = 0; i <= c.batch; ++i) bounds.push_back(static_cast<int32_t>(i * c.length));
+    if (c.softcap > 0) {
+      f.cu_queries = f.cu_keys = ctx.from_vector(bounds, {c.batch + 1});
+      f.max_queries = f.max_keys = c.length;
+    }
+    double work = 2.0 * static_cast<double>(c.batch * c.heads) * static_cast<double>(c.length) *
+                  static_cast<double>(c.length) * static_cast<double>(c.d);  // causal: half of 4 · …
+    b.flops(std::string(c.name) + " forward", work, [&] { ctx.kernels->attention(ctx.kernel_context(), f); });
+    AttentionBackwardArgs args{
+        .forward = f, .grad_o = grad, .dq = dq, .dk = dk, .dv = dv, .dsinks = {}, .dbias = {}};
+    b.flops(std::string(c.name) + " backward", 2.5 * work,
+            [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
+  }
+}
+
+void bench_rows(Bench& b) {
+  auto& ctx = b.ctx;
+  auto context = [&] { return ctx.kernel_context(); };
+  for (int64_t hidden : {768, 2048, 4096}) {
+    int64_t rows = hidden == 768 ? 32768 : 16384;
+    std::string size = " " + std::to_string(rows) + "x" + std::to_string(hidden);
+    Tensor x = b.random({rows, hidden}), residual = b.random({rows, hidden}), w = b.random({hidden});
+    Tensor y = ctx.empty_like(x), sum = ctx.empty_like(x), rstd = ctx.empty({rows}, kF32);
+    b.bytes("rmsnorm+residual" + size, giga({&x, &residual, &y, &sum}), [&] {
+      ctx.kernels->norm(context(), {.x = x,
+                                    .residual = residual,
+                                    .weight = w,
+                                    .bias = {},
+                                    .y = y,
+                                    .sum = sum,
+                                    .mean = {},
+                                    .rstd = rstd});
+    });
+    Tensor dy = b.random({rows, hidden}), dsum = b.random({rows, hidden}), dx = ctx.empty_like(x),
+           dw = ctx.zeros({hidden}, kF32);
+    b.bytes("rmsnorm backward" + size, giga({&dy, &dsum, &sum, &dx}), [&] {
+      ctx.kernels->norm_backward(context(), {.dy = dy,
+                                             .dsum = dsum,
+                                             .x = sum,
+                                             .weight = w,
+                                             .mean = {},
+                                             .rstd = rstd,
+                                             .dx = dx,
+                                             .dweight = dw,
+                                             .dbias = {},
+                                             .accumulate = true});
+    });
+  }
+  for (int64_t width : {2048, 8192, 14336}) {
+    int64_t rows = width == 2048 ? 32768 : 16384;
+    std::string size = " " + std::to_string(rows) + "x" + std::to_string(width);
+    Tensor x = b.random({rows, 2 * width}), y = ctx.empty({rows, width}, kBf16), dx = ctx.empty_like(x);
+    b.bytes("swiglu" + size, giga({&x, &y}),
+            [&] { ctx.kernels->gated(context(), {.x = x, .bias = {}, .y = y}); });
+    b.bytes("swiglu backward" + size, giga({&x, &y, &dx}),
+            [&] { ctx.kernels->gated_backward(context(), {.x = x, .bias = {}, .dy = y, .dx = dx}); });
+  }
+  {
+    Tensor qkv = b.random({16384, 48 * 128}), q = ctx.empty({16384, 32, 128}, kBf16),
+           k = ctx.empty({16384, 8, 128}, kBf16);
+    Tensor v = ctx.empty_like(k), cos = b.random({16384, 64}, kF32), sin = b.random({16384, 64}, kF32);
+    b.bytes("qkv split+rope 16384x32/8x128", giga({&qkv, &q, &k, &v, &cos, &sin}), [&] {
+      ctx.kernels->qkv_split(context(), {.qkv = qkv, .q = q, .k = k, .v = v, .cos = cos, .sin = sin});
+    });
+  }
+  for (int64_t vocab : {50304, 128256}) {
+    int64_t rows = 8192;
+    std::string size = " " + std::to_string(rows) + "x" + std::to_string(vocab);
+    if (!b.wanted("cross entropy" + size)) continue;
+    Tensor logits = b.random({rows, vocab}), labels = b.integers({rows}, vocab);
+    Tensor maximum = ctx.empty({rows}, kF32), sum = ctx.empty({rows}, kF32), target = ctx.empty({rows}, kF32),
+           lse = ctx.full({rows}, kF32, 12);
+    b.bytes("cross entropy" + size, giga({&logits}), [&] {
+      ctx.kernels->cross_entropy_stats(context(), {.logits = logits,
+                                                   .labels = labels,
+                                                   .valid = vocab,
+                                                   .maximum = maximum,
+                                                   .sum_exp = sum,
+                                                   .target = target,
+                                                   .sum_logits = {}});
+    });
+    Tensor scale = ctx.full({rows}, kF32, 1), dlogits = ctx.empty_like(logits);
+    b.bytes("cross entropy gradient" + size, giga({&logits, &dlogits}), [&] {
+      ctx.kernels->cross_entropy_grad(context(), {.logits = logits,
+                                                  .labels = labels,
+                                                  .lse = lse,
+                                                  .scale = scale,
+                                                  .valid = vocab,
+                                                  .vocab_size = vocab,
+                                                  .dlogits = dlogits});
+    });
+  }
+}
+
+void bench_rest(Bench& b) {
+  auto& ctx = b.ctx;
+  auto context = [&] { return ctx.kernel_context(); };
+  {
+    Tensor table = b.random({128256, 2048}), ids = b.integers({16384}, 128256),
+           out = ctx.empty({16384, 2048}, kBf16);
+    b.bytes("embedding 16384x2048", 2 * giga({&out}), [&] {
+      ctx.kernels->gather_rows(context(), {table, ids, out});
+    });
+    Tensor grad = ctx.zeros({128256, 2048}, kF32);
+    b.bytes("embedding gradient 16384x2048", 5 * giga({&out}),
+            [&] { ctx.kernels->scatter_add_rows(context(), {.source = out, .ids = ids, .out = grad}); });
+  }
+  {
+    std::vector<AdamTensor> list;
+    std::vector<Tensor> gradients;
+    constexpr int64_t n = 1 << 24;
+    for (int i = 0; i < 16; ++i) {
+      gradients.push_back(b.random({n}, kF32));
+      list.push_back({b.random({n}), b.random({n}, kF32), gradients.back(), b.random({n}, kF32),
+                      ctx.full({n}, kF32, 1), 0.1, 1});
+    }
+    Tensor scale = ctx.full({1}, kF32, 1), norm = ctx.zeros({1}, DType::F64);
+    b.bytes("adam 268M (bf16, fp32 master)", 16.0 * n * 30 / 1e9, [&] {
+      ctx.kernels->adam(context(),
+                        {.tensors = list, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .gradient_scale = scale});
+    });
+    b.bytes("sum of squares 268M fp32", 16.0 * n * 4 / 1e9,
+            [&] { ctx.kernels->sum_squares(context(), {.tensors = gradients, .out = norm}); });
+  }
+  {
+    Tensor x = b.random({16384, 4096}), y = ctx.empty_like(x), residual = b.random({16384, 4096}),
+           wide = ctx.empty({16384, 4096}, kF32);
+    b.bytes("dropout+residual 16384x4096", giga({&x, &y, &residual}), [&] {
+      ctx.kernels->dropout(
+          context(), {.x = x, .residual = residual, .y = y, .p = 0.1, .key = {1, 2}, .global_columns = 4096});
+    });
+    b.bytes("add 16384x4096", giga({&x, &y, &residual}), [&] {
+      ctx.kernels->binary(context(), {Binary::Add, x, residual, y});
+    });
+    b.bytes("cast bf16 to fp32 16384x4096", giga({&x, &wide}), [&] {
+      ctx.kernels->copy(context(), {x, wide});
+    });
+    b.bytes("transpose 16384x4096", giga({&x, &y}), [&] {
+      ctx.kernels->copy(context(), {x.transpose(0, 1), y.view({4096, 16384})});
+    });
+    b.bytes("column sum 16384x4096", giga({&x}), [&] {
+      ctx.kernels->reduce(context(), {.kind = Reduction::Sum,
+                                      .x = x,
+                                      .out = wide.view({-1}).slice(0, 0, 4096),
+                                      .outer = 1,
+                                      .n = 16384,
+                                      .inner = 4096});
+    });
+  }
+  {
+    constexpr int64_t tokens = 16384, k = 2, experts = 8, hidden = 4096, width = 14336, rows = tokens * k;
+    if (!b.wanted("moe")) return;
+    Tensor choice = b.integers({tokens, k}, experts), offsets = ctx.empty({experts + 1}, DType::I32);
+    Tensor row_of = ctx.empty({rows}, DType::I64), copy_of = ctx.empty({rows}, DType::I64);
+    auto sort = [&] { ctx.kernels->expert_sort(context(), {choice, offsets, row_of, copy_of}); };
+    b.bytes("moe sort 16384x2 of 8", 1e-9 * rows * 24, sort);
+    sort();
+    Tensor x = b.random({tokens, hidden}), in = ctx.empty({rows, hidden}, kBf16);
+    b.bytes("moe permute 32768x4096", 2 * giga({&in}), [&] {
+      ctx.kernels->permute(context(), {x, copy_of, in, k});
+    });
+    Tensor w = b.random({experts, width, hidden}), y = ctx.empty({rows, width}, kBf16),
+           dw = ctx.zeros({experts, width, hidden}, kF32);
+    double work = 2.0 * rows * hidden * width;
+    b.flops("moe grouped gemm 32768x4096x14336", work, [&] {
+      ctx.kernels->grouped_gemm(context(), {in, w.transpose(1, 2), y, offsets});
+    });
+    b.flops("moe grouped gemm dgrad", work, [&] {
+      ctx.kernels->grouped_gemm(context(), {y, w, in, offsets});
+    });
+    b.flops("moe grouped gemm wgrad fp32", work, [&] {
+      ctx.kernels->grouped_gemm_weight(context(), {y, in, dw, offsets, 1});
+    });
+  }
+}
+
+// What a call costs the host, the GPU being left behind: a queue holds about a thousand launches.
+void bench_host(Bench& b) {
+  auto& ctx = b.ctx;
+  auto issue = [&](const char* name, const std::function<void()>& body) {
+    std::vector<double> times;
+    for (int round = 0; round < 5; ++round) {
+      ctx.stream.synchronize();
+      auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < 300; ++i) body();
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 300);
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("%-44s %9.2f us of host time\n", name, times[2] * 1e6);
+  };
+  Tensor tiny = b.random({256}), small = b.random({64, 64}), out = ctx.empty_like(small),
+         rstd = ctx.empty({64}, kF32);
+  Tensor q = b.random({256, 4, 64}), lse = ctx.empty({4, 256}, kF32), o = ctx.empty_like(q);
+  issue("host: copy (one memcpy)", [&] { ctx.kernels->copy(ctx.kernel_context(), {small, out}); });
+  issue("host: elementwise (one launch)",
+        [&] { ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1, .a = tiny, .b = {}, .out = tiny}); });
+  issue("host: norm (one launch)",
+        [&] { ctx.kernels->norm(ctx.kernel_context(), {.x = small, .y = out, .rstd = rstd}); });
+  issue("host: gemm", [&] { ctx.kernels->gemm(ctx.kernel_context(), {.a = small, .b = small, .c = out}); });
+  issue("host: attention (cuDNN where it is used)", [&] {
+    ctx.kernels->attention(ctx.kernel_context(),
+                           {.q = q, .k = q, .v = q, .o = o, .lse = lse, .scale = 0.125});
+  });
+  issue("host: allocation", [&] { ctx.empty({1000}, kBf16); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (cuda_device_count() == 0) {
+    std::puts("no GPU is here");
+    return 1;
+  }
+  Bench bench(argc > 1 ? argv[1] : "");
+  bench_ceilings(bench);
+  bench_rows(bench);
+  bench_rest(bench);
+  bench_attention(bench);
+  bench_host(bench);
+  bench_gemm(bench, "gemm ");
+  measure_gemms(bench.ctx.kernel_context(), true);
+  bench_gemm(bench, "measured gemm ");
+  bench_ceilings(bench);  // again: a warm GPU may run slower than at the beginning
+  return 0;
+}
