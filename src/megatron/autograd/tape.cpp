@@ -99,6 +99,11 @@ Tensor Tape::take_grad(GradSlot slot) { return std::move(grads_[slot.index]); }
 
 void Tape::add_grad(RankContext& ctx, GradSlot slot, Tensor grad) {
   if (!slot || !grad) return;
+  if (!grad.is_contiguous()) {
+    Tensor dense = ctx.empty_like(grad);
+    ctx.kernels->copy(ctx.kernel_context(), {grad, dense});
+    grad = std::move(dense);
+  }
   Tensor& sum = grads_[slot.index];
   if (!sum) {
     sum = std::move(grad);

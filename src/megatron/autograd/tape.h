@@ -38,7 +38,8 @@ class Tape {
 
   // For nodes.
   Tensor take_grad(GradSlot slot);  // moved out; undefined where none arrived
-  void add_grad(RankContext& ctx, GradSlot slot, Tensor grad);
+  void add_grad(RankContext& ctx, GradSlot slot,
+                Tensor grad);  // a view is copied: what is taken is contiguous
 
   size_t size() const { return nodes_.size(); }
 
