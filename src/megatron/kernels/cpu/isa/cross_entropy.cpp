@@ -1,10 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
-#include "megatron/kernels/cpu/isa/blocks.h"
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
-#include "megatron/kernels/cpu/isa/math.h"
+#include "megatron/kernels/cpu/isa/vector.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -17,16 +17,58 @@ void for_each_row(const KernelContext& ctx, int64_t rows, int64_t columns, F&& f
                         });
 }
 
+// Calls f(g, values) with vectors of C in the order of x, where vector g of kGroup always holds the same
+// lanes of kLanes: sums kept per g have the same bits on every instruction set. The end is filled up with −∞.
+template <class C>
+inline constexpr int kGroup = kLanes / kVectorWidth<C>;
+
+template <class C, class T, class F>
+void for_each_vector(const T* x, int64_t n, F&& f) {
+  constexpr int64_t w = kVectorWidth<C>;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int g = 0; g < kGroup<C>; ++g) f(g, load_as<C>(x + i + g * w));
+  if (i == n) return;
+  C rest[kLanes];
+  std::fill(rest, rest + kLanes, -std::numeric_limits<C>::infinity());
+  for (int64_t j = i; j < n; ++j) rest[j - i] = C(x[j]);
+  for (int g = 0; g < kGroup<C>; ++g) f(g, load_vector(rest + g * w));
+}
+
+template <class C, class Join>
+C join_vectors(const Vector<C> (&x)[kGroup<C>], Join join) {
+  C lanes[kLanes];
+  for (int g = 0; g < kGroup<C>; ++g) store_vector(lanes + g * kVectorWidth<C>, x[g]);
+  return join_lanes(lanes, join);
+}
+
+template <class C, class T>
+C max_of(const T* x, int64_t n) {
+  Vector<C> best[kGroup<C>];
+  for (auto& b : best) b = -std::numeric_limits<C>::infinity() - Vector<C>{};
+  for_each_vector<C>(x, n, [&](int g, Vector<C> v) { best[g] = v > best[g] ? v : best[g]; });
+  return join_vectors<C>(best, [](C a, C b) { return a > b ? a : b; });
+}
+
 // Σ exp(x − maximum).
-template <class T, class C>
+template <class C, class T>
 C sum_of_exp(const T* x, int64_t n, C maximum) {
-  C buffer[kBlock], sum = 0;
-  for (int64_t i = 0; i < n; i += kBlock) {
-    int64_t count = std::min(kBlock, n - i);
-    const C* values = widened(x + i, count, buffer);
-    sum += sum_over<C>(count, [&](int64_t j) { return math::exp(values[j] - maximum); });
-  }
-  return sum;
+  Vector<C> sum[kGroup<C>] = {};
+  for_each_vector<C>(x, n, [&](int g, Vector<C> v) { sum[g] += exp_vector(v - maximum); });
+  return join_vectors<C>(sum, [](C a, C b) { return a + b; });
+}
+
+// dx = slope · exp(x − lse) − uniform.
+template <class C, class T, class D>
+void spread_softmax(const T* x, int64_t n, C lse, C slope, C uniform, D* dx) {
+  constexpr int64_t w = kVectorWidth<C>;
+  int64_t i = 0;
+  for (; i + w <= n; i += w) store_as<C>(dx + i, slope * exp_vector(load_as<C>(x + i) - lse) - uniform);
+  if (i == n) return;
+  C rest[w] = {};
+  for (int64_t j = i; j < n; ++j) rest[j - i] = C(x[j]);
+  store_vector(rest, slope * exp_vector(load_vector(rest) - lse) - uniform);
+  for (int64_t j = i; j < n; ++j) dx[j] = D(rest[j - i]);
 }
 
 void cross_entropy_stats(const KernelContext& ctx, const CrossEntropyStatsArgs& args) {
@@ -35,8 +77,7 @@ void cross_entropy_stats(const KernelContext& ctx, const CrossEntropyStatsArgs& 
     int64_t columns = args.logits.size(1), valid = args.valid;
     for_each_row(ctx, args.logits.size(0), valid, [&](int64_t row) {
       const T* x = pointer<T>(args.logits) + row * columns;
-      C maximum = -std::numeric_limits<C>::infinity();
-      if (valid) maximum = max_over<C>(valid, [&](int64_t i) { return C(x[i]); });
+      C maximum = max_of<C>(x, valid);
       pointer<C>(args.maximum)[row] = maximum;
       pointer<C>(args.sum_exp)[row] = sum_of_exp(x, valid, maximum);
       int64_t label = pointer<int64_t>(args.labels)[row] - args.vocab_begin;
@@ -79,15 +120,9 @@ void grad_row(const CrossEntropyGradArgs& args, int64_t row) {
   C uniform = scale * static_cast<C>(args.smoothing / static_cast<double>(args.vocab_size));
   label -= args.vocab_begin;
   C at_label = label >= 0 && label < valid ? C(x[label]) : C(0);
-  C buffer[kBlock], result[kBlock];
-  for (int64_t i = 0; i < valid; i += kBlock) {
-    int64_t count = std::min(kBlock, valid - i);
-    const C* values = widened(x + i, count, buffer);
-    for (int64_t j = 0; j < count; ++j) result[j] = slope * math::exp(values[j] - lse) - uniform;
-    for (int64_t j = 0; j < count; ++j) dx[i + j] = D(result[j]);
-  }
+  spread_softmax(x, valid, lse, slope, uniform, dx);
   if (label >= 0 && label < valid)
-    dx[label] = D(slope * math::exp(at_label - lse) - uniform - scale * static_cast<C>(1 - args.smoothing));
+    dx[label] = D(slope * std::exp(at_label - lse) - uniform - scale * static_cast<C>(1 - args.smoothing));
   std::fill(dx + valid, dx + columns, D());
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+
+#include "megatron/base/float_types.h"
 
 // Vectors as values, for the loops where what stays in a register decides the speed.
 namespace megatron::cpu::MEGATRON_ISA {
@@ -39,11 +40,18 @@ inline void store_vector(C* p, Vector<C> x) {
   *reinterpret_cast<typename VectorOf<C>::unaligned*>(p) = x;
 }
 
+// As many 16-bit and 32-bit integers as a vector has floats.
+typedef uint16_t HalfBits __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+typedef uint32_t FloatBits __attribute__((vector_size(kVectorBytes)));
+
 // Values of another type as a vector of C, and back.
 template <class C, class T>
 inline Vector<C> load_as(const T* p) {
   if constexpr (std::is_same_v<C, T>) {
     return load_vector(p);
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    FloatBits bits = __builtin_convertvector(*reinterpret_cast<const HalfBits*>(p), FloatBits) << 16;
+    return reinterpret_cast<Vector<float>>(bits);
   } else {
     C values[kVectorWidth<C>];
     for (int i = 0; i < kVectorWidth<C>; ++i) values[i] = C(p[i]);
@@ -54,6 +62,11 @@ template <class C, class T>
 inline void store_as(T* p, Vector<C> x) {
   if constexpr (std::is_same_v<C, T>) {
     store_vector(p, x);
+  } else if constexpr (std::is_same_v<T, bf16>) {  // nearest even, as bf16(float) does
+    FloatBits bits = reinterpret_cast<FloatBits>(x);
+    FloatBits rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
+    *reinterpret_cast<HalfBits*>(p) =
+        __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded, HalfBits);
   } else {
     C values[kVectorWidth<C>];
     store_vector(values, x);
