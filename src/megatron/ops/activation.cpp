@@ -17,7 +17,7 @@ class ActivationNode final : public Node {
   const char* name() const override { return "activation"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output())), x = x_.get(ctx);
+    Tensor dy = tape.take_grad(output()), x = x_.get(ctx);
     Tensor dx = ctx.empty(x.shape(), x.dtype());
     ctx.kernels->unary_backward(ctx.kernel_context(), {kind_, x, bias_.value, dy, dx});
     trace(ctx, "activation", Phase::BackwardData, kFlops * static_cast<double>(x.numel()), {&x, &dy, &dx});
@@ -42,7 +42,7 @@ class GatedNode final : public Node {
   const char* name() const override { return "gated_activation"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output())), x = x_.get(ctx);
+    Tensor dy = tape.take_grad(output()), x = x_.get(ctx);
     Tensor dx = ctx.empty(x.shape(), x.dtype());
     ctx.kernels->gated_backward(ctx.kernel_context(), {.kind = options_.kind,
                                                        .x = x,

@@ -96,7 +96,7 @@ class CrossEntropyNode final : public Node {
     // Where nobody else holds the logits, their gradient takes their place: there is no larger tensor in the
     // model.
     Tensor dlogits = logits.storage().unique() ? logits : ctx.empty_like(logits);
-    compute_grad(ctx, logits, labels_, lse_, dense(ctx, tape.take_grad(output())), columns_, dlogits);
+    compute_grad(ctx, logits, labels_, lse_, tape.take_grad(output()), columns_, dlogits);
     ctx.trace("cross_entropy", Phase::BackwardData, 4.0 * static_cast<double>(logits.numel()),
               2.0 * static_cast<double>(logits.bytes()));
     labels_ = lse_ = {};
@@ -133,7 +133,7 @@ class LinearCrossEntropyNode final : public Node {
   const char* name() const override { return "linear_cross_entropy"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor scale = dense(ctx, tape.take_grad(output())), hidden = hidden_.get(ctx);
+    Tensor scale = tape.take_grad(output()), hidden = hidden_.get(ctx);
     const Tensor& w = weight_.value;
     int64_t rows = hidden.size(0), columns = w.size(0);
     Tensor dhidden;

@@ -14,7 +14,7 @@ class DropoutNode final : public Node {
   const char* name() const override { return "dropout"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output()));
+    Tensor dy = tape.take_grad(output());
     if (x_slot_) {
       args_.x = dy;
       args_.y = ctx.empty(dy.shape(), dy.dtype());

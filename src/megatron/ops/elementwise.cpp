@@ -45,7 +45,7 @@ class BinaryNode final : public Node {
     const Shape& shape = dy.shape();
     switch (kind_) {
       case Binary::Sub:
-        return operand == 0 ? dy : run_scale(ctx, dense(ctx, dy), -1);
+        return operand == 0 ? dy : run_scale(ctx, dy, -1);
       case Binary::Mul:
         return run_binary(ctx, Binary::Mul, dy, saved_[1 - operand].get(ctx), shape);
       case Binary::Div: {
@@ -83,7 +83,7 @@ class AxpbyNode final : public Node {
   const char* name() const override { return "axpby"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output()));
+    Tensor dy = tape.take_grad(output());
     for (int i = 0; i < 2; ++i) {
       if (!slots_[i]) continue;
       Tensor grad = factors_[i] == 1 ? dy : run_scale(ctx, dy, factors_[i]);

@@ -14,7 +14,7 @@ class EmbeddingNode final : public Node {
   const char* name() const override { return "embedding"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output()));
+    Tensor dy = tape.take_grad(output());
     ctx.kernels->scatter_add_rows(ctx.kernel_context(), {.source = dy,
                                                          .ids = ids_.get(ctx),
                                                          .out = table_.sink->main_grad,

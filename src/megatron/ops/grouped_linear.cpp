@@ -19,7 +19,7 @@ class GroupedLinearNode final : public Node {
   const char* name() const override { return "grouped_linear"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    dy_ = dense(ctx, tape.take_grad(output()));
+    dy_ = tape.take_grad(output());
     if (x_slot_) {
       const Tensor& w = weight_.value;
       Tensor dx = ctx.empty({dy_.size(0), w.size(2)}, dy_.dtype());

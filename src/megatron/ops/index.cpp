@@ -12,7 +12,7 @@ class GatherRowsNode final : public Node {
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output()), dx = ctx.empty({rows_, dy.size(1)}, dy.dtype());
     ctx.kernels->scatter_add_rows(ctx.kernel_context(),
-                                  {.source = dense(ctx, dy), .ids = ids_, .out = dx, .accumulate = false});
+                                  {.source = dy, .ids = ids_, .out = dx, .accumulate = false});
     trace(ctx, "gather_rows", Phase::BackwardData, static_cast<double>(dy.numel()), {&dy, &dx});
     tape.add_grad(ctx, slot_, std::move(dx));
   }
@@ -29,7 +29,7 @@ class ScatterAddRowsNode final : public Node {
   const char* name() const override { return "scatter_add_rows"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output()), dx = ctx.empty({ids_.size(0), dy.size(1)}, dy.dtype());
-    ctx.kernels->gather_rows(ctx.kernel_context(), {dense(ctx, dy), ids_, dx});
+    ctx.kernels->gather_rows(ctx.kernel_context(), {dy, ids_, dx});
     trace(ctx, "scatter_add_rows", Phase::BackwardData, 0, {&dx, &dx});
     tape.add_grad(ctx, slot_, std::move(dx));
   }
@@ -47,7 +47,7 @@ class GatherColumnsNode final : public Node {
   const char* name() const override { return name_; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output()), dx = ctx.empty({dy.size(0), columns_}, dy.dtype());
-    ctx.kernels->scatter_columns(ctx.kernel_context(), {dense(ctx, dy), indices_, dx});
+    ctx.kernels->scatter_columns(ctx.kernel_context(), {dy, indices_, dx});
     trace(ctx, name_, Phase::BackwardData, static_cast<double>(dy.numel()), {&dy, &dx});
     tape.add_grad(ctx, slot_, std::move(dx));
   }

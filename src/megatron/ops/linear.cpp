@@ -14,7 +14,7 @@ class AddBiasNode final : public Node {
   }
   const char* name() const override { return "add_bias"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output()));
+    Tensor dy = tape.take_grad(output());
     if (bias_.sink) add_row_sum(ctx, "add_bias", dy, *bias_.sink);
     tape.add_grad(ctx, x_slot_, std::move(dy));
   }
@@ -37,7 +37,7 @@ class LinearNode final : public Node {
   const char* name() const override { return "linear"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    dy_ = dense(ctx, tape.take_grad(output()));
+    dy_ = tape.take_grad(output());
     if (x_slot_) {
       Tensor dx = ctx.empty({dy_.size(0), weight_.value.size(1)}, dy_.dtype());
       ctx.kernels->gemm(ctx.kernel_context(), {dy_, weight_.value, dx});

@@ -34,7 +34,7 @@ class MatmulNode final : public Node {
   const char* name() const override { return "matmul"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dc = fit_for_gemm(ctx, tape.take_grad(output()));
+    Tensor dc = tape.take_grad(output());
     auto multiply = [&](const Tensor& x, const Tensor& y) {
       return product(ctx, Phase::BackwardData, x, y, options_.alpha);
     };

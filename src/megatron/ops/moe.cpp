@@ -11,11 +11,9 @@ class PermuteNode final : public Node {
   const char* name() const override { return "permute"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output()), dx = ctx.empty({order_.tokens, dy.size(1)}, dy.dtype());
-    ctx.kernels->unpermute(ctx.kernel_context(), {.source = dense(ctx, dy),
-                                                  .row_of_copy = order_.row_of_copy,
-                                                  .weights = {},
-                                                  .out = dx,
-                                                  .k = order_.k});
+    ctx.kernels->unpermute(
+        ctx.kernel_context(),
+        {.source = dy, .row_of_copy = order_.row_of_copy, .weights = {}, .out = dx, .k = order_.k});
     trace(ctx, "permute", Phase::BackwardData, static_cast<double>(dy.numel()), {&dy, &dx});
     tape.add_grad(ctx, slot_, std::move(dx));
   }
@@ -35,7 +33,7 @@ class UnpermuteNode final : public Node {
         order_(order) {}
   const char* name() const override { return "unpermute"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output())), weights = weights_.get(ctx);
+    Tensor dy = tape.take_grad(output()), weights = weights_.get(ctx);
     UnpermuteBackwardArgs args{.grad = dy,
                                .source = x_.get(ctx),
                                .row_of_copy = order_.row_of_copy,

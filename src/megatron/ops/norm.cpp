@@ -25,10 +25,10 @@ class NormNode final : public Node {
   const char* name() const override { return "norm"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output(0)));
+    Tensor dy = tape.take_grad(output(0));
     Tensor input = input_.get(ctx);
     Tensor dsum;
-    if (has_residual_) dsum = dense(ctx, tape.take_grad(output(1)));
+    if (has_residual_) dsum = tape.take_grad(output(1));
     if (!dy) dy = ctx.zeros(input.shape(), input.dtype());
     NormBackwardArgs args{.kind = kind_,
                           .zero_centered = zero_centered_,

@@ -24,11 +24,6 @@ class SplitQkvNode final : public Node {
     for (int i = 0; i < 3; ++i) {
       grads[i] = tape.take_grad(output(i));
       if (!grads[i]) grads[i] = ctx.zeros(shapes_[i], dtype_);
-      if (!grads[i].is_contiguous()) {
-        Tensor dense = ctx.empty(shapes_[i], dtype_);
-        ctx.kernels->copy(ctx.kernel_context(), {grads[i], dense});
-        grads[i] = dense;
-      }
     }
     Tensor dqkv = ctx.empty(shape_, dtype_);
     ctx.kernels->qkv_split(ctx.kernel_context(), {.qkv = dqkv,

@@ -36,7 +36,7 @@ class SumNode final : public Node {
   const char* name() const override { return "sum"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output()));
+    Tensor dy = tape.take_grad(output());
     if (factor_ != 1) dy = scaled(ctx, dy, factor_);
     tape.add_grad(ctx, slot_, dy.view(kept_).expand(shape_));
   }
@@ -55,7 +55,7 @@ class ExtremeNode final : public Node {
   const char* name() const override { return "max"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output())).view(kept_), x = x_.get(ctx);
+    Tensor dy = tape.take_grad(output()).view(kept_), x = x_.get(ctx);
     Tensor chosen = ctx.empty(x.shape(), DType::Bool), ones = ctx.empty(x.shape(), x.dtype());
     Tensor best = best_.get(ctx).view(kept_).expand(x.shape());
     const KernelTable& kernels = *ctx.kernels;

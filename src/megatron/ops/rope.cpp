@@ -24,9 +24,7 @@ class RopeNode final : public Node {
   const char* name() const override { return "rope"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = tape.take_grad(output());
-    if (dy.stride(-1) != 1) dy = dense(ctx, dy);
-    tape.add_grad(ctx, slot_, rotate(ctx, dy, rotation_, true));
+    tape.add_grad(ctx, slot_, rotate(ctx, tape.take_grad(output()), rotation_, true));
     rotation_ = {};
   }
 

@@ -97,9 +97,8 @@ class ConcatNode final : public Node {
 
 Tensor view(RankContext& ctx, const Tensor& x, const Shape& shape) {
   check_input(ctx, "view", "x", x);
-  return record_view(
-      ctx, "view", x, x.detach().view(shape),
-      [shape = x.shape()](RankContext& c, const Tensor& dy) { return dense(c, dy).view(shape); });
+  return record_view(ctx, "view", x, x.detach().view(shape),
+                     [shape = x.shape()](RankContext&, const Tensor& dy) { return dy.view(shape); });
 }
 
 Tensor slice(RankContext& ctx, const Tensor& x, int dim, int64_t begin, int64_t end) {

@@ -11,7 +11,7 @@ class SoftmaxNode final : public Node {
   const char* name() const override { return "softmax"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = dense(ctx, tape.take_grad(output())), y = y_.get(ctx);
+    Tensor dy = tape.take_grad(output()), y = y_.get(ctx);
     Tensor dx = ctx.empty(y.shape(), y.dtype());
     ctx.kernels->softmax_backward(ctx.kernel_context(), {y, dy, dx});
     trace(ctx, "softmax", Phase::BackwardData, 4.0 * static_cast<double>(y.numel()), {&y, &dy, &dx});

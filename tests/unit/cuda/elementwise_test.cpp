@@ -93,6 +93,19 @@ TEST_F(CudaElementwise, BinaryWithRepeatedOperands) {
     }
 }
 
+TEST_F(CudaElementwise, Compare) {
+  for (DType dtype : kAll)
+    for (int kind = 0; kind <= static_cast<int>(Comparison::LessEqual); ++kind) {
+      int64_t high = dtype == DType::Bool ? 2 : 4;
+      Both a = integers({9, 31}, 0, high, dtype), b = integers({31}, 0, high, dtype),
+           out = output({9, 31}, DType::Bool);
+      run(&KernelTable::compare, [&](auto on) {
+        return CompareArgs{static_cast<Comparison>(kind), on(a), on(b).expand({9, 31}), on(out)};
+      });
+      same(out, 0, label(dtype));
+    }
+}
+
 TEST_F(CudaElementwise, AxpbyOfMixedDtypes) {
   for (DType a : kFloats)
     for (DType b : kFloats)

@@ -202,6 +202,41 @@ TEST(LinearCrossEntropy, GradientsMatchDifferences) {
                 {hidden}, {weight});
 }
 
+// bf16: logits and the weight's gradient stay fp32, the gradient of the logits is rounded once.
+TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
+  RankContext ctx(kCpu, 2);
+  int64_t rows = 60, hidden = 48, columns = 200;
+  std::vector<int64_t> ids(60);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % 200);
+  Tensor labels = ctx.from_vector(ids, {rows});
+  auto widened = [&](const Tensor& x) {
+    Tensor wide = ctx.empty(x.shape(), DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {x.detach(), wide});
+    return wide;
+  };
+  struct Results {
+    std::vector<double> loss, dhidden, dweight;
+  };
+  auto run = [&](const Tensor& x0, const Tensor& w0) {
+    TestWeight weight(ctx, w0);
+    Tape tape(ctx);
+    Tensor x = tape.watch(x0), loss;
+    {
+      TapeScope scope(ctx, &tape);
+      loss = ops::linear_cross_entropy(ctx, x, weight.get(), labels, {}, 1, 25);
+    }
+    tape.backward(ctx, loss, ctx.full({rows}, loss.dtype(), 1));
+    return Results{ctx.to_vector<double>(widened(loss)), ctx.to_vector<double>(widened(tape.grad(x))),
+                   ctx.to_vector<double>(widened(weight.sink.main_grad))};
+  };
+  Tensor x = random_tensor(ctx, {rows, hidden}, 1, DType::BF16),
+         w = random_tensor(ctx, {columns, hidden}, 2, DType::BF16);
+  Results narrow = run(x, w), wide = run(widened(x), widened(w));
+  for (size_t i = 0; i < wide.loss.size(); ++i) ASSERT_NEAR(narrow.loss[i], wide.loss[i], 1e-5) << i;
+  for (size_t i = 0; i < wide.dhidden.size(); ++i) ASSERT_NEAR(narrow.dhidden[i], wide.dhidden[i], 1e-2) << i;
+  for (size_t i = 0; i < wide.dweight.size(); ++i) ASSERT_NEAR(narrow.dweight[i], wide.dweight[i], 1e-2) << i;
+}
+
 TEST(LinearCrossEntropy, HoldsOneChunkOfLogits) {
   RankContext ctx;
   int64_t rows = 256, columns = 1000, chunk = 16;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megatron/kernels/cpu/isa_tables.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -35,6 +36,37 @@ TEST(Quantize, ScalesAreOnePerBlockAndZerosStayZero) {
   EXPECT_EQ(ctx.to_vector<float>(q.inverse_scale), (std::vector<float>{1, 2}));
   EXPECT_EQ(ctx.to_vector<float>(ops::dequantize(ctx, q, DType::F32)), (std::vector<float>{1, -448, 3, 896}));
   EXPECT_THROW(ops::quantize(ctx, y, DType::BF16), Error);
+}
+
+// With the largest value in each row the scale is 1, and what remains is the cast: of every magnitude,
+// half-way values, subnormal numbers and NaN, on every instruction set.
+template <class Q>
+void compare_with_casts() {
+  constexpr int64_t rows = 64, columns = 1021;
+  std::vector<float> values(rows * columns);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits = static_cast<uint32_t>(i) * 65537u;  // sixteen bits of mantissa and exponent vary
+    values[i] = std::bit_cast<float>(bits & 0x80000000u ? bits : bits % 0x48000000u);
+    if (std::abs(values[i]) > Q::max) values[i] = std::copysign(Q::max, values[i]);
+    if (i % columns == 0) values[i] = Q::max;
+  }
+  std::vector<KernelTable> tables{cpu::v3::make_table()};
+  if (cpu::has_v4()) tables.push_back(cpu::v4::make_table());
+  for (const KernelTable& table : tables) {
+    RankContext ctx;
+    ctx.kernels = &table;
+    Tensor x = ctx.from_vector(values, {rows, columns});
+    for (int64_t block_rows : {0, 1}) {
+      auto q = ctx.to_vector<Q>(ops::quantize(ctx, x, dtype_of<Q>(), block_rows).data);
+      for (size_t i = 0; i < values.size(); ++i)
+        ASSERT_EQ(q[i].bits, Q(values[i]).bits) << values[i] << " at " << i;
+    }
+  }
+}
+
+TEST(Quantize, EqualsTheCastOfEachValue) {
+  compare_with_casts<fp8_e4m3>();
+  compare_with_casts<fp8_e5m2>();
 }
 
 }  // namespace

@@ -208,6 +208,45 @@ void copy(const KernelContext& ctx, const CopyArgs& args) {
               AnyCopyOp{source.raw(), target.raw(), source.dtype(), target.dtype(), index});
 }
 
+template <class C>
+__device__ bool compared(Comparison kind, C a, C b) {
+  switch (kind) {
+    case Comparison::Equal:
+      return a == b;
+    case Comparison::NotEqual:
+      return a != b;
+    case Comparison::Less:
+      return a < b;
+    default:
+      return a <= b;
+  }
+}
+
+struct CompareOp {
+  Comparison kind;
+  const void *a, *b;
+  bool* out;
+  DType dtype;
+  StridedIndex<2> index;
+  template <int W>
+  __device__ void run(int64_t i) const {
+    int64_t at[2];
+    index.offsets(i, at);
+    Scalar x = read(a, dtype, at[0]), y = read(b, dtype, at[1]);
+    out[i] = x.is_integer ? compared(kind, x.integer, y.integer) : compared(kind, x.real, y.real);
+  }
+};
+
+void compare(const KernelContext& ctx, const CompareArgs& args) {
+  for_each<1>(ctx, "compare", args.out.numel(), false,
+              CompareOp{args.kind,
+                        pointer<void>(args.a),
+                        pointer<void>(args.b),
+                        pointer<bool>(args.out),
+                        args.a.dtype(),
+                        {args.out.shape(), {&args.a.strides(), &args.b.strides()}}});
+}
+
 struct FillOp {
   void* out;
   DType dtype;
@@ -257,6 +296,7 @@ void fill(const KernelContext& ctx, const FillArgs& args) {
 void add_copy_kernels(KernelTable& table) {
   table.copy = copy;
   table.fill = fill;
+  table.compare = compare;
 }
 
 }  // namespace megatron::cuda

@@ -1,7 +1,5 @@
 #include "megatron/parallel/tensor/mappings.h"
 
-#include "megatron/ops/check.h"
-
 namespace megatron {
 namespace {
 
@@ -42,7 +40,7 @@ class MappingNode final : public Node {
       : slot_(slot), group_(tp.group), name_(name), identity_(identity), mapping_(mapping) {}
   const char* name() const override { return name_; }
   void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor grad = ops::dense(ctx, tape.take_grad(output()));
+    Tensor grad = tape.take_grad(output());
     tape.add_grad(ctx, slot_, identity_ ? std::move(grad) : apply(ctx, mapping_, grad, group_));
   }
 

@@ -4,6 +4,7 @@
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
+#include "megatron/kernels/cpu/isa/vector.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -42,6 +43,28 @@ void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
   refuse_dtype(kernel, dtype);
 }
 
+// Clamped before the cast; written so that NaN stays NaN.
+template <class Q>
+Vector<float> clamp_to(Vector<float> x) {
+  x = x > Q::max ? Q::max + Vector<float>{} : x;
+  return x < -Q::max ? -Q::max + Vector<float>{} : x;
+}
+
+template <class T, class Q>
+void quantize_run(const T* x, int64_t n, float scale, bool multiply, Q* q) {
+  constexpr int64_t w = kVectorWidth<float>;
+  auto scaled = [&](Vector<float> v) { return clamp_to<Q>(multiply ? v * scale : v / scale); };
+  int64_t i = 0;
+  if constexpr (!std::is_same_v<T, double>)
+    for (; i + w <= n; i += w) store_as_fp8(q + i, scaled(load_as<float>(x + i)));
+  for (; i < n; ++i) {
+    float rest[w] = {static_cast<float>(x[i])};
+    Q narrow[w];
+    store_as_fp8(narrow, scaled(load_vector(rest)));
+    q[i] = narrow[0];
+  }
+}
+
 template <class T, class Q>
 void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
   Blocks blocks(args.x, args.block_rows, args.block_columns);
@@ -67,12 +90,7 @@ void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
   }
   blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
     float s = scale.data()[row / blocks.block_rows * blocks.across + a];
-    for (int64_t i = begin; i < begin + n; ++i) {
-      float value = whole ? static_cast<float>(x[i]) * s : static_cast<float>(x[i]) / s;
-      value = value > Q::max ? Q::max : value;  // in this form NaN stays NaN
-      value = value < -Q::max ? -Q::max : value;
-      q[i] = Q(value);
-    }
+    quantize_run(x + begin, n, s, whole, q + begin);
   });
 }
 

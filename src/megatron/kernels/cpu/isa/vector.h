@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -74,6 +75,28 @@ inline void store_as(T* p, Vector<C> x) {
   }
 }
 
+// fp8 of a vector of floats: nearest even, beyond the largest value `overflow`, as narrow_float does it one
+// by one.
+typedef uint8_t QuarterBits __attribute__((vector_size(kVectorBytes / 4), aligned(1), may_alias));
+
+template <int E, int M>
+inline void store_fp8(uint8_t* p, Vector<float> x, uint32_t max_bits, uint32_t overflow, uint32_t nan) {
+  constexpr uint32_t bias = (1u << (E - 1)) - 1u, drop = 23 - M;
+  FloatBits bits = reinterpret_cast<FloatBits>(x), magnitude = bits & 0x7fffffff;
+  FloatBits normal =
+      ((magnitude + ((1u << (drop - 1)) - 1u) + (magnitude >> drop & 1)) >> drop) - ((127u - bias) << M);
+  // Adding a power of two whose last place is the smallest subnormal number lets the hardware round.
+  constexpr uint32_t align = (127u + drop + 1u - bias) << 23;
+  Vector<float> aligned = reinterpret_cast<Vector<float>>(magnitude) + std::bit_cast<float>(align);
+  FloatBits subnormal = reinterpret_cast<FloatBits>(aligned) - align;
+  FloatBits result = magnitude < ((128u - bias) << 23) ? subnormal : normal;
+  result = result > max_bits ? overflow + FloatBits{} : result;
+  result = magnitude > 0x7f800000 ? nan + FloatBits{} : result;
+  *reinterpret_cast<QuarterBits*>(p) = __builtin_convertvector(result | bits >> 31 << (E + M), QuarterBits);
+}
+inline void store_as_fp8(fp8_e4m3* p, Vector<float> x) { store_fp8<4, 3>(&p->bits, x, 0x7e, 0x7f, 0x7f); }
+inline void store_as_fp8(fp8_e5m2* p, Vector<float> x) { store_fp8<5, 2>(&p->bits, x, 0x7b, 0x7c, 0x7e); }
+
 // One step of a transpose: exchanges the off-diagonal quarters of every 2s × 2s block.
 template <class C, int S = 1>
 inline void transpose_vectors(Vector<C> (&x)[kVectorWidth<C>]) {
@@ -107,20 +130,27 @@ inline Vector<float> exp_vector(Vector<float> x) {
   Vector<float> r = bounded - n * 0.693145752f;
   r = r - n * 1.42860677e-6f;
   Vector<float> e = r * (1.f / 5040) + 1.f / 720;
-  e = e * r + 1.f / 120;
-  e = e * r + 1.f / 24;
-  e = e * r + 1.f / 6;
-  e = e * r + 0.5f;
-  e = e * r + 1.f;
-  e = e * r + 1.f;
+  for (float c : {1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1.f, 1.f}) e = e * r + c;
   Integers power = reinterpret_cast<Integers>(shifted) << 23;  // the shift's own bits fall out at the top
   Vector<float> result = reinterpret_cast<Vector<float>>(reinterpret_cast<Integers>(e) + power);
   return x < least ? Vector<float>{} : result;
 }
 
+// The same for x ≤ 709; 0 below −708.
 inline Vector<double> exp_vector(Vector<double> x) {
-  for (int i = 0; i < kVectorWidth<double>; ++i) x[i] = std::exp(x[i]);
-  return x;
+  constexpr double shift = 6755399441055744.0, least = -708.0;  // 1.5 · 2⁵²
+  typedef int64_t Integers __attribute__((vector_size(kVectorBytes)));
+  Vector<double> bounded = x < least ? least - Vector<double>{} : x;
+  Vector<double> shifted = bounded * 1.4426950408889634 + shift, n = shifted - shift;
+  Vector<double> r = bounded - n * 0.693147180369123816490;
+  r = r - n * 1.90821492927058770002e-10;
+  Vector<double> e = r * (1.0 / 6227020800) + 1.0 / 479001600;
+  for (double c : {1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
+                   1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0})
+    e = e * r + c;
+  Integers power = reinterpret_cast<Integers>(shifted) << 52;
+  Vector<double> result = reinterpret_cast<Vector<double>>(reinterpret_cast<Integers>(e) + power);
+  return x < least ? Vector<double>{} : result;
 }
 
 }  // namespace megatron::cpu::MEGATRON_ISA
