@@ -27,22 +27,24 @@ ops::RopeFrequencies rotary_frequencies(const ModelConfig& config, int64_t lengt
 
 }  // namespace
 
-GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const TensorParallel& tp, DType dtype)
-    : config_(config), slice_(slice), tp_(tp), dtype_(dtype) {
-  if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config, tp);
+GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
+                   DType dtype)
+    : config_(config), slice_(slice), parallel_(parallel), dtype_(dtype) {
+  if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config, parallel.tensor);
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
     layers_.push_back(
-        std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config, tp));
+        std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config, parallel));
   if (!slice.head) return;
-  final_norm_ = std::make_unique<Norm>("decoder.final_layernorm", config.hidden_size, config, tp);
+  final_norm_ =
+      std::make_unique<Norm>("decoder.final_layernorm", config.hidden_size, config, parallel.tensor);
   bool tied = config.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
   // The last stage's copy of a tied weight has the embedding's name, so that both start from the same values.
-
   double deviation =
       tied ? config.embedding_init_method_std.value_or(config.init_method_std) : config.init_method_std;
-  output_ = std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
-                                        vocabulary_shard(config, tp), Initializer::normal(deviation));
+  output_ =
+      std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
+                                  vocabulary_shard(config, parallel.tensor), Initializer::normal(deviation));
   output_->tied_copy = tied;
 }
 
@@ -69,12 +71,12 @@ Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& s
 }
 
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {
-  return vocab_parallel_loss(ctx, hidden, output_weight().get(ctx), labels, tp_,
+  return vocab_parallel_loss(ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
                              {.vocab_size = config_.vocab_size});
 }
 
 Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
-  return ops::linear(ctx, enter_tensor_parallel(ctx, hidden, tp_), output_weight().get(ctx));
+  return ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));
 }
 
 void GptModel::visit(const ParameterVisitor& visitor) {

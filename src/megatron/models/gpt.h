@@ -14,7 +14,7 @@ struct ModelSlice {
 // A GPT-style decoder, or one pipeline chunk of it.
 class GptModel final : public Module {
  public:
-  GptModel(const ModelConfig& config, const ModelSlice& slice, const TensorParallel& tp, DType dtype);
+  GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype);
 
   // Positions and rotary angles of a micro-batch of `batch` sequences of equal length.
   SeqInfo sequences(RankContext& ctx, int64_t batch, int64_t length) const;
@@ -39,7 +39,7 @@ class GptModel final : public Module {
 
   ModelConfig config_;
   ModelSlice slice_;
-  TensorParallel tp_;
+  ModelParallel parallel_;
   DType dtype_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;

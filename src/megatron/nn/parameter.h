@@ -28,6 +28,7 @@ struct Parameter {
   ShardSpec shard;
   Initializer initializer;
   bool trainable = true;
+  bool expert = false;           // lives on the expert grid: its gradient is summed over Axis::edp
   bool partial_over_tp = false;  // held whole by every TP rank, each of which sees only some of the tokens
   bool tied_copy = false;        // the last stage's copy of the embedding: counted once in norms, never saved
 

@@ -10,14 +10,16 @@ namespace megatron {
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config),
       parallel_(parallel),
-      tp_{parallel.group(Axis::tp), config.parallel.sequence_parallel},
+      model_parallel_{.tensor = {parallel.group(Axis::tp), config.parallel.sequence_parallel},
+                      .context = {parallel.group(Axis::cp)},
+                      .expert = {parallel.group(Axis::ep), parallel.group(Axis::etp)}},
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
   PipelineShape shape = pipeline_shape(config, 1);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
     chunks_.push_back(std::make_unique<GptModel>(
-        config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk), tp_, dtype));
+        config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk), model_parallel_, dtype));
   for (Parameter* parameter : parameters()) {
     parameter->allocate(ctx, dtype);
     parameter->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
@@ -64,7 +66,8 @@ double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, bool 
 
   PipelineWork work;
   work.dtype = dtype_;
-  work.boundary = {microbatch_size_ * length_ / (tp_.splits_tokens() ? tp_.size() : 1),
+  work.boundary = {microbatch_size_ * length_ /
+                       (model_parallel_.tensor.splits_tokens() ? model_parallel_.tensor.size() : 1),
                    config_.model.hidden_size};
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     GptModel& model = *chunks_[static_cast<size_t>(chunk)];
@@ -98,7 +101,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   finish_gradients(ctx);
   ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
   auto all = parameters();
-  Tensor norm = gradient_norm(ctx, all, tp_, spread);
+  Tensor norm = gradient_norm(ctx, all, model_parallel_.tensor, spread);
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
   if (!ctx.device.is_meta()) report.grad_norm = ctx.item(norm);
@@ -114,7 +117,7 @@ void RankTrainer::finish_gradients(RankContext& ctx) {
     if (!parameter->trainable) continue;
     const Tensor& grad = parameter->sink.main_grad;
     if (!parameter->sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {grad, 0});
-    if (parameter->partial_over_tp) tp_.group.all_reduce(grad).wait();
+    if (parameter->partial_over_tp) model_parallel_.tensor.group.all_reduce(grad).wait();
   }
   // First and last stage each hold a copy of a tied weight, and part of its gradient.
   if (parallel_.size(Axis::pp) > 1)

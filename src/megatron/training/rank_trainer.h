@@ -38,7 +38,7 @@ class RankTrainer {
 
   const Config& config_;
   const ParallelContext& parallel_;
-  TensorParallel tp_;
+  ModelParallel model_parallel_;
   DType dtype_;
   int64_t microbatch_size_, length_;
   std::vector<std::unique_ptr<GptModel>> chunks_;

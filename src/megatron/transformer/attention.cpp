@@ -27,27 +27,29 @@ LinearOptions projection_options(const ModelConfig& config) {
 }  // namespace
 
 SelfAttention::SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
-                             const TensorParallel& tp)
+                             const ModelParallel& parallel)
     : layer_(layer),
-      heads_(config.num_attention_heads / tp.size()),
-      groups_(groups_of(config) / tp.size()),
+      heads_(config.num_attention_heads / parallel.tensor.size()),
+      groups_(groups_of(config) / parallel.tensor.size()),
       channels_(config.kv_channels),
-      first_head_(heads_ * tp.rank()),
+      first_head_(heads_ * parallel.tensor.rank()),
       global_heads_(config.num_attention_heads),
       scale_(config.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.kv_channels)))),
       softcap_(config.attn_logit_softcapping.value_or(0)),
       dropout_(config.attention_dropout),
       interleaved_(config.rotary_interleaved),
       qkv_(name + ".linear_qkv", config.hidden_size,
-           (config.num_attention_heads + 2 * groups_of(config)) * channels_, tp, qkv_options(config)),
-      projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size, tp,
-                  projection_options(config)) {
-  require(groups_ * tp.size() == groups_of(config),
-          "attention: {} query groups cannot be split over {} ranks", groups_of(config), tp.size());
+           (config.num_attention_heads + 2 * groups_of(config)) * channels_, parallel.tensor,
+           qkv_options(config)),
+      projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size,
+                  parallel.tensor, projection_options(config)) {
+  require(groups_ * parallel.tensor.size() == groups_of(config),
+          "attention: {} query groups cannot be split over {} ranks", groups_of(config),
+          parallel.tensor.size());
   if (!config.window_size.empty()) window_left_ = config.window_size[0];
   if (config.qk_layernorm) {
-    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, tp);
-    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, tp);
+    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, parallel.tensor);
+    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, parallel.tensor);
   }
 }
 

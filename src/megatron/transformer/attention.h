@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/nn/seq_info.h"
+#include "megatron/parallel/model_parallel.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
 
@@ -9,7 +10,8 @@ namespace megatron {
 // Multi-head attention of a sequence with itself; query heads may share key/value heads.
 class SelfAttention final : public Module {
  public:
-  SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config, const TensorParallel& tp);
+  SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
+                const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
   void visit(const ParameterVisitor& visitor) override;
 

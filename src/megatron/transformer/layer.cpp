@@ -5,14 +5,14 @@
 namespace megatron {
 
 TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
-                                   const TensorParallel& tp)
+                                   const ModelParallel& parallel)
     : index_(index),
       dropout_(config.hidden_dropout),
-      tp_(tp),
-      attention_norm_(name + ".input_layernorm", config.hidden_size, config, tp),
-      attention_(name + ".self_attention", index, config, tp),
-      mlp_norm_(name + ".pre_mlp_layernorm", config.hidden_size, config, tp),
-      mlp_(name + ".mlp", config, tp) {}
+      tp_(parallel.tensor),
+      attention_norm_(name + ".input_layernorm", config.hidden_size, config, tp_),
+      attention_(name + ".self_attention", index, config, parallel),
+      mlp_norm_(name + ".pre_mlp_layernorm", config.hidden_size, config, tp_),
+      mlp_(name + ".mlp", config, tp_) {}
 
 void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq) {
   Tensor x = attention_norm_.forward(ctx, residual);

@@ -9,7 +9,7 @@ namespace megatron {
 class TransformerLayer final : public Module {
  public:
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
-                   const TensorParallel& tp);
+                   const ModelParallel& parallel);
   void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq);
   void visit(const ParameterVisitor& visitor) override;
 
