@@ -1,0 +1,110 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "megatron/models/decoder_shape.h"
+#include "parity/layout.h"
+
+// The models and layouts that parity tests are made of, and the comparison with one rank.
+namespace megatron::testing {
+
+inline Config small_gpt() {
+  Config config;
+  config.model =
+      llama_style({.layers = 4, .hidden = 32, .heads = 4, .groups = 2, .ffn = 48, .vocab = 50, .length = 8});
+  config.model.make_vocab_size_divisible_by = 4;
+  config.train.micro_batch_size = 2;
+  config.train.global_batch_size = 16;
+  config.optimizer.weight_decay = 0.1;
+  return config;
+}
+
+inline Config with_biases_and_layernorm() {
+  Config config = small_gpt();
+  config.model.normalization = Normalization::layer_norm;
+  config.model.add_bias_linear = true;
+  config.model.gated_linear_unit = false;
+  config.model.activation_func = Activation::gelu;
+  config.model.position_embedding_type = PositionEmbedding::learned_absolute;
+  config.model.num_query_groups = 4;
+  config.model.share_embeddings_and_output_weights = false;
+  return config;
+}
+
+inline Config with_dropout() {
+  Config config = small_gpt();
+  config.model.attention_dropout = 0.2;
+  config.model.hidden_dropout = 0.1;
+  return config;
+}
+
+inline std::vector<std::vector<int64_t>> batches_for(const Config& config, int steps) {
+  std::vector<std::vector<int64_t>> batches(static_cast<size_t>(steps));
+  int64_t n = config.train.global_batch_size * (config.model.seq_length + 1);
+  for (int step = 0; step < steps; ++step)
+    for (int64_t i = 0; i < n; ++i)
+      batches[static_cast<size_t>(step)].push_back(
+          Philox::at({7, static_cast<uint64_t>(step)}, static_cast<uint64_t>(i)).word[0] %
+          config.model.vocab_size);
+  return batches;
+}
+
+struct Layout {
+  const char* name;
+  int tp = 1, pp = 1, dp = 1, vpp = 1, cp = 1, ep = 1, etp = 0;  // etp 0: as tp
+  bool sp = false;
+  const char* stages = "";
+  int64_t micro_batch = 2;
+  void (*change)(Config&) = nullptr;  // what else differs from the one rank
+};
+
+inline Config apply(Config config, const Layout& layout) {
+  config.parallel.tensor_model_parallel_size = layout.tp;
+  config.parallel.pipeline_model_parallel_size = layout.pp;
+  config.parallel.virtual_pipeline_model_parallel_size = layout.vpp > 1 ? layout.vpp : 0;
+  config.parallel.sequence_parallel = layout.sp;
+  config.parallel.pipeline_model_parallel_layout = layout.stages;
+  config.parallel.context_parallel_size = layout.cp;
+  config.parallel.expert_model_parallel_size = layout.ep;
+  if (layout.etp) config.parallel.expert_tensor_parallel_size = layout.etp;
+  config.train.micro_batch_size = layout.micro_batch;
+  if (layout.change) layout.change(config);
+  return config;
+}
+
+inline ParallelSizes sizes_of(const Layout& layout) {
+  ParallelSizes sizes{.world = layout.tp * layout.pp * layout.dp * layout.cp,
+                      .tp = layout.tp,
+                      .pp = layout.pp,
+                      .cp = layout.cp,
+                      .ep = layout.ep};
+  if (layout.etp) sizes.etp = layout.etp;
+  return sizes;
+}
+
+inline void expect_equal(const Trained& one, const Trained& many, double tolerance) {
+  ASSERT_EQ(one.losses.size(), many.losses.size());
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(one.losses[i], many.losses[i], tolerance * one.losses[i]) << "loss of step " << i;
+    EXPECT_NEAR(one.grad_norms[i], many.grad_norms[i], tolerance * one.grad_norms[i])
+        << "gradient norm of step " << i;
+  }
+  std::string where;
+  EXPECT_LE(difference(one.gradients, many.gradients, &where), tolerance) << "gradient of " << where;
+  EXPECT_LE(difference(one.parameters, many.parameters, &where), tolerance) << "parameter " << where;
+}
+
+inline constexpr int kSteps = 5;
+inline constexpr double kTolerance = 1e-9;
+
+inline void check_layouts(const Config& config, std::span<const Layout> layouts) {
+  auto batches = batches_for(config, kSteps);
+  Trained one = train(config, {}, batches);
+  EXPECT_LT(one.losses.back(), one.losses.front() + 1) << "training must not diverge";
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(layout.name);
+    expect_equal(one, train(apply(config, layout), sizes_of(layout), batches), kTolerance);
+  }
+}
+
+}  // namespace megatron::testing
