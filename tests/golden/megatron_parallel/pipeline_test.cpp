@@ -36,9 +36,9 @@ TEST(PipelineLayout, Matches) {
     SCOPED_TRACE(text);
     const Json& num_stages = row.at("num_stages");
     if (num_stages.contains("raises"))
-      EXPECT_THROW(parse_stages(text), ConfigError);
+      EXPECT_THROW(parse_pipeline_layout(text), ConfigError);
     else
-      EXPECT_EQ(parse_stages(text).size(), static_cast<size_t>(number(num_stages, "ok")));
+      EXPECT_EQ(parse_pipeline_layout(text).size(), static_cast<size_t>(number(num_stages, "ok")));
     const int pp = number(row, "pp");
     if (row.at("result").contains("raises")) {
       EXPECT_THROW(StageLayout::parse(text, pp), ConfigError);

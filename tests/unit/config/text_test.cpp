@@ -98,7 +98,7 @@ TEST(PipelineLayout, ReadsTheLanguage) {
     std::string result;
     for (const auto& stage : parse_pipeline_layout(text)) {
       if (!result.empty()) result += "|";
-      for (StageItem item : stage) result += static_cast<char>(item);
+      for (LayerKind item : stage) result += static_cast<char>(item);
     }
     return result;
   };
@@ -106,11 +106,13 @@ TEST(PipelineLayout, ReadsTheLanguage) {
   EXPECT_EQ(shape("Et*3|(tt|)*2,m|L"), "Ettt|tt|tt|m|L");
   EXPECT_EQ(parse_pipeline_layout("Et*3|(tt|)*29,m|L").size(), 32u);
   EXPECT_EQ(parse_pipeline_layout("E||L").size(), 3u);
+  EXPECT_EQ(shape("E(tt|t|tt)*2|L"), "Ett|t|tttt|t|tt|L");
+  EXPECT_EQ(shape("Et,(tt|)*2L"), "Ettt|tt|L");
   EXPECT_EQ(
       message_of([] { parse_pipeline_layout("Ex|L"); }),
       "pipeline layout: 'x' is not one of E (embedding), t (layer), m (prediction layer), L (loss) and |");
-  for (const char* wrong :
-       {"(t", "t)", "()*2", "(t)", "t*", "*2", "((t)*2)*2", "t*99999999999", "(t*9|)*999999"})
+  for (const char* wrong : {"(t", "t)", "()*2", "(t)", "t*", "*2", "((t)*2)*2", "t*99999999999",
+                            "(t*9|)*999999", "Et L", "Et()*2L", "t*2*2", "t*99999999999999999999"})
     EXPECT_NE(message_of([&] { parse_pipeline_layout(wrong); }), "no error") << wrong;
 }
 
@@ -128,6 +130,9 @@ TEST(PipelineLayout, ChecksTheModel) {
   EXPECT_EQ(check("Ett|ttL", 2, 4, 1), "it has 0 prediction layers (m) and the model 1");
   EXPECT_EQ(check("Etm|tL", 2, 2, 1), "no layer (t) may follow a prediction layer (m)");
   EXPECT_EQ(check("Ett|m|mL|", 2, 2, 2), "all prediction layers (m) must be in one stage");
+  EXPECT_EQ(check("EtE|tL", 2, 2, 0), "it must begin with the only E");
+  EXPECT_EQ(check("Et|tm|mL", 3, 2, 2), "all prediction layers (m) must be in one stage");
+  EXPECT_NE(check("|", 2, 0, 0), "");
   EXPECT_EQ(check("Ett|m||L", 2, 2, 1), "prediction layers (m) must be in a rank's last chunk");
 }
 

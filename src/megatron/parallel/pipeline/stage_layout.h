@@ -5,24 +5,18 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/config/pipeline_layout.h"
+
 namespace megatron {
-
-enum class LayerKind : char { embedding = 'E', decoder = 't', mtp = 'm', loss = 'L' };
-
-std::string_view layer_kind_name(LayerKind kind);  // "decoder"
-
-using StageLayers = std::vector<LayerKind>;
-
-// The stages of a layout string such as "Et*3|(tt|)*29,m|L": '|' ends a stage, "x*n" repeats a layer, "(…)*n"
-// a run of anything but ')', commas only separate.
-std::vector<StageLayers> parse_stages(std::string_view text);
 
 // What each (pipeline rank, virtual stage) holds. Stage k goes to rank k mod pp as its virtual stage k div
 // pp.
 class StageLayout {
  public:
   StageLayout(std::vector<StageLayers> stages, int pp);
-  static StageLayout parse(std::string_view text, int pp) { return StageLayout(parse_stages(text), pp); }
+  static StageLayout parse(std::string_view text, int pp) {
+    return StageLayout(parse_pipeline_layout(text), pp);
+  }
 
   int pp() const { return pp_; }
   int vpp() const { return static_cast<int>(stages_.size()) / pp_; }
