@@ -39,14 +39,7 @@ inline Config with_dropout() {
 }
 
 inline std::vector<std::vector<int64_t>> batches_for(const Config& config, int steps) {
-  std::vector<std::vector<int64_t>> batches(static_cast<size_t>(steps));
-  int64_t n = config.train.global_batch_size * (config.model.seq_length + 1);
-  for (int step = 0; step < steps; ++step)
-    for (int64_t i = 0; i < n; ++i)
-      batches[static_cast<size_t>(step)].push_back(
-          Philox::at({7, static_cast<uint64_t>(step)}, static_cast<uint64_t>(i)).word[0] %
-          config.model.vocab_size);
-  return batches;
+  return random_batches(config, steps);
 }
 
 struct Layout {

@@ -1,0 +1,121 @@
+#include "megatron/training/parity.h"
+
+#include <cmath>
+#include <mutex>
+
+#include "megatron/comm/run_ranks.h"
+#include "megatron/training/rank_trainer.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kInfinitelyFar = 1e30;
+
+std::vector<double> as_double(RankContext& ctx, const Tensor& tensor) {
+  Tensor wide = ctx.empty(tensor.shape(), DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {tensor, wide});
+  return ctx.to_vector<double>(wide);
+}
+
+void collect(RankContext& ctx, RankTrainer& trainer, WholeTensors& gradients, WholeTensors& parameters,
+             std::mutex& mutex) {
+  for (Parameter* parameter : trainer.parameters()) {
+    auto value = as_double(ctx, parameter->value);
+    std::vector<double> gradient;
+    if (parameter->trainable) gradient = as_double(ctx, parameter->sink.main_grad);
+    std::lock_guard lock(mutex);
+    if (parameter->trainable) put_together(gradients, *parameter, gradient);
+    put_together(parameters, *parameter, value);
+  }
+}
+
+}  // namespace
+
+void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local) {
+  const ShardSpec& shard = parameter.shard;
+  WholeTensor& whole = all[parameter.name];
+  if (whole.values.empty()) {
+    whole.shape = shard.global_shape;
+    whole.values.resize(static_cast<size_t>(shard.global_shape.numel()));
+    whole.filled.resize(whole.values.size());
+  }
+  Shape global = shard.global_shape.row_major_strides(), own = shard.local_shape.row_major_strides();
+  for (const ShardBlock& block : shard.blocks) {
+    for (int64_t i = 0; i < block.extent.numel(); ++i) {
+      int64_t rest = i, at = 0, from = 0;
+      for (int d = block.extent.rank() - 1; d >= 0; --d) {
+        int64_t index = rest % block.extent[d];
+        rest /= block.extent[d];
+        at += (block.global_offset[d] + index) * global[d];
+        from += (block.local_offset[d] + index) * own[d];
+      }
+      whole.values[static_cast<size_t>(at)] = local[static_cast<size_t>(from)];
+      whole.filled[static_cast<size_t>(at)] = true;
+    }
+  }
+}
+
+TrainedLayout train_layout(const Config& config, const ParityRun& run,
+                           const std::vector<std::vector<int64_t>>& batches) {
+  TrainedLayout result;
+  if (run.keep_history) result.history.resize(batches.size());
+  std::mutex mutex;
+  run_ranks(run.sizes.world, [&](int, const ProcessGroup& plain) {
+    ProcessGroup world = run.interpose ? run.interpose(plain) : plain;
+    RankContext ctx(run.device, 1, world.rank());
+    ParallelContext parallel = ParallelContext::from_sizes(world, run.sizes);
+    RankTrainer trainer(ctx, config, parallel, run.dtype);
+    int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
+    for (size_t step = 0; step < batches.size(); ++step) {
+      std::span<const int64_t> all = batches[step];
+      StepReport report = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr);
+      if (world.rank() == 0) {
+        result.losses.push_back(report.loss);
+        result.grad_norms.push_back(report.grad_norm);
+      }
+      if (run.keep_history)
+        collect(ctx, trainer, result.history[step].gradients, result.history[step].parameters, mutex);
+    }
+    collect(ctx, trainer, result.gradients, result.parameters, mutex);
+  });
+  return result;
+}
+
+std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps) {
+  std::vector<std::vector<int64_t>> batches(static_cast<size_t>(steps));
+  int64_t n = config.train.global_batch_size * (config.model.seq_length + 1);
+  for (int step = 0; step < steps; ++step)
+    for (int64_t i = 0; i < n; ++i)
+      batches[static_cast<size_t>(step)].push_back(
+          Philox::at({7, static_cast<uint64_t>(step)}, static_cast<uint64_t>(i)).word[0] %
+          config.model.vocab_size);
+  return batches;
+}
+
+double tensor_difference(const WholeTensor& a, const WholeTensor& b) {
+  if (a.values.size() != b.values.size()) return kInfinitelyFar;
+  double largest = 1e-300, apart = 0;
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    double distance = std::abs(a.values[i] - b.values[i]);
+    if (!a.filled[i] || !b.filled[i] || std::isnan(distance)) return kInfinitelyFar;
+    largest = std::max(largest, std::abs(a.values[i]));
+    apart = std::max(apart, distance);
+  }
+  return apart / largest;
+}
+
+TensorDifference largest_difference(const WholeTensors& a, const WholeTensors& b) {
+  TensorDifference result;
+  if (a.size() != b.size()) result = {kInfinitelyFar, "the sets of parameters differ"};
+  for (const auto& [name, tensor] : a) {
+    auto other = b.find(name);
+    if (other == b.end()) return {kInfinitelyFar, name + " is missing"};
+    if (other->second.values.size() != tensor.values.size())
+      return {kInfinitelyFar, name + " has another shape"};
+    double distance = tensor_difference(tensor, other->second);
+    if (distance > result.worst) result = {distance, name};
+  }
+  return result;
+}
+
+}  // namespace megatron

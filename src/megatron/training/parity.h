@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/process_group.h"
+#include "megatron/config/config.h"
+#include "megatron/nn/parameter.h"
+#include "megatron/parallel/parallel_groups.h"
+
+// Trains a configuration under a layout, ranks as threads, and puts the pieces of all ranks together, so that
+// layouts can be compared tensor by tensor.
+namespace megatron {
+
+struct WholeTensor {  // a global tensor put together
+  Shape shape;
+  std::vector<double> values;
+  std::vector<bool> filled;
+};
+using WholeTensors = std::map<std::string, WholeTensor>;
+
+// What a step left behind.
+struct StepTensors {
+  WholeTensors gradients, parameters;
+};
+
+struct TrainedLayout {
+  std::vector<double> losses, grad_norms;  // by step
+  WholeTensors gradients, parameters;      // of the last step
+  std::vector<StepTensors> history;        // of every step, where asked for
+};
+
+struct ParityRun {
+  ParallelSizes sizes;
+  DType dtype = DType::F64;
+  Device device = kCpu;
+  double lr = 1e-2;
+  bool keep_history = false;
+  // Comes between a rank and its world: a test leaves out a collective, say.
+  std::function<ProcessGroup(const ProcessGroup& world)> interpose = {};
+};
+
+// `batches`: one global batch per step, [global batch, length + 1].
+TrainedLayout train_layout(const Config& config, const ParityRun& run,
+                           const std::vector<std::vector<int64_t>>& batches);
+
+// Tokens for `steps` global batches, drawn from a counter.
+std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps);
+
+// Copies a rank's part of a parameter, or of something of its shape, to where it belongs.
+void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local);
+
+struct TensorDifference {
+  double worst = 0;   // relative to the tensor's largest value
+  std::string where;  // the tensor, or what is wrong with the sets
+};
+// The largest difference of two sets of tensors, each relative to its tensor's largest value. A tensor or an
+// element that one side lacks counts as infinitely far.
+TensorDifference largest_difference(const WholeTensors& a, const WholeTensors& b);
+double tensor_difference(const WholeTensor& a, const WholeTensor& b);
+
+}  // namespace megatron
