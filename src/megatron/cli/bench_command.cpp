@@ -3,6 +3,7 @@
 #include <array>
 
 #include "megatron/base/error.h"
+#include "megatron/cli/bench_comm.h"
 #include "megatron/cli/bench_ops.h"
 #include "megatron/cli/bench_train.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr std::array kBenches{
     Command{"ops", "every kernel against this machine's ceilings", bench_ops_help, run_bench_ops},
     Command{"train", "tokens per second of a named model", bench_train_help, bench_train},
+    Command{"comm", "every collective against the speed of a copy", bench_comm_help, bench_comm},
 };
 
 }  // namespace

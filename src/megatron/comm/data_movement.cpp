@@ -6,6 +6,8 @@
 namespace megatron {
 namespace {
 
+constexpr int64_t kBlock = 64;
+
 template <class T>
 struct Accumulator {
   using type = T;
@@ -27,28 +29,30 @@ A combine(A a, A b) {
   return static_cast<A>(a + b);
 }
 
-// outputs[*][0, n) = reduction of inputs[*][0, n). Block by block, so that an input may be an output.
+// outputs[*][i] = reduction of inputs[*][i] for `count` elements, few enough for the sums to stay in
+// registers: so that every element is read once and written once, and an input may be an output.
+template <class T, ReduceOp op>
+inline void reduce_block(std::span<const T* const> inputs, std::span<T* const> outputs, int64_t begin,
+                         int64_t count) {
+  using A = typename Accumulator<T>::type;
+  A sum[kBlock];
+  for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(inputs[0][begin + i]);
+  for (size_t r = 1; r < inputs.size(); ++r) {
+    const T* input = inputs[r] + begin;
+    for (int64_t i = 0; i < count; ++i) sum[i] = combine<op, A>(sum[i], static_cast<A>(input[i]));
+  }
+  if constexpr (op == ReduceOp::Avg)
+    for (int64_t i = 0; i < count; ++i) sum[i] /= static_cast<A>(inputs.size());
+  T result[kBlock];
+  for (int64_t i = 0; i < count; ++i) result[i] = static_cast<T>(sum[i]);
+  for (T* output : outputs) std::memcpy(output + begin, result, static_cast<size_t>(count) * sizeof(T));
+}
+
 template <class T, ReduceOp op>
 void reduce(std::span<const T* const> inputs, std::span<T* const> outputs, int64_t n) {
-  using A = typename Accumulator<T>::type;
-  constexpr int64_t block = 2048;
-  A sum[block];
-  T result[block];
-  for (int64_t begin = 0; begin < n; begin += block) {
-    const int64_t count = std::min(block, n - begin);
-    const T* first = inputs[0] + begin;
-    for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(first[i]);
-    for (size_t r = 1; r < inputs.size(); ++r) {
-      const T* input = inputs[r] + begin;
-      for (int64_t i = 0; i < count; ++i) sum[i] = combine<op, A>(sum[i], static_cast<A>(input[i]));
-    }
-    if constexpr (op == ReduceOp::Avg) {
-      const A members = static_cast<A>(inputs.size());
-      for (int64_t i = 0; i < count; ++i) sum[i] /= members;
-    }
-    for (int64_t i = 0; i < count; ++i) result[i] = static_cast<T>(sum[i]);
-    for (T* output : outputs) std::memcpy(output + begin, result, static_cast<size_t>(count) * sizeof(T));
-  }
+  const int64_t whole = n / kBlock * kBlock;
+  for (int64_t begin = 0; begin < whole; begin += kBlock) reduce_block<T, op>(inputs, outputs, begin, kBlock);
+  if (whole < n) reduce_block<T, op>(inputs, outputs, whole, n - whole);
 }
 
 template <class T>
