@@ -4,6 +4,7 @@
 
 #include "megatron/base/checksum.h"
 #include "megatron/base/nearest.h"
+#include "megatron/checkpoint/copy_in.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/host_tensor.h"
 
@@ -13,29 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t staging_elements = int64_t{16} << 20;
-
 std::string_view as_text(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
-
-// From the mapped file into the rank's memory.
-void copy_in(RankContext& ctx, const Tensor& source, const Tensor& target) {
-  if (target.device().is_cpu()) {
-    if (source.dtype() == target.dtype()) return copy_host(source, target);
-    return ctx.kernels->copy(ctx.kernel_context(), {source, target});
-  }
-  std::vector<std::byte> staging;
-  for (const Box& box : cut(source.shape(), staging_elements)) {
-    const Tensor from = box_of(source, box);
-    staging.resize(std::max(staging.size(), from.bytes()));
-    copy_host(from, Tensor::wrap(staging.data(), from.shape(), from.dtype()));
-    const Tensor moved = ctx.from_host(staging.data(), from.shape(), from.dtype(), MemoryTag::Workspace);
-    ctx.kernels->copy(ctx.kernel_context(), {moved, box_of(target, box)});
-  }
-}
 
 // Sizes alone, which catches what was cut short without reading it.
 void check_sizes(const std::string& directory, const CheckpointIndex& index, Problems& problems) {

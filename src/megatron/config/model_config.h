@@ -69,6 +69,7 @@ struct ModelConfig : MoeConfig {
   double yarn_beta_slow = 1;
   std::optional<double> yarn_mscale;
   std::optional<double> yarn_mscale_all_dim;
+  std::optional<double> yarn_attention_factor;
   bool yarn_correction_range_round_to_int = true;
   RopeType rope_type = RopeType::yarn;
   int64_t relative_attention_num_buckets = 32;
@@ -78,6 +79,7 @@ struct ModelConfig : MoeConfig {
   Normalization normalization = Normalization::layer_norm;
   double layernorm_epsilon = 1e-5;
   bool layernorm_zero_centered_gamma = false;
+  bool pre_layernorm = true;
   bool post_attention_layernorm = false;
   bool post_mlp_layernorm = false;
   bool apply_residual_connection_post_layernorm = false;
@@ -93,6 +95,7 @@ struct ModelConfig : MoeConfig {
 
   // Attention
   bool qk_layernorm = false;
+  bool qk_layernorm_full_width = false;
   bool qk_l2_norm = false;
   bool qk_clip = false;
   double qk_clip_alpha = 0.5;
@@ -100,6 +103,7 @@ struct ModelConfig : MoeConfig {
   bool attention_output_gate = false;
   SoftmaxType softmax_type = SoftmaxType::vanilla;
   std::optional<double> softmax_scale;
+  std::optional<double> query_scaling_beta;
   bool apply_query_key_layer_scaling = false;
   std::optional<double> attn_logit_softcapping;
   std::optional<double> final_logit_softcapping;

@@ -103,6 +103,8 @@ Schema model_config_schema() {
       .above(0);
   s.field<&C::yarn_mscale>("yarn_mscale", "YaRN's attention scale");
   s.field<&C::yarn_mscale_all_dim>("yarn_mscale_all_dim", "YaRN's attention scale over all channels");
+  s.field<&C::yarn_attention_factor>("yarn_attention_factor",
+                                     "amplitude of YaRN's cosines, instead of the one from its scales");
   s.field<&C::yarn_correction_range_round_to_int>("yarn_correction_range_round_to_int",
                                                   "YaRN rounds the ends of its ramp to whole channels");
   s.field<&C::rope_type>("rope_type", "rotary embedding of multi-latent attention: with YaRN or plain");
@@ -120,6 +122,9 @@ Schema model_config_schema() {
       .flag("--norm-epsilon");
   s.field<&C::layernorm_zero_centered_gamma>("layernorm_zero_centered_gamma", "norms multiply by 1 + weight")
       .flag("--apply-layernorm-1p");
+  s.field<&C::pre_layernorm>("pre_layernorm",
+                             "norms before attention and feed-forward layer; OLMo-2 has them after alone")
+      .off_flag("--no-pre-layernorm");
   s.field<&C::post_attention_layernorm>("post_attention_layernorm",
                                         "a further norm after attention's output");
   s.field<&C::post_mlp_layernorm>("post_mlp_layernorm", "a further norm after the feed-forward output");
@@ -145,6 +150,8 @@ Schema model_config_schema() {
 
   // Attention
   s.field<&C::qk_layernorm>("qk_layernorm", "queries and keys are normed per head");
+  s.field<&C::qk_layernorm_full_width>("qk_layernorm_full_width",
+                                       "that norm is over all heads at once, as in OLMo");
   s.field<&C::qk_l2_norm>("qk_l2_norm", "queries and keys are divided by their root mean square");
   s.field<&C::qk_clip>("qk_clip",
                        "after each step weights of heads with large attention logits are scaled down");
@@ -159,6 +166,10 @@ Schema model_config_schema() {
                             "plain, with one more zero logit, or with a learned logit per head");
   s.field<&C::softmax_scale>("softmax_scale", "factor of the attention logits")
       .when_unset("1 / sqrt(kv_channels)");
+  s.field<&C::query_scaling_beta>(
+       "query_scaling_beta",
+       "queries grow by 1 + beta ln(1 + floor(position / yarn_original_max_position_embeddings))")
+      .above(0);
   s.field<&C::apply_query_key_layer_scaling>(
       "apply_query_key_layer_scaling", "attention logits are divided by the layer number before the softmax");
   s.field<&C::attn_logit_softcapping>("attn_logit_softcapping",

@@ -1,5 +1,7 @@
 #include "megatron/models/gpt.h"
 
+#include <cmath>
+
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/rope.h"
@@ -9,9 +11,23 @@
 namespace megatron {
 namespace {
 
+int64_t rotated_channels(const ModelConfig& config) {
+  return static_cast<int64_t>(static_cast<double>(config.kv_channels) * config.rotary_percent);
+}
+
 ops::RopeFrequencies rotary_frequencies(const ModelConfig& config, int64_t length) {
   ops::RopeScaling scaling;
-  if (config.rope_scaling) {
+  if (config.position_embedding_type == PositionEmbedding::yarn) {
+    scaling.kind = ops::RopeScalingKind::Yarn;
+    scaling.factor = config.yarn_rotary_scaling_factor;
+    scaling.original_max_position = config.yarn_original_max_position_embeddings;
+    scaling.beta_fast = config.yarn_beta_fast;
+    scaling.beta_slow = config.yarn_beta_slow;
+    scaling.truncate = config.yarn_correction_range_round_to_int;
+    scaling.mscale = config.yarn_mscale.value_or(0);
+    scaling.mscale_all_dim = config.yarn_mscale_all_dim.value_or(0);
+    scaling.attention_factor = config.yarn_attention_factor;
+  } else if (config.rope_scaling) {
     scaling.kind = ops::RopeScalingKind::Llama3;
     scaling.factor = config.rope_scaling_factor;
     scaling.low_freq_factor = config.rope_scaling_low_freq_factor;
@@ -21,8 +37,18 @@ ops::RopeFrequencies rotary_frequencies(const ModelConfig& config, int64_t lengt
     scaling.kind = ops::RopeScalingKind::Linear;
     scaling.factor = *config.seq_len_interpolation_factor;
   }
-  auto width = static_cast<int64_t>(config.kv_channels * config.rotary_percent);
-  return ops::rope_frequencies(width, config.rotary_base, scaling, length);
+  return ops::rope_frequencies(rotated_channels(config), config.rotary_base, scaling, length);
+}
+
+// 1 + β ln(1 + ⌊position / original length⌋) of every token.
+Tensor query_scale(RankContext& ctx, const ModelConfig& config, const std::vector<int64_t>& positions,
+                   DType dtype) {
+  std::vector<double> factors;
+  for (int64_t position : positions)
+    factors.push_back(1 + *config.query_scaling_beta *
+                              std::log1p(position / config.yarn_original_max_position_embeddings));
+  auto count = static_cast<int64_t>(factors.size());
+  return ops::cast(ctx, ctx.from_vector(factors, {count, 1, 1}), dtype);
 }
 
 }  // namespace
@@ -55,11 +81,20 @@ SeqInfo GptModel::sequences(RankContext& ctx, int64_t batch, int64_t length) con
   std::vector<int64_t> positions(static_cast<size_t>(batch * length));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i) % length;
   seq.positions = ctx.from_vector(positions, {batch * length});
-  if (config_.position_embedding_type == PositionEmbedding::rope) {
+  auto type = config_.position_embedding_type;
+  if (type == PositionEmbedding::rope || type == PositionEmbedding::yarn) {
     auto rotation = ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, length), dtype_);
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
+  if (config_.rotary_base_local) {
+    auto local = ops::rope_tables(
+        ctx, seq.positions, ops::rope_frequencies(rotated_channels(config_), *config_.rotary_base_local),
+        dtype_);
+    seq.local_cos = local.cos;
+    seq.local_sin = local.sin;
+  }
+  if (config_.query_scaling_beta) seq.query_scale = query_scale(ctx, config_, positions, dtype_);
   return seq;
 }
 
@@ -71,12 +106,15 @@ Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& s
 }
 
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {
-  return vocab_parallel_loss(ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
-                             {.vocab_size = config_.vocab_size});
+  return vocab_parallel_loss(
+      ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
+      {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
 }
 
 Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
-  return ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));
+  Tensor logits =
+      ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));
+  return config_.final_logit_softcapping ? softcap(ctx, logits, *config_.final_logit_softcapping) : logits;
 }
 
 void GptModel::visit(const ParameterVisitor& visitor) {

@@ -13,6 +13,8 @@ struct SeqInfo {
   int64_t max_length = 0;         // of the packed sequences
   Tensor positions;               // int64 [tokens]
   Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
+  Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs
+  Tensor query_scale;             // [tokens, 1, 1], where queries grow with their position
   uint64_t seed = 0;              // of dropout
   int64_t step = 0;               // of the run, so that every one draws other numbers
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch

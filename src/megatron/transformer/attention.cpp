@@ -3,9 +3,11 @@
 #include <cmath>
 
 #include "megatron/ops/attention.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -38,6 +40,8 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       softcap_(config.attn_logit_softcapping.value_or(0)),
       dropout_(config.attention_dropout),
       interleaved_(config.rotary_interleaved),
+      rotates_(has_rope(config, layer)),
+      full_width_norm_(config.qk_layernorm_full_width),
       qkv_(name + ".linear_qkv", config.hidden_size,
            (config.num_attention_heads + 2 * groups_of(config)) * channels_, parallel.tensor,
            qkv_options(config)),
@@ -46,32 +50,57 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
   require(groups_ * parallel.tensor.size() == groups_of(config),
           "attention: {} query groups cannot be split over {} ranks", groups_of(config),
           parallel.tensor.size());
-  if (!config.window_size.empty()) window_left_ = config.window_size[0];
-  if (config.qk_layernorm) {
+  if (has_window(config, layer)) {
+    window_left_ = config.window_size[0];
+    local_rope_ = config.rotary_base_local.has_value();
+  }
+  if (config.softmax_type == SoftmaxType::learnable)
+    sinks_ = std::make_unique<Parameter>(
+        name + ".core_attention.softmax_offset",
+        ShardSpec::split({config.num_attention_heads}, 0, parallel.tensor.rank(), parallel.tensor.size()),
+        Initializer::normal(config.init_method_std));
+  if (config.qk_layernorm && full_width_norm_) {
+    require(parallel.tensor.size() == 1,
+            "attention: norms of all heads at once are not split over tensor-parallel ranks yet");
+    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", heads_ * channels_, config, parallel.tensor);
+    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", groups_ * channels_, config, parallel.tensor);
+  } else if (config.qk_layernorm) {
     q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, parallel.tensor);
     k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, parallel.tensor);
   }
 }
 
+// x [tokens, heads, channels], each head on its own or all of a token's at once.
+Tensor SelfAttention::norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) const {
+  if (!full_width_norm_) return norm.forward(ctx, x);
+  Tensor wide = norm.forward(ctx, ops::view(ctx, x, {x.size(0), x.size(1) * x.size(2)}));
+  return ops::view(ctx, wide, x.shape());
+}
+
 Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
   Tensor fused = qkv_.forward(ctx, x);
-  ops::Rotation rotation{seq.rope_cos, seq.rope_sin, interleaved_};
+  ops::Rotation rotation;
+  if (rotates_)
+    rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}
+                           : ops::Rotation{seq.rope_cos, seq.rope_sin, interleaved_};
   auto [q, k, v] =
       ops::split_qkv(ctx, fused, heads_, groups_, channels_, q_norm_ ? ops::Rotation{} : rotation);
   if (q_norm_) {
-    q = q_norm_->forward(ctx, q);
-    k = k_norm_->forward(ctx, k);
+    q = norm_heads(ctx, *q_norm_, q);
+    k = norm_heads(ctx, *k_norm_, k);
     if (rotation.cos) {
       q = ops::rope(ctx, q, rotation);
       k = ops::rope(ctx, k, rotation);
     }
   }
+  if (seq.query_scale) q = ops::mul(ctx, q, seq.query_scale);
   ops::AttentionOptions options;
   options.batch = seq.batch;
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
   options.max_queries = options.max_keys = seq.max_length;
   options.scale = scale_;
   options.softcap = softcap_;
+  if (sinks_) options.sinks = sinks_->get(ctx);
   options.window_left = window_left_;
   options.dropout = dropout_;
   options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
@@ -84,6 +113,7 @@ void SelfAttention::visit(const ParameterVisitor& visitor) {
   qkv_.visit(visitor);
   if (q_norm_) q_norm_->visit(visitor);
   if (k_norm_) k_norm_->visit(visitor);
+  if (sinks_) visitor(*sinks_);
   projection_.visit(visitor);
 }
 

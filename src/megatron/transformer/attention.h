@@ -16,13 +16,16 @@ class SelfAttention final : public Module {
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  Tensor norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) const;
+
   int64_t layer_, heads_, groups_, channels_;  // heads and groups of this rank
   int64_t first_head_, global_heads_;
   double scale_, softcap_, dropout_;
   int64_t window_left_ = -1;
-  bool interleaved_;
+  bool interleaved_, rotates_, local_rope_ = false, full_width_norm_;
   ColumnParallelLinear qkv_;
   std::unique_ptr<Norm> q_norm_, k_norm_;
+  std::unique_ptr<Parameter> sinks_;
   RowParallelLinear projection_;
 };
 

@@ -5,7 +5,8 @@
 
 namespace megatron {
 
-// One decoder layer: x += attention(norm(x)); x += mlp(norm(x)).
+// One decoder layer: x += attention(norm(x)); x += mlp(norm(x)). Some models also norm what is added, or
+// that alone.
 class TransformerLayer final : public Module {
  public:
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
@@ -17,9 +18,9 @@ class TransformerLayer final : public Module {
   int64_t index_;
   double dropout_;
   TensorParallel tp_;
-  Norm attention_norm_;
+  std::unique_ptr<Norm> attention_norm_, post_attention_norm_;
   SelfAttention attention_;
-  Norm mlp_norm_;
+  std::unique_ptr<Norm> mlp_norm_, post_mlp_norm_;
   Mlp mlp_;
 };
 

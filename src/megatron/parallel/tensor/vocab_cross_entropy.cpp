@@ -1,6 +1,8 @@
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
 
+#include "megatron/ops/activation.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 
@@ -37,8 +39,15 @@ Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight&
     };
   Tensor whole = enter_tensor_parallel(ctx, hidden, tp);
   auto bytes = whole.size(0) * weight.value.size(0) * static_cast<int64_t>(size_of(whole.dtype()));
-  if (bytes > options.keep_logits_bytes) return ops::linear_cross_entropy(ctx, whole, weight, labels, loss);
-  return ops::cross_entropy(ctx, ops::linear(ctx, whole, weight), labels, loss);
+  if (bytes > options.keep_logits_bytes && options.logit_softcap == 0)
+    return ops::linear_cross_entropy(ctx, whole, weight, labels, loss);
+  Tensor logits = ops::linear(ctx, whole, weight);
+  if (options.logit_softcap > 0) logits = softcap(ctx, logits, options.logit_softcap);
+  return ops::cross_entropy(ctx, logits, labels, loss);
+}
+
+Tensor softcap(RankContext& ctx, const Tensor& logits, double cap) {
+  return ops::scale(ctx, ops::activation(ctx, Unary::Tanh, ops::scale(ctx, logits, 1 / cap)), cap);
 }
 
 }  // namespace megatron

@@ -8,6 +8,7 @@ namespace megatron {
 struct VocabLossOptions {
   int64_t vocab_size = 0;  // real; what the table has beyond it is padding and does not exist for the loss
   double label_smoothing = 0, z_loss = 0;
+  double logit_softcap = 0;  // 0: none; such logits are always kept for the backward pass
   int64_t ignore_index = -100;
   // Logits up to this size are kept for the backward pass; larger ones are made in chunks, and made again
   // there.
@@ -18,5 +19,8 @@ struct VocabLossOptions {
 // weight split over the group. Every rank gets all losses.
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
                            const TensorParallel& tp, const VocabLossOptions& options);
+
+// cap · tanh(logits / cap).
+Tensor softcap(RankContext& ctx, const Tensor& logits, double cap);
 
 }  // namespace megatron

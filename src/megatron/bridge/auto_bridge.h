@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+
+#include "megatron/bridge/family.h"
+#include "megatron/checkpoint/safetensors_directory.h"
+#include "megatron/nn/parameter.h"
+
+namespace megatron {
+
+// A Hugging Face model on the disk as one of ours: its configuration, and its weights by mapping the files,
+// so that every rank reads just its slices. Opening it checks all of it: a ConfigError lists the tensors that
+// are missing, too many or misshapen.
+class AutoBridge {
+ public:
+  explicit AutoBridge(const std::string& directory);
+
+  const std::string& directory() const { return weights_->path(); }
+  const HfConfig& hf_config() const { return config_; }
+  // Layout and precision are the caller's to choose.
+  const ModelConfig& model_config() const { return model_; }
+  const SafetensorsDirectory& weights() const { return *weights_; }
+
+  // Where the elements of one of our tensors are in the files.
+  std::vector<HfPart> parts(std::string_view name, const Shape& global_shape) const;
+
+  // Fills the parameters of one rank, under any layout, converted to their dtypes.
+  void load(RankContext& ctx, std::span<Parameter* const> parameters) const;
+
+ private:
+  void check() const;
+
+  HfConfig config_;
+  std::shared_ptr<const SafetensorsDirectory> weights_;
+  const Family* family_;
+  ModelConfig model_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "megatron/bridge/family.h"
+
+// One file per group of families; family.cpp lists them all.
+namespace megatron {
+
+std::vector<Family> llama_families();  // Llama, Mistral, Ministral, Phi-3
+std::vector<Family> qwen_families();   // Qwen2, Qwen3
+std::vector<Family> gemma_families();  // Gemma 1 to 3
+std::vector<Family> other_families();  // GLM-4, Nemotron, OLMo-2, GPT-2
+
+}  // namespace megatron

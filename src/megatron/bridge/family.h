@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+
+#include "megatron/bridge/hf_config.h"
+#include "megatron/bridge/weight_rules.h"
+
+namespace megatron {
+
+// What a family looks at: the configuration and, where weights are there, which tensors the files hold.
+struct HfSource {
+  const HfConfig& config;
+  std::function<bool(std::string_view name)> holds;  // empty: configuration alone
+
+  // Whether the model has such a tensor: the files decide, without them the flag.
+  bool has_tensor(std::string_view name, bool otherwise) const { return holds ? holds(name) : otherwise; }
+};
+
+// A kind of Hugging Face model: how its configuration and its weights become ours.
+struct Family {
+  std::vector<std::string_view> architectures;
+  ModelConfig (*configure)(const HfSource& source);
+  std::vector<WeightRule> rules;
+};
+
+// A ConfigError with what there is, where no family has the architecture.
+const Family& find_family(std::string_view architecture);
+std::vector<std::string_view> supported_architectures();  // sorted
+
+}  // namespace megatron

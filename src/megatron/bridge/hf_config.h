@@ -1,0 +1,45 @@
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "megatron/base/json.h"
+
+namespace megatron {
+
+// The rotary settings of a config.json, of either layout: transformers 5 writes `rope_parameters`, one for
+// the model or one per type of layer; older files have `rope_theta` and `rope_scaling`.
+struct HfRope {
+  std::string type = "default";
+  std::optional<double> theta, partial_rotary_factor;
+  Json scaling = Json::object();  // what else the scaling has: factor, beta_fast, …
+};
+
+// A Hugging Face config.json. A key that is null counts as absent.
+class HfConfig {
+ public:
+  explicit HfConfig(Json json);
+  static HfConfig read(const std::string& directory);  // its config.json
+
+  const Json& json() const { return json_; }
+  std::string architecture() const;  // a ConfigError where the file names none
+  std::string dtype() const;         // "float32" where it does not say
+
+  // The first key of the list that is there.
+  const Json* find(std::initializer_list<std::string_view> keys) const;
+  bool has(std::string_view key) const { return find({key}) != nullptr; }
+  // Without a fallback a ConfigError where no key is there.
+  int64_t integer(std::initializer_list<std::string_view> keys, std::optional<int64_t> fallback = {}) const;
+  double real(std::initializer_list<std::string_view> keys, std::optional<double> fallback = {}) const;
+  std::string text(std::initializer_list<std::string_view> keys, std::string_view fallback) const;
+  bool flag(std::string_view key, bool fallback = false) const;
+
+  HfRope rope(std::string_view layer_type = "full_attention") const;
+
+ private:
+  Json json_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/checkpoint/host_tensor.h"
+#include "megatron/inference/generate.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/reduce.h"
+#include "megatron/training/rank_trainer.h"
+#include "support/golden.h"
+
+// Hugging Face's own models: logits, losses, gradients, a training curve and greedy text, from their files.
+namespace megatron {
+namespace {
+
+using testing::golden_path;
+using testing::is_close;
+using testing::to_doubles;
+using testing::Tolerance;
+
+// One of our tensors (whole, on the CPU) as Hugging Face's file would hold a part of it.
+Tensor hf_tensor(const HfPart& part, const Shape& shape, const Tensor& ours) {
+  const ShardSpec whole = ShardSpec::whole(shape);
+  Tensor theirs = host_tensor(part.shard.local_shape, ours.dtype());
+  for (const Transfer& t : plan_transfers({&whole, 1}, {&part.shard, 1}).transfers)
+    copy_host(box_of(ours, {t.source_offset, t.extent}), box_of(theirs, {t.target_offset, t.extent}));
+  if (!part.transposed) return theirs;
+  Tensor turned = host_tensor({theirs.size(1), theirs.size(0)}, theirs.dtype());
+  copy_host(theirs.transpose(0, 1), turned);
+  return turned;
+}
+
+class HfModels : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string path(const std::string& file) const {
+    return golden_path("hf_models", std::string(GetParam()) + "/" + file);
+  }
+
+  RankContext ctx_;
+  AutoBridge bridge_{path("model")};
+  SafetensorsFile io_{path("io.safetensors")}, grads_{path("grads.safetensors")};
+  Json meta_ = Json::read(path("meta.json"));
+  double noise(const char* what) const { return 10 * meta_.at("fp32_vs_fp64").at(what).as_double(); }
+
+  std::unique_ptr<GptModel> whole_model() {
+    const ModelConfig& config = bridge_.model_config();
+    auto model =
+        std::make_unique<GptModel>(config, ModelSlice{0, config.num_layers}, ModelParallel{}, DType::F32);
+    for (Parameter* parameter : model->parameters()) {
+      parameter->allocate(ctx_, DType::F32);
+      parameter->allocate_gradient(ctx_);
+    }
+    bridge_.load(ctx_, model->parameters());
+    return model;
+  }
+};
+
+TEST_P(HfModels, LogitsLossAndGradients) {
+  auto model = whole_model();
+  const Tensor ids = io_.tensor("in.input_ids");
+  const int64_t batch = ids.size(0), length = ids.size(1), tokens = batch * length;
+  std::vector<int64_t> labels(static_cast<size_t>(tokens), -100);
+  const int64_t* given = io_.tensor("in.labels").data<int64_t>();
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t t = 0; t + 1 < length; ++t)
+      labels[static_cast<size_t>(b * length + t)] = given[b * length + t + 1];
+
+  Tape tape(ctx_);
+  Tensor loss;
+  {
+    TapeScope scope(ctx_, &tape);
+    SeqInfo seq = model->sequences(ctx_, batch, length);
+    Tensor hidden = model->forward(ctx_, testing::to_device(ctx_, ids).view({tokens}), seq);
+    Tensor logits = model->logits(ctx_, hidden);
+    EXPECT_TRUE(is_close(ctx_, "logits", logits.detach().slice(1, 0, bridge_.model_config().vocab_size),
+                         io_.tensor("out.logits"), {.absolute = std::max(2e-5, noise("logits_max_abs"))}));
+    Tensor losses = model->token_losses(ctx_, hidden, ctx_.from_vector(labels, {tokens}));
+    loss = ops::scale(ctx_, ops::sum(ctx_, losses), 1.0 / static_cast<double>(batch * (length - 1)));
+    EXPECT_TRUE(is_close(ctx_, "loss", loss, io_.tensor("out.loss"), {.absolute = 2e-6}));
+  }
+  tape.backward(ctx_, loss, ctx_.full(loss.shape(), loss.dtype(), 1));
+  const Tolerance tolerance{.of_max = std::max(1e-4, noise("grad_max_rel_to_absmax"))};
+  size_t compared = 0;
+  for (Parameter* parameter : model->parameters()) {
+    const Tensor& grad = parameter->sink.main_grad;
+    ASSERT_TRUE(parameter->sink.has_value()) << parameter->name;
+    const Shape& shape = parameter->shard.global_shape;
+    for (const HfPart& part : bridge_.parts(parameter->name, shape)) {
+      Tensor theirs = hf_tensor(part, shape, grad.slice(0, 0, shape[0]));
+      EXPECT_TRUE(is_close(ctx_, part.name, theirs, grads_.tensor(part.name), tolerance));
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, grads_.entries().size());
+}
+
+TEST_P(HfModels, TrainingCurve) {
+  const Tensor ids = io_.tensor("train.input_ids");
+  Config config;
+  config.model = bridge_.model_config();
+  config.model.seq_length = ids.size(2) - 1;
+  config.train.micro_batch_size = config.train.global_batch_size = ids.size(1);
+  config.optimizer.adam_beta1 = 0.9, config.optimizer.adam_beta2 = 0.95, config.optimizer.adam_eps = 1e-8;
+  config.optimizer.weight_decay = 0.1, config.optimizer.clip_grad = 1;
+  ParallelContext alone;
+  RankTrainer trainer(ctx_, config, alone, DType::F32);
+  bridge_.load(ctx_, trainer.parameters());
+  const std::vector<double> all = to_doubles(ids), losses = to_doubles(io_.tensor("train.loss"));
+  const auto step_size = static_cast<size_t>(ids.size(1) * ids.size(2));
+  const double tolerance = std::max(2e-4, noise("curve_max_abs"));
+  for (size_t step = 0; step < losses.size(); ++step) {
+    std::vector<int64_t> tokens(all.begin() + static_cast<int64_t>(step * step_size),
+                                all.begin() + static_cast<int64_t>((step + 1) * step_size));
+    EXPECT_NEAR(trainer.step(ctx_, tokens, 1e-3).loss, losses[step], tolerance) << "step " << step;
+  }
+}
+
+TEST_P(HfModels, GreedyGeneration) {
+  auto model = whole_model();
+  const Json& gaps = meta_.at("gen_top1_top2_gap");
+  for (int i = 0; i < 3; ++i) {
+    const std::string name = "gen." + std::to_string(i);
+    const std::vector<double> ids = to_doubles(io_.tensor(name + ".ids"));
+    const auto prompt = static_cast<int64_t>(to_doubles(io_.tensor(name + ".prompt_len"))[0]);
+    std::vector<int64_t> text(ids.begin(), ids.begin() + prompt);
+    std::vector<int64_t> more =
+        generate(ctx_, *model, text, {.max_new_tokens = static_cast<int64_t>(ids.size()) - prompt});
+    const Json& gap = gaps.at(std::to_string(i));
+    for (size_t t = 0; t < more.size() && gap[t].as_double() >= 1e-4; ++t)
+      EXPECT_EQ(more[t], static_cast<int64_t>(ids[static_cast<size_t>(prompt) + t]))
+          << name << " token " << t;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense, HfModels,
+                         ::testing::Values("llama", "llama_bias", "llama_tied", "llama_rope_linear",
+                                           "llama_rope_llama3", "llama_rope_yarn", "mistral_swa16",
+                                           "ministral", "ministral3", "phi3", "qwen2", "qwen2_tied_swa",
+                                           "qwen3", "qwen3_swa", "gemma", "gemma2", "gemma3_text", "glm4",
+                                           "nemotron", "olmo2", "gpt2"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace megatron
