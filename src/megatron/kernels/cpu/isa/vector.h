@@ -123,7 +123,7 @@ inline void transpose_vectors(Vector<C> (&x)[kVectorWidth<C>]) {
 // eˣ for x ≤ 88, good to an ulp or two; 0 below −87.
 inline Vector<float> exp_vector(Vector<float> x) {
   constexpr float shift = 12582912.f, least = -87.f;
-  typedef int32_t Integers __attribute__((vector_size(kVectorBytes)));
+  typedef uint32_t Integers __attribute__((vector_size(kVectorBytes)));
   Vector<float> bounded = x < least ? least - Vector<float>{} : x;  // in this form NaN stays NaN
   // x = n ln 2 + r. Adding 1.5 · 2²³ rounds to the nearest integer and leaves it in the low bits.
   Vector<float> shifted = bounded * 1.44269504f + shift, n = shifted - shift;
@@ -139,7 +139,7 @@ inline Vector<float> exp_vector(Vector<float> x) {
 // The same for x ≤ 709; 0 below −708.
 inline Vector<double> exp_vector(Vector<double> x) {
   constexpr double shift = 6755399441055744.0, least = -708.0;  // 1.5 · 2⁵²
-  typedef int64_t Integers __attribute__((vector_size(kVectorBytes)));
+  typedef uint64_t Integers __attribute__((vector_size(kVectorBytes)));
   Vector<double> bounded = x < least ? least - Vector<double>{} : x;
   Vector<double> shifted = bounded * 1.4426950408889634 + shift, n = shifted - shift;
   Vector<double> r = bounded - n * 0.693147180369123816490;
