@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/cases.h"
+#include "parity/pass_through.h"
 
 namespace megatron::testing {
 namespace {
@@ -42,55 +43,19 @@ TEST(CudaParity, OneRank) {
 }
 
 // A group whose n-th all-reduce does nothing: what a forgotten collective looks like.
-class LeavesOneOut final : public GroupBackend {
+class LeavesOneOut final : public PassThrough {
  public:
   LeavesOneOut(ProcessGroup inner, std::shared_ptr<int> countdown)
-      : inner_(std::move(inner)), countdown_(std::move(countdown)) {}
-  int rank() const override { return inner_.rank(); }
-  const std::vector<int>& world_ranks() const override { return inner_.world_ranks(); }
-  const std::string& name() const override { return inner_.name(); }
-  void abort(const std::string& reason) override { inner_.abort(reason); }
-  std::string flight_record() const override { return inner_.flight_record(); }
-  std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
-    struct Started final : PendingOp {
-      Work work;
-      void wait() override { work.wait(); }
-      bool done() override { return work.done(); }
-      void withdraw() noexcept override {}
-    };
-    auto op = std::make_unique<Started>();
-    std::vector<Message> messages;
-    for (CommRequest& r : requests) {
-      switch (r.kind) {
-        case CommKind::AllReduce:
-          if ((*countdown_)-- != 0) op->work = inner_.all_reduce(r.input, r.op);
-          break;
-        case CommKind::AllGather:
-          op->work = inner_.all_gather(r.input, r.output);
-          break;
-        case CommKind::ReduceScatter:
-          op->work = inner_.reduce_scatter(r.input, r.output, r.op);
-          break;
-        case CommKind::Send:
-          messages.push_back({Message::Direction::Send, r.input, r.peer});
-          break;
-        case CommKind::Recv:
-          messages.push_back({Message::Direction::Recv, r.output, r.peer});
-          break;
-        default:
-          fail("unexpected {}", name_of(r.kind));
-      }
-    }
-    if (!messages.empty()) op->work = inner_.exchange(messages);
-    return op;
-  }
-  std::shared_ptr<GroupBackend> split(CommRequest r) override {
-    ProcessGroup part = inner_.split(r.color, r.key, r.name);
-    return part ? std::make_shared<LeavesOneOut>(part, countdown_) : nullptr;
-  }
+      : PassThrough(std::move(inner)), countdown_(std::move(countdown)) {}
 
  private:
-  ProcessGroup inner_;
+  bool drops(const CommRequest& request) override {
+    return request.kind == CommKind::AllReduce && (*countdown_)-- == 0;
+  }
+  std::shared_ptr<GroupBackend> part(ProcessGroup group) override {
+    return std::make_shared<LeavesOneOut>(std::move(group), countdown_);
+  }
+
   std::shared_ptr<int> countdown_;
 };
 

@@ -34,20 +34,35 @@ void Tape::backward(RankContext& ctx, const Tensor& output, const Tensor& grad) 
 }
 
 void Tape::backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads) {
-  require(!ran_,
-          "backward: this tape ran backward already, and what its nodes had saved is gone; record the "
-          "forward pass again");
+  start_backward();
   require(outputs.size() == grads.size(), "backward: {} outputs but {} gradients", outputs.size(),
           grads.size());
-  ran_ = true;
-  NoGrad no_grad(ctx);
-  grads_.resize(slots_);
   for (size_t i = 0; i < outputs.size(); ++i) {
     require(tracks(outputs[i]), "backward: {} does not depend on anything this tape recorded", outputs[i]);
     require(outputs[i].shape() == grads[i].shape(), "backward: the gradient {} does not fit the output {}",
             grads[i], outputs[i]);
     add_grad(ctx, outputs[i].grad_slot(), grads[i].detach());
   }
+  walk(ctx);
+}
+
+void Tape::backward_data(RankContext& ctx, GradSlot output, const Tensor& grad) {
+  require(output.tape == id_, "backward: the output is not of this tape");
+  start_backward();
+  add_grad(ctx, output, grad.detach());
+  walk(ctx);
+}
+
+void Tape::start_backward() {
+  require(!ran_,
+          "backward: this tape ran backward already, and what its nodes had saved is gone; record the "
+          "forward pass again");
+  ran_ = true;
+  grads_.resize(slots_);
+}
+
+void Tape::walk(RankContext& ctx) {
+  NoGrad no_grad(ctx);
   while (!nodes_.empty()) {
     std::unique_ptr<Node> node = std::move(nodes_.back());
     nodes_.pop_back();

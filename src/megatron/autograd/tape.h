@@ -29,6 +29,8 @@ class Tape {
   // deferred.
   void backward(RankContext& ctx, const Tensor& output, const Tensor& grad = {});
   void backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads);
+  // The same where only the place of the output was kept, and its memory has gone.
+  void backward_data(RankContext& ctx, GradSlot output, const Tensor& grad);
   void backward_weight(RankContext& ctx);
 
   // Of a watched tensor, after backward; undefined where no gradient reached it.
@@ -48,6 +50,8 @@ class Tape {
     uint32_t slot;
     std::function<Tensor(RankContext&, const Tensor&)> call;
   };
+  void start_backward();
+  void walk(RankContext& ctx);
   void run_hooks(RankContext& ctx, uint32_t first, uint32_t count);
 
   uint32_t id_;

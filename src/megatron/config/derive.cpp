@@ -138,14 +138,19 @@ void pipeline_chunks(Draft& draft) {
       draft.derive("model.virtual_pipeline_model_parallel_size", layers / (stages * per_chunk),
                    "num_layers_per_virtual_pipeline_stage");
   }
+  if (parallel.virtual_pipeline_model_parallel_size == 0 &&
+      parallel.pipeline_schedule == PipelineSchedule::zb_v)
+    draft.derive("model.virtual_pipeline_model_parallel_size", 2, "pipeline_schedule zb-v");
   if (parallel.virtual_pipeline_model_parallel_size == 0)
     draft.derive("model.virtual_pipeline_model_parallel_size", 1, "one chunk per stage");
   if (!parallel.microbatch_group_size_per_vp_stage)
     draft.derive("model.microbatch_group_size_per_vp_stage", stages, "pipeline_model_parallel_size");
   const bool interleaved = parallel.virtual_pipeline_model_parallel_size > 1;
+  if (parallel.pipeline_schedule == PipelineSchedule::automatic && stages > 1)
+    draft.derive("model.pipeline_schedule", interleaved ? "interleaved" : "1f1b",
+                 interleaved ? "several chunks per stage" : "one chunk per stage");
   if (!parallel.overlap_p2p_comm)
-    draft.derive("model.overlap_p2p_comm", interleaved,
-                 interleaved ? "interleaved schedule" : "no interleaved schedule");
+    draft.derive("model.overlap_p2p_comm", stages > 1, stages > 1 ? "several stages" : "one stage");
   if (!draft.given("ddp.align_param_gather") && !interleaved)
     draft.derive("ddp.align_param_gather", false, "no interleaved schedule");
 }

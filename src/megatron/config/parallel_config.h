@@ -10,6 +10,10 @@
 
 namespace megatron {
 
+enum class PipelineSchedule { automatic, gpipe, one_f_one_b, interleaved, zb_h1, zb_v };
+constexpr auto names(PipelineSchedule) {
+  return std::array{"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+}
 enum class P2pBackend { none, nccl, ucc };
 constexpr auto names(P2pBackend) { return std::array{"none", "nccl", "ucc"}; }
 enum class TpBootstrap { nccl, mpi, gloo };
@@ -27,6 +31,7 @@ struct ParallelConfig {
   int64_t expert_tensor_parallel_num_weight_shards = 0;
 
   // Pipeline
+  PipelineSchedule pipeline_schedule = PipelineSchedule::automatic;
   int64_t virtual_pipeline_model_parallel_size = 0;
   int64_t num_layers_per_virtual_pipeline_stage = 0;
   std::optional<int64_t> microbatch_group_size_per_vp_stage;

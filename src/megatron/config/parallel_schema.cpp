@@ -53,6 +53,10 @@ Schema parallel_config_schema() {
       .when_unset("expert_tensor_parallel_size");
 
   // Pipeline
+  s.field<&C::pipeline_schedule>("pipeline_schedule",
+                                 "order of forward and backward passes; zb-h1 and zb-v fill the waiting time "
+                                 "with weight gradients")
+      .tune({"auto", "zb-h1", "zb-v"});
   s.field<&C::virtual_pipeline_model_parallel_size>(
        "virtual_pipeline_model_parallel_size", "model chunks on each pipeline rank (interleaved schedule)")
       .min(1)
@@ -89,7 +93,7 @@ Schema parallel_config_schema() {
                                                   "the loss counts as a layer when layers are dealt out");
   s.field<&C::overlap_p2p_comm>("overlap_p2p_comm", "stages exchange activations while they compute")
       .off_flag("--no-overlap-p2p-communication")
-      .when_unset("on with an interleaved schedule")
+      .when_unset("on with more than one stage")
       .alias("comm_overlap.overlap_p2p_comm");
   s.field<&C::overlap_p2p_comm_warmup_flush>("overlap_p2p_comm_warmup_flush",
                                              "also while the pipeline fills and drains")

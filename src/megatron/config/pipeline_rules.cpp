@@ -110,6 +110,27 @@ void interleaving_needs_stages(Draft& draft) {
                  "leave out --no-overlap-p2p-communication, or use more than 2 stages");
 }
 
+void schedule_suits_chunks(Draft& draft) {
+  const ParallelConfig& p = draft.config.parallel;
+  const char* key = "model.pipeline_schedule";
+  const int64_t chunks = p.virtual_pipeline_model_parallel_size;
+  if (p.pipeline_schedule == PipelineSchedule::automatic) return;
+  if (p.pipeline_model_parallel_size == 1)
+    return draft.refuse(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
+  if (p.pipeline_schedule == PipelineSchedule::zb_v) {
+    if (chunks != 2)
+      draft.refuse(key, fmt::format("needs two chunks per stage, not {}", chunks),
+                   "use --num-virtual-stages-per-pipeline-rank 2, or zb-h1 with one chunk");
+  } else if (p.pipeline_schedule == PipelineSchedule::interleaved) {
+    if (chunks == 1)
+      draft.refuse(key, "there is one chunk per stage",
+                   "use --num-virtual-stages-per-pipeline-rank > 1, or 1f1b");
+  } else if (chunks > 1) {
+    draft.refuse(key, fmt::format("runs one chunk per stage, not {}", chunks),
+                 chunks == 2 ? "use interleaved or zb-v" : "use interleaved");
+  }
+}
+
 void overlap_needs_interleaving(Draft& draft) {
   const ParallelConfig& p = draft.config.parallel;
   if (p.overlap_p2p_comm_warmup_flush && !p.overlap_p2p_comm.value_or(false))
@@ -130,7 +151,7 @@ void microbatch_groups(Draft& draft) {
   const ParallelConfig& p = draft.config.parallel;
   const int64_t stages = p.pipeline_model_parallel_size,
                 group = p.microbatch_group_size_per_vp_stage.value_or(stages);
-  if (p.virtual_pipeline_model_parallel_size <= 1) return;
+  if (p.virtual_pipeline_model_parallel_size <= 1 || p.pipeline_schedule == PipelineSchedule::zb_v) return;
   if (group < stages)
     return draft.refuse("model.microbatch_group_size_per_vp_stage",
                         fmt::format("is smaller than the {} pipeline stages", stages),
@@ -201,6 +222,9 @@ constexpr Rule rules[] = {
     {"interleaving_needs_stages",
      "model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size model.overlap_p2p_comm",
      "several chunks need several stages", interleaving_needs_stages},
+    {"schedule_suits_chunks",
+     "model.pipeline_schedule model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size",
+     "a pipeline schedule suits the number of chunks per stage", schedule_suits_chunks},
     {"overlap_needs_interleaving", "model.overlap_p2p_comm_warmup_flush model.overlap_p2p_comm",
      "overlap while filling and draining needs overlap at all", overlap_needs_interleaving},
     {"deferred_wgrad",
@@ -208,7 +232,7 @@ constexpr Rule rules[] = {
      "deferring the output head's gradient needs a pipeline", deferred_wgrad},
     {"microbatch_groups",
      "model.microbatch_group_size_per_vp_stage model.virtual_pipeline_model_parallel_size "
-     "train.global_batch_size train.micro_batch_size",
+     "model.pipeline_schedule train.global_batch_size train.micro_batch_size",
      "an interleaved schedule runs micro-batches in groups of at least the stages", microbatch_groups},
     {"hybrid_pattern_is_right",
      "model.hybrid_layer_pattern model.is_hybrid_model model.num_layers model.mtp_num_layers "

@@ -21,11 +21,13 @@ constexpr Feature table[] = {
      "model.tensor_parallel_num_weight_shards model.tp_comm_*"},
     {later, "another way between pipeline stages", "model.pipeline_model_parallel_comm_backend"},
     {acting, "pipeline parallelism",
-     "model.pipeline_model_parallel_* model.virtual_pipeline_model_parallel_size "
+     "model.pipeline_model_parallel_* model.pipeline_schedule model.virtual_pipeline_model_parallel_size "
      "model.num_layers_per_virtual_pipeline_stage model.microbatch_group_size_per_vp_stage "
      "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage model.account_for_*"},
-    {later, "overlapped pipeline communication",
-     "model.overlap_p2p_* model.defer_embedding_wgrad_compute model.wgrad_deferral_limit"},
+    {acting, "overlapped pipeline communication",
+     "model.overlap_p2p_comm model.overlap_p2p_comm_warmup_flush model.variable_seq_lengths"},
+    {later, "a later gradient of the output head",
+     "model.defer_embedding_wgrad_compute model.wgrad_deferral_limit"},
     {later, "context parallelism",
      "model.context_parallel_size model.cp_comm_type model.hierarchical_context_parallel_sizes "
      "model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank dist.eval_context_parallel_size"},
@@ -84,7 +86,6 @@ constexpr Feature table[] = {
      "model.delta_offload_bytes_across_pp_ranks"},
     {later, "feed-forward in pieces", "model.mlp_chunks_*"},
     {later, "batch invariance", "model.batch_invariant_mode"},
-    {later, "sequences of different lengths", "model.variable_seq_lengths"},
     {acting, "transformer", "model.*"},
     // Training
     {later, "growing batches",

@@ -54,7 +54,7 @@ Tensor query_scale(RankContext& ctx, const ModelConfig& config, const std::vecto
 }  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
-                   DType dtype)
+                   DType dtype, Parameter* embedding)
     : config_(config), slice_(slice), parallel_(parallel), dtype_(dtype) {
   if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config, parallel.tensor);
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
@@ -65,6 +65,10 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
       std::make_unique<Norm>("decoder.final_layernorm", config.hidden_size, config, parallel.tensor);
   bool tied = config.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
+  if (tied && embedding) {
+    shared_ = embedding;
+    return;
+  }
   // The last stage's copy of a tied weight has the embedding's name, so that both start from the same values.
   double deviation =
       tied ? config.embedding_init_method_std.value_or(config.init_method_std) : config.init_method_std;

@@ -14,7 +14,9 @@ struct ModelSlice {
 // A GPT-style decoder, or one pipeline chunk of it.
 class GptModel final : public Module {
  public:
-  GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype);
+  // `embedding`: the table of another chunk of this rank, which a tied output layer uses instead of a copy.
+  GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
+           Parameter* embedding = nullptr);
 
   // Positions and rotary angles of a micro-batch of `batch` sequences of equal length.
   SeqInfo sequences(RankContext& ctx, int64_t batch, int64_t length) const;
@@ -35,7 +37,7 @@ class GptModel final : public Module {
   Parameter* tied_weight();
 
  private:
-  Parameter& output_weight() { return output_ ? *output_ : embedding_->table(); }
+  Parameter& output_weight() { return output_ ? *output_ : embedding_ ? embedding_->table() : *shared_; }
 
   ModelConfig config_;
   ModelSlice slice_;
@@ -44,7 +46,8 @@ class GptModel final : public Module {
   std::unique_ptr<Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::unique_ptr<Norm> final_norm_;
-  std::unique_ptr<Parameter> output_;  // absent where the embedding of this chunk serves
+  std::unique_ptr<Parameter> output_;  // absent where the embedding of this rank serves
+  Parameter* shared_ = nullptr;        // another chunk's
 };
 
 }  // namespace megatron

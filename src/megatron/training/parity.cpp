@@ -68,7 +68,8 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     for (size_t step = 0; step < batches.size(); ++step) {
       std::span<const int64_t> all = batches[step];
-      StepReport report = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr);
+      StepReport report =
+          trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr, run.lengths);
       if (world.rank() == 0) {
         result.losses.push_back(report.loss);
         result.grad_norms.push_back(report.grad_norm);
@@ -81,9 +82,11 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   return result;
 }
 
-std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps) {
+std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps,
+                                                 const std::vector<int64_t>& lengths) {
   std::vector<std::vector<int64_t>> batches(static_cast<size_t>(steps));
-  int64_t n = config.train.global_batch_size * (config.model.seq_length + 1);
+  int64_t n = lengths.empty() ? config.train.global_batch_size * (config.model.seq_length + 1) : 0;
+  for (int64_t length : lengths) n += config.train.micro_batch_size * (length + 1);
   for (int step = 0; step < steps; ++step)
     for (int64_t i = 0; i < n; ++i)
       batches[static_cast<size_t>(step)].push_back(

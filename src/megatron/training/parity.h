@@ -38,6 +38,7 @@ struct ParityRun {
   Device device = kCpu;
   double lr = 1e-2;
   bool keep_history = false;
+  std::vector<int64_t> lengths = {};  // of each micro-batch's sequences where they differ; one replica only
   // Comes between a rank and its world: a test leaves out a collective, say.
   std::function<ProcessGroup(const ProcessGroup& world)> interpose = {};
 };
@@ -46,8 +47,9 @@ struct ParityRun {
 TrainedLayout train_layout(const Config& config, const ParityRun& run,
                            const std::vector<std::vector<int64_t>>& batches);
 
-// Tokens for `steps` global batches, drawn from a counter.
-std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps);
+// Tokens for `steps` global batches, drawn from a counter; with `lengths`, one for each micro-batch.
+std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps,
+                                                 const std::vector<int64_t>& lengths = {});
 
 // Copies a rank's part of a parameter, or of something of its shape, to where it belongs.
 void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local);

@@ -4,6 +4,28 @@
 #include "megatron/parallel/pipeline/stage_layout.h"
 
 namespace megatron {
+namespace {
+
+PipelineKind kind_of(PipelineSchedule schedule, int pp, int vpp) {
+  switch (schedule) {
+    case PipelineSchedule::automatic:
+      break;
+    case PipelineSchedule::gpipe:
+      return PipelineKind::gpipe;
+    case PipelineSchedule::one_f_one_b:
+      return PipelineKind::one_f_one_b;
+    case PipelineSchedule::interleaved:
+      return PipelineKind::interleaved;
+    case PipelineSchedule::zb_h1:
+      return PipelineKind::zb_h1;
+    case PipelineSchedule::zb_v:
+      return PipelineKind::zb_v;
+  }
+  if (pp == 1) return PipelineKind::none;
+  return vpp > 1 ? PipelineKind::interleaved : PipelineKind::one_f_one_b;
+}
+
+}  // namespace
 
 PipelineShape pipeline_shape(const Config& config, int64_t microbatches) {
   const ParallelConfig& parallel = config.parallel;
@@ -11,9 +33,14 @@ PipelineShape pipeline_shape(const Config& config, int64_t microbatches) {
   shape.pp = static_cast<int>(parallel.pipeline_model_parallel_size);
   shape.vpp = static_cast<int>(std::max<int64_t>(1, parallel.virtual_pipeline_model_parallel_size));
   shape.microbatches = static_cast<int>(microbatches);
-  shape.group = static_cast<int>(parallel.microbatch_group_size_per_vp_stage.value_or(0));
-  if (shape.pp > 1) shape.kind = shape.vpp > 1 ? PipelineKind::interleaved : PipelineKind::one_f_one_b;
+  shape.kind = kind_of(parallel.pipeline_schedule, shape.pp, shape.vpp);
+  if (shape.kind == PipelineKind::interleaved)
+    shape.group = static_cast<int>(parallel.microbatch_group_size_per_vp_stage.value_or(0));
   return shape;
+}
+
+bool splits_tied_weight(const PipelineShape& shape) {
+  return chunk_at(shape, 0).rank != chunk_at(shape, shape.pp * shape.vpp - 1).rank;
 }
 
 ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pipeline_rank, int chunk) {

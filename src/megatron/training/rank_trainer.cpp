@@ -1,5 +1,7 @@
 #include "megatron/training/rank_trainer.h"
 
+#include <map>
+
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
 #include "megatron/optimizer/grad_norm.h"
@@ -18,8 +20,9 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       length_(config.model.seq_length) {
   PipelineShape shape = pipeline_shape(config, 1);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
-    chunks_.push_back(std::make_unique<GptModel>(
-        config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk), model_parallel_, dtype));
+    chunks_.push_back(
+        std::make_unique<GptModel>(config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk),
+                                   model_parallel_, dtype, chunk > 0 ? chunks_[0]->tied_weight() : nullptr));
   for (Parameter* parameter : parameters()) {
     parameter->allocate(ctx, dtype);
     parameter->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
@@ -41,42 +44,63 @@ std::vector<Parameter*> RankTrainer::parameters() {
   return all;
 }
 
-double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, bool forward_only) {
-  int64_t row = length_ + 1, per_microbatch = microbatch_size_ * row;
-  require(per_microbatch > 0 && !tokens.empty() && static_cast<int64_t>(tokens.size()) % per_microbatch == 0,
+RankTrainer::Cut RankTrainer::cut(std::span<const int64_t> tokens, std::span<const int64_t> lengths) const {
+  Cut cut{.begin = {0}, .length = {lengths.begin(), lengths.end()}};
+  require(lengths.empty() || config_.parallel.variable_seq_lengths,
+          "training step: micro-batches of different lengths need model.variable_seq_lengths");
+  if (lengths.empty()) {
+    auto whole = static_cast<size_t>(microbatch_size_ * (length_ + 1));
+    cut.length.assign(whole > 0 ? tokens.size() / whole : 0, length_);
+  }
+  for (int64_t length : cut.length)
+    cut.begin.push_back(cut.begin.back() + static_cast<size_t>(microbatch_size_ * (length + 1)));
+  require(!cut.length.empty() && cut.begin.back() == tokens.size(),
           "training step: {} tokens are no whole number of micro-batches of {} sequences of {} + 1",
-          tokens.size(), microbatch_size_, length_);
-  int64_t microbatches = static_cast<int64_t>(tokens.size()) / per_microbatch;
+          tokens.size(), microbatch_size_, cut.length.empty() ? length_ : cut.length[0]);
+  return cut;
+}
+
+double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+                        bool forward_only) {
+  const Cut pieces = cut(tokens, lengths);
+  auto microbatches = static_cast<int64_t>(pieces.length.size());
   PipelineShape shape = pipeline_shape(config_, microbatches);
   shape.forward_only = forward_only;
 
   // Inputs (offset 0) or labels (offset 1) of a micro-batch.
   auto pick = [&](int microbatch, int64_t offset) {
-    std::vector<int64_t> ids(static_cast<size_t>(microbatch_size_ * length_));
-    for (int64_t b = 0; b < microbatch_size_; ++b)
-      for (int64_t t = 0; t < length_; ++t)
-        ids[static_cast<size_t>(b * length_ + t)] =
-            tokens[static_cast<size_t>(microbatch * per_microbatch + b * row + t + offset)];
-    return ctx.from_vector(ids, {microbatch_size_ * length_});
+    int64_t length = pieces.length[static_cast<size_t>(microbatch)];
+    std::vector<int64_t> ids;
+    for (int64_t b = 0; b < microbatch_size_; ++b) {
+      auto row = tokens.begin() + static_cast<int64_t>(pieces.begin[static_cast<size_t>(microbatch)]) +
+                 b * (length + 1) + offset;
+      ids.insert(ids.end(), row, row + length);
+    }
+    return ctx.from_vector(ids, {microbatch_size_ * length});
   };
   int dp = parallel_.size(Axis::dp), dp_rank = parallel_.rank(Axis::dp);
-  SeqInfo sequences = chunks_[0]->sequences(ctx, microbatch_size_, length_);
-  sequences.seed = static_cast<uint64_t>(config_.rng.seed);
-  double share = 1.0 / static_cast<double>(microbatch_size_ * length_ * microbatches * dp);
+  std::map<int64_t, SeqInfo> sequences;  // by length
+  for (int64_t length : pieces.length)
+    if (!sequences.contains(length)) {
+      SeqInfo& seq = sequences[length] = chunks_[0]->sequences(ctx, microbatch_size_, length);
+      seq.seed = static_cast<uint64_t>(config_.rng.seed);
+      seq.step = steps_taken();
+    }
 
   PipelineWork work;
   work.dtype = dtype_;
-  work.boundary = {microbatch_size_ * length_ /
-                       (model_parallel_.tensor.splits_tokens() ? model_parallel_.tensor.size() : 1),
-                   config_.model.hidden_size};
+  work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
+  int64_t split = model_parallel_.tensor.splits_tokens() ? model_parallel_.tensor.size() : 1;
+  if (!config_.parallel.variable_seq_lengths)
+    work.boundary = Shape{microbatch_size_ * length_ / split, config_.model.hidden_size};
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     GptModel& model = *chunks_[static_cast<size_t>(chunk)];
-    SeqInfo seq = sequences;
-    seq.step = steps_taken();
+    SeqInfo seq = sequences.at(pieces.length[static_cast<size_t>(microbatch)]);
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     Tensor hidden = model.forward(rank, input ? input : pick(microbatch, 0), seq);
     if (!model.slice().head) return hidden;
     Tensor losses = model.token_losses(rank, hidden, pick(microbatch, 1));
+    double share = 1.0 / static_cast<double>(seq.tokens() * microbatches * dp);
     return ops::scale(rank, ops::sum(rank, losses), share);
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
@@ -94,10 +118,11 @@ double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, bool 
   return ctx.device.is_meta() ? 0 : ctx.item(total);
 }
 
-StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr) {
+StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
+                             std::span<const int64_t> lengths) {
   for (Parameter* parameter : parameters()) parameter->sink.start_step();
   StepReport report;
-  report.loss = run(ctx, tokens, false);
+  report.loss = run(ctx, tokens, lengths, false);
   finish_gradients(ctx);
   ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
   auto all = parameters();
@@ -108,8 +133,9 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   return report;
 }
 
-double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens) {
-  return run(ctx, tokens, true);
+double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
+                             std::span<const int64_t> lengths) {
+  return run(ctx, tokens, lengths, true);
 }
 
 void RankTrainer::finish_gradients(RankContext& ctx) {
@@ -120,7 +146,7 @@ void RankTrainer::finish_gradients(RankContext& ctx) {
     if (parameter->partial_over_tp) model_parallel_.tensor.group.all_reduce(grad).wait();
   }
   // First and last stage each hold a copy of a tied weight, and part of its gradient.
-  if (parallel_.size(Axis::pp) > 1)
+  if (splits_tied_weight(pipeline_shape(config_, 1)))
     for (auto& chunk : chunks_)
       if (Parameter* tied = chunk->tied_weight())
         parallel_.group(Axis::embd).all_reduce(tied->sink.main_grad).wait();

@@ -22,10 +22,12 @@ class RankTrainer {
   RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype);
 
   // One optimizer step. `tokens` are the sequences of this data-parallel rank, [micro-batches, micro-batch
-  // size, length + 1]: each is its own input and, shifted by one, its labels.
-  StepReport step(RankContext& ctx, std::span<const int64_t> tokens, double lr);
+  // size, length + 1]: each is its own input and, shifted by one, its labels. `lengths`: of each
+  // micro-batch's sequences where they differ (variable_seq_lengths).
+  StepReport step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
+                  std::span<const int64_t> lengths = {});
   // The mean loss of the same kind of batch, without learning from it.
-  double evaluate(RankContext& ctx, std::span<const int64_t> tokens);
+  double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {});
 
   std::vector<Parameter*> parameters();
   Adam& optimizer() { return *optimizer_; }
@@ -33,7 +35,14 @@ class RankTrainer {
   int64_t steps_taken() const { return optimizer_->steps(); }
 
  private:
-  double run(RankContext& ctx, std::span<const int64_t> tokens, bool forward_only);
+  // Where each micro-batch begins and ends, [begin, …, end], and how long its sequences are.
+  struct Cut {
+    std::vector<size_t> begin;
+    std::vector<int64_t> length;
+  };
+  Cut cut(std::span<const int64_t> tokens, std::span<const int64_t> lengths) const;
+  double run(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+             bool forward_only);
   void finish_gradients(RankContext& ctx);
 
   const Config& config_;

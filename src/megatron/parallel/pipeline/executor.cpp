@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 
 namespace megatron {
 namespace {
@@ -10,9 +11,12 @@ namespace {
 // A micro-batch between its forward and its last backward step on one chunk.
 struct InFlight {
   std::unique_ptr<Tape> tape;
-  Tensor input, output;  // input watched, output on the tape
-  Tensor received;       // the activation from the previous stage, before the forward step
+  GradSlot input, output;  // on the tape
+  Shape output_shape;
+  Tensor received;  // the activation from the previous stage, until the forward step
+  Tensor result;    // of the forward step, until it is passed on; its memory is not needed for the gradient
   Tensor output_grad, input_grad;
+  Tensor shape;  // of the activation that comes next, where it is not known
   Work activation_arrival, gradient_arrival;
 };
 
@@ -21,6 +25,8 @@ struct Sending {
   Tensor tensor;
   Work work;
 };
+
+bool is_message(const Step& step) { return step.kind == StepKind::send || step.kind == StepKind::recv; }
 
 class Executor {
  public:
@@ -31,26 +37,15 @@ class Executor {
 
   std::vector<Tensor> run() {
     const auto lists = schedules(shape_);
-    for (const Step& step : lists[static_cast<size_t>(rank_)]) {
-      switch (step.kind) {
-        case StepKind::forward:
-          forward(step);
-          break;
-        case StepKind::backward:
-          backward(step, false);
-          break;
-        case StepKind::backward_data:
-          backward(step, true);
-          break;
-        case StepKind::backward_weight:
-          weight(step);
-          break;
-        case StepKind::send:
-          send(step);
-          break;
-        case StepKind::recv:
-          receive(step);
-          break;
+    const std::vector<Step>& list = lists[static_cast<size_t>(rank_)];
+    for (size_t at = 0; at < list.size();) {
+      size_t end = at;
+      while (end < list.size() && is_message(list[end])) ++end;
+      if (end == at) {
+        compute(list[at++]);
+      } else {
+        pass_on(std::span(list).subspan(at, end - at));
+        at = end;
       }
     }
     for (Sending& sending : sends_) sending.work.wait();
@@ -73,45 +68,69 @@ class Executor {
     return place.rank == rank_ ? place.chunk : -1;
   }
 
+  void compute(const Step& step) {
+    switch (step.kind) {
+      case StepKind::forward:
+        return forward(step);
+      case StepKind::backward:
+        return backward(step, false);
+      case StepKind::backward_data:
+        return backward(step, true);
+      case StepKind::backward_weight:
+        return weight(step);
+      default:
+        fail("pipeline: {} is no computation", to_string(step));
+    }
+  }
+
   void forward(const Step& step) {
     InFlight& work = at(step.chunk, step.microbatch);
     work.activation_arrival.wait();
     Tensor input = std::move(work.received);
+    work.received = {};
+    Tensor result;
     if (shape_.forward_only) {
-      work.output = work_.forward(ctx_, step.chunk, step.microbatch, input);
+      result = work_.forward(ctx_, step.chunk, step.microbatch, input);
     } else {
       work.tape = std::make_unique<Tape>(ctx_);
-      if (input) input = work.input = work.tape->watch(input);
+      if (input) input = work.tape->watch(input);
+      work.input = input ? input.grad_slot() : GradSlot{};
       TapeScope scope(ctx_, work.tape.get());
-      work.output = work_.forward(ctx_, step.chunk, step.microbatch, input);
+      result = work_.forward(ctx_, step.chunk, step.microbatch, input);
+      work.output = result.grad_slot();
+      work.output_shape = result.shape();
     }
+    result = result.detach();
     if (is_last(step.chunk)) {
       has_loss_ = true;
-      losses_[static_cast<size_t>(step.microbatch)] = work.output.detach();
+      losses_[static_cast<size_t>(step.microbatch)] = result;
       if (shape_.forward_only) in_flight_.erase({step.chunk, step.microbatch});
     } else if (int next = local_neighbour(step.chunk, 1); next >= 0) {
-      at(next, step.microbatch).received = work.output.detach();
+      at(next, step.microbatch).received = result;
       if (shape_.forward_only) in_flight_.erase({step.chunk, step.microbatch});
+    } else {
+      work.result = result;
     }
   }
 
   void backward(const Step& step, bool defer_weight) {
     InFlight& work = at(step.chunk, step.microbatch);
     work.gradient_arrival.wait();
-    Tensor grad = is_last(step.chunk) ? ctx_.full(work.output.shape(), work.output.dtype(), 1)
+    Tensor grad = is_last(step.chunk) ? ones_like(losses_[static_cast<size_t>(step.microbatch)])
                                       : std::move(work.output_grad);
+    work.output_grad = {};
     ctx_.defer_weight_grads = defer_weight;
-    work.tape->backward_data(ctx_, {&work.output, 1}, {&grad, 1});
+    work.tape->backward_data(ctx_, work.output, grad);
     ctx_.defer_weight_grads = false;
-    work.output = {};
     if (work.input) {
-      work.input_grad = work.tape->grad(work.input);
+      work.input_grad = work.tape->take_grad(work.input);
       if (int previous = local_neighbour(step.chunk, -1); previous >= 0)
         at(previous, step.microbatch).output_grad = std::move(work.input_grad);
     }
-    work.input = {};
     if (!defer_weight) finish(step);
   }
+
+  Tensor ones_like(const Tensor& loss) { return ctx_.full(loss.shape(), loss.dtype(), 1); }
 
   void weight(const Step& step) {
     at(step.chunk, step.microbatch).tape->backward_weight(ctx_);
@@ -125,30 +144,76 @@ class Executor {
     if (!work.input_grad) in_flight_.erase({step.chunk, step.microbatch});
   }
 
-  void send(const Step& step) {
-    InFlight& work = at(step.chunk, step.microbatch);
-    if (step.payload == Payload::activation) {
-      post(work.output.detach(), step.peer);
-      if (shape_.forward_only) in_flight_.erase({step.chunk, step.microbatch});
+  // A run of messages between two computations.
+  void pass_on(std::span<const Step> steps) {
+    if (work_.overlap) {
+      for (const Step& step : steps) {
+        if (sends_shape(step)) transfer(shape_message(step));
+        transfer(message(step), &step);
+      }
       return;
     }
-    post(std::move(work.input_grad), step.peer);
-    work.input_grad = {};
-    if (!work.tape) in_flight_.erase({step.chunk, step.microbatch});
+    std::vector<Message> batch;
+    for (const Step& step : steps)
+      if (sends_shape(step)) batch.push_back(shape_message(step));
+    if (!batch.empty()) group_.exchange(batch).wait();
+    batch.clear();
+    for (const Step& step : steps) batch.push_back(message(step));
+    group_.exchange(batch).wait();
   }
 
-  void post(Tensor tensor, int peer) {
-    while (!sends_.empty() && sends_.front().work.done()) sends_.pop_front();
-    Work work = group_.send(tensor, peer);
-    sends_.push_back({std::move(tensor), std::move(work)});
+  bool sends_shape(const Step& step) const { return !work_.boundary && step.payload == Payload::activation; }
+
+  Message shape_message(const Step& step) {
+    InFlight& work = at(step.chunk, step.microbatch);
+    if (step.kind == StepKind::recv) {
+      work.shape = ctx_.empty({2}, DType::I64, MemoryTag::Communication);
+      return {Message::Direction::Recv, work.shape, step.peer};
+    }
+    const Shape& shape = work.result.shape();
+    require(shape.rank() == 2, "pipeline: {} passes between stages; it must have two dimensions",
+            work.result);
+    return {Message::Direction::Send, ctx_.from_vector(std::vector<int64_t>{shape[0], shape[1]}, {2}),
+            step.peer};
   }
 
-  void receive(const Step& step) {
-    Tensor tensor = ctx_.empty(work_.boundary, work_.dtype, MemoryTag::Communication);
+  // What a send takes from this rank's work, or a receive adds to it.
+  Message message(const Step& step) {
     InFlight& work = at(step.chunk, step.microbatch);
     bool activation = step.payload == Payload::activation;
-    (activation ? work.received : work.output_grad) = tensor;
-    (activation ? work.activation_arrival : work.gradient_arrival) = group_.recv(tensor, step.peer);
+    if (step.kind == StepKind::recv) {
+      Tensor& target = activation ? work.received : work.output_grad;
+      target = ctx_.empty(activation ? incoming_shape(work) : work.output_shape, work_.dtype,
+                          MemoryTag::Communication);
+      return {Message::Direction::Recv, target, step.peer};
+    }
+    Message out{Message::Direction::Send, std::move(activation ? work.result : work.input_grad), step.peer};
+    (activation ? work.result : work.input_grad) = {};
+    if (activation ? shape_.forward_only : !work.tape) in_flight_.erase({step.chunk, step.microbatch});
+    return out;
+  }
+
+  Shape incoming_shape(InFlight& work) {
+    if (work_.boundary) return *work_.boundary;
+    std::vector<int64_t> sizes = ctx_.to_vector<int64_t>(work.shape);
+    work.shape = {};
+    return {sizes[0], sizes[1]};
+  }
+
+  // Starts one message. A tensor that arrives is waited for by the step that needs it, a shape at once: the
+  // memory for what follows depends on it.
+  void transfer(const Message& message, const Step* step = nullptr) {
+    if (message.direction == Message::Direction::Send) {
+      while (!sends_.empty() && sends_.front().work.done()) sends_.pop_front();
+      Work work = group_.send(message.tensor, message.peer);
+      sends_.push_back({message.tensor, std::move(work)});
+      return;
+    }
+    Work arrival = group_.recv(message.tensor, message.peer);
+    if (!step) return arrival.wait();
+    InFlight& work = at(step->chunk, step->microbatch);
+    (step->payload == Payload::activation ? work.activation_arrival : work.gradient_arrival) =
+        std::move(arrival);
   }
 
   RankContext& ctx_;

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "megatron/comm/process_group.h"
+
+namespace megatron::testing {
+
+// A group that hands every operation on to another: what faults are planted in.
+class PassThrough : public GroupBackend {
+ public:
+  explicit PassThrough(ProcessGroup inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_.rank(); }
+  const std::vector<int>& world_ranks() const override { return inner_.world_ranks(); }
+  const std::string& name() const override { return inner_.name(); }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+  std::string flight_record() const override { return inner_.flight_record(); }
+
+  std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
+    struct Started final : PendingOp {
+      Work work;
+      void wait() override { work.wait(); }
+      bool done() override { return work.done(); }
+      void withdraw() noexcept override {}
+    };
+    auto op = std::make_unique<Started>();
+    std::vector<Message> messages;
+    for (CommRequest& r : requests) {
+      if (drops(r)) continue;
+      switch (r.kind) {
+        case CommKind::AllReduce:
+          op->work = inner_.all_reduce(r.input, r.op);
+          break;
+        case CommKind::AllGather:
+          op->work = inner_.all_gather(r.input, r.output);
+          break;
+        case CommKind::ReduceScatter:
+          op->work = inner_.reduce_scatter(r.input, r.output, r.op);
+          break;
+        case CommKind::Send:
+          for (Tensor& tensor : sent(r.input)) messages.push_back({Message::Direction::Send, tensor, r.peer});
+          break;
+        case CommKind::Recv:
+          messages.push_back({Message::Direction::Recv, r.output, r.peer});
+          break;
+        default:
+          fail("unexpected {}", name_of(r.kind));
+      }
+    }
+    if (!messages.empty()) op->work = inner_.exchange(messages);
+    return op;
+  }
+
+  std::shared_ptr<GroupBackend> split(CommRequest r) override {
+    ProcessGroup group = inner_.split(r.color, r.key, r.name);
+    return group ? part(group) : nullptr;
+  }
+
+ protected:
+  virtual bool drops(const CommRequest&) { return false; }
+  virtual std::vector<Tensor> sent(const Tensor& tensor) { return {tensor}; }  // instead of a tensor
+  virtual std::shared_ptr<GroupBackend> part(ProcessGroup group) = 0;
+
+ private:
+  ProcessGroup inner_;
+};
+
+}  // namespace megatron::testing
