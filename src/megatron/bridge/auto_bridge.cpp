@@ -70,19 +70,24 @@ void AutoBridge::check() const {
                              config_.architecture()));
 }
 
+void AutoBridge::read(RankContext& ctx, std::string_view name, const ShardSpec& shard,
+                      const Tensor& target) const {
+  const std::vector<HfPart> pieces = parts(name, shard.global_shape);
+  std::vector<ShardSpec> sources;
+  for (const HfPart& part : pieces) sources.push_back(part.shard);
+  const TransferPlan plan = plan_transfers(sources, {&shard, 1});
+  require(plan.missing.empty(), "bridge: the rule of {} leaves some of it out", name);
+  for (const Transfer& t : plan.transfers)
+    copy_in(ctx,
+            box_of(part_of(*weights_, pieces[static_cast<size_t>(t.source)]), {t.source_offset, t.extent}),
+            box_of(target, {t.target_offset, t.extent}));
+}
+
 void AutoBridge::load(RankContext& ctx, std::span<Parameter* const> parameters) const {
   for (const Parameter* parameter : parameters) {
-    const std::vector<HfPart> pieces = parts(parameter->name, parameter->shard.global_shape);
-    std::vector<ShardSpec> sources;
-    for (const HfPart& part : pieces) sources.push_back(part.shard);
-    const TransferPlan plan = plan_transfers(sources, {&parameter->shard, 1});
-    require(plan.missing.empty(), "bridge: the rule of {} leaves some of it out", parameter->name);
     // What belongs to no tensor is padding of the vocabulary.
     ctx.kernels->fill(ctx.kernel_context(), {parameter->value, 0});
-    for (const Transfer& t : plan.transfers)
-      copy_in(ctx,
-              box_of(part_of(*weights_, pieces[static_cast<size_t>(t.source)]), {t.source_offset, t.extent}),
-              box_of(parameter->value, {t.target_offset, t.extent}));
+    read(ctx, parameter->name, parameter->shard, parameter->value);
   }
 }
 

@@ -24,7 +24,9 @@ class AutoBridge {
   // Where the elements of one of our tensors are in the files.
   std::vector<HfPart> parts(std::string_view name, const Shape& global_shape) const;
 
-  // Fills the parameters of one rank, under any layout, converted to their dtypes.
+  // Fills what a rank (or a buffer) holds of one of our tensors, converted to its dtype.
+  void read(RankContext& ctx, std::string_view name, const ShardSpec& shard, const Tensor& target) const;
+  // Fills the parameters of one rank, under any layout.
   void load(RankContext& ctx, std::span<Parameter* const> parameters) const;
 
  private:

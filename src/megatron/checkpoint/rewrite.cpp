@@ -20,6 +20,7 @@ int64_t bytes_of(const StoredTensor& tensor) {
 
 // Each tensor whole, the largest first, into the file that has least.
 std::vector<StoredTensor> spread(std::vector<StoredTensor> tensors, int files) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   std::vector<size_t> order(tensors.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(),
@@ -36,20 +37,21 @@ std::vector<StoredTensor> spread(std::vector<StoredTensor> tensors, int files) {
   return tensors;
 }
 
-void copy_tensor(RankContext& ctx, CheckpointReader& reader, const StoredTensor& tensor,
+void copy_tensor(RankContext& ctx, const TensorSource& source, const StoredTensor& tensor,
                  SafetensorsWriter& writer) {
   size_t begin = 0;
   for (const Box& box : cut(tensor.shape, staging_elements)) {
     const ShardedTensor part{tensor.name, box_shard(tensor.shape, box),
                              host_tensor(box.extent, tensor.dtype)};
-    reader.load(ctx, {&part, 1});
+    source.read(ctx, part);
     writer.write(tensor.name, begin, {static_cast<const std::byte*>(part.tensor.raw()), part.tensor.bytes()});
     begin += part.tensor.bytes();
   }
 }
 
-std::optional<StoredFile> write_file(RankContext& ctx, CheckpointReader& reader, const std::string& directory,
-                                     int file, std::span<const StoredTensor> plan) {
+std::optional<StoredFile> write_file(RankContext& ctx, const TensorSource& source,
+                                     const std::string& directory, int file,
+                                     std::span<const StoredTensor> plan) {
   std::vector<const StoredTensor*> tensors;
   std::vector<SafetensorsItem> items;
   for (const StoredTensor& tensor : plan) {
@@ -60,12 +62,49 @@ std::optional<StoredFile> write_file(RankContext& ctx, CheckpointReader& reader,
   if (tensors.empty()) return {};
   const std::string path = directory + "/" + rank_file_name(file);
   SafetensorsWriter writer(path, std::move(items), {{"format", "pt"}});
-  for (const StoredTensor* tensor : tensors) copy_tensor(ctx, reader, *tensor, writer);
+  for (const StoredTensor* tensor : tensors) {
+    if (source.on_tensor) source.on_tensor(*tensor);
+    copy_tensor(ctx, source, *tensor, writer);
+  }
   writer.commit();
   return stored_file(directory, rank_file_name(file));
 }
 
-// Files of the old checkpoint that hold no tensors.
+}  // namespace
+
+std::string write_whole_tensors(const std::string& root, const TensorSource& source, int files) {
+  require(files >= 1, "checkpoint: cannot write {} files", files);
+  RankContext ctx;
+  const int64_t iteration = source.state.iteration;
+  std::vector<StoredTensor> plan = spread(source.tensors, files);
+  const std::string directory = begin_save(root, iteration);
+  try {
+    std::vector<std::optional<StoredFile>> written;
+    for (int file = 0; file < files; ++file)
+      written.push_back(write_file(ctx, source, directory, file, plan));
+    CheckpointIndex index = make_index(source.state, std::move(plan), written);
+    for (const CheckpointAsset& asset : source.assets)
+      index.files.push_back(
+          write_asset(directory, asset.name, std::as_bytes(std::span<const char>(asset.contents))));
+    write_index(directory, index);
+    return publish_save(root, iteration);
+  } catch (...) {
+    discard_save(root, iteration);
+    throw;
+  }
+}
+
+std::string rewrite_checkpoint(const std::string& path, const std::string& root, int files) {
+  CheckpointReader reader(path);
+  TensorSource source;
+  source.state = reader.state();
+  source.tensors = reader.index().tensors;
+  source.read = [&](RankContext& ctx, const ShardedTensor& part) { reader.load(ctx, {&part, 1}); };
+  for (const std::string& name : assets_of(reader.index()))
+    source.assets.push_back({name, read_asset(reader.path(), name)});
+  return write_whole_tensors(root, source, files);
+}
+
 std::vector<std::string> assets_of(const CheckpointIndex& index) {
   std::set<int> used;
   for (const StoredTensor& tensor : index.tensors)
@@ -76,30 +115,9 @@ std::vector<std::string> assets_of(const CheckpointIndex& index) {
   return names;
 }
 
-}  // namespace
-
-std::string rewrite_checkpoint(const std::string& path, const std::string& root, int files) {
-  require(files >= 1, "checkpoint: cannot write {} files", files);
-  RankContext ctx;
-  CheckpointReader reader(path);
-  const int64_t iteration = reader.state().iteration;
-  std::vector<StoredTensor> plan = spread(reader.index().tensors, files);
-  const std::string directory = begin_save(root, iteration);
-  try {
-    std::vector<std::optional<StoredFile>> written;
-    for (int file = 0; file < files; ++file)
-      written.push_back(write_file(ctx, reader, directory, file, plan));
-    CheckpointIndex index = make_index(reader.state(), std::move(plan), written);
-    for (const std::string& name : assets_of(reader.index())) {
-      const MappedFile contents(reader.path() + "/" + name);
-      index.files.push_back(write_asset(directory, name, contents.bytes()));
-    }
-    write_index(directory, index);
-    return publish_save(root, iteration);
-  } catch (...) {
-    discard_save(root, iteration);
-    throw;
-  }
+std::string read_asset(const std::string& directory, const std::string& name) {
+  const MappedFile file(directory + "/" + name);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 }  // namespace megatron

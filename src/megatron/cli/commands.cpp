@@ -4,6 +4,7 @@
 #include "megatron/cli/checkpoint_command.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/config_command.h"
+#include "megatron/cli/convert_command.h"
 #include "megatron/cli/explain_command.h"
 #include "megatron/cli/groups_command.h"
 #include "megatron/cli/quickstart_command.h"
@@ -17,6 +18,8 @@ std::span<const Command> commands() {
       Command{"bench", "measured speed against this machine's own ceilings", bench_help, run_bench},
       Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
               checkpoint_help, run_checkpoint},
+      Command{"convert", "between Hugging Face models and checkpoints, exact to the bit", convert_help,
+              run_convert},
       Command{"config", "the resolved configuration and the origin of each value", config_help, run_config},
       Command{"explain", "what a setting does, its range and what depends on it", explain_help, run_explain},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,

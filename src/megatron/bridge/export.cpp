@@ -1,0 +1,172 @@
+#include <filesystem>
+#include <set>
+
+#include "megatron/base/problems.h"
+#include "megatron/bridge/convert.h"
+#include "megatron/bridge/family.h"
+#include "megatron/bridge/source_files.h"
+#include "megatron/checkpoint/host_tensor.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/rewrite.h"
+
+namespace megatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A tensor to be written, and which of ours it is made of.
+struct HfTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  struct Piece {
+    std::string ours;
+    HfPart part;
+  };
+  std::vector<Piece> pieces;
+
+  int64_t bytes() const { return shape.numel() * static_cast<int64_t>(size_of(dtype)); }
+};
+
+using HfTensors = std::map<std::string, HfTensor, std::less<>>;
+
+HfTensors hf_tensors(const CheckpointIndex& index, const std::vector<WeightRule>& rules,
+                     const ModelConfig& config, std::optional<DType> dtype) {
+  HfTensors tensors;
+  Problems problems;
+  for (const StoredTensor& ours : index.tensors) {
+    if (ours.name.starts_with("optimizer.")) continue;
+    std::vector<HfPart> parts = hf_parts(rules, config, ours.name, ours.shape);
+    if (parts.empty()) problems.add("{}: the family's table has no rule for it", ours.name);
+    for (HfPart& part : parts) {
+      Shape shape = part.shard.local_shape;
+      if (part.transposed) shape = {shape[1], shape[0]};
+      HfTensor& tensor = tensors[part.name];
+      tensor.name = part.name;
+      tensor.dtype = dtype.value_or(ours.dtype);
+      tensor.shape = shape;
+      tensor.pieces.push_back({ours.name, std::move(part)});
+    }
+  }
+  problems.raise("the checkpoint's tensors have no place in the Hugging Face model");
+  return tensors;
+}
+
+// Tensors in the files of the source where they are the same tensors, else in files of at most `limit`.
+TensorFiles plan_files(const HfTensors& tensors, const TensorFiles& source, int64_t limit) {
+  TensorFiles kept;
+  for (const auto& [name, tensor] : tensors)
+    if (auto found = source.find(name); found != source.end()) kept.insert(*found);
+  if (kept.size() == tensors.size()) return kept;
+
+  std::vector<std::vector<std::string>> files(1);
+  int64_t size = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (size > 0 && size + tensor.bytes() > limit) files.emplace_back(), size = 0;
+    files.back().push_back(name);
+    size += tensor.bytes();
+  }
+  TensorFiles plan;
+  for (size_t i = 0; i < files.size(); ++i)
+    for (const std::string& name : files[i])
+      plan[name] = files.size() == 1 ? "model.safetensors"
+                                     : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+  return plan;
+}
+
+void write_tensor(RankContext& ctx, CheckpointReader& reader, const HfTensor& tensor,
+                  SafetensorsWriter& writer) {
+  Tensor data = host_tensor(tensor.shape, tensor.dtype);
+  for (const HfTensor::Piece& piece : tensor.pieces) {
+    const ShardedTensor target{piece.ours, piece.part.shard,
+                               piece.part.transposed ? data.transpose(0, 1) : data};
+    reader.load(ctx, {&target, 1});
+  }
+  writer.write(tensor.name, data);
+}
+
+void write_weights(CheckpointReader& reader, const HfTensors& tensors, const TensorFiles& plan,
+                   const std::string& directory, const ConvertProgress& progress) {
+  RankContext ctx;
+  int64_t total = 0, done = 0;
+  std::map<std::string, std::vector<const HfTensor*>> by_file;
+  Json weight_map = Json::object();
+  for (const auto& [name, tensor] : tensors) {
+    const std::string& file = plan.at(name);
+    by_file[file].push_back(&tensor);
+    weight_map[name] = file;
+    total += tensor.bytes();
+  }
+  for (const auto& [file, contents] : by_file) {
+    std::vector<SafetensorsItem> items;
+    for (const HfTensor* tensor : contents) items.push_back({tensor->name, tensor->dtype, tensor->shape});
+    SafetensorsWriter writer(directory + "/" + file, std::move(items), {{"format", "pt"}});
+    for (const HfTensor* tensor : contents) {
+      if (progress) progress(tensor->name, done, total);
+      write_tensor(ctx, reader, *tensor, writer);
+      done += tensor->bytes();
+    }
+    writer.commit();
+  }
+  if (by_file.size() == 1 && by_file.begin()->first == "model.safetensors") return;
+  Json index = Json::object();
+  index["metadata"]["total_size"] = total;
+  index["weight_map"] = weight_map;
+  write_file_atomically(directory + "/model.safetensors.index.json", index.dump(2) + "\n");
+}
+
+std::string hf_dtype_name(DType dtype) {
+  return dtype == DType::F32   ? "float32"
+         : dtype == DType::F16 ? "float16"
+         : dtype == DType::F64 ? "float64"
+                               : "bfloat16";
+}
+
+// Configuration and tokenizer, as the source had them.
+void write_source_files(const CheckpointReader& reader, const HfConfig& config, const std::string& directory,
+                        std::optional<DType> dtype) {
+  for (const std::string& name : assets_of(reader.index()))
+    if (name.starts_with(kSourceFolder) && name != kTensorFiles)
+      write_file_atomically(directory + "/" + name.substr(kSourceFolder.size()),
+                            read_asset(reader.path(), name));
+  const std::string path = directory + "/config.json";
+  if (fs::exists(path) && !dtype) return;
+  Json json = config.json();
+  if (dtype) json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = hf_dtype_name(*dtype);
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
+}  // namespace
+
+void export_model(const std::string& checkpoint, const std::string& directory, const ExportOptions& options) {
+  if (fs::exists(directory) && !fs::is_empty(directory))
+    throw ConfigError(fmt::format("{} is there already and is not empty; name a new directory", directory));
+  CheckpointReader reader(checkpoint);
+  const std::string kept = reader.path() + "/" + std::string(kSourceFolder);
+  if (options.hf_config.empty() && !fs::exists(kept + "config.json"))
+    throw ConfigError(fmt::format(
+        "{} did not come from a Hugging Face model; name one to follow with --hf-config DIR", checkpoint));
+  const HfConfig config = HfConfig::read(options.hf_config.empty() ? kept : options.hf_config);
+  const TensorFiles source = read_tensor_files(reader.path());
+  const Family& family = find_family(config.architecture());
+  HfSource hf{config, {}};
+  if (!source.empty()) hf.holds = [&](std::string_view name) { return source.contains(name); };
+  const HfTensors tensors = hf_tensors(reader.index(), family.rules, family.configure(hf), options.dtype);
+
+  const std::string partial = directory + ".partial";
+  fs::remove_all(partial);
+  fs::create_directories(partial);
+  try {
+    write_weights(reader, tensors, plan_files(tensors, source, options.shard_bytes), partial,
+                  options.progress);
+    write_source_files(reader, config, partial, options.dtype);
+    fs::remove(directory);  // empty, if there at all
+    fs::rename(partial, directory);
+  } catch (...) {
+    fs::remove_all(partial);
+    throw;
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,53 @@
+
+
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/bridge/convert.h"
+#include "megatron/bridge/source_files.h"
+#include "megatron/checkpoint/rewrite.h"
+#include "megatron/config/config.h"
+#include "megatron/models/gpt.h"
+
+namespace megatron {
+namespace {
+
+// The widest of the dtypes that the tensor's parts have.
+DType stored_dtype(const AutoBridge& bridge, const Parameter& parameter) {
+  DType widest = DType::BF16;
+  bool first = true;
+  for (const HfPart& part : bridge.parts(parameter.name, parameter.shard.global_shape)) {
+    DType dtype = bridge.weights().at(part.name).dtype;
+    if (first || size_of(dtype) > size_of(widest)) widest = dtype;
+    first = false;
+  }
+  return widest;
+}
+
+}  // namespace
+
+std::string import_model(const std::string& hf_directory, const std::string& root,
+                         const ImportOptions& options) {
+  const AutoBridge bridge(hf_directory);
+  const ModelConfig& config = bridge.model_config();
+  TensorSource source;
+  Config resolved;
+  resolved.model = config;
+  source.state.config = resolved.to_json();
+  int64_t total = 0, done = 0;
+  GptModel whole(config, {.first_layer = 0, .layers = config.num_layers}, {}, DType::F32);
+  whole.visit([&](Parameter& parameter) {
+    const DType dtype = options.dtype.value_or(stored_dtype(bridge, parameter));
+    source.tensors.push_back({parameter.name, dtype, parameter.shard.global_shape, {}});
+    total += parameter.shard.global_shape.numel() * static_cast<int64_t>(size_of(dtype));
+  });
+  source.read = [&](RankContext& ctx, const ShardedTensor& part) {
+    bridge.read(ctx, part.name, part.shard, part.tensor);
+  };
+  source.on_tensor = [&](const StoredTensor& tensor) {
+    if (options.progress) options.progress(tensor.name, done, total);
+    done += tensor.shape.numel() * static_cast<int64_t>(size_of(tensor.dtype));
+  };
+  source.assets = source_files(hf_directory, bridge.weights());
+  return write_whole_tensors(root, source, options.files);
+}
+
+}  // namespace megatron

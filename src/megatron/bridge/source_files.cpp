@@ -1,0 +1,49 @@
+#include "megatron/bridge/source_files.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "megatron/checkpoint/rewrite.h"
+
+namespace megatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Small files that describe a model: configurations, tokenizers, chat templates.
+bool is_kept(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (name.ends_with(".safetensors") || name.ends_with(".index.json")) return false;
+  for (std::string_view end : {".json", ".txt", ".model", ".jinja", ".tiktoken", ".md"})
+    if (name.ends_with(end)) return true;
+  return false;
+}
+
+}  // namespace
+
+std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights) {
+  std::vector<CheckpointAsset> assets;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file() && is_kept(entry.path())) {
+      const std::string name = entry.path().filename().string();
+      assets.push_back({std::string(kSourceFolder) + name, read_asset(directory, name)});
+    }
+  std::sort(assets.begin(), assets.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  Json files = Json::object();
+  for (const std::string& name : weights.names())
+    files[name] = fs::path(weights.file_of(name).path()).filename().string();
+  assets.push_back({std::string(kTensorFiles), files.dump(1)});
+  return assets;
+}
+
+TensorFiles read_tensor_files(const std::string& checkpoint) {
+  TensorFiles files;
+  const std::string path = checkpoint + "/" + std::string(kTensorFiles);
+  if (!fs::exists(path)) return files;
+  const Json json = Json::read(path);
+  for (const auto& [tensor, file] : json.as_object()) files[tensor] = file.as_string();
+  return files;
+}
+
+}  // namespace megatron

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <map>
+
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/safetensors_directory.h"
+
+namespace megatron {
+
+// What a checkpoint keeps of the Hugging Face directory that it came from: the files beside the weights,
+// under hf/, and in hf/tensors.json which file held which tensor.
+std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights);
+
+using TensorFiles = std::map<std::string, std::string, std::less<>>;  // tensor → file
+TensorFiles read_tensor_files(const std::string& checkpoint);         // empty where it keeps none
+
+inline constexpr std::string_view kSourceFolder = "hf/";
+inline constexpr std::string_view kTensorFiles = "hf/tensors.json";
+
+}  // namespace megatron

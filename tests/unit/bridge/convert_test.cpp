@@ -1,0 +1,205 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/bridge/convert.h"
+#include "megatron/bridge/source_files.h"
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/training/checkpoint_tensors.h"
+#include "megatron/training/rank_trainer.h"
+#include "support/golden.h"
+#include "support/temp_dir.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::error_of;
+using testing::TempDir;
+
+std::string source(const std::string& name) { return testing::golden_path("hf_models", name + "/model"); }
+
+void expect_same_model(const std::string& a, const std::string& b) {
+  const SafetensorsDirectory x(a), y(b);
+  ASSERT_EQ(x.names(), y.names());
+  ASSERT_EQ(x.files().size(), y.files().size());
+  for (const std::string& name : x.names()) {
+    const SafetensorsEntry &p = x.at(name), &q = y.at(name);
+    EXPECT_EQ(p.stored, q.stored) << name;
+    EXPECT_EQ(p.shape, q.shape) << name;
+    const auto u = x.file_of(name).bytes(p), v = y.file_of(name).bytes(q);
+    EXPECT_TRUE(std::equal(u.begin(), u.end(), v.begin(), v.end())) << name << " differs";
+    EXPECT_EQ(fs::path(x.file_of(name).path()).filename(), fs::path(y.file_of(name).path()).filename());
+  }
+  EXPECT_EQ(Json::read(a + "/config.json"), Json::read(b + "/config.json"));
+}
+
+const char* const kDense[] = {"llama",
+                              "llama_bias",
+                              "llama_tied",
+                              "llama_rope_linear",
+                              "llama_rope_yarn",
+                              "mistral_swa16",
+                              "ministral3",
+                              "phi3",
+                              "qwen2",
+                              "qwen2_tied_swa",
+                              "qwen3",
+                              "gemma",
+                              "gemma2",
+                              "gemma3_text",
+                              "glm4",
+                              "nemotron",
+                              "olmo2",
+                              "gpt2",
+                              "llama_rope_llama3",
+                              "ministral",
+                              "qwen3_swa"};
+
+TEST(Convert, ThereAndBackIsExact) {
+  for (const char* name : kDense) {
+    SCOPED_TRACE(name);
+    TempDir folder;
+    import_model(source(name), folder / "checkpoint", {.files = 2});
+    export_model(folder / "checkpoint", folder / "hf");
+    expect_same_model(source(name), folder / "hf");
+  }
+}
+
+TEST(Convert, ShardsAndNarrowDtypesAreKept) {
+  const std::string sharded = testing::golden_path("hf_models", "llama/model_bf16_sharded");
+  TempDir folder;
+  import_model(sharded, folder / "checkpoint");
+  export_model(folder / "checkpoint", folder / "hf");
+  expect_same_model(sharded, folder / "hf");
+}
+
+TEST(Convert, AnotherDtype) {
+  TempDir folder;
+  import_model(source("llama"), folder / "checkpoint", {.dtype = DType::BF16});
+  export_model(folder / "checkpoint", folder / "hf", {.dtype = DType::F16});
+  const SafetensorsDirectory out(folder / "hf");
+  for (const std::string& name : out.names()) EXPECT_EQ(out.at(name).stored, "F16");
+  EXPECT_EQ(Json::read(folder / "hf/config.json").at("dtype").as_string(), "float16");
+}
+
+// Ranks read their slices, train nothing, save; what goes out is what came in.
+TEST(Convert, ThroughRanksOfAnyLayout) {
+  for (const char* name : {"llama_bias", "qwen2_tied_swa", "gpt2", "gemma2"}) {
+    SCOPED_TRACE(name);
+    TempDir folder;
+    const AutoBridge bridge(source(name));
+    Config config;
+    config.model = bridge.model_config();
+    config.parallel.tensor_model_parallel_size = config.parallel.pipeline_model_parallel_size = 2;
+    if (config.model.num_layers % 2 != 0) config.parallel.pipeline_model_parallel_layout = "Et*2|tL";
+    const ParallelSizes sizes{.world = 4, .tp = 2, .pp = 2};
+    run_ranks(4, [&](int, const ProcessGroup& world) {
+      RankContext ctx(kCpu, 1, world.rank());
+      ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+      RankTrainer trainer(ctx, config, parallel, DType::F32);
+      auto parameters = trainer.parameters();
+      bridge.load(ctx, parameters);
+      SaveRequest request{.root = folder / "checkpoint",
+                          .state = {},
+                          .tensors = checkpoint_tensors(parameters, nullptr),
+                          .assets = source_files(bridge.directory(), bridge.weights())};
+      save_checkpoint(ctx, world, request);
+    });
+    export_model(folder / "checkpoint", folder / "hf");
+    expect_same_model(source(name), folder / "hf");
+  }
+}
+
+// A copy of a model whose tensors or config.json can be changed.
+struct Copy {
+  TempDir folder;
+  std::string path = folder / "model";
+  explicit Copy(const std::string& name) { fs::copy(source(name), path, fs::copy_options::recursive); }
+  void rewrite(const std::function<void(std::vector<std::pair<std::string, Tensor>>&)>& change) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    {
+      const SafetensorsFile file(source("llama") + "/model.safetensors");
+      for (const std::string& name : file.names()) tensors.emplace_back(name, file.tensor(name));
+      change(tensors);
+      fs::remove(path + "/model.safetensors");
+      write_safetensors(path + "/model.safetensors", tensors, {{"format", "pt"}});
+    }
+  }
+  void set(std::string_view key, Json value) {
+    Json json = Json::read(path + "/config.json");
+    json[key] = std::move(value);
+    fs::permissions(path + "/config.json", fs::perms::owner_all);
+    std::ofstream(path + "/config.json") << json.dump();
+  }
+};
+
+TEST(Convert, WhatDoesNotFitIsListed) {
+  Copy copy("llama");
+  copy.rewrite([](auto& tensors) {
+    std::erase_if(tensors, [](const auto& t) { return t.first == "model.layers.1.mlp.up_proj.weight"; });
+    for (auto& [name, tensor] : tensors) {
+      if (name == "model.norm.weight") tensor = tensor.slice(0, 0, 40);
+      if (name == "lm_head.weight") name = "lm_head.weights";
+    }
+  });
+  const std::string error = error_of([&] { AutoBridge{copy.path}; });
+  EXPECT_NE(error.find("model.layers.1.mlp.up_proj.weight: it is missing"), std::string::npos) << error;
+  EXPECT_NE(error.find("model.norm.weight: the file has [40], the configuration says [48]"),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find("lm_head.weights: the model has no such tensor"), std::string::npos) << error;
+}
+
+TEST(Convert, UnknownArchitecturesAreRefusedWithTheKnownOnes) {
+  Copy copy("llama");
+  Json list = Json::array();
+  list.push_back("LamaForCausalLM");
+  copy.set("architectures", list);
+  const std::string error = error_of([&] { AutoBridge{copy.path}; });
+  EXPECT_NE(error.find("LamaForCausalLM"), std::string::npos);
+  EXPECT_NE(error.find("LlamaForCausalLM"), std::string::npos);
+}
+
+TEST(Convert, AFailedExportLeavesNothing) {
+  TempDir folder;
+  import_model(source("llama"), folder / "checkpoint");
+  fs::create_directories(folder / "other");
+  std::ofstream(folder / "other/config.json") << R"({"architectures": ["GPT2LMHeadModel"]})";
+  EXPECT_NE(
+      error_of([&] { export_model(folder / "checkpoint", folder / "hf", {.hf_config = folder / "other"}); }),
+      "no error");
+  EXPECT_FALSE(fs::exists(folder / "hf"));
+  EXPECT_FALSE(fs::exists(folder / "hf.partial"));
+  fs::create_directories(folder / "full/x");
+  EXPECT_NE(error_of([&] { export_model(folder / "checkpoint", folder / "full"); }), "no error");
+}
+
+// The layout of config.json that older files have means the same model.
+TEST(HfConfig, OldLayoutOfRopeSettings) {
+  for (const char* name : {"llama_rope_llama3", "llama_rope_yarn", "llama_rope_linear"}) {
+    Json json = Json::read(source(name) + "/config.json");
+    Json old = Json::object(), scaling = Json::object();
+    for (const auto& [key, value] : json.as_object())
+      if (key == "rope_parameters") {
+        for (const auto& [k, v] : value.as_object())
+          if (k == "rope_theta")
+            old["rope_theta"] = v;
+          else
+            scaling[k == "rope_type" ? "type" : k] = v;
+        old["rope_scaling"] = scaling;
+      } else {
+        old[key == "dtype" ? "torch_dtype" : key] = value;
+      }
+    Config a, b;
+    a.model = find_family("LlamaForCausalLM").configure({HfConfig(json), {}});
+    b.model = find_family("LlamaForCausalLM").configure({HfConfig(old), {}});
+    EXPECT_EQ(a.to_json(), b.to_json()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace megatron
