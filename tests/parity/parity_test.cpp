@@ -42,6 +42,21 @@ TEST(CudaParity, OneRank) {
   }
 }
 
+// Several ranks that share one GPU train like one rank on the CPU.
+TEST(CudaParity, RanksThatShareAGpu) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  Device gpu{DeviceType::Cuda, 0};
+  for (const Config& config : {small_gpt(), with_biases_and_layernorm(), with_dropout()}) {
+    auto batches = batches_for(config, kSteps);
+    Trained one = train(config, {}, batches);
+    for (const Layout& layout : kLayouts) {
+      SCOPED_TRACE(layout.name);
+      expect_equal(one, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
+                   kTolerance);
+    }
+  }
+}
+
 // A group whose n-th all-reduce does nothing: what a forgotten collective looks like.
 class LeavesOneOut final : public PassThrough {
  public:

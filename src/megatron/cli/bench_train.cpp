@@ -104,6 +104,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   auto begin = Clock::now();
   run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
+    world.attach(ctx);
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     measure_gemms(ctx.kernel_context(), true);
     RankTrainer trainer(ctx, config, parallel, dtype);

@@ -25,6 +25,14 @@ CommCall::CommCall(const CommRequest& request)
   shape = request.tensor().shape();
 }
 
+const Stream& RankQueue::of(const CommRequest& request) const {
+  require(stream != nullptr,
+          "{} at {}: {} is on a GPU, and the world does not know the rank's stream: call world.attach(ctx) "
+          "first",
+          name_of(request.kind), describe(request.where), request.tensor());
+  return *stream;
+}
+
 std::string describe(const CommCall& call) {
   std::string text(name_of(call.kind));
   if (call.has_tensor) text += fmt::format(" {}{}", call.dtype, call.shape);

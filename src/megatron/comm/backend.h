@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/base/error.h"
+#include "megatron/device/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -81,10 +82,23 @@ class PendingOp {
   virtual void withdraw() noexcept = 0;  // its memory goes away: nobody may touch it after this returns
 };
 
+// Where a rank queues its work on a GPU. Only the rank itself reads or changes it.
+struct RankQueue {
+  std::shared_ptr<DeviceRuntime> runtime;
+  const Stream* stream = nullptr;
+
+  const Stream& of(const CommRequest& request) const;  // an Error where the rank has not said
+};
+
 // What a kind of process group must be able to do. Ranks are those of the group.
 class GroupBackend {
  public:
   virtual ~GroupBackend() = default;
+
+  // One per rank, shared by all groups that were split from its world.
+  const std::shared_ptr<RankQueue>& queue() const { return queue_; }
+  void share_queue(std::shared_ptr<RankQueue> queue) { queue_ = std::move(queue); }
+
   virtual int rank() const = 0;
   virtual const std::vector<int>& world_ranks() const = 0;
   virtual const std::string& name() const = 0;
@@ -94,6 +108,9 @@ class GroupBackend {
   virtual std::shared_ptr<GroupBackend> split(CommRequest request) = 0;  // null for a negative color
   virtual void abort(const std::string& reason) = 0;
   virtual std::string flight_record() const = 0;
+
+ private:
+  std::shared_ptr<RankQueue> queue_ = std::make_shared<RankQueue>();
 };
 
 }  // namespace megatron

@@ -74,8 +74,10 @@ void reduce_typed(ReduceOp op, std::span<const void* const> inputs, std::span<vo
   }
 }
 
-void reduce_any(DType dtype, ReduceOp op, std::span<const void* const> inputs, std::span<void* const> outputs,
-                int64_t n) {
+}  // namespace
+
+void HostMover::reduce(DType dtype, ReduceOp op, std::span<const void* const> inputs,
+                       std::span<void* const> outputs, int64_t n) const {
   switch (dtype) {
     case DType::F64:
       return reduce_typed<double>(op, inputs, outputs, n);
@@ -96,12 +98,18 @@ void reduce_any(DType dtype, ReduceOp op, std::span<const void* const> inputs, s
   }
 }
 
+void HostMover::copy(void* target, const void* source, size_t bytes) const {
+  std::memcpy(target, source, bytes);
+}
+
+namespace {
+
 char* bytes_of(const Tensor& tensor) {
   return tensor.numel() == 0 ? nullptr : static_cast<char*>(tensor.raw());
 }
 
-void copy(void* target, const void* source, size_t bytes) {
-  if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
+void copy(const Mover& mover, void* target, const void* source, size_t bytes) {
+  if (bytes > 0 && target != source) mover.copy(target, source, bytes);
 }
 
 struct Range {
@@ -114,7 +122,7 @@ Range share(int64_t n, int part, int parts) {
   return {std::min(n, each * part), std::min(n, each * (part + 1))};
 }
 
-void reduce_part(std::span<const CommRequest> requests, int part) {
+void reduce_part(std::span<const CommRequest> requests, int part, const Mover& mover) {
   const CommRequest& own = requests[static_cast<size_t>(part)];
   const DType dtype = own.input.dtype();
   const int64_t width = static_cast<int64_t>(size_of(dtype));
@@ -130,18 +138,18 @@ void reduce_part(std::span<const CommRequest> requests, int part) {
     if (!scatter) outputs.push_back(bytes_of(request.output) + range.begin * width);
   }
   if (scatter) outputs.push_back(bytes_of(own.output));
-  reduce_any(dtype, own.op, inputs, outputs, range.end - range.begin);
+  mover.reduce(dtype, own.op, inputs, outputs, range.end - range.begin);
 }
 
-void gather_part(std::span<const CommRequest> requests, int part) {
+void gather_part(std::span<const CommRequest> requests, int part, const Mover& mover) {
   char* target = bytes_of(requests[static_cast<size_t>(part)].output);
   for (const CommRequest& request : requests) {
-    copy(target, bytes_of(request.input), request.input.bytes());
+    copy(mover, target, bytes_of(request.input), request.input.bytes());
     target += request.input.bytes();
   }
 }
 
-void all_to_all_part(std::span<const CommRequest> requests, int part) {
+void all_to_all_part(std::span<const CommRequest> requests, int part, const Mover& mover) {
   char* target = bytes_of(requests[static_cast<size_t>(part)].output);
   for (const CommRequest& request : requests) {
     const int64_t width = static_cast<int64_t>(size_of(request.input.dtype()));
@@ -149,33 +157,26 @@ void all_to_all_part(std::span<const CommRequest> requests, int part) {
     for (int peer = 0; peer < part; ++peer) before += request.send_elements[static_cast<size_t>(peer)];
     const size_t bytes = static_cast<size_t>(request.send_elements[static_cast<size_t>(part)] * width);
     if (bytes == 0) continue;
-    copy(target, bytes_of(request.input) + before * width, bytes);
+    copy(mover, target, bytes_of(request.input) + before * width, bytes);
     target += bytes;
   }
 }
 
 }  // namespace
 
-void run_part(std::span<const CommRequest> requests, int part) {
+void run_part(std::span<const CommRequest> requests, int part, const Mover& mover) {
   const CommRequest& own = requests[static_cast<size_t>(part)];
   if (own.tensor().defined() && own.tensor().device().is_meta()) return;
-  // A rank alone that works in place has its result already, wherever the memory is.
-  if (requests.size() == 1 && own.input.defined() && own.output.defined() &&
-      bytes_of(own.input) == bytes_of(own.output))
-    return;
-  require(!own.tensor().defined() || own.tensor().device().is_cpu(),
-          "{}: this process group moves host memory, and {} is not in it", describe(CommCall(own)),
-          own.tensor());
   switch (own.kind) {
     case CommKind::AllReduce:
     case CommKind::ReduceScatter:
-      return reduce_part(requests, part);
+      return reduce_part(requests, part, mover);
     case CommKind::AllGather:
-      return gather_part(requests, part);
+      return gather_part(requests, part, mover);
     case CommKind::AllToAll:
-      return all_to_all_part(requests, part);
+      return all_to_all_part(requests, part, mover);
     case CommKind::Broadcast:
-      return copy(bytes_of(own.output), bytes_of(requests[static_cast<size_t>(own.peer)].input),
+      return copy(mover, bytes_of(own.output), bytes_of(requests[static_cast<size_t>(own.peer)].input),
                   own.output.bytes());
     default:
       return;
@@ -191,8 +192,9 @@ size_t bytes_moved(std::span<const CommRequest> requests) {
   return bytes;
 }
 
-void copy_message(const CommRequest& send, const CommRequest& recv) {
-  if (!send.input.device().is_meta()) copy(bytes_of(recv.output), bytes_of(send.input), send.input.bytes());
+void copy_message(const CommRequest& send, const CommRequest& recv, const Mover& mover) {
+  if (!send.input.device().is_meta())
+    copy(mover, bytes_of(recv.output), bytes_of(send.input), send.input.bytes());
 }
 
 }  // namespace megatron

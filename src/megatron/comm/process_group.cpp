@@ -3,6 +3,8 @@
 #include <exception>
 #include <numeric>
 
+#include "megatron/autograd/rank_context.h"
+
 namespace megatron {
 namespace {
 
@@ -75,6 +77,14 @@ void Work::wait() {
 }
 
 bool Work::done() { return !op_ || op_->done(); }
+
+void ProcessGroup::attach(const RankContext& ctx) const { *backend().queue() = {ctx.runtime, &ctx.stream}; }
+
+ProcessGroup ProcessGroup::alone(std::string name) const {
+  ProcessGroup group = self(std::move(name), world_ranks()[static_cast<size_t>(rank())]);
+  group.backend().share_queue(backend().queue());
+  return group;
+}
 
 Work ProcessGroup::start(CommRequest request) const { return Work(backend().start({&request, 1})); }
 
@@ -187,8 +197,10 @@ void ProcessGroup::barrier(CallSite where) const {
 }
 
 ProcessGroup ProcessGroup::split(int color, int key, std::string name, CallSite where) const {
-  return ProcessGroup(backend().split(
-      {.kind = CommKind::Split, .color = color, .key = key, .name = std::move(name), .where = where}));
+  std::shared_ptr<GroupBackend> part = backend().split(
+      {.kind = CommKind::Split, .color = color, .key = key, .name = std::move(name), .where = where});
+  if (part) part->share_queue(backend().queue());
+  return ProcessGroup(std::move(part));
 }
 
 }  // namespace megatron

@@ -8,6 +8,8 @@
 
 namespace megatron {
 
+struct RankContext;
+
 // An operation that may still be under way: its tensors may be neither read nor changed before wait(). A rank
 // that throws past a Work breaks the operation for all: the destructor then stops the group.
 class [[nodiscard]] Work {
@@ -37,12 +39,18 @@ struct Message {
 
 // A set of ranks that communicate; a value, cheap to copy. All ranks of a group call the same operations in
 // the same order. Operations begin at once and return a Work; nothing waits but Work::wait(), barrier() and
-// split().
+// split(). Tensors on a GPU are read once what the rank has queued on its stream by then is done; there
+// Work::wait() makes that stream wait, not the host.
 class ProcessGroup {
  public:
   ProcessGroup() = default;  // no group: this rank is not a member
   explicit ProcessGroup(std::shared_ptr<GroupBackend> backend) : backend_(std::move(backend)) {}
   static ProcessGroup self(std::string name = "self", int world_rank = 0);  // one rank, alone
+
+  // The rank computes in this context from now on: needed before GPU memory can be moved, by this group and
+  // all that were split from the same world.
+  void attach(const RankContext& ctx) const;
+  ProcessGroup alone(std::string name) const;  // of this rank, on the same stream
 
   explicit operator bool() const { return backend_ != nullptr; }
   int rank() const { return backend().rank(); }

@@ -1,4 +1,4 @@
-#include "megatron/comm/data_movement.h"
+#include "megatron/comm/gpu_mover.h"
 #include "megatron/comm/process_group.h"
 
 namespace megatron {
@@ -22,10 +22,16 @@ class SelfGroup : public GroupBackend {
 
   std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
     require_running();
-    if (requests[0].kind != CommKind::Send && requests[0].kind != CommKind::Recv)
-      run_part(requests, 0);
-    else
-      exchange(requests);
+    const bool message = requests[0].kind == CommKind::Send || requests[0].kind == CommKind::Recv;
+    const auto move = [&](const Mover& mover) {
+      message ? exchange(requests, mover) : run_part(requests, 0, mover);
+    };
+    // Work in place is done already, wherever the memory is.
+    const CommRequest& own = requests[0];
+    const bool in_place = !message && own.input.defined() && own.output.defined() && own.input.numel() > 0 &&
+                          own.input.raw() == own.output.raw();
+    if (in_place || !own.tensor().defined()) return std::make_unique<Finished>();
+    own.tensor().device().is_cuda() ? move(GpuMover(queue()->of(own))) : move(HostMover());
     return std::make_unique<Finished>();
   }
 
@@ -44,7 +50,7 @@ class SelfGroup : public GroupBackend {
   }
 
   // The i-th send meets the i-th receive: both must be in the same exchange, as nobody else could match them.
-  void exchange(std::span<CommRequest> requests) {
+  void exchange(std::span<CommRequest> requests, const Mover& mover) {
     std::vector<const CommRequest*> sends, recvs;
     for (const CommRequest& request : requests)
       (request.kind == CommKind::Send ? sends : recvs).push_back(&request);
@@ -55,7 +61,7 @@ class SelfGroup : public GroupBackend {
       const Tensor &from = sends[i]->input, &to = recvs[i]->output;
       require(from.numel() == to.numel() && from.dtype() == to.dtype(),
               "exchange at {}: {} was sent, {} is received", describe(sends[i]->where), from, to);
-      copy_message(*sends[i], *recvs[i]);
+      copy_message(*sends[i], *recvs[i], mover);
     }
   }
 

@@ -60,7 +60,7 @@ ParallelContext::ParallelContext(ProcessGroup world, std::vector<GroupRanks> gro
       if (ProcessGroup group = world_.split(color, place, group_name(key)))
         groups_.emplace(key, std::move(group));
     } else if (color >= 0) {
-      groups_.emplace(key, ProcessGroup::self(group_name(key), world_rank()));
+      groups_.emplace(key, world_.alone(group_name(key)));
     }
   }
 }

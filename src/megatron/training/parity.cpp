@@ -63,6 +63,8 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   run_ranks(run.sizes.world, [&](int, const ProcessGroup& plain) {
     ProcessGroup world = run.interpose ? run.interpose(plain) : plain;
     RankContext ctx(run.device, 1, world.rank());
+    plain.attach(ctx);
+    world.attach(ctx);
     ParallelContext parallel = ParallelContext::from_sizes(world, run.sizes);
     RankTrainer trainer(ctx, config, parallel, run.dtype);
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);

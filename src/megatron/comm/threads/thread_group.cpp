@@ -10,7 +10,13 @@ class ThreadPending : public PendingOp {
   ThreadPending(std::shared_ptr<ThreadWorld> world, std::vector<ThreadWorld::Ticket> tickets)
       : world_(std::move(world)), tickets_(std::move(tickets)) {}
 
+  ~ThreadPending() override {
+    if (waited_) return;
+    for (const auto& ticket : tickets_) world_->drop(ticket);
+  }
+
   void wait() override {
+    waited_ = true;
     for (size_t i = 0; i < tickets_.size(); ++i) try {
         world_->wait(tickets_[i]);
       } catch (...) {
@@ -30,6 +36,7 @@ class ThreadPending : public PendingOp {
  private:
   std::shared_ptr<ThreadWorld> world_;
   std::vector<ThreadWorld::Ticket> tickets_;
+  bool waited_ = false;
 };
 
 class ThreadGroup : public GroupBackend {
@@ -42,11 +49,11 @@ class ThreadGroup : public GroupBackend {
   const std::string& name() const override { return *state_->name; }
 
   std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
-    return std::make_unique<ThreadPending>(world_, world_->begin(state_, rank_, requests));
+    return std::make_unique<ThreadPending>(world_, world_->begin(state_, rank_, requests, queue()));
   }
 
   std::shared_ptr<GroupBackend> split(CommRequest request) override {
-    const ThreadWorld::Ticket ticket = world_->begin(state_, rank_, {&request, 1})[0];
+    const ThreadWorld::Ticket ticket = world_->begin(state_, rank_, {&request, 1}, queue())[0];
     world_->wait(ticket);
     const std::shared_ptr<ThreadGroupState> state = ticket.op->made[ticket.member];
     if (!state) return nullptr;

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "megatron/comm/data_movement.h"
+#include "megatron/comm/gpu_mover.h"
+#include "megatron/kernels/gpu_memory.h"
 
 namespace megatron {
 namespace {
@@ -31,6 +32,32 @@ std::string tell_group(const ThreadGroupState& group) {
   return fmt::format("group {} (ranks {})", *group.name, fmt::join(group.world_ranks, " "));
 }
 
+bool on_gpu(const CommRequest& request) {
+  return request.tensor().defined() && request.tensor().device().is_cuda();
+}
+
+void move_all(const ThreadOp& op, const Mover& mover) {
+  const CommKind kind = op.requests[0].kind;
+  if (kind == CommKind::Send || kind == CommKind::Recv)
+    return copy_message(op.requests[0], op.requests[1], mover);
+  for (size_t part = 0; part < op.members.size(); ++part)
+    run_part(op.requests, static_cast<int>(part), mover);
+}
+
+// Queues the operation behind what its ranks had queued before they began it.
+void queue_on_gpu(ThreadOp& op, const RankQueue& queue) {
+  std::optional<Stream>& stream = op.group->stream;
+  if (!stream) stream.emplace(queue.runtime);
+  std::vector<int> gpus;
+  for (const CommRequest& request : op.requests) gpus.push_back(request.tensor().device().index);
+  if (std::count(gpus.begin(), gpus.end(), gpus[0]) != static_cast<std::ptrdiff_t>(gpus.size()))
+    let_gpus_reach_each_other(gpus);
+  for (const Event& event : op.ready) event.wait(*stream);
+  move_all(op, GpuMover(*stream));
+  op.carried_out.emplace(queue.runtime);
+  op.carried_out->record(*stream);
+}
+
 bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
 
 }  // namespace
@@ -50,7 +77,8 @@ ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout) : timeout_
 }
 
 std::vector<ThreadWorld::Ticket> ThreadWorld::begin(const std::shared_ptr<ThreadGroupState>& group, int rank,
-                                                    std::span<CommRequest> requests) {
+                                                    std::span<CommRequest> requests,
+                                                    const std::shared_ptr<RankQueue>& queue) {
   std::vector<Ticket> tickets;
   Lock lock(mutex_);
   for (CommRequest& request : requests) {
@@ -58,14 +86,19 @@ std::vector<ThreadWorld::Ticket> ThreadWorld::begin(const std::shared_ptr<Thread
     auto [op, member] = is_message(request.kind) ? place_message(group, rank, request)
                                                  : place_collective(group, rank, request);
     Rank& self = rank_of(*op, member);
-    tickets.push_back({group, op, member, self.recorder.begin(group->name, op->sequence, request)});
+    tickets.push_back({group, op, member, self.recorder.begin(group->name, op->sequence, request), queue});
+    if (on_gpu(request)) {
+      op->on_gpu = true;
+      Event& event = op->ready.emplace_back(queue->runtime);
+      event.record(queue->of(request));
+    }
     op->requests[member] = std::move(request);
     op->arrived[member] = 1;
     ++op->arrivals;
   }
   // Only now: every message of an exchange stands before any of them is carried out.
   for (const Ticket& ticket : tickets)
-    if (ticket.op->complete()) settle(ticket.op, lock);
+    if (ticket.op->complete()) settle(ticket.op, *queue, lock);
   return tickets;
 }
 
@@ -97,7 +130,7 @@ std::pair<std::shared_ptr<ThreadOp>, size_t> ThreadWorld::place_message(
   const Tensor &sent = send ? request.input : op->requests[0].input,
                &received = send ? op->requests[1].output : request.output;
   if (sent.dtype() != received.dtype() || sent.numel() != received.numel() ||
-      sent.device() != received.device()) {
+      sent.device().type != received.device().type) {
     const CommRequest &sender = send ? request : op->requests[0],
                       &receiver = send ? op->requests[1] : request;
     refuse(fmt::format(
@@ -118,7 +151,7 @@ void ThreadWorld::check_same_call(const ThreadOp& op, size_t member, const CommR
   if (same && expected.tensor().defined()) {
     const auto numel = [](const Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; };
     same = expected.tensor().dtype() == request.tensor().dtype() &&
-           expected.tensor().device() == request.tensor().device() &&
+           expected.tensor().device().type == request.tensor().device().type &&
            (request.kind == CommKind::AllToAll || numel(expected.input) == numel(request.input));
   }
   if (same) return;
@@ -146,7 +179,7 @@ void ThreadWorld::check_complete(const ThreadOp& op) {
 }
 
 // Every request is here: finish small operations at once, call helpers for large ones.
-void ThreadWorld::settle(const std::shared_ptr<ThreadOp>& op, Lock& lock) {
+void ThreadWorld::settle(const std::shared_ptr<ThreadOp>& op, const RankQueue& queue, Lock& lock) {
   if (op->settled || aborted_) return;  // by the other end of a message; some rank's memory may be gone
   op->settled = true;
   check_complete(*op);
@@ -156,14 +189,21 @@ void ThreadWorld::settle(const std::shared_ptr<ThreadOp>& op, Lock& lock) {
     return finish(*op);
   }
   if (kind == CommKind::Barrier) return finish(*op);
+  if (op->on_gpu) {  // under the lock: operations of a group are queued in one order
+    try {
+      queue_on_gpu(*op, queue);
+    } catch (const std::exception& error) {
+      refuse(fmt::format("{} #{} on {}: {}", describe(CommCall(op->requests[0])), op->sequence,
+                         tell_group(*op->group), error.what()));
+    }
+    if (op->dropped) op->group->stream->synchronize();
+    return finish(*op);
+  }
   if (!is_message(kind) && bytes_moved(op->requests) > kSmallBytes) return wake_members(*op);
   std::fill(op->taken.begin(), op->taken.end(), 1);
   ++op->running;
   lock.unlock();
-  if (is_message(kind))
-    copy_message(op->requests[0], op->requests[1]);
-  else
-    for (size_t part = 0; part < op->members.size(); ++part) run_part(op->requests, static_cast<int>(part));
+  move_all(*op, HostMover());
   lock.lock();
   --op->running;
   finish(*op);
@@ -178,7 +218,7 @@ bool ThreadWorld::help(ThreadOp& op, size_t member, Lock& lock) {
   op.taken[part] = 1;
   ++op.running;
   lock.unlock();
-  run_part(op.requests, static_cast<int>(part));
+  run_part(op.requests, static_cast<int>(part), HostMover());
   lock.lock();
   --op.running;
   if (++op.finished == op.members.size())
@@ -213,6 +253,7 @@ void ThreadWorld::wait(const Ticket& ticket) {
       refuse(tell_missing(
           op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3)));
   }
+  if (op.carried_out) op.carried_out->wait(*ticket.queue->stream);
   self.recorder.finish(ticket.entry);
   const CommRequest released = std::move(op.requests[ticket.member]);
   lock.unlock();  // the tensors go outside it
@@ -224,18 +265,28 @@ bool ThreadWorld::done(const Ticket& ticket) {
   if (!op.done && aborted_) throw CommAborted(reason_);
   if (!op.done && op.complete())
     help(op, ticket.member, lock);  // a rank that only asks must not hold up the rest
-  return op.done;
+  return op.done && (!op.carried_out || op.carried_out->done());
 }
 
 void ThreadWorld::withdraw(const Ticket& ticket) noexcept {
   Lock lock(mutex_);
   ThreadOp& op = *ticket.op;
+  if (op.carried_out) op.carried_out->wait(*ticket.queue->stream);
   if (op.done) return;
   abort_locked(fmt::format("rank {} left {} #{} on {} unfinished, begun at {}",
                            op.group->world_ranks[static_cast<size_t>(op.members[ticket.member])],
                            describe(CommCall(op.requests[ticket.member])), op.sequence, tell_group(*op.group),
                            describe(op.requests[ticket.member].where)));
   rank_of(op, ticket.member).wake.wait(lock, [&] { return op.running == 0; });
+}
+
+void ThreadWorld::drop(const Ticket& ticket) noexcept {
+  Lock lock(mutex_);
+  ThreadOp& op = *ticket.op;
+  if (op.carried_out)
+    op.carried_out->wait(*ticket.queue->stream);  // reuse of the memory is ordered by that stream
+  else
+    op.dropped = true;
 }
 
 void ThreadWorld::abort(const std::string& reason) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ namespace megatron {
 // request there and goes on. Once the last has come, whoever waits for the operation helps to carry it out,
 // reading and writing the others' memory directly; so it ends even while some rank computes. Waiting threads
 // sleep.
+//
+// GPU memory: the last rank to come queues the whole operation on a stream of the group, which waits for what
+// every rank had queued before it; the ranks' streams wait for that. Nobody on the host waits for the GPU.
 //
 // One mutex guards all bookkeeping of a world; data moves outside it.
 
@@ -33,6 +37,9 @@ struct ThreadOp {
   std::vector<char> arrived, taken;   // by member: its request is here; its part is being or was carried out
   size_t arrivals = 0, finished = 0, running = 0;
   bool settled = false, done = false;
+  bool on_gpu = false, dropped = false;  // dropped: some rank let go of its memory without waiting
+  std::vector<Event> ready;              // of GPU memory: what the ranks had queued before
+  std::optional<Event> carried_out;
   std::vector<std::shared_ptr<ThreadGroupState>> made;  // by a split
 
   bool complete() const { return arrivals == members.size(); }
@@ -49,6 +56,7 @@ struct ThreadGroupState {
   std::vector<uint64_t> next_sequence;                 // by member
   std::map<uint64_t, std::shared_ptr<ThreadOp>> open;  // collectives that some rank has yet to begin
   std::map<std::pair<int, int>, Channel> channels;     // by sender and receiver
+  std::optional<Stream> stream;                        // where operations on GPU memory are queued
 };
 
 class ThreadWorld {
@@ -58,6 +66,7 @@ class ThreadWorld {
     std::shared_ptr<ThreadOp> op;
     size_t member = 0;
     uint64_t entry = 0;  // in the rank's flight record
+    std::shared_ptr<RankQueue> queue;
   };
 
   ThreadWorld(int size, std::chrono::milliseconds timeout);
@@ -65,10 +74,11 @@ class ThreadWorld {
   const std::shared_ptr<ThreadGroupState>& world_group() const { return world_group_; }
 
   std::vector<Ticket> begin(const std::shared_ptr<ThreadGroupState>& group, int rank,
-                            std::span<CommRequest> requests);
+                            std::span<CommRequest> requests, const std::shared_ptr<RankQueue>& queue);
   void wait(const Ticket& ticket);
   bool done(const Ticket& ticket);
   void withdraw(const Ticket& ticket) noexcept;
+  void drop(const Ticket& ticket) noexcept;  // nobody will wait for it
 
   void abort(const std::string& reason);  // the first reason stays
   void retire(int world_rank);            // its thread has ended: nobody should wait for it
@@ -86,7 +96,7 @@ class ThreadWorld {
       const std::shared_ptr<ThreadGroupState>& group, int rank, const CommRequest& request);
   std::pair<std::shared_ptr<ThreadOp>, size_t> place_message(const std::shared_ptr<ThreadGroupState>& group,
                                                              int rank, const CommRequest& request);
-  void settle(const std::shared_ptr<ThreadOp>& op, Lock& lock);
+  void settle(const std::shared_ptr<ThreadOp>& op, const RankQueue& queue, Lock& lock);
   bool help(ThreadOp& op, size_t member, Lock& lock);
   void finish(ThreadOp& op);
   void make_groups(ThreadOp& op);

@@ -1,0 +1,17 @@
+#include "megatron/base/error.h"
+#include "megatron/kernels/gpu_memory.h"
+
+namespace megatron {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError("this build has no CUDA: build with MEGATRON_CUDA=1 where nvcc is installed");
+}
+
+}  // namespace
+
+void copy_on_gpu(const Stream&, void*, const void*, size_t) { refuse(); }
+void combine_on_gpu(const Stream&, const CombineArgs&) { refuse(); }
+void let_gpus_reach_each_other(std::span<const int>) { refuse(); }
+
+}  // namespace megatron
