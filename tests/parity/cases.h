@@ -49,6 +49,8 @@ struct Layout {
   const char* stages = "";
   int64_t micro_batch = 2;
   void (*change)(Config&) = nullptr;  // what else differs from the one rank
+  std::vector<std::string> cp_kinds = {"p2p"};
+  std::vector<int> cp_levels = {};
 };
 
 inline Config apply(Config config, const Layout& layout) {
@@ -58,6 +60,9 @@ inline Config apply(Config config, const Layout& layout) {
   config.parallel.sequence_parallel = layout.sp;
   config.parallel.pipeline_model_parallel_layout = layout.stages;
   config.parallel.context_parallel_size = layout.cp;
+  config.parallel.cp_comm_type = layout.cp_kinds;
+  config.parallel.hierarchical_context_parallel_sizes.assign(layout.cp_levels.begin(),
+                                                             layout.cp_levels.end());
   config.parallel.expert_model_parallel_size = layout.ep;
   if (layout.etp) config.parallel.expert_tensor_parallel_size = layout.etp;
   config.train.micro_batch_size = layout.micro_batch;
@@ -72,6 +77,7 @@ inline ParallelSizes sizes_of(const Layout& layout) {
                       .cp = layout.cp,
                       .ep = layout.ep};
   if (layout.etp) sizes.etp = layout.etp;
+  sizes.cp_levels = layout.cp_levels;
   return sizes;
 }
 

@@ -11,9 +11,12 @@ using Interpose = std::function<ProcessGroup(const ProcessGroup& world)>;
 // `batches`: one global batch per step, [global batch, length + 1].
 inline Trained train(const Config& config, const ParallelSizes& sizes,
                      const std::vector<std::vector<int64_t>>& batches, DType dtype = DType::F64,
-                     const Interpose& interpose = {}, Device device = kCpu) {
-  return train_layout(config, {.sizes = sizes, .dtype = dtype, .device = device, .interpose = interpose},
-                      batches);
+                     const Interpose& interpose = {}, Device device = kCpu,
+                     const std::vector<std::vector<int64_t>>& documents = {}) {
+  return train_layout(
+      config,
+      {.sizes = sizes, .dtype = dtype, .device = device, .documents = documents, .interpose = interpose},
+      batches);
 }
 
 // The largest difference of two sets of tensors; `where` names the worst tensor.

@@ -50,7 +50,6 @@ struct AttentionReference {
     };
     std::vector<double> score(static_cast<size_t>(keys), none), slope(score.size(), 1), keep(score.size(), 1);
     double largest = sinks.empty() ? none : sinks[static_cast<size_t>(head)];
-    AttentionPlace place{.global_heads = heads};
     for (int64_t key = 0; key < keys; ++key) {
       int64_t own = query + keys - queries;
       bool visible = (!causal || key <= own) && (window_left < 0 || key >= own - window_left) &&
@@ -65,7 +64,7 @@ struct AttentionReference {
       }
       if (!bias.empty()) s += bias[bias_at(key)];
       if (dropout > 0)
-        keep[at] = attention_keeps(dropout_key, place, dropout, b, head, query, key) ? 1 / (1 - dropout) : 0;
+        keep[at] = attention_keeps(dropout_key, heads, dropout, b, head, query, key) ? 1 / (1 - dropout) : 0;
       score[at] = s;
       largest = std::max(largest, s);
     }

@@ -117,20 +117,26 @@ void context_communication(Draft& draft) {
   const auto uses = [&](const char* kind) {
     return std::find(p.cp_comm_type.begin(), p.cp_comm_type.end(), kind) != p.cp_comm_type.end();
   };
-  if (cp > 1 && uses("a2a") && model.num_attention_heads > 0) {
+  const std::vector<int64_t>& levels = p.hierarchical_context_parallel_sizes;
+  const auto heads_divide = [&](const char* kind, int64_t ranks, const char* advice) {
+    if (cp == 1 || !uses(kind) || model.num_attention_heads == 0) return;
     const int64_t tp = p.tensor_model_parallel_size;
     const int64_t heads = model.num_attention_heads / tp,
                   groups = std::max<int64_t>(1, model.num_query_groups / tp);
-    if (heads % cp != 0 || groups % cp != 0)
-      draft.refuse(
-          "model.cp_comm_type",
-          fmt::format("a2a splits the {} query and {} key heads of a rank over {} ranks", heads, groups, cp),
-          "use p2p or all_gather, or a smaller context_parallel_size");
-  }
-  const std::vector<int64_t>& levels = p.hierarchical_context_parallel_sizes;
-  if (uses("a2a+p2p") && levels.empty())
-    return draft.refuse("model.cp_comm_type", "a2a+p2p needs the sizes of its two levels",
-                        "give --hierarchical-context-parallel-sizes INNER OUTER");
+    if (heads % ranks != 0 || groups % ranks != 0)
+      draft.refuse("model.cp_comm_type",
+                   fmt::format("{} splits the {} query and {} key heads of a rank over {} ranks", kind, heads,
+                               groups, ranks),
+                   advice);
+  };
+  heads_divide("a2a", cp, "use p2p or all_gather, or a smaller context_parallel_size");
+  if (levels.size() == 2)
+    heads_divide("a2a+p2p", levels[0], "use p2p or all_gather, or a smaller inner level");
+  if (uses("a2a+p2p") && levels.size() != 2)
+    return draft.refuse(
+        "model.cp_comm_type",
+        fmt::format("a2a+p2p needs the sizes of its two levels, but {} are given", levels.size()),
+        "give --hierarchical-context-parallel-sizes INNER OUTER");
   const int64_t product = std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies<>());
   if (!levels.empty() && product != cp)
     draft.refuse("model.hierarchical_context_parallel_sizes",

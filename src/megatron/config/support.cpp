@@ -28,8 +28,9 @@ constexpr Feature table[] = {
      "model.overlap_p2p_comm model.overlap_p2p_comm_warmup_flush model.variable_seq_lengths"},
     {later, "a later gradient of the output head",
      "model.defer_embedding_wgrad_compute model.wgrad_deferral_limit"},
-    {later, "context parallelism",
-     "model.context_parallel_size model.cp_comm_type model.hierarchical_context_parallel_sizes "
+    {acting, "context parallelism",
+     "model.context_parallel_size model.cp_comm_type model.hierarchical_context_parallel_sizes"},
+    {later, "context ranks per sample, and others for evaluation",
      "model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank dist.eval_context_parallel_size"},
     {later, "expert parallelism",
      "model.expert_model_parallel_size model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm "

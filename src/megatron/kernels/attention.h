@@ -5,10 +5,38 @@
 
 namespace megatron {
 
-// Where the local piece of attention stands in the global one, so that dropout does not depend on the layout.
+// Where the local piece of attention stands in the global one, so that masks and dropout do not depend on the
+// layout.
 struct AttentionPlace {
-  int64_t batch_begin = 0, head_begin = 0, global_heads = 0, query_begin = 0, key_begin = 0, global_keys = 0;
+  int64_t batch_begin = 0, head_begin = 0, global_heads = 0;
+  // Where each sequence is cut into runs of equal length: the queries given are run query_chunk of as many
+  // runs as their own length makes, the keys run key_chunk likewise. -1: the last query stands at the last
+  // key.
+  int64_t query_chunk = -1, key_chunk = 0;
+  // Packed sequences: the tokens of one row of the batch, and how many runs of the queries' length a sequence
+  // has. Dropout then goes by row and by place in the row. 0: every sequence is a row of its own.
+  int64_t row_length = 0, query_chunks = 1;
 };
+
+// How far in front of the keys given the queries given stand: query i is at key i + this.
+MEGATRON_HOST_DEVICE inline int64_t attention_shift(const AttentionPlace& place, int64_t queries,
+                                                    int64_t keys) {
+  return place.query_chunk < 0 ? keys - queries : place.query_chunk * queries - place.key_chunk * keys;
+}
+
+// The row of a sequence in the global batch, and where in that row its queries and keys begin.
+struct AttentionOrigin {
+  int64_t row, query, key;
+};
+MEGATRON_HOST_DEVICE inline AttentionOrigin attention_origin(const AttentionPlace& place, int64_t sequence,
+                                                             int64_t first_query, int64_t queries,
+                                                             int64_t keys) {
+  int64_t query = place.query_chunk > 0 ? place.query_chunk * queries : 0, key = place.key_chunk * keys;
+  if (place.row_length == 0) return {place.batch_begin + sequence, query, key};
+  int64_t start = first_query * place.query_chunks, row = start / place.row_length;
+  start -= row * place.row_length;
+  return {place.batch_begin + row, start + query, start + key};
+}
 
 // softmax(scale · q kᵀ (+ bias), masked) v without ever holding the score matrix. Tokens are batch-major:
 // `batch` sequences of equal length, or, with cu_queries/cu_keys (int32 [batch + 1]), packed sequences of any
@@ -44,13 +72,17 @@ struct AttentionBackwardArgs {
   bool accumulate = false;  // dsinks += …
 };
 
-// Whether (batch, head, query, key), in global coordinates, survives dropout: one Philox word each.
-MEGATRON_HOST_DEVICE inline bool attention_keeps(RngKey key, const AttentionPlace& place, double p,
-                                                 int64_t batch, int64_t head, int64_t query, int64_t k) {
-  uint64_t row =
-      (static_cast<uint64_t>(place.batch_begin + batch) * place.global_heads + place.head_begin + head);
-  uint64_t index = (row << 40) ^ (static_cast<uint64_t>(place.query_begin + query) << 20) ^
-                   static_cast<uint64_t>(place.key_begin + k);
+// Joins attention over other keys to what was gathered so far: o and lse become those of attention over both.
+struct AttentionMergeArgs {
+  Tensor o, lse;            // [tokens, heads, dv] contiguous and [heads, tokens], fp32 (fp64 for fp64)
+  Tensor part_o, part_lse;  // as the attention kernel leaves them; unit stride in dv
+};
+
+// Whether (row, head, query, key), in global coordinates, survives dropout: one Philox word each.
+MEGATRON_HOST_DEVICE inline bool attention_keeps(RngKey key, int64_t global_heads, double p, int64_t row,
+                                                 int64_t head, int64_t query, int64_t k) {
+  uint64_t index = ((static_cast<uint64_t>(row) * global_heads + head) << 40) ^
+                   (static_cast<uint64_t>(query) << 20) ^ static_cast<uint64_t>(k);
   return Philox::at(key, index >> 2).uniform(static_cast<int>(index & 3)) >= static_cast<float>(p);
 }
 

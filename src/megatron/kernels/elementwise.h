@@ -89,12 +89,13 @@ struct SoftmaxBackwardArgs {
 // y = x · keep / (1 − p) (+ residual). Whether element (row, column) is kept depends on its place in the
 // global [rows, global_columns] matrix alone: word i%4 of Philox counter i/4, i = (row + row_begin) ·
 // global_columns + column + column_begin, kept where uniform ≥ p. The backward pass is the same call on the
-// gradient.
+// gradient. With `rows`, int64, rows[row] stands for row.
 struct DropoutArgs {
   Tensor x, residual, y;  // [rows, columns], contiguous; y may be x
   double p = 0;
   RngKey key;
   int64_t row_begin = 0, column_begin = 0, global_columns = 0;
+  Tensor rows;  // optional
 };
 
 enum class Distribution : uint8_t { Normal, Uniform };

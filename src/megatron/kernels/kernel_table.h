@@ -46,6 +46,7 @@ struct KernelTable {
   Kernel<QkvSplitArgs> qkv_split = nullptr;
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionBackwardArgs> attention_backward = nullptr;
+  Kernel<AttentionMergeArgs> attention_merge = nullptr;
   Kernel<GatedArgs> gated = nullptr;
   Kernel<GatedBackwardArgs> gated_backward = nullptr;
 
@@ -80,7 +81,7 @@ struct KernelTable {
     v("softmax_backward", t.softmax_backward), v("dropout", t.dropout), v("random", t.random);
     v("norm", t.norm), v("norm_backward", t.norm_backward), v("rope_table", t.rope_table), v("rope", t.rope);
     v("qkv_split", t.qkv_split), v("attention", t.attention), v("attention_backward", t.attention_backward),
-        v("gated", t.gated);
+        v("attention_merge", t.attention_merge), v("gated", t.gated);
     v("gated_backward", t.gated_backward), v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("gather_columns", t.gather_columns);
     v("scatter_columns", t.scatter_columns), v("top_k", t.top_k);

@@ -78,16 +78,11 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   output_->tied_copy = tied;
 }
 
-SeqInfo GptModel::sequences(RankContext& ctx, int64_t batch, int64_t length) const {
-  SeqInfo seq;
-  seq.batch = batch;
-  seq.length = length;
-  std::vector<int64_t> positions(static_cast<size_t>(batch * length));
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i) % length;
-  seq.positions = ctx.from_vector(positions, {batch * length});
+SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
+  SeqInfo seq = held_sequences(ctx, rows, parallel_.context);
   auto type = config_.position_embedding_type;
   if (type == PositionEmbedding::rope || type == PositionEmbedding::yarn) {
-    auto rotation = ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, length), dtype_);
+    auto rotation = ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, rows.length), dtype_);
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
@@ -98,7 +93,8 @@ SeqInfo GptModel::sequences(RankContext& ctx, int64_t batch, int64_t length) con
     seq.local_cos = local.cos;
     seq.local_sin = local.sin;
   }
-  if (config_.query_scaling_beta) seq.query_scale = query_scale(ctx, config_, positions, dtype_);
+  if (config_.query_scaling_beta)
+    seq.query_scale = query_scale(ctx, config_, held_positions(rows, parallel_.context), dtype_);
   return seq;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/parallel/context/sequences.h"
 #include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer.h"
 
@@ -18,8 +19,11 @@ class GptModel final : public Module {
   GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
            Parameter* embedding = nullptr);
 
-  // Positions and rotary angles of a micro-batch of `batch` sequences of equal length.
-  SeqInfo sequences(RankContext& ctx, int64_t batch, int64_t length) const;
+  // Positions and rotary angles of this rank's tokens of a micro-batch.
+  SeqInfo sequences(RankContext& ctx, const TokenRows& rows) const;
+  SeqInfo sequences(RankContext& ctx, int64_t batch, int64_t length) const {
+    return sequences(ctx, {.rows = batch, .length = length, .documents = {}});
+  }
 
   // From token ids int64 [tokens] (the first chunk) or the previous chunk's activations to what the next
   // chunk takes.

@@ -5,13 +5,37 @@
 
 namespace megatron {
 
+// A rearrangement of rows and its inverse, int64: new row i is old row forward[i]. Undefined: none.
+struct RowOrder {
+  Tensor forward, inverse;
+};
+
+// Sequences cut in zigzag over n ranks: each into 2n chunks, of which rank r holds chunks r and 2n − 1 − r.
+struct ZigzagSlice {
+  int64_t sequences = 0;
+  Tensor cu_chunks;       // int32 [sequences + 1]: one chunk of each, where they are packed
+  int64_t max_chunk = 0;  // the longest of them
+  RowOrder chunk_major;   // from all chunks of a sequence together to the first, then the second of all
+};
+
+// How a context-parallel group shares the sequences of a micro-batch.
+struct ContextSlices {
+  ZigzagSlice slice, outer_slice;  // over the group; over the outer of its two levels
+  RowOrder whole, inner;  // from the ranks' tokens in turn to sequences: of the group, of its inner level
+  Tensor cu_whole;        // int32 [sequences + 1] where packed
+  int64_t max_whole = 0;
+};
+
 // How the tokens of a micro-batch are grouped into sequences, handed to every block beside the activations
 // [tokens, hidden]. Training, packing and decoding differ only in this.
 struct SeqInfo {
-  int64_t batch = 1, length = 1;  // tokens = batch · length unless packed
+  int64_t batch = 1, length = 1;  // tokens = batch · length unless packed; of this rank
+  int64_t row_length = 1;         // tokens of one row of the batch, over all ranks
   Tensor cu_seqlens;              // int32 [sequences + 1] where packed, else undefined
   int64_t max_length = 0;         // of the packed sequences
   Tensor positions;               // int64 [tokens]
+  Tensor places;                  // int64 [tokens], in the whole micro-batch; undefined: in turn
+  ContextSlices context;          // where sequences are split over ranks
   Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
   Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs
   Tensor query_scale;             // [tokens, 1, 1], where queries grow with their position

@@ -13,7 +13,7 @@ double visible_pairs(const AttentionArgs& args) {
   int64_t queries = args.max_queries, keys = args.max_keys;
   double pairs = 0;
   for (int64_t query = 0; query < queries; ++query) {
-    int64_t own = query + keys - queries;
+    int64_t own = query + attention_shift(args.place, queries, keys);
     int64_t end = args.causal ? own + 1 : args.window_right >= 0 ? own + args.window_right + 1 : keys;
     int64_t begin = args.window_left >= 0 ? own - args.window_left : 0;
     pairs +=
@@ -45,7 +45,8 @@ class AttentionNode final : public Node {
         k_slot_(k.grad_slot()),
         v_slot_(v.grad_slot()),
         bias_slot_(options.bias.grad_slot()),
-        sinks_(options.sinks) {
+        sinks_(options.sinks),
+        sinks_begin_(options.sinks_begin) {
     args_.q = args_.k = args_.v = args_.o = {};  // held by Saved, which may pack them
     if (sinks_.sink) sinks_.sink->expect_use();
   }
@@ -56,10 +57,8 @@ class AttentionNode final : public Node {
     AttentionArgs& f = args.forward;
     f.q = q_.get(ctx), f.k = k_.get(ctx), f.v = v_.get(ctx), f.o = o_.get(ctx);
     args.dq = ctx.empty_like(f.q), args.dk = ctx.empty_like(f.k), args.dv = ctx.empty_like(f.v);
-    if (sinks_.sink) {
-      args.dsinks = sinks_.sink->main_grad;
-      args.accumulate = sinks_.sink->has_value();
-    }
+    args.dsinks = sinks_gradient(ctx, sinks_, sinks_begin_, f.q.size(1));
+    args.accumulate = true;
     if (bias_slot_) args.dbias = ctx.empty(f.bias.shape(), accumulation_dtype(f.bias.dtype()));
     ctx.kernels->attention_backward(ctx.kernel_context(), args);
     trace_attention(ctx, f, Phase::BackwardData);
@@ -84,6 +83,7 @@ class AttentionNode final : public Node {
   Saved q_, k_, v_, o_;
   GradSlot q_slot_, k_slot_, v_slot_, bias_slot_;
   Weight sinks_;
+  int64_t sinks_begin_;
 };
 
 void check_packed(const RankContext& ctx, const AttentionOptions& options, const Tensor& cu_keys) {
@@ -145,7 +145,10 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
   if (options.sinks.defined()) {
     args.sinks = options.sinks.value;
     check_input(ctx, "attention", "sinks", args.sinks);
-    check_shape("attention", "sinks", args.sinks, {q.size(1)});
+    require(args.sinks.rank() == 1 && options.sinks_begin + q.size(1) <= args.sinks.size(0),
+            "attention: sinks is {}, but {} heads from {} on need one each", args.sinks, q.size(1),
+            options.sinks_begin);
+    args.sinks = args.sinks.slice(0, options.sinks_begin, options.sinks_begin + q.size(1));
     check_dtype("attention", "sinks", args.sinks, q.dtype());
   }
   if (options.bias) {
@@ -175,6 +178,28 @@ AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
   if (recording(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
     record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
   return result;
+}
+
+Tensor sinks_gradient(RankContext& ctx, const Weight& sinks, int64_t begin, int64_t heads) {
+  if (!sinks.sink) return {};
+  GradSink& sink = *sinks.sink;
+  if (!sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {sink.main_grad, 0});
+  return sink.main_grad.slice(0, begin, begin + heads);
+}
+
+AttentionGrads attention_backward(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const AttentionResult& result, const Tensor& grad_o,
+                                  const AttentionOptions& options, const Tensor& dsinks) {
+  AttentionBackwardArgs args{.forward = make_args(ctx, q, k, v, options), .grad_o = grad_o};
+  args.forward.o = result.o, args.forward.lse = result.lse;
+  args.dq = ctx.empty(q.shape(), q.dtype());
+  args.dk = ctx.empty(k.shape(), k.dtype());
+  args.dv = ctx.empty(v.shape(), v.dtype());
+  args.dsinks = dsinks;
+  args.accumulate = true;
+  ctx.kernels->attention_backward(ctx.kernel_context(), args);
+  trace_attention(ctx, args.forward, Phase::BackwardData);
+  return {args.dq, args.dk, args.dv};
 }
 
 }  // namespace megatron::ops

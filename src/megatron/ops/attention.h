@@ -13,8 +13,9 @@ struct AttentionOptions {
   bool causal = true;
   int64_t window_left = -1, window_right = -1;  // keys seen before and after the query's own; -1: all
   double softcap = 0;
-  Weight sinks;  // [heads]
-  Tensor bias;   // [1 or batch, 1 or heads, queries, keys], added after softcap; may be on the tape
+  Weight sinks;  // [heads], or more of which q's heads are those from sinks_begin on
+  int64_t sinks_begin = 0;
+  Tensor bias;  // [1 or batch, 1 or heads, queries, keys], added after softcap; may be on the tape
   double dropout = 0;
   RngKey dropout_key;
   AttentionPlace place;  // global_heads 0: all heads are here
@@ -30,5 +31,19 @@ struct AttentionResult {
 // With more keys than queries, the last query stands at the last key.
 AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttentionOptions& options = {});
+
+struct AttentionGrads {
+  Tensor dq, dk, dv;
+};
+
+// For nodes that put attention together from pieces; these record nothing. The gradients of attention over
+// some of the keys, from o, lse and the gradient of o over all of them; the gradient of the sinks is added to
+// dsinks where given.
+AttentionGrads attention_backward(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const AttentionResult& result, const Tensor& grad_o,
+                                  const AttentionOptions& options, const Tensor& dsinks = {});
+// The part of the sinks' gradient that belongs to heads from `begin` on, ready to be added to; undefined
+// where the sinks are not trained.
+Tensor sinks_gradient(RankContext& ctx, const Weight& sinks, int64_t begin, int64_t heads);
 
 }  // namespace megatron::ops

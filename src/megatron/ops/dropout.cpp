@@ -46,6 +46,11 @@ Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const Dr
   } else if (p == 0) {
     return x;
   }
+  if (place.rows) {
+    check_input(ctx, "dropout", "rows", place.rows);
+    check_dtype("dropout", "rows", place.rows, DType::I64);
+    check_shape("dropout", "rows", place.rows, {x.size(-1) ? x.numel() / x.size(-1) : 0});
+  }
   DropoutArgs args{.x = dense(ctx, x),
                    .residual = residual.defined() ? dense(ctx, residual) : Tensor{},
                    .y = ctx.empty(x.shape(), x.dtype()),
@@ -53,7 +58,8 @@ Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const Dr
                    .key = key,
                    .row_begin = place.row_begin,
                    .column_begin = place.column_begin,
-                   .global_columns = place.global_columns ? place.global_columns : x.size(-1)};
+                   .global_columns = place.global_columns ? place.global_columns : x.size(-1),
+                   .rows = place.rows ? dense(ctx, place.rows) : Tensor{}};
   ctx.kernels->dropout(ctx.kernel_context(), args);
   Tensor y = args.y;
   trace(ctx, "dropout", Phase::Forward, static_cast<double>(x.numel()), {&x, &residual, &y});

@@ -70,8 +70,10 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     for (size_t step = 0; step < batches.size(); ++step) {
       std::span<const int64_t> all = batches[step];
+      RankTrainer::Documents documents = run.documents;
       StepReport report =
-          trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr, run.lengths);
+          trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr, run.lengths,
+                       documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp));
       if (world.rank() == 0) {
         result.losses.push_back(report.loss);
         result.grad_norms.push_back(report.grad_norm);

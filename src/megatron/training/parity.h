@@ -39,6 +39,8 @@ struct ParityRun {
   double lr = 1e-2;
   bool keep_history = false;
   std::vector<int64_t> lengths = {};  // of each micro-batch's sequences where they differ; one replica only
+  // By row of the global batch, what is packed into it; none: every row is one sequence.
+  std::vector<std::vector<int64_t>> documents = {};
   // Comes between a rank and its world: a test leaves out a collective, say.
   std::function<ProcessGroup(const ProcessGroup& world)> interpose = {};
 };

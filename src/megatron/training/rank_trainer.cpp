@@ -9,11 +9,26 @@
 
 namespace megatron {
 
+namespace {
+
+ContextParallel context_parallel(const Config& config, const ParallelContext& parallel) {
+  ContextParallel context{.group = parallel.group(Axis::cp)};
+  if (parallel.has(Axis::cp_level)) {
+    context.inner = parallel.group(Axis::cp_level, 0);
+    context.outer = parallel.group(Axis::cp_level, 1);
+  }
+  context.kinds.clear();
+  for (const std::string& name : config.parallel.cp_comm_type) context.kinds.push_back(context_kind(name));
+  return context;
+}
+
+}  // namespace
+
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config),
       parallel_(parallel),
       model_parallel_{.tensor = {parallel.group(Axis::tp), config.parallel.sequence_parallel},
-                      .context = {parallel.group(Axis::cp)},
+                      .context = context_parallel(config, parallel),
                       .expert = {parallel.group(Axis::ep), parallel.group(Axis::etp)}},
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
@@ -44,63 +59,44 @@ std::vector<Parameter*> RankTrainer::parameters() {
   return all;
 }
 
-RankTrainer::Cut RankTrainer::cut(std::span<const int64_t> tokens, std::span<const int64_t> lengths) const {
-  Cut cut{.begin = {0}, .length = {lengths.begin(), lengths.end()}};
+MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+                                        Documents documents) const {
   require(lengths.empty() || config_.parallel.variable_seq_lengths,
           "training step: micro-batches of different lengths need model.variable_seq_lengths");
-  if (lengths.empty()) {
-    auto whole = static_cast<size_t>(microbatch_size_ * (length_ + 1));
-    cut.length.assign(whole > 0 ? tokens.size() / whole : 0, length_);
-  }
-  for (int64_t length : cut.length)
-    cut.begin.push_back(cut.begin.back() + static_cast<size_t>(microbatch_size_ * (length + 1)));
-  require(!cut.length.empty() && cut.begin.back() == tokens.size(),
-          "training step: {} tokens are no whole number of micro-batches of {} sequences of {} + 1",
-          tokens.size(), microbatch_size_, cut.length.empty() ? length_ : cut.length[0]);
-  return cut;
+  return {tokens, microbatch_size_, length_, lengths, documents, model_parallel_.context};
 }
 
-double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths,
-                        bool forward_only) {
-  const Cut pieces = cut(tokens, lengths);
-  auto microbatches = static_cast<int64_t>(pieces.length.size());
+double RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
+  int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
   shape.forward_only = forward_only;
 
-  // Inputs (offset 0) or labels (offset 1) of a micro-batch.
-  auto pick = [&](int microbatch, int64_t offset) {
-    int64_t length = pieces.length[static_cast<size_t>(microbatch)];
-    std::vector<int64_t> ids;
-    for (int64_t b = 0; b < microbatch_size_; ++b) {
-      auto row = tokens.begin() + static_cast<int64_t>(pieces.begin[static_cast<size_t>(microbatch)]) +
-                 b * (length + 1) + offset;
-      ids.insert(ids.end(), row, row + length);
-    }
-    return ctx.from_vector(ids, {microbatch_size_ * length});
-  };
   int dp = parallel_.size(Axis::dp), dp_rank = parallel_.rank(Axis::dp);
-  std::map<int64_t, SeqInfo> sequences;  // by length
-  for (int64_t length : pieces.length)
-    if (!sequences.contains(length)) {
-      SeqInfo& seq = sequences[length] = chunks_[0]->sequences(ctx, microbatch_size_, length);
-      seq.seed = static_cast<uint64_t>(config_.rng.seed);
-      seq.step = steps_taken();
+  std::vector<SeqInfo> sequences;
+  for (int64_t i = 0; i < microbatches; ++i) {
+    if (i > 0 && batch.rows(i) == batch.rows(i - 1)) {
+      sequences.push_back(sequences.back());
+      continue;
     }
+    SeqInfo& seq = sequences.emplace_back(chunks_[0]->sequences(ctx, batch.rows(i)));
+    seq.seed = static_cast<uint64_t>(config_.rng.seed);
+    seq.step = steps_taken();
+  }
 
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
   int64_t split = model_parallel_.tensor.splits_tokens() ? model_parallel_.tensor.size() : 1;
   if (!config_.parallel.variable_seq_lengths)
-    work.boundary = Shape{microbatch_size_ * length_ / split, config_.model.hidden_size};
+    work.boundary = Shape{sequences[0].tokens() / split, config_.model.hidden_size};
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     GptModel& model = *chunks_[static_cast<size_t>(chunk)];
-    SeqInfo seq = sequences.at(pieces.length[static_cast<size_t>(microbatch)]);
+    SeqInfo seq = sequences[static_cast<size_t>(microbatch)];
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
-    Tensor hidden = model.forward(rank, input ? input : pick(microbatch, 0), seq);
+    Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
     if (!model.slice().head) return hidden;
-    Tensor losses = model.token_losses(rank, hidden, pick(microbatch, 1));
-    double share = 1.0 / static_cast<double>(seq.tokens() * microbatches * dp);
+    Tensor losses = model.token_losses(rank, hidden, batch.labels(rank, microbatch));
+    double share = 1.0 / static_cast<double>(seq.batch * seq.row_length * microbatches * dp);
     return ops::scale(rank, ops::sum(rank, losses), share);
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
@@ -113,16 +109,16 @@ double RankTrainer::run(RankContext& ctx, std::span<const int64_t> tokens, std::
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, total, wide, total});
   }
   parallel_.group(Axis::pp).all_reduce(total).wait();
-  parallel_.group(Axis::dp).all_reduce(total).wait();
+  parallel_.group(Axis::dp_cp).all_reduce(total).wait();
   // On the meta device a step is made for its costs and memory alone.
   return ctx.device.is_meta() ? 0 : ctx.item(total);
 }
 
 StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
-                             std::span<const int64_t> lengths) {
+                             std::span<const int64_t> lengths, Documents documents) {
   for (Parameter* parameter : parameters()) parameter->sink.start_step();
   StepReport report;
-  report.loss = run(ctx, tokens, lengths, false);
+  report.loss = run(ctx, micro_batches(tokens, lengths, documents), false);
   finish_gradients(ctx);
   ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
   auto all = parameters();
@@ -134,8 +130,8 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
 }
 
 double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
-                             std::span<const int64_t> lengths) {
-  return run(ctx, tokens, lengths, true);
+                             std::span<const int64_t> lengths, Documents documents) {
+  return run(ctx, micro_batches(tokens, lengths, documents), true);
 }
 
 void RankTrainer::finish_gradients(RankContext& ctx) {
@@ -150,9 +146,9 @@ void RankTrainer::finish_gradients(RankContext& ctx) {
     for (auto& chunk : chunks_)
       if (Parameter* tied = chunk->tied_weight())
         parallel_.group(Axis::embd).all_reduce(tied->sink.main_grad).wait();
-  if (parallel_.size(Axis::dp) > 1)
+  if (parallel_.size(Axis::dp_cp) > 1)
     for (Parameter* parameter : parameters())
-      if (parameter->trainable) parallel_.group(Axis::dp).all_reduce(parameter->sink.main_grad).wait();
+      if (parameter->trainable) parallel_.group(Axis::dp_cp).all_reduce(parameter->sink.main_grad).wait();
 }
 
 }  // namespace megatron

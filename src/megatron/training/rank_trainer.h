@@ -7,6 +7,7 @@
 #include "megatron/models/gpt.h"
 #include "megatron/optimizer/adam.h"
 #include "megatron/parallel/parallel_context.h"
+#include "megatron/training/micro_batches.h"
 #include "megatron/training/pipeline_setup.h"
 
 namespace megatron {
@@ -19,15 +20,19 @@ struct StepReport {
 // with the other ranks.
 class RankTrainer {
  public:
+  using Documents = std::span<const std::vector<int64_t>>;
+
   RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype);
 
   // One optimizer step. `tokens` are the sequences of this data-parallel rank, [micro-batches, micro-batch
   // size, length + 1]: each is its own input and, shifted by one, its labels. `lengths`: of each
-  // micro-batch's sequences where they differ (variable_seq_lengths).
+  // micro-batch's sequences where they differ (variable_seq_lengths). `documents`: the lengths of what is
+  // packed into each row, which attends to itself alone; none: every row is one sequence.
   StepReport step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
-                  std::span<const int64_t> lengths = {});
+                  std::span<const int64_t> lengths = {}, Documents documents = {});
   // The mean loss of the same kind of batch, without learning from it.
-  double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {});
+  double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {},
+                  Documents documents = {});
 
   std::vector<Parameter*> parameters();
   Adam& optimizer() { return *optimizer_; }
@@ -35,14 +40,9 @@ class RankTrainer {
   int64_t steps_taken() const { return optimizer_->steps(); }
 
  private:
-  // Where each micro-batch begins and ends, [begin, …, end], and how long its sequences are.
-  struct Cut {
-    std::vector<size_t> begin;
-    std::vector<int64_t> length;
-  };
-  Cut cut(std::span<const int64_t> tokens, std::span<const int64_t> lengths) const;
-  double run(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths,
-             bool forward_only);
+  MicroBatches micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+                             Documents documents) const;
+  double run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
   void finish_gradients(RankContext& ctx);
 
   const Config& config_;

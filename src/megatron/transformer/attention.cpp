@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "megatron/ops/attention.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
+#include "megatron/parallel/context/attention.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -42,6 +42,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
       full_width_norm_(config.qk_layernorm_full_width),
+      context_(parallel.context),
       qkv_(name + ".linear_qkv", config.hidden_size,
            (config.num_attention_heads + 2 * groups_of(config)) * channels_, parallel.tensor,
            qkv_options(config)),
@@ -105,7 +106,10 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
   options.dropout = dropout_;
   options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
   options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
-  Tensor o = ops::attention(ctx, q, k, v, options).o;
+  if (seq.cu_seqlens) options.place.row_length = seq.row_length;
+  Tensor o = context_.size() == 1
+                 ? ops::attention(ctx, q, k, v, options).o
+                 : context_attention(ctx, q, k, v, options, seq.context, context_, context_.kind(layer_));
   return projection_.forward(ctx, ops::view(ctx, o, {o.size(0), heads_ * channels_}));
 }
 

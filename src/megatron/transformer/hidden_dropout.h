@@ -6,14 +6,18 @@
 
 namespace megatron {
 
-// Dropout on the residual stream, drawn by the token's place in the global batch: with sequence parallelism,
-// too, each token gets the numbers it would get on one rank.
+// Dropout on the residual stream, drawn by the token's place in the global batch: with sequence
+// and context parallelism, too, each token gets the numbers it would get on one rank.
 inline Tensor hidden_dropout(RankContext& ctx, const Tensor& x, double p, const SeqInfo& seq, int64_t layer,
                              int site, const TensorParallel& tp) {
   if (p == 0) return x;
-  int64_t first = seq.batch_begin * seq.length + (tp.splits_tokens() ? x.size(0) * tp.rank() : 0);
-  return ops::dropout(ctx, x, p, {seq.seed, dropout_stream(seq.step, layer, site)},
-                      {.row_begin = first, .column_begin = 0, .global_columns = x.size(1)});
+  int64_t begin = tp.splits_tokens() ? x.size(0) * tp.rank() : 0;  // in the tokens of this context rank
+  ops::DropoutPlace place{.row_begin = seq.batch_begin * seq.row_length, .global_columns = x.size(1)};
+  if (seq.places)
+    place.rows = seq.places.slice(0, begin, begin + x.size(0));
+  else
+    place.row_begin += begin;
+  return ops::dropout(ctx, x, p, {seq.seed, dropout_stream(seq.step, layer, site)}, place);
 }
 
 }  // namespace megatron

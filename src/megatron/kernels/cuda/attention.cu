@@ -113,11 +113,47 @@ void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& a
                  [&]<class T>(Type<T>) { run_backward<T>(ctx, args); });
 }
 
+template <class T>
+struct MergeOp {
+  using C = Compute<T>;
+  C *o, *lse;
+  const C* part_lse;
+  HeadTensor<T> part;
+  int64_t heads, dv, lse_stride, part_lse_stride;
+
+  // One thread takes one head of one token: nobody else reads the lse that it changes.
+  template <int W>
+  __device__ void run(int64_t i) const {
+    int64_t token = i / heads, head = i - token * heads;
+    C& held_lse = lse[head * lse_stride + token];
+    C before = held_lse, other = part_lse[head * part_lse_stride + token];
+    if (other == -std::numeric_limits<C>::infinity()) return;  // it saw nothing
+    C largest = max(before, other);
+    C joined = largest + log_of(exp_of(before - largest) + exp_of(other - largest));
+    C held = exp_of(before - joined), added = exp_of(other - joined);
+    C* row = o + i * dv;
+    const T* x = part.row(token, head);
+    for (int64_t c = 0; c < dv; ++c) row[c] = held * row[c] + added * widen(x[c]);
+    held_lse = joined;
+  }
+};
+
+void attention_merge(const KernelContext& ctx, const AttentionMergeArgs& args) {
+  dispatch_float("attention_merge", args.part_o.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    for_each<1>(ctx, "attention_merge", args.o.size(0) * args.o.size(1), false,
+                MergeOp<T>{pointer<C>(args.o), pointer<C>(args.lse), pointer<C>(args.part_lse),
+                           HeadTensor<T>(args.part_o), args.o.size(1), args.o.size(2), args.lse.stride(0),
+                           args.part_lse.stride(0)});
+  });
+}
+
 }  // namespace
 
 void add_attention_kernels(KernelTable& table) {
   table.attention = attention;
   table.attention_backward = attention_backward;
+  table.attention_merge = attention_merge;
 }
 
 }  // namespace megatron::cuda

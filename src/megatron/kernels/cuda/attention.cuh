@@ -102,8 +102,11 @@ struct AttentionTask {
     return {cu_queries[b], cu_queries[b + 1] - cu_queries[b], cu_keys[b], cu_keys[b + 1] - cu_keys[b]};
   }
 
+  __device__ int shift(const SequenceSpan& s) const {
+    return static_cast<int>(attention_shift(place, s.queries, s.keys));
+  }
   __device__ KeyRange visible(const SequenceSpan& s, int query) const {
-    int own = query + s.keys - s.queries;
+    int own = query + shift(s);
     int begin = window_left >= 0 ? own - window_left : 0;
     int end = causal ? own + 1 : (window_right >= 0 ? own + window_right + 1 : s.keys);
     end = max(0, min(end, s.keys));
@@ -111,9 +114,9 @@ struct AttentionTask {
   }
   // The queries [begin, end) that see some key of [first, last).
   __device__ KeyRange seeing(const SequenceSpan& s, int first, int last) const {
-    int shift = s.keys - s.queries;
-    int begin = causal ? first - shift : (window_right >= 0 ? first - window_right - shift : 0);
-    int end = window_left >= 0 ? last + window_left - shift : s.queries;
+    int ahead = shift(s);
+    int begin = causal ? first - ahead : (window_right >= 0 ? first - window_right - ahead : 0);
+    int end = window_left >= 0 ? last + window_left - ahead : s.queries;
     end = max(0, min(end, s.queries));
     return {min(max(begin, 0), end), end};
   }
@@ -135,7 +138,12 @@ struct AttentionTask {
 
   // What a probability is multiplied by.
   __device__ C keep(int b, int head, int query, int key) const {
-    return attention_keeps(dropout_key, place, dropout, b, head, query, key) ? dropout_scale : C(0);
+    SequenceSpan s = sequence(b);
+    AttentionOrigin origin = attention_origin(place, b, s.first_query, s.queries, s.keys);
+    return attention_keeps(dropout_key, place.global_heads, dropout, origin.row, place.head_begin + head,
+                           origin.query + query, origin.key + key)
+               ? dropout_scale
+               : C(0);
   }
 };
 

@@ -11,6 +11,9 @@ struct DropoutOp {
   Compute<T> scale;
   RngKey key;
   int64_t columns, row_begin, column_begin, global_columns;
+  const int64_t* rows;
+
+  __device__ int64_t place_of(int64_t row) const { return (rows ? rows[row] : row) + row_begin; }
 
   template <int W>
   __device__ void run(int64_t i) const {
@@ -19,7 +22,7 @@ struct DropoutOp {
     load(value, x + i);
     if (residual) load(other, residual + i);
     int64_t row = i / columns, column = i - row * columns;
-    uint64_t at = static_cast<uint64_t>((row + row_begin) * global_columns + column + column_begin);
+    uint64_t at = static_cast<uint64_t>(place_of(row) * global_columns + column + column_begin);
     auto drop = [&](C& x, uint32_t bits) {
       x = static_cast<float>(bits >> 8) * 0x1p-24f >= p ? x * scale : C(0);
     };
@@ -32,7 +35,7 @@ struct DropoutOp {
       }
     } else {
       for (int j = 0; j < W; ++j) {
-        at = static_cast<uint64_t>((row + row_begin) * global_columns + column + column_begin);
+        at = static_cast<uint64_t>(place_of(row) * global_columns + column + column_begin);
         Philox words = Philox::at(key, at / 4);
         int word = static_cast<int>(at & 3);
         drop(value[j],
@@ -59,7 +62,8 @@ void dropout(const KernelContext& ctx, const DropoutArgs& args) {
                     args.x.size(-1),
                     args.row_begin,
                     args.column_begin,
-                    args.global_columns};
+                    args.global_columns,
+                    pointer<int64_t>(args.rows)};
     for_each<kVector<T>>(ctx, "dropout", args.x.numel(),
                          aligned(op.x) && aligned(op.residual) && aligned(op.y), op);
   });

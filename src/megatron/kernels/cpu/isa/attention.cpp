@@ -4,6 +4,7 @@
 namespace megatron::cpu::MEGATRON_ISA {
 
 void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args);
+void attention_merge(const KernelContext& ctx, const AttentionMergeArgs& args);
 
 namespace {
 
@@ -113,6 +114,7 @@ void attention(const KernelContext& ctx, const AttentionArgs& args) {
 void add_attention_kernels(KernelTable& table) {
   table.attention = attention;
   table.attention_backward = attention_backward;
+  table.attention_merge = attention_merge;
 }
 
 }  // namespace megatron::cpu::MEGATRON_ISA

@@ -54,14 +54,14 @@ struct Lanes {
   int32_t key_begin[capacity], key_end[capacity];  // what the lane may see; padding repeats the last lane
 
   Lanes(const AttentionArgs& args, const Sequence& sequence, int64_t kv_head, int64_t first_row) {
-    int64_t group = group_of(args);
+    int64_t group = group_of(args), shift = attention_shift(args.place, sequence.queries, sequence.keys);
     count = std::min(capacity, sequence.queries * group - first_row);
     padded = round_to_vector<C>(count);
     for (int64_t lane = 0; lane < padded; ++lane) {
       int64_t row = first_row + std::min(lane, count - 1);
       query[lane] = row / group;
       head[lane] = kv_head * group + row % group;
-      int64_t own = query[lane] + sequence.keys - sequence.queries;
+      int64_t own = query[lane] + shift;
       int64_t begin = args.window_left >= 0 ? own - args.window_left : 0;
       int64_t end = args.causal              ? own + 1
                     : args.window_right >= 0 ? own + args.window_right + 1
@@ -220,16 +220,18 @@ void dropout_factors(const AttentionArgs& args, const Sequence& sequence, const 
                      const KeyTile& tile, C* factors) {
   constexpr int64_t width = Lanes<C>::capacity;
   const AttentionPlace& place = args.place;
+  AttentionOrigin origin =
+      attention_origin(place, sequence.index, sequence.first_query, sequence.queries, sequence.keys);
   uint64_t base[width];
   for (int64_t lane = tile.first; lane < tile.last; ++lane) {
-    uint64_t row = static_cast<uint64_t>(place.batch_begin + sequence.index) * place.global_heads +
-                   place.head_begin + lanes.head[lane];
-    base[lane] = (row << 40) ^ (static_cast<uint64_t>(place.query_begin + lanes.query[lane]) << 20);
+    uint64_t row =
+        static_cast<uint64_t>(origin.row) * place.global_heads + place.head_begin + lanes.head[lane];
+    base[lane] = (row << 40) ^ (static_cast<uint64_t>(origin.query + lanes.query[lane]) << 20);
   }
   C kept = static_cast<C>(1 / (1 - args.dropout));
   float p = static_cast<float>(args.dropout);
   for (int64_t key = tile.begin; key < tile.end;) {
-    uint64_t global = static_cast<uint64_t>(place.key_begin + key);
+    uint64_t global = static_cast<uint64_t>(origin.key + key);
     int word = static_cast<int>(global & 3);
     int count = static_cast<int>(std::min<int64_t>(4 - word, tile.end - key));
     C* rows = factors + (key - tile.begin) * width;

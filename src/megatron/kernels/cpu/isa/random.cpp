@@ -25,11 +25,13 @@ void dropout(const KernelContext& ctx, const DropoutArgs& args) {
     using C = Compute<T>;
     const T *x = pointer<T>(args.x), *residual = optional_pointer<T>(args.residual);
     T* y = pointer<T>(args.y);
+    const int64_t* places = optional_pointer<int64_t>(args.rows);
     float p = static_cast<float>(args.p);
     C scale = args.p < 1 ? C(1 / (1 - args.p)) : C(0);
     for_each_block(ctx, rows, columns, [&](int64_t offset, int64_t column, int64_t n) {
       float uniform[kBlock];
       int64_t row = offset / columns;
+      if (places) row = places[row];
       int64_t first = (row + args.row_begin) * args.global_columns + column + args.column_begin;
       uniform_block(args.key, static_cast<uint64_t>(first), n, uniform);
       if (residual) {

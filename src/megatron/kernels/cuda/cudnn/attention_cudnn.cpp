@@ -45,9 +45,11 @@ struct KeyHash {
 bool suits(const AttentionArgs& a) {
   bool narrow = a.q.dtype() == DType::BF16 || a.q.dtype() == DType::F16;
   int64_t d = a.q.size(2), queries = a.q.size(0) / a.batch;
-  bool masks = a.causal ? true : a.window_left < 0 && a.window_right < 0;
+  int64_t keys = a.k.size(0) / a.batch;
+  bool masks = a.causal ? attention_shift(a.place, queries, keys) == keys - queries
+                        : a.window_left < 0 && a.window_right < 0;
   return narrow && !a.cu_queries && !a.bias && !a.sinks && a.softcap == 0 && a.dropout == 0 && masks &&
-         (d == 64 || d == 128) && a.v.size(2) == d && queries >= 256 && a.k.size(0) / a.batch >= queries;
+         (d == 64 || d == 128) && a.v.size(2) == d && queries >= 256 && keys >= queries;
 }
 
 GraphKey key_of(const AttentionArgs& a) {

@@ -1,0 +1,46 @@
+#include "megatron/training/micro_batches.h"
+
+namespace megatron {
+
+MicroBatches::MicroBatches(std::span<const int64_t> tokens, int64_t size, int64_t length,
+                           std::span<const int64_t> lengths, std::span<const std::vector<int64_t>> documents,
+                           const ContextParallel& context)
+    : tokens_(tokens),
+      documents_(documents),
+      size_(size),
+      lengths_(lengths.begin(), lengths.end()),
+      context_(context) {
+  auto all = static_cast<int64_t>(tokens.size()), each = size * (length + 1);
+  if (lengths.empty()) lengths_.assign(each > 0 ? static_cast<size_t>(all / each) : 0, length);
+  int64_t end = 0;
+  for (int64_t own : lengths_) {
+    begins_.push_back(end);
+    end += size * (own + 1);
+  }
+  require(!lengths_.empty() && end == all,
+          "training step: {} tokens are no whole number of micro-batches of {} sequences of {} + 1", all,
+          size, lengths_.empty() ? length : lengths_[0]);
+  require(documents.empty() || static_cast<int64_t>(documents.size()) == count() * size,
+          "training step: documents are given for {} rows, but there are {}", documents.size(),
+          count() * size);
+}
+
+TokenRows MicroBatches::rows(int64_t microbatch) const {
+  TokenRows rows{.rows = size_, .length = lengths_[static_cast<size_t>(microbatch)], .documents = {}};
+  if (documents_.empty()) return rows;
+  for (int64_t row = microbatch * size_; row < (microbatch + 1) * size_; ++row) {
+    const std::vector<int64_t>& lengths = documents_[static_cast<size_t>(row)];
+    rows.documents.insert(rows.documents.end(), lengths.begin(), lengths.end());
+  }
+  return rows;
+}
+
+Tensor MicroBatches::held(RankContext& ctx, int64_t microbatch, int64_t offset) const {
+  std::vector<int64_t> ids = held_tokens(rows(microbatch), context_);
+  int64_t length = lengths_[static_cast<size_t>(microbatch)];
+  int64_t first = begins_[static_cast<size_t>(microbatch)] + offset;
+  for (int64_t& id : ids) id = tokens_[static_cast<size_t>(first + id / length * (length + 1) + id % length)];
+  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+}
+
+}  // namespace megatron
