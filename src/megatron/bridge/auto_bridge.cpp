@@ -19,8 +19,7 @@ bool is_ignored(std::string_view name) {
 }
 
 Tensor part_of(const SafetensorsDirectory& weights, const HfPart& part) {
-  Tensor tensor = weights.tensor(part.name);
-  return part.transposed ? tensor.transpose(0, 1) : tensor;
+  return view_of(weights.tensor(part.name), part.view);
 }
 
 }  // namespace
@@ -54,8 +53,7 @@ void AutoBridge::check() const {
         continue;
       }
       const SafetensorsEntry& entry = weights_->at(part.name);
-      Shape wanted = part.shard.local_shape;
-      if (part.transposed) wanted = {wanted[1], wanted[0]};
+      const Shape wanted = stored_shape(part.shard.local_shape, part.view);
       if (!(entry.shape == wanted))
         problems.add("{}: the file has {}, the configuration says {}", part.name, entry.shape, wanted);
       if (!is_floating(entry.dtype))

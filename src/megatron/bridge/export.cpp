@@ -40,12 +40,10 @@ HfTensors hf_tensors(const CheckpointIndex& index, const std::vector<WeightRule>
     std::vector<HfPart> parts = hf_parts(rules, config, ours.name, ours.shape);
     if (parts.empty()) problems.add("{}: the family's table has no rule for it", ours.name);
     for (HfPart& part : parts) {
-      Shape shape = part.shard.local_shape;
-      if (part.transposed) shape = {shape[1], shape[0]};
       HfTensor& tensor = tensors[part.name];
       tensor.name = part.name;
       tensor.dtype = dtype.value_or(ours.dtype);
-      tensor.shape = shape;
+      tensor.shape = stored_shape(part.shard.local_shape, part.view);
       tensor.pieces.push_back({ours.name, std::move(part)});
     }
   }
@@ -79,8 +77,7 @@ void write_tensor(RankContext& ctx, CheckpointReader& reader, const HfTensor& te
                   SafetensorsWriter& writer) {
   Tensor data = host_tensor(tensor.shape, tensor.dtype);
   for (const HfTensor::Piece& piece : tensor.pieces) {
-    const ShardedTensor target{piece.ours, piece.part.shard,
-                               piece.part.transposed ? data.transpose(0, 1) : data};
+    const ShardedTensor target{piece.ours, piece.part.shard, view_of(data, piece.part.view)};
     reader.load(ctx, {&target, 1});
   }
   writer.write(tensor.name, data);

@@ -27,11 +27,13 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
   return numbers;
 }
 
-std::string fill(std::string_view pattern, const std::vector<std::string>& numbers) {
+std::string fill(std::string_view pattern, const std::vector<std::string>& numbers, int64_t expert) {
   std::string name;
   size_t next = 0;
   for (char c : pattern) {
-    if (c != '*') {
+    if (c == '#') {
+      name += std::to_string(expert);
+    } else if (c != '*') {
       name += c;
     } else {
       require(next < numbers.size(), "bridge: {} has more wildcards than our side of its rule", pattern);
@@ -87,43 +89,126 @@ ShardSpec packed_qkv(const QkvRows& qkv, const Shape& shape) {
   return rows(shape, qkv.query_rows + 2 * qkv.key_rows, all);
 }
 
-std::vector<ShardSpec> shards(WeightLayout layout, const ModelConfig& config, const Shape& shape) {
+struct Piece {
+  size_t theirs;  // which name of the rule
+  ShardSpec shard;
+  HfView view = HfView::plain;
+  int64_t expert = 0;
+};
+
+// A range of experts, and of what follows each, as a box of its own.
+ShardSpec box(const Shape& global, int64_t expert, int64_t experts, int64_t first_row, int64_t row_count) {
+  ShardSpec spec{global, global, {}};
+  spec.local_shape[0] = experts;
+  spec.local_shape[1] = row_count;
+  ShardBlock block{global, global, spec.local_shape};
+  for (int d = 0; d < global.rank(); ++d) block.global_offset[d] = block.local_offset[d] = 0;
+  block.global_offset[0] = expert;
+  block.global_offset[1] = first_row;
+  spec.blocks.push_back(block);
+  return spec;
+}
+
+std::vector<Piece> expert_pieces(WeightLayout layout, const Shape& shape) {
+  const int64_t experts = shape[0], half = shape[1] / 2;
+  std::vector<Piece> pieces;
+  switch (layout) {
+    case WeightLayout::experts:
+      for (int64_t e = 0; e < experts; ++e)
+        pieces.push_back({0, box(shape, e, 1, 0, shape[1]), HfView::one_expert, e});
+      return pieces;
+    case WeightLayout::experts_gate_up:
+      for (int64_t e = 0; e < experts; ++e) {
+        pieces.push_back({0, box(shape, e, 1, 0, half), HfView::one_expert, e});
+        pieces.push_back({1, box(shape, e, 1, half, half), HfView::one_expert, e});
+      }
+      return pieces;
+    case WeightLayout::packed_experts:
+      return {{0, ShardSpec::whole(shape), HfView::turned}};
+    default:  // packed_experts_gate_up, packed_expert_biases_gate_up
+      return {{0, box(shape, 0, experts, 0, half), HfView::even_columns},
+              {0, box(shape, 0, experts, half, half), HfView::odd_columns}};
+  }
+}
+
+std::vector<Piece> pieces_of(WeightLayout layout, const ModelConfig& config, const Shape& shape) {
   switch (layout) {
     case WeightLayout::same:
+      return {{0, ShardSpec::whole(shape)}};
     case WeightLayout::transposed:
-      return {ShardSpec::whole(shape)};
+      return {{0, ShardSpec::whole(shape), HfView::turned}};
     case WeightLayout::qkv: {
       QkvRows qkv = qkv_rows(config);
-      return {rows(shape, qkv.query_rows, qkv.query), rows(shape, qkv.key_rows, qkv.key),
-              rows(shape, qkv.key_rows, qkv.value)};
+      return {{0, rows(shape, qkv.query_rows, qkv.query)},
+              {1, rows(shape, qkv.key_rows, qkv.key)},
+              {2, rows(shape, qkv.key_rows, qkv.value)}};
     }
     case WeightLayout::packed_qkv:
+      return {{0, packed_qkv(qkv_rows(config), shape)}};
     case WeightLayout::packed_qkv_transposed:
-      return {packed_qkv(qkv_rows(config), shape)};
+      return {{0, packed_qkv(qkv_rows(config), shape), HfView::turned}};
     case WeightLayout::gate_up: {
       int64_t half = shape[0] / 2;
-      return {rows(shape, half, {{0, 0, half}}), rows(shape, half, {{half, 0, half}})};
+      return {{0, rows(shape, half, {{0, 0, half}})}, {1, rows(shape, half, {{half, 0, half}})}};
     }
+    default:
+      return expert_pieces(layout, shape);
   }
-  fail("bridge: unknown layout of a weight");
 }
 
 }  // namespace
+
+Tensor view_of(const Tensor& tensor, HfView view) {
+  const int rank = tensor.rank();
+  switch (view) {
+    case HfView::plain:
+      return tensor;
+    case HfView::turned:
+      return tensor.transpose(rank - 2, rank - 1);
+    case HfView::one_expert: {
+      std::vector<int64_t> sizes = {1};
+      for (int d = 0; d < rank; ++d) sizes.push_back(tensor.size(d));
+      return tensor.view(Shape(sizes));
+    }
+    case HfView::even_columns:
+    case HfView::odd_columns: {
+      std::vector<int64_t> sizes;
+      for (int d = 0; d + 1 < rank; ++d) sizes.push_back(tensor.size(d));
+      sizes.push_back(tensor.size(rank - 1) / 2);
+      sizes.push_back(2);
+      const int64_t parity = view == HfView::odd_columns;
+      Tensor half = tensor.view(Shape(sizes)).select(rank, parity);
+      return rank > 2 ? half.transpose(rank - 2, rank - 1) : half;
+    }
+  }
+  fail("bridge: unknown view of a tensor");
+}
+
+Shape stored_shape(const Shape& viewed, HfView view) {
+  Shape shape = viewed;
+  const int last = viewed.rank() - 1;
+  if (view == HfView::one_expert) {
+    std::vector<int64_t> sizes;
+    for (int d = 1; d <= last; ++d) sizes.push_back(viewed[d]);
+    return Shape(sizes);
+  }
+  const bool columns = view == HfView::even_columns || view == HfView::odd_columns;
+  if (view == HfView::turned || (columns && last >= 2)) std::swap(shape[last - 1], shape[last]);
+  if (columns) shape[last] *= 2;
+  return shape;
+}
 
 std::vector<HfPart> hf_parts(const std::vector<WeightRule>& rules, const ModelConfig& config,
                              std::string_view name, const Shape& global_shape) {
   for (const WeightRule& rule : rules) {
     auto numbers = match(rule.ours, name);
     if (!numbers) continue;
-    std::vector<ShardSpec> specs = shards(rule.layout, config, global_shape);
-    require(specs.size() == rule.theirs.size(), "bridge: the rule of {} names {} tensors, its layout has {}",
-            rule.ours, rule.theirs.size(), specs.size());
-    bool turned =
-        rule.layout == WeightLayout::transposed || rule.layout == WeightLayout::packed_qkv_transposed;
     std::vector<HfPart> parts;
-    for (size_t i = 0; i < specs.size(); ++i)
+    for (Piece& piece : pieces_of(rule.layout, config, global_shape)) {
+      require(piece.theirs < rule.theirs.size(), "bridge: the rule of {} names too few tensors", rule.ours);
       parts.push_back(
-          {fill(rule.theirs[i], *numbers), turned && global_shape.rank() == 2, std::move(specs[i])});
+          {fill(rule.theirs[piece.theirs], *numbers, piece.expert), piece.view, std::move(piece.shard)});
+    }
     return parts;
   }
   return {};

@@ -6,31 +6,48 @@
 
 #include "megatron/config/model_config.h"
 #include "megatron/nn/shard_spec.h"
+#include "megatron/tensor/tensor.h"
 
 namespace megatron {
 
 // How one of our tensors is made of Hugging Face's. All are permutations of elements, so both ways are exact.
 enum class WeightLayout : uint8_t {
   same,
-  transposed,             // [in, out] instead of [out, in]
-  qkv,                    // query, key and value projections → one, ordered by query group
-  packed_qkv,             // the rows of all queries, then all keys, then all values, in one tensor
-  packed_qkv_transposed,  // the same as columns
-  gate_up,                // gate, then up
+  transposed,                    // [in, out] instead of [out, in]
+  qkv,                           // query, key and value projections → one, ordered by query group
+  packed_qkv,                    // the rows of all queries, then all keys, then all values, in one tensor
+  packed_qkv_transposed,         // the same as columns
+  gate_up,                       // gate, then up
+  experts,                       // one tensor per expert → one with a leading dimension of experts
+  experts_gate_up,               // the same of gate and up
+  packed_experts,                // one tensor of all experts, [experts, in, out]
+  packed_experts_gate_up,        // the same, gate and up in even and odd columns
+  packed_expert_biases_gate_up,  // [experts, gate and up alternating]
 };
 
-// A row of a family's table. `*` stands for one number, the same on both sides.
+// A row of a family's table. `*` stands for one number, the same on both sides, `#` for the expert.
 struct WeightRule {
   WeightLayout layout;
   std::string_view ours;
   std::vector<std::string_view> theirs;
 };
 
-// What a Hugging Face tensor holds of one of ours: `shard` has our tensor as the global and theirs (turned
-// where transposed) as the local one. It is a source when weights come in and a target when they go out.
+// How a Hugging Face tensor is looked at, without copying.
+enum class HfView : uint8_t {
+  plain,
+  turned,        // its last two dimensions swapped
+  one_expert,    // with a leading dimension of 1
+  even_columns,  // every other element of its last dimension, from the first; then turned if it has rows
+  odd_columns,
+};
+Tensor view_of(const Tensor& tensor, HfView view);
+Shape stored_shape(const Shape& viewed, HfView view);  // of the tensor whose view this is
+
+// What a Hugging Face tensor holds of one of ours: `shard` has our tensor as the global and the view of
+// theirs as the local one. It is a source when weights come in and a target when they go out.
 struct HfPart {
   std::string name;
-  bool transposed = false;
+  HfView view = HfView::plain;
   ShardSpec shard;
 };
 
