@@ -7,6 +7,7 @@
 #include "megatron/cli/convert_command.h"
 #include "megatron/cli/explain_command.h"
 #include "megatron/cli/groups_command.h"
+#include "megatron/cli/pretrain_command.h"
 #include "megatron/cli/quickstart_command.h"
 
 namespace megatron {
@@ -15,6 +16,9 @@ std::span<const Command> commands() {
   static constexpr std::array table{
       Command{"quickstart", "trains a small GPT on the clone's own text and lets it write", quickstart_help,
               quickstart_command},
+      Command{"pretrain", "trains a model", pretrain_help, run_pretrain},
+      Command{"finetune", "trains a model further, from a checkpoint or a Hugging Face model", finetune_help,
+              run_finetune},
       Command{"bench", "measured speed against this machine's own ceilings", bench_help, run_bench},
       Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
               checkpoint_help, run_checkpoint},

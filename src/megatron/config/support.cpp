@@ -101,7 +101,8 @@ constexpr Feature table[] = {
     {acting, "training", "train.*"},
     {later, "several validation sets",
      "validation.full_validation validation.multiple_validation_sets validation.validation_set_names "
-     "validation.start_eval_at_iter validation.test_mode"},
+     "validation.start_eval_at_iter validation.test_mode validation.skip_train "
+     "validation.eval_global_batch_size validation.eval_micro_batch_size"},
     {acting, "evaluation", "validation.*"},
     {later, "this optimizer",
      "optimizer.optimizer=muon,dist_muon,lion,soap,adaptive_muon optimizer.muon_* optimizer.lion_* "
@@ -118,25 +119,30 @@ constexpr Feature table[] = {
     {acting, "optimizer", "optimizer.*"},
     {later, "schedules in checkpoints",
      "scheduler.override_opt_param_scheduler scheduler.use_checkpoint_opt_param_scheduler"},
+    {later, "growing weight decay",
+     "scheduler.start_weight_decay scheduler.end_weight_decay scheduler.weight_decay_incr_style"},
     {acting, "schedule", "scheduler.*"},
     {later, "replicas that begin differently", "rng.data_parallel_random_init"},
     {acting, "random numbers", "rng.*"},
     // Data
-    {acting, "data", "dataset.seq_length dataset.random_seed dataset.data_path dataset.mock_data"},
+    {acting, "data", "dataset.seq_length dataset.random_seed dataset.mock_data dataset.replay"},
     {later, "indexed data sets", "dataset.*"},
     {acting, "byte-level tokens",
      "tokenizer.tokenizer_type=none,NullTokenizer,ByteLevelTokenizer tokenizer.vocab_size "
      "tokenizer.padded_vocab_size tokenizer.pad_vocab_size tokenizer.null_*"},
     {later, "tokenizers", "tokenizer.*"},
     // Around training
-    {later, "checkpoints", "checkpoint.*"},
+    {acting, "checkpoints",
+     "checkpoint.save checkpoint.save_interval checkpoint.save_optim checkpoint.load checkpoint.load_optim "
+     "checkpoint.finetune checkpoint.exit_on_missing_checkpoint checkpoint.ckpt_format=safetensors"},
+    {later, "more kinds of checkpoints", "checkpoint.*"},
     {acting, "log", "logger.log_interval logger.metrics logger.log_throughput"},
     {later, "detailed logging", "logger.*"},
     {later, "profiling", "profiling.*"},
     {later, "reruns of suspicious steps",
      "rerun_state_machine.rerun_mode=report_stats rerun_state_machine.check_for_spiky_loss "
      "rerun_state_machine.spiky_loss_factor rerun_state_machine.error_injection_*"},
-    {acting, "result checks", "rerun_state_machine.*"},
+    {later, "result checks", "rerun_state_machine.*"},
     {later, "fault tolerance", "ft.* inprocess_restart.*"},
     {later, "reports on slow ranks", "straggler.* nvrx_straggler.*"},
     {later, "adapters", "peft.*"},

@@ -68,6 +68,9 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
   } else if (config.qk_layernorm) {
     q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, parallel.tensor);
     k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, parallel.tensor);
+    // Held whole by every rank, each of which sees the gradient of its own heads alone.
+    for (Norm* norm : {q_norm_.get(), k_norm_.get()})
+      norm->visit([&](Parameter& p) { p.partial_over_tp = parallel.tensor.size() > 1; });
   }
 }
 

@@ -1,0 +1,92 @@
+#include "megatron/cli/pretrain_command.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "megatron/base/error.h"
+#include "megatron/base/progress.h"
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/bridge/hf_settings.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/config/help.h"
+#include "megatron/config/resolve.h"
+#include "megatron/device/cpu_pool.h"
+#include "megatron/training/training_run.h"
+
+namespace megatron {
+namespace {
+
+std::string help(std::string_view command, std::string_view what) {
+  return fmt::format(
+      "usage: megatron {} [settings]\n"
+      "\n"
+      "{}\n"
+      "\n"
+      "data:  --mock-data, or --replay FILE.safetensors:KEY (tokens [iterations, global batch, length + 1])\n"
+      "ranks: --ranks N, threads of this process; --tensor-model-parallel-size and the like divide them\n"
+      "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is),\n"
+      "       --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "\n{}",
+      command, what, settings_help());
+}
+
+Device device_of(const RunConfig& run, int rank) {
+  const int gpus = run.device == DeviceChoice::cpu ? 0 : cuda_device_count();
+  if (run.device == DeviceChoice::cuda && gpus == 0)
+    throw ConfigError("--device cuda: no usable GPU is there; leave it out, or use --device cpu");
+  return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
+}
+
+int train(Invocation& invocation, bool needs_weights) {
+  const CommandLine line = parse_command_line(invocation.args);
+  if (!line.words.empty())
+    throw UsageError(
+        fmt::format("cannot make sense of '{}': write settings as --flag value or section.key=value",
+                    line.words.front()));
+  const Resolved resolved = resolve(read_sources(line, {.hf = hf_model_settings, .recipe = {}}));
+  for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  const CheckpointConfig& checkpoint = resolved.config.checkpoint;
+  if (needs_weights && line.hf_dir.empty() && checkpoint.load.empty())
+    throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
+
+  TrainingRun run = training_run(resolved.config);
+  if (!line.hf_dir.empty()) run.hf = std::make_shared<const AutoBridge>(line.hf_dir);
+  const LoggerConfig& logger = run.config.logger;
+  std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<Progress> progress;
+  run.on_event = [&](const std::string& what) { invocation.log.info("{}", what); };
+  run.on_iteration = [&](const IterationReport& report) {
+    if (!logger.metrics.empty()) {
+      if (!metrics) metrics = std::make_unique<MetricsFile>(logger.metrics, report.iteration - 1);
+      metrics->write(report);
+    }
+    if (report.iteration % logger.log_interval == 0 || report.iteration == 1) {
+      fmt::print(invocation.out, "{}\n", iteration_line(report, time_stamp(), logger.log_throughput));
+      std::fflush(invocation.out);
+    }
+    if (!progress) progress = std::make_unique<Progress>(invocation.log, "training", run.iterations);
+    progress->update(report.iteration,
+                     fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
+  };
+  const auto ranks = static_cast<int>(run.config.run.ranks);
+  const int threads = std::max(1, available_cores() / ranks);
+  run_ranks(ranks, [&](int rank, const ProcessGroup& world) {
+    RankContext ctx(device_of(run.config.run, rank), threads, rank);
+    train_rank(ctx, world, run);
+  });
+  return 0;
+}
+
+}  // namespace
+
+std::string pretrain_help() {
+  return help("pretrain", "Trains a model from scratch, or from the weights of --hf DIR.");
+}
+int run_pretrain(Invocation& invocation) { return train(invocation, false); }
+
+std::string finetune_help() {
+  return help("finetune", "Trains a model further, from --hf DIR or a checkpoint (--load DIR --finetune).");
+}
+int run_finetune(Invocation& invocation) { return train(invocation, true); }
+
+}  // namespace megatron

@@ -1,0 +1,64 @@
+#include "megatron/training/iteration_log.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "megatron/base/atomic_file.h"
+#include "megatron/base/error.h"
+#include "megatron/base/json.h"
+
+namespace megatron {
+
+std::string time_stamp() {
+  const auto now = std::chrono::system_clock::now();
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return fmt::format("{}.{:06}", text, micros);
+}
+
+std::string iteration_line(const IterationReport& r, const std::string& stamp, bool throughput) {
+  std::string line = stamp.empty() ? "" : fmt::format(" [{}]", stamp);
+  line += fmt::format(
+      " iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): {:.1f} |",
+      r.iteration, r.iterations, r.consumed_samples, r.milliseconds);
+  if (throughput) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", r.model_tflops);
+  return line +
+         fmt::format(
+             " learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} | loss scale: {:.1f} | "
+             "grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} |",
+             r.learning_rate, r.global_batch_size, r.loss, 1.0, r.grad_norm, 0, 0);
+}
+
+MetricsFile::MetricsFile(const std::string& path, int64_t iteration) {
+  std::string kept;
+  if (std::ifstream old(path); old.good())
+    for (std::string line; std::getline(old, line);) {
+      if (line.empty()) continue;
+      const Json row = Json::parse(line, path);
+      if (row.at("iteration").as_int() <= iteration) kept += line + "\n";
+    }
+  write_file_atomically(path, kept);
+  file_.open(path, std::ios::app);
+  if (!file_.good()) throw ConfigError(fmt::format("--metrics {}: it cannot be written", path));
+}
+
+void MetricsFile::write(const IterationReport& r) {
+  Json row = Json::object();
+  row["iteration"] = r.iteration;
+  row["consumed_samples"] = r.consumed_samples;
+  row["lm_loss"] = r.loss;
+  row["grad_norm"] = r.grad_norm;
+  row["learning_rate"] = r.learning_rate;
+  row["iteration_ms"] = r.milliseconds;
+  row["tokens_per_second"] = r.tokens_per_second;
+  row["model_tflops"] = r.model_tflops;
+  row["memory_gib"] = r.memory_gib;
+  file_ << row.dump() << std::endl;
+}
+
+}  // namespace megatron

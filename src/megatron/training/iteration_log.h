@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace megatron {
+
+// What one iteration was like.
+struct IterationReport {
+  int64_t iteration = 0, iterations = 0;  // counted from 1; of the whole run
+  int64_t consumed_samples = 0, global_batch_size = 0;
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  double milliseconds = 0, tokens_per_second = 0, model_tflops = 0;  // per rank
+  double memory_gib = 0;                                             // the most that this rank held
+};
+
+// Megatron's line, without its time stamp where `stamp` is empty.
+std::string iteration_line(const IterationReport& report, const std::string& stamp, bool throughput);
+std::string time_stamp();  // "2026-01-31 23:59:59.000000"
+
+// One JSON object a line. A run that begins again after `iteration` keeps the lines up to it and writes the
+// rest anew.
+class MetricsFile {
+ public:
+  MetricsFile(const std::string& path, int64_t iteration);
+  void write(const IterationReport& report);
+
+ private:
+  std::ofstream file_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,43 @@
+#include "megatron/training/run_settings.h"
+
+namespace megatron {
+
+ParallelSizes parallel_sizes(const Config& config, int world) {
+  const ParallelConfig& p = config.parallel;
+  ParallelSizes sizes{.world = world,
+                      .tp = static_cast<int>(p.tensor_model_parallel_size),
+                      .pp = static_cast<int>(p.pipeline_model_parallel_size),
+                      .cp = static_cast<int>(p.context_parallel_size),
+                      .ep = static_cast<int>(p.expert_model_parallel_size)};
+  if (p.expert_tensor_parallel_size) sizes.etp = static_cast<int>(p.expert_tensor_parallel_size);
+  for (int64_t level : p.hierarchical_context_parallel_sizes)
+    sizes.cp_levels.push_back(static_cast<int>(level));
+  return sizes;
+}
+
+DType model_dtype(const Config& config) {
+  return config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
+}
+
+LearningRateSchedule learning_rate_schedule(const Config& config, int64_t iterations) {
+  const SchedulerConfig& s = config.scheduler;
+  const int64_t batch = config.train.global_batch_size;
+  auto samples = [&](int64_t given_samples, int64_t given_iterations, int64_t otherwise) {
+    if (given_samples > 0) return given_samples;
+    return given_iterations > 0 ? given_iterations * batch : otherwise;
+  };
+  LearningRateSchedule schedule;
+  schedule.decay = s.lr_decay_style;
+  schedule.wsd_decay = s.lr_wsd_decay_style;
+  schedule.initial = s.lr_warmup_init;
+  schedule.peak = config.optimizer.lr.value_or(0);
+  schedule.minimum = config.optimizer.min_lr;
+  schedule.duration = samples(s.lr_decay_samples, s.lr_decay_iters, iterations * batch);
+  schedule.warmup = s.lr_warmup_fraction
+                        ? static_cast<int64_t>(*s.lr_warmup_fraction * static_cast<double>(schedule.duration))
+                        : samples(s.lr_warmup_samples, s.lr_warmup_iters, 0);
+  schedule.wsd_duration = samples(s.lr_wsd_decay_samples, s.lr_wsd_decay_iters, 0);
+  return schedule;
+}
+
+}  // namespace megatron

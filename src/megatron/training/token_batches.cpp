@@ -1,0 +1,89 @@
+#include "megatron/training/token_batches.h"
+
+#include <memory>
+
+#include "megatron/checkpoint/safetensors.h"
+#include "megatron/tensor/philox.h"
+
+namespace megatron {
+namespace {
+
+int64_t integer_at(const Tensor& tensor, int64_t index) {
+  switch (tensor.dtype()) {
+    case DType::I64:
+      return tensor.data<int64_t>()[index];
+    case DType::I32:
+      return tensor.data<int32_t>()[index];
+    case DType::I16:
+      return tensor.data<int16_t>()[index];
+    case DType::U8:
+      return tensor.data<uint8_t>()[index];
+    default:
+      throw ConfigError(fmt::format("--replay: the tensor is {}, not whole numbers", tensor.dtype()));
+  }
+}
+
+}  // namespace
+
+TokenBatches mock_batches(const Config& config) {
+  TokenBatches batches;
+  batches.length = config.model.seq_length;
+  const auto seed = static_cast<uint64_t>(config.dataset.random_seed);
+  const auto vocab = static_cast<uint64_t>(config.model.vocab_size);
+  auto stream = [=, row = batches.length + 1](uint64_t number) -> TokenBatches::Take {
+    return [=](int64_t, int64_t consumed, int64_t first, int64_t count) {
+      std::vector<int64_t> tokens;
+      tokens.reserve(static_cast<size_t>(count * row));
+      for (int64_t i = (consumed + first) * row; i < (consumed + first + count) * row; ++i)
+        tokens.push_back(
+            static_cast<int64_t>(Philox::at({seed, number}, static_cast<uint64_t>(i)).word[0] % vocab));
+      return tokens;
+    };
+  };
+  batches.take = stream(0);
+  batches.take_validation = stream(1);
+  return batches;
+}
+
+TokenBatches replayed_batches(const std::string& source, const Config& config) {
+  const size_t colon = source.rfind(':');
+  if (colon == std::string::npos)
+    throw ConfigError(fmt::format("--replay {}: write FILE.safetensors:KEY", source));
+  auto file = std::make_shared<const SafetensorsFile>(source.substr(0, colon));
+  const Tensor tensor = file->tensor(source.substr(colon + 1));
+  const int64_t batch = config.train.global_batch_size;
+  if (tensor.rank() != 3 || tensor.size(2) < 2)
+    throw ConfigError(fmt::format("--replay {}: the tensor is {}, not [iterations, global batch, length + 1]",
+                                  source, tensor.shape()));
+  if (tensor.size(1) != batch)
+    throw ConfigError(fmt::format("--replay {}: its batches have {} rows; use --global-batch-size {}", source,
+                                  tensor.size(1), tensor.size(1)));
+  TokenBatches batches;
+  batches.length = tensor.size(2) - 1;
+  batches.iterations = tensor.size(0);
+  const int64_t vocab = config.model.vocab_size;
+  batches.take = [=](int64_t iteration, int64_t, int64_t first, int64_t count) {
+    if (iteration >= tensor.size(0))
+      throw ConfigError(fmt::format("--replay {}: it has {} iterations, and another one is asked for", source,
+                                    tensor.size(0)));
+    std::vector<int64_t> tokens;
+    const int64_t row = tensor.size(2), begin = (iteration * batch + first) * row;
+    for (int64_t i = begin; i < begin + count * row; ++i) {
+      const int64_t token = integer_at(tensor, i);
+      if (token < 0 || token >= vocab)
+        throw ConfigError(
+            fmt::format("--replay {}: token {} is not in the vocabulary of {}", source, token, vocab));
+      tokens.push_back(token);
+    }
+    return tokens;
+  };
+  return batches;
+}
+
+TokenBatches token_batches(const Config& config) {
+  if (!config.dataset.replay.empty()) return replayed_batches(config.dataset.replay, config);
+  if (config.dataset.mock_data) return mock_batches(config);
+  throw ConfigError("no data is given: use --mock-data, or --replay FILE.safetensors:KEY");
+}
+
+}  // namespace megatron

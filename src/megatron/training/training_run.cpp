@@ -1,0 +1,167 @@
+#include "megatron/training/training_run.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/bridge/source_files.h"
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/training/checkpoint_tensors.h"
+#include "megatron/training/flops.h"
+#include "megatron/training/rank_trainer.h"
+#include "megatron/training/run_settings.h"
+
+namespace megatron {
+namespace {
+
+struct Counters {
+  int64_t iteration = 0, consumed_samples = 0;
+};
+
+bool has_checkpoint(const std::string& path) {
+  return std::filesystem::exists(path + "/index.json") || latest_checkpoint(path).has_value();
+}
+
+class RankRun {
+ public:
+  RankRun(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run)
+      : ctx_(ctx),
+        world_(world),
+        run_(run),
+        config_(run.config),
+        parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        trainer_(ctx, config_, parallel_, model_dtype(config_)),
+        schedule_(learning_rate_schedule(config_, run.iterations)),
+        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)) {}
+
+  void run() {
+    load();
+    while (at_.iteration < run_.iterations) {
+      iterate();
+      const int64_t eval_every = config_.validation.eval_interval;
+      if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
+      const int64_t every = config_.checkpoint.save_interval;
+      if (!config_.checkpoint.save.empty() && every > 0 && at_.iteration % every == 0) save();
+    }
+    if (!config_.checkpoint.save.empty() && saved_ != at_.iteration) save();
+  }
+
+ private:
+  void tell(const std::string& what) const {
+    if (world_.rank() == 0 && run_.on_event) run_.on_event(what);
+  }
+
+  void load() {
+    auto parameters = trainer_.parameters();
+    const std::string& root = config_.checkpoint.load;
+    if (!root.empty() && has_checkpoint(root)) {
+      CheckpointReader reader(root);
+      const bool resume = !config_.checkpoint.finetune;
+      reader.load(ctx_,
+                  checkpoint_tensors(
+                      parameters, resume && config_.checkpoint.load_optim ? &trainer_.optimizer() : nullptr));
+      if (resume) {
+        at_ = {reader.state().iteration, reader.state().consumed_samples};
+        saved_ = at_.iteration;
+        trainer_.optimizer().set_steps(at_.iteration);
+      }
+      return tell(fmt::format("loaded {}", reader.path()));
+    }
+    if (!root.empty() && config_.checkpoint.exit_on_missing_checkpoint)
+      throw ConfigError(fmt::format("--load {}: there is no checkpoint", root));
+    if (!run_.hf) return;
+    run_.hf->load(ctx_, parameters);
+    tell(fmt::format("weights of {}", run_.hf->directory()));
+  }
+
+  void save() {
+    SaveRequest request{
+        .root = config_.checkpoint.save,
+        .tensors = checkpoint_tensors(trainer_.parameters(),
+                                      config_.checkpoint.save_optim ? &trainer_.optimizer() : nullptr)};
+    request.state.iteration = at_.iteration;
+    request.state.consumed_samples = at_.consumed_samples;
+    request.state.seed = static_cast<uint64_t>(config_.rng.seed);
+    request.state.config = config_.to_json();
+    if (run_.hf && world_.rank() == 0)
+      request.assets = source_files(run_.hf->directory(), run_.hf->weights());
+    const std::string path = save_checkpoint(ctx_, world_, request);
+    saved_ = at_.iteration;
+    tell(fmt::format("saved {}", path));
+  }
+
+  void evaluate() {
+    if (!run_.data.take_validation) return;
+    const int64_t rounds = config_.validation.eval_iters, batch = config_.train.global_batch_size;
+    const int64_t own = batch / parallel_.size(Axis::dp), first = own * parallel_.rank(Axis::dp);
+    double loss = 0;
+    for (int64_t i = 0; i < rounds; ++i)
+      loss += trainer_.evaluate(ctx_, run_.data.take_validation(i, i * batch, first, own));
+    if (rounds == 0) return;
+    loss /= static_cast<double>(rounds);
+    tell(fmt::format("validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} |",
+                     at_.iteration, loss, std::exp(std::min(20.0, loss))));
+  }
+
+  void iterate() {
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t batch = config_.train.global_batch_size, own = batch / parallel_.size(Axis::dp);
+    const std::vector<int64_t> tokens =
+        run_.data.take(at_.iteration, at_.consumed_samples, own * parallel_.rank(Axis::dp), own);
+    // The rate of an iteration is that of the samples consumed before it.
+    const double rate = schedule_.at(at_.consumed_samples);
+    const StepReport step = trainer_.step(ctx_, tokens, rate);
+    ++at_.iteration;
+    at_.consumed_samples += batch;
+    if (world_.rank() != 0 || !run_.on_iteration) return;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double rows = static_cast<double>(batch * config_.model.seq_length);
+    run_.on_iteration({.iteration = at_.iteration,
+                       .iterations = run_.iterations,
+                       .consumed_samples = at_.consumed_samples,
+                       .global_batch_size = batch,
+                       .loss = step.loss,
+                       .grad_norm = step.grad_norm,
+                       .learning_rate = rate,
+                       .milliseconds = seconds * 1e3,
+                       .tokens_per_second = rows / seconds,
+                       .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,
+                       .memory_gib = static_cast<double>(ctx_.allocator->statistics().peak_reserved) /
+                                     static_cast<double>(int64_t{1} << 30)});
+  }
+
+  RankContext& ctx_;
+  const ProcessGroup& world_;
+  const TrainingRun& run_;
+  const Config& config_;
+  ParallelContext parallel_;
+  RankTrainer trainer_;
+  LearningRateSchedule schedule_;
+  double flops_per_token_;
+  Counters at_;
+  int64_t saved_ = -1;
+};
+
+}  // namespace
+
+TrainingRun training_run(Config config) {
+  TrainingRun run;
+  run.data = token_batches(config);
+  config.model.seq_length = run.data.length;
+  run.iterations = config.train.train_iters;
+  if (run.iterations == 0 && config.train.train_samples > 0)
+    run.iterations = config.train.train_samples / config.train.global_batch_size;
+  if (run.iterations == 0) run.iterations = std::max<int64_t>(run.data.iterations, 0);
+  run.config = std::move(config);
+  return run;
+}
+
+void train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run) {
+  RankRun(ctx, world, run).run();
+}
+
+}  // namespace megatron

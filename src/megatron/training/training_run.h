@@ -1,0 +1,34 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/config/config.h"
+#include "megatron/training/iteration_log.h"
+#include "megatron/training/token_batches.h"
+
+namespace megatron {
+
+class AutoBridge;
+
+// A training run as all its ranks see it.
+struct TrainingRun {
+  Config config;
+  TokenBatches data;
+  int64_t iterations = 0;                // of the whole run, counted from its beginning
+  std::shared_ptr<const AutoBridge> hf;  // where weights come from when there is no checkpoint; may be null
+  // Told on the first rank, after every iteration.
+  std::function<void(const IterationReport& report)> on_iteration;
+  std::function<void(const std::string& what)> on_event;  // saved, loaded: a line for people
+};
+
+TrainingRun training_run(Config config);  // the data and length that the configuration asks for
+
+// One rank's part of the run: sets up, loads the newest checkpoint of --load where there is one, trains,
+// saves. A run that was stopped and is started again goes on bit for bit as if it had not been.
+void train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run);
+
+}  // namespace megatron
