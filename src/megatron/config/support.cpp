@@ -24,8 +24,8 @@ constexpr Feature table[] = {
      "model.pipeline_model_parallel_* model.pipeline_schedule model.virtual_pipeline_model_parallel_size "
      "model.num_layers_per_virtual_pipeline_stage model.microbatch_group_size_per_vp_stage "
      "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage model.account_for_*"},
-    {acting, "overlapped pipeline communication",
-     "model.overlap_p2p_comm model.overlap_p2p_comm_warmup_flush model.variable_seq_lengths"},
+    {acting, "overlapped pipeline communication", "model.overlap_p2p_comm model.variable_seq_lengths"},
+    {no_effect, "messages between stages are always sent ahead", "model.overlap_p2p_comm_warmup_flush"},
     {later, "a later gradient of the output head",
      "model.defer_embedding_wgrad_compute model.wgrad_deferral_limit"},
     {acting, "context parallelism",
@@ -36,7 +36,8 @@ constexpr Feature table[] = {
      "model.expert_model_parallel_size model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm "
      "model.delay_wgrad_compute model.ep_overlap_early_attn_memory_release "
      "model.overlap_dispatch_backward_with_experts_wgrad"},
-    {acting, "gradient checks", "ddp.check_for_nan_in_grad ddp.grad_reduce_in_fp32"},
+    {acting, "gradient checks", "ddp.check_for_nan_in_grad"},
+    {no_effect, "gradients are always summed in fp32", "ddp.grad_reduce_in_fp32"},
     {later, "data parallelism", "ddp.*"},
     {later, "process groups", "dist.*"},
     // Model
@@ -57,6 +58,7 @@ constexpr Feature table[] = {
     {later, "layers that differ", "model.heterogeneous_*"},
     {later, "muP", "model.use_mup model.mup_*"},
     {later, "norms without weights", "model.qk_l2_norm"},
+    {later, "a dtype between stages that is not the model's", "model.pipeline_dtype"},
     {later, "Xavier initialisation", "model.init_method_xavier_uniform"},
     {later, "clipping of attention weights", "model.qk_clip*"},
     {later, "scaling of logits by layer", "model.apply_query_key_layer_scaling"},
@@ -105,6 +107,7 @@ constexpr Feature table[] = {
      "validation.eval_global_batch_size validation.eval_micro_batch_size"},
     {acting, "evaluation", "validation.*"},
     {later, "this optimizer",
+     "optimizer.optimizer=sgd optimizer.sgd_momentum "
      "optimizer.optimizer=muon,dist_muon,lion,soap,adaptive_muon optimizer.muon_* optimizer.lion_* "
      "optimizer.soap_* optimizer.adaptive_muon_* optimizer.use_layer_wise_distributed_optimizer"},
     {later, "optimizer states in fewer bits",
@@ -127,9 +130,9 @@ constexpr Feature table[] = {
     // Data
     {acting, "data", "dataset.seq_length dataset.random_seed dataset.mock_data dataset.replay"},
     {later, "indexed data sets", "dataset.*"},
-    {acting, "byte-level tokens",
-     "tokenizer.tokenizer_type=none,NullTokenizer,ByteLevelTokenizer tokenizer.vocab_size "
-     "tokenizer.padded_vocab_size tokenizer.pad_vocab_size tokenizer.null_*"},
+    {acting, "tokens without text",
+     "tokenizer.tokenizer_type=none,NullTokenizer tokenizer.vocab_size tokenizer.padded_vocab_size "
+     "tokenizer.pad_vocab_size"},
     {later, "tokenizers", "tokenizer.*"},
     // Around training
     {acting, "checkpoints",

@@ -15,9 +15,7 @@ ParallelSizes parallel_sizes(const Config& config, int world) {
   return sizes;
 }
 
-DType model_dtype(const Config& config) {
-  return config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
-}
+DType model_dtype(const Config& config) { return dtype_from_name(config.precision.params_dtype); }
 
 LearningRateSchedule learning_rate_schedule(const Config& config, int64_t iterations) {
   const SchedulerConfig& s = config.scheduler;

@@ -116,6 +116,12 @@ class RankRun {
     const double rate = schedule_.at(at_.consumed_samples);
     const StepReport step = trainer_.step(ctx_, tokens, rate);
     ++at_.iteration;
+    if (config_.ddp.check_for_nan_in_grad && !std::isfinite(step.grad_norm))
+      fail(
+          "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "
+          "may "
+          "help, ddp.check_for_nan_in_grad=false goes on regardless",
+          at_.iteration, step.grad_norm, step.loss);
     at_.consumed_samples += batch;
     if (world_.rank() != 0 || !run_.on_iteration) return;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

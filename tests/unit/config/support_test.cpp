@@ -1,0 +1,64 @@
+#include "megatron/config/support.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "megatron/config/catalog.h"
+#include "megatron/config/value.h"
+#include "support/temp_dir.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every name that follows a dot in the sources below src/megatron but for config's own.
+std::set<std::string> members_read() {
+  std::set<std::string> names;
+  const fs::path root = fs::path(MEGATRON_SOURCE_DIR) / "src/megatron";
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    const fs::path path = entry.path();
+    if (!entry.is_regular_file() || *path.lexically_relative(root).begin() == "config") continue;
+    const std::string text = testing::read_text(path.string());
+    for (size_t dot = text.find('.'); dot != std::string::npos; dot = text.find('.', dot + 1)) {
+      size_t end = dot + 1;
+      while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_'))
+        ++end;
+      names.insert(text.substr(dot + 1, end - dot - 1));
+    }
+  }
+  return names;
+}
+
+// A setting that is said to act is read by something: none is silently ignored.
+TEST(Support, WhatActsIsRead) {
+  // These act on other settings while the configuration is resolved.
+  const std::set<std::string> while_resolving = {
+      "model.num_layers_per_virtual_pipeline_stage",
+      "run.mixed_precision",
+      "run.world_size",
+      // There are only threads, and tokens without text, so far: the value is what happens anyway.
+      "run.comm",
+      "tokenizer.tokenizer_type",
+      "model.group_query_attention",
+      "dataset.seq_length",
+      "tokenizer.vocab_size",
+      "tokenizer.padded_vocab_size",
+      "tokenizer.pad_vocab_size",
+  };
+  const std::set<std::string> read = members_read();
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const Setting& setting = *entry.setting;
+    Config defaults;
+    const Json value = read_value(setting, entry.section->object(defaults));
+    if (feature_of(setting, value).support != Support::acting || while_resolving.contains(setting.name()))
+      continue;
+    EXPECT_TRUE(read.contains(std::string(setting.key)))
+        << setting.name() << " is said to act, but nothing outside the configuration reads it";
+  }
+}
+
+}  // namespace
+}  // namespace megatron
