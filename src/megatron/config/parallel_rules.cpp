@@ -52,6 +52,12 @@ void heads_divide_by_tp(Draft& draft) {
 void query_groups_fit_tp(Draft& draft) {
   const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
                 groups = draft.config.model.num_query_groups;
+  const int64_t rows = (draft.config.model.num_attention_heads + 2 * groups) * draft.config.model.kv_channels;
+  if (groups > 0 && tp > groups && tp % groups == 0 && rows % tp != 0 &&
+      !draft.config.model.multi_latent_attention)
+    return draft.refuse(
+        tp_key, fmt::format("does not divide the {} rows of the fused query, key and value projection", rows),
+        "use a smaller size, or wider heads");
   if (groups == 0 || groups == draft.config.model.num_attention_heads ||
       draft.config.model.multi_latent_attention || groups % tp == 0 || tp % groups == 0)
     return;

@@ -17,8 +17,12 @@ constexpr Feature table[] = {
     {later, "CUDA", "run.device=cuda"},
     {acting, "devices", "run.device"},
     {acting, "tensor parallelism", "model.tensor_model_parallel_size model.sequence_parallel"},
-    {later, "weights gathered at use, overlapped tensor-parallel communication",
-     "model.tensor_parallel_num_weight_shards model.tp_comm_*"},
+    {acting, "overlapped tensor-parallel communication",
+     "model.tp_comm_overlap model.tp_comm_overlap_ag model.tp_comm_overlap_rs model.tp_comm_overlap_rs_dgrad "
+     "model.tp_comm_bulk_* model.tp_comm_overlap_disable_*"},
+    {no_effect, "overlap uses the group's own backend", "model.tp_comm_bootstrap_backend"},
+    {later, "weights gathered at use, overlap by layer",
+     "model.tensor_parallel_num_weight_shards model.tp_comm_overlap_cfg"},
     {later, "another way between pipeline stages", "model.pipeline_model_parallel_comm_backend"},
     {acting, "pipeline parallelism",
      "model.pipeline_model_parallel_* model.pipeline_schedule model.virtual_pipeline_model_parallel_size "

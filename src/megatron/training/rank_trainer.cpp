@@ -11,6 +11,23 @@ namespace megatron {
 
 namespace {
 
+TensorParallel tensor_parallel(const Config& config, const ParallelContext& parallel) {
+  const ParallelConfig& p = config.parallel;
+  TensorParallel tp{.group = parallel.group(Axis::tp), .sequence_parallel = p.sequence_parallel};
+  tp.overlap = {.on = p.tp_comm_overlap,
+                .gather = p.tp_comm_overlap_ag,
+                .scatter = p.tp_comm_overlap_rs,
+                .scatter_data = p.tp_comm_overlap_rs_dgrad,
+                .gather_under_data = p.tp_comm_bulk_dgrad,
+                .reduce_under_weight = p.tp_comm_bulk_wgrad,
+                .qkv = !p.tp_comm_overlap_disable_qkv,
+                .fc1 = !p.tp_comm_overlap_disable_fc1};
+  int groups = static_cast<int>(config.model.num_query_groups);
+  if (groups > 0 && tp.size() > groups && !config.model.multi_latent_attention)
+    tp.key_group = tp.group.split(tp.rank() / (tp.size() / groups), tp.rank(), "tp-keys");
+  return tp;
+}
+
 ContextParallel context_parallel(const Config& config, const ParallelContext& parallel) {
   ContextParallel context{.group = parallel.group(Axis::cp)};
   if (parallel.has(Axis::cp_level)) {
@@ -27,7 +44,7 @@ ContextParallel context_parallel(const Config& config, const ParallelContext& pa
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config),
       parallel_(parallel),
-      model_parallel_{.tensor = {parallel.group(Axis::tp), config.parallel.sequence_parallel},
+      model_parallel_{.tensor = tensor_parallel(config, parallel),
                       .context = context_parallel(config, parallel),
                       .expert = {parallel.group(Axis::ep), parallel.group(Axis::etp)}},
       dtype_(dtype),

@@ -7,6 +7,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/parallel/context/attention.h"
+#include "megatron/parallel/tensor/shared_keys.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -16,9 +17,11 @@ int64_t groups_of(const ModelConfig& config) {
   return config.num_query_groups ? config.num_query_groups : config.num_attention_heads;
 }
 
-LinearOptions qkv_options(const ModelConfig& config) {
+LinearOptions qkv_options(const ModelConfig& config, const TensorParallel& tp) {
   return {.initializer = Initializer::normal(config.init_method_std),
-          .bias = config.add_bias_linear || config.add_qkv_bias};
+          .bias = config.add_bias_linear || config.add_qkv_bias,
+          .parts = {},
+          .overlap = tp.overlap.qkv};
 }
 
 LinearOptions projection_options(const ModelConfig& config) {
@@ -32,7 +35,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
                              const ModelParallel& parallel)
     : layer_(layer),
       heads_(config.num_attention_heads / parallel.tensor.size()),
-      groups_(groups_of(config) / parallel.tensor.size()),
+      groups_(std::max<int64_t>(1, groups_of(config) / parallel.tensor.size())),
       channels_(config.kv_channels),
       first_head_(heads_ * parallel.tensor.rank()),
       global_heads_(config.num_attention_heads),
@@ -43,14 +46,15 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       rotates_(has_rope(config, layer)),
       full_width_norm_(config.qk_layernorm_full_width),
       context_(parallel.context),
+      key_group_(parallel.tensor.key_group),
       qkv_(name + ".linear_qkv", config.hidden_size,
            (config.num_attention_heads + 2 * groups_of(config)) * channels_, parallel.tensor,
-           qkv_options(config)),
+           qkv_options(config, parallel.tensor)),
       projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size,
                   parallel.tensor, projection_options(config)) {
-  require(groups_ * parallel.tensor.size() == groups_of(config),
-          "attention: {} query groups cannot be split over {} ranks", groups_of(config),
-          parallel.tensor.size());
+  require(groups_ * parallel.tensor.size() == groups_of(config) * key_group_.size(),
+          "attention: {} query groups cannot be split over {} ranks, {} to a group", groups_of(config),
+          parallel.tensor.size(), key_group_.size());
   if (has_window(config, layer)) {
     window_left_ = config.window_size[0];
     local_rope_ = config.rotary_base_local.has_value();
@@ -72,6 +76,10 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
     for (Norm* norm : {q_norm_.get(), k_norm_.get()})
       norm->visit([&](Parameter& p) { p.partial_over_tp = parallel.tensor.size() > 1; });
   }
+  // Each rank sees some of the heads only.
+  if (q_norm_ && parallel.tensor.size() > 1)
+    for (Norm* norm : {q_norm_.get(), k_norm_.get()})
+      norm->visit([](Parameter& parameter) { parameter.partial_over_tp = true; });
 }
 
 // x [tokens, heads, channels], each head on its own or all of a token's at once.
@@ -83,6 +91,7 @@ Tensor SelfAttention::norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) 
 
 Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
   Tensor fused = qkv_.forward(ctx, x);
+  if (key_group_.size() > 1) fused = share_keys(ctx, fused, key_group_, heads_, channels_);
   ops::Rotation rotation;
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}

@@ -24,6 +24,7 @@ class SelfAttention final : public Module {
   int64_t window_left_ = -1;
   bool interleaved_, rotates_, local_rope_ = false, full_width_norm_;
   ContextParallel context_;
+  ProcessGroup key_group_;
   ColumnParallelLinear qkv_;
   std::unique_ptr<Norm> q_norm_, k_norm_;
   std::unique_ptr<Parameter> sinks_;

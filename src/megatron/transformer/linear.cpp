@@ -2,6 +2,7 @@
 
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
+#include "megatron/parallel/tensor/overlapped_linear.h"
 
 namespace megatron {
 namespace {
@@ -15,6 +16,7 @@ Weight get(RankContext& ctx, const std::unique_ptr<Parameter>& parameter) {
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, int64_t out,
                                            const TensorParallel& tp, const LinearOptions& options)
     : tp_(tp),
+      overlap_(!tp.sequence_parallel || (tp.overlap.on && options.overlap)),
       weight_(name + ".weight",
               options.parts.empty()
                   ? ShardSpec::split({out, in}, 0, tp.rank(), tp.size())
@@ -28,6 +30,8 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
 }
 
 Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x) {
+  if (tp_.size() == 1) return ops::linear(ctx, x, weight_.get(ctx), get(ctx, bias_));
+  if (overlap_) return column_parallel_linear(ctx, x, weight_.get(ctx), get(ctx, bias_), tp_);
   return ops::linear(ctx, enter_tensor_parallel(ctx, x, tp_), weight_.get(ctx), get(ctx, bias_));
 }
 
@@ -39,6 +43,7 @@ void ColumnParallelLinear::visit(const ParameterVisitor& visitor) {
 RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_t out,
                                      const TensorParallel& tp, const LinearOptions& options)
     : tp_(tp),
+      overlap_(tp.sequence_parallel && tp.overlap.on && options.overlap),
       weight_(name + ".weight", ShardSpec::split({out, in}, 1, tp.rank(), tp.size()), options.initializer) {
   if (!options.bias) return;
   bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({out}), Initializer::constant(0));
@@ -47,7 +52,8 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
 
 Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
   if (tp_.size() == 1) return ops::linear(ctx, x, weight_.get(ctx), get(ctx, bias_));
-  Tensor y = leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_);
+  Tensor y = overlap_ ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
+                      : leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_);
   return bias_ ? ops::add_bias(ctx, y, bias_->get(ctx)) : y;
 }
 

@@ -9,6 +9,7 @@ struct LinearOptions {
   Initializer initializer;
   bool bias = false;
   std::vector<int64_t> parts;  // of the output, each split over TP on its own; empty: one part
+  bool overlap = true;         // may run beside its communication, where the layout asks for that
 };
 
 // The output is split over the TP group: each rank has out/tp rows of the weight [out, in].
@@ -21,6 +22,7 @@ class ColumnParallelLinear final : public Module {
 
  private:
   TensorParallel tp_;
+  bool overlap_;
   Parameter weight_;
   std::unique_ptr<Parameter> bias_;
 };
@@ -36,6 +38,7 @@ class RowParallelLinear final : public Module {
 
  private:
   TensorParallel tp_;
+  bool overlap_;
   Parameter weight_;
   std::unique_ptr<Parameter> bias_;
 };

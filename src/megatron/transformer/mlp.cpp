@@ -30,9 +30,10 @@ Unary activation_kernel(Activation activation) {
 
 namespace {
 
-LinearOptions fc1_options(const ModelConfig& config) {
+LinearOptions fc1_options(const ModelConfig& config, const TensorParallel& tp) {
   LinearOptions options{.initializer = Initializer::normal(config.init_method_std),
                         .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
+  options.overlap = tp.overlap.fc1;
   if (config.gated_linear_unit) options.parts = {config.ffn_hidden_size, config.ffn_hidden_size};
   return options;
 }
@@ -50,7 +51,7 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
       limit_(config.activation_func_clamp_value.value_or(0)),
       up_offset_(config.glu_linear_offset),
       fc1_(name + ".linear_fc1", config.hidden_size, config.ffn_hidden_size * (gated_ ? 2 : 1), tp,
-           fc1_options(config)),
+           fc1_options(config, tp)),
       fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x) {

@@ -2,11 +2,10 @@
 
 #include <mutex>
 
-#include "megatron/comm/run_ranks.h"
 #include "megatron/ops/attention.h"
 #include "megatron/parallel/context/attention.h"
 #include "megatron/parallel/context/sequences.h"
-#include "support/gradcheck.h"
+#include "support/ranks_gradcheck.h"
 
 namespace megatron::testing {
 namespace {
@@ -203,7 +202,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ContextAttention,
                                            std::pair{ContextKind::a2a_p2p, 2},
                                            std::pair{ContextKind::a2a_p2p, 4}));
 
-// The ring's gradients against central differences of the sum over all ranks.
 void check_ring_gradients(int ranks) {
   Case c{.name = "gradcheck",
          .rows = {.rows = 1, .length = 8, .documents = {}},
@@ -214,49 +212,17 @@ void check_ring_gradients(int ranks) {
          .window_left = 6,
          .softcap = 2,
          .dropout = 0.25};
-  run_ranks(ranks, [&](int, const ProcessGroup& world) {
-    RankContext ctx(kCpu, 1, world.rank());
+  ranks_gradcheck(ranks, [&](RankContext& ctx, const ProcessGroup& world) {
     Inputs in(ctx, c);
     ContextParallel context{.group = world};
     std::vector<int64_t> held = held_tokens(c.rows, context);
-    SeqInfo seq = held_sequences(ctx, c.rows, context);
-    Tensor inputs[] = {rows_of(ctx, in.q, held), rows_of(ctx, in.k, held), rows_of(ctx, in.v, held)};
-    Tensor direction = rows_of(ctx, in.direction, held);
-    auto attend = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
-      return ring_attention(ctx, q, k, v, options_of(c), seq.context.slice, world);
+    RankOp op;
+    op.inputs = {rows_of(ctx, in.q, held), rows_of(ctx, in.k, held), rows_of(ctx, in.v, held)};
+    op.run = [&ctx, world, options = options_of(c), seq = held_sequences(ctx, c.rows, context)](
+                 const std::vector<Tensor>& x, const std::vector<Weight>&) {
+      return ring_attention(ctx, x[0], x[1], x[2], options, seq.context.slice, world);
     };
-    auto loss = [&] {
-      auto o = ctx.to_vector<double>(attend(inputs[0], inputs[1], inputs[2]));
-      auto d = ctx.to_vector<double>(direction);
-      double sum = 0;
-      for (size_t i = 0; i < o.size(); ++i) sum += o[i] * d[i];
-      Tensor total = ctx.from_vector(std::vector<double>{sum}, {1});
-      world.all_reduce(total).wait();
-      return ctx.item(total);
-    };
-    Tape tape(ctx);
-    Tensor watched[] = {tape.watch(inputs[0]), tape.watch(inputs[1]), tape.watch(inputs[2])};
-    {
-      TapeScope scope(ctx, &tape);
-      tape.backward(ctx, attend(watched[0], watched[1], watched[2]), direction);
-    }
-    constexpr double step = 1e-5;
-    for (int owner = 0; owner < ranks; ++owner)
-      for (int input = 0; input < 3; ++input) {
-        bool mine = owner == world.rank();
-        double* data = inputs[input].data<double>();
-        auto grads = ctx.to_vector<double>(tape.grad(watched[input]));
-        for (size_t i = 0; i < grads.size(); ++i) {
-          double before = data[i];
-          if (mine) data[i] = before + step;
-          double above = loss();
-          if (mine) data[i] = before - step;
-          double below = loss();
-          data[i] = before;
-          if (!mine) continue;
-          EXPECT_NEAR(grads[i], (above - below) / (2 * step), 1e-8) << "input " << input << " " << i;
-        }
-      }
+    return op;
   });
 }
 

@@ -1,0 +1,109 @@
+#include <gtest/gtest.h>
+
+#include "megatron/parallel/tensor/overlapped_linear.h"
+#include "megatron/parallel/tensor/shared_keys.h"
+#include "support/ranks_gradcheck.h"
+
+namespace megatron::testing {
+namespace {
+
+uint64_t seed_of(const ProcessGroup& world, uint64_t which) {
+  return 10 * which + static_cast<uint64_t>(world.rank());
+}
+
+// Every combination of what may run beside a product.
+std::vector<TensorOverlap> overlaps() {
+  std::vector<TensorOverlap> all;
+  for (int bits = 0; bits < 8; ++bits)
+    all.push_back({.on = true,
+                   .gather = (bits & 1) != 0,
+                   .scatter = (bits & 1) != 0,
+                   .scatter_data = (bits & 2) != 0,
+                   .gather_under_data = (bits & 4) != 0,
+                   .reduce_under_weight = (bits & 4) != 0});
+  return all;
+}
+
+void check_column(int ranks, bool sequence_parallel, const TensorOverlap& overlap, bool defer) {
+  ranks_gradcheck(
+      ranks,
+      [&](RankContext& ctx, const ProcessGroup& world) {
+        RankOp op;
+        op.same_inputs = !sequence_parallel;
+        op.inputs = {random_tensor(ctx, {2, 3}, sequence_parallel ? seed_of(world, 1) : 1)};
+        op.weights = {random_tensor(ctx, {2, 3}, seed_of(world, 2)),
+                      random_tensor(ctx, {2}, seed_of(world, 3))};
+        op.run = [&ctx, tp = TensorParallel{world, sequence_parallel, overlap}](
+                     const std::vector<Tensor>& x, const std::vector<Weight>& w) {
+          return column_parallel_linear(ctx, x[0], w[0], w[1], tp);
+        };
+        return op;
+      },
+      defer);
+}
+
+TEST(ColumnParallelLinear, GradientsOfGatheredTokens) {
+  for (const TensorOverlap& overlap : overlaps()) check_column(2, true, overlap, false);
+  check_column(4, true, overlaps()[7], false);
+  check_column(4, true, overlaps()[5], true);
+}
+
+TEST(ColumnParallelLinear, GradientsOfWholeTokens) {
+  check_column(2, false, {}, false);
+  check_column(4, false, {}, true);
+}
+
+void check_row(int ranks, const TensorOverlap& overlap, bool defer) {
+  ranks_gradcheck(
+      ranks,
+      [&](RankContext& ctx, const ProcessGroup& world) {
+        RankOp op;
+        op.inputs = {random_tensor(ctx, {2 * ranks, 3}, seed_of(world, 1))};
+        op.weights = {random_tensor(ctx, {2, 3}, seed_of(world, 2))};
+        op.run = [&ctx, tp = TensorParallel{world, true, overlap}](const std::vector<Tensor>& x,
+                                                                   const std::vector<Weight>& w) {
+          return row_parallel_linear(ctx, x[0], w[0], tp);
+        };
+        return op;
+      },
+      defer);
+}
+
+TEST(RowParallelLinear, Gradients) {
+  for (const TensorOverlap& overlap : overlaps()) check_row(2, overlap, false);
+  check_row(4, overlaps()[7], false);
+  check_row(4, overlaps()[7], true);
+}
+
+TEST(RowParallelLinear, RefusesTokensThatDoNotDivide) {
+  run_ranks(2, [](int, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, world.rank());
+    EXPECT_THROW(row_parallel_linear(ctx, ctx.zeros({3, 2}, DType::F64),
+                                     {ctx.zeros({2, 2}, DType::F64), nullptr}, {world, true, {.on = true}}),
+                 Error);
+  });
+}
+
+// Two ranks with two query heads each share one key and one value of two channels.
+TEST(ShareKeys, ValuesAndGradients) {
+  run_ranks(2, [](int, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, world.rank());
+    std::vector<double> part(6);
+    for (size_t i = 0; i < 6; ++i) part[i] = static_cast<double>(6 * world.rank()) + static_cast<double>(i);
+    Tensor own = share_keys(ctx, ctx.from_vector(part, {1, 6}), world, 2, 2);
+    EXPECT_EQ(ctx.to_vector<double>(own), world.rank() == 0
+                                              ? (std::vector<double>{0, 1, 2, 3, 8, 9, 10, 11})
+                                              : (std::vector<double>{4, 5, 6, 7, 8, 9, 10, 11}));
+  });
+  ranks_gradcheck(2, [](RankContext& ctx, const ProcessGroup& world) {
+    RankOp op;
+    op.inputs = {random_tensor(ctx, {3, 6}, seed_of(world, 1))};
+    op.run = [&ctx, world](const std::vector<Tensor>& x, const std::vector<Weight>&) {
+      return share_keys(ctx, x[0], world, 2, 2);
+    };
+    return op;
+  });
+}
+
+}  // namespace
+}  // namespace megatron::testing
