@@ -7,6 +7,8 @@
 #include "megatron/cli/convert_command.h"
 #include "megatron/cli/explain_command.h"
 #include "megatron/cli/groups_command.h"
+#include "megatron/cli/parity_command.h"
+#include "megatron/cli/plan_command.h"
 #include "megatron/cli/pretrain_command.h"
 #include "megatron/cli/quickstart_command.h"
 
@@ -28,6 +30,10 @@ std::span<const Command> commands() {
       Command{"explain", "what a setting does, its range and what depends on it", explain_help, run_explain},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,
               run_groups},
+      Command{"parity", "whether layouts of a configuration train alike, tensor by tensor", parity_help,
+              run_parity},
+      Command{"plan", "memory, arithmetic, communication and schedule of a run before it is launched",
+              plan_help, run_plan},
   };
   return table;
 }

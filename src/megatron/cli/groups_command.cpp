@@ -6,86 +6,37 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
-#include "megatron/cli/flags.h"
-#include "megatron/parallel/parallel_groups.h"
+#include "megatron/config/help.h"
+#include "megatron/config/resolve.h"
+#include "megatron/training/parallel_setup.h"
 
 namespace megatron {
 namespace {
 
-struct Settings {
-  ParallelSizes sizes;
-  std::optional<int> weight_shards, expert_weight_shards;
-  bool world_given = false;
-  bool json = false;
+constexpr CommandFlag kFlags[] = {
+    {"--rank-order", 1, "axes, the fastest first (tp-cp-ep-dp-pp)"},
+    {"--json", 0, "one JSON document"},
 };
 
-int to_int(std::string_view flag, const std::string& text) {
-  return static_cast<int>(parse_int("groups", flag, text));
-}
-
-std::vector<Flag> flags(Settings& s) {
-  const auto size = [&s](std::string_view name, int ParallelSizes::*member, std::string_view help) {
-    return Flag{name, "N", help,
-                [&s, name, member](const std::string& v) { s.sizes.*member = to_int(name, v); }};
-  };
-  return {
-      {"--world-size", "N", "number of ranks",
-       [&s](const std::string& v) {
-         s.sizes.world = to_int("--world-size", v);
-         s.world_given = true;
-       }},
-      {"--rank-order", "ORDER", "axes, the fastest first (tp-cp-ep-dp-pp)",
-       [&s](const std::string& v) { s.sizes.order = v; }},
-      {"--use-tp-pp-dp-mapping", "", "the order tp-cp-ep-pp-dp",
-       [&s](const std::string&) { s.sizes.order = "tp-cp-ep-pp-dp"; }},
-      size("--tensor-model-parallel-size", &ParallelSizes::tp, "tensor parallel"),
-      size("--pipeline-model-parallel-size", &ParallelSizes::pp, "pipeline parallel"),
-      size("--context-parallel-size", &ParallelSizes::cp, "context parallel"),
-      size("--expert-model-parallel-size", &ParallelSizes::ep, "expert parallel"),
-      {"--expert-tensor-parallel-size", "N", "tensor parallel inside experts (that of the dense layers)",
-       [&s](const std::string& v) { s.sizes.etp = to_int("--expert-tensor-parallel-size", v); }},
-      {"--tensor-parallel-num-weight-shards", "N", "shards of each weight, a multiple of tensor parallel",
-       [&s](const std::string& v) { s.weight_shards = to_int("--tensor-parallel-num-weight-shards", v); }},
-      {"--expert-tensor-parallel-num-weight-shards", "N", "the same for experts",
-       [&s](const std::string& v) {
-         s.expert_weight_shards = to_int("--expert-tensor-parallel-num-weight-shards", v);
-       }},
-      size("--num-distributed-optimizer-instances", &ParallelSizes::optimizer_instances,
-           "replicas of the sharded optimizer"),
-      {"--hierarchical-context-parallel-sizes", "A,B", "levels of context parallel, the innermost first",
-       [&s](const std::string& v) {
-         s.sizes.cp_levels.clear();
-         for (size_t at = 0; at <= v.size();) {
-           const size_t end = std::min(v.find(',', at), v.size());
-           s.sizes.cp_levels.push_back(
-               to_int("--hierarchical-context-parallel-sizes", v.substr(at, end - at)));
-           at = end + 1;
-         }
-       }},
-      {"--hybrid-context-parallel", "", "groups for a context size chosen per sample",
-       [&s](const std::string&) { s.sizes.hybrid_cp = true; }},
-      {"--json", "", "one JSON document", [&s](const std::string&) { s.json = true; }},
-  };
-}
-
-int shards_beyond(std::optional<int> shards, int tp, std::string_view flag) {
-  if (!shards) return 1;
-  if (tp < 1 || *shards < tp || *shards % tp != 0)
+void check_shards(int64_t shards, int64_t tp, std::string_view flag) {
+  if (shards % tp != 0)
     throw ConfigError(fmt::format("groups: {} is {}, which is no multiple of the tensor-parallel size {}",
-                                  flag, *shards, tp));
-  return *shards / tp;
+                                  flag, shards, tp));
 }
 
-Settings parse(const std::vector<std::string>& args) {
-  Settings settings;
-  const auto words = parse_flags("groups", args, flags(settings));
-  if (!words.empty()) throw UsageError(fmt::format("groups: '{}' is no option", words[0]));
-  if (!settings.world_given) throw UsageError("groups: --world-size is missing");
-  ParallelSizes& sizes = settings.sizes;
-  sizes.gtp = shards_beyond(settings.weight_shards, sizes.tp, "--tensor-parallel-num-weight-shards");
-  sizes.egtp = shards_beyond(settings.expert_weight_shards, sizes.expert_tp(),
-                             "--expert-tensor-parallel-num-weight-shards");
-  return settings;
+ParallelSizes read_sizes(const CommandLine& line) {
+  if (!line.words.empty()) throw UsageError(fmt::format("groups: '{}' is no option", line.words[0]));
+  const Resolved resolved =
+      resolve(read_sources(line), {.purpose = Purpose::inspect, .allow_unavailable = true, .rules = false});
+  const ParallelConfig& parallel = resolved.config.parallel;
+  if (!resolved.world_size) throw UsageError("groups: --world-size is missing");
+  check_shards(parallel.tensor_parallel_num_weight_shards, parallel.tensor_model_parallel_size,
+               "--tensor-parallel-num-weight-shards");
+  check_shards(parallel.expert_tensor_parallel_num_weight_shards, parallel.expert_tensor_parallel_size,
+               "--expert-tensor-parallel-num-weight-shards");
+  ParallelSizes sizes = parallel_sizes(resolved.config, *resolved.world_size);
+  if (line.has("--rank-order")) sizes.order = line.get("--rank-order");
+  return sizes;
 }
 
 // Axes that coincide with another are written out too: a reader looks for the name that it knows.
@@ -111,19 +62,20 @@ std::vector<std::pair<std::string, RankLists>> named_groups(const ParallelSizes&
 
 std::string groups_help() {
   std::string text =
-      "usage: megatron groups --world-size N [options]\n"
+      "usage: megatron groups --world-size N [settings] [options]\n"
       "\n"
       "Prints every process group of a parallel layout as lists of ranks. Checks the layout only: no model "
       "is needed.\n"
-      "\n";
-  Settings unused;
-  return text + flags_help(flags(unused));
+      "\n"
+      "options:\n";
+  for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<14}  {}\n", flag.name, flag.help);
+  return text + "\n" + settings_help();
 }
 
 int run_groups(Invocation& invocation) {
-  const Settings settings = parse(invocation.args);
-  const auto groups = named_groups(settings.sizes);
-  if (settings.json) {
+  const CommandLine line = parse_command_line(invocation.args, kFlags);
+  const auto groups = named_groups(read_sizes(line));
+  if (line.has("--json")) {
     Json document = Json::object();
     for (const auto& [name, lists] : groups) {
       Json rows = Json::array();

@@ -57,7 +57,7 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
       draft.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
   find_world(draft, sources);
   derive_defaults(draft);
-  check_rules(draft);
+  if (options.rules) check_rules(draft);
   std::vector<Problem> unavailable = check_support(draft);
   std::vector<Problem> problems = draft.problems();
   if (!options.allow_unavailable) {

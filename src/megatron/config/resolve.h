@@ -15,6 +15,7 @@ namespace megatron {
 struct ResolveOptions {
   Purpose purpose = Purpose::training;
   bool allow_unavailable = false;  // list settings of features that this build lacks instead of refusing them
+  bool rules = true;               // check that settings suit each other, not only each by itself
 };
 
 // A configuration that passed every check, and where each value came from.

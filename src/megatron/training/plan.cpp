@@ -1,0 +1,97 @@
+#include "megatron/training/plan.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "megatron/training/flops.h"
+#include "megatron/training/rank_trainer.h"
+
+namespace megatron {
+namespace {
+
+class CountFlops final : public Tracer {
+ public:
+  explicit CountFlops(std::array<double, 3>& flops) : flops_(flops) {}
+  void op(const char*, Phase phase, const Cost& cost) override {
+    if (phase != Phase::Other) flops_[static_cast<size_t>(phase)] += cost.flops;
+  }
+
+ private:
+  std::array<double, 3>& flops_;
+};
+
+RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const PipelineShape& shape, int rank,
+                   DType dtype) {
+  RankPlan plan;
+  plan.rank = rank;
+  auto log = std::make_shared<TrafficLog>();
+  RankContext ctx(kMeta, 1, rank);
+  ParallelContext parallel = ParallelContext::from_sizes(planned_world(sizes, rank, log), sizes);
+  plan.pipeline_rank = parallel.rank(Axis::pp);
+  log->by_group.clear();  // what sets the groups up is no part of a step
+  RankTrainer trainer(ctx, config, parallel, dtype);
+  for (int chunk = 0; chunk < shape.vpp; ++chunk)
+    plan.chunks.push_back(model_slice(config, shape, plan.pipeline_rank, chunk));
+  for (const Parameter* parameter : trainer.parameters())
+    plan.parameters += parameter->shard.local_shape.numel();
+  int64_t sequences = shape.microbatches * config.train.micro_batch_size;
+  std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)), 0);
+  CountFlops count(plan.flops);
+  ctx.tracer = &count;
+  trainer.step(ctx, tokens, 0);
+  plan.memory = ctx.allocator->statistics();
+  plan.traffic = *log;
+  return plan;
+}
+
+}  // namespace
+
+const RankPlan& RunPlan::largest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const RankPlan& a, const RankPlan& b) { return a.bytes() < b.bytes(); });
+}
+
+RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype) {
+  RunPlan plan;
+  plan.sizes = sizes;
+  int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
+  if (per_pass == 0 || batch == 0 || batch % per_pass != 0)
+    throw ConfigError(fmt::format(
+        "plan: a global batch of {} cannot be cut into micro-batches of {} on {} data-parallel ranks", batch,
+        config.train.micro_batch_size, sizes.dp()));
+  plan.pipeline = pipeline_shape(config, batch / per_pass);
+  plan.simulation = simulate(plan.pipeline, schedules(plan.pipeline));
+  plan.parameters = parameter_count(config.model);
+  plan.tokens_per_step = batch * config.model.seq_length;
+  plan.flops_per_step = static_cast<double>(plan.tokens_per_step) *
+                        model_flops_per_token(config.model, config.model.seq_length);
+  for (const GroupRanks& group : parallel_groups(sizes))
+    if (group.axis == Axis::pp && group.ranks[0] == sizes.rank_offset)
+      for (int rank : group.ranks) plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype));
+  return plan;
+}
+
+void check_fits(const Config& config, const RunPlan& plan, double bytes) {
+  const RankPlan& rank = plan.largest();
+  if (rank.bytes() <= bytes) return;
+  std::vector<std::string> knobs;
+  auto of = [&](MemoryTag tag) {
+    return static_cast<double>(rank.memory.by_tag[static_cast<size_t>(tag)].peak);
+  };
+  if (of(MemoryTag::Activation) > bytes / 3) {
+    if (config.execution.recompute_granularity != RecomputeGranularity::full)
+      knobs.push_back("--recompute-granularity full");
+    if (config.train.micro_batch_size > 1) knobs.push_back("a smaller --micro-batch-size");
+    if (config.parallel.tensor_model_parallel_size > 1 && !config.parallel.sequence_parallel)
+      knobs.push_back("--sequence-parallel");
+  }
+  if (of(MemoryTag::Optimizer) > bytes / 3 && plan.sizes.dp() > 1 && !config.ddp.use_distributed_optimizer)
+    knobs.push_back("--use-distributed-optimizer");
+  knobs.push_back("a larger --tensor-model-parallel-size or --pipeline-model-parallel-size");
+  constexpr double gib = 1 << 30;
+  throw ConfigError(fmt::format("plan: rank {} needs {:.2f} GiB and {:.2f} are there; use {}", rank.rank,
+                                rank.bytes() / gib, bytes / gib, fmt::join(knobs, ", or ")));
+}
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+
+#include "megatron/config/config.h"
+#include "megatron/models/gpt.h"
+#include "megatron/parallel/pipeline/simulator.h"
+#include "megatron/parallel/planned_group.h"
+
+namespace megatron {
+
+// What a run will need, known before anything is launched: one step of the real trainer on the meta device,
+// once for each rank of a pipeline.
+struct RankPlan {
+  int rank = 0, pipeline_rank = 0;
+  std::vector<ModelSlice> chunks;
+  int64_t parameters = 0;  // that this rank holds
+  MemoryStatistics memory;
+  std::array<double, 3> flops = {};  // of forward, backward (data) and weight gradients, per step
+  TrafficLog traffic;
+
+  double bytes() const { return static_cast<double>(memory.total.peak); }
+};
+
+struct RunPlan {
+  ParallelSizes sizes;
+  PipelineShape pipeline;
+  Simulation simulation;  // in units of time: forward, backward and weight gradients of a chunk are 1 each
+  int64_t parameters = 0;
+  double flops_per_step = 0;  // of the model, all ranks together
+  int64_t tokens_per_step = 0;
+  std::vector<RankPlan> ranks;
+
+  const RankPlan& largest() const;  // by memory
+};
+
+RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype);
+
+// Throws a ConfigError that names the settings that help, where a rank needs more than `bytes`.
+void check_fits(const Config& config, const RunPlan& plan, double bytes);
+
+}  // namespace megatron

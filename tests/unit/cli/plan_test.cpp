@@ -1,0 +1,151 @@
+#include <gtest/gtest.h>
+
+#include "megatron/base/json.h"
+#include "megatron/cli/command.h"
+#include "support/capture.h"
+
+namespace megatron {
+namespace {
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome run(std::vector<std::string> args) {
+  Capture out, err;
+  const int code = run_cli(commands(), std::move(args), out.file(), err.file());
+  return {code, out.text(), err.text()};
+}
+
+std::vector<std::string> plan_of(std::vector<std::string> more) {
+  std::vector<std::string> args = {"plan",
+                                   "--num-layers",
+                                   "8",
+                                   "--hidden-size",
+                                   "64",
+                                   "--num-attention-heads",
+                                   "4",
+                                   "--seq-length",
+                                   "32",
+                                   "--max-position-embeddings",
+                                   "32",
+                                   "model.vocab_size=512",
+                                   "--make-vocab-size-divisible-by",
+                                   "8",
+                                   "--micro-batch-size",
+                                   "1",
+                                   "--global-batch-size",
+                                   "8"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+Json json_of(std::vector<std::string> more) {
+  more.push_back("--json");
+  const Outcome outcome = run(plan_of(std::move(more)));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return Json::parse(outcome.out);
+}
+
+const Json* traffic(const Json& rank, const char* group, const char* operation) {
+  for (const Json& use : rank.at("communication").as_array())
+    if (use.at("group").as_string() == group && use.at("operation").as_string() == operation) return &use;
+  return nullptr;
+}
+
+TEST(Plan, OneRank) {
+  const Json plan = json_of({});
+  ASSERT_EQ(plan.at("ranks").as_array().size(), 1u);
+  const Json& rank = plan.at("ranks")[0];
+  EXPECT_EQ(rank.at("parameters").as_int(), plan.at("parameters").as_int());
+  EXPECT_EQ(rank.at("communication").as_array().size(), 0u);
+  EXPECT_EQ(rank.at("memory_bytes").at("grad").as_int(), rank.at("memory_bytes").at("param").as_int());
+  EXPECT_NEAR(static_cast<double>(rank.at("memory_bytes").at("optim").as_int()),
+              2.0 * static_cast<double>(rank.at("memory_bytes").at("param").as_int()), 4096);
+  EXPECT_EQ(plan.at("bubble").as_double(), 0);
+}
+
+// 8 micro-batches of 32 tokens of 64 fp32 values pass each boundary, gradients back.
+TEST(Plan, PipelineMessagesAndBubble) {
+  const Json plan = json_of({"--pipeline-model-parallel-size", "4"});
+  ASSERT_EQ(plan.at("ranks").as_array().size(), 4u);
+  EXPECT_DOUBLE_EQ(plan.at("bubble").as_double(), 3.0 / (8 + 3));
+  const double message = 8.0 * 32 * 64 * 4;
+  for (int r = 0; r < 4; ++r) {
+    const Json& rank = plan.at("ranks")[static_cast<size_t>(r)];
+    const Json* sent = traffic(rank, "pp", "send");
+    ASSERT_NE(sent, nullptr);
+    EXPECT_EQ(sent->at("bytes").as_double(), (r == 0 || r == 3 ? 1 : 2) * message);
+  }
+  EXPECT_EQ(plan.at("ranks")[0].at("holds").as_string(), "embedding layers 0-1");
+  EXPECT_EQ(plan.at("ranks")[3].at("holds").as_string(), "layers 6-7 loss");
+  const Json zero = json_of({"--pipeline-model-parallel-size", "4", "--pipeline-schedule", "zb-h1"});
+  EXPECT_LT(zero.at("bubble").as_double(), plan.at("bubble").as_double());
+}
+
+TEST(Plan, TensorParallelHalvesMatricesAndMovesActivations) {
+  const Json one = json_of({}), two = json_of({"--tensor-model-parallel-size", "2"});
+  const Json& rank = two.at("ranks")[0];
+  EXPECT_LT(rank.at("parameters").as_int(), one.at("parameters").as_int() * 6 / 10);
+  const Json* sums = traffic(rank, "tp", "all_reduce");
+  ASSERT_NE(sums, nullptr);
+  EXPECT_GT(sums->at("bytes").as_double(), 8.0 * 8 * 4 * 32 * 64 * 4);  // 4 a layer and micro-batch, at least
+}
+
+TEST(Plan, RecomputeLowersActivations) {
+  const auto activations = [](const Json& plan) {
+    return plan.at("ranks")[0].at("memory_bytes").at("act").as_int();
+  };
+  EXPECT_LT(activations(json_of({"--recompute-granularity", "full"})), activations(json_of({})) / 2);
+}
+
+TEST(Plan, PictureForPeople) {
+  const Outcome outcome = run(plan_of({"-pp", "2", "--global-batch-size", "4"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("rank 0  |F0 F1 .  .  B0--- F2 B1--- F3 B2--- .  B3---\n"
+                             "rank 1  |.  F0 B0--- F1 B1--- F2 B2--- F3 B3--- .  .\n"),
+            std::string::npos)
+      << outcome.out;
+}
+
+TEST(Plan, RefusesWhatDoesNotFit) {
+  const Outcome outcome = run(plan_of({"--memory-gib", "0.001"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("--tensor-model-parallel-size"), std::string::npos) << outcome.err;
+  EXPECT_EQ(run(plan_of({"--memory-gib", "4"})).code, 0);
+  EXPECT_EQ(run(plan_of({"--memory-gib", "much"})).code, 2);
+  EXPECT_EQ(run(plan_of({"-tp", "3"})).code, 1);
+}
+
+TEST(Parity, LayoutsAreAlike) {
+  const Outcome outcome = run({"parity", "one", "tp2,sp", "pp2,zb-v,vpp2", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  const Json document = Json::parse(outcome.out);
+  EXPECT_TRUE(document.at("equal").as_bool());
+  ASSERT_EQ(document.at("comparisons").as_array().size(), 2u);
+  EXPECT_LT(document.at("comparisons")[1].at("worst").as_double(), 1e-9);
+  EXPECT_EQ(run({"parity", "dp2", "tp2,dp2,mb2", "--dtype", "fp32"}).code, 0);
+}
+
+TEST(Parity, NamesTheFirstDifference) {
+  const Outcome seed = run({"parity", "one", "pp2,rng.seed=5"});
+  EXPECT_EQ(seed.code, 3);
+  EXPECT_NE(seed.out.find("differ first at step 1: loss"), std::string::npos) << seed.out;
+  const Outcome decay = run({"parity", "one", "one,optimizer.weight_decay=0.5"});
+  EXPECT_EQ(decay.code, 3);
+  EXPECT_NE(decay.out.find("differ first at step 1: parameter of embedding.word_embeddings.weight"),
+            std::string::npos)
+      << decay.out;
+}
+
+TEST(Parity, Refusals) {
+  EXPECT_EQ(run({"parity", "one"}).code, 2);
+  EXPECT_EQ(run({"parity", "one", "tp"}).code, 2);
+  EXPECT_EQ(run({"parity", "one", "xp2"}).code, 2);
+  EXPECT_EQ(run({"parity", "one", "tp3"}).code, 1);
+  EXPECT_EQ(run({"parity", "one", "tp2", "--dtype", "int8"}).code, 2);
+}
+
+}  // namespace
+}  // namespace megatron
