@@ -85,12 +85,16 @@ constexpr Feature table[] = {
     {no_effect, "bf16 products always accumulate in fp32", "model.disable_bf16_reduced_precision_matmul"},
     {no_effect, "every run is deterministic", "model.deterministic_mode"},
     {acting, "number formats", "model.bf16 model.params_dtype model.pipeline_dtype"},
-    {later, "recompute", "model.recompute_* model.distribute_saved_activations"},
+    {later, "recompute of these modules",
+     "model.recompute_modules=moe,shared_experts,moe_act,mla_up_proj,gdn_norm_out,gdp_qkv,mhc"},
+    {acting, "recompute", "model.recompute_* model.distribute_saved_activations"},
     {later, "CUDA graphs", "model.cuda_graph_* optimizer.optimizer_cuda_graph"},
-    {later, "offload",
+    {later, "offloaded weights, offload by stage",
+     "model.cpu_offloading_weights model.delta_offload_bytes_across_pp_ranks"},
+    {later, "offload of these modules", "model.offload_modules=expert_fc1,moe_act,fused_group_mlp,gdp_qkv"},
+    {acting, "offload",
      "model.cpu_offloading* model.fine_grained_* model.offload_modules "
-     "model.min_offloaded_tensor_size model.activation_offload_fraction "
-     "model.delta_offload_bytes_across_pp_ranks"},
+     "model.min_offloaded_tensor_size model.activation_offload_fraction"},
     {later, "feed-forward in pieces", "model.mlp_chunks_*"},
     {later, "batch invariance", "model.batch_invariant_mode"},
     {acting, "transformer", "model.*"},
@@ -160,19 +164,25 @@ constexpr Feature table[] = {
     {acting, "precision presets", "run.mixed_precision"},
 };
 
-// Whether `word` of the table covers the setting with this value.
+bool names_value(std::string_view values, const Json& value) {
+  const std::string shown = show_value(value);
+  while (true) {
+    const size_t comma = std::min(values.find(','), values.size());
+    if (values.substr(0, comma) == shown) return true;
+    if (comma == values.size()) return false;
+    values.remove_prefix(comma + 1);
+  }
+}
+
+// Whether `word` of the table covers the setting with this value; of a list, any of its elements.
 bool covers(std::string_view word, std::string_view name, const Json& value) {
   const size_t equals = word.find('=');
   if (equals != std::string_view::npos) {
     if (word.substr(0, equals) != name) return false;
-    std::string_view values = word.substr(equals + 1);
-    const std::string shown = show_value(value);
-    while (true) {
-      const size_t comma = std::min(values.find(','), values.size());
-      if (values.substr(0, comma) == shown) return true;
-      if (comma == values.size()) return false;
-      values.remove_prefix(comma + 1);
-    }
+    const std::string_view values = word.substr(equals + 1);
+    if (!value.is_array()) return names_value(values, value);
+    return std::any_of(value.as_array().begin(), value.as_array().end(),
+                       [&](const Json& element) { return names_value(values, element); });
   }
   if (!word.ends_with('*')) return word == name;
   return name.starts_with(word.substr(0, word.size() - 1));

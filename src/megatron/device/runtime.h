@@ -31,6 +31,17 @@ class DeviceRuntime {
   // far as the host memory is concerned.
   virtual void copy_from_host(void* target, const void* source, size_t bytes, void* stream) = 0;
   virtual void copy_to_host(void* target, const void* source, size_t bytes, void* stream) = 0;
+
+  // Host memory that copies can run to and from while the host goes on; the copies are done when the stream
+  // is.
+  virtual void* acquire_host_memory(size_t bytes) { return acquire_memory(bytes); }
+  virtual void release_host_memory(void* data, size_t bytes) { release_memory(data, bytes); }
+  virtual void copy_from_host_async(void* target, const void* source, size_t bytes, void* stream) {
+    copy_from_host(target, source, bytes, stream);
+  }
+  virtual void copy_to_host_async(void* target, const void* source, size_t bytes, void* stream) {
+    copy_to_host(target, source, bytes, stream);
+  }
 };
 
 // The runtime of a device; for CUDA an Error that says why it cannot be used (not built in, no driver, no

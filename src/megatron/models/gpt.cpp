@@ -2,10 +2,12 @@
 
 #include <cmath>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/rope.h"
 #include "megatron/parallel/tensor/mappings.h"
+#include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
 
 namespace megatron {
@@ -51,6 +53,10 @@ Tensor query_scale(RankContext& ctx, const ModelConfig& config, const std::vecto
   return ops::cast(ctx, ctx.from_vector(factors, {count, 1, 1}), dtype);
 }
 
+Tensor total(RankContext& ctx, const Residual& residual) {
+  return residual.update ? ops::add(ctx, residual.hidden, residual.update) : residual.hidden;
+}
+
 }  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
@@ -78,6 +84,11 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   output_->tied_copy = tied;
 }
 
+void GptModel::set_activation_plan(const ActivationPlan& plan) {
+  plan_ = plan;
+  for (auto& layer : layers_) layer->set_activation_plan(plan);
+}
+
 SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
   SeqInfo seq = held_sequences(ctx, rows, parallel_.context);
   auto type = config_.position_embedding_type;
@@ -100,9 +111,39 @@ SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
 
 Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq) {
   Residual residual{embedding_ ? embedding_->forward(ctx, input, seq) : input, {}};
-  for (auto& layer : layers_) layer->forward(ctx, residual, seq);
+  if (plan_.offloads() && ctx.tape) {
+    if (!host_) host_ = std::make_unique<HostOffload>(ctx, plan_.offload_options);
+    host_->start_pass();
+  }
+  for (int64_t i = 0; i < slice_.layers;) {
+    int64_t region = ctx.tape ? std::min(plan_.region_at(i), slice_.layers - i) : 0;
+    if (region > 0)
+      residual = {run_region(ctx, i, region, residual, seq), {}};
+    else
+      run_layer(ctx, i, residual, seq);
+    i += std::max<int64_t>(1, region);
+  }
   if (final_norm_) return final_norm_->forward(ctx, residual);
-  return residual.update ? ops::add(ctx, residual.hidden, residual.update) : residual.hidden;
+  return total(ctx, residual);
+}
+
+void GptModel::run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq) {
+  PackerScope scope = offload_scope(ctx, host_.get(), i < plan_.offloaded_layers);
+  layers_[static_cast<size_t>(i)]->forward(ctx, residual, seq, host_.get());
+}
+
+// Layers that keep nothing but their input. The stream enters and leaves as one tensor, so that one is kept.
+Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
+                            const SeqInfo& seq) {
+  Tensor stream = total(ctx, residual);
+  SplitSaved split(parallel_.tensor);
+  PackerScope scope(ctx, plan_.split_inputs ? &split : ctx.packer);
+  return recompute(ctx, {&stream, 1},
+                   [this, first, count, seq](RankContext& c, std::span<const Tensor> inputs) {
+                     Residual inner{inputs[0], {}};
+                     for (int64_t i = first; i < first + count; ++i) run_layer(c, i, inner, seq);
+                     return std::vector<Tensor>{total(c, inner)};
+                   })[0];
 }
 
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {

@@ -19,6 +19,9 @@ class GptModel final : public Module {
   GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
            Parameter* embedding = nullptr);
 
+  // What is recomputed and what waits on the host; by default everything is kept.
+  void set_activation_plan(const ActivationPlan& plan);
+
   // Positions and rotary angles of this rank's tokens of a micro-batch.
   SeqInfo sequences(RankContext& ctx, const TokenRows& rows) const;
   SeqInfo sequences(RankContext& ctx, int64_t batch, int64_t length) const {
@@ -41,6 +44,9 @@ class GptModel final : public Module {
   Parameter* tied_weight();
 
  private:
+  void run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq);
+  Tensor run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
+                    const SeqInfo& seq);
   Parameter& output_weight() { return output_ ? *output_ : embedding_ ? embedding_->table() : *shared_; }
 
   ModelConfig config_;
@@ -52,6 +58,8 @@ class GptModel final : public Module {
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<Parameter> output_;  // absent where the embedding of this rank serves
   Parameter* shared_ = nullptr;        // another chunk's
+  ActivationPlan plan_;
+  std::unique_ptr<HostOffload> host_;  // made when it is first used
 };
 
 }  // namespace megatron

@@ -55,6 +55,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
     chunks_.push_back(
         std::make_unique<GptModel>(config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk),
                                    model_parallel_, dtype, chunk > 0 ? chunks_[0]->tied_weight() : nullptr));
+  for (auto& chunk : chunks_) chunk->set_activation_plan(ActivationPlan::from(config.execution));
   for (Parameter* parameter : parameters()) {
     parameter->allocate(ctx, dtype);
     parameter->initialize(ctx, static_cast<uint64_t>(config.rng.seed));

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
@@ -89,9 +90,29 @@ Tensor SelfAttention::norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) 
   return ops::view(ctx, wide, x.shape());
 }
 
-Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
-  Tensor fused = qkv_.forward(ctx, x);
-  if (key_group_.size() > 1) fused = share_keys(ctx, fused, key_group_, heads_, channels_);
+Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                              HostOffload* host) {
+  Tensor fused, o;
+  {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
+    fused = qkv_.forward(ctx, x, again);
+  }
+  if (plan_.core_attention) {
+    o = recompute(ctx, {&fused, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {
+      return std::vector<Tensor>{core(c, inputs[0], seq)};
+    })[0];
+  } else {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.core_attention);
+    o = core(ctx, fused, seq);
+  }
+  PackerScope scope = offload_scope(ctx, host, plan_.offloaded.projection);
+  return projection_.forward(ctx, o);
+}
+
+// From queries, keys and values as the projection leaves them to what the heads make of them.
+Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq) {
+  Tensor fused =
+      key_group_.size() > 1 ? share_keys(ctx, projected, key_group_, heads_, channels_) : projected;
   ops::Rotation rotation;
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}
@@ -122,7 +143,7 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
   Tensor o = context_.size() == 1
                  ? ops::attention(ctx, q, k, v, options).o
                  : context_attention(ctx, q, k, v, options, seq.context, context_, context_.kind(layer_));
-  return projection_.forward(ctx, ops::view(ctx, o, {o.size(0), heads_ * channels_}));
+  return ops::view(ctx, o, {o.size(0), heads_ * channels_});
 }
 
 void SelfAttention::visit(const ParameterVisitor& visitor) {

@@ -2,6 +2,7 @@
 
 #include "megatron/nn/seq_info.h"
 #include "megatron/parallel/model_parallel.h"
+#include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
 
@@ -12,10 +13,14 @@ class SelfAttention final : public Module {
  public:
   SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                 const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
+  // `again`: how x is made again, where it shall not be kept. `host`: where the plan's activations wait.
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+                 HostOffload* host = nullptr);
+  void set_activation_plan(const ActivationPlan& plan) { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  Tensor core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq);
   Tensor norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) const;
 
   int64_t layer_, heads_, groups_, channels_;  // heads and groups of this rank
@@ -29,6 +34,7 @@ class SelfAttention final : public Module {
   std::unique_ptr<Norm> q_norm_, k_norm_;
   std::unique_ptr<Parameter> sinks_;
   RowParallelLinear projection_;
+  ActivationPlan plan_;
 };
 
 }  // namespace megatron

@@ -1,5 +1,6 @@
 #include "megatron/transformer/layer.h"
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/hidden_dropout.h"
 
@@ -34,15 +35,42 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
           norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_)),
       mlp_(name + ".mlp", config, tp_) {}
 
-void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq) {
-  Tensor x = enter(ctx, attention_norm_.get(), residual);
-  x = attention_.forward(ctx, x, seq);
+void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
+  plan_ = plan;
+  attention_.set_activation_plan(plan);
+}
+
+// How the norm's result is made again from the stream, which is kept; empty where it need not be.
+Recipe TransformerLayer::norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const {
+  if (!plan_.layernorm || !norm || !ctx.tape) return {};
+  auto stream = std::make_shared<Saved>(ctx, residual.hidden);
+  return [norm, stream](RankContext& c) { return norm->forward(c, stream->get(c)); };
+}
+
+Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  if (!plan_.mlp) return mlp_.forward(ctx, x, again);
+  return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
+    return std::vector<Tensor>{mlp_.forward(c, inputs[0])};
+  })[0];
+}
+
+void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
+  Tensor x;
+  {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
+    x = enter(ctx, attention_norm_.get(), residual);
+  }
+  x = attention_.forward(ctx, x, seq, norm_again(ctx, attention_norm_.get(), residual), host);
   if (post_attention_norm_) x = post_attention_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
-  x = enter(ctx, mlp_norm_.get(), residual);
-  x = mlp_.forward(ctx, x);
+  {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
+    x = enter(ctx, mlp_norm_.get(), residual);
+  }
+  x = run_mlp(ctx, x, norm_again(ctx, mlp_norm_.get(), residual));
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
+  if (host) host->forget();
 }
 
 void TransformerLayer::visit(const ParameterVisitor& visitor) {

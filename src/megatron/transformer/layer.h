@@ -11,10 +11,14 @@ class TransformerLayer final : public Module {
  public:
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
                    const ModelParallel& parallel);
-  void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq);
+  void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host = nullptr);
+  void set_activation_plan(const ActivationPlan& plan);
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  Recipe norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const;
+  Tensor run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again);
+
   int64_t index_;
   double dropout_;
   TensorParallel tp_;
@@ -22,6 +26,7 @@ class TransformerLayer final : public Module {
   SelfAttention attention_;
   std::unique_ptr<Norm> mlp_norm_, post_mlp_norm_;
   Mlp mlp_;
+  ActivationPlan plan_;
 };
 
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #include "megatron/transformer/linear.h"
 
+#include <optional>
+
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/overlapped_linear.h"
@@ -29,10 +31,17 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
   bias_ = std::make_unique<Parameter>(name + ".bias", std::move(shard), Initializer::constant(0));
 }
 
-Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x) {
-  if (tp_.size() == 1) return ops::linear(ctx, x, weight_.get(ctx), get(ctx, bias_));
-  if (overlap_) return column_parallel_linear(ctx, x, weight_.get(ctx), get(ctx, bias_), tp_);
-  return ops::linear(ctx, enter_tensor_parallel(ctx, x, tp_), weight_.get(ctx), get(ctx, bias_));
+Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  bool gathers = tp_.size() > 1 && !overlap_;
+  Tensor input = gathers ? enter_tensor_parallel(ctx, x, tp_) : x;
+  std::optional<Rederive> scope;
+  if (again)
+    scope.emplace(ctx, input, [again, gathers, tp = tp_](RankContext& c) {
+      return gathers ? enter_tensor_parallel(c, again(c), tp) : again(c);
+    });
+  if (tp_.size() > 1 && overlap_)
+    return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
+  return ops::linear(ctx, input, weight_.get(ctx), get(ctx, bias_));
 }
 
 void ColumnParallelLinear::visit(const ParameterVisitor& visitor) {

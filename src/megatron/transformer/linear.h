@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/autograd/rederive.h"
 #include "megatron/nn/parameter.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 
@@ -17,7 +18,8 @@ class ColumnParallelLinear final : public Module {
  public:
   ColumnParallelLinear(const std::string& name, int64_t in, int64_t out, const TensorParallel& tp,
                        const LinearOptions& options);
-  Tensor forward(RankContext& ctx, const Tensor& x);
+  // `again`: how x is made again, where it shall not be kept for the weight's gradient.
+  Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});
   void visit(const ParameterVisitor& visitor) override;
 
  private:

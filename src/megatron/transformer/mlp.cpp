@@ -54,8 +54,8 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
            fc1_options(config, tp)),
       fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
 
-Tensor Mlp::forward(RankContext& ctx, const Tensor& x) {
-  Tensor up = fc1_.forward(ctx, x);
+Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  Tensor up = fc1_.forward(ctx, x, again);
   Tensor active = gated_ ? ops::gated_activation(ctx, {activation_, limit_, up_offset_}, up)
                          : ops::activation(ctx, activation_, up);
   return fc2_.forward(ctx, active);

@@ -12,7 +12,7 @@ Unary activation_kernel(Activation activation);
 class Mlp final : public Module {
  public:
   Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
-  Tensor forward(RankContext& ctx, const Tensor& x);
+  Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});  // again: as for linears
   void visit(const ParameterVisitor& visitor) override;
 
  private:

@@ -128,6 +128,31 @@ void CudaRuntime::copy_to_host(void* target, const void* source, size_t bytes, v
   synchronize(stream);
 }
 
+void* CudaRuntime::acquire_host_memory(size_t bytes) {
+  bind();
+  void* data = nullptr;
+  check_cuda(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "allocating pinned host memory");
+  return data;
+}
+
+// Like release_memory: runs from destructors.
+void CudaRuntime::release_host_memory(void* data, size_t) {
+  cudaSetDevice(index_);
+  cudaFreeHost(data);
+}
+
+void CudaRuntime::copy_from_host_async(void* target, const void* source, size_t bytes, void* stream) {
+  bind();
+  check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
+             "copying to the GPU");
+}
+
+void CudaRuntime::copy_to_host_async(void* target, const void* source, size_t bytes, void* stream) {
+  bind();
+  check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
+             "copying from the GPU");
+}
+
 int count_cuda_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {

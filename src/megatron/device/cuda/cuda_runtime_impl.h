@@ -42,6 +42,10 @@ class CudaRuntime final : public DeviceRuntime {
   bool event_done(void* event) override;
   void copy_from_host(void* target, const void* source, size_t bytes, void* stream) override;
   void copy_to_host(void* target, const void* source, size_t bytes, void* stream) override;
+  void* acquire_host_memory(size_t bytes) override;
+  void release_host_memory(void* data, size_t bytes) override;
+  void copy_from_host_async(void* target, const void* source, size_t bytes, void* stream) override;
+  void copy_to_host_async(void* target, const void* source, size_t bytes, void* stream) override;
 
   // The kernels' own state, made at the first call by `make(*this)`.
   template <class State>

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "megatron/autograd/host_offload.h"
+#include "megatron/autograd/rederive.h"
+#include "megatron/config/execution_config.h"
+
+namespace megatron {
+
+// Which activations a model keeps from forward to backward, which it makes again, and which wait on the host.
+struct ActivationPlan {
+  static ActivationPlan from(const ExecutionConfig& config);
+
+  // Full recompute: layers [first, first + n) of a chunk that run as one region keep nothing but its input.
+  // The number of layers of the region that begins at `layer` of a chunk; 0: the layer keeps what it needs.
+  int64_t region_at(int64_t layer) const;
+
+  bool full() const { return uniform_layers > 0 || block_layers > 0; }
+
+  int64_t uniform_layers = 0;  // all layers, in regions of this many
+  int64_t block_layers = 0;    // the first layers of a chunk, each a region
+  bool split_inputs = false;   // each tensor-parallel rank keeps a part of a region's input
+
+  // Selective recompute
+  bool core_attention = false, layernorm = false, mlp = false;
+
+  // Offload
+  int64_t offloaded_layers = 0;  // the first layers of a chunk, whole
+  struct Modules {
+    bool attention_norm = false, qkv = false, core_attention = false, projection = false, mlp_norm = false;
+    bool any() const { return attention_norm || qkv || core_attention || projection || mlp_norm; }
+  } offloaded;
+  OffloadOptions offload_options = {.least_elements = 0};
+
+  bool offloads() const { return offloaded_layers > 0 || offloaded.any(); }
+};
+
+// Within its life saved tensors go to the host, where that is wanted.
+inline PackerScope offload_scope(RankContext& ctx, HostOffload* host, bool wanted) {
+  return PackerScope(ctx, host && wanted ? host : ctx.packer);
+}
+
+}  // namespace megatron

@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include "megatron/models/decoder_shape.h"
+#include "megatron/training/rank_trainer.h"
+
+// What each layer adds to the peak of activation memory, with and without recompute and offload: exactly the
+// tensors that it keeps.
+namespace megatron {
+namespace {
+
+constexpr int64_t kTokens = 64, kHidden = 64, kFfn = 128, kHeads = 4, kGroups = 2, kChannels = 16;
+
+Config model(int64_t layers) {
+  Config config;
+  config.model = llama_style({.layers = layers,
+                              .hidden = kHidden,
+                              .heads = kHeads,
+                              .groups = kGroups,
+                              .ffn = kFfn,
+                              .vocab = 512,
+                              .length = kTokens});
+  config.train.micro_batch_size = 1;
+  return config;
+}
+
+double peak(const Config& config, Device device) {
+  RankContext ctx(device);
+  ParallelContext alone;
+  RankTrainer trainer(ctx, config, alone, DType::F32);
+  std::vector<int64_t> tokens(static_cast<size_t>(config.model.seq_length + 1), 7);
+  trainer.step(ctx, tokens, 1e-3);
+  return static_cast<double>(
+      ctx.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Activation)].peak);
+}
+
+// Elements (of four bytes) that one more layer adds.
+double per_layer(void (*change)(Config&), Device device = kMeta) {
+  Config small = model(4), large = model(8);
+  for (Config* config : {&small, &large}) change(*config);
+  return (peak(large, device) - peak(small, device)) / 4 / 4;
+}
+
+// The stream before each norm, each norm's result, q k v, the attention's result, and the MLP's two inner
+// tensors; a number a token for each norm and a number a token and head for attention.
+constexpr double kStream = kTokens * kHidden, kQkv = kTokens * (kHeads + 2 * kGroups) * kChannels,
+                 kInner = 3.0 * kTokens * kFfn, kNormStatistics = kTokens, kLse = kTokens * kHeads;
+constexpr double kAll = 5 * kStream + kQkv + kInner + 2 * kNormStatistics + kLse;
+
+void nothing(Config&) {}
+void select(Config& config, const char* module) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = {module};
+}
+
+TEST(ActivationMemory, OfALayerThatKeepsEverything) { EXPECT_EQ(per_layer(nothing), kAll); }
+
+TEST(ActivationMemory, SelectiveRecompute) {
+  EXPECT_EQ(per_layer([](Config& c) { select(c, "layernorm"); }), kAll - 2 * kStream);
+  EXPECT_EQ(per_layer([](Config& c) { select(c, "mlp"); }), kAll - kInner);
+  EXPECT_EQ(per_layer([](Config& c) { select(c, "core_attn"); }), kAll - kLse);
+}
+
+TEST(ActivationMemory, FullRecompute) {
+  EXPECT_EQ(per_layer([](Config& c) { c.execution.recompute_granularity = RecomputeGranularity::full; }),
+            kStream);
+  EXPECT_EQ(per_layer([](Config& c) {
+              c.execution.recompute_granularity = RecomputeGranularity::full;
+              c.execution.recompute_method = RecomputeMethod::uniform;
+              c.execution.recompute_num_layers = 2;
+            }),
+            kStream / 2);
+  // The first three layers of either model are recomputed: the others keep everything.
+  EXPECT_EQ(per_layer([](Config& c) {
+              c.execution.recompute_granularity = RecomputeGranularity::full;
+              c.execution.recompute_method = RecomputeMethod::block;
+              c.execution.recompute_num_layers = 3;
+            }),
+            kAll);
+}
+
+TEST(ActivationMemory, Offload) {
+  for (Device device : {kMeta, kCpu})
+    EXPECT_EQ(per_layer(
+                  [](Config& c) {
+                    c.execution.cpu_offloading = true;
+                    c.execution.cpu_offloading_num_layers = c.model.num_layers;
+                  },
+                  device),
+              2 * kNormStatistics + kLse);
+}
+
+}  // namespace
+}  // namespace megatron
