@@ -74,6 +74,8 @@ const Layout kLayouts[] = {
      .change = with<PipelineSchedule::zb_h1, norms>},
     {.name = "tp2_zb_v_spread", .tp = 2, .pp = 2, .vpp = 2, .change = with<PipelineSchedule::zb_v, spread>},
     {.name = "dp2_selective", .dp = 2, .change = selective},
+    {.name = "cp2_selective", .cp = 2, .change = selective},
+    {.name = "cp2_tp2_sp_uniform2", .tp = 2, .cp = 2, .sp = true, .change = uniform2},
 };
 
 TEST(RecomputeParity, Dropout) { check_layouts(with_dropout(), kLayouts); }
