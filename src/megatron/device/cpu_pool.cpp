@@ -10,27 +10,13 @@
 #include <vector>
 
 namespace megatron {
-namespace {
-
-// A thread looks for the next job for some 50 µs before it sleeps: kernels follow each other within
-// microseconds, and waking a sleeping thread costs 30.
-template <class Condition>
-void spin_until(Condition condition) {
-  for (int i = 0; i < 2000 && !condition(); ++i) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-}
-
-}  // namespace
 
 struct CpuPool::State {
   std::mutex mutex;
   std::condition_variable wake, finished;
-  std::atomic<uint64_t> generation{0};
+  uint64_t generation = 0;
   bool stop = false, open = false;  // open: threads may still join the job
-  std::atomic<int> active{0};       // threads that have joined and not left; changes under the lock
+  int active = 0;                   // threads that have joined and not left
   std::exception_ptr error;
 
   void (*call)(void*, int64_t, int64_t) = nullptr;
@@ -54,15 +40,13 @@ struct CpuPool::State {
     }
   }
 
-  // Sleeps only where no job came for a while.
   void work() {
     uint64_t seen = 0;
     while (true) {
-      spin_until([&] { return generation.load(std::memory_order_relaxed) != seen; });
       std::unique_lock lock(mutex);
-      wake.wait(lock, [&] { return stop || generation.load(std::memory_order_relaxed) != seen; });
+      wake.wait(lock, [&] { return stop || generation != seen; });
       if (stop) return;
-      seen = generation.load(std::memory_order_relaxed);
+      seen = generation;
       if (!open) continue;
       ++active;
       lock.unlock();
@@ -100,16 +84,13 @@ void CpuPool::run(int64_t n, int64_t grain, void (*call)(void*, int64_t, int64_t
     s.next.store(0, std::memory_order_relaxed);
     s.error = nullptr;
     s.open = true;
-    s.generation.fetch_add(1, std::memory_order_relaxed);
+    ++s.generation;
   }
   s.wake.notify_all();
   s.take_chunks_noting_errors();
   // No chunk is left: only threads that hold one are waited for, not those that have yet to wake.
   std::unique_lock lock(s.mutex);
   s.open = false;
-  lock.unlock();
-  spin_until([&] { return s.active == 0; });
-  lock.lock();
   s.finished.wait(lock, [&] { return s.active == 0; });
   if (s.error) std::rethrow_exception(s.error);
 }
