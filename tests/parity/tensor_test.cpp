@@ -62,5 +62,19 @@ TEST(TensorParity, OverlapWithZeroBubble) {
   check_layouts(small_gpt(), {&layout, 1});
 }
 
+// Several ranks that share one GPU.
+TEST(CudaParity, OverlapOfRanksThatShareAGpu) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  auto batches = batches_for(small_gpt(), kSteps);
+  Trained one = train(small_gpt(), {}, batches);
+  for (const Layout& layout : kOverlaps) {
+    SCOPED_TRACE(layout.name);
+    expect_equal(one,
+                 train(apply(small_gpt(), layout), sizes_of(layout), batches, DType::F64, {},
+                       Device{DeviceType::Cuda, 0}),
+                 kTolerance);
+  }
+}
+
 }  // namespace
 }  // namespace megatron::testing

@@ -13,6 +13,7 @@ struct Case {
   int bias = 0;  // 1: one for all; 2: per batch and head
   bool packed = false;
   bool fused = false;  // q, k and v are slices of one tensor
+  int64_t query_chunk = -1, key_chunk = 0, row_length = 0, query_chunks = 1;  // of longer sequences
 };
 
 class CudaAttention : public Twin {
@@ -64,7 +65,13 @@ class CudaAttention : public Twin {
                            .bias = on(bias),
                            .dropout = c.dropout,
                            .dropout_key = {3, 4},
-                           .place = {5, 1, 16, 7, 2, 300}};
+                           .place = {.batch_begin = 5,
+                                     .head_begin = 1,
+                                     .global_heads = 16,
+                                     .query_chunk = c.query_chunk,
+                                     .key_chunk = c.key_chunk,
+                                     .row_length = c.row_length,
+                                     .query_chunks = c.query_chunks}};
     };
     std::string what = std::string(c.name) + " " + label(dtype);
     run(&KernelTable::attention, forward);
@@ -148,6 +155,39 @@ const Case kCases[] = {
     {.name = "mla", .kv_heads = 4, .d = 192, .dv = 128},
     {.name = "head 256", .queries = 100, .keys = 100, .d = 256, .dv = 256},
     {.name = "slices of one tensor", .queries = 100, .keys = 100, .fused = true},
+    {.name = "the same chunk", .queries = 96, .keys = 96, .dropout = 0.2, .query_chunk = 3, .key_chunk = 3},
+    {.name = "an earlier chunk", .queries = 96, .keys = 96, .dropout = 0.2, .query_chunk = 3, .key_chunk = 1},
+    {.name = "an earlier chunk and a window",
+     .queries = 96,
+     .keys = 96,
+     .window_left = 120,
+     .query_chunk = 3,
+     .key_chunk = 2},
+    {.name = "a later chunk, both ways",
+     .queries = 80,
+     .keys = 80,
+     .causal = false,
+     .window_left = 20,
+     .window_right = 100,
+     .query_chunk = 1,
+     .key_chunk = 2},
+    {.name = "a chunk against whole sequences",
+     .queries = 40,
+     .keys = 160,
+     .window_left = 70,
+     .dropout = 0.2,
+     .query_chunk = 2},
+    {.name = "packed chunks",
+     .batch = 3,
+     .queries = 90,
+     .keys = 90,
+     .dropout = 0.2,
+     .packed = true,
+     .query_chunk = 2,
+     .key_chunk = 1,
+     .row_length = 400,
+     .query_chunks = 4},
+    {.name = "long chunk", .batch = 2, .queries = 256, .keys = 256, .query_chunk = 1, .key_chunk = 1},
     {.name = "long causal", .batch = 2, .queries = 512, .keys = 512, .d = 128, .dv = 128},
     {.name = "long head 64", .batch = 1, .queries = 384, .keys = 384},
     {.name = "long window", .batch = 1, .queries = 512, .keys = 512, .window_left = 100},
@@ -166,6 +206,19 @@ TEST_F(CudaAttention, Bf16) {
 }
 TEST_F(CudaAttention, Fp16) {
   for (const Case& c : kCases) check(c, DType::F16);
+}
+
+TEST_F(CudaAttention, Merge) {
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16, DType::F16}) {
+    DType wide = accumulation_dtype(dtype);
+    Both o = uniform({50, 3, 24}, wide), lse = uniform({3, 50}, wide, -2, 2);
+    Both part = uniform({50, 3, 24}, dtype), part_lse = uniform({3, 50}, wide, -2, 2);
+    run(&KernelTable::attention_merge, [&](auto on) {
+      return AttentionMergeArgs{.o = on(o), .lse = on(lse), .part_o = on(part), .part_lse = on(part_lse)};
+    });
+    same(o, dtype == DType::F64 ? 1e-12 : 1e-5, "o of merge " + label(dtype));
+    same(lse, dtype == DType::F64 ? 1e-12 : 1e-5, "lse of merge " + label(dtype));
+  }
 }
 
 TEST_F(CudaAttention, BackwardIsBitwiseRepeatable) {

@@ -136,6 +136,9 @@ TEST_F(CudaElementwise, DropoutKeepsTheSameElements) {
       for (int64_t columns : {64, 37}) {
         Both x = uniform({19, columns}, dtype), y = output({19, columns}, dtype);
         Both residual = with_residual ? uniform({19, columns}, dtype) : Both{};
+        std::vector<int64_t> places;
+        for (int64_t row = 0; row < 19; ++row) places.push_back(row * 7 % 19);
+        Both rows = with_residual ? on_both(cpu.from_vector(places, {19})) : Both{};
         run(&KernelTable::dropout, [&](auto on) {
           return DropoutArgs{.x = on(x),
                              .residual = on(residual),
@@ -144,7 +147,8 @@ TEST_F(CudaElementwise, DropoutKeepsTheSameElements) {
                              .key = {5, 9},
                              .row_begin = 3,
                              .column_begin = 11,
-                             .global_columns = 200};
+                             .global_columns = 200,
+                             .rows = on(rows)};
         });
         same(y, dtype == DType::F64 ? 1e-15 : tolerance_of(dtype), "dropout " + label(dtype));
       }
