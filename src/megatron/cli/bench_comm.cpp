@@ -2,26 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/cli/bench_ceilings.h"
 #include "megatron/cli/flags.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/launch.h"
 
 namespace megatron {
 namespace {
 
 struct Settings {
-  int64_t ranks = 2, repeat = 5;
-  std::string filter, sizes = "4KiB,64KiB,1MiB,16MiB,64MiB", dtype = "fp32";
+  int64_t ranks = 0, repeat = 5;
+  std::string filter, sizes = "4KiB,64KiB,1MiB,16MiB,64MiB", dtype = "fp32", comm = "auto";
   bool json = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
   return {
-      int_flag("--ranks", "ranks, threads of this process (2)", s.ranks, 1),
+      int_flag("--ranks", "ranks, threads of this process (2), or of each that mpirun started (1)", s.ranks),
+      text_flag("--comm", "auto|threads|mpi|tcp", "how they are connected (auto)", s.comm),
       text_flag("--sizes", "LIST", "bytes of the whole tensor (4KiB,64KiB,1MiB,16MiB,64MiB)", s.sizes),
       text_flag("--dtype", "TYPE", "of its elements (fp32)", s.dtype),
       text_flag("--filter", "TEXT", "only collectives with this in their name", s.filter),
@@ -122,11 +124,11 @@ Row measure(RankContext& ctx, const ProcessGroup& world, const Case& one, const 
   return row;
 }
 
-std::vector<Row> measure_all(const Settings& settings) {
+std::vector<Row> measure_all(const Settings& settings, Launch& launch) {
   const std::vector<int64_t> sizes = parse_sizes(settings.sizes);
   const DType dtype = dtype_from_name(settings.dtype);
   std::vector<Row> rows;
-  run_ranks(static_cast<int>(settings.ranks), [&](int rank, const ProcessGroup& world) {
+  launch.run([&](int rank, const ProcessGroup& world) {
     RankContext ctx(kCpu, rank == 0 ? available_cores() : 1, rank);
     for (const Case& one : kCases) {
       if (one.name.find(settings.filter) == std::string_view::npos) continue;
@@ -143,8 +145,8 @@ std::vector<Row> measure_all(const Settings& settings) {
   return rows;
 }
 
-void print(std::FILE* out, const Settings& settings, std::span<const Row> rows) {
-  fmt::print(out, "{} ranks as threads, {}\n\n", settings.ranks, settings.dtype);
+void print(std::FILE* out, const Settings& settings, const Launch& launch, std::span<const Row> rows) {
+  fmt::print(out, "{}, {}\n\n", launch.how(), settings.dtype);
   fmt::print(out, "{:<14}  {:>8}  {:>10}  {:>10}  {:>10}  {:>9}\n", "collective", "tensor", "µs", "GB/s",
              "copy GB/s", "of copy");
   for (const Row& row : rows)
@@ -156,9 +158,10 @@ void print(std::FILE* out, const Settings& settings, std::span<const Row> rows) 
                  row.moved / row.ceiling_seconds / 1e9, row.percent());
 }
 
-Json to_json(const Settings& settings, std::span<const Row> rows) {
+Json to_json(const Settings& settings, const Launch& launch, std::span<const Row> rows) {
   Json json = Json::object();
-  json["ranks"] = settings.ranks;
+  json["ranks"] = launch.world_size();
+  json["how"] = launch.how();
   json["dtype"] = settings.dtype;
   json["collectives"] = Json::array();
   for (const Row& row : rows) {
@@ -195,11 +198,17 @@ int bench_comm(Invocation& invocation) {
   Settings settings;
   auto words = parse_flags("bench comm", invocation.args, flags(settings));
   if (!words.empty()) throw UsageError(fmt::format("bench comm: '{}' is no option", words[0]));
-  std::vector<Row> rows = measure_all(settings);
+  const LaunchPlace place = find_place([](const char* name) { return std::getenv(name); });
+  if (settings.ranks == 0) settings.ranks = place.processes > 1 ? 1 : 2;
+  Launch launch({.ranks = static_cast<int>(settings.ranks),
+                 .comm = connection_from_name(settings.comm),
+                 .place = place});
+  std::vector<Row> rows = measure_all(settings, launch);
+  if (!launch.is_first()) return 0;
   if (settings.json)
-    fmt::print(invocation.out, "{}\n", to_json(settings, rows).dump(2));
+    fmt::print(invocation.out, "{}\n", to_json(settings, launch, rows).dump(2));
   else
-    print(invocation.out, settings, rows);
+    print(invocation.out, settings, launch, rows);
   return 0;
 }
 

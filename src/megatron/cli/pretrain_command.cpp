@@ -1,13 +1,14 @@
 #include "megatron/cli/pretrain_command.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/launch.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/device/cpu_pool.h"
@@ -23,7 +24,8 @@ std::string help(std::string_view command, std::string_view what) {
       "{}\n"
       "\n"
       "data:  --mock-data, or --replay FILE.safetensors:KEY (tokens [iterations, global batch, length + 1])\n"
-      "ranks: --ranks N, threads of this process; --tensor-model-parallel-size and the like divide them\n"
+      "ranks: --ranks N, threads of this process, or of each that mpirun, torchrun or srun started;\n"
+      "       --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is),\n"
       "       --metrics FILE.jsonl (one JSON object per iteration)\n"
       "\n{}",
@@ -43,8 +45,12 @@ int train(Invocation& invocation, bool needs_weights) {
     throw UsageError(
         fmt::format("cannot make sense of '{}': write settings as --flag value or section.key=value",
                     line.words.front()));
-  const Resolved resolved = resolve(read_sources(line, {.hf = hf_model_settings, .recipe = {}}));
-  for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  const LaunchPlace place = find_place([](const char* name) { return std::getenv(name); });
+  Sources sources = read_sources(line, {.hf = hf_model_settings, .recipe = {}});
+  if (place.processes > 1) sources.processes = place.processes;
+  const Resolved resolved = resolve(sources);
+  if (place.process == 0)
+    for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;
   if (needs_weights && line.hf_dir.empty() && checkpoint.load.empty())
     throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
@@ -69,9 +75,17 @@ int train(Invocation& invocation, bool needs_weights) {
                      fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   };
   const auto ranks = static_cast<int>(run.config.run.ranks);
-  const int threads = std::max(1, available_cores() / ranks);
-  run_ranks(ranks, [&](int rank, const ProcessGroup& world) {
+  const int threads = std::max(1, available_cores() / (ranks * place.processes_here));
+  const RunConfig& where = run.config.run;
+  Launch launch({.ranks = ranks,
+                 .comm = connection_from_name(names(where.comm)[static_cast<size_t>(where.comm)]),
+                 .cuda = device_of(where, 0).is_cuda(),
+                 .timeout = std::chrono::milliseconds(
+                     static_cast<int64_t>(run.config.dist.distributed_timeout_minutes * 60e3)),
+                 .place = place});
+  launch.run([&](int rank, const ProcessGroup& world) {
     RankContext ctx(device_of(run.config.run, rank), threads, rank);
+    world.attach(ctx);
     train_rank(ctx, world, run);
   });
   return 0;

@@ -109,6 +109,14 @@ class GroupBackend {
   virtual void abort(const std::string& reason) = 0;
   virtual std::string flight_record() const = 0;
 
+  // For a backend that carries operations out elsewhere and has another one for everything else: its calls go
+  // into that one's flight record, which knows the other ranks too.
+  virtual uint64_t note_begin(uint64_t /*sequence*/, const CommRequest& /*request*/) { return 0; }
+  virtual void note_done(uint64_t /*entry*/) {}
+  virtual std::string last_calls(int /*rank*/) { return "its last call is not known"; }
+  virtual std::string abort_reason() { return {}; }  // "" while the world runs
+  virtual void attached() {}                         // the rank has said where it computes
+
  private:
   std::shared_ptr<RankQueue> queue_ = std::make_shared<RankQueue>();
 };

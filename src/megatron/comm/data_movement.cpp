@@ -112,24 +112,14 @@ void copy(const Mover& mover, void* target, const void* source, size_t bytes) {
   if (bytes > 0 && target != source) mover.copy(target, source, bytes);
 }
 
-struct Range {
-  int64_t begin, end;
-};
-// Part i of n elements in whole cache lines.
-Range share(int64_t n, int part, int parts) {
-  constexpr int64_t line = 64;
-  const int64_t each = ((n + parts - 1) / parts + line - 1) / line * line;
-  return {std::min(n, each * part), std::min(n, each * (part + 1))};
-}
-
 void reduce_part(std::span<const CommRequest> requests, int part, const Mover& mover) {
   const CommRequest& own = requests[static_cast<size_t>(part)];
   const DType dtype = own.input.dtype();
   const int64_t width = static_cast<int64_t>(size_of(dtype));
   const bool scatter = own.kind == CommKind::ReduceScatter;
   const int64_t n = own.output.numel();
-  const Range range =
-      scatter ? Range{part * n, (part + 1) * n} : share(n, part, static_cast<int>(requests.size()));
+  const ElementRange range =
+      scatter ? ElementRange{part * n, (part + 1) * n} : share_of(n, part, static_cast<int>(requests.size()));
   if (range.begin >= range.end) return;
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
@@ -181,6 +171,12 @@ void run_part(std::span<const CommRequest> requests, int part, const Mover& move
     default:
       return;
   }
+}
+
+ElementRange share_of(int64_t n, int part, int parts) {
+  constexpr int64_t line = 64;
+  const int64_t each = ((n + parts - 1) / parts + line - 1) / line * line;
+  return {std::min(n, each * part), std::min(n, each * (part + 1))};
 }
 
 size_t bytes_moved(std::span<const CommRequest> requests) {

@@ -28,6 +28,12 @@ class HostMover final : public Mover {
 // computes them, so results are reproducible.
 void run_part(std::span<const CommRequest> requests, int part, const Mover& mover);
 
+// Part i of n elements that all ranks reduce together, in whole cache lines.
+struct ElementRange {
+  int64_t begin, end;
+};
+ElementRange share_of(int64_t n, int part, int parts);
+
 size_t bytes_moved(std::span<const CommRequest> requests);  // by all parts together
 
 void copy_message(const CommRequest& send, const CommRequest& recv, const Mover& mover);

@@ -78,7 +78,10 @@ void Work::wait() {
 
 bool Work::done() { return !op_ || op_->done(); }
 
-void ProcessGroup::attach(const RankContext& ctx) const { *backend().queue() = {ctx.runtime, &ctx.stream}; }
+void ProcessGroup::attach(const RankContext& ctx) const {
+  *backend().queue() = {ctx.runtime, &ctx.stream};
+  backend().attached();
+}
 
 ProcessGroup ProcessGroup::alone(std::string name) const {
   ProcessGroup group = self(std::move(name), world_ranks()[static_cast<size_t>(rank())]);

@@ -48,7 +48,7 @@ class ProcessGroup {
   static ProcessGroup self(std::string name = "self", int world_rank = 0);  // one rank, alone
 
   // The rank computes in this context from now on: needed before GPU memory can be moved, by this group and
-  // all that were split from the same world.
+  // all that were split from the same world. All ranks of a world call it: NCCL connects their GPUs then.
   void attach(const RankContext& ctx) const;
   ProcessGroup alone(std::string name) const;  // of this rank, on the same stream
 
@@ -97,6 +97,7 @@ class ProcessGroup {
     require(backend_ != nullptr, "process group: this rank is not a member of the group");
     return *backend_;
   }
+  friend class NcclBackend;
   Work start(CommRequest request) const;
 
   std::shared_ptr<GroupBackend> backend_;

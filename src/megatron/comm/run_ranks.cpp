@@ -28,41 +28,46 @@ class FirstError {
   bool echo_ = false;
 };
 
-void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank,
-              const std::function<void(int, ProcessGroup&)>& fn, FirstError& first) {
+void run_rank(const RankHost& host, int rank, const RankFunction& fn, FirstError& first) {
   try {
-    ProcessGroup group = thread_group(world, rank);
+    ProcessGroup group = host.group(rank);
     fn(rank, group);
-    return world->retire(rank);
+    return host.retire(rank);
   } catch (const CommAborted&) {
     first.note(std::current_exception(), true);
   } catch (const std::exception& error) {
     first.note(std::current_exception(), false);
-    world->abort(fmt::format("rank {} stopped: {}", rank, error.what()));
+    host.abort(fmt::format("rank {} stopped: {}", rank, error.what()));
   } catch (...) {
     first.note(std::current_exception(), false);
-    world->abort(fmt::format("rank {} stopped", rank));
+    host.abort(fmt::format("rank {} stopped", rank));
   }
-  world->retire(rank);
+  host.retire(rank);
 }
 
 }  // namespace
 
-void run_ranks(int ranks, const std::function<void(int, ProcessGroup&)>& fn, const RunOptions& options) {
-  require(ranks >= 1, "run_ranks: {} ranks", ranks);
-  const auto world = std::make_shared<ThreadWorld>(ranks, options.timeout);
+void run_rank_threads(const RankHost& host, int first_rank, int count, const RankFunction& fn) {
   FirstError first;
   std::vector<std::thread> threads;
   try {
-    for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] { run_rank(world, rank, fn, first); });
+    for (int rank = first_rank; rank < first_rank + count; ++rank)
+      threads.emplace_back([&, rank] { run_rank(host, rank, fn, first); });
   } catch (const std::exception& error) {
     first.note(std::current_exception(), false);
-    world->abort(
-        fmt::format("only {} of {} ranks could be started: {}", threads.size(), ranks, error.what()));
+    host.abort(fmt::format("only {} of {} ranks could be started: {}", threads.size(), count, error.what()));
   }
   for (std::thread& thread : threads) thread.join();
   first.rethrow();
+}
+
+void run_ranks(int ranks, const RankFunction& fn, const RunOptions& options) {
+  require(ranks >= 1, "run_ranks: {} ranks", ranks);
+  const auto world = std::make_shared<ThreadWorld>(ranks, options.timeout);
+  run_rank_threads(
+      {[&](int rank) { return thread_group(world, rank); },
+       [&](const std::string& reason) { world->abort(reason); }, [&](int rank) { world->retire(rank); }},
+      0, ranks, fn);
 }
 
 }  // namespace megatron

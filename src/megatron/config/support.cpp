@@ -12,8 +12,7 @@ using enum Support;
 
 constexpr Feature table[] = {
     // Ranks
-    {acting, "ranks as threads", "run.ranks run.world_size run.comm=auto,threads"},
-    {later, "MPI and NCCL", "run.comm"},
+    {acting, "ranks as threads and processes", "run.ranks run.world_size run.comm"},
     {later, "CUDA", "run.device=cuda"},
     {acting, "devices", "run.device"},
     {acting, "tensor parallelism", "model.tensor_model_parallel_size model.sequence_parallel"},

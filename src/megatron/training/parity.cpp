@@ -60,7 +60,7 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   TrainedLayout result;
   if (run.keep_history) result.history.resize(batches.size());
   std::mutex mutex;
-  run_ranks(run.sizes.world, [&](int, const ProcessGroup& plain) {
+  const RankFunction rank = [&](int, const ProcessGroup& plain) {
     ProcessGroup world = run.interpose ? run.interpose(plain) : plain;
     RankContext ctx(run.device, 1, world.rank());
     plain.attach(ctx);
@@ -82,7 +82,8 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
         collect(ctx, trainer, result.history[step].gradients, result.history[step].parameters, mutex);
     }
     collect(ctx, trainer, result.gradients, result.parameters, mutex);
-  });
+  };
+  run.launch ? run.launch(rank) : run_ranks(run.sizes.world, rank);
   return result;
 }
 

@@ -41,6 +41,9 @@ struct ParityRun {
   std::vector<int64_t> lengths = {};  // of each micro-batch's sequences where they differ; one replica only
   // By row of the global batch, what is packed into it; none: every row is one sequence.
   std::vector<std::vector<int64_t>> documents = {};
+  // Runs the ranks of this process; threads where empty. Where other processes have ranks too, the tensors
+  // are filled as far as the ranks here know them.
+  std::function<void(const std::function<void(int rank, ProcessGroup& world)>&)> launch = {};
   // Comes between a rank and its world: a test leaves out a collective, say.
   std::function<ProcessGroup(const ProcessGroup& world)> interpose = {};
 };

@@ -39,8 +39,7 @@ TEST(Support, WhatActsIsRead) {
       "model.num_layers_per_virtual_pipeline_stage",
       "run.mixed_precision",
       "run.world_size",
-      // There are only threads, and tokens without text, so far: the value is what happens anyway.
-      "run.comm",
+      // There are only tokens without text so far: the value is what happens anyway.
       "tokenizer.tokenizer_type",
       "model.group_query_attention",
       "dataset.seq_length",

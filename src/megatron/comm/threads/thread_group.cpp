@@ -67,6 +67,12 @@ class ThreadGroup : public GroupBackend {
                               name(), reason));
   }
   std::string flight_record() const override { return world_->flight_record(); }
+  uint64_t note_begin(uint64_t sequence, const CommRequest& request) override {
+    return world_->note_begin(*state_, rank_, sequence, request);
+  }
+  void note_done(uint64_t entry) override { world_->note_done(*state_, rank_, entry); }
+  std::string last_calls(int rank) override { return world_->last_calls(*state_, rank); }
+  std::string abort_reason() override { return world_->abort_reason(); }
 
  private:
   std::shared_ptr<ThreadWorld> world_;

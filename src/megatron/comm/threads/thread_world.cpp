@@ -362,6 +362,31 @@ void ThreadWorld::make_groups(ThreadOp& op) {
   }
 }
 
+uint64_t ThreadWorld::note_begin(const ThreadGroupState& group, int rank, uint64_t sequence,
+                                 const CommRequest& request) {
+  Lock lock(mutex_);
+  if (aborted_) throw CommAborted(reason_);
+  return rank_of(group, rank).recorder.begin(group.name, sequence, request);
+}
+
+void ThreadWorld::note_done(const ThreadGroupState& group, int rank, uint64_t entry) {
+  Lock lock(mutex_);
+  rank_of(group, rank).recorder.finish(entry);
+}
+
+std::string ThreadWorld::last_calls(const ThreadGroupState& group, int rank) {
+  Lock lock(mutex_);
+  const Rank& other = rank_of(group, rank);
+  return fmt::format("{}its last call here: {}; its last call anywhere: {}",
+                     other.retired ? "it has returned; " : "", other.recorder.last_in(*group.name),
+                     other.recorder.last());
+}
+
+std::string ThreadWorld::abort_reason() {
+  Lock lock(mutex_);
+  return aborted_ ? reason_ : "";
+}
+
 std::string ThreadWorld::flight_record() {
   Lock lock(mutex_);
   std::string text;

@@ -84,6 +84,11 @@ class ThreadWorld {
   void retire(int world_rank);            // its thread has ended: nobody should wait for it
   std::string flight_record();
 
+  uint64_t note_begin(const ThreadGroupState& group, int rank, uint64_t sequence, const CommRequest& request);
+  void note_done(const ThreadGroupState& group, int rank, uint64_t entry);
+  std::string last_calls(const ThreadGroupState& group, int rank);
+  std::string abort_reason();
+
  private:
   using Lock = std::unique_lock<std::mutex>;
   struct Rank {
@@ -102,6 +107,9 @@ class ThreadWorld {
   void make_groups(ThreadOp& op);
 
   Rank& rank_of(const ThreadOp& op, size_t member);
+  Rank& rank_of(const ThreadGroupState& group, int rank) {
+    return ranks_[static_cast<size_t>(group.world_ranks[static_cast<size_t>(rank)])];
+  }
   void wake_members(ThreadOp& op);
   void abort_locked(const std::string& reason);
   [[noreturn]] void refuse(const std::string& reason);

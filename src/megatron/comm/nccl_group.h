@@ -1,0 +1,15 @@
+#pragma once
+
+#include <chrono>
+
+#include "megatron/comm/process_group.h"
+
+namespace megatron {
+
+// Implemented by comm/nccl, or by comm/none in a build without NCCL.
+bool nccl_is_built_in();
+// The same ranks as `world`, which has to be a group over threads or processes, with NCCL for what is on
+// GPUs. Everything else, the meeting of the GPUs too, goes through `world`. Each rank needs a GPU of its own.
+ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout);
+
+}  // namespace megatron

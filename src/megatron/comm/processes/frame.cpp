@@ -1,0 +1,49 @@
+#include "megatron/comm/processes/frame.h"
+
+#include <cstring>
+
+namespace megatron {
+
+Frame make_frame(FrameHead head, const void* payload, std::string_view text) {
+  head.text = text.size();
+  Frame frame(kHeadBytes + head.payload + text.size());
+  std::memset(frame.bytes.get(), 0, kHeadBytes);
+  std::memcpy(frame.bytes.get(), &head, sizeof head);
+  if (head.payload > 0) std::memcpy(payload_of(frame), payload, head.payload);
+  if (!text.empty()) std::memcpy(payload_of(frame) + head.payload, text.data(), text.size());
+  return frame;
+}
+
+FrameHead head_of(const Frame& frame) {
+  FrameHead head;
+  std::memcpy(&head, frame.bytes.get(), sizeof head);
+  return head;
+}
+
+std::string_view text_of(const Frame& frame) {
+  const FrameHead head = head_of(frame);
+  return {payload_of(frame) + head.payload, head.text};
+}
+
+uint64_t mix(uint64_t seed, uint64_t value) {
+  uint64_t x = seed ^ (value + 0x9e3779b97f4a7c15u + (seed << 6) + (seed >> 2));
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+uint64_t signature_of(const CommRequest& request) {
+  const bool message = request.kind == CommKind::Send || request.kind == CommKind::Recv;
+  const auto count = [](const Tensor& tensor) {
+    return tensor.defined() ? static_cast<uint64_t>(tensor.numel()) : 0;
+  };
+  uint64_t signature = message ? 0 : 1 + static_cast<uint64_t>(request.kind);
+  signature = mix(signature, static_cast<uint64_t>(request.op));
+  if (!message) signature = mix(signature, static_cast<uint64_t>(request.peer + 1));
+  if (!request.tensor().defined()) return signature;
+  signature = mix(signature, static_cast<uint64_t>(request.tensor().dtype()));
+  if (message) return mix(signature, count(request.tensor()));
+  return request.kind == CommKind::AllToAll ? signature : mix(signature, count(request.input));
+}
+
+}  // namespace megatron

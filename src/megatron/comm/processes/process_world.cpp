@@ -1,0 +1,398 @@
+#include "megatron/comm/processes/process_world.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "megatron/comm/processes/frame.h"
+#include "megatron/comm/processes/rounds.h"
+
+namespace megatron {
+namespace {
+
+constexpr auto kPatience = std::chrono::milliseconds(200);
+constexpr auto kGrace = std::chrono::seconds(2);  // for answers and goodbyes of processes in trouble
+
+bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
+
+std::string tell_group(const ProcessGroupState& group) {
+  return fmt::format("group {} (ranks {})", *group.name, fmt::join(group.world_ranks, " "));
+}
+
+std::string tell_call(const CommRequest& request) {
+  return fmt::format("{} at {}", describe(CommCall(request)), describe(request.where));
+}
+
+}  // namespace
+
+ProcessWorld::ProcessWorld(std::unique_ptr<Transport> transport, int ranks_here,
+                           std::chrono::milliseconds timeout)
+    : transport_(std::move(transport)),
+      timeout_(timeout),
+      size_(transport_->processes() * ranks_here),
+      first_rank_(transport_->process() * ranks_here),
+      returned_from_(static_cast<size_t>(size_), 0) {
+  for (int i = 0; i < ranks_here; ++i) ranks_.emplace_back();
+  server_ = std::thread([this] { serve(); });
+}
+
+ProcessWorld::~ProcessWorld() {
+  {
+    Lock lock(mutex_);
+    tell_all(FrameKind::Goodbye, first_rank_, "");
+    leaving_ = true;
+  }
+  server_.join();
+}
+
+std::shared_ptr<ProcessGroupState> ProcessWorld::world_group(int rank) const {
+  auto group = std::make_shared<ProcessGroupState>();
+  group->name = std::make_shared<const std::string>("world");
+  group->world_ranks.resize(static_cast<size_t>(size_));
+  std::iota(group->world_ranks.begin(), group->world_ranks.end(), 0);
+  group->rank = rank;
+  return group;
+}
+
+// Receives frames until everybody has said goodbye, or the world is stopped and nothing comes any more.
+void ProcessWorld::serve() {
+  const Transport::Receiver receiver{
+      [this](int process, Frame frame) { receive(process, std::move(frame)); },
+      [this](int process, const std::string& why) { mark_lost(process, why); }};
+  std::optional<std::chrono::steady_clock::time_point> end;
+  while (true) {
+    try {
+      transport_->poll(kPatience, receiver);
+    } catch (const std::exception& error) {
+      Lock lock(mutex_);
+      abort_locked(fmt::format("the ranks of process {} cannot be reached any more: {}",
+                               transport_->process(), error.what()),
+                   false);
+      if (leaving_) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    Lock lock(mutex_);
+    if (!leaving_) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (!end) end = now + (aborted_ ? std::chrono::milliseconds(kGrace) : timeout_);
+    if (aborted_) end = std::min(*end, now + kGrace);
+    if ((static_cast<int>(gone_.size()) == transport_->processes() - 1 && transport_->idle()) || now > *end)
+      return;
+  }
+}
+
+void ProcessWorld::tell_all(FrameKind kind, int from, const std::string& text) {
+  for (int process = 0; process < transport_->processes(); ++process)
+    if (process != transport_->process())
+      transport_->send(process, make_frame({.kind = kind, .from = from, .sequence = run_}, nullptr, text));
+}
+
+ProcessWorld::FrameKey ProcessWorld::key_of(const ProcessOp& op, int member) const {
+  return {op.group->id, op.group->world_rank(), op.sequence, op.round, world_rank(op, member)};
+}
+
+ProcessWorld::OpKey ProcessWorld::op_key(const ProcessOp& op) const {
+  const bool message = is_message(op.request.kind);
+  return {op.group->id, op.group->world_rank(), op.sequence, message ? world_rank(op, op.request.peer) : -1};
+}
+
+void ProcessWorld::send_part(const ProcessOp& op, int member, const void* data, size_t bytes) {
+  Frame frame = make_frame({.kind = FrameKind::Data,
+                            .round = op.round,
+                            .from = op.group->world_rank(),
+                            .to = world_rank(op, member),
+                            .group = op.group->id,
+                            .sequence = op.sequence,
+                            .signature = signature_of(op.request),
+                            .payload = bytes},
+                           data, tell_call(op.request));
+  const int to = world_rank(op, member);
+  if (!is_here(to)) return transport_->send(process_of(to), std::move(frame));
+  Lock lock(mutex_);
+  store(std::move(frame), lock);
+}
+
+ProcessWorld::OpPtr ProcessWorld::begin(const std::shared_ptr<ProcessGroupState>& group,
+                                        CommRequest request) {
+  auto op = std::make_shared<ProcessOp>();
+  op->group = group;
+  const bool message = is_message(request.kind);
+  op->sequence = !message                         ? group->next_sequence++
+                 : request.kind == CommKind::Send ? group->sent[request.peer]++
+                                                  : group->received[request.peer]++;
+  op->request = std::move(request);
+  op->round = message ? kMessageRound : 0;
+  op->awaited = awaited_in_first_round(op->request, group->rank, static_cast<int>(group->world_ranks.size()));
+  {
+    Lock lock(mutex_);
+    if (aborted_) throw CommAborted(reason_);
+    op->entry = here(group->world_rank()).recorder.begin(group->name, op->sequence, op->request);
+  }
+  for_each_part(op->request, group->rank, static_cast<int>(group->world_ranks.size()),
+                [&](int member, const void* data, size_t bytes) { send_part(*op, member, data, bytes); });
+  Lock lock(mutex_);
+  if (op->request.kind == CommKind::Send) {
+    op->done = true;  // the frame is a copy
+    return op;
+  }
+  ops_[op_key(*op)] = op;
+  carry_on(op, lock);
+  return op;
+}
+
+void ProcessWorld::store(Frame frame, Lock& lock) {
+  const FrameHead head = head_of(frame);
+  inbox_[{head.group, head.to, head.sequence, head.round, head.from}] = std::move(frame);
+  const bool message = head.round == kMessageRound;
+  const auto op = ops_.find({head.group, head.to, head.sequence, message ? head.from : -1});
+  if (op == ops_.end()) return;
+  const OpPtr kept = op->second;
+  carry_on(kept, lock);
+}
+
+bool ProcessWorld::ready(const ProcessOp& op) const {
+  return std::all_of(op.awaited.begin(), op.awaited.end(),
+                     [&](int member) { return inbox_.count(key_of(op, member)) > 0; });
+}
+
+void ProcessWorld::carry_on(const OpPtr& op, Lock& lock) {
+  while (!op->done && !op->running && !aborted_ && ready(*op)) {
+    std::map<int, Frame> frames;
+    for (int member : op->awaited) frames[member] = std::move(inbox_.extract(key_of(*op, member)).mapped());
+    op->running = true;
+    lock.unlock();
+    std::string refused;
+    bool last = false;
+    try {
+      for (const auto& [member, frame] : frames) check_frame(*op, member, frame);
+      last = run_round(*op, frames);
+    } catch (const std::exception& error) {
+      refused = error.what();
+    }
+    lock.lock();
+    op->running = false;
+    if (!refused.empty()) {
+      abort_locked(refused, true);
+    } else if (last) {
+      op->done = true;
+      ops_.erase(op_key(*op));
+    }
+    here(op->group->world_rank()).wake.notify_all();
+  }
+}
+
+// The next round of an all-reduce begins here: its parts go out before the round counts as reached.
+bool ProcessWorld::run_round(ProcessOp& op, const std::map<int, Frame>& frames) {
+  const int size = static_cast<int>(op.group->world_ranks.size());
+  if (op.request.kind == CommKind::Split) {
+    op.made = make_split_group(*op.group, op.sequence, op.request, frames);
+    return true;
+  }
+  combine_round(op.request, op.group->rank, size, op.round, frames);
+  if (op.round > 0 || !needs_second_round(op.request, size)) return true;
+  Lock lock(mutex_);
+  op.round = 1;
+  lock.unlock();
+  for_each_second_part(op.request, op.group->rank, size, [&](int member, const void* data, size_t bytes) {
+    send_part(op, member, data, bytes);
+  });
+  return false;
+}
+
+void ProcessWorld::check_frame(const ProcessOp& op, int member, const Frame& frame) const {
+  const FrameHead head = head_of(frame);
+  const size_t expected = expected_bytes(op.request, op.group->rank, member,
+                                         static_cast<int>(op.group->world_ranks.size()), op.round);
+  const bool message = is_message(op.request.kind);
+  if (head.signature != signature_of(op.request))
+    throw CommError(fmt::format("comm mismatch on {}: {} #{}: rank {} called {}, but rank {} called {}",
+                                tell_group(*op.group), message ? "message" : "operation", op.sequence,
+                                world_rank(op, member), text_of(frame), op.group->world_rank(),
+                                tell_call(op.request)));
+  if (op.request.kind == CommKind::AllToAll && head.payload != expected) {
+    const size_t width = size_of(op.request.input.dtype());
+    throw CommError(fmt::format(
+        "comm mismatch on {}: all_to_all #{}: rank {} sends {} elements to rank {} (its call: {}), which "
+        "expects {} (at {})",
+        tell_group(*op.group), op.sequence, world_rank(op, member), head.payload / width,
+        op.group->world_rank(), text_of(frame), expected / width, describe(op.request.where)));
+  }
+}
+
+void ProcessWorld::wait(const OpPtr& op) {
+  Lock lock(mutex_);
+  Rank& self = here(op->group->world_rank());
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  while (!op->done) {
+    if (aborted_) {
+      self.wake.wait(lock, [&] { return !op->running; });
+      ops_.erase(op_key(*op));
+      if (op->done) break;
+      throw CommAborted(reason_);
+    }
+    if (!op->running)
+      for (int member : op->awaited)
+        if (is_gone(world_rank(*op, member)) && !inbox_.count(key_of(*op, member)))
+          refuse(tell_missing(*op, "cannot end: a rank is gone", lock));
+    if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op->done && !op->running &&
+        !aborted_)
+      refuse(tell_missing(
+          *op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3),
+          lock));
+  }
+  self.recorder.finish(op->entry);
+  op->request.input = op->request.output = {};
+}
+
+bool ProcessWorld::done(const OpPtr& op) {
+  Lock lock(mutex_);
+  if (!op->done && aborted_) throw CommAborted(reason_);
+  return op->done;
+}
+
+void ProcessWorld::withdraw(const OpPtr& op) noexcept {
+  Lock lock(mutex_);
+  if (op->done) return;
+  abort_locked(fmt::format("rank {} left {} #{} on {} unfinished, begun at {}", op->group->world_rank(),
+                           describe(CommCall(op->request)), op->sequence, tell_group(*op->group),
+                           describe(op->request.where)),
+               true);
+  here(op->group->world_rank()).wake.wait(lock, [&] { return !op->running; });
+  ops_.erase(op_key(*op));
+}
+
+void ProcessWorld::abort(const std::string& reason) {
+  Lock lock(mutex_);
+  abort_locked(reason, true);
+}
+
+void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
+  if (aborted_) return;
+  aborted_ = true;
+  reason_ = reason;
+  if (tell_others) tell_all(FrameKind::Abort, first_rank_, reason);
+  for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+void ProcessWorld::refuse(const std::string& reason) {
+  if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
+  abort_locked(reason, true);
+  throw CommError(reason);
+}
+
+void ProcessWorld::begin_run() {
+  Lock lock(mutex_);
+  ++run_;
+}
+
+void ProcessWorld::retire(int world_rank) {
+  Lock lock(mutex_);
+  tell_all(FrameKind::Returned, world_rank, "");
+  returned_from_[static_cast<size_t>(world_rank)] = run_;
+  for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+void ProcessWorld::mark_lost(int process, const std::string& why) {
+  Lock lock(mutex_);
+  if (!gone_.insert(process).second) return;
+  const int each = static_cast<int>(ranks_.size());
+  for (int rank = process * each; rank < (process + 1) * each; ++rank)
+    if (!is_gone(rank)) {
+      died_.insert(rank);
+      answers_[rank] = why;
+    }
+  for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+void ProcessWorld::receive(int process, Frame frame) {
+  const FrameHead head = head_of(frame);
+  Lock lock(mutex_);
+  const std::string text(text_of(frame));
+  switch (head.kind) {
+    case FrameKind::Data:
+      return store(std::move(frame), lock);
+    case FrameKind::Abort:
+      return abort_locked(text, false);
+    case FrameKind::Returned:
+      returned_from_[static_cast<size_t>(head.from)] = head.sequence;
+      break;
+    case FrameKind::Question:
+      return transport_->send(process, make_frame({.kind = FrameKind::Answer, .from = head.to}, nullptr,
+                                                  own_calls(head.to, text)));
+    case FrameKind::Answer:
+      answers_[head.from] = text;
+      break;
+    case FrameKind::Goodbye:
+      gone_.insert(process);
+      break;
+  }
+  for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+std::string ProcessWorld::own_calls(int world_rank, const std::string& group) {
+  const FlightRecorder& recorder = here(world_rank).recorder;
+  return fmt::format("its last call here: {}; its last call anywhere: {}", recorder.last_in(group),
+                     recorder.last());
+}
+
+// Asks the rank's process, which answers even while the rank itself is stuck.
+std::string ProcessWorld::last_calls(int world_rank, const std::string& group, Lock& lock) {
+  if (is_here(world_rank)) return own_calls(world_rank, group);
+  if (died_.count(world_rank) == 0) {
+    answers_.erase(world_rank);
+    transport_->send(process_of(world_rank),
+                     make_frame({.kind = FrameKind::Question, .to = world_rank}, nullptr, group));
+    ranks_.front().wake.wait_for(lock, kGrace, [&] { return answers_.count(world_rank) > 0 || aborted_; });
+  }
+  const auto answer = answers_.find(world_rank);
+  return answer == answers_.end() ? "its process does not answer" : answer->second;
+}
+
+std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& what, Lock& lock) {
+  std::vector<int> missing;
+  for (int member : op.awaited)
+    if (!inbox_.count(key_of(op, member))) missing.push_back(world_rank(op, member));
+  std::string text;
+  for (int rank : missing)
+    text += fmt::format("\n  rank {} did not come{}; {}", rank,
+                        died_.count(rank) ? ", its process has died"
+                        : is_gone(rank)   ? ", it has returned"
+                                          : "",
+                        last_calls(rank, *op.group->name, lock));
+  return fmt::format("{} #{} on {} {}: missing ranks {}\n  rank {} called {}{}",
+                     describe(CommCall(op.request)), op.sequence, tell_group(*op.group), what,
+                     fmt::join(missing, " "), op.group->world_rank(), tell_call(op.request), text);
+}
+
+uint64_t ProcessWorld::note_begin(const ProcessGroupState& group, uint64_t sequence,
+                                  const CommRequest& request) {
+  Lock lock(mutex_);
+  if (aborted_) throw CommAborted(reason_);
+  return here(group.world_rank()).recorder.begin(group.name, sequence, request);
+}
+
+void ProcessWorld::note_done(const ProcessGroupState& group, uint64_t entry) {
+  Lock lock(mutex_);
+  here(group.world_rank()).recorder.finish(entry);
+}
+
+std::string ProcessWorld::last_calls(const ProcessGroupState& group, int rank) {
+  Lock lock(mutex_);
+  return last_calls(group.world_ranks[static_cast<size_t>(rank)], *group.name, lock);
+}
+
+std::string ProcessWorld::abort_reason() {
+  Lock lock(mutex_);
+  return aborted_ ? reason_ : "";
+}
+
+std::string ProcessWorld::flight_record() {
+  Lock lock(mutex_);
+  std::string text;
+  for (size_t i = 0; i < ranks_.size(); ++i)
+    text += fmt::format("rank {}:\n{}", first_rank_ + static_cast<int>(i), ranks_[i].recorder.text());
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "megatron/comm/flight_recorder.h"
+#include "megatron/comm/processes/frame.h"
+
+namespace megatron {
+
+// Ranks spread over processes, each of which hosts as many of them as threads. Every pair of ranks exchanges
+// frames; a collective is one or two rounds in which each rank sends the others their parts and combines what
+// came, sums in rank order, so that results are bitwise those of threads in one process.
+//
+// One thread per process owns the transport and carries operations on as frames come, whatever the ranks do
+// meanwhile; they sleep until it wakes them. Frames are copies: no operation touches a rank's memory but in
+// begin() and while it is marked as running.
+
+// A group as one of its ranks sees it; only that rank's thread counts in it.
+struct ProcessGroupState {
+  uint64_t id = 0;
+  std::shared_ptr<const std::string> name;
+  std::vector<int> world_ranks;
+  int rank = 0;
+  uint64_t next_sequence = 0;
+  std::map<int, uint64_t> sent, received;  // messages by peer
+
+  int world_rank() const { return world_ranks[static_cast<size_t>(rank)]; }
+};
+
+struct ProcessOp {
+  std::shared_ptr<ProcessGroupState> group;
+  uint64_t sequence = 0;
+  CommRequest request;
+  uint8_t round = 0;
+  std::vector<int> awaited;  // ranks of the group whose frames this round needs
+  uint64_t entry = 0;        // in the rank's flight record
+  bool running = false, done = false;
+  std::shared_ptr<ProcessGroupState> made;  // by a split
+};
+
+class ProcessWorld {
+ public:
+  using OpPtr = std::shared_ptr<ProcessOp>;
+
+  ProcessWorld(std::unique_ptr<Transport> transport, int ranks_here, std::chrono::milliseconds timeout);
+  ~ProcessWorld();  // waits until the other processes leave too
+
+  int size() const { return size_; }
+  int first_rank() const { return first_rank_; }  // of those here
+  std::shared_ptr<ProcessGroupState> world_group(int rank) const;
+
+  OpPtr begin(const std::shared_ptr<ProcessGroupState>& group, CommRequest request);
+  void wait(const OpPtr& op);
+  bool done(const OpPtr& op);
+  void withdraw(const OpPtr& op) noexcept;
+
+  void abort(const std::string& reason);  // everywhere; the first reason stays
+  // Ranks may run functions one after another: they are back from one until the next begins.
+  void begin_run();
+  void retire(int world_rank);
+  std::string flight_record();  // of the ranks here
+
+  uint64_t note_begin(const ProcessGroupState& group, uint64_t sequence, const CommRequest& request);
+  void note_done(const ProcessGroupState& group, uint64_t entry);
+  std::string last_calls(const ProcessGroupState& group, int rank);
+  std::string abort_reason();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  // Which frame: group, receiver, number, round, sender. Rounds of messages are apart from collectives'.
+  using FrameKey = std::tuple<uint64_t, int, uint64_t, uint8_t, int>;
+  // Which operation: group, rank, number, and the sender for messages (-1 for collectives).
+  using OpKey = std::tuple<uint64_t, int, uint64_t, int>;
+  struct Rank {  // of this process
+    std::condition_variable wake;
+    FlightRecorder recorder;
+  };
+
+  bool is_here(int world_rank) const {
+    return world_rank >= first_rank_ && world_rank < first_rank_ + static_cast<int>(ranks_.size());
+  }
+  Rank& here(int world_rank) { return ranks_[static_cast<size_t>(world_rank - first_rank_)]; }
+  int process_of(int world_rank) const { return world_rank / static_cast<int>(ranks_.size()); }
+  bool is_gone(int world_rank) const {
+    return died_.count(world_rank) > 0 || returned_from_[static_cast<size_t>(world_rank)] >= run_;
+  }
+  int world_rank(const ProcessOp& op, int member) const {
+    return op.group->world_ranks[static_cast<size_t>(member)];
+  }
+
+  void send_part(const ProcessOp& op, int member, const void* data, size_t bytes);
+  void receive(int process, Frame frame);
+  void store(Frame frame, Lock& lock);
+  void tell_all(FrameKind kind, int from, const std::string& text);
+  FrameKey key_of(const ProcessOp& op, int member) const;
+  OpKey op_key(const ProcessOp& op) const;
+  bool ready(const ProcessOp& op) const;
+  void carry_on(const OpPtr& op, Lock& lock);  // as far as the frames that are here allow
+  bool run_round(ProcessOp& op, const std::map<int, Frame>& frames);  // true: that was the last
+  void check_frame(const ProcessOp& op, int member, const Frame& frame) const;
+
+  std::string tell_missing(const ProcessOp& op, const std::string& what, Lock& lock);
+  std::string last_calls(int world_rank, const std::string& group, Lock& lock);
+  std::string own_calls(int world_rank, const std::string& group);
+  void abort_locked(const std::string& reason, bool tell_others);
+  [[noreturn]] void refuse(const std::string& reason);
+  void mark_lost(int process, const std::string& why);
+  void serve();
+
+  std::unique_ptr<Transport> transport_;
+  std::chrono::milliseconds timeout_;
+  int size_, first_rank_;
+  std::mutex mutex_;
+  std::deque<Rank> ranks_;
+  uint64_t run_ = 0;
+  std::vector<uint64_t> returned_from_;  // by world rank: the last run that it ended
+  std::set<int> died_;                   // world ranks
+  std::map<FrameKey, Frame> inbox_;
+  std::map<OpKey, OpPtr> ops_;
+  std::map<int, std::string> answers_;  // by world rank: what it did last
+  std::set<int> gone_;                  // processes that said goodbye or died
+  bool aborted_ = false, leaving_ = false;
+  std::string reason_;
+  std::thread server_;
+};
+
+}  // namespace megatron

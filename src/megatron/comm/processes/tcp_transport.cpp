@@ -1,0 +1,179 @@
+#include "megatron/comm/processes/tcp_transport.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "megatron/base/error.h"
+#include "megatron/comm/rendezvous/socket.h"
+
+namespace megatron {
+namespace {
+
+// On the wire a frame is its size, then its bytes.
+struct Peer {
+  Socket socket;
+  std::deque<Frame> outgoing;  // guarded by the transport's mutex
+  size_t written = 0;          // of the first, its size included
+  uint64_t size = 0;           // of the frame that is coming
+  Frame incoming;
+  size_t received = 0;  // its size included
+  bool lost = false;
+};
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(Store& store, int process, int processes, std::chrono::milliseconds timeout)
+      : process_(process),
+        peers_(static_cast<size_t>(processes)),
+        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    require(static_cast<bool>(wake_), "an eventfd cannot be made: {}", std::strerror(errno));
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    const Socket listener = Socket::listen(0);
+    store.set(fmt::format("address/{}", process),
+              fmt::format("{} {}", store.own_address(), listener.local_port()));
+    for (int other = 0; other < process; ++other) {  // those before us listen to us
+      const std::string address = store.get(fmt::format("address/{}", other));
+      const size_t space = address.find(' ');
+      Socket socket =
+          Socket::connect(address.substr(0, space), std::stoi(address.substr(space + 1)), deadline);
+      socket.write(&process, sizeof process);
+      adopt(other, std::move(socket));
+    }
+    for (int count = process + 1; count < processes; ++count) {
+      Socket socket = listener.accept(deadline);
+      int other = -1;
+      socket.read(&other, sizeof other, deadline);
+      require(other > process && other < processes && !peers_[static_cast<size_t>(other)].socket,
+              "rendezvous: process {} connected to process {} unexpectedly", other, process);
+      adopt(other, std::move(socket));
+    }
+  }
+
+  int process() const override { return process_; }
+  int processes() const override { return static_cast<int>(peers_.size()); }
+
+  void send(int process, Frame frame) override {
+    std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(process)];
+    if (peer.lost) return;
+    peer.outgoing.push_back(std::move(frame));
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_.descriptor(), &one, sizeof one);
+  }
+
+  void poll(std::chrono::milliseconds patience, const Receiver& receiver) override {
+    std::vector<pollfd> entries = {{wake_.descriptor(), POLLIN, 0}};
+    std::vector<int> whose = {process_};
+    {
+      std::lock_guard lock(mutex_);
+      for (int other = 0; other < processes(); ++other) {
+        const Peer& peer = peers_[static_cast<size_t>(other)];
+        if (other == process_ || peer.lost) continue;
+        const int events = POLLIN | (peer.outgoing.empty() ? 0 : POLLOUT);
+        entries.push_back({peer.socket.descriptor(), static_cast<short>(events), 0});
+        whose.push_back(other);
+      }
+    }
+    if (::poll(entries.data(), entries.size(), static_cast<int>(patience.count())) <= 0) return;
+    uint64_t ignored;
+    if (entries[0].revents) [[maybe_unused]]
+      const ssize_t got = ::read(wake_.descriptor(), &ignored, sizeof ignored);
+    for (size_t i = 1; i < entries.size(); ++i) {
+      const int other = whose[i];
+      std::string problem;
+      if (entries[i].revents & POLLOUT) problem = write_some(other);
+      if (problem.empty() && entries[i].revents & (POLLIN | POLLERR | POLLHUP))
+        problem = read_some(other, receiver);
+      if (!problem.empty()) lose(other, problem, receiver);
+    }
+  }
+
+  bool idle() override {
+    std::lock_guard lock(mutex_);
+    for (const Peer& peer : peers_)
+      if (!peer.outgoing.empty()) return false;
+    return true;
+  }
+
+ private:
+  void adopt(int other, Socket socket) {
+    ::fcntl(socket.descriptor(), F_SETFL, ::fcntl(socket.descriptor(), F_GETFL) | O_NONBLOCK);
+    Peer& peer = peers_[static_cast<size_t>(other)];
+    peer.socket = std::move(socket);
+  }
+
+  // Both return what broke the connection; "" where it is sound.
+  std::string write_some(int other) {
+    std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(other)];
+    while (!peer.outgoing.empty()) {
+      const Frame& frame = peer.outgoing.front();
+      const uint64_t size = frame.size;
+      const bool in_size = peer.written < sizeof size;
+      const char* from = in_size ? reinterpret_cast<const char*>(&size) + peer.written
+                                 : frame.bytes.get() + (peer.written - sizeof size);
+      const size_t left = (in_size ? sizeof size : sizeof size + size) - peer.written;
+      const ssize_t sent =
+          ::send(peer.socket.descriptor(), from, left, MSG_NOSIGNAL | (in_size ? MSG_MORE : 0));
+      if (sent < 0) return errno == EAGAIN || errno == EINTR ? "" : std::strerror(errno);
+      peer.written += static_cast<size_t>(sent);
+      if (peer.written < sizeof size + size) continue;
+      peer.outgoing.pop_front();
+      peer.written = 0;
+    }
+    return {};
+  }
+
+  std::string read_some(int other, const Receiver& receiver) {
+    Peer& peer = peers_[static_cast<size_t>(other)];
+    for (int frames = 0; frames < 64;) {  // others have a turn after that
+      const bool in_size = peer.received < sizeof peer.size;
+      char* to = in_size ? reinterpret_cast<char*>(&peer.size) + peer.received
+                         : peer.incoming.bytes.get() + (peer.received - sizeof peer.size);
+      const size_t left = (in_size ? sizeof peer.size : sizeof peer.size + peer.size) - peer.received;
+      const ssize_t got = ::recv(peer.socket.descriptor(), to, left, 0);
+      if (got == 0) return "it closed the connection";
+      if (got < 0) return errno == EAGAIN || errno == EINTR ? "" : std::strerror(errno);
+      peer.received += static_cast<size_t>(got);
+      if (in_size && peer.received == sizeof peer.size) peer.incoming = Frame(peer.size);
+      if (peer.received < sizeof peer.size || peer.received < sizeof peer.size + peer.size) continue;
+      peer.received = 0;
+      ++frames;
+      receiver.frame(other, std::move(peer.incoming));
+    }
+    return {};
+  }
+
+  void lose(int other, const std::string& problem, const Receiver& receiver) {
+    {
+      std::lock_guard lock(mutex_);
+      Peer& peer = peers_[static_cast<size_t>(other)];
+      peer.lost = true;
+      peer.outgoing.clear();
+    }
+    receiver.lost(other, fmt::format("the connection to process {} is gone: {}", other, problem));
+  }
+
+  int process_;
+  std::mutex mutex_;
+  std::vector<Peer> peers_;
+  Socket wake_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport(Store& store, int process, int processes,
+                                              std::chrono::milliseconds timeout) {
+  return std::make_unique<TcpTransport>(store, process, processes, timeout);
+}
+
+}  // namespace megatron

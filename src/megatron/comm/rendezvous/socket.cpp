@@ -1,0 +1,162 @@
+#include "megatron/comm/rendezvous/socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+namespace {
+
+constexpr uint64_t kLongestText = 64 << 20;
+
+std::string reason() { return std::strerror(errno); }
+
+// Waits until the socket can be read; false: the deadline came first.
+bool readable(int descriptor, Deadline deadline) {
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd entry{descriptor, POLLIN, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    require(errno == EINTR, "waiting for a connection failed: {}", reason());
+  }
+}
+
+void no_delay(int descriptor) {
+  const int on = 1;
+  setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+std::string last_problem_of(const addrinfo* list, int& descriptor) {
+  std::string problem = "no address";
+  for (const addrinfo* at = list; at; at = at->ai_next) {
+    descriptor = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+    if (descriptor >= 0 && ::connect(descriptor, at->ai_addr, at->ai_addrlen) == 0) return {};
+    problem = reason();
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  return problem;
+}
+
+}  // namespace
+
+Socket::~Socket() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Socket Socket::listen(int port) {
+  Socket result(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  require(static_cast<bool>(result), "a TCP socket cannot be made: {}", reason());
+  const int on = 1;
+  setsockopt(result.descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  require(::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+              ::listen(result.descriptor_, 1024) == 0,
+          "port {} cannot be listened to: {}; choose another MASTER_PORT", port, reason());
+  return result;
+}
+
+Socket Socket::connect(const std::string& host, int port, Deadline deadline) {
+  const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  std::string problem;
+  do {
+    addrinfo* list = nullptr;
+    const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+    if (failed != 0) {
+      problem = gai_strerror(failed);
+    } else {
+      int descriptor = -1;
+      problem = last_problem_of(list, descriptor);
+      ::freeaddrinfo(list);
+      if (problem.empty()) {
+        no_delay(descriptor);
+        return Socket(descriptor);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } while (std::chrono::steady_clock::now() < deadline);
+  fail(
+      "{}:{} cannot be reached: {}; is the first process running there, and MASTER_ADDR and MASTER_PORT "
+      "right?",
+      host, port, problem);
+}
+
+Socket Socket::accept(Deadline deadline) const {
+  require(readable(descriptor_, deadline), "nobody connected to port {} in time", local_port());
+  Socket result(::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC));
+  require(static_cast<bool>(result), "a connection could not be accepted: {}", reason());
+  no_delay(result.descriptor_);
+  return result;
+}
+
+int Socket::local_port() const {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
+std::string Socket::local_address() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char text[NI_MAXHOST] = "";
+  getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size);
+  getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
+void Socket::write(const void* data, size_t bytes) const {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = ::send(descriptor_, at, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    require(sent > 0, "a connection broke: {}", reason());
+    at += sent;
+    bytes -= static_cast<size_t>(sent);
+  }
+}
+
+void Socket::read(void* data, size_t bytes, Deadline deadline) const {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    require(readable(descriptor_, deadline), "the other side of a connection did not answer in time");
+    const ssize_t got = ::recv(descriptor_, at, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    require(got > 0, "a connection was closed by the other side{}",
+            got < 0 ? ": " + reason() : std::string());
+    at += got;
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+void Socket::write_text(const std::string& text) const {
+  const uint64_t size = text.size();
+  write(&size, sizeof size);
+  write(text.data(), text.size());
+}
+
+std::string Socket::read_text(Deadline deadline) const {
+  uint64_t size = 0;
+  read(&size, sizeof size, deadline);
+  require(size <= kLongestText, "a connection brought {} bytes at once: it is none of ours", size);
+  std::string text(size, '\0');
+  read(text.data(), size, deadline);
+  return text;
+}
+
+}  // namespace megatron

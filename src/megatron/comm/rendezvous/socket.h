@@ -1,0 +1,43 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace megatron {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// A TCP socket. Move-only. Faults are Errors that name the address.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~Socket();
+
+  static Socket listen(int port);  // on every interface; 0: any free port
+  // Tries again until the deadline: the other side may not have started yet.
+  static Socket connect(const std::string& host, int port, Deadline deadline);
+  Socket accept(Deadline deadline) const;
+
+  explicit operator bool() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+  int local_port() const;
+  std::string local_address() const;  // of the interface that this connection uses
+
+  void write(const void* data, size_t bytes) const;              // all of it
+  void read(void* data, size_t bytes, Deadline deadline) const;  // all of it
+  void write_text(const std::string& text) const;                // with its length before it
+  std::string read_text(Deadline deadline) const;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace megatron

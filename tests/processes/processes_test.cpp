@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "megatron/comm/launch.h"
+#include "parity/cases.h"
+#include "unit/comm/exercise.h"
+
+// Runs in every process of a launch: by mpirun, by torchrun's variables, or alone with ranks as threads.
+// MEGATRON_TEST_RANKS says how many ranks each process has; 4 in all.
+namespace megatron::testing {
+namespace {
+
+Launch* launch = nullptr;  // made by main: MPI begins once per process
+
+TEST(Processes, ReturnTheBitsOfThreads) {
+  const size_t size = static_cast<size_t>(launch->world_size());
+  std::vector<std::vector<uint8_t>> expected(size), results(size);
+  run_ranks(launch->world_size(), [&](int rank, ProcessGroup& world) {
+    expected[static_cast<size_t>(rank)] = Exercise(world).run();
+  });
+  launch->run(
+      [&](int rank, ProcessGroup& world) { results[static_cast<size_t>(rank)] = Exercise(world).run(); });
+  for (size_t rank = 0; rank < size; ++rank)
+    EXPECT_TRUE(results[rank].empty() || results[rank] == expected[rank]) << "rank " << rank;
+}
+
+// Compares what the ranks of this process hold with one rank's.
+void expect_parts_equal(const WholeTensors& one, const WholeTensors& parts, const char* what) {
+  for (const auto& [name, part] : parts) {
+    const WholeTensor& whole = one.at(name);
+    double largest = 1e-300, apart = 0;
+    for (size_t i = 0; i < whole.values.size(); ++i) {
+      largest = std::max(largest, std::abs(whole.values[i]));
+      if (part.filled[i]) apart = std::max(apart, std::abs(part.values[i] - whole.values[i]));
+    }
+    EXPECT_LE(apart / largest, kTolerance) << what << " " << name;
+  }
+}
+
+const Layout kLayouts[] = {
+    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sp = true},
+    {.name = "pp2_vpp2_dp2", .pp = 2, .dp = 2, .vpp = 2},
+    {.name = "tp2_dp2", .tp = 2, .dp = 2},
+    {.name = "dp4", .dp = 4},
+};
+
+constexpr int kFewSteps = 3;
+
+void check(const Config& config, std::span<const Layout> layouts) {
+  if (launch->world_size() != 4) GTEST_SKIP() << "made for 4 ranks";
+  auto batches = batches_for(config, kFewSteps);
+  const Trained one = train(config, {}, batches);
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(layout.name);
+    ParityRun run{.sizes = sizes_of(layout)};
+    run.launch = [](const RankFunction& fn) { launch->run(fn); };
+    const Trained many = train_layout(apply(config, layout), run, batches);
+    expect_parts_equal(one.gradients, many.gradients, "gradient of");
+    expect_parts_equal(one.parameters, many.parameters, "parameter");
+    EXPECT_FALSE(many.parameters.empty());
+    ASSERT_EQ(many.losses.size(), launch->is_first() ? batches.size() : 0);
+    for (size_t i = 0; i < many.losses.size(); ++i)
+      EXPECT_NEAR(many.losses[i], one.losses[i], kTolerance * one.losses[i]) << "loss of step " << i;
+  }
+}
+
+TEST(ProcessParity, GroupedQueryTiedRope) { check(small_gpt(), kLayouts); }
+TEST(ProcessParity, Dropout) { check(with_dropout(), {kLayouts, 1}); }
+
+}  // namespace
+}  // namespace megatron::testing
+
+int main(int argc, char** argv) {
+  using namespace megatron;
+  ::testing::InitGoogleTest(&argc, argv);
+  try {
+    const char* ranks = std::getenv("MEGATRON_TEST_RANKS");
+    Launch launch({.ranks = ranks ? std::atoi(ranks) : 1,
+                   .timeout = std::chrono::minutes(1),
+                   .place = find_place([](const char* name) { return std::getenv(name); })});
+    if (launch.is_first()) fmt::print("{}\n", launch.how());
+    megatron::testing::launch = &launch;
+    return RUN_ALL_TESTS();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 3;
+  }
+}
