@@ -216,6 +216,10 @@ void bench_rows(Bench& b) {
             [&] { ctx.kernels->gated(context(), {.x = x, .bias = {}, .y = y}); });
     b.bytes("swiglu backward" + size, giga({&x, &y, &dx}),
             [&] { ctx.kernels->gated_backward(context(), {.x = x, .bias = {}, .dy = y, .dx = dx}); });
+    Tensor again = ctx.empty_like(y);
+    b.bytes("swiglu backward and again" + size, giga({&x, &y, &dx, &again}), [&] {
+      ctx.kernels->gated_backward(context(), {.x = x, .bias = {}, .dy = y, .dx = dx, .y = again});
+    });
   }
   {
     Tensor qkv = b.random({16384, 48 * 128}), q = ctx.empty({16384, 32, 128}, kBf16),
@@ -250,6 +254,15 @@ void bench_rows(Bench& b) {
                                                   .valid = vocab,
                                                   .vocab_size = vocab,
                                                   .dlogits = dlogits});
+    });
+    Tensor loss = ctx.empty({rows}, kF32);
+    b.bytes("cross entropy in one" + size, giga({&logits, &dlogits}), [&] {
+      ctx.kernels->cross_entropy(context(), {.logits = logits,
+                                             .labels = labels,
+                                             .valid = vocab,
+                                             .vocab_size = vocab,
+                                             .loss = loss,
+                                             .dlogits = dlogits});
     });
   }
 }

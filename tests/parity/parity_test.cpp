@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "megatron/training/rank_trainer.h"
 #include "parity/cases.h"
 #include "parity/pass_through.h"
 
@@ -72,6 +73,23 @@ TEST(CudaParity, RanksThatShareAGpu) {
       expect_equal(one, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
                    kTolerance);
     }
+  }
+}
+
+// The host asks for a whole step and waits once, for its loss and norm.
+TEST(CudaParity, AStepWaitsOnce) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  Config config = small_gpt();
+  auto batches = batches_for(config, 4);
+  RankContext ctx(Device{DeviceType::Cuda, 0});
+  ParallelContext alone;
+  RankTrainer trainer(ctx, config, alone, DType::BF16);
+  trainer.step(ctx, batches[0], 1e-2);
+  for (int step = 1; step < 4; ++step) {
+    uint64_t before = ctx.runtime->host_waits(), taken = ctx.allocator->statistics().device_allocations;
+    trainer.step(ctx, batches[static_cast<size_t>(step)], 1e-2);
+    EXPECT_EQ(ctx.runtime->host_waits() - before, 1u) << "step " << step;
+    EXPECT_EQ(ctx.allocator->statistics().device_allocations, taken) << "step " << step;
   }
 }
 

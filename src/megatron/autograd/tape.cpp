@@ -14,6 +14,17 @@ Tensor Tape::watch(const Tensor& tensor) {
   return tensor.with_grad_slot({id_, slots_++});
 }
 
+void Tape::offer(const Tensor& tensor, const std::shared_ptr<const Recipe>& recipe) {
+  require(tracks(tensor), "offer: {} is not on this tape", tensor);
+  recipes_[tensor.grad_slot().index] = recipe;
+}
+
+std::shared_ptr<const Recipe> Tape::recipe(const Tensor& tensor) const {
+  if (recipes_.empty() || !tracks(tensor)) return nullptr;
+  auto found = recipes_.find(tensor.grad_slot().index);
+  return found == recipes_.end() ? nullptr : found->second.lock();
+}
+
 void Tape::record(std::unique_ptr<Node> node, std::span<Tensor*> outputs) {
   node->tape_id_ = id_;
   node->first_output_ = slots_;
@@ -23,13 +34,9 @@ void Tape::record(std::unique_ptr<Node> node, std::span<Tensor*> outputs) {
 }
 
 void Tape::backward(RankContext& ctx, const Tensor& output, const Tensor& grad) {
-  Tensor seed = grad;
-  if (!seed) {
-    require(output.numel() == 1, "backward: {} has {} elements, so its gradient must be given", output,
-            output.numel());
-    seed = ctx.full(output.shape(), output.dtype(), 1);
-  }
-  backward_data(ctx, {&output, 1}, {&seed, 1});
+  require(grad || output.numel() == 1, "backward: {} has {} elements, so its gradient must be given", output,
+          output.numel());
+  backward_data(ctx, {&output, 1}, {&grad, 1});
   if (!ctx.defer_weight_grads) backward_weight(ctx);
 }
 
@@ -39,6 +46,13 @@ void Tape::backward_data(RankContext& ctx, std::span<const Tensor> outputs, std:
           grads.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     require(tracks(outputs[i]), "backward: {} does not depend on anything this tape recorded", outputs[i]);
+    if (!grads[i]) {
+      require(outputs[i].numel() == 1, "backward: the gradient of {}, which is not one element, is missing",
+              outputs[i]);
+      add_grad(ctx, outputs[i].grad_slot(), ctx.full(outputs[i].shape(), outputs[i].dtype(), 1));
+      starts_.push_back(outputs[i].grad_slot().index);
+      continue;
+    }
     require(outputs[i].shape() == grads[i].shape(), "backward: the gradient {} does not fit the output {}",
             grads[i], outputs[i]);
     add_grad(ctx, outputs[i].grad_slot(), grads[i].detach());
@@ -46,10 +60,11 @@ void Tape::backward_data(RankContext& ctx, std::span<const Tensor> outputs, std:
   walk(ctx);
 }
 
-void Tape::backward_data(RankContext& ctx, GradSlot output, const Tensor& grad) {
+void Tape::backward_data(RankContext& ctx, GradSlot output, const Tensor& grad, bool is_one) {
   require(output.tape == id_, "backward: the output is not of this tape");
   start_backward();
   add_grad(ctx, output, grad.detach());
+  if (is_one) starts_.push_back(output.index);
   walk(ctx);
 }
 
@@ -105,9 +120,16 @@ void Tape::on_grad(const Tensor& tensor, std::function<Tensor(RankContext&, cons
 void Tape::run_hooks(RankContext& ctx, uint32_t first, uint32_t count) {
   for (auto& hook : hooks_) {
     if (hook.slot - first >= count || !hook.call || !grads_[hook.slot].defined()) continue;
-    if (Tensor replaced = hook.call(ctx, grads_[hook.slot])) grads_[hook.slot] = replaced;
+    if (Tensor replaced = hook.call(ctx, grads_[hook.slot])) {
+      grads_[hook.slot] = replaced;
+      std::erase(starts_, hook.slot);
+    }
     hook.call = nullptr;
   }
+}
+
+bool Tape::starts_at(GradSlot slot) const {
+  return std::find(starts_.begin(), starts_.end(), slot.index) != starts_.end();
 }
 
 Tensor Tape::take_grad(GradSlot slot) { return std::move(grads_[slot.index]); }
@@ -126,6 +148,7 @@ void Tape::add_grad(RankContext& ctx, GradSlot slot, Tensor grad) {
   }
   require(sum.shape() == grad.shape(), "backward: gradients {} and {} of one tensor differ in shape", sum,
           grad);
+  std::erase(starts_, slot.index);
   // A gradient that someone else still holds must not change under them.
   bool in_place = sum.storage().unique() && sum.is_contiguous();
   Tensor out = in_place ? sum : ctx.empty_like(sum);

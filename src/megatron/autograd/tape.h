@@ -3,11 +3,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "megatron/autograd/node.h"
 
 namespace megatron {
+
+class Recipe;
 
 // What a forward pass did, in order; walked in reverse for gradients. One per (model chunk, micro-batch), and
 // several may be alive at once. A tape runs backward once.
@@ -22,15 +25,21 @@ class Tape {
   Tensor watch(const Tensor& tensor);
   bool tracks(const Tensor& tensor) const { return tensor.grad_slot().tape == id_; }
 
+  // Whoever keeps this recorded tensor for the backward pass keeps the recipe in its place. The tape itself
+  // does not keep it alive: its node does.
+  void offer(const Tensor& tensor, const std::shared_ptr<const Recipe>& recipe);
+  std::shared_ptr<const Recipe> recipe(const Tensor& tensor) const;  // null where there is none
+
   // Takes the node over and marks its outputs as its own; call with the tensors the op returns.
   void record(std::unique_ptr<Node> node, std::span<Tensor*> outputs);
 
-  // Gradients of `outputs` are given (or 1 for a one-element output); runs B of every node, and W too unless
-  // deferred.
+  // Gradients of `outputs` are given; an undefined one stands for 1 and needs an output of one element. Runs
+  // B of every node, and W too unless deferred.
   void backward(RankContext& ctx, const Tensor& output, const Tensor& grad = {});
   void backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads);
-  // The same where only the place of the output was kept, and its memory has gone.
-  void backward_data(RankContext& ctx, GradSlot output, const Tensor& grad);
+  // The same where only the place of the output was kept, and its memory has gone. is_one: the gradient is
+  // known to be 1.
+  void backward_data(RankContext& ctx, GradSlot output, const Tensor& grad, bool is_one = false);
   void backward_weight(RankContext& ctx);
 
   // Of a watched tensor, after backward; undefined where no gradient reached it.
@@ -42,6 +51,9 @@ class Tape {
   Tensor take_grad(GradSlot slot);  // moved out; undefined where none arrived
   void add_grad(RankContext& ctx, GradSlot slot,
                 Tensor grad);  // a view is copied: what is taken is contiguous
+
+  // Whether the gradient of this output is 1 because the backward pass starts there and nothing else uses it.
+  bool starts_at(GradSlot slot) const;
 
   size_t size() const { return nodes_.size(); }
 
@@ -60,7 +72,9 @@ class Tape {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Node>> waiting_for_weight_;
   std::vector<Tensor> grads_;  // by slot; filled during backward
+  std::vector<uint32_t> starts_;
   std::vector<Hook> hooks_;
+  std::unordered_map<uint32_t, std::weak_ptr<const Recipe>> recipes_;  // by slot
 };
 
 }  // namespace megatron

@@ -18,8 +18,11 @@ class GradSink {
 
   double beta() const { return has_value_ ? 1.0 : 0.0; }
   bool has_value() const { return has_value_; }
-  void expect_use() { ++pending_uses_; }     // at recording
-  void contribute(RankContext& ctx);         // after a kernel wrote
+  void expect_use() { ++pending_uses_; }  // at recording
+  void contribute(RankContext& ctx);      // after a kernel wrote
+  void wrote_early() {
+    has_value_ = true;
+  }  // a kernel wrote in the forward pass; contribute() follows in backward
   void start_step() { has_value_ = false; }  // the next contribution overwrites
 
  private:

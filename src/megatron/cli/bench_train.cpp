@@ -7,8 +7,9 @@
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/cli/flags.h"
+#include "megatron/cli/gemm_cache.h"
+#include "megatron/cli/node_timer.h"
 #include "megatron/comm/run_ranks.h"
-#include "megatron/kernels/tuning.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/rank_trainer.h"
@@ -36,7 +37,7 @@ struct Settings {
   int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
   int64_t micro_batches = 1;
   std::string device = "auto", precision;
-  bool json = false;
+  bool json = false, trace = false, deterministic = false, keep_norms = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -53,6 +54,10 @@ std::vector<Flag> flags(Settings& s) {
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
       text_flag("--precision", "fp32|bf16", "of weights and activations (fp32 on the CPU, bf16 on a GPU)",
                 s.precision),
+      switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
+      switch_flag("--keep-norms", "do not make the outputs of norms again in the backward pass",
+                  s.keep_norms),
+      switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
   };
 }
@@ -80,6 +85,11 @@ Config config_of(const Case& c, const Settings& s) {
                     c.batch, s.data_parallel, s.micro_batches));
   config.train.global_batch_size = c.batch;
   config.train.micro_batch_size = c.batch / pieces;
+  config.precision.deterministic_mode = s.deterministic;
+  if (!s.keep_norms) {
+    config.execution.recompute_granularity = RecomputeGranularity::selective;
+    config.execution.recompute_modules = {"layernorm"};
+  }
   config.optimizer.adam_beta2 = 0.95;
   config.optimizer.weight_decay = 0.1;
   return config;
@@ -89,6 +99,7 @@ struct Measured {
   std::vector<double> seconds;
   double loss = 0, start_up = 0;
   MemoryStatistics memory;  // of rank 0
+  std::string trace;
 };
 
 Measured measure(const Config& config, const Settings& s, Device device, DType dtype) {
@@ -106,7 +117,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     world.attach(ctx);
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    measure_gemms(ctx.kernel_context(), true);
+    GemmCache products(ctx.kernel_context());
     RankTrainer trainer(ctx, config, parallel, dtype);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
     std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)));
@@ -117,11 +128,24 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       auto start = Clock::now();
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
       if (rank != 0) continue;
-      if (step == 0) result.start_up = since(begin);
+      if (step == 0) {
+        result.start_up = since(begin);
+        products.save(ctx.kernel_context());
+      }
       if (step >= s.warmup) result.seconds.push_back(since(start));
       result.loss = loss;
     }
-    if (rank == 0) result.memory = ctx.allocator->statistics();
+    if (rank != 0) return;
+    result.memory = ctx.allocator->statistics();
+    if (!s.trace) return;
+    NodeTimer timer(ctx);
+    constexpr int steps = 5;
+    for (int step = 0; step < steps; ++step) {
+      timer.start_step();
+      trainer.step(ctx, tokens, 1e-3);
+      timer.end_step();
+    }
+    result.trace = timer.table();
   });
   return result;
 }
@@ -146,6 +170,8 @@ int bench_train(Invocation& invocation) {
   Settings settings;
   const Case& chosen = find_case(parse_flags("bench train", invocation.args, flags(settings)));
   Config config = config_of(chosen, settings);
+  if (settings.trace && settings.tensor_parallel * settings.pipeline_parallel * settings.data_parallel > 1)
+    throw UsageError("bench train: --trace is for one rank");
   bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
   if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";
   Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
@@ -157,7 +183,8 @@ int bench_train(Invocation& invocation) {
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
   double tflops = rate * model_flops_per_token(config.model, chosen.shape.length) / 1e12;
-  double gib = static_cast<double>(measured.memory.peak_reserved) / (1 << 30);
+  double gib = static_cast<double>(measured.memory.total.peak) / (1 << 30);
+  double reserved = static_cast<double>(measured.memory.peak_reserved) / (1 << 30);
   if (settings.json) {
     Json json;
     json["case"] = chosen.name;
@@ -166,6 +193,7 @@ int bench_train(Invocation& invocation) {
     json["iteration_ms"] = median * 1e3;
     json["first_step_seconds"] = measured.start_up;
     json["memory_gib"] = gib;
+    json["reserved_gib"] = reserved;
     json["loss"] = measured.loss;
     fmt::print(invocation.out, "{}\n", json.dump());
     return 0;
@@ -173,8 +201,9 @@ int bench_train(Invocation& invocation) {
   fmt::print(
       invocation.out,
       "{:.0f} tokens/s  {:.3f} model TFLOP/s  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
-      "{:.2f} GiB a rank  loss {:.4f}\n",
-      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, measured.loss);
+      "{:.2f} GiB a rank ({:.2f} reserved)  loss {:.4f}\n",
+      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, reserved, measured.loss);
+  if (settings.trace) fmt::print(invocation.out, "\n{}\n{}", measured.trace, measured.memory.table());
   return 0;
 }
 

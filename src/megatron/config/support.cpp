@@ -82,7 +82,7 @@ constexpr Feature table[] = {
     {later, "precision by module", "model.te_precision_config_file"},
     {later, "reduced-precision logits", "model.output_logit_dtype"},
     {no_effect, "bf16 products always accumulate in fp32", "model.disable_bf16_reduced_precision_matmul"},
-    {no_effect, "every run is deterministic", "model.deterministic_mode"},
+    {acting, "number formats, the same bits each run", "model.deterministic_mode"},
     {acting, "number formats", "model.bf16 model.params_dtype model.pipeline_dtype"},
     {later, "recompute of these modules",
      "model.recompute_modules=moe,shared_experts,moe_act,mla_up_proj,gdn_norm_out,gdp_qkv,mhc"},

@@ -27,7 +27,8 @@ Allocator::~Allocator() { trim_locked(); }
 
 size_t Allocator::rounded(size_t bytes) {
   if (bytes <= 512) return std::max<size_t>(64, (bytes + 63) & ~size_t{63});
-  size_t step = std::bit_floor(bytes - 1) / 8;  // eight classes per power of two
+  // Eight classes per power of two, and none wider than 2 MiB: large blocks waste next to nothing.
+  size_t step = std::min(std::bit_floor(bytes - 1) / 8, size_t{2} << 20);
   return (bytes + step - 1) / step * step;
 }
 

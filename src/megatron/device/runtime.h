@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "megatron/device/device.h"
@@ -26,6 +27,8 @@ class DeviceRuntime {
   virtual void record_event(void* /*event*/, void* /*stream*/) {}
   virtual void wait_event(void* /*event*/, void* /*stream*/) {}  // the stream waits, not the host
   virtual bool event_done(void* /*event*/) { return true; }
+  virtual void* create_timed_event() { return nullptr; }
+  virtual double seconds_between(void* /*first*/, void* /*second*/) { return 0; }  // both done, both timed
 
   // Between this device and the host, contiguous bytes, ordered on `stream`. Either is complete on return as
   // far as the host memory is concerned.
@@ -42,6 +45,9 @@ class DeviceRuntime {
   virtual void copy_to_host_async(void* target, const void* source, size_t bytes, void* stream) {
     copy_to_host(target, source, bytes, stream);
   }
+
+  // How often the host has waited for the device so far.
+  virtual uint64_t host_waits() const { return 0; }
 };
 
 // The runtime of a device; for CUDA an Error that says why it cannot be used (not built in, no driver, no

@@ -35,8 +35,9 @@ class Stream {
 // A point in a stream that other streams, or the host, can wait for. Move-only.
 class Event {
  public:
-  explicit Event(std::shared_ptr<DeviceRuntime> runtime)
-      : runtime_(std::move(runtime)), native_(runtime_->create_event()) {}
+  explicit Event(std::shared_ptr<DeviceRuntime> runtime, bool timed = false)
+      : runtime_(std::move(runtime)),
+        native_(timed ? runtime_->create_timed_event() : runtime_->create_event()) {}
   Event(Event&& other) noexcept
       : runtime_(std::move(other.runtime_)), native_(std::exchange(other.native_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
@@ -51,6 +52,9 @@ class Event {
   void record(const Stream& stream) { runtime_->record_event(native_, stream.native()); }
   void wait(const Stream& stream) const { runtime_->wait_event(native_, stream.native()); }
   bool done() const { return runtime_->event_done(native_); }
+  double seconds_since(const Event& earlier) const {  // both timed, both done
+    return runtime_->seconds_between(earlier.native_, native_);
+  }
 
  private:
   std::shared_ptr<DeviceRuntime> runtime_;

@@ -14,7 +14,8 @@ struct GatedArgs {
 };
 struct GatedBackwardArgs {
   Unary kind = Unary::Silu;
-  Tensor x, bias, dy, dx;
+  Tensor x, bias, dy, dx;  // dx may be x
+  Tensor y;                // optional: receives the forward result again, where it was not kept
   double limit = 0, up_offset = 0;
 };
 

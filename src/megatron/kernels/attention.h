@@ -67,9 +67,10 @@ struct AttentionArgs {
 struct AttentionBackwardArgs {
   AttentionArgs forward;  // with o and lse as the forward call left them
   Tensor grad_o;
-  Tensor dq, dk, dv;        // as q, k, v
-  Tensor dsinks, dbias;     // optional: [heads], and bias's shape, contiguous; both fp32 (fp64 for fp64)
-  bool accumulate = false;  // dsinks += …
+  Tensor dq, dk, dv;          // as q, k, v
+  Tensor dsinks, dbias;       // optional: [heads], and bias's shape, contiguous; both fp32 (fp64 for fp64)
+  bool accumulate = false;    // dsinks += …
+  bool deterministic = true;  // the same bits each run; otherwise sums may come in any order, which is faster
 };
 
 // Joins attention over other keys to what was gathered so far: o and lse become those of attention over both.

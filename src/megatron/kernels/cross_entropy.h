@@ -37,4 +37,14 @@ struct CrossEntropyGradArgs {
   Tensor dlogits;
 };
 
+// The three in one where no other rank has to be asked: the loss of each row and, where dlogits is defined
+// (it may be logits), scale · d(loss)/d(logits), the same scale for all rows.
+struct CrossEntropyArgs {
+  Tensor logits, labels;
+  double scale = 1;
+  int64_t valid = 0, ignore_index = -100, vocab_size = 0;
+  double smoothing = 0, z_loss = 0;
+  Tensor loss, dlogits;
+};
+
 }  // namespace megatron

@@ -58,6 +58,7 @@ struct KernelTable {
   Kernel<CrossEntropyStatsArgs> cross_entropy_stats = nullptr;
   Kernel<CrossEntropyLossArgs> cross_entropy_loss = nullptr;
   Kernel<CrossEntropyGradArgs> cross_entropy_grad = nullptr;
+  Kernel<CrossEntropyArgs> cross_entropy = nullptr;
 
   Kernel<ExpertSortArgs> expert_sort = nullptr;
   Kernel<PermuteArgs> permute = nullptr;
@@ -86,7 +87,7 @@ struct KernelTable {
     v("scatter_add_rows", t.scatter_add_rows), v("gather_columns", t.gather_columns);
     v("scatter_columns", t.scatter_columns), v("top_k", t.top_k);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
-    v("cross_entropy_grad", t.cross_entropy_grad);
+    v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
     v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize), v("dequantize", t.dequantize);
     v("adam", t.adam), v("sum_squares", t.sum_squares);

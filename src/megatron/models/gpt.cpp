@@ -152,6 +152,12 @@ Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tens
       {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
 }
 
+Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor) {
+  return vocab_parallel_loss_sum(
+      ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
+      {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+}
+
 Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
   Tensor logits =
       ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));

@@ -34,6 +34,8 @@ class GptModel final : public Module {
   // On the last chunk, from forward()'s result: the loss of each token [tokens] (0 where the label is
   // ignored), or the logits of this rank's part of the vocabulary [tokens, padded vocabulary / tp].
   Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels);
+  // factor · Σ of the token losses, one element: what a training step's backward pass starts from.
+  Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor);
   Tensor logits(RankContext& ctx, const Tensor& hidden);
 
   void visit(const ParameterVisitor& visitor) override;

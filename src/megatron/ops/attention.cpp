@@ -53,7 +53,8 @@ class AttentionNode final : public Node {
   const char* name() const override { return "attention"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    AttentionBackwardArgs args{.forward = args_, .grad_o = tape.take_grad(output())};
+    AttentionBackwardArgs args{
+        .forward = args_, .grad_o = tape.take_grad(output()), .deterministic = ctx.deterministic};
     AttentionArgs& f = args.forward;
     f.q = q_.get(ctx), f.k = k_.get(ctx), f.v = v_.get(ctx), f.o = o_.get(ctx);
     args.dq = ctx.empty_like(f.q), args.dk = ctx.empty_like(f.k), args.dv = ctx.empty_like(f.v);

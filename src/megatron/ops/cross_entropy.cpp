@@ -181,6 +181,72 @@ class LinearCrossEntropyNode final : public Node {
   int64_t chunk_;
 };
 
+// The gradients were made in the forward pass.
+class EarlyGradientsNode final : public Node {
+ public:
+  EarlyGradientsNode(const Tensor& hidden, const Weight& weight, Tensor dhidden)
+      : dhidden_(std::move(dhidden)), slot_(hidden.grad_slot()), weight_(weight) {
+    if (weight_.sink) weight_.sink->expect_use();
+  }
+  const char* name() const override { return "linear_cross_entropy_sum"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    require(tape.starts_at(output()),
+            "linear_cross_entropy_sum: its gradients are made in the forward pass for a loss that backward "
+            "starts from; put what the loss is multiplied with into `factor`, or use linear_cross_entropy");
+    if (weight_.sink) weight_.sink->contribute(ctx);
+    tape.add_grad(ctx, slot_, std::move(dhidden_));
+  }
+
+ private:
+  Tensor dhidden_;
+  GradSlot slot_;
+  Weight weight_;
+};
+
+// Equal chunks of rows, of at most about a GiB of logits.
+int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
+  int64_t row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));
+  int64_t most = std::max<int64_t>(256, (int64_t{1} << 30) / row_bytes);
+  int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
+  return std::max<int64_t>(1, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
+}
+
+// Losses of one chunk of logits, which become their own gradient times `scale` where that is wanted.
+void losses_and_gradient(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Columns& columns,
+                         double scale, bool gradient, const Tensor& loss) {
+  const CrossEntropyOptions& options = columns.options;
+  if (options.reduce) {
+    CrossEntropyStats stats = make_stats(ctx, logits.size(0), loss.dtype(), options);
+    compute_stats(ctx, logits, labels, columns, stats);
+    LossAndLse result = compute_loss(ctx, stats, labels, columns);
+    ctx.kernels->copy(ctx.kernel_context(), {result.loss, loss});
+    if (gradient)
+      compute_grad(ctx, logits, labels, result.lse, ctx.full(loss.shape(), loss.dtype(), scale), columns,
+                   logits);
+    return;
+  }
+  ctx.kernels->cross_entropy(ctx.kernel_context(), {.logits = logits,
+                                                    .labels = labels,
+                                                    .scale = scale,
+                                                    .valid = columns.valid,
+                                                    .ignore_index = options.ignore_index,
+                                                    .vocab_size = columns.vocab_size,
+                                                    .smoothing = options.smoothing,
+                                                    .z_loss = options.z_loss,
+                                                    .loss = loss,
+                                                    .dlogits = gradient ? logits : Tensor{}});
+}
+
+void check_head(const RankContext& ctx, const char* op, const Tensor& hidden, const Tensor& weight) {
+  check_input(ctx, op, "hidden", hidden);
+  check_input(ctx, op, "weight", weight);
+  require(hidden.rank() == 2 && weight.rank() == 2 && hidden.size(1) == weight.size(1),
+          "{}: hidden {} and weight {} do not fit; they must be [rows, hidden] and [columns, hidden]", op,
+          hidden, weight);
+  check_dtype(op, "weight", weight, hidden.dtype());
+}
+
 void check_labels(const RankContext& ctx, const char* op, const Tensor& labels, int64_t rows) {
   check_input(ctx, op, "labels", labels);
   check_shape(op, "labels", labels, {rows});
@@ -211,12 +277,7 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
                             int64_t chunk_rows) {
   const char* op = "linear_cross_entropy";
   const Tensor& w = weight.value;
-  check_input(ctx, op, "hidden", hidden);
-  check_input(ctx, op, "weight", w);
-  require(hidden.rank() == 2 && w.rank() == 2 && hidden.size(1) == w.size(1),
-          "{}: hidden {} and weight {} do not fit; they must be [rows, hidden] and [columns, hidden]", op,
-          hidden, w);
-  check_dtype(op, "weight", w, hidden.dtype());
+  check_head(ctx, op, hidden, w);
   check_labels(ctx, op, labels, hidden.size(0));
   require(chunk_rows > 0, "{}: chunks of {} rows", op, chunk_rows);
   int64_t rows = hidden.size(0);
@@ -245,6 +306,52 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
                                                     logit_scale, chunk_rows),
            result.loss);
   return result.loss;
+}
+
+Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                                const Tensor& labels, double factor, const CrossEntropyOptions& options,
+                                int64_t chunk_rows) {
+  const char* op = "linear_cross_entropy_sum";
+  const Tensor w = weight.value.detach(), x = hidden.detach();
+  check_head(ctx, op, hidden, w);
+  check_labels(ctx, op, labels, hidden.size(0));
+  int64_t rows = x.size(0);
+  if (chunk_rows <= 0) chunk_rows = chunk_rows_for(rows, w.size(0), x.dtype());
+  Columns columns(op, options, w.size(0));
+  bool recorded = recording(ctx, {&hidden}, {&weight});
+  GradSink* sink = recorded ? weight.sink : nullptr;
+  Tensor losses = ctx.empty({rows}, accumulation_dtype(x.dtype())), dhidden;
+  if (recorded && hidden.grad_slot()) dhidden = ctx.empty_like(x);
+  {
+    auto kernels = ctx.kernel_context();
+    Tensor logits = ctx.empty({std::min(rows, chunk_rows), w.size(0)}, x.dtype(), MemoryTag::Workspace);
+    for_each_chunk(rows, chunk_rows, [&](int64_t begin, int64_t end) {
+      Tensor part = x.slice(0, begin, end), y = logits.slice(0, 0, end - begin);
+      ctx.kernels->gemm(kernels, {.a = part, .b = w.transpose(0, 1), .c = y});
+      trace(ctx, "head", Phase::Forward, 2.0 * static_cast<double>(part.numel() * w.size(0)),
+            {&part, &w, &y});
+      losses_and_gradient(ctx, y, labels.slice(0, begin, end), columns, factor, recorded,
+                          losses.slice(0, begin, end));
+      trace(ctx, "cross_entropy", Phase::Forward, 8.0 * static_cast<double>(y.numel()), {&y, &y});
+      if (dhidden) {
+        ctx.kernels->gemm(kernels, {.a = y, .b = w, .c = dhidden.slice(0, begin, end)});
+        trace(ctx, "head", Phase::BackwardData, 2.0 * static_cast<double>(part.numel() * w.size(0)),
+              {&part, &w, &y});
+      }
+      if (sink) {
+        const Tensor& sum = sink->main_grad;
+        ctx.kernels->gemm(kernels, {.a = y.transpose(0, 1), .b = part, .c = sum, .beta = sink->beta()});
+        trace(ctx, "head", Phase::BackwardWeight, 2.0 * static_cast<double>(part.numel() * w.size(0)),
+              {&part, &y, &sum});
+        sink->wrote_early();
+      }
+    });
+  }
+  Tensor total = ctx.empty({1}, losses.dtype());
+  ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum, .x = losses, .out = total, .n = rows});
+  ctx.kernels->axpby(ctx.kernel_context(), {.alpha = factor, .a = total, .out = total});
+  if (recorded) record(ctx, std::make_unique<EarlyGradientsNode>(hidden, weight, std::move(dhidden)), total);
+  return total;
 }
 
 }  // namespace megatron::ops

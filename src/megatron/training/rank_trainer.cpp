@@ -1,9 +1,7 @@
 #include "megatron/training/rank_trainer.h"
 
-#include <map>
+#include <algorithm>
 
-#include "megatron/ops/elementwise.h"
-#include "megatron/ops/reduce.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
 
@@ -50,6 +48,10 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
+  ctx.deterministic = config.precision.deterministic_mode;
+  const auto& modules = config.execution.recompute_modules;
+  ctx.recompute_norms = config.execution.recompute_granularity == RecomputeGranularity::selective &&
+                        std::find(modules.begin(), modules.end(), "layernorm") != modules.end();
   PipelineShape shape = pipeline_shape(config, 1);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
     chunks_.push_back(
@@ -84,7 +86,7 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
   return {tokens, microbatch_size_, length_, lengths, documents, model_parallel_.context};
 }
 
-double RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
+Tensor RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
   int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
   shape.forward_only = forward_only;
@@ -113,9 +115,8 @@ double RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
     if (!model.slice().head) return hidden;
-    Tensor losses = model.token_losses(rank, hidden, batch.labels(rank, microbatch));
     double share = 1.0 / static_cast<double>(seq.batch * seq.row_length * microbatches * dp);
-    return ops::scale(rank, ops::sum(rank, losses), share);
+    return model.loss_sum(rank, hidden, batch.labels(rank, microbatch), share);
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
 
@@ -128,28 +129,33 @@ double RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
   }
   parallel_.group(Axis::pp).all_reduce(total).wait();
   parallel_.group(Axis::dp_cp).all_reduce(total).wait();
-  // On the meta device a step is made for its costs and memory alone.
-  return ctx.device.is_meta() ? 0 : ctx.item(total);
+  return total;
 }
 
 StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
                              std::span<const int64_t> lengths, Documents documents) {
   for (Parameter* parameter : parameters()) parameter->sink.start_step();
-  StepReport report;
-  report.loss = run(ctx, micro_batches(tokens, lengths, documents), false);
+  Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), false);
   finish_gradients(ctx);
   ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
   auto all = parameters();
   Tensor norm = gradient_norm(ctx, all, model_parallel_.tensor, spread);
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
-  if (!ctx.device.is_meta()) report.grad_norm = ctx.item(norm);
-  return report;
+  // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
+  // nowhere before.
+  if (ctx.device.is_meta()) return {};
+  Tensor both = ctx.empty({2}, DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {loss, both.slice(0, 0, 1)});
+  ctx.kernels->copy(ctx.kernel_context(), {norm, both.slice(0, 1, 2)});
+  auto values = ctx.to_vector<double>(both);
+  return {values[0], values[1]};
 }
 
 double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
                              std::span<const int64_t> lengths, Documents documents) {
-  return run(ctx, micro_batches(tokens, lengths, documents), true);
+  Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true);
+  return ctx.device.is_meta() ? 0 : ctx.item(loss);
 }
 
 void RankTrainer::finish_gradients(RankContext& ctx) {

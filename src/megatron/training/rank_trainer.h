@@ -42,7 +42,8 @@ class RankTrainer {
  private:
   MicroBatches micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                              Documents documents) const;
-  double run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
+  // The mean loss, one fp64 element on the device.
+  Tensor run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
   void finish_gradients(RankContext& ctx);
 
   const Config& config_;

@@ -61,9 +61,18 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
 
 Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
   if (tp_.size() == 1) return ops::linear(ctx, x, weight_.get(ctx), get(ctx, bias_));
-  Tensor y = overlap_ ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
-                      : leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_);
-  return bias_ ? ops::add_bias(ctx, y, bias_->get(ctx)) : y;
+  return biased(ctx, overlap_ ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
+                              : leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_));
+}
+
+Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x) {
+  if (tp_.size() == 1) return ops::gated_linear(ctx, options, x, weight_.get(ctx), get(ctx, bias_));
+  if (overlap_) return forward(ctx, ops::gated_activation(ctx, options, x));
+  return biased(ctx, leave_tensor_parallel(ctx, ops::gated_linear(ctx, options, x, weight_.get(ctx)), tp_));
+}
+
+Tensor RowParallelLinear::biased(RankContext& ctx, const Tensor& sum) {
+  return bias_ ? ops::add_bias(ctx, sum, bias_->get(ctx)) : sum;
 }
 
 void RowParallelLinear::visit(const ParameterVisitor& visitor) {

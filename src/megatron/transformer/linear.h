@@ -2,6 +2,7 @@
 
 #include "megatron/autograd/rederive.h"
 #include "megatron/nn/parameter.h"
+#include "megatron/ops/gated_linear.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 
 namespace megatron {
@@ -36,9 +37,13 @@ class RowParallelLinear final : public Module {
   RowParallelLinear(const std::string& name, int64_t in, int64_t out, const TensorParallel& tp,
                     const LinearOptions& options);
   Tensor forward(RankContext& ctx, const Tensor& x);
+  // forward(gated_activation(x)), which keeps x alone for the backward pass.
+  Tensor forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x);
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  Tensor biased(RankContext& ctx, const Tensor& sum);
+
   TensorParallel tp_;
   bool overlap_;
   Parameter weight_;

@@ -56,9 +56,8 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
   Tensor up = fc1_.forward(ctx, x, again);
-  Tensor active = gated_ ? ops::gated_activation(ctx, {activation_, limit_, up_offset_}, up)
-                         : ops::activation(ctx, activation_, up);
-  return fc2_.forward(ctx, active);
+  if (gated_) return fc2_.forward_gated(ctx, {activation_, limit_, up_offset_}, up);
+  return fc2_.forward(ctx, ops::activation(ctx, activation_, up));
 }
 
 void Mlp::visit(const ParameterVisitor& visitor) {

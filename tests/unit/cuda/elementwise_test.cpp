@@ -185,9 +185,15 @@ TEST_F(CudaElementwise, Gated) {
                 [&](auto on) { return GatedArgs{kind, on(x), on(bias), on(y), limit, 0.25}; });
             same(y, "gated " + label(dtype));
             run(&KernelTable::gated_backward, [&](auto on) {
-              return GatedBackwardArgs{kind, on(x), on(bias), on(dy), on(dx), limit, 0.25};
+              return GatedBackwardArgs{kind, on(x), on(bias), on(dy), on(dx), {}, limit, 0.25};
             });
             same(dx, "gated_backward " + label(dtype));
+            Both again = output({11, width}, dtype);
+            run(&KernelTable::gated_backward, [&](auto on) {
+              return GatedBackwardArgs{kind, on(x), on(bias), on(dy), on(x), on(again), limit, 0.25};
+            });
+            same(x, "gated_backward in place " + label(dtype));
+            same(again, "gated again " + label(dtype));
           }
 }
 

@@ -206,5 +206,35 @@ TEST_F(CudaRows, CrossEntropy) {
       }
 }
 
+// Rows that fit shared memory (once or twice a multiprocessor), that do not, and that do not lie well.
+TEST_F(CudaRows, CrossEntropyInOne) {
+  for (DType dtype : kFloats)
+    for (int64_t columns : {64, 1000, 1003, 50304, 131072})
+      for (double smoothing : {0.0, 0.1})
+        for (bool gradient : {true, false}) {
+          constexpr int64_t rows = 9;
+          int64_t valid = columns - 5;
+          DType wide = accumulation_dtype(dtype);
+          Both logits = uniform({rows, columns}, dtype, -6, 6), labels = integers({rows}, 0, valid);
+          labels.cpu.data<int64_t>()[3] = -100;
+          labels = on_both(labels.cpu);
+          Both loss = output({rows}, wide);
+          run(&KernelTable::cross_entropy, [&](auto on) {
+            return CrossEntropyArgs{.logits = on(logits),
+                                    .labels = on(labels),
+                                    .scale = 0.7,
+                                    .valid = valid,
+                                    .vocab_size = valid,
+                                    .smoothing = smoothing,
+                                    .z_loss = 1e-3,
+                                    .loss = on(loss),
+                                    .dlogits = gradient ? on(logits) : Tensor{}};
+          });
+          std::string what = label(dtype) + " columns " + std::to_string(columns);
+          same(loss, 10 * tolerance_of(wide), "loss " + what);
+          if (gradient) same(logits, "gradient " + what);
+        }
+}
+
 }  // namespace
 }  // namespace megatron::testing

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megatron/ops/gated_linear.h"
+#include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -86,6 +88,49 @@ TEST(GatedActivation, ClampedGatePassesNoGradient) {
                   ops::gated_activation(c, {.kind = Unary::QuickGelu, .limit = 0.7, .up_offset = 1}, in[0])};
             },
             {random_tensor(ctx, {6, 12}, 3, DType::F64, 2)});
+}
+
+TEST(GatedLinear, GradientsOfInputWeightAndBias) {
+  RankContext ctx;
+  Tensor input = random_tensor(ctx, {6, 12}, 3, DType::F64, 2);
+  for (bool watched : {true, false})  // frozen below: only the weights' gradients are wanted
+    gradcheck(ctx,
+              [&](RankContext& c, const auto& in, const auto& w) {
+                Tensor x = watched ? in[0] : input;
+                return std::vector{
+                    ops::gated_linear(c, {.kind = Unary::Silu, .limit = 0.7, .up_offset = 1}, x, w[0], w[1])};
+              },
+              watched ? std::vector{input} : std::vector<Tensor>{},
+              {random_tensor(ctx, {5, 6}, 4), random_tensor(ctx, {5}, 5)});
+}
+
+// Bitwise as the two ops apart, also where the gradient takes the input's place.
+TEST(GatedLinear, IsTheTwoOpsTogether) {
+  RankContext ctx;
+  for (DType dtype : {DType::F32, DType::BF16})
+    for (bool shared : {true, false}) {
+      auto run = [&](bool together) {
+        testing::TestWeight up(ctx, random_tensor(ctx, {24, 8}, 1, dtype)),
+            down(ctx, random_tensor(ctx, {5, 12}, 2, dtype));
+        Tape tape(ctx);
+        Tensor x = tape.watch(random_tensor(ctx, {7, 8}, 3, dtype)), held;
+        TapeScope scope(ctx, &tape);
+        Tensor middle = ops::linear(ctx, x, up.get());
+        if (shared) held = middle;
+        Tensor y = together ? ops::gated_linear(ctx, {}, middle, down.get())
+                            : ops::linear(ctx, ops::gated_activation(ctx, {}, middle), down.get());
+        middle = {};
+        tape.backward(ctx, y, random_tensor(ctx, {7, 5}, 4, dtype));
+        std::vector<double> all;
+        for (const Tensor& t : {y.detach(), tape.grad(x), up.sink.main_grad, down.sink.main_grad}) {
+          Tensor wide = ctx.empty(t.shape(), DType::F64);
+          ctx.kernels->copy(ctx.kernel_context(), {t, wide});
+          for (double v : ctx.to_vector<double>(wide)) all.push_back(v);
+        }
+        return all;
+      };
+      EXPECT_EQ(run(true), run(false));
+    }
 }
 
 TEST(GatedActivation, RunsOnMetaAndRefusesWhatDoesNotFit) {

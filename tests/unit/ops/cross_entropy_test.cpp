@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megatron/ops/elementwise.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -235,6 +236,95 @@ TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
   for (size_t i = 0; i < wide.loss.size(); ++i) ASSERT_NEAR(narrow.loss[i], wide.loss[i], 1e-5) << i;
   for (size_t i = 0; i < wide.dhidden.size(); ++i) ASSERT_NEAR(narrow.dhidden[i], wide.dhidden[i], 1e-2) << i;
   for (size_t i = 0; i < wide.dweight.size(); ++i) ASSERT_NEAR(narrow.dweight[i], wide.dweight[i], 1e-2) << i;
+}
+
+// With and without other ranks' parts of the vocabulary (`reduce`), which take different kernels.
+TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
+  RankContext ctx;
+  Tensor hidden = random_tensor(ctx, {7, 4}, 1), values = random_tensor(ctx, {kColumns, 4}, 2);
+  constexpr double factor = 0.3;
+  for (auto options : variants())
+    for (bool alone : {true, false})
+      for (int64_t chunk : {3, 0}) {
+        if (!alone) {
+          options.vocab_size = options.vocab_size ? options.vocab_size : kColumns;
+          options.reduce = [](RankContext&, ops::CrossEntropyStats&) {};
+        }
+        auto run = [&](bool sum, int uses) {
+          TestWeight weight(ctx, values);
+          std::vector<double> results;
+          for (int use = 0; use < uses; ++use) {
+            Tape tape(ctx);
+            Tensor x = tape.watch(hidden), loss;
+            TapeScope scope(ctx, &tape);
+            if (sum) {
+              loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), some_labels(ctx), factor, options,
+                                                   chunk);
+              results = {ctx.item(loss)};
+              tape.backward(ctx, loss);
+            } else {
+              loss = ops::linear_cross_entropy(ctx, x, weight.get(), some_labels(ctx), options);
+              results = {0};
+              for (double value : ctx.to_vector<double>(loss.detach())) results[0] += factor * value;
+              tape.backward(ctx, loss, ctx.full({7}, DType::F64, factor));
+            }
+            for (const Tensor& t : {tape.grad(x), weight.sink.main_grad})
+              for (double value : ctx.to_vector<double>(t)) results.push_back(value);
+          }
+          return results;
+        };
+        for (int uses : {1, 2}) {  // the second adds to the weight's gradient
+          auto expected = run(false, uses), got = run(true, uses);
+          ASSERT_EQ(got.size(), expected.size());
+          for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-13) << i;
+        }
+        EXPECT_NEAR(ctx.item(ops::linear_cross_entropy_sum(ctx, hidden, {values, nullptr}, some_labels(ctx),
+                                                           factor, options, chunk)),
+                    run(true, 1)[0], 1e-13);
+      }
+}
+
+TEST(LinearCrossEntropySum, MustBeWhereBackwardStarts) {
+  RankContext ctx;
+  TestWeight weight(ctx, random_tensor(ctx, {kColumns, 4}, 2));
+  for (bool given : {false, true}) {
+    Tape tape(ctx);
+    Tensor x = tape.watch(random_tensor(ctx, {7, 4}, 1)), loss;
+    TapeScope scope(ctx, &tape);
+    loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), some_labels(ctx), 1);
+    if (given)
+      EXPECT_THROW(tape.backward(ctx, loss, ctx.full({1}, DType::F64, 2)), Error);
+    else
+      EXPECT_THROW(tape.backward(ctx, ops::scale(ctx, loss, 2)), Error);
+  }
+}
+
+TEST(LinearCrossEntropySum, NarrowTypesFollowTheFp64Result) {
+  RankContext ctx(kCpu, 2);
+  Tensor x = random_tensor(ctx, {60, 48}, 1, DType::BF16), w = random_tensor(ctx, {200, 48}, 2, DType::BF16);
+  std::vector<int64_t> ids(60);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % 200);
+  Tensor labels = ctx.from_vector(ids, {60});
+  auto widened = [&](const Tensor& t) {
+    Tensor wide = ctx.empty(t.shape(), DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {t.detach(), wide});
+    return wide;
+  };
+  auto run = [&](const Tensor& x0, const Tensor& w0) {
+    TestWeight weight(ctx, w0);
+    Tape tape(ctx);
+    Tensor hidden = tape.watch(x0), loss;
+    TapeScope scope(ctx, &tape);
+    loss = ops::linear_cross_entropy_sum(ctx, hidden, weight.get(), labels, 1.0 / 60, {}, 25);
+    std::vector<double> results{ctx.item(loss)};
+    tape.backward(ctx, loss);
+    for (const Tensor& t : {tape.grad(hidden), weight.sink.main_grad})
+      for (double value : ctx.to_vector<double>(widened(t))) results.push_back(value);
+    return results;
+  };
+  auto narrow = run(x, w), wide = run(widened(x), widened(w));
+  EXPECT_NEAR(narrow[0], wide[0], 2e-3);
+  for (size_t i = 1; i < wide.size(); ++i) ASSERT_NEAR(narrow[i], wide[i], 1e-3) << i;
 }
 
 TEST(LinearCrossEntropy, HoldsOneChunkOfLogits) {

@@ -5,6 +5,7 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/gated_linear.h"
 #include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
@@ -71,6 +72,10 @@ std::vector<OpCase> cases() {
        {{12, 16}},
        {{16}},
        [](C c, T x, W w) { return Tensors{ops::gated_activation(c, {}, x[0], w[0])}; }},
+      {"gated_linear",
+       {{12, 32}},
+       {{24, 16}, {24}},
+       [](C c, T x, W w) { return Tensors{ops::gated_linear(c, {}, x[0], w[0], w[1])}; }},
       {"dropout",
        {{12, 16}, {12, 16}},
        {},

@@ -69,7 +69,7 @@ TEST(MetaStep, MatrixProductsAddUpToTheModelsFlops) {
   double attention = 3 * 2 *
                      static_cast<double>(config.model.num_layers * config.model.num_attention_heads *
                                          config.model.kv_channels * config.model.seq_length);
-  EXPECT_NEAR(step.flops["linear"] / tokens,
+  EXPECT_NEAR((step.flops["linear"] + step.flops["head"]) / tokens,
               model_flops_per_token(config.model, config.model.seq_length) - attention, 1.0);
 }
 

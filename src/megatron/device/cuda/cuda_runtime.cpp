@@ -1,5 +1,7 @@
 #include "megatron/device/cuda_runtime.h"
 
+#include <cstring>
+
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 
 namespace megatron {
@@ -50,6 +52,16 @@ CudaRuntime::CudaRuntime(int index) : index_(index) {
       10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
+// As release_memory: nothing is left to report here.
+CudaRuntime::~CudaRuntime() {
+  cudaSetDevice(index_);
+  for (Staging& s : staging_) {
+    cudaEventSynchronize(s.read);
+    cudaEventDestroy(s.read);
+    cudaFreeHost(s.data);
+  }
+}
+
 void* CudaRuntime::acquire_memory(size_t bytes) {
   bind();
   void* data = nullptr;
@@ -81,6 +93,7 @@ void* CudaRuntime::create_stream(int priority) {
 void CudaRuntime::destroy_stream(void* stream) { cudaStreamDestroy(stream_of(stream)); }
 
 void CudaRuntime::synchronize(void* stream) {
+  host_waits_.fetch_add(1, std::memory_order_relaxed);
   check_cuda(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
 }
 
@@ -111,14 +124,51 @@ bool CudaRuntime::event_done(void* event) {
   return true;
 }
 
+void* CudaRuntime::create_timed_event() {
+  bind();
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreate(&event), "creating an event");
+  return event;
+}
+
+double CudaRuntime::seconds_between(void* first, void* second) {
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, event_of(first), event_of(second)),
+             "reading the time between events");
+  return milliseconds * 1e-3;
+}
+
+// The smallest free piece that is large enough, or a new one. The mutex is held.
+CudaRuntime::Staging& CudaRuntime::staging(size_t bytes) {
+  Staging* best = nullptr;
+  for (Staging& s : staging_)
+    if (s.bytes >= bytes && (!best || s.bytes < best->bytes) && event_done(s.read)) best = &s;
+  if (best) return *best;
+  Staging fresh;
+  fresh.bytes = (bytes + 65535) / 65536 * 65536;
+  check_cuda(cudaMallocHost(&fresh.data, fresh.bytes), "allocating pinned host memory");
+  check_cuda(cudaEventCreateWithFlags(&fresh.read, cudaEventDisableTiming), "creating an event");
+  staging_.push_back(fresh);
+  return staging_.back();
+}
+
+// Through pinned memory, so that the call does not wait for what is on the stream. What is large is copied as
+// it is, and waits: loading a checkpoint, not a step.
 void CudaRuntime::copy_from_host(void* target, const void* source, size_t bytes, void* stream) {
   bind();
-  check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
+  constexpr size_t most = size_t{64} << 20;
+  if (bytes > most) {
+    check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
+               "copying to the GPU");
+    synchronize(stream);
+    return;
+  }
+  std::lock_guard lock(staging_mutex_);
+  Staging& s = staging(bytes);
+  std::memcpy(s.data, source, bytes);
+  check_cuda(cudaMemcpyAsync(target, s.data, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
              "copying to the GPU");
-  // From pageable memory the call returns when the source has been read; from pinned memory it does not wait.
-  cudaPointerAttributes attributes{};
-  check_cuda(cudaPointerGetAttributes(&attributes, source), "asking for a pointer's kind");
-  if (attributes.type != cudaMemoryTypeUnregistered) synchronize(stream);
+  check_cuda(cudaEventRecord(s.read, stream_of(stream)), "recording an event");
 }
 
 void CudaRuntime::copy_to_host(void* target, const void* source, size_t bytes, void* stream) {

@@ -2,8 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "megatron/base/error.h"
 #include "megatron/device/runtime.h"
@@ -24,6 +26,7 @@ struct CudaProperties {
 class CudaRuntime final : public DeviceRuntime {
  public:
   explicit CudaRuntime(int index);
+  ~CudaRuntime() override;
 
   Device device() const override { return {DeviceType::Cuda, static_cast<int8_t>(index_)}; }
   const CudaProperties& properties() const { return properties_; }
@@ -40,12 +43,16 @@ class CudaRuntime final : public DeviceRuntime {
   void record_event(void* event, void* stream) override;
   void wait_event(void* event, void* stream) override;
   bool event_done(void* event) override;
+  void* create_timed_event() override;
+  double seconds_between(void* first, void* second) override;
   void copy_from_host(void* target, const void* source, size_t bytes, void* stream) override;
   void copy_to_host(void* target, const void* source, size_t bytes, void* stream) override;
   void* acquire_host_memory(size_t bytes) override;
   void release_host_memory(void* data, size_t bytes) override;
   void copy_from_host_async(void* target, const void* source, size_t bytes, void* stream) override;
   void copy_to_host_async(void* target, const void* source, size_t bytes, void* stream) override;
+
+  uint64_t host_waits() const override { return host_waits_.load(std::memory_order_relaxed); }
 
   // The kernels' own state, made at the first call by `make(*this)`.
   template <class State>
@@ -55,8 +62,19 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
  private:
+  // Pinned host memory on its way to the device; free again when the event has passed.
+  struct Staging {
+    void* data = nullptr;
+    size_t bytes = 0;
+    cudaEvent_t read = nullptr;
+  };
+  Staging& staging(size_t bytes);
+
   int index_;
   CudaProperties properties_;
+  std::atomic<uint64_t> host_waits_{0};
+  std::mutex staging_mutex_;
+  std::vector<Staging> staging_;
   std::once_flag kernel_state_made_;
   std::shared_ptr<void> kernel_state_;
 };

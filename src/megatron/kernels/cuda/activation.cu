@@ -80,6 +80,11 @@ __device__ __forceinline__ Unary kind_or(Unary kind) {
   return K == kAnyKind ? kind : static_cast<Unary>(K);
 }
 
+// Divisions of 64 bits cost more than all the rest of an element.
+__device__ __forceinline__ int64_t row_of(int64_t i, int64_t width) {
+  return (i | width) >> 32 ? i / width : static_cast<uint32_t>(i) / static_cast<uint32_t>(width);
+}
+
 // Elements are those of y [rows, width]; a vector never straddles rows.
 template <class T, int K>
 struct GatedOp {
@@ -92,7 +97,7 @@ struct GatedOp {
   template <int W>
   __device__ void run(int64_t i) const {
     using C = Compute<T>;
-    int64_t row = i / width, column = i - row * width;
+    int64_t row = row_of(i, width), column = i - row * width;
     C gate[W], up[W];
     load(gate, x + row * 2 * width + column);
     load(up, x + row * 2 * width + width + column);
@@ -113,43 +118,57 @@ struct GatedOp {
   }
 };
 
-template <class T, int K>
+// Plain: no bias and no limit, which spares half of the arithmetic.
+template <class T, int K, bool Plain>
 struct GatedBackwardOp {
   Unary kind;
   const T *x, *bias, *dy;
-  T* dx;
+  T *dx, *y;
   int64_t width;
   Compute<T> limit, up_offset;
 
   template <int W>
   __device__ void run(int64_t i) const {
     using C = Compute<T>;
-    int64_t row = i / width, column = i - row * width;
+    int64_t row = row_of(i, width), column = i - row * width;
     const int64_t at = row * 2 * width + column;
     C gate[W], up[W], grad[W];
     load(gate, x + at);
     load(up, x + at + width);
     load(grad, dy + i);
+    Unary f = kind_or<K>(kind);
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       C g = gate[j], u = up[j];
-      if (bias) {
-        g += widen(bias[column + j]);
-        u += widen(bias[width + column + j]);
-      }
       bool gate_free = true, up_free = true;
-      if (limit > 0) {
-        gate_free = !(g > limit);
-        up_free = !(u > limit || u < -limit);
-        g = gate_free ? g : limit;
-        u = up_free ? u : (u > 0 ? limit : -limit);
+      if constexpr (!Plain) {
+        if (bias) {
+          g += widen(bias[column + j]);
+          u += widen(bias[width + column + j]);
+        }
+        if (limit > 0) {
+          gate_free = !(g > limit);
+          up_free = !(u > limit || u < -limit);
+          g = gate_free ? g : limit;
+          u = up_free ? u : (u > 0 ? limit : -limit);
+        }
       }
-      Unary f = kind_or<K>(kind);
-      gate[j] = gate_free ? grad[j] * (u + up_offset) * activate_slope<kRough<T>>(f, g) : C(0);
-      up[j] = up_free ? grad[j] * activate<kRough<T>>(f, g) : C(0);
+      C value, slope, raised = u + up_offset;
+      if constexpr (K == static_cast<int>(Unary::Silu)) {  // value and slope share the sigmoid
+        C s = sigmoid<kRough<T>>(g);
+        value = g * s;
+        slope = s + value * (C(1) - s);
+      } else {
+        value = activate<kRough<T>>(f, g);
+        slope = activate_slope<kRough<T>>(f, g);
+      }
+      gate[j] = gate_free ? grad[j] * raised * slope : C(0);
+      up[j] = up_free ? grad[j] * value : C(0);
+      grad[j] = value * raised;
     }
     store(dx + at, gate);
     store(dx + at + width, up);
+    if (y) store(y + i, grad);
   }
 };
 
@@ -183,20 +202,29 @@ void gated(const KernelContext& ctx, const GatedArgs& args) {
   });
 }
 
-void gated_backward(const KernelContext& ctx, const GatedBackwardArgs& args) {
+template <class T, int K, bool Plain>
+void launch_gated_backward(const KernelContext& ctx, const GatedBackwardArgs& args) {
   int64_t width = last_size(args.dy);
+  GatedBackwardOp<T, K, Plain> op{args.kind,
+                                  pointer<T>(args.x),
+                                  pointer<T>(args.bias),
+                                  pointer<T>(args.dy),
+                                  pointer<T>(args.dx),
+                                  pointer<T>(args.y),
+                                  width,
+                                  static_cast<Compute<T>>(args.limit),
+                                  static_cast<Compute<T>>(args.up_offset)};
+  bool vector = width % kVector<T> == 0 && aligned(op.x) && aligned(op.dy) && aligned(op.dx) && aligned(op.y);
+  for_each<kVector<T>>(ctx, "gated_backward", args.dy.numel(), vector, op);
+}
+
+void gated_backward(const KernelContext& ctx, const GatedBackwardArgs& args) {
   dispatch_float("gated_backward", args.x.dtype(), [&]<class T>(Type<T>) {
     dispatch_gate(args.kind, [&]<int K>(std::integral_constant<int, K>) {
-      GatedBackwardOp<T, K> op{args.kind,
-                               pointer<T>(args.x),
-                               pointer<T>(args.bias),
-                               pointer<T>(args.dy),
-                               pointer<T>(args.dx),
-                               width,
-                               static_cast<Compute<T>>(args.limit),
-                               static_cast<Compute<T>>(args.up_offset)};
-      for_each<kVector<T>>(ctx, "gated_backward", args.dy.numel(),
-                           width % kVector<T> == 0 && aligned(op.x) && aligned(op.dy) && aligned(op.dx), op);
+      if (K != kAnyKind && !args.bias && args.limit <= 0)
+        launch_gated_backward<T, K, true>(ctx, args);
+      else
+        launch_gated_backward<T, K, false>(ctx, args);
     });
   });
 }

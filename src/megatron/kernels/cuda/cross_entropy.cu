@@ -2,6 +2,7 @@
 
 #include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -218,12 +219,161 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
   check_launch("cross_entropy_grad");
 }
 
+template <class T>
+struct WholeTask {
+  const T* logits;
+  T* dlogits;  // null: the loss alone
+  const int64_t* labels;
+  Compute<T>* loss;
+  int64_t ignore_index;
+  int columns, valid, cached;  // cached: vectors of a row that stay in shared memory
+  Compute<T> scale, smoothing, vocab_size, z_loss;
+};
+
+// A block per row. The row is on its way into shared memory as a whole, as far as that reaches, while its
+// beginning is being summed; the gradient then reads little of it again. Threads read what they fetched
+// themselves, so that nobody waits for another's copies.
+template <class T, int W>
+__global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
+  using C = Compute<T>;
+  using V = Vec<T, W>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ MaxSum<C> partial[32];
+  V* cache = reinterpret_cast<V*>(memory);
+  const int64_t row = blockIdx.x, label = a.labels[row];
+  const int vectors = a.columns / W, step = static_cast<int>(blockDim.x), thread = threadIdx.x;
+  const T* x = a.logits + row * a.columns;
+  T* dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
+  const V* from = reinterpret_cast<const V*>(x);
+  if (label == a.ignore_index) {
+    if (thread == 0) a.loss[row] = 0;
+    C zeros[W] = {};
+    if (dx)
+      for (int v = thread; v < vectors; v += step) store(dx + v * W, zeros);
+    return;
+  }
+  constexpr int kGroups = 6;
+  const int per_group = (a.cached + kGroups * step - 1) / (kGroups * step) * step;
+  if constexpr (sizeof(V) == 16)
+    for (int g = 0; g < kGroups; ++g) {
+      for (int v = g * per_group + thread; v < min(a.cached, (g + 1) * per_group); v += step)
+        copy_async(cache + v, from + v, true);
+      commit_copies();
+    }
+  const C lowest = -std::numeric_limits<C>::infinity();
+  // Read before anyone writes the gradient in its place.
+  const C target = label >= 0 && label < a.valid ? widen(x[label]) : C(0);
+  MaxSum<C> state;
+  C total = 0;
+  auto take = [&](const V& raw, int v) {
+    C values[W], largest = lowest;
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      values[j] = v * W + j < a.valid ? widen(raw.v[j]) : lowest;
+      largest = largest > values[j] ? largest : values[j];
+    }
+    if (largest > state.maximum) {
+      state.sum *= exp_of(state.maximum - largest);
+      state.maximum = largest;
+    }
+    const C shift = state.maximum == lowest ? C(0) : state.maximum;
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      if constexpr (kRough<T>)
+        state.sum += exp2_rough(fmaf(values[j], kLog2e, -shift * kLog2e));
+      else
+        state.sum += exp_of(values[j] - shift);
+      if (a.smoothing > 0 && values[j] != lowest) total += values[j];
+    }
+  };
+  [&]<int... G>(std::integer_sequence<int, G...>) {
+    ((wait_copies<kGroups - 1 - G>(),
+      [&] {
+        for (int v = G * per_group + thread; v < min(a.cached, (G + 1) * per_group); v += step)
+          take(cache[v], v);
+      }()),
+     ...);
+  }
+  (std::make_integer_sequence<int, kGroups>{});
+#pragma unroll 2
+  for (int v = a.cached + thread; v < vectors; v += step) take(from[v], v);
+  int lane = thread % 32, warp = thread / 32, warps = step / 32;
+  state = warp_merge(state);
+  if (lane == 0) partial[warp] = state;
+  __syncthreads();
+  state = warp_merge(lane < warps ? partial[lane] : MaxSum<C>{});
+  if (a.smoothing > 0) total = block_sum(total);
+  const C lse = state.maximum + log_of(state.sum);
+  if (thread == 0) {
+    C expected = target;
+    if (a.smoothing > 0) expected += a.smoothing * (total / a.vocab_size - expected);
+    a.loss[row] = lse - expected + a.z_loss * lse * lse;
+  }
+  if (!dx) return;
+  const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
+  auto give = [&](const V& raw, int v) {
+    C result[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      C value = widen(raw.v[j]);
+      if constexpr (kRough<T>)
+        result[j] = slope * exp2_rough(fmaf(value, kLog2e, -lse * kLog2e)) - uniform;
+      else
+        result[j] = slope * exp_of(value - lse) - uniform;
+      if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
+      if (v * W + j >= a.valid) result[j] = 0;
+    }
+    store(dx + v * W, result);
+  };
+  // What is not cached comes first: it may still be in the GPU's own cache.
+#pragma unroll 2
+  for (int v = a.cached + thread; v < vectors; v += step) give(from[v], v);
+#pragma unroll 2
+  for (int v = thread; v < a.cached; v += step) give(cache[v], v);
+}
+
+void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
+  int64_t rows = args.logits.size(0), columns = args.logits.size(1);
+  if (args.logits.numel() == 0) return;
+  dispatch_float("cross_entropy", args.logits.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    WholeTask<T> task{pointer<T>(args.logits),
+                      pointer<T>(args.dlogits),
+                      pointer<int64_t>(args.labels),
+                      pointer<C>(args.loss),
+                      args.ignore_index,
+                      static_cast<int>(columns),
+                      static_cast<int>(args.valid),
+                      0,
+                      static_cast<C>(args.scale),
+                      static_cast<C>(args.smoothing),
+                      static_cast<C>(args.vocab_size),
+                      static_cast<C>(args.z_loss)};
+    auto launch = [&]<int W>(std::integral_constant<int, W>) {
+      // Half a multiprocessor's shared memory holds a row of medium length, and two blocks then share it.
+      auto row_bytes = static_cast<size_t>(columns) * sizeof(T), most = size_t{216} << 10;
+      bool two = row_bytes <= most / 2, copies = W * sizeof(T) == 16;
+      size_t bytes = copies ? std::min(row_bytes, two ? most / 2 : most) / 16 * 16 : 0;
+      int threads = std::min(row_threads(columns, W), two ? 512 : 1024);
+      task.cached = static_cast<int>(bytes / sizeof(Vec<T, W>));
+      allow_shared_memory(whole_kernel<T, W>, bytes);
+      whole_kernel<T, W><<<static_cast<unsigned>(rows), threads, bytes, stream_of(ctx)>>>(task);
+    };
+    if (columns % kVector<T> == 0 && aligned(task.logits) && aligned(task.dlogits))
+      launch(std::integral_constant<int, kVector<T>>{});
+    else
+      launch(std::integral_constant<int, 1>{});
+  });
+  check_launch("cross_entropy");
+}
+
 }  // namespace
 
 void add_cross_entropy_kernels(KernelTable& table) {
   table.cross_entropy_stats = cross_entropy_stats;
   table.cross_entropy_loss = cross_entropy_loss;
   table.cross_entropy_grad = cross_entropy_grad;
+  table.cross_entropy = cross_entropy;
 }
 
 }  // namespace megatron::cuda

@@ -78,13 +78,13 @@ class GemmPlans {
   GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
   std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
   GemmChoice fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
-                     const std::vector<GemmChoice>& choices, const GemmArgs& args) const;
+                     const std::vector<GemmChoice>& choices, const GemmArgs& args);
   cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, void* c,
                         void* workspace) const;
 
   cublasLtHandle_t handle_ = nullptr;
   mutable std::mutex mutex_;
-  bool measure_ = false;
+  bool measure_ = false, warm_ = false;  // warm: the GPU has been kept busy before measuring
   std::unordered_map<GemmKey, GemmPlan, KeyHash> plans_;
   std::unordered_map<GemmKey, GemmChoice, KeyHash> measured_;
 };

@@ -88,21 +88,27 @@ __global__ void __launch_bounds__(RowShape<W, Items, Warp>::kThreads)
     }
     stage = (stage + 1) % Ring::kStages;
   }
-  // The rows of a block add up in order.
-  for (int turn = 0; turn < Row::kRows; ++turn) {
-    if (turn == threadIdx.y)
+  // The rows of a block add up in order, each thread's elements as one.
+  using Sums = Vec<C, W>;
+  auto add_up = [&](C* target, const C(&own)[Items][W]) {
+    for (int turn = 0; turn < Row::kRows; ++turn) {
+      if (turn == threadIdx.y)
 #pragma unroll
-      for (int i = 0; i < Items; ++i)
-        if (int64_t column = Row::column(i); column < n)
+        for (int i = 0; i < Items; ++i)
+          if (int64_t column = Row::column(i); column < n) {
+            Sums* at = reinterpret_cast<Sums*>(target + blockIdx.x * n + column);
+            Sums sums{};
+            if (turn) sums = *at;
 #pragma unroll
-          for (int j = 0; j < W; ++j) {
-            int64_t at = blockIdx.x * n + column + j;
-            if (a.dweight) a.dweight[at] = dweight[i][j] + (turn ? a.dweight[at] : C(0));
-            if constexpr (Layer)
-              if (a.dbias) a.dbias[at] = dbias[i][j] + (turn ? a.dbias[at] : C(0));
+            for (int j = 0; j < W; ++j) sums.v[j] += own[i][j];
+            *at = sums;
           }
-    if constexpr (Row::kRows > 1) __syncthreads();
-  }
+      if constexpr (Row::kRows > 1) __syncthreads();
+    }
+  };
+  if (a.dweight) add_up(a.dweight, dweight);
+  if constexpr (Layer)
+    if (a.dbias) add_up(a.dbias, dbias);
 }
 
 // target[column] (+)= Σ over blocks, each thread a part of them, then the parts in order.

@@ -120,7 +120,7 @@ class Executor {
                                       : std::move(work.output_grad);
     work.output_grad = {};
     ctx_.defer_weight_grads = defer_weight;
-    work.tape->backward_data(ctx_, work.output, grad);
+    work.tape->backward_data(ctx_, work.output, grad, is_last(step.chunk));
     ctx_.defer_weight_grads = false;
     if (work.input) {
       work.input_grad = work.tape->take_grad(work.input);

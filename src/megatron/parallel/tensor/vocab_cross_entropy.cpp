@@ -4,6 +4,7 @@
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/reduce.h"
 #include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
@@ -23,27 +24,40 @@ void reduce_over_group(RankContext& ctx, ops::CrossEntropyStats& stats, const Pr
   if (stats.sum_logits) group.all_reduce(stats.sum_logits).wait();
 }
 
-}  // namespace
-
-Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
-                           const TensorParallel& tp, const VocabLossOptions& options) {
+ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel& tp,
+                                      const VocabLossOptions& options) {
   ops::CrossEntropyOptions loss;
   loss.ignore_index = options.ignore_index;
   loss.smoothing = options.label_smoothing;
   loss.z_loss = options.z_loss;
   loss.vocab_size = options.vocab_size;
-  loss.vocab_begin = weight.value.size(0) * tp.rank();
+  loss.vocab_begin = weight.size(0) * tp.rank();
   if (tp.size() > 1)
-    loss.reduce = [group = tp.group](RankContext& c, ops::CrossEntropyStats& stats) {
-      reduce_over_group(c, stats, group);
+    loss.reduce = [group = tp.group](RankContext& ctx, ops::CrossEntropyStats& stats) {
+      reduce_over_group(ctx, stats, group);
     };
+  return loss;
+}
+
+}  // namespace
+
+Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
+                           const TensorParallel& tp, const VocabLossOptions& options) {
   Tensor whole = enter_tensor_parallel(ctx, hidden, tp);
-  auto bytes = whole.size(0) * weight.value.size(0) * static_cast<int64_t>(size_of(whole.dtype()));
-  if (bytes > options.keep_logits_bytes && options.logit_softcap == 0)
-    return ops::linear_cross_entropy(ctx, whole, weight, labels, loss);
-  Tensor logits = ops::linear(ctx, whole, weight);
-  if (options.logit_softcap > 0) logits = softcap(ctx, logits, options.logit_softcap);
+  ops::CrossEntropyOptions loss = loss_options(weight.value, tp, options);
+  if (options.logit_softcap == 0) return ops::linear_cross_entropy(ctx, whole, weight, labels, loss);
+  Tensor logits = softcap(ctx, ops::linear(ctx, whole, weight), options.logit_softcap);
   return ops::cross_entropy(ctx, logits, labels, loss);
+}
+
+Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                               const Tensor& labels, double factor, const TensorParallel& tp,
+                               const VocabLossOptions& options) {
+  if (options.logit_softcap > 0)
+    return ops::scale(ctx, ops::sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options)),
+                      factor);
+  return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, factor,
+                                       loss_options(weight.value, tp, options));
 }
 
 Tensor softcap(RankContext& ctx, const Tensor& logits, double cap) {

@@ -10,15 +10,17 @@ struct VocabLossOptions {
   double label_smoothing = 0, z_loss = 0;
   double logit_softcap = 0;  // 0: none; such logits are always kept for the backward pass
   int64_t ignore_index = -100;
-  // Logits up to this size are kept for the backward pass; larger ones are made in chunks, and made again
-  // there.
-  int64_t keep_logits_bytes = int64_t{256} << 20;
 };
 
 // Cross entropy of hidden [tokens, hidden] · weightᵀ against labels int64 [tokens], per token, the rows of
 // weight split over the group. Every rank gets all losses.
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
                            const TensorParallel& tp, const VocabLossOptions& options);
+
+// factor · Σ of these losses, one element, as the end of a tape: see ops::linear_cross_entropy_sum.
+Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                               const Tensor& labels, double factor, const TensorParallel& tp,
+                               const VocabLossOptions& options);
 
 // cap · tanh(logits / cap).
 Tensor softcap(RankContext& ctx, const Tensor& logits, double cap);

@@ -98,13 +98,21 @@ void gated_backward(const KernelContext& ctx, const GatedBackwardArgs& args) {
     const T *x = pointer<T>(args.x), *bias = optional_pointer<T>(args.bias), *dy = pointer<T>(args.dy);
     T* dx = pointer<T>(args.dx);
     int64_t width = args.dy.size(-1), rows = width ? args.dy.numel() / width : 0;
+    T* y = optional_pointer<T>(args.y);
     auto loop = loops_of<C>(args.kind).backward;
+    auto again = loops_of<C>(args.kind).forward;
     Gate<C> gate = make_gate<C>(args.limit, args.up_offset);
     for_each_block(ctx, rows, width, [&](int64_t offset, int64_t column, int64_t n) {
       Buffer<C> gate_buffer, up_buffer, dy_buffer, dgate_buffer, dup_buffer;
       int64_t start = 2 * (offset - column) + column;
       const C* gates = biased(x + start, bias ? bias + column : nullptr, n, gate_buffer);
       const C* ups = biased(x + start + width, bias ? bias + width + column : nullptr, n, up_buffer);
+      if (y) {  // before dx, which may take the place of x
+        Buffer<C> y_buffer;
+        C* result = result_buffer(y + offset, y_buffer);
+        again(gates, ups, result, n, gate);
+        narrow(result, n, y + offset);
+      }
       C* dgates = result_buffer(dx + start, dgate_buffer);
       C* dups = result_buffer(dx + start + width, dup_buffer);
       loop(gates, ups, widened(dy + offset, n, dy_buffer), dgates, dups, n, gate);

@@ -104,26 +104,45 @@ void cross_entropy_loss(const KernelContext& ctx, const CrossEntropyLossArgs& ar
   });
 }
 
+// What the gradient of a row needs beside its logits. `label` is local, or outside [0, valid).
+template <class C>
+struct RowGradient {
+  int64_t columns, valid, label;
+  C scale, lse;
+  double smoothing, z_loss;
+  int64_t vocab_size;
+
+  template <class T, class D>
+  void run(const T* x, D* dx) const {
+    C slope = scale * (C(1) + static_cast<C>(2 * z_loss) * lse);
+    C uniform = scale * static_cast<C>(smoothing / static_cast<double>(vocab_size));
+    bool here = label >= 0 && label < valid;
+    C at_label = here ? C(x[label]) : C(0);
+    spread_softmax(x, valid, lse, slope, uniform, dx);
+    if (here)
+      dx[label] = D(slope * std::exp(at_label - lse) - uniform - scale * static_cast<C>(1 - smoothing));
+    std::fill(dx + valid, dx + columns, D());
+  }
+};
+
 template <class T, class D>
 void grad_row(const CrossEntropyGradArgs& args, int64_t row) {
   using C = Compute<T>;
-  int64_t columns = args.logits.size(1), valid = args.valid;
-  const T* x = pointer<T>(args.logits) + row * columns;
+  int64_t columns = args.logits.size(1), label = pointer<int64_t>(args.labels)[row];
   D* dx = pointer<D>(args.dlogits) + row * columns;
-  int64_t label = pointer<int64_t>(args.labels)[row];
   if (label == args.ignore_index) {
     std::fill(dx, dx + columns, D());
     return;
   }
-  C scale = pointer<C>(args.scale)[row], lse = pointer<C>(args.lse)[row];
-  C slope = scale * (C(1) + static_cast<C>(2 * args.z_loss) * lse);
-  C uniform = scale * static_cast<C>(args.smoothing / static_cast<double>(args.vocab_size));
-  label -= args.vocab_begin;
-  C at_label = label >= 0 && label < valid ? C(x[label]) : C(0);
-  spread_softmax(x, valid, lse, slope, uniform, dx);
-  if (label >= 0 && label < valid)
-    dx[label] = D(slope * std::exp(at_label - lse) - uniform - scale * static_cast<C>(1 - args.smoothing));
-  std::fill(dx + valid, dx + columns, D());
+  RowGradient<C>{columns,
+                 args.valid,
+                 label - args.vocab_begin,
+                 pointer<C>(args.scale)[row],
+                 pointer<C>(args.lse)[row],
+                 args.smoothing,
+                 args.z_loss,
+                 args.vocab_size}
+      .run(pointer<T>(args.logits) + row * columns, dx);
 }
 
 void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& args) {
@@ -135,12 +154,45 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
   });
 }
 
+template <class T>
+void whole_row(const CrossEntropyArgs& args, int64_t row) {
+  using C = Compute<T>;
+  int64_t columns = args.logits.size(1), valid = args.valid, label = pointer<int64_t>(args.labels)[row];
+  const T* x = pointer<T>(args.logits) + row * columns;
+  T* dx = args.dlogits ? pointer<T>(args.dlogits) + row * columns : nullptr;
+  C& loss = pointer<C>(args.loss)[row];
+  if (label == args.ignore_index) {
+    loss = 0;
+    if (dx) std::fill(dx, dx + columns, T());
+    return;
+  }
+  C maximum = max_of<C>(x, valid), lse = maximum + std::log(sum_of_exp(x, valid, maximum));
+  C expected = label >= 0 && label < valid ? C(x[label]) : C(0), s = static_cast<C>(args.smoothing);
+  if (args.smoothing > 0)
+    expected +=
+        s *
+        (sum_over<C>(valid, [&](int64_t i) { return C(x[i]); }) / static_cast<C>(args.vocab_size) - expected);
+  loss = lse - expected + static_cast<C>(args.z_loss) * lse * lse;
+  if (dx)
+    RowGradient<C>{columns, valid,          label,       static_cast<C>(args.scale),
+                   lse,     args.smoothing, args.z_loss, args.vocab_size}
+        .run(x, dx);
+}
+
+void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
+  dispatch_float("cross_entropy", args.logits.dtype(), [&]<class T>(Type<T>) {
+    for_each_row(ctx, args.logits.size(0), args.logits.size(1),
+                 [&](int64_t row) { whole_row<T>(args, row); });
+  });
+}
+
 }  // namespace
 
 void add_cross_entropy_kernels(KernelTable& table) {
   table.cross_entropy_stats = cross_entropy_stats;
   table.cross_entropy_loss = cross_entropy_loss;
   table.cross_entropy_grad = cross_entropy_grad;
+  table.cross_entropy = cross_entropy;
 }
 
 }  // namespace megatron::cpu::MEGATRON_ISA

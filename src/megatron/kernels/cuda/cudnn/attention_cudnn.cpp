@@ -30,7 +30,8 @@ HeadStrides strides_of(const Tensor& x) {
 struct GraphKey {
   int64_t batch, heads, kv_heads, queries, keys, d, dv, window_left;
   HeadStrides q, k, v, o, grad_o, dq, dk, dv_strides;
-  int32_t half, causal, backward, scale_bits;
+  int32_t half, causal, scale_bits;
+  int32_t backward;  // 0: forward; 1: in a fixed order; 2: in any order
   friend bool operator==(const GraphKey&, const GraphKey&) = default;
 };
 static_assert(std::has_unique_object_representations_v<GraphKey>);
@@ -159,7 +160,7 @@ class CudnnAttention {
                                      .set_stride(stats_strides)
                                      .set_data_type(fe::DataType_t::FLOAT));
       fe::graph::SDPA_backward_attributes attributes;
-      attributes.set_name("attention_backward").set_deterministic_algorithm(true);
+      attributes.set_name("attention_backward").set_deterministic_algorithm(key.backward == 1);
       set_mask(attributes, key);
       auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, grad_o, stats, attributes);
       output(dq, key, kDq, key.heads, key.queries, key.dq);
@@ -250,7 +251,7 @@ bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardA
   KernelState& state = kernel_state(ctx);
   if (!state.attention) return false;
   GraphKey key = key_of(f);
-  key.backward = 1;
+  key.backward = args.deterministic ? 1 : 2;
   key.grad_o = strides_of(args.grad_o);
   key.dq = strides_of(args.dq);
   key.dk = strides_of(args.dk);

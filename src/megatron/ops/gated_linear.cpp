@@ -1,0 +1,102 @@
+#include "megatron/ops/gated_linear.h"
+
+#include "megatron/ops/check.h"
+
+namespace megatron::ops {
+namespace {
+
+double product_flops(const Tensor& dy, const Tensor& weight) {
+  return 2.0 * static_cast<double>(dy.size(0)) * static_cast<double>(weight.numel());
+}
+
+void gate(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Tensor& y) {
+  ctx.kernels->gated(
+      ctx.kernel_context(),
+      {.kind = options.kind, .x = x, .y = y, .limit = options.limit, .up_offset = options.up_offset});
+  trace(ctx, "gated_activation", Phase::Forward, 10.0 * static_cast<double>(y.numel()), {&x, &y});
+}
+
+class GatedLinearNode final : public Node {
+ public:
+  GatedLinearNode(RankContext& ctx, const GatedOptions& options, const Tensor& x, GradSlot slot,
+                  const Weight& weight, const Weight& bias)
+      : options_(options), x_(ctx, x), slot_(slot), weight_(weight), bias_(bias) {
+    for (const Weight* w : {&weight_, &bias_})
+      if (w->sink) w->sink->expect_use();
+  }
+  const char* name() const override { return "gated_linear"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    dy_ = tape.take_grad(output());
+    Tensor x = x_.get(ctx);
+    x_.reset();
+    const Tensor& w = weight_.value;
+    Shape inner{x.size(0), w.size(1)};
+    if (weight_.sink) active_ = ctx.empty(inner, x.dtype());
+    if (slot_) {
+      // Where nobody else holds x, its gradient takes its place.
+      Tensor dactive = ctx.empty(inner, x.dtype()), dx = x.storage().unique() ? x : ctx.empty_like(x);
+      ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
+      trace(ctx, "linear", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &dactive});
+      ctx.kernels->gated_backward(ctx.kernel_context(), {.kind = options_.kind,
+                                                         .x = x,
+                                                         .dy = dactive,
+                                                         .dx = dx,
+                                                         .y = active_,
+                                                         .limit = options_.limit,
+                                                         .up_offset = options_.up_offset});
+      trace(ctx, "gated_activation", Phase::BackwardData, 10.0 * static_cast<double>(x.numel()),
+            {&x, &dactive, &dx, &active_});
+      tape.add_grad(ctx, slot_, std::move(dx));
+    } else if (active_) {
+      gate(ctx, options_, x, active_);
+    }
+    if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
+    if (!weight_.sink) dy_ = {};
+  }
+
+  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  void backward_weight(RankContext& ctx) override {
+    const Tensor& sum = weight_.sink->main_grad;
+    ctx.kernels->gemm(ctx.kernel_context(),
+                      {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.sink->beta()});
+    trace(ctx, "linear", Phase::BackwardWeight, product_flops(dy_, weight_.value), {&dy_, &active_, &sum});
+    active_ = dy_ = {};
+    weight_.sink->contribute(ctx);
+  }
+
+ private:
+  GatedOptions options_;
+  Saved x_;
+  GradSlot slot_;
+  Weight weight_, bias_;
+  Tensor dy_, active_;
+};
+
+}  // namespace
+
+Tensor gated_linear(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Weight& weight,
+                    const Weight& bias) {
+  const Tensor& w = weight.value;
+  check_input(ctx, "gated_linear", "x", x);
+  check_input(ctx, "gated_linear", "weight", w);
+  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == 2 * w.size(1),
+          "gated_linear: x {} and weight {} do not fit; they must be [tokens, 2 in] (gate, then up) and "
+          "[out, in]",
+          x, w);
+  check_dtype("gated_linear", "weight", w, x.dtype());
+  check_vector(ctx, "gated_linear", "bias", bias.value, w.size(0), x.dtype());
+  Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
+  {
+    Tensor active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
+    gate(ctx, options, input, active);
+    ctx.kernels->gemm(ctx.kernel_context(),
+                      {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
+    trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
+  }
+  if (recording(ctx, {&x}, {&weight, &bias}))
+    record(ctx, std::make_unique<GatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias), y);
+  return y;
+}
+
+}  // namespace megatron::ops
