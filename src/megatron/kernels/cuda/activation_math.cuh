@@ -20,14 +20,28 @@ __device__ __forceinline__ double sqrt_of(double x) { return sqrt(x); }
 __device__ __forceinline__ float abs_of(float x) { return fabsf(x); }
 __device__ __forceinline__ double abs_of(double x) { return fabs(x); }
 
-// Results that are rounded to 16 bits need no more than the hardware's approximate exp and division.
+// Results that are rounded to 16 bits need no more than the hardware's approximate exponential and
+// reciprocal, each one instruction where tiny numbers count as zero.
 template <class T>
 inline constexpr bool kRough = sizeof(T) == 2;
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp2_rough(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_rough(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 template <bool Rough, class C>
 __device__ __forceinline__ C sigmoid(C x) {
   if constexpr (Rough)
-    return __fdividef(1.f, 1.f + __expf(-x));
+    return reciprocal_rough(1.f + exp2_rough(-kLog2e * x));
   else
     return C(1) / (C(1) + exp_of(-x));
 }

@@ -7,14 +7,6 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
-__device__ __forceinline__ float exp2_rough(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Running maximum and Σ exp(x − maximum).
 template <class C>
 struct MaxSum {
@@ -230,10 +222,23 @@ struct WholeTask {
   Compute<T> scale, smoothing, vocab_size, z_loss;
 };
 
+// As a tree: short chains of comparisons.
+template <int W, class C>
+__device__ __forceinline__ C largest_of(const C (&x)[W]) {
+  C best[W];
+#pragma unroll
+  for (int j = 0; j < W; ++j) best[j] = x[j];
+#pragma unroll
+  for (int half = W / 2; half; half /= 2)
+#pragma unroll
+    for (int j = 0; j < half; ++j) best[j] = best[j] > best[j + half] ? best[j] : best[j + half];
+  return best[0];
+}
+
 // A block per row. The row is on its way into shared memory as a whole, as far as that reaches, while its
 // beginning is being summed; the gradient then reads little of it again. Threads read what they fetched
 // themselves, so that nobody waits for another's copies.
-template <class T, int W>
+template <class T, int W, bool Smooth>
 __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   using C = Compute<T>;
   using V = Vec<T, W>;
@@ -266,31 +271,38 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   MaxSum<C> state;
   C total = 0;
   auto take = [&](const V& raw, int v) {
-    C values[W], largest = lowest;
+    C values[W], largest;
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      values[j] = v * W + j < a.valid ? widen(raw.v[j]) : lowest;
-      largest = largest > values[j] ? largest : values[j];
+    for (int j = 0; j < W; ++j) values[j] = widen(raw.v[j]);
+    if (v * W + W > a.valid) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        if (v * W + j >= a.valid) values[j] = lowest;
     }
+    largest = largest_of(values);
     if (largest > state.maximum) {
       state.sum *= exp_of(state.maximum - largest);
       state.maximum = largest;
     }
     const C shift = state.maximum == lowest ? C(0) : state.maximum;
+    C sum = 0;
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       if constexpr (kRough<T>)
-        state.sum += exp2_rough(fmaf(values[j], kLog2e, -shift * kLog2e));
+        sum += exp2_rough(fmaf(values[j], kLog2e, -shift * kLog2e));
       else
-        state.sum += exp_of(values[j] - shift);
-      if (a.smoothing > 0 && values[j] != lowest) total += values[j];
+        sum += exp_of(values[j] - shift);
+      if constexpr (Smooth)
+        if (values[j] != lowest) total += values[j];
     }
+    state.sum += sum;
   };
   [&]<int... G>(std::integer_sequence<int, G...>) {
     ((wait_copies<kGroups - 1 - G>(),
       [&] {
-        for (int v = G * per_group + thread; v < min(a.cached, (G + 1) * per_group); v += step)
-          take(cache[v], v);
+        const int end = min(a.cached, (G + 1) * per_group);
+#pragma unroll 2
+        for (int v = G * per_group + thread; v < end; v += step) take(cache[v], v);
       }()),
      ...);
   }
@@ -302,26 +314,33 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   if (lane == 0) partial[warp] = state;
   __syncthreads();
   state = warp_merge(lane < warps ? partial[lane] : MaxSum<C>{});
-  if (a.smoothing > 0) total = block_sum(total);
+  if constexpr (Smooth) total = block_sum(total);
   const C lse = state.maximum + log_of(state.sum);
   if (thread == 0) {
     C expected = target;
-    if (a.smoothing > 0) expected += a.smoothing * (total / a.vocab_size - expected);
+    if constexpr (Smooth) expected += a.smoothing * (total / a.vocab_size - expected);
     a.loss[row] = lse - expected + a.z_loss * lse * lse;
   }
   if (!dx) return;
   const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
+  const int label_vector = label >= 0 && label < a.valid ? static_cast<int>(label / W) : -1;
   auto give = [&](const V& raw, int v) {
     C result[W];
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       C value = widen(raw.v[j]);
       if constexpr (kRough<T>)
-        result[j] = slope * exp2_rough(fmaf(value, kLog2e, -lse * kLog2e)) - uniform;
+        result[j] = slope * exp2_rough(fmaf(value, kLog2e, -lse * kLog2e));
       else
-        result[j] = slope * exp_of(value - lse) - uniform;
-      if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
-      if (v * W + j >= a.valid) result[j] = 0;
+        result[j] = slope * exp_of(value - lse);
+      if constexpr (Smooth) result[j] -= uniform;
+    }
+    if (v == label_vector || v * W + W > a.valid) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
+        if (v * W + j >= a.valid) result[j] = 0;
+      }
     }
     store(dx + v * W, result);
   };
@@ -356,8 +375,9 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
       size_t bytes = copies ? std::min(row_bytes, two ? most / 2 : most) / 16 * 16 : 0;
       int threads = std::min(row_threads(columns, W), two ? 512 : 1024);
       task.cached = static_cast<int>(bytes / sizeof(Vec<T, W>));
-      allow_shared_memory(whole_kernel<T, W>, bytes);
-      whole_kernel<T, W><<<static_cast<unsigned>(rows), threads, bytes, stream_of(ctx)>>>(task);
+      auto kernel = args.smoothing > 0 ? whole_kernel<T, W, true> : whole_kernel<T, W, false>;
+      allow_shared_memory(kernel, bytes);
+      kernel<<<static_cast<unsigned>(rows), threads, bytes, stream_of(ctx)>>>(task);
     };
     if (columns % kVector<T> == 0 && aligned(task.logits) && aligned(task.dlogits))
       launch(std::integral_constant<int, kVector<T>>{});
