@@ -25,7 +25,7 @@ __device__ __forceinline__ double abs_of(double x) { return fabs(x); }
 template <class T>
 inline constexpr bool kRough = sizeof(T) == 2;
 
-inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kRoughLog2e = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_rough(float x) {
   float y;
@@ -41,7 +41,7 @@ __device__ __forceinline__ float reciprocal_rough(float x) {
 template <bool Rough, class C>
 __device__ __forceinline__ C sigmoid(C x) {
   if constexpr (Rough)
-    return reciprocal_rough(1.f + exp2_rough(-kLog2e * x));
+    return reciprocal_rough(1.f + exp2_rough(-kRoughLog2e * x));
   else
     return C(1) / (C(1) + exp_of(-x));
 }

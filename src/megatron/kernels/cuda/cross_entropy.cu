@@ -49,11 +49,11 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
       state.maximum = largest;
     }
     if (state.maximum == -std::numeric_limits<C>::infinity()) return;
-    [[maybe_unused]] const float shift = -static_cast<float>(state.maximum) * kLog2e;
+    [[maybe_unused]] const float shift = -static_cast<float>(state.maximum) * kRoughLog2e;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       if constexpr (kRough<T>)
-        state.sum += exp2_rough(fmaf(values[j], kLog2e, shift));
+        state.sum += exp2_rough(fmaf(values[j], kRoughLog2e, shift));
       else
         state.sum += exp_of(values[j] - state.maximum);
       if (sum_logits) total += values[j];
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       if constexpr (kRough<T>)
-        sum += exp2_rough(fmaf(values[j], kLog2e, -shift * kLog2e));
+        sum += exp2_rough(fmaf(values[j], kRoughLog2e, -shift * kRoughLog2e));
       else
         sum += exp_of(values[j] - shift);
       if constexpr (Smooth)
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
     for (int j = 0; j < W; ++j) {
       C value = widen(raw.v[j]);
       if constexpr (kRough<T>)
-        result[j] = slope * exp2_rough(fmaf(value, kLog2e, -lse * kLog2e));
+        result[j] = slope * exp2_rough(fmaf(value, kRoughLog2e, -lse * kRoughLog2e));
       else
         result[j] = slope * exp_of(value - lse);
       if constexpr (Smooth) result[j] -= uniform;
