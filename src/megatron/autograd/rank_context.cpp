@@ -52,25 +52,7 @@ double RankContext::item(const Tensor& tensor) {
   return value;
 }
 
-namespace {
-
-class MadeAgain final : public PackedTensor {
- public:
-  explicit MadeAgain(std::shared_ptr<const Recipe> recipe) : recipe_(std::move(recipe)) {}
-  Tensor unpack(RankContext& ctx) override { return recipe_->make(ctx); }
-
- private:
-  std::shared_ptr<const Recipe> recipe_;
-};
-
-}  // namespace
-
 Saved::Saved(RankContext& ctx, const Tensor& tensor) {
-  if (ctx.tape && tensor.defined())
-    if (auto recipe = ctx.tape->recipe(tensor)) {
-      packed_ = std::make_unique<MadeAgain>(std::move(recipe));
-      return;
-    }
   if (ctx.packer && tensor.defined()) packed_ = ctx.packer->pack(ctx, tensor.detach());
   if (!packed_) tensor_ = tensor.detach();
 }

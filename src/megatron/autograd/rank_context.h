@@ -27,7 +27,6 @@ struct RankContext {
   Tracer* tracer = nullptr;
   SavedTensorPacker* packer = nullptr;
   bool deterministic = true;        // only kernels that give the same bits each run
-  bool recompute_norms = false;     // outputs of norms are made again in the backward pass, not kept
   bool defer_weight_grads = false;  // backward leaves W for Tape::backward_weight
   uint32_t tapes_made = 0;
 

@@ -15,13 +15,6 @@ class PackedTensor {
   virtual Tensor unpack(RankContext& ctx) = 0;
 };
 
-// How a tensor is made again from what is kept anyway, to the bit.
-class Recipe {
- public:
-  virtual ~Recipe() = default;
-  virtual Tensor make(RankContext& ctx) const = 0;
-};
-
 // Decides what is packed. Returning null keeps the tensor as it is.
 class SavedTensorPacker {
  public:
@@ -29,7 +22,7 @@ class SavedTensorPacker {
   virtual std::unique_ptr<PackedTensor> pack(RankContext& ctx, const Tensor& tensor) = 0;
 };
 
-// What a node keeps for its backward pass; the one seam for recipes, offload and compression.
+// What a node keeps for its backward pass; the one seam for offload and compression.
 class Saved {
  public:
   Saved() = default;

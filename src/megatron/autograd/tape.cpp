@@ -14,17 +14,6 @@ Tensor Tape::watch(const Tensor& tensor) {
   return tensor.with_grad_slot({id_, slots_++});
 }
 
-void Tape::offer(const Tensor& tensor, const std::shared_ptr<const Recipe>& recipe) {
-  require(tracks(tensor), "offer: {} is not on this tape", tensor);
-  recipes_[tensor.grad_slot().index] = recipe;
-}
-
-std::shared_ptr<const Recipe> Tape::recipe(const Tensor& tensor) const {
-  if (recipes_.empty() || !tracks(tensor)) return nullptr;
-  auto found = recipes_.find(tensor.grad_slot().index);
-  return found == recipes_.end() ? nullptr : found->second.lock();
-}
-
 void Tape::record(std::unique_ptr<Node> node, std::span<Tensor*> outputs) {
   node->tape_id_ = id_;
   node->first_output_ = slots_;

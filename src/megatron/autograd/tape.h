@@ -3,14 +3,11 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "megatron/autograd/node.h"
 
 namespace megatron {
-
-class Recipe;
 
 // What a forward pass did, in order; walked in reverse for gradients. One per (model chunk, micro-batch), and
 // several may be alive at once. A tape runs backward once.
@@ -24,11 +21,6 @@ class Tape {
   // The tensor as an input whose gradient is wanted.
   Tensor watch(const Tensor& tensor);
   bool tracks(const Tensor& tensor) const { return tensor.grad_slot().tape == id_; }
-
-  // Whoever keeps this recorded tensor for the backward pass keeps the recipe in its place. The tape itself
-  // does not keep it alive: its node does.
-  void offer(const Tensor& tensor, const std::shared_ptr<const Recipe>& recipe);
-  std::shared_ptr<const Recipe> recipe(const Tensor& tensor) const;  // null where there is none
 
   // Takes the node over and marks its outputs as its own; call with the tensors the op returns.
   void record(std::unique_ptr<Node> node, std::span<Tensor*> outputs);
@@ -74,7 +66,6 @@ class Tape {
   std::vector<Tensor> grads_;  // by slot; filled during backward
   std::vector<uint32_t> starts_;
   std::vector<Hook> hooks_;
-  std::unordered_map<uint32_t, std::weak_ptr<const Recipe>> recipes_;  // by slot
 };
 
 }  // namespace megatron

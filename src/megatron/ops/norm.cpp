@@ -5,25 +5,6 @@
 namespace megatron::ops {
 namespace {
 
-// The norm of an input that its node keeps in any case.
-class NormRecipe final : public Recipe {
- public:
-  explicit NormRecipe(const NormArgs& forward) : args_(forward) {
-    if (args_.residual) args_.x = args_.sum;
-    args_.residual = args_.sum = args_.y = args_.mean = args_.rstd = {};
-  }
-  Tensor make(RankContext& ctx) const override {
-    NormArgs args = args_;
-    args.y = ctx.empty(args.x.shape(), args.x.dtype());
-    ctx.kernels->norm(ctx.kernel_context(), args);
-    trace(ctx, "norm", Phase::Forward, 5.0 * static_cast<double>(args.x.numel()), {&args.x, &args.y});
-    return args.y;
-  }
-
- private:
-  NormArgs args_;
-};
-
 class NormNode final : public Node {
  public:
   NormNode(RankContext& ctx, const NormArgs& forward, const Tensor& x, const Tensor& residual,
@@ -42,7 +23,6 @@ class NormNode final : public Node {
     if (bias_.sink) bias_.sink->expect_use();
   }
   const char* name() const override { return "norm"; }
-  void keep(std::shared_ptr<const Recipe> recipe) { recipe_ = std::move(recipe); }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output(0));
@@ -68,7 +48,6 @@ class NormNode final : public Node {
     tape.add_grad(ctx, x_slot_, args.dx);
     tape.add_grad(ctx, residual_slot_, args.dx);
     input_.reset();
-    recipe_.reset();
   }
 
  private:
@@ -92,7 +71,6 @@ class NormNode final : public Node {
   bool has_residual_;
   GradSlot x_slot_, residual_slot_;
   Weight weight_, bias_;
-  std::shared_ptr<const Recipe> recipe_;
 };
 
 NormWithSum run(RankContext& ctx, const Tensor& x, const Tensor& residual, const Weight& weight,
@@ -134,14 +112,10 @@ NormWithSum run(RankContext& ctx, const Tensor& x, const Tensor& residual, const
         {&x, &residual, &args.y, &args.sum});
   if (recorded) {
     auto node = std::make_unique<NormNode>(ctx, args, x, residual, weight, bias);
-    std::shared_ptr<const Recipe> recipe;
-    // With a packer the input may not stay where it is.
-    if (ctx.recompute_norms && !ctx.packer) node->keep(recipe = std::make_shared<NormRecipe>(args));
     if (residual.defined())
       record(ctx, std::move(node), args.y, args.sum);
     else
       record(ctx, std::move(node), args.y);
-    if (recipe) ctx.tape->offer(args.y, recipe);
   }
   return {args.y, args.sum};
 }

@@ -49,9 +49,6 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
   ctx.deterministic = config.precision.deterministic_mode;
-  const auto& modules = config.execution.recompute_modules;
-  ctx.recompute_norms = config.execution.recompute_granularity == RecomputeGranularity::selective &&
-                        std::find(modules.begin(), modules.end(), "layernorm") != modules.end();
   PipelineShape shape = pipeline_shape(config, 1);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
     chunks_.push_back(

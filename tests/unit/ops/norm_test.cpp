@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -95,42 +94,6 @@ TEST(Norm, RunsOnMetaAndRefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::norm(ctx, x, {random_tensor(ctx, {3}, 1)}), Error);
   EXPECT_THROW(ops::norm(ctx, x, {random_tensor(ctx, {4}, 1)}, {random_tensor(ctx, {4}, 1)}), Error);
   EXPECT_THROW(ops::norm(ctx, meta.empty({2, 4}, DType::F64), {}), Error);
-}
-
-// Made again, the output of a norm is the same to the bit, and is not held between the passes.
-TEST(Norm, MadeAgainInTheBackwardPass) {
-  RankContext ctx;
-  constexpr int64_t rows = 64, hidden = 256;
-  auto run = [&](bool again, bool residual, size_t& held) {
-    ctx.recompute_norms = again;
-    testing::TestWeight gamma(ctx, random_tensor(ctx, {hidden}, 1, DType::BF16)),
-        weight(ctx, random_tensor(ctx, {4, hidden}, 2, DType::BF16));
-    Tensor x0 = random_tensor(ctx, {rows, hidden}, 3, DType::BF16),
-           r0 = random_tensor(ctx, {rows, hidden}, 4, DType::BF16);
-    size_t before = ctx.allocator->statistics().total.current;
-    Tape tape(ctx);
-    Tensor x = tape.watch(x0), y;
-    {
-      TapeScope scope(ctx, &tape);
-      Tensor normed =
-          residual ? ops::norm_with_residual(ctx, x, r0, gamma.get()).y : ops::norm(ctx, x, gamma.get());
-      y = ops::linear(ctx, normed, weight.get());
-    }
-    held = ctx.allocator->statistics().total.current - before;
-    tape.backward(ctx, y, random_tensor(ctx, y.shape(), 5, DType::BF16));
-    std::vector<double> all;
-    for (const Tensor& t : {y.detach(), tape.grad(x), gamma.sink.main_grad, weight.sink.main_grad}) {
-      Tensor wide = ctx.empty(t.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {t, wide});
-      for (double v : ctx.to_vector<double>(wide)) all.push_back(v);
-    }
-    return all;
-  };
-  for (bool residual : {false, true}) {
-    size_t kept = 0, made = 0;
-    EXPECT_EQ(run(false, residual, kept), run(true, residual, made));
-    EXPECT_EQ(kept - made, Allocator::rounded(rows * hidden * 2));
-  }
 }
 
 }  // namespace
