@@ -1,7 +1,5 @@
 #include "megatron/training/rank_trainer.h"
 
-#include <algorithm>
-
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
 
