@@ -156,7 +156,7 @@ class LinearCrossEntropyNode final : public Node {
       if (weight_.sink)
         ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.transpose(0, 1),
                                                  .b = x,
-                                                 .c = weight_.sink->main_grad,
+                                                 .c = weight_.sink->target(ctx),
                                                  .alpha = logit_scale_,
                                                  .beta = beta});
       beta = 1;
