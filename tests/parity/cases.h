@@ -48,6 +48,7 @@ struct Layout {
   bool sp = false;
   const char* stages = "";
   int64_t micro_batch = 2;
+  int instances = 1;                  // copies of sharded states
   void (*change)(Config&) = nullptr;  // what else differs from the one rank
   std::vector<std::string> cp_kinds = {"p2p"};
   std::vector<int> cp_levels = {};
@@ -78,6 +79,7 @@ inline ParallelSizes sizes_of(const Layout& layout) {
                       .ep = layout.ep};
   if (layout.etp) sizes.etp = layout.etp;
   sizes.cp_levels = layout.cp_levels;
+  sizes.optimizer_instances = layout.instances;
   return sizes;
 }
 
@@ -88,6 +90,7 @@ inline void expect_equal(const Trained& one, const Trained& many, double toleran
     EXPECT_NEAR(one.grad_norms[i], many.grad_norms[i], tolerance * one.grad_norms[i])
         << "gradient norm of step " << i;
   }
+  EXPECT_NEAR(one.evaluated, many.evaluated, tolerance * one.evaluated) << "loss after the last step";
   std::string where;
   EXPECT_LE(difference(one.gradients, many.gradients, &where), tolerance) << "gradient of " << where;
   EXPECT_LE(difference(one.parameters, many.parameters, &where), tolerance) << "parameter " << where;

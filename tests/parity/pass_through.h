@@ -25,6 +25,7 @@ class PassThrough : public GroupBackend {
     std::vector<Message> messages;
     for (CommRequest& r : requests) {
       if (drops(r)) continue;
+      change(r);
       switch (r.kind) {
         case CommKind::AllReduce:
           op->work = inner_.all_reduce(r.input, r.op);
@@ -56,6 +57,7 @@ class PassThrough : public GroupBackend {
 
  protected:
   virtual bool drops(const CommRequest&) { return false; }
+  virtual void change(CommRequest&) {}
   virtual std::vector<Tensor> sent(const Tensor& tensor) { return {tensor}; }  // instead of a tensor
   virtual std::shared_ptr<GroupBackend> part(ProcessGroup group) = 0;
 

@@ -5,6 +5,20 @@
 #include "megatron/autograd/rank_context.h"
 
 namespace megatron {
+namespace {
+
+// Has no outputs, so nothing reaches it but the walk itself.
+class MarkNode final : public Node {
+ public:
+  explicit MarkNode(std::function<void(RankContext&)> call) : call_(std::move(call)) {}
+  const char* name() const override { return "mark"; }
+  void backward_data(RankContext& ctx, Tape&) override { call_(ctx); }
+
+ private:
+  std::function<void(RankContext&)> call_;
+};
+
+}  // namespace
 
 Tape::Tape(RankContext& ctx) : id_(++ctx.tapes_made) {}
 Tape::~Tape() = default;
@@ -71,7 +85,8 @@ void Tape::walk(RankContext& ctx) {
     std::unique_ptr<Node> node = std::move(nodes_.back());
     nodes_.pop_back();
     auto first = grads_.begin() + node->first_output_;
-    bool reached = std::any_of(first, first + node->outputs_, [](const Tensor& g) { return g.defined(); });
+    bool reached = node->outputs_ == 0 ||
+                   std::any_of(first, first + node->outputs_, [](const Tensor& g) { return g.defined(); });
     if (!reached) continue;
     if (!hooks_.empty()) run_hooks(ctx, node->first_output_, node->outputs_);
     node->backward_data(ctx, *this);
@@ -104,6 +119,10 @@ Tensor Tape::grad(const Tensor& watched) const {
 void Tape::on_grad(const Tensor& tensor, std::function<Tensor(RankContext&, const Tensor&)> hook) {
   require(tracks(tensor), "on_grad: {} is not on this tape", tensor);
   hooks_.push_back({tensor.grad_slot().index, std::move(hook)});
+}
+
+void Tape::on_backward(std::function<void(RankContext&)> call) {
+  record(std::make_unique<MarkNode>(std::move(call)), {});
 }
 
 void Tape::run_hooks(RankContext& ctx, uint32_t first, uint32_t count) {

@@ -38,6 +38,8 @@ class Tape {
   Tensor grad(const Tensor& watched) const;
   // Called with the complete gradient of a tensor during backward; what it returns takes its place.
   void on_grad(const Tensor& tensor, std::function<Tensor(RankContext&, const Tensor&)> hook);
+  // Called when the backward pass has come back to this point of the forward pass.
+  void on_backward(std::function<void(RankContext&)> call);
 
   // For nodes.
   Tensor take_grad(GradSlot slot);  // moved out; undefined where none arrived

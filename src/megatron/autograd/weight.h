@@ -14,8 +14,15 @@ struct RankContext;
 class GradSink {
  public:
   Tensor main_grad;
-  std::function<void(RankContext&)> on_ready;  // all uses recorded so far have contributed
+  std::function<void(RankContext&)> on_ready;         // all uses recorded so far have contributed
+  std::function<void(RankContext&)> before_write;     // main_grad may have no memory until then
+  std::function<void(RankContext&)> on_contribution;  // after every one
 
+  // Where a kernel adds its contribution; to be asked for just before it runs.
+  const Tensor& target(RankContext& ctx) {
+    if (before_write) before_write(ctx);
+    return main_grad;
+  }
   double beta() const { return has_value_ ? 1.0 : 0.0; }
   bool has_value() const { return has_value_; }
   void expect_use() { ++pending_uses_; }  // at recording

@@ -249,7 +249,7 @@ struct Cases {
     };
     add("adam", fmt::format("{}", count), dtype, [=](RankContext& ctx) {
       auto p = parameter(ctx);
-      auto adam = std::make_shared<Adam>(ctx, std::vector{p.get()}, AdamOptions{});
+      auto adam = std::make_shared<Adam>(ctx, whole_slices(std::vector<Parameter*>{p.get()}), AdamOptions{});
       auto run = [p, adam](RankContext& c, Inputs) {
         adam->step(c, 1e-4);
         return std::vector<Tensor>{};
@@ -258,9 +258,10 @@ struct Cases {
     });
     if (dtype == DType::F32)
       add("grad_norm", fmt::format("{}", count), dtype, [=](RankContext& ctx) {
-        auto run = [p = parameter(ctx)](RankContext& c, Inputs) {
-          Parameter* list[] = {p.get()};
-          return std::vector{gradient_norm(c, list, {}, {})};
+        auto p = parameter(ctx);
+        auto run = [p, slices = whole_slices(std::vector<Parameter*>{p.get()}), alone = ParallelContext()](
+                       RankContext& c, Inputs) {
+          return std::vector{gradient_norm(c, slices, alone, false)};
         };
         return BenchOp{{}, run, false};
       });

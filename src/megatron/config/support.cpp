@@ -41,7 +41,13 @@ constexpr Feature table[] = {
      "model.overlap_dispatch_backward_with_experts_wgrad"},
     {acting, "gradient checks", "ddp.check_for_nan_in_grad"},
     {no_effect, "gradients are always summed in fp32", "ddp.grad_reduce_in_fp32"},
-    {later, "data parallelism", "ddp.*"},
+    {acting, "data parallelism",
+     "ddp.overlap_grad_reduce ddp.overlap_param_gather ddp.use_distributed_optimizer "
+     "ddp.num_distributed_optimizer_instances ddp.bucket_size ddp.num_buckets "
+     "ddp.pad_buckets_for_high_nccl_busbw ddp.average_in_collective ddp.use_megatron_fsdp "
+     "ddp.data_parallel_sharding_strategy"},
+    {no_effect, "stages gather parameters by themselves", "ddp.align_param_gather"},
+    {later, "further ways of data parallelism", "ddp.*"},
     {later, "process groups", "dist.*"},
     // Model
     {later, "mixture of experts", "model.num_moe_experts model.moe_*"},
@@ -70,7 +76,6 @@ constexpr Feature table[] = {
     {later, "residual stream in fp32", "model.fp32_residual_connection"},
     {later, "models without memory", "model.init_model_with_meta_device model.perform_initialization"},
     {later, "frozen layers", "model.freeze_all_layers"},
-    {later, "loss per token", "model.calculate_per_token_loss"},
     // Precision and execution
     {later, "fp16",
      "model.fp16 model.fp16_lm_cross_entropy optimizer.loss_scale optimizer.initial_loss_scale "

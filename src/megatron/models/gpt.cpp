@@ -66,10 +66,14 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
     layers_.push_back(
         std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config, parallel));
-  if (!slice.head) return;
+  if (slice.head) make_head(embedding);
+  make_units();
+}
+
+void GptModel::make_head(Parameter* embedding) {
   final_norm_ =
-      std::make_unique<Norm>("decoder.final_layernorm", config.hidden_size, config, parallel.tensor);
-  bool tied = config.share_embeddings_and_output_weights;
+      std::make_unique<Norm>("decoder.final_layernorm", config_.hidden_size, config_, parallel_.tensor);
+  bool tied = config_.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
   if (tied && embedding) {
     shared_ = embedding;
@@ -77,16 +81,36 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   }
   // The last stage's copy of a tied weight has the embedding's name, so that both start from the same values.
   double deviation =
-      tied ? config.embedding_init_method_std.value_or(config.init_method_std) : config.init_method_std;
-  output_ =
-      std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
-                                  vocabulary_shard(config, parallel.tensor), Initializer::normal(deviation));
+      tied ? config_.embedding_init_method_std.value_or(config_.init_method_std) : config_.init_method_std;
+  output_ = std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
+                                        vocabulary_shard(config_, parallel_.tensor),
+                                        Initializer::normal(deviation));
   output_->tied_copy = tied;
 }
 
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   for (auto& layer : layers_) layer->set_activation_plan(plan);
+}
+
+void GptModel::make_units() {
+  if (embedding_) {
+    embedding_unit_ = std::make_unique<ParameterUnit>(*embedding_);
+    embedding_unit_->needed_in_backward = false;
+  }
+  for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
+  if (!final_norm_) return;
+  norm_unit_ = std::make_unique<ParameterUnit>(*final_norm_);
+  output_unit_ = std::make_unique<ParameterUnit>(output_weight());
+}
+
+std::vector<ParameterUnit*> GptModel::units() {
+  std::vector<ParameterUnit*> list;
+  if (embedding_unit_) list.push_back(embedding_unit_.get());
+  for (auto& unit : layer_units_) list.push_back(unit.get());
+  if (norm_unit_) list.push_back(norm_unit_.get());
+  if (output_unit_) list.push_back(output_unit_.get());
+  return list;
 }
 
 SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
@@ -110,7 +134,9 @@ SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
 }
 
 Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq) {
-  Residual residual{embedding_ ? embedding_->forward(ctx, input, seq) : input, {}};
+  Residual residual{input, {}};
+  if (embedding_)
+    residual.hidden = use_unit(ctx, *embedding_unit_, [&] { return embedding_->forward(ctx, input, seq); });
   if (plan_.offloads() && ctx.tape) {
     if (!host_) host_ = std::make_unique<HostOffload>(ctx, plan_.offload_options);
     host_->start_pass();
@@ -123,13 +149,14 @@ Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& s
       run_layer(ctx, i, residual, seq);
     i += std::max<int64_t>(1, region);
   }
-  if (final_norm_) return final_norm_->forward(ctx, residual);
+  if (final_norm_) return use_unit(ctx, *norm_unit_, [&] { return final_norm_->forward(ctx, residual); });
   return total(ctx, residual);
 }
 
 void GptModel::run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq) {
   PackerScope scope = offload_scope(ctx, host_.get(), i < plan_.offloaded_layers);
-  layers_[static_cast<size_t>(i)]->forward(ctx, residual, seq, host_.get());
+  auto at = static_cast<size_t>(i);
+  use_unit(ctx, *layer_units_[at], [&] { layers_[at]->forward(ctx, residual, seq, host_.get()); });
 }
 
 // Layers that keep nothing but their input. The stream enters and leaves as one tensor, so that one is kept.
@@ -147,9 +174,11 @@ Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, cons
 }
 
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {
-  return vocab_parallel_loss(
-      ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
-      {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+  return use_unit(ctx, *output_unit_, [&] {
+    return vocab_parallel_loss(
+        ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
+        {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+  });
 }
 
 Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor) {
@@ -159,9 +188,11 @@ Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& 
 }
 
 Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
-  Tensor logits =
-      ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));
-  return config_.final_logit_softcapping ? softcap(ctx, logits, *config_.final_logit_softcapping) : logits;
+  return use_unit(ctx, *output_unit_, [&] {
+    Tensor logits =
+        ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));
+    return config_.final_logit_softcapping ? softcap(ctx, logits, *config_.final_logit_softcapping) : logits;
+  });
 }
 
 void GptModel::visit(const ParameterVisitor& visitor) {

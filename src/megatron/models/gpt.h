@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/nn/parameter_unit.h"
 #include "megatron/parallel/context/sequences.h"
 #include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer.h"
@@ -42,10 +43,14 @@ class GptModel final : public Module {
   const ModelConfig& config() const { return config_; }
   const ModelSlice& slice() const { return slice_; }
   DType dtype() const { return dtype_; }
+  // Its parts in order of use; that of a tied output weight holds the embedding's parameter again.
+  std::vector<ParameterUnit*> units();
   // The parameter that is both embedding and output weight, where this chunk has it.
   Parameter* tied_weight();
 
  private:
+  void make_head(Parameter* embedding);
+  void make_units();
   void run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq);
   Tensor run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
                     const SeqInfo& seq);
@@ -62,6 +67,8 @@ class GptModel final : public Module {
   Parameter* shared_ = nullptr;        // another chunk's
   ActivationPlan plan_;
   std::unique_ptr<HostOffload> host_;  // made when it is first used
+  std::unique_ptr<ParameterUnit> embedding_unit_, norm_unit_, output_unit_;
+  std::vector<std::unique_ptr<ParameterUnit>> layer_units_;
 };
 
 }  // namespace megatron

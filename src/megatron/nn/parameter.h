@@ -32,11 +32,17 @@ struct Parameter {
   bool partial_over_tp = false;  // held whole by every TP rank, each of which sees only some of the tokens
   bool tied_copy = false;        // the last stage's copy of the embedding: counted once in norms, never saved
 
+  bool sharded = false;  // value has memory only while its unit is in use
+
   Tensor value;
   GradSink sink;
+  std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
 
   // The weight at the point of use.
-  Weight get(RankContext&) { return {value, trainable ? &sink : nullptr}; }
+  Weight get(RankContext& ctx) {
+    if (before_use) before_use(ctx);
+    return {value, trainable ? &sink : nullptr};
+  }
 
   bool replicated_over_tp() const { return shard.is_whole(); }
   void allocate(RankContext& ctx, DType dtype);

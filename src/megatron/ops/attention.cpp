@@ -184,8 +184,9 @@ AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
 Tensor sinks_gradient(RankContext& ctx, const Weight& sinks, int64_t begin, int64_t heads) {
   if (!sinks.sink) return {};
   GradSink& sink = *sinks.sink;
-  if (!sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {sink.main_grad, 0});
-  return sink.main_grad.slice(0, begin, begin + heads);
+  const Tensor& sum = sink.target(ctx);
+  if (!sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {sum, 0});
+  return sum.slice(0, begin, begin + heads);
 }
 
 AttentionGrads attention_backward(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,

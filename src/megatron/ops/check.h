@@ -66,7 +66,7 @@ inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, Gr
   int64_t n = grad.size(-1);
   ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
                                              .x = grad,
-                                             .out = sink.main_grad,
+                                             .out = sink.target(ctx),
                                              .outer = 1,
                                              .n = n ? grad.numel() / n : 0,
                                              .inner = n,

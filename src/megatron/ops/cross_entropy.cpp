@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "megatron/ops/check.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/reduce.h"
 
 namespace megatron::ops {
 namespace {
@@ -156,7 +158,7 @@ class LinearCrossEntropyNode final : public Node {
       if (weight_.sink)
         ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.transpose(0, 1),
                                                  .b = x,
-                                                 .c = weight_.sink->main_grad,
+                                                 .c = weight_.sink->target(ctx),
                                                  .alpha = logit_scale_,
                                                  .beta = beta});
       beta = 1;
@@ -312,6 +314,11 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
                                 const Tensor& labels, double factor, const CrossEntropyOptions& options,
                                 int64_t chunk_rows) {
   const char* op = "linear_cross_entropy_sum";
+  // A gradient whose memory comes and goes between micro-batches is written in the backward pass alone.
+  if (weight.sink && weight.sink->before_write) {
+    Tensor losses = linear_cross_entropy(ctx, hidden, weight, labels, options);
+    return scale(ctx, sum(ctx, losses), factor);
+  }
   const Tensor w = weight.value.detach(), x = hidden.detach();
   check_head(ctx, op, hidden, w);
   check_labels(ctx, op, labels, hidden.size(0));

@@ -17,7 +17,7 @@ class EmbeddingNode final : public Node {
     Tensor dy = tape.take_grad(output());
     ctx.kernels->scatter_add_rows(ctx.kernel_context(), {.source = dy,
                                                          .ids = ids_.get(ctx),
-                                                         .out = table_.sink->main_grad,
+                                                         .out = table_.sink->target(ctx),
                                                          .first = first_,
                                                          .accumulate = table_.sink->has_value()});
     ctx.trace("embedding", Phase::BackwardData, static_cast<double>(dy.numel()),

@@ -57,7 +57,7 @@ class GatedLinearNode final : public Node {
 
   bool has_weight_step() const override { return weight_.sink != nullptr; }
   void backward_weight(RankContext& ctx) override {
-    const Tensor& sum = weight_.sink->main_grad;
+    const Tensor& sum = weight_.sink->target(ctx);
     ctx.kernels->gemm(ctx.kernel_context(),
                       {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.sink->beta()});
     trace(ctx, "linear", Phase::BackwardWeight, product_flops(dy_, weight_.value), {&dy_, &active_, &sum});

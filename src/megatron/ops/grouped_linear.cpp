@@ -36,7 +36,7 @@ class GroupedLinearNode final : public Node {
     GradSink& sink = *weight_.sink;
     ctx.kernels->grouped_gemm_weight(
         ctx.kernel_context(),
-        {.a = dy_, .b = x, .c = sink.main_grad, .offsets = offsets_, .beta = sink.beta()});
+        {.a = dy_, .b = x, .c = sink.target(ctx), .offsets = offsets_, .beta = sink.beta()});
     trace(ctx, "grouped_linear", Phase::BackwardWeight, flops_of(x, weight_.value),
           {&dy_, &x, &sink.main_grad});
     x_.reset();

@@ -52,7 +52,7 @@ class LinearNode final : public Node {
   bool has_weight_step() const override { return weight_.sink != nullptr; }
   void backward_weight(RankContext& ctx) override {
     Tensor x = x_.get(ctx);
-    const Tensor& sum = weight_.sink->main_grad;
+    const Tensor& sum = weight_.sink->target(ctx);
     ctx.kernels->gemm(ctx.kernel_context(),
                       {.a = dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.sink->beta()});
     ctx.trace("linear", Phase::BackwardWeight, gemm_flops(x, weight_.value),

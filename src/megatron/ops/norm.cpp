@@ -54,8 +54,8 @@ class NormNode final : public Node {
   // Both gradients are added to what is there, or both start; where they differ, the fresh one starts at
   // zero.
   void add_weights(RankContext& ctx, NormBackwardArgs& args) {
-    if (weight_.sink) args.dweight = weight_.sink->main_grad;
-    if (bias_.sink) args.dbias = bias_.sink->main_grad;
+    if (weight_.sink) args.dweight = weight_.sink->target(ctx);
+    if (bias_.sink) args.dbias = bias_.sink->target(ctx);
     bool weight_started = weight_.sink && weight_.sink->has_value();
     bool bias_started = bias_.sink && bias_.sink->has_value();
     args.accumulate = weight_started || bias_started;

@@ -2,37 +2,19 @@
 
 namespace megatron {
 
-Adam::Adam(RankContext& ctx, std::vector<Parameter*> parameters, const AdamOptions& options)
-    : options_(options) {
-  for (Parameter* parameter : parameters) {
-    if (!parameter->trainable) continue;
-    const Tensor& value = parameter->value;
-    DType wide = accumulation_dtype(value.dtype());
-    State state{parameter,
-                {},
-                ctx.zeros(value.shape(), wide, MemoryTag::Optimizer),
-                ctx.zeros(value.shape(), wide, MemoryTag::Optimizer)};
-    if (value.dtype() != wide) {
-      state.master = ctx.empty(value.shape(), wide, MemoryTag::Optimizer);
-      ctx.kernels->copy(ctx.kernel_context(), {value, state.master});
-    }
-    states_.push_back(std::move(state));
-  }
-}
+Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options)
+    : Optimizer(ctx, std::move(slices)), options_(options), first_(zeros(ctx)), second_(zeros(ctx)) {}
 
 void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
   std::vector<AdamTensor> tensors;
-  tensors.reserve(states_.size());
-  for (State& state : states_) {
-    Parameter& p = *state.parameter;
-    if (!p.sink.has_value()) continue;
-    tensors.push_back({.parameter = p.value,
-                       .master = state.master,
-                       .gradient = p.sink.main_grad,
-                       .first = state.first,
-                       .second = state.second,
-                       .weight_decay = p.shard.global_shape.rank() > 1 ? options_.weight_decay : 0.0});
-  }
+  tensors.reserve(slices_.size());
+  for (size_t i = 0; i < slices_.size(); ++i)
+    tensors.push_back({.parameter = slices_[i].value,
+                       .master = masters_[i],
+                       .gradient = slices_[i].gradient,
+                       .first = first_[i],
+                       .second = second_[i],
+                       .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0});
   ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
                                            .lr = lr,
                                            .beta1 = options_.beta1,
@@ -51,6 +33,14 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                                                     : 2 * t.parameter.bytes());
   }
   ctx.trace("adam", Phase::Other, 14 * elements, bytes);
+}
+
+std::vector<OptimizerTensor> Adam::state() const {
+  std::vector<OptimizerTensor> list;
+  append(list, "master", masters_);
+  append(list, "exp_avg", first_);
+  append(list, "exp_avg_sq", second_);
+  return list;
 }
 
 }  // namespace megatron

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <span>
-#include <vector>
-
-#include "megatron/nn/parameter.h"
+#include "megatron/optimizer/optimizer.h"
 
 namespace megatron {
 
@@ -12,29 +9,17 @@ struct AdamOptions {
   bool decoupled = true;
 };
 
-// Adam or AdamW over the parameters of one rank, each with an fp32 master copy where the model is narrower.
-// Biases and norms (one dimension) are not decayed.
-class Adam {
+// Adam or AdamW.
+class Adam final : public Optimizer {
  public:
-  Adam(RankContext& ctx, std::vector<Parameter*> parameters, const AdamOptions& options);
+  Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options);
 
-  // One update with the gradients in main_grad times `gradient_scale` (one element, optional).
-  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {});
-
-  // The state of a parameter, for checkpoints.
-  struct State {
-    Parameter* parameter;
-    Tensor master;  // undefined where the parameter itself is wide enough
-    Tensor first, second;
-  };
-  std::span<const State> states() const { return states_; }
-  int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) override;
+  std::vector<OptimizerTensor> state() const override;
 
  private:
   AdamOptions options_;
-  std::vector<State> states_;
-  int64_t steps_ = 0;
+  std::vector<Tensor> first_, second_;
 };
 
 }  // namespace megatron

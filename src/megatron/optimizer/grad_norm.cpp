@@ -1,20 +1,42 @@
 #include "megatron/optimizer/grad_norm.h"
 
 namespace megatron {
+namespace {
 
-Tensor gradient_norm(RankContext& ctx, std::span<Parameter* const> parameters, const TensorParallel& tp,
-                     std::span<const ProcessGroup> groups) {
+// Another rank counts the same elements.
+bool counted_elsewhere(const Parameter& parameter, const ParallelContext& parallel) {
+  Axis tensor = parameter.expert ? Axis::etp : Axis::tp;
+  return parameter.tied_copy || (parameter.replicated_over_tp() && parallel.rank(tensor) != 0);
+}
+
+// Σ x² of the gradients of dense or of expert parameters.
+Tensor sum_squares(RankContext& ctx, std::span<const ParameterSlice> slices, const ParallelContext& parallel,
+                   bool expert) {
   std::vector<Tensor> gradients;
-  for (const Parameter* parameter : parameters) {
-    bool counted_elsewhere = parameter->tied_copy || (parameter->replicated_over_tp() && tp.rank() != 0);
-    if (parameter->trainable && !counted_elsewhere) gradients.push_back(parameter->sink.main_grad);
-  }
+  for (const ParameterSlice& slice : slices)
+    if (slice.parameter->expert == expert && !counted_elsewhere(*slice.parameter, parallel))
+      gradients.push_back(slice.gradient);
   Tensor sum = ctx.zeros({1}, DType::F64);
   ctx.kernels->sum_squares(ctx.kernel_context(), {gradients, sum});
   for (const Tensor& gradient : gradients)
     ctx.trace("grad_norm", Phase::Other, 2 * static_cast<double>(gradient.numel()),
               static_cast<double>(gradient.bytes()));
-  for (const ProcessGroup& group : groups) group.all_reduce(sum).wait();
+  return sum;
+}
+
+}  // namespace
+
+Tensor gradient_norm(RankContext& ctx, std::span<const ParameterSlice> slices,
+                     const ParallelContext& parallel, bool sharded) {
+  Tensor sum = sum_squares(ctx, slices, parallel, false), expert = sum_squares(ctx, slices, parallel, true);
+  // One instance of a sharded model has every element once. Without shards, one copy of the dense part lies
+  // on a tensor × pipeline group, one of the experts on their own.
+  if (!sharded) {
+    parallel.group(Axis::mp).all_reduce(sum).wait();
+    parallel.group(Axis::etp_ep_pp).all_reduce(expert).wait();
+  }
+  ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, sum, expert, sum});
+  if (sharded) parallel.group(Axis::dist_opt).all_reduce(sum).wait();
   Tensor norm = ctx.empty({1}, DType::F64);
   ctx.kernels->unary(ctx.kernel_context(), {.kind = Unary::Sqrt, .x = sum, .y = norm});
   return norm;

@@ -2,15 +2,15 @@
 
 #include <span>
 
-#include "megatron/nn/parameter.h"
-#include "megatron/parallel/tensor/tensor_parallel.h"
+#include "megatron/nn/parameter_slice.h"
+#include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
 
-// The L2 norm of all gradients of the model, each parameter counted once however many ranks hold it: one fp64
-// element on the device. `groups`: those over which the parameters are spread (tensor, then pipeline).
-Tensor gradient_norm(RankContext& ctx, std::span<Parameter* const> parameters, const TensorParallel& tp,
-                     std::span<const ProcessGroup> groups);
+// The L2 norm of all gradients of the model, each element counted once however many ranks hold it: one fp64
+// element on the device. sharded: the slices of data-parallel ranks are parts of the model too, not copies.
+Tensor gradient_norm(RankContext& ctx, std::span<const ParameterSlice> slices,
+                     const ParallelContext& parallel, bool sharded);
 
 // min(1, limit / (norm + 1e-6)), on the device.
 Tensor clip_coefficient(RankContext& ctx, const Tensor& norm, double limit);

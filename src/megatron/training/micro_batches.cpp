@@ -35,6 +35,15 @@ TokenRows MicroBatches::rows(int64_t microbatch) const {
   return rows;
 }
 
+int64_t MicroBatches::counted_labels(int64_t microbatch) const {
+  constexpr int64_t ignored = -100;
+  auto at = static_cast<size_t>(microbatch);
+  int64_t row = lengths_[at] + 1, count = 0;
+  for (int64_t i = 0; i < size_ * row; ++i)
+    count += i % row != 0 && tokens_[static_cast<size_t>(begins_[at] + i)] != ignored;
+  return count;
+}
+
 Tensor MicroBatches::held(RankContext& ctx, int64_t microbatch, int64_t offset) const {
   std::vector<int64_t> ids = held_tokens(rows(microbatch), context_);
   int64_t length = lengths_[static_cast<size_t>(microbatch)];

@@ -19,6 +19,7 @@ class MicroBatches {
 
   int64_t count() const { return static_cast<int64_t>(lengths_.size()); }
   TokenRows rows(int64_t microbatch) const;
+  int64_t counted_labels(int64_t microbatch) const;  // of all context-parallel ranks, ignored ones left out
   Tensor inputs(RankContext& ctx, int64_t microbatch) const { return held(ctx, microbatch, 0); }
   Tensor labels(RankContext& ctx, int64_t microbatch) const { return held(ctx, microbatch, 1); }
 

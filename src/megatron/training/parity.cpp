@@ -19,19 +19,23 @@ std::vector<double> as_double(RankContext& ctx, const Tensor& tensor) {
 
 void collect(RankContext& ctx, RankTrainer& trainer, WholeTensors& gradients, WholeTensors& parameters,
              std::mutex& mutex) {
-  for (Parameter* parameter : trainer.parameters()) {
-    auto value = as_double(ctx, parameter->value);
-    std::vector<double> gradient;
-    if (parameter->trainable) gradient = as_double(ctx, parameter->sink.main_grad);
+  auto add = [&](WholeTensors& all, const ParameterSlice& slice, const Tensor& tensor) {
+    auto values = as_double(ctx, tensor);
     std::lock_guard lock(mutex);
-    if (parameter->trainable) put_together(gradients, *parameter, gradient);
-    put_together(parameters, *parameter, value);
+    put_together(all, *slice.parameter, values, slice.begin);
+  };
+  for (const ParameterSlice& slice : trainer.slices()) {
+    add(gradients, slice, slice.gradient);
+    add(parameters, slice, slice.value);
   }
+  for (Parameter* parameter : trainer.parameters())
+    if (!parameter->trainable) add(parameters, {parameter}, parameter->value);
 }
 
 }  // namespace
 
-void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local) {
+void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local,
+                  int64_t begin) {
   const ShardSpec& shard = parameter.shard;
   WholeTensor& whole = all[parameter.name];
   if (whole.values.empty()) {
@@ -49,6 +53,8 @@ void put_together(WholeTensors& all, const Parameter& parameter, const std::vect
         at += (block.global_offset[d] + index) * global[d];
         from += (block.local_offset[d] + index) * own[d];
       }
+      from -= begin;
+      if (from < 0 || from >= static_cast<int64_t>(local.size())) continue;
       whole.values[static_cast<size_t>(at)] = local[static_cast<size_t>(from)];
       whole.filled[static_cast<size_t>(at)] = true;
     }
@@ -68,12 +74,12 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     ParallelContext parallel = ParallelContext::from_sizes(world, run.sizes);
     RankTrainer trainer(ctx, config, parallel, run.dtype);
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
+    RankTrainer::Documents documents = run.documents;
+    documents = documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp);
     for (size_t step = 0; step < batches.size(); ++step) {
       std::span<const int64_t> all = batches[step];
-      RankTrainer::Documents documents = run.documents;
-      StepReport report =
-          trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr, run.lengths,
-                       documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp));
+      StepReport report = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr,
+                                       run.lengths, documents);
       if (world.rank() == 0) {
         result.losses.push_back(report.loss);
         result.grad_norms.push_back(report.grad_norm);
@@ -82,6 +88,10 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
         collect(ctx, trainer, result.history[step].gradients, result.history[step].parameters, mutex);
     }
     collect(ctx, trainer, result.gradients, result.parameters, mutex);
+    std::span<const int64_t> first = batches[0];
+    double loss = trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
+                                   run.lengths, documents);
+    if (world.rank() == 0) result.evaluated = loss;
   };
   run.launch ? run.launch(rank) : run_ranks(run.sizes.world, rank);
   return result;

@@ -29,6 +29,7 @@ struct StepTensors {
 struct TrainedLayout {
   std::vector<double> losses, grad_norms;  // by step
   WholeTensors gradients, parameters;      // of the last step
+  double evaluated = 0;                    // the first batch's loss after the last step
   std::vector<StepTensors> history;        // of every step, where asked for
 };
 
@@ -56,8 +57,10 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
 std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps,
                                                  const std::vector<int64_t>& lengths = {});
 
-// Copies a rank's part of a parameter, or of something of its shape, to where it belongs.
-void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local);
+// Copies a rank's part of a parameter, or of something of its shape, to where it belongs: the elements from
+// `begin` on of its shard.
+void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local,
+                  int64_t begin = 0);
 
 struct TensorDifference {
   double worst = 0;   // relative to the tensor's largest value

@@ -2,9 +2,9 @@
 
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
+#include "megatron/training/optimizer_setup.h"
 
 namespace megatron {
-
 namespace {
 
 TensorParallel tensor_parallel(const Config& config, const ParallelContext& parallel) {
@@ -53,18 +53,13 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
         std::make_unique<GptModel>(config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk),
                                    model_parallel_, dtype, chunk > 0 ? chunks_[0]->tied_weight() : nullptr));
   for (auto& chunk : chunks_) chunk->set_activation_plan(ActivationPlan::from(config.execution));
-  for (Parameter* parameter : parameters()) {
-    parameter->allocate(ctx, dtype);
-    parameter->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
-    parameter->allocate_gradient(ctx);
-  }
-  const OptimizerConfig& o = config.optimizer;
-  optimizer_ = std::make_unique<Adam>(ctx, parameters(),
-                                      AdamOptions{.beta1 = o.adam_beta1,
-                                                  .beta2 = o.adam_beta2,
-                                                  .epsilon = o.adam_eps,
-                                                  .weight_decay = o.weight_decay,
-                                                  .decoupled = o.decoupled_weight_decay});
+  std::vector<DataParallelChunk> pieces;
+  for (auto& chunk : chunks_)
+    pieces.push_back({chunk->units(), splits_tied_weight(shape) ? chunk->tied_weight() : nullptr});
+  data_parallel_ = std::make_unique<DataParallel>(ctx, data_parallel_options(config.ddp), parallel,
+                                                  std::move(pieces), dtype);
+  data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
+  optimizer_ = make_optimizer(ctx, config.optimizer, data_parallel_->slices());
 }
 
 std::vector<Parameter*> RankTrainer::parameters() {
@@ -81,10 +76,11 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
   return {tokens, microbatch_size_, length_, lengths, documents, model_parallel_.context};
 }
 
-Tensor RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
+RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
   int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
   shape.forward_only = forward_only;
+  if (!forward_only) data_parallel_->start_step(microbatches);
 
   int dp = parallel_.size(Axis::dp), dp_rank = parallel_.rank(Axis::dp);
   std::vector<SeqInfo> sequences;
@@ -97,6 +93,14 @@ Tensor RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
     seq.step = steps_taken();
   }
+  // The mean over micro-batches of their mean losses; or, per token, a sum that is divided at the end by the
+  // tokens of all ranks.
+  bool per_token = config_.model.calculate_per_token_loss;
+  auto share = [&](int microbatch) {
+    if (per_token) return 1.0;
+    return data_parallel_->loss_factor() /
+           static_cast<double>(std::max<int64_t>(1, batch.counted_labels(microbatch)) * microbatches * dp);
+  };
 
   PipelineWork work;
   work.dtype = dtype_;
@@ -110,8 +114,7 @@ Tensor RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
     if (!model.slice().head) return hidden;
-    double share = 1.0 / static_cast<double>(seq.batch * seq.row_length * microbatches * dp);
-    return model.loss_sum(rank, hidden, batch.labels(rank, microbatch), share);
+    return model.loss_sum(rank, hidden, batch.labels(rank, microbatch), share(microbatch));
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
 
@@ -124,50 +127,51 @@ Tensor RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
   }
   parallel_.group(Axis::pp).all_reduce(total).wait();
   parallel_.group(Axis::dp_cp).all_reduce(total).wait();
-  return total;
+  Outcome outcome{.loss = total, .gradient_factor = {}};
+  if (per_token) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < microbatches; ++i) count += batch.counted_labels(i);
+    Tensor all = ctx.full({1}, DType::F64, static_cast<double>(count));
+    parallel_.group(Axis::dp).all_reduce(all).wait();
+    outcome.gradient_factor = ctx.full({1}, DType::F64, 1);
+    ctx.kernels->binary(ctx.kernel_context(),
+                        {Binary::Div, outcome.gradient_factor, all, outcome.gradient_factor});
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, total, outcome.gradient_factor, total});
+  } else if (data_parallel_->loss_factor() != 1) {
+    Tensor factor = ctx.full({1}, DType::F64, data_parallel_->loss_factor());
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, total, factor, total});
+  }
+  return outcome;
 }
 
 StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
                              std::span<const int64_t> lengths, Documents documents) {
-  for (Parameter* parameter : parameters()) parameter->sink.start_step();
-  Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), false);
-  finish_gradients(ctx);
-  ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
-  auto all = parameters();
-  Tensor norm = gradient_norm(ctx, all, model_parallel_.tensor, spread);
+  Outcome outcome = run(ctx, micro_batches(tokens, lengths, documents), false);
+  data_parallel_->finish_gradients(ctx);
+  if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);
+  Tensor norm = gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
+  data_parallel_->publish_parameters();
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
   Tensor both = ctx.empty({2}, DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {loss, both.slice(0, 0, 1)});
+  ctx.kernels->copy(ctx.kernel_context(), {outcome.loss, both.slice(0, 0, 1)});
   ctx.kernels->copy(ctx.kernel_context(), {norm, both.slice(0, 1, 2)});
   auto values = ctx.to_vector<double>(both);
   return {values[0], values[1]};
 }
 
-double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
-                             std::span<const int64_t> lengths, Documents documents) {
-  Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true);
-  return ctx.device.is_meta() ? 0 : ctx.item(loss);
+void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set) {
+  data_parallel_->set_parameters(ctx, set);
+  optimizer_->read_parameters(ctx);
 }
 
-void RankTrainer::finish_gradients(RankContext& ctx) {
-  for (Parameter* parameter : parameters()) {
-    if (!parameter->trainable) continue;
-    const Tensor& grad = parameter->sink.main_grad;
-    if (!parameter->sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {grad, 0});
-    if (parameter->partial_over_tp) model_parallel_.tensor.group.all_reduce(grad).wait();
-  }
-  // First and last stage each hold a copy of a tied weight, and part of its gradient.
-  if (splits_tied_weight(pipeline_shape(config_, 1)))
-    for (auto& chunk : chunks_)
-      if (Parameter* tied = chunk->tied_weight())
-        parallel_.group(Axis::embd).all_reduce(tied->sink.main_grad).wait();
-  if (parallel_.size(Axis::dp_cp) > 1)
-    for (Parameter* parameter : parameters())
-      if (parameter->trainable) parallel_.group(Axis::dp_cp).all_reduce(parameter->sink.main_grad).wait();
+double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
+                             std::span<const int64_t> lengths, Documents documents) {
+  Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true).loss;
+  return ctx.device.is_meta() ? 0 : ctx.item(loss);
 }
 
 }  // namespace megatron

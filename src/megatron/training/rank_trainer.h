@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "megatron/models/gpt.h"
-#include "megatron/optimizer/adam.h"
+#include "megatron/optimizer/optimizer.h"
+#include "megatron/parallel/data/data_parallel.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/training/micro_batches.h"
 #include "megatron/training/pipeline_setup.h"
@@ -35,16 +36,24 @@ class RankTrainer {
                   Documents documents = {});
 
   std::vector<Parameter*> parameters();
-  Adam& optimizer() { return *optimizer_; }
+  // What this rank updates, and with it the gradients of the last step, whatever is sharded.
+  std::span<const ParameterSlice> slices() const { return data_parallel_->slices(); }
+  Optimizer& optimizer() { return *optimizer_; }
+  // Values may be read directly afterwards, those of sharded parameters in slices() alone.
+  void finish_parameters() { data_parallel_->finish_parameters(); }
+  // `set` writes the values of parameters(), all of which have memory while it runs.
+  void set_weights(RankContext& ctx, const std::function<void()>& set);
   GptModel& chunk(int i) { return *chunks_[static_cast<size_t>(i)]; }
   int64_t steps_taken() const { return optimizer_->steps(); }
 
  private:
   MicroBatches micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                              Documents documents) const;
-  // The mean loss, one fp64 element on the device.
-  Tensor run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
-  void finish_gradients(RankContext& ctx);
+  struct Outcome {
+    Tensor loss;             // the mean, one fp64 element on the device
+    Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
+  };
+  Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
 
   const Config& config_;
   const ParallelContext& parallel_;
@@ -52,7 +61,8 @@ class RankTrainer {
   DType dtype_;
   int64_t microbatch_size_, length_;
   std::vector<std::unique_ptr<GptModel>> chunks_;
-  std::unique_ptr<Adam> optimizer_;
+  std::unique_ptr<DataParallel> data_parallel_;
+  std::unique_ptr<Optimizer> optimizer_;
 };
 
 }  // namespace megatron

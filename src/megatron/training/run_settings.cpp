@@ -12,6 +12,7 @@ ParallelSizes parallel_sizes(const Config& config, int world) {
   if (p.expert_tensor_parallel_size) sizes.etp = static_cast<int>(p.expert_tensor_parallel_size);
   for (int64_t level : p.hierarchical_context_parallel_sizes)
     sizes.cp_levels.push_back(static_cast<int>(level));
+  sizes.optimizer_instances = static_cast<int>(config.ddp.num_distributed_optimizer_instances);
   return sizes;
 }
 

@@ -56,14 +56,13 @@ class RankRun {
   }
 
   void load() {
-    auto parameters = trainer_.parameters();
     const std::string& root = config_.checkpoint.load;
     if (!root.empty() && has_checkpoint(root)) {
       CheckpointReader reader(root);
       const bool resume = !config_.checkpoint.finetune;
-      reader.load(ctx_,
-                  checkpoint_tensors(
-                      parameters, resume && config_.checkpoint.load_optim ? &trainer_.optimizer() : nullptr));
+      const bool optimizer = resume && config_.checkpoint.load_optim;
+      reader.load(ctx_, checkpoint_tensors(trainer_, optimizer));
+      if (!optimizer) trainer_.optimizer().read_parameters(ctx_);
       if (resume) {
         at_ = {reader.state().iteration, reader.state().consumed_samples};
         saved_ = at_.iteration;
@@ -74,15 +73,13 @@ class RankRun {
     if (!root.empty() && config_.checkpoint.exit_on_missing_checkpoint)
       throw ConfigError(fmt::format("--load {}: there is no checkpoint", root));
     if (!run_.hf) return;
-    run_.hf->load(ctx_, parameters);
+    trainer_.set_weights(ctx_, [&] { run_.hf->load(ctx_, trainer_.parameters()); });
     tell(fmt::format("weights of {}", run_.hf->directory()));
   }
 
   void save() {
-    SaveRequest request{
-        .root = config_.checkpoint.save,
-        .tensors = checkpoint_tensors(trainer_.parameters(),
-                                      config_.checkpoint.save_optim ? &trainer_.optimizer() : nullptr)};
+    SaveRequest request{.root = config_.checkpoint.save,
+                        .tensors = checkpoint_tensors(trainer_, config_.checkpoint.save_optim)};
     request.state.iteration = at_.iteration;
     request.state.consumed_samples = at_.consumed_samples;
     request.state.seed = static_cast<uint64_t>(config_.rng.seed);

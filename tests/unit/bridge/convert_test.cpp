@@ -105,7 +105,7 @@ TEST(Convert, ThroughRanksOfAnyLayout) {
       bridge.load(ctx, parameters);
       SaveRequest request{.root = folder / "checkpoint",
                           .state = {},
-                          .tensors = checkpoint_tensors(parameters, nullptr),
+                          .tensors = checkpoint_tensors(parameters),
                           .assets = source_files(bridge.directory(), bridge.weights())};
       save_checkpoint(ctx, world, request);
     });

@@ -87,7 +87,7 @@ void forward_product(RankContext& ctx, const Tensor& x, const Weight& weight, co
 
 void weight_product(RankContext& ctx, const Tensor& dy, const Tensor& x, GradSink& sink) {
   product(ctx, Phase::BackwardWeight,
-          {.a = dy.transpose(0, 1), .b = x, .c = sink.main_grad, .beta = sink.beta()});
+          {.a = dy.transpose(0, 1), .b = x, .c = sink.target(ctx), .beta = sink.beta()});
   sink.contribute(ctx);
 }
 

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string_view>
+
+#include "megatron/nn/parameter_slice.h"
+
+namespace megatron {
+
+// A tensor of an optimizer's state, for checkpoints: "master", "exp_avg", … of a slice.
+struct OptimizerTensor {
+  std::string_view kind;
+  const ParameterSlice* slice;
+  Tensor tensor;
+};
+
+// Updates the slices of parameters that a rank owns, each with an fp32 master copy where the model is
+// narrower.
+class Optimizer {
+ public:
+  Optimizer(RankContext& ctx, std::vector<ParameterSlice> slices);
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;  // the tensors of its state point at its slices
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // One update with the slices' gradients times `gradient_scale` (one element, optional).
+  virtual void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) = 0;
+  virtual std::vector<OptimizerTensor> state() const = 0;
+  void read_parameters(RankContext& ctx);  // after values were set from elsewhere: the masters follow
+
+  std::span<const ParameterSlice> slices() const { return slices_; }
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ protected:
+  // Biases and norms (one dimension) are not decayed.
+  static bool decayed(const ParameterSlice& slice) { return slice.parameter->shard.global_shape.rank() > 1; }
+  std::vector<Tensor> zeros(RankContext& ctx) const;  // one for each slice, in the masters' dtype
+  void append(std::vector<OptimizerTensor>& list, std::string_view kind,
+              std::span<const Tensor> tensors) const;  // those that are defined
+
+  std::vector<ParameterSlice> slices_;
+  std::vector<Tensor> masters_;  // undefined where the parameter itself is wide enough
+  int64_t steps_ = 0;
+};
+
+}  // namespace megatron

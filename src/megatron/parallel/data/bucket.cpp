@@ -1,0 +1,212 @@
+#include "megatron/parallel/data/bucket.h"
+
+namespace megatron {
+
+Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const BucketPlan& plan, DType dtype,
+               BucketOptions options)
+    : options_(std::move(options)), numel_(plan.numel) {
+  if (options_.groups.shard.size() == 1) options_.sharding = Sharding::None;  // nothing to share out
+  for (const BucketPlan::Place& place : plan.places) {
+    Parameter* parameter = parameters[place.item];
+    members_.push_back({parameter, place.offset, parameter->shard.local_shape.numel()});
+  }
+  auto view = [](const Tensor& flat, const Member& member) {
+    return flat.slice(0, member.offset, member.offset + member.numel)
+        .view(member.parameter->shard.local_shape);
+  };
+  DType wide = accumulation_dtype(dtype);
+  gradients_ = ctx.zeros({numel_}, wide, MemoryTag::Gradient);
+  gradient_shard_ = by_round() ? ctx.zeros({shard_size()}, wide, MemoryTag::Gradient) : own_part(gradients_);
+  if (options_.sharding != Sharding::None) {
+    parameters_ = ctx.zeros({numel_}, dtype, MemoryTag::Parameter);
+    parameter_shard_ = options_.sharding == Sharding::Parameters
+                           ? ctx.empty({shard_size()}, dtype, MemoryTag::Parameter)
+                           : own_part(parameters_);
+  }
+  for (Member& member : members_) {
+    Parameter& parameter = *member.parameter;
+    if (parameters_)
+      parameter.value = view(parameters_, member);
+    else
+      parameter.allocate(ctx, dtype);
+    parameter.sharded = options_.sharding == Sharding::Parameters;
+    parameter.sink.main_grad = view(gradients_, member);
+    parameter.sink.on_contribution = [this, &member](RankContext& rank) { count_contribution(rank, member); };
+    if (by_round()) parameter.sink.before_write = [this](RankContext& rank) { open_gradients(rank); };
+    if (parameters_ && !parameter.sharded) parameter.before_use = [this](RankContext&) { finish_gather(); };
+  }
+}
+
+void Bucket::initialize(RankContext& ctx, uint64_t seed) {
+  bool sharded = options_.sharding == Sharding::Parameters;
+  if (sharded) ctx.kernels->fill(ctx.kernel_context(), {parameters_, 0});
+  for (Member& member : members_) member.parameter->initialize(ctx, seed);
+  if (!sharded) return;
+  keep_own_part(ctx);
+}
+
+void Bucket::keep_own_part(RankContext& ctx) {
+  if (options_.sharding == Sharding::Parameters)
+    ctx.kernels->copy(ctx.kernel_context(), {own_part(parameters_), parameter_shard_});
+}
+
+bool Bucket::holds(const Parameter* parameter) const {
+  for (const Member& member : members_)
+    if (member.parameter == parameter) return true;
+  return false;
+}
+
+Tensor Bucket::own_part(const Tensor& flat) const {
+  int64_t begin = shard_size() * options_.groups.shard.rank();
+  return flat.slice(0, begin, begin + shard_size());
+}
+
+std::vector<ParameterSlice> Bucket::slices() const {
+  std::vector<ParameterSlice> slices;
+  int64_t own_begin = shard_size() * options_.groups.shard.rank(), own_end = own_begin + shard_size();
+  for (const Member& member : members_) {
+    Parameter& parameter = *member.parameter;
+    if (options_.sharding == Sharding::None) {
+      slices.push_back({&parameter, 0, parameter.value, parameter.sink.main_grad});
+      continue;
+    }
+    int64_t begin = std::max(member.offset, own_begin), end = std::min(member.offset + member.numel, own_end);
+    if (begin >= end) continue;
+    slices.push_back({&parameter, begin - member.offset,
+                      parameter_shard_.slice(0, begin - own_begin, end - own_begin),
+                      gradient_shard_.slice(0, begin - own_begin, end - own_begin)});
+  }
+  return slices;
+}
+
+void Bucket::start_step(int64_t microbatches) {
+  microbatches_ = microbatches;
+  reduced_ = false;
+  for (Member& member : members_) member.count = 0;
+  start_round();
+}
+
+void Bucket::start_round() {
+  missing_ = static_cast<int64_t>(members_.size());
+  for (Member& member : members_) {
+    member.in_round = 0;
+    member.parameter->sink.start_step();
+  }
+}
+
+// Sharded gradients are reduced after every micro-batch, for there is no memory to keep them; should one come
+// late, it goes with the next round. Otherwise the reduction waits for the last micro-batch, and for the
+// first step to show how often each parameter is used.
+void Bucket::count_contribution(RankContext& ctx, Member& member) {
+  ++member.count;
+  ++member.in_round;
+  if (by_round()) {
+    if (member.in_round != member.uses || --missing_ > 0) return;
+    begin_reduction(ctx);
+    if (!options_.overlap) finish_reduction(ctx);
+    return;
+  }
+  require(!reduced_,
+          "gradients: {} had {} contributions per micro-batch in the first step and more now, after its "
+          "bucket was reduced; turn overlap_grad_reduce off",
+          member.parameter->name, member.uses);
+  bool last = options_.overlap && uses_known_ && member.count == member.uses * microbatches_;
+  if (last && --missing_ == 0) begin_reduction(ctx);
+}
+
+void Bucket::open_gradients(RankContext& ctx) {
+  finish_reduction(ctx);
+  if (gradients_open_) return;
+  gradients_open_ = true;
+  // What lies between parameters is reduced too.
+  int64_t end = 0;
+  for (const Member& member : members_) {
+    if (member.offset > end)
+      ctx.kernels->fill(ctx.kernel_context(), {gradients_.slice(0, end, member.offset), 0});
+    end = member.offset + member.numel;
+  }
+  if (numel_ > end) ctx.kernels->fill(ctx.kernel_context(), {gradients_.slice(0, end, numel_), 0});
+}
+
+void Bucket::begin_reduction(RankContext& ctx) {
+  finish_reduction(ctx);
+  for (Member& member : members_)
+    if (!member.parameter->sink.has_value())
+      ctx.kernels->fill(ctx.kernel_context(), {member.parameter->sink.main_grad, 0});
+  if (options_.factor != 1)
+    ctx.kernels->axpby(ctx.kernel_context(), {.alpha = options_.factor, .a = gradients_, .out = gradients_});
+  reducing_ = true;
+  const auto& [shard, replicate] = options_.groups;
+  if (options_.sharding == Sharding::None) {
+    if (replicate.size() > 1) reduction_ = replicate.all_reduce(gradients_, options_.op);
+  } else {
+    if (by_round() && reduced_)
+      arriving_ = ctx.empty({shard_size()}, gradients_.dtype(), MemoryTag::Gradient);
+    reduction_ = shard.reduce_scatter(gradients_, arriving_ ? arriving_ : gradient_shard_, options_.op);
+  }
+  reduced_ = true;
+  if (!by_round()) return;
+  start_round();
+  if (options_.on_reduction) options_.on_reduction(ctx, *this);
+}
+
+void Bucket::finish_reduction(RankContext& ctx) {
+  if (!reducing_) return;
+  reduction_.wait();
+  reducing_ = false;
+  if (!by_round()) return;
+  if (arriving_)
+    ctx.kernels->axpby(ctx.kernel_context(), {.a = arriving_, .b = gradient_shard_, .out = gradient_shard_});
+  arriving_ = {};
+  gradients_open_ = false;
+}
+
+void Bucket::begin_last_reduction(RankContext& ctx) {
+  bool waiting = false;
+  for (Member& member : members_) {
+    waiting |= member.in_round > 0;
+    if (member.count > 0) member.uses = std::max<int64_t>(1, member.count / microbatches_);
+  }
+  uses_known_ = true;
+  if (reduced_ && !(by_round() && waiting)) return;
+  if (by_round()) open_gradients(ctx);
+  begin_reduction(ctx);
+}
+
+void Bucket::begin_replication(RankContext& ctx) {
+  finish_reduction(ctx);
+  if (options_.sharding != Sharding::None && options_.groups.replicate.size() > 1)
+    reduction_ = options_.groups.replicate.all_reduce(gradient_shard_, options_.op);
+}
+
+void Bucket::finish_step() { reduction_.wait(); }
+
+void Bucket::begin_gather() {
+  if (options_.sharding == Sharding::None) return;
+  if (options_.sharding == Sharding::Parameters) {
+    if (gathered_) return;  // or on its way
+    gathered_ = true;
+  }
+  gather_ = options_.groups.shard.all_gather(parameter_shard_, parameters_);
+}
+
+void Bucket::finish_gather() { gather_.wait(); }
+
+void Bucket::acquire() {
+  ++users_;
+  if (options_.sharding != Sharding::Parameters) return;
+  begin_gather();
+  finish_gather();
+}
+
+void Bucket::release() {
+  if (--users_ == 0) drop();
+}
+
+void Bucket::drop() {
+  if (options_.sharding != Sharding::Parameters || users_ > 0 || !gathered_) return;
+  finish_gather();
+  gathered_ = false;
+}
+
+}  // namespace megatron

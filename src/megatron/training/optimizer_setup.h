@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+
+#include "megatron/config/config.h"
+#include "megatron/optimizer/optimizer.h"
+#include "megatron/parallel/data/data_parallel.h"
+
+namespace megatron {
+
+// The data parallelism that a configuration asks for.
+DataParallelOptions data_parallel_options(const DdpConfig& config);
+
+std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
+                                          std::span<const ParameterSlice> slices);
+
+}  // namespace megatron

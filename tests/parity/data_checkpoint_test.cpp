@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/training/checkpoint_tensors.h"
+#include "megatron/training/rank_trainer.h"
+#include "parity/cases.h"
+#include "support/temp_dir.h"
+
+// A checkpoint of any sharding loads under any other, bit for bit, and training goes on as if nothing had
+// been.
+namespace megatron::testing {
+namespace {
+
+struct Saved {
+  Layout layout;
+  int zero = 0;
+};
+
+Config config_of(const Saved& run) {
+  Config config = apply(small_gpt(), run.layout);
+  config.ddp.use_distributed_optimizer = run.zero > 0;
+  config.ddp.use_megatron_fsdp = run.zero > 1;
+  config.ddp.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(run.zero);
+  config.ddp.overlap_grad_reduce = true;
+  config.ddp.overlap_param_gather = run.zero > 0;
+  config.ddp.bucket_size = 3000;
+  return config;
+}
+
+// Every tensor of the state by its name in checkpoints, and the loss of the last step.
+struct State {
+  WholeTensors tensors;
+  double loss = 0;
+};
+
+// Loads a checkpoint where one is named, takes one step, saves where asked to.
+State train_from(const Saved& run, DType dtype, const std::string& from, const std::string& to, bool step) {
+  State state;
+  std::mutex mutex;
+  Config config = config_of(run);
+  auto batch = batches_for(config, 1)[0];
+  ParallelSizes sizes = sizes_of(run.layout);
+  run_ranks(sizes.world, [&](int, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, world.rank());
+    ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+    RankTrainer trainer(ctx, config, parallel, dtype);
+    auto tensors = [&] { return checkpoint_tensors(trainer); };
+    if (!from.empty()) {
+      CheckpointReader reader(from);
+      reader.load(ctx, tensors());
+      trainer.optimizer().set_steps(reader.state().iteration);
+    }
+    int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
+    std::span<const int64_t> all = batch;
+    if (step) {
+      double loss = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), 1e-2).loss;
+      if (world.rank() == 0) state.loss = loss;
+    }
+    if (!to.empty())
+      save_checkpoint(ctx, world, {.root = to, .state = {.iteration = 1}, .tensors = tensors()});
+    for (const ShardedTensor& piece : tensors()) {
+      Tensor wide = ctx.empty(piece.tensor.shape(), DType::F64);
+      ctx.kernels->copy(ctx.kernel_context(), {piece.tensor, wide});
+      auto values = ctx.to_vector<double>(wide);
+      Parameter like(piece.name, piece.shard, Initializer::constant(0));
+      std::lock_guard lock(mutex);
+      put_together(state.tensors, like, values);
+    }
+  });
+  return state;
+}
+
+const Saved kRuns[] = {
+    {{.name = "one rank"}, 0},
+    {{.name = "zero 1, dp2", .dp = 2}, 1},
+    {{.name = "zero 2, tp2 dp2", .tp = 2, .dp = 2}, 2},
+    {{.name = "zero 3, dp4", .dp = 4}, 3},
+    {{.name = "zero 3, pp2 dp2", .pp = 2, .dp = 2}, 3},
+    {{.name = "zero 3, dp4 as 2 x 2", .dp = 4, .instances = 2}, 3},
+};
+
+TEST(DataCheckpoint, AnyShardingLoadsUnderAnyOther) {
+  for (const Saved& saver : kRuns) {
+    TempDir folder;
+    State saved = train_from(saver, DType::BF16, "", folder.path(), true);
+    for (const Saved& loader : kRuns) {
+      SCOPED_TRACE(fmt::format("{} -> {}", saver.layout.name, loader.layout.name));
+      State loaded = train_from(loader, DType::BF16, folder.path(), "", false);
+      TensorDifference difference = largest_difference(saved.tensors, loaded.tensors);
+      EXPECT_EQ(difference.worst, 0) << difference.where;
+    }
+  }
+}
+
+TEST(DataCheckpoint, TrainingGoesOnAsIfNothingHadBeen) {
+  TempDir folder;
+  train_from(kRuns[3], DType::F64, "", folder.path(), true);
+  State one = train_from(kRuns[0], DType::F64, folder.path(), "", true);
+  for (const Saved& loader : kRuns) {
+    SCOPED_TRACE(loader.layout.name);
+    State many = train_from(loader, DType::F64, folder.path(), "", true);
+    EXPECT_NEAR(many.loss, one.loss, kTolerance * one.loss);
+    TensorDifference difference = largest_difference(one.tensors, many.tensors);
+    EXPECT_LE(difference.worst, kTolerance) << difference.where;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing
