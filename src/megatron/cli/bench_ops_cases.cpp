@@ -260,7 +260,7 @@ struct Cases {
       add("grad_norm", fmt::format("{}", count), dtype, [=](RankContext& ctx) {
         auto run = [p = parameter(ctx)](RankContext& c, Inputs) {
           Parameter* list[] = {p.get()};
-          return std::vector{gradient_norm(c, list, {}, {})};
+          return std::vector{gradient_norm(c, list, {}, ProcessGroup::self())};
         };
         return BenchOp{{}, run, false};
       });

@@ -165,6 +165,10 @@ void GptModel::visit(const ParameterVisitor& visitor) {
   if (output_) visitor(*output_);
 }
 
+void GptModel::finish_batch(RankContext& ctx) {
+  for (auto& layer : layers_) layer->finish_batch(ctx);
+}
+
 Parameter* GptModel::tied_weight() {
   if (!config_.share_embeddings_and_output_weights) return nullptr;
   if (embedding_) return &embedding_->table();

@@ -31,7 +31,7 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                        .gradient = p.sink.main_grad,
                        .first = state.first,
                        .second = state.second,
-                       .weight_decay = p.shard.global_shape.rank() > 1 ? options_.weight_decay : 0.0});
+                       .weight_decay = p.decayed() ? options_.weight_decay : 0.0});
   }
   ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
                                            .lr = lr,

@@ -46,7 +46,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       parallel_(parallel),
       model_parallel_{.tensor = tensor_parallel(config, parallel),
                       .context = context_parallel(config, parallel),
-                      .expert = {parallel.group(Axis::ep), parallel.group(Axis::etp)}},
+                      .expert = ExpertParallel::of(parallel)},
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
@@ -99,6 +99,8 @@ double RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
     SeqInfo& seq = sequences.emplace_back(chunks_[0]->sequences(ctx, batch.rows(i)));
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
     seq.step = steps_taken();
+    seq.training = !forward_only;
+    seq.loss_weight = 1.0 / static_cast<double>(microbatches * dp);
   }
 
   PipelineWork work;
@@ -114,7 +116,7 @@ double RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forwar
     Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
     if (!model.slice().head) return hidden;
     Tensor losses = model.token_losses(rank, hidden, batch.labels(rank, microbatch));
-    double share = 1.0 / static_cast<double>(seq.batch * seq.row_length * microbatches * dp);
+    double share = seq.loss_weight / static_cast<double>(seq.batch * seq.row_length);
     return ops::scale(rank, ops::sum(rank, losses), share);
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
@@ -138,9 +140,9 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   StepReport report;
   report.loss = run(ctx, micro_batches(tokens, lengths, documents), false);
   finish_gradients(ctx);
-  ProcessGroup spread[] = {parallel_.group(Axis::tp), parallel_.group(Axis::pp)};
+  for (auto& chunk : chunks_) chunk->finish_batch(ctx);
   auto all = parameters();
-  Tensor norm = gradient_norm(ctx, all, model_parallel_.tensor, spread);
+  Tensor norm = gradient_norm(ctx, all, model_parallel_, parallel_.group(Axis::pp));
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
   if (!ctx.device.is_meta()) report.grad_norm = ctx.item(norm);
@@ -157,16 +159,21 @@ void RankTrainer::finish_gradients(RankContext& ctx) {
     if (!parameter->trainable) continue;
     const Tensor& grad = parameter->sink.main_grad;
     if (!parameter->sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {grad, 0});
-    if (parameter->partial_over_tp) model_parallel_.tensor.group.all_reduce(grad).wait();
+    if (parameter->partial_over_tp)
+      (parameter->expert ? model_parallel_.expert.tensor : model_parallel_.tensor.group)
+          .all_reduce(grad)
+          .wait();
   }
   // First and last stage each hold a copy of a tied weight, and part of its gradient.
   if (splits_tied_weight(pipeline_shape(config_, 1)))
     for (auto& chunk : chunks_)
       if (Parameter* tied = chunk->tied_weight())
         parallel_.group(Axis::embd).all_reduce(tied->sink.main_grad).wait();
-  if (parallel_.size(Axis::dp_cp) > 1)
-    for (Parameter* parameter : parameters())
-      if (parameter->trainable) parallel_.group(Axis::dp_cp).all_reduce(parameter->sink.main_grad).wait();
+  for (Parameter* parameter : parameters())
+    if (parameter->trainable)
+      parallel_.group(parameter->expert ? Axis::edp : Axis::dp_cp)
+          .all_reduce(parameter->sink.main_grad)
+          .wait();
 }
 
 }  // namespace megatron
