@@ -3,6 +3,7 @@
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/hidden_dropout.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {

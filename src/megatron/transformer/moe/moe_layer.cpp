@@ -5,13 +5,6 @@
 
 namespace megatron {
 
-bool has_experts(const ModelConfig& config, int64_t layer) {
-  if (config.num_moe_experts == 0) return false;
-  const Json& pattern = config.moe_layer_freq;
-  if (pattern.is_array()) return pattern[static_cast<size_t>(layer)].as_int() != 0;
-  return layer % pattern.as_int() == 0;
-}
-
 MoeLayer::MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config,
                    const ModelParallel& parallel)
     : parallel_(parallel),

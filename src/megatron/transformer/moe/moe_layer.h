@@ -6,9 +6,6 @@
 
 namespace megatron {
 
-// Whether a layer (counted from 0 over the whole model) has experts instead of an MLP.
-bool has_experts(const ModelConfig& config, int64_t layer);
-
 // A mixture of experts: each token goes to the few experts that the router chooses, and to the shared ones.
 class MoeLayer final : public Module {
  public:
