@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/cases.h"
+#include "parity/pass_through.h"
 
 // Mixtures of experts: however experts and tokens are spread, training is that of one rank.
 namespace megatron::testing {
@@ -103,10 +104,76 @@ TEST(ExpertParity, Top2WithAuxAndZLoss) { check_layouts(top2_with_losses(), kLay
 TEST(ExpertParity, SigmoidGroupsExpertBiasSharedExpert) {
   check_layouts(sigmoid_with_shared_expert(), kLayouts);
 }
+TEST(ExpertParity, SharedExpertsWhileTokensTravel) {
+  const Layout layouts[] = {{.name = "ep2", .dp = 2, .ep = 2, .change = overlapped},
+                            {.name = "tp2 ep2", .tp = 2, .dp = 2, .ep = 2, .sp = true, .change = overlapped}};
+  check_layouts(sigmoid_with_shared_expert(), layouts);
+}
 TEST(ExpertParity, Capacity) { check_layouts(with_capacity(), kLayouts); }
 TEST(ExpertParity, CapacityByPosition) { check_layouts(with_capacity_by_position(), kLayouts); }
 TEST(ExpertParity, Sinkhorn) { check_layouts(with_sinkhorn(), kLayouts); }
 TEST(ExpertParity, Biases) { check_layouts(with_biases(), kLayouts); }
+
+// The load over all replicas and micro-batches so far: the layouts that keep the order of micro-batches.
+TEST(ExpertParity, GlobalAuxLoss) {
+  Config config = mixture();
+  config.model.moe_router_load_balancing_type = {"global_aux_loss", "seq_aux_loss"};
+  config.model.moe_aux_loss_coeff = {1e-2, 1e-3};
+  const Layout layouts[] = {{.name = "tp2", .tp = 2},
+                            {.name = "tp2 ep2 etp1 sp", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+                            {.name = "tp2 pp2 sp", .tp = 2, .pp = 2, .sp = true}};
+  check_layouts(config, layouts);
+}
+
+// Tokens that cannot be divided evenly: 3 sequences of 5 over 2 ranks.
+TEST(ExpertParity, UnevenSharesOfTokens) {
+  Config config = with_capacity();
+  config.model.seq_length = 5;
+  config.train.micro_batch_size = 3;
+  config.train.global_batch_size = 6;
+  const Layout layouts[] = {{.name = "tp2", .tp = 2, .micro_batch = 3},
+                            {.name = "tp2 gathered", .tp = 2, .micro_batch = 3, .change = by_all_gather},
+                            {.name = "tp4 ep2 etp2", .tp = 4, .ep = 2, .etp = 2, .micro_batch = 3}};
+  config.model.num_query_groups = 4;
+  config.model.make_vocab_size_divisible_by = 4;
+  check_layouts(config, layouts);
+}
+
+// A rank that hands the n-th exchange of tokens on in the wrong order.
+class SwapsTokens final : public PassThrough {
+ public:
+  SwapsTokens(ProcessGroup inner, std::shared_ptr<int> countdown)
+      : PassThrough(std::move(inner)), countdown_(std::move(countdown)) {}
+
+ private:
+  bool drops(const CommRequest& r) override {
+    if (r.kind == CommKind::AllToAll && r.input.dtype() == DType::F64 && r.input.size(0) > 1 &&
+        (*countdown_)-- == 0) {
+      double *rows = r.input.data<double>(), *last = rows + r.input.numel() - r.input.size(1);
+      std::swap_ranges(rows, rows + r.input.size(1), last);
+    }
+    return false;
+  }
+  std::shared_ptr<GroupBackend> part(ProcessGroup group) override {
+    return std::make_shared<SwapsTokens>(group, countdown_);
+  }
+  std::shared_ptr<int> countdown_;
+};
+
+TEST(PlantedFault, TokensThatArriveInTheWrongOrderTurnParityRed) {
+  Config config = top2_with_losses();
+  auto batches = batches_for(config, 2);
+  Trained one = train(config, {}, batches);
+  Layout layout{.name = "ep2", .dp = 2, .ep = 2};
+  for (int swapped : {0, 1, 7}) {
+    Trained faulty =
+        train(apply(config, layout), sizes_of(layout), batches, DType::F64, [&](const ProcessGroup& world) {
+          return ProcessGroup(std::make_shared<SwapsTokens>(world, std::make_shared<int>(swapped)));
+        });
+    std::string where;
+    EXPECT_GT(difference(one.parameters, faulty.parameters, &where), 1e-6) << "exchange " << swapped;
+  }
+}
 
 }  // namespace
 }  // namespace megatron::testing

@@ -74,9 +74,14 @@ std::vector<double> golden_values(const SafetensorsFile& file, const Parameter& 
   return all;
 }
 
-class GoldenMixture : public ::testing::TestWithParam<std::pair<const char*, Config (*)()>> {
+struct Case {
+  const char* name;
+  Config (*make)();
+};
+
+class GoldenMixture : public ::testing::TestWithParam<Case> {
  protected:
-  std::string file(const char* name) const { return std::string(GetParam().first) + "/" + name; }
+  std::string file(const char* name) const { return std::string(GetParam().name) + "/" + name; }
   std::unique_ptr<RankTrainer> trainer() {
     auto made = std::make_unique<RankTrainer>(ctx_, config_, alone_, DType::F32);
     SafetensorsFile values = golden_tensors("megatron_model", file("params"));
@@ -94,7 +99,7 @@ class GoldenMixture : public ::testing::TestWithParam<std::pair<const char*, Con
 
   RankContext ctx_;
   ParallelContext alone_;
-  Config config_ = GetParam().second();
+  Config config_ = GetParam().make();
   SafetensorsFile io_ = golden_tensors("megatron_model", file("io"));
 };
 
@@ -140,10 +145,10 @@ TEST_P(GoldenMixture, TrainingCurve) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenMixture,
-                         ::testing::Values(std::pair{"moe_top2", top2}, std::pair{"moe_allgather", mixture},
-                                           std::pair{"moe_capacity", capacity},
-                                           std::pair{"moe_shared_sigmoid", shared_sigmoid}),
-                         [](const auto& info) { return std::string(info.param.first); });
+                         ::testing::Values(Case{"moe_top2", top2}, Case{"moe_allgather", mixture},
+                                           Case{"moe_capacity", capacity},
+                                           Case{"moe_shared_sigmoid", shared_sigmoid}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace megatron

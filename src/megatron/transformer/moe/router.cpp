@@ -77,6 +77,7 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
   for (size_t i = 0; i < config.moe_router_load_balancing_type.size(); ++i) {
     const std::string& kind = config.moe_router_load_balancing_type[i];
     double coefficient = i < coefficients.size() ? coefficients[i] : 0;
+    require(kind != "quantile_balancing", "router: quantile balancing is not available; use aux_loss");
     if (kind == "sinkhorn") sinkhorn_ = true;
     if (kind != "none" && coefficient != 0) balance_.push_back({kind, coefficient});
   }
