@@ -52,8 +52,17 @@ class ReplaceNode final : public Node {
   GradSlot slot_;
 };
 
-int64_t first_global_row(const SeqInfo& seq, const MicrobatchShare& share) {
-  return seq.batch_begin * share.per_sequence() + share.begin;
+// Random rows [tokens, columns] of a share, each drawn by the token's place in the global batch.
+Tensor random_rows(RankContext& ctx, RandomArgs args, DType dtype, int64_t columns, const SeqInfo& seq,
+                   const MicrobatchShare& share) {
+  // Tokens that are not in turn take their rows from those of the whole micro-batch.
+  int64_t rows = seq.places ? seq.batch * seq.row_length : share.rows;
+  args.out = ctx.empty({rows, columns}, dtype);
+  args.base = (seq.batch_begin * seq.row_length + (seq.places ? 0 : share.begin)) * columns;
+  args.global_strides = {columns, 1};
+  ctx.kernels->random(ctx.kernel_context(), args);
+  if (!seq.places) return args.out;
+  return ops::gather_rows(ctx, args.out, seq.places.slice(0, share.begin, share.begin + share.rows));
 }
 
 Tensor sum_of(RankContext& ctx, const Tensor& a, const Tensor& b) { return a ? ops::add(ctx, a, b) : b; }
@@ -101,14 +110,11 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
 Tensor Router::noisy(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                      const MicrobatchShare& share) const {
   if (jitter_ == 0 || !seq.training) return x;
-  Tensor noise = ctx.empty(x.shape(), x.dtype());
-  ctx.kernels->random(ctx.kernel_context(), {.kind = Distribution::Uniform,
-                                             .out = noise,
-                                             .a = 1 - jitter_,
-                                             .b = 1 + jitter_,
-                                             .key = {seq.seed, dropout_stream(seq.step, layer_, kJitterSite)},
-                                             .base = first_global_row(seq, share) * x.size(1),
-                                             .global_strides = {x.size(1), 1}});
+  RandomArgs uniform{.kind = Distribution::Uniform,
+                     .a = 1 - jitter_,
+                     .b = 1 + jitter_,
+                     .key = {seq.seed, dropout_stream(seq.step, layer_, kJitterSite)}};
+  Tensor noise = random_rows(ctx, uniform, x.dtype(), x.size(1), seq, share);
   return ops::mul(ctx, x, noise);
 }
 
@@ -130,12 +136,8 @@ Tensor Router::logits(RankContext& ctx, const Tensor& x) {
 
 Tensor Router::random_logits(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
                              const MicrobatchShare& share) const {
-  Tensor y = ctx.empty(logits.shape(), logits.dtype());
-  ctx.kernels->random(ctx.kernel_context(), {.kind = Distribution::Normal,
-                                             .out = y,
-                                             .key = {seq.seed, dropout_stream(seq.step, layer_, kRandomSite)},
-                                             .base = first_global_row(seq, share) * experts_,
-                                             .global_strides = {experts_, 1}});
+  RandomArgs normal{.key = {seq.seed, dropout_stream(seq.step, layer_, kRandomSite)}};
+  Tensor y = random_rows(ctx, normal, logits.dtype(), experts_, seq, share);
   if (ctx.tracks(logits)) record(ctx, std::make_unique<ReplaceNode>(logits.grad_slot()), y);
   return y;
 }
