@@ -142,6 +142,19 @@ TEST(ExpertParity, UnevenSharesOfTokens) {
   check_layouts(config, layouts);
 }
 
+TEST(ExpertParity, NarrowerNumbers) {
+  Config config = top2_with_losses();
+  config.model.moe_router_dtype = RouterDType::fp32;
+  auto batches = batches_for(config, 3);
+  Layout layout{.name = "tp2 ep2 dp2 sp", .tp = 2, .dp = 2, .ep = 2, .sp = true};
+  Trained wide = train(config, {}, batches);
+  for (auto [dtype, tolerance] : {std::pair{DType::F32, 1e-5}, std::pair{DType::BF16, 2e-2}}) {
+    Trained narrow = train(apply(config, layout), sizes_of(layout), batches, dtype);
+    for (size_t i = 0; i < batches.size(); ++i)
+      EXPECT_NEAR(narrow.losses[i], wide.losses[i], tolerance * wide.losses[i]) << "step " << i;
+  }
+}
+
 // A rank that hands the n-th exchange of tokens on in the wrong order.
 class SwapsTokens final : public PassThrough {
  public:
