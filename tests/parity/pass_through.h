@@ -36,6 +36,10 @@ class PassThrough : public GroupBackend {
         case CommKind::ReduceScatter:
           op->work = inner_.reduce_scatter(r.input, r.output, r.op);
           break;
+        case CommKind::AllToAll:
+          op->work = inner_.all_to_all(r.input, r.output, rows(r.send_elements, r.input),
+                                       rows(r.recv_elements, r.output));
+          break;
         case CommKind::Send:
           for (Tensor& tensor : sent(r.input)) messages.push_back({Message::Direction::Send, tensor, r.peer});
           break;
@@ -62,6 +66,13 @@ class PassThrough : public GroupBackend {
   virtual std::shared_ptr<GroupBackend> part(ProcessGroup group) = 0;
 
  private:
+  // How many rows of the first dimension so many elements are.
+  static std::vector<int64_t> rows(std::vector<int64_t> elements, const Tensor& tensor) {
+    for (int64_t& count : elements)
+      if (count > 0) count /= tensor.numel() / tensor.size(0);
+    return elements;
+  }
+
   ProcessGroup inner_;
 };
 

@@ -175,21 +175,6 @@ void experts_divide_by_ep(Draft& draft) {
                  fmt::format("use {}", common_divisors(std::array{experts})));
 }
 
-void experts_need_sequence_parallel(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
-  if (draft.purpose == Purpose::training && draft.config.model.num_moe_experts > 0 &&
-      p.tensor_model_parallel_size > 1 && !p.sequence_parallel)
-    draft.refuse("model.sequence_parallel", "training experts with tensor_model_parallel_size > 1 needs it",
-                 "add --sequence-parallel");
-}
-
-void experts_have_no_bias_when_split(Draft& draft) {
-  if (draft.config.model.num_moe_experts > 0 && draft.config.model.add_mlp_bias.value_or(false) &&
-      draft.config.parallel.expert_tensor_parallel_size > 1)
-    draft.refuse(etp_key, "experts with a bias cannot be split",
-                 "use --expert-tensor-parallel-size 1 or --disable-bias-linear");
-}
-
 void weight_shards(Draft& draft) {
   const ParallelConfig& p = draft.config.parallel;
   const auto check = [&](const char* key, int64_t shards, int64_t size) {
@@ -270,13 +255,6 @@ constexpr Rule rules[] = {
      "context ranks per sample need a loss per token and no pipeline", hybrid_context},
     {"experts_divide_by_ep", "model.expert_model_parallel_size model.num_moe_experts",
      "the expert-parallel size divides the experts", experts_divide_by_ep},
-    {"experts_need_sequence_parallel",
-     "model.sequence_parallel model.tensor_model_parallel_size model.num_moe_experts",
-     "training experts over tensor-parallel ranks needs sequence parallelism",
-     experts_need_sequence_parallel},
-    {"experts_have_no_bias_when_split",
-     "model.expert_tensor_parallel_size model.add_bias_linear model.add_mlp_bias model.num_moe_experts",
-     "split experts have no bias", experts_have_no_bias_when_split},
     {"weight_shards",
      "model.tensor_parallel_num_weight_shards model.expert_tensor_parallel_num_weight_shards "
      "model.tensor_model_parallel_size model.expert_tensor_parallel_size",

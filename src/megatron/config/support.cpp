@@ -35,10 +35,10 @@ constexpr Feature table[] = {
      "model.context_parallel_size model.cp_comm_type model.hierarchical_context_parallel_sizes"},
     {later, "context ranks per sample, and others for evaluation",
      "model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank dist.eval_context_parallel_size"},
-    {later, "expert parallelism",
-     "model.expert_model_parallel_size model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm "
-     "model.delay_wgrad_compute model.ep_overlap_early_attn_memory_release "
-     "model.overlap_dispatch_backward_with_experts_wgrad"},
+    {acting, "expert parallelism", "model.expert_model_parallel_size model.expert_tensor_parallel_size"},
+    {later, "experts' weights gathered at use, steps that overlap with the way to experts",
+     "model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm model.delay_wgrad_compute "
+     "model.ep_overlap_early_attn_memory_release model.overlap_dispatch_backward_with_experts_wgrad"},
     {acting, "gradient checks", "ddp.check_for_nan_in_grad"},
     {no_effect, "gradients are always summed in fp32", "ddp.grad_reduce_in_fp32"},
     {acting, "data parallelism",
@@ -50,7 +50,21 @@ constexpr Feature table[] = {
     {later, "further ways of data parallelism", "ddp.*"},
     {later, "process groups", "dist.*"},
     // Model
-    {later, "mixture of experts", "model.num_moe_experts model.moe_*"},
+    {later, "the flex dispatcher",
+     "model.moe_token_dispatcher_type=flex model.moe_flex_* model.moe_expert_rank_capacity_factor "
+     "model.moe_dispatch_fwd_dtype model.moe_combine_bwd_dtype"},
+    {later, "quantile balancing",
+     "model.moe_router_load_balancing_type=[quantile_balancing] model.moe_router_quantile_balancing_ema"},
+    {later, "latent experts", "model.moe_latent_size"},
+    {later, "upcycling", "model.moe_use_upcycling model.moe_upcycling_granularity"},
+    {later, "replay of routing", "model.moe_enable_routing_replay"},
+    {later, "quantised experts", "model.moe_router_padding_for_quantization"},
+    {later, "biased random routing", "model.moe_router_force_biased"},
+    {later, "activations of experts in pages", "model.moe_paged_stash*"},
+    {later, "balancing losses in the log", "model.moe_per_layer_logging"},
+    {no_effect, "rows that pad an expert to its capacity change no result",
+     "model.moe_pad_expert_input_to_capacity"},
+    {acting, "mixture of experts", "model.num_moe_experts model.moe_*"},
     {later, "multi-latent attention",
      "model.multi_latent_attention model.q_lora_rank model.kv_lora_rank model.qk_head_dim "
      "model.qk_pos_emb_head_dim model.v_head_dim model.rotary_scaling_factor "

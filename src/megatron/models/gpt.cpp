@@ -182,9 +182,11 @@ Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tens
 }
 
 Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor) {
-  return vocab_parallel_loss_sum(
-      ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
-      {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+  return use_unit(ctx, *output_unit_, [&] {
+    return vocab_parallel_loss_sum(
+        ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
+        {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+  });
 }
 
 Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
@@ -200,6 +202,10 @@ void GptModel::visit(const ParameterVisitor& visitor) {
   for (auto& layer : layers_) layer->visit(visitor);
   if (final_norm_) final_norm_->visit(visitor);
   if (output_) visitor(*output_);
+}
+
+void GptModel::finish_batch(RankContext& ctx) {
+  for (auto& layer : layers_) layer->finish_batch(ctx);
 }
 
 Parameter* GptModel::tied_weight() {

@@ -40,6 +40,8 @@ class GptModel final : public Module {
   Tensor logits(RankContext& ctx, const Tensor& hidden);
 
   void visit(const ParameterVisitor& visitor) override;
+  // After the last micro-batch of a step: routers move their expert biases.
+  void finish_batch(RankContext& ctx);
   const ModelConfig& config() const { return config_; }
   const ModelSlice& slice() const { return slice_; }
   DType dtype() const { return dtype_; }

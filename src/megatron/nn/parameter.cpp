@@ -5,7 +5,14 @@
 namespace megatron {
 
 void Parameter::allocate(RankContext& ctx, DType dtype) {
-  value = ctx.empty(shard.local_shape, dtype, MemoryTag::Parameter);
+  value = ctx.empty(shard.local_shape, wide ? accumulation_dtype(dtype) : dtype, MemoryTag::Parameter);
+}
+
+bool Parameter::replicated_over_tp() const {
+  if (!expert) return shard.is_whole();
+  for (int d = 1; d < shard.global_shape.rank(); ++d)
+    if (shard.local_shape[d] != shard.global_shape[d]) return false;
+  return true;
 }
 
 void Parameter::allocate_gradient(RankContext& ctx) {

@@ -28,9 +28,11 @@ struct Parameter {
   ShardSpec shard;
   Initializer initializer;
   bool trainable = true;
-  bool expert = false;           // lives on the expert grid: its gradient is summed over Axis::edp
-  bool partial_over_tp = false;  // held whole by every TP rank, each of which sees only some of the tokens
-  bool tied_copy = false;        // the last stage's copy of the embedding: counted once in norms, never saved
+  bool expert = false;  // lives on the expert grid: its gradient is summed over Axis::edp
+  bool partial_over_tp =
+      false;               // held whole by every TP (expert: ETP) rank, each with a part of the gradient
+  bool wide = false;       // fp32 (fp64 in an fp64 model) whatever the model's dtype
+  bool tied_copy = false;  // the last stage's copy of the embedding: counted once in norms, never saved
 
   bool sharded = false;  // value has memory only while its unit is in use
 
@@ -44,7 +46,10 @@ struct Parameter {
     return {value, trainable ? &sink : nullptr};
   }
 
-  bool replicated_over_tp() const { return shard.is_whole(); }
+  // Over the ranks that split its kind: TP, or ETP for an expert's, whose first dimension counts experts.
+  bool replicated_over_tp() const;
+  // Biases and norms are not.
+  bool decayed() const { return shard.global_shape.rank() > 1 && !name.ends_with(".bias"); }
   void allocate(RankContext& ctx, DType dtype);
   void allocate_gradient(RankContext& ctx);
   void initialize(RankContext& ctx, uint64_t seed);

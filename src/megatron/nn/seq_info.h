@@ -42,6 +42,8 @@ struct SeqInfo {
   uint64_t seed = 0;              // of dropout
   int64_t step = 0;               // of the run, so that every one draws other numbers
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
+  bool training = true;           // else evaluation: no noise, no balancing
+  double loss_weight = 1;         // of this micro-batch's mean loss in the loss of the step
 
   int64_t tokens() const { return batch * length; }
 };

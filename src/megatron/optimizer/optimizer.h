@@ -33,7 +33,7 @@ class Optimizer {
 
  protected:
   // Biases and norms (one dimension) are not decayed.
-  static bool decayed(const ParameterSlice& slice) { return slice.parameter->shard.global_shape.rank() > 1; }
+  static bool decayed(const ParameterSlice& slice) { return slice.parameter->decayed(); }
   std::vector<Tensor> zeros(RankContext& ctx) const;  // one for each slice, in the masters' dtype
   void append(std::vector<OptimizerTensor>& list, std::string_view kind,
               std::span<const Tensor> tensors) const;  // those that are defined

@@ -42,7 +42,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       parallel_(parallel),
       model_parallel_{.tensor = tensor_parallel(config, parallel),
                       .context = context_parallel(config, parallel),
-                      .expert = {parallel.group(Axis::ep), parallel.group(Axis::etp)}},
+                      .expert = ExpertParallel::of(parallel)},
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
@@ -92,6 +92,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     SeqInfo& seq = sequences.emplace_back(chunks_[0]->sequences(ctx, batch.rows(i)));
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
     seq.step = steps_taken();
+    seq.training = !forward_only;
   }
   // The mean over micro-batches of their mean losses; or, per token, a sum that is divided at the end by the
   // tokens of all ranks.
@@ -101,6 +102,9 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     return data_parallel_->loss_factor() /
            static_cast<double>(std::max<int64_t>(1, batch.counted_labels(microbatch)) * microbatches * dp);
   };
+
+  for (int i = 0; i < static_cast<int>(microbatches); ++i)
+    sequences[static_cast<size_t>(i)].loss_weight = share(i) * static_cast<double>(batch.counted_labels(i));
 
   PipelineWork work;
   work.dtype = dtype_;
@@ -148,6 +152,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
                              std::span<const int64_t> lengths, Documents documents) {
   Outcome outcome = run(ctx, micro_batches(tokens, lengths, documents), false);
   data_parallel_->finish_gradients(ctx);
+  for (auto& chunk : chunks_) chunk->finish_batch(ctx);
   if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);
   Tensor norm = gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
   double limit = config_.optimizer.clip_grad;

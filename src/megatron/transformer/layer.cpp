@@ -3,6 +3,7 @@
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/hidden_dropout.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -32,8 +33,12 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
       attention_(name + ".self_attention", index, config, parallel),
       mlp_norm_(norm_if(config.pre_layernorm, name + ".pre_mlp_layernorm", config, tp_)),
       post_mlp_norm_(
-          norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_)),
-      mlp_(name + ".mlp", config, tp_) {}
+          norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_)) {
+  if (has_experts(config, index))
+    moe_ = std::make_unique<MoeLayer>(name + ".mlp", index, config, parallel);
+  else
+    mlp_ = std::make_unique<Mlp>(name + ".mlp", config, tp_);
+}
 
 void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
@@ -48,9 +53,9 @@ Recipe TransformerLayer::norm_again(RankContext& ctx, Norm* norm, const Residual
 }
 
 Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  if (!plan_.mlp) return mlp_.forward(ctx, x, again);
+  if (!plan_.mlp) return mlp_->forward(ctx, x, again);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
-    return std::vector<Tensor>{mlp_.forward(c, inputs[0])};
+    return std::vector<Tensor>{mlp_->forward(c, inputs[0])};
   })[0];
 }
 
@@ -67,7 +72,7 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
     x = enter(ctx, mlp_norm_.get(), residual);
   }
-  x = run_mlp(ctx, x, norm_again(ctx, mlp_norm_.get(), residual));
+  x = moe_ ? moe_->forward(ctx, x, seq) : run_mlp(ctx, x, norm_again(ctx, mlp_norm_.get(), residual));
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
   if (host) host->forget();
@@ -78,8 +83,13 @@ void TransformerLayer::visit(const ParameterVisitor& visitor) {
   attention_.visit(visitor);
   if (post_attention_norm_) post_attention_norm_->visit(visitor);
   if (mlp_norm_) mlp_norm_->visit(visitor);
-  mlp_.visit(visitor);
+  if (moe_) moe_->visit(visitor);
+  if (mlp_) mlp_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
+}
+
+void TransformerLayer::finish_batch(RankContext& ctx) {
+  if (moe_) moe_->finish_batch(ctx);
 }
 
 }  // namespace megatron

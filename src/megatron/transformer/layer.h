@@ -2,11 +2,12 @@
 
 #include "megatron/transformer/attention.h"
 #include "megatron/transformer/mlp.h"
+#include "megatron/transformer/moe/moe_layer.h"
 
 namespace megatron {
 
-// One decoder layer: x += attention(norm(x)); x += mlp(norm(x)). Some models also norm what is added, or
-// that alone.
+// One decoder layer: x += attention(norm(x)); x += mlp(norm(x)), where the second part may be experts. Some
+// models also norm what is added, or that alone.
 class TransformerLayer final : public Module {
  public:
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
@@ -14,6 +15,7 @@ class TransformerLayer final : public Module {
   void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host = nullptr);
   void set_activation_plan(const ActivationPlan& plan);
   void visit(const ParameterVisitor& visitor) override;
+  void finish_batch(RankContext& ctx);
 
  private:
   Recipe norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const;
@@ -25,7 +27,8 @@ class TransformerLayer final : public Module {
   std::unique_ptr<Norm> attention_norm_, post_attention_norm_;
   SelfAttention attention_;
   std::unique_ptr<Norm> mlp_norm_, post_mlp_norm_;
-  Mlp mlp_;
+  std::unique_ptr<Mlp> mlp_;  // one of the two
+  std::unique_ptr<MoeLayer> moe_;
   ActivationPlan plan_;
 };
 

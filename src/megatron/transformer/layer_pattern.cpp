@@ -26,4 +26,11 @@ bool has_rope(const ModelConfig& config, int64_t layer) {
   return config.no_rope_freq.is_null() || !nth_or_listed(config.no_rope_freq, layer);
 }
 
+bool has_experts(const ModelConfig& config, int64_t layer) {
+  if (config.num_moe_experts == 0) return false;
+  const Json& pattern = config.moe_layer_freq;
+  if (pattern.is_array()) return pattern[static_cast<size_t>(layer)].as_int() != 0;
+  return layer % pattern.as_int() == 0;
+}
+
 }  // namespace megatron

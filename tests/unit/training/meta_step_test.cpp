@@ -19,6 +19,19 @@ Config small() {
   return config;
 }
 
+Config mixture() {
+  Config config = small();
+  ModelConfig& model = config.model;
+  model.num_moe_experts = 4;
+  model.moe_ffn_hidden_size = 48;
+  model.moe_layer_freq = Json(2);
+  model.moe_aux_loss_coeff = {1e-2};
+  model.moe_z_loss_coeff = 1e-3;
+  model.moe_expert_capacity_factor = 1;
+  model.moe_shared_expert_intermediate_size = 32;
+  return config;
+}
+
 class CountCosts final : public Tracer {
  public:
   void op(const char* name, Phase, const Cost& cost) override {
@@ -45,8 +58,7 @@ Step run_step(const Config& config, Device device, DType dtype) {
   return {ctx.allocator->statistics(), costs.flops};
 }
 
-TEST(MetaStep, PredictsTheMemoryOfARealStep) {
-  Config config = small();
+void expect_memory_as_planned(const Config& config) {
   Step planned = run_step(config, kMeta, DType::F32), real = run_step(config, kCpu, DType::F32);
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     // Kernels take their scratch memory while they run: that alone is not planned.
@@ -57,9 +69,14 @@ TEST(MetaStep, PredictsTheMemoryOfARealStep) {
   }
 }
 
+TEST(MetaStep, PredictsTheMemoryOfARealStep) {
+  expect_memory_as_planned(small());
+  expect_memory_as_planned(mixture());
+}
+
 TEST(MetaStep, CostsAreThoseOfARealStep) {
-  Config config = small();
-  EXPECT_EQ(run_step(config, kMeta, DType::F32).flops, run_step(config, kCpu, DType::F32).flops);
+  for (const Config& config : {small(), mixture()})
+    EXPECT_EQ(run_step(config, kMeta, DType::F32).flops, run_step(config, kCpu, DType::F32).flops);
 }
 
 TEST(MetaStep, MatrixProductsAddUpToTheModelsFlops) {
@@ -71,6 +88,25 @@ TEST(MetaStep, MatrixProductsAddUpToTheModelsFlops) {
                                          config.model.kv_channels * config.model.seq_length);
   EXPECT_NEAR((step.flops["linear"] + step.flops["head"]) / tokens,
               model_flops_per_token(config.model, config.model.seq_length) - attention, 1.0);
+}
+
+// Two of the three layers have experts: each token passes two of four, the shared one, and the router.
+TEST(MetaStep, ExpertsAddUpToTheModelsFlops) {
+  Config config = mixture();
+  const ModelConfig& model = config.model;
+  Step step = run_step(config, kMeta, DType::BF16);
+  double tokens = static_cast<double>(2 * config.train.micro_batch_size * model.seq_length);
+  double attention = 3 * 2 *
+                     static_cast<double>(model.num_layers * model.num_attention_heads * model.kv_channels *
+                                         model.seq_length);
+  double routers = 3.0 * 2 * 2 * static_cast<double>(model.hidden_size * model.num_moe_experts);
+  EXPECT_NEAR((step.flops["linear"] + step.flops["grouped_linear"] + step.flops["head"]) / tokens,
+              model_flops_per_token(model, model.seq_length) - attention + routers, 1.0);
+  int64_t h = model.hidden_size, expert = 3 * h * model.moe_ffn_hidden_size,
+          dense = 3 * h * model.ffn_hidden_size;
+  Config plain = small();
+  EXPECT_EQ(parameter_count(model) - parameter_count(plain.model),
+            2 * (4 * expert + 4 * h + 3 * h * model.moe_shared_expert_intermediate_size - dense));
 }
 
 TEST(MetaStep, AnEightBillionModelFitsIntoNoMemoryAtAll) {

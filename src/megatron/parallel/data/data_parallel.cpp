@@ -181,21 +181,24 @@ void DataParallel::finish_gradients(RankContext& ctx) {
     for (auto& bucket : chunk->buckets)
       if (chunk->model.tied && bucket->holds(chunk->model.tied))
         parallel_.group(Axis::embd).all_reduce(bucket->gradient()).wait();
-  sum_partial_gradients(ctx);
+  for (bool expert : {false, true}) sum_partial_gradients(ctx, expert);
 }
 
-// Those of which every TP rank has a part: put together, so that there is one collective and not one per
-// norm.
-void DataParallel::sum_partial_gradients(RankContext& ctx) {
+// Those of which every TP (or, of experts, ETP) rank has a part: put together, so that there is one
+// collective and not one per norm.
+void DataParallel::sum_partial_gradients(RankContext& ctx, bool expert) {
+  auto is_partial = [&](const ParameterSlice& slice) {
+    return slice.parameter->partial_over_tp && slice.parameter->expert == expert;
+  };
   int64_t total = 0;
   for (const ParameterSlice& slice : slices_)
-    if (slice.parameter->partial_over_tp) total += slice.gradient.numel();
+    if (is_partial(slice)) total += slice.gradient.numel();
   if (total == 0) return;
   Tensor all = ctx.empty({total}, slices_[0].gradient.dtype(), MemoryTag::Communication);
   auto each = [&](auto copy) {
     int64_t at = 0;
     for (const ParameterSlice& slice : slices_) {
-      if (!slice.parameter->partial_over_tp) continue;
+      if (!is_partial(slice)) continue;
       int64_t n = slice.gradient.numel();
       copy(slice.gradient.view({n}), all.slice(0, at, at + n));
       at += n;
@@ -204,7 +207,7 @@ void DataParallel::sum_partial_gradients(RankContext& ctx) {
   each([&](const Tensor& own, const Tensor& there) {
     ctx.kernels->copy(ctx.kernel_context(), {own, there});
   });
-  parallel_.group(Axis::tp).all_reduce(all).wait();
+  parallel_.group(expert ? Axis::etp : Axis::tp).all_reduce(all).wait();
   each([&](const Tensor& own, const Tensor& there) {
     ctx.kernels->copy(ctx.kernel_context(), {there, own});
   });

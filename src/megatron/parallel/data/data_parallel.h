@@ -71,7 +71,7 @@ class DataParallel {
   void watch_units(Chunk& chunk);
   void acquire(Chunk& chunk, size_t unit, UnitPass pass);
   void collect_slices(const std::vector<Parameter*>& order);
-  void sum_partial_gradients(RankContext& ctx);
+  void sum_partial_gradients(RankContext& ctx, bool expert);
 
   DataParallelOptions options_;
   const ParallelContext& parallel_;

@@ -1,0 +1,85 @@
+#include "megatron/transformer/moe/experts.h"
+
+#include <cmath>
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/grouped_linear.h"
+#include "megatron/transformer/mlp.h"
+
+namespace megatron {
+namespace {
+
+Shape with_leading(int64_t first, const Shape& rest) {
+  Shape shape{first};
+  for (int64_t size : rest) shape.push_back(size);
+  return shape;
+}
+
+// The same part of each of this rank's experts.
+ShardSpec of_experts(const ShardSpec& part, int64_t experts, const ExpertParallel& parallel) {
+  int64_t local = experts / parallel.size(), first = local * parallel.rank();
+  ShardSpec spec{with_leading(experts, part.global_shape), with_leading(local, part.local_shape), {}};
+  for (const ShardBlock& block : part.blocks)
+    spec.blocks.push_back({with_leading(first, block.global_offset), with_leading(0, block.local_offset),
+                           with_leading(local, block.extent)});
+  return spec;
+}
+
+std::unique_ptr<Parameter> expert_parameter(const std::string& name, const ShardSpec& part, int64_t experts,
+                                            const ExpertParallel& parallel, Initializer initializer) {
+  auto parameter = std::make_unique<Parameter>(name, of_experts(part, experts, parallel), initializer);
+  parameter->expert = true;
+  return parameter;
+}
+
+}  // namespace
+
+Experts::Experts(const std::string& name, const ModelConfig& config, const ExpertParallel& parallel)
+    : parallel_(parallel),
+      gated_(config.gated_linear_unit),
+      activation_{activation_kernel(config.activation_func), config.activation_func_clamp_value.value_or(0),
+                  config.glu_linear_offset} {
+  int64_t hidden = config.hidden_size, experts = config.num_moe_experts;
+  int64_t width = config.moe_ffn_hidden_size ? config.moe_ffn_hidden_size : config.ffn_hidden_size;
+  int rank = parallel.tensor.rank(), size = parallel.tensor.size();
+  std::vector<int64_t> parts(gated_ ? 2 : 1, width);
+  int64_t rows = width * static_cast<int64_t>(parts.size());
+  fc1_ = expert_parameter(name + ".linear_fc1.weight",
+                          ShardSpec::split_parts({rows, hidden}, 0, parts, rank, size), experts, parallel,
+                          Initializer::normal(config.init_method_std));
+  fc2_ = expert_parameter(name + ".linear_fc2.weight", ShardSpec::split({hidden, width}, 1, rank, size),
+                          experts, parallel,
+                          Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers)));
+  if (!config.add_mlp_bias.value_or(config.add_bias_linear)) return;
+  fc1_bias_ =
+      expert_parameter(name + ".linear_fc1.bias", ShardSpec::split_parts({rows}, 0, parts, rank, size),
+                       experts, parallel, Initializer::constant(0));
+  fc2_bias_ = expert_parameter(name + ".linear_fc2.bias", ShardSpec::whole({hidden}), experts, parallel,
+                               Initializer::constant(0));
+  fc2_bias_->partial_over_tp = size > 1;  // only one part of an expert adds it
+}
+
+Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens) {
+  auto with_bias = [&](const Tensor& x, Parameter* bias, const Tensor& expert_of_row) {
+    return bias ? ops::add(ctx, x, ops::embedding(ctx, bias->get(ctx), expert_of_row)) : x;
+  };
+  Tensor up = ops::grouped_linear(ctx, tokens.tokens, fc1_->get(ctx), tokens.offsets);
+  up = with_bias(up, fc1_bias_.get(), tokens.expert_of_row);
+  Tensor active =
+      gated_ ? ops::gated_activation(ctx, activation_, up) : ops::activation(ctx, activation_.kind, up);
+  Tensor down = ops::grouped_linear(ctx, active, fc2_->get(ctx), tokens.offsets);
+  if (!fc2_bias_) return down;
+  bool adds = parallel_.tensor.rank() == 0;  // the results of all parts are summed
+  return with_bias(down, fc2_bias_.get(),
+                   adds ? tokens.expert_of_row : ctx.full(tokens.expert_of_row.shape(), DType::I64, -1));
+}
+
+void Experts::visit(const ParameterVisitor& visitor) {
+  visitor(*fc1_);
+  if (fc1_bias_) visitor(*fc1_bias_);
+  visitor(*fc2_);
+  if (fc2_bias_) visitor(*fc2_bias_);
+}
+
+}  // namespace megatron

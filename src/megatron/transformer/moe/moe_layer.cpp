@@ -1,0 +1,68 @@
+#include "megatron/transformer/moe/moe_layer.h"
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/parallel/expert/row_collectives.h"
+
+namespace megatron {
+
+MoeLayer::MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config,
+                   const ModelParallel& parallel)
+    : parallel_(parallel),
+      overlap_shared_(config.moe_shared_expert_overlap),
+      probs_on_input_(config.moe_apply_probs_on_input),
+      router_(name + ".router", layer, config, parallel),
+      experts_(name + ".experts.experts", config, parallel.expert),
+      dispatcher_(config.num_moe_experts, parallel.expert,
+                  {.all_to_all = config.moe_token_dispatcher_type != TokenDispatcher::allgather,
+                   .expert_of_row = experts_.has_biases()}) {
+  if (config.moe_shared_expert_intermediate_size > 0)
+    shared_ = std::make_unique<SharedExperts>(name + ".shared_experts", config, parallel.tensor);
+}
+
+MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
+  const TensorParallel& tp = parallel_.tensor;
+  MicrobatchShare share{.tokens = x.size(0),
+                        .sequences = seq.batch,
+                        .group = parallel_.expert.microbatch,
+                        .parts = parallel_.context.group.size()};
+  if (tp.splits_tokens()) share.tokens *= tp.size();
+  RowShare own = share_of_rows(share.tokens, tp.group);
+  share.begin = own.begin;
+  share.rows = own.rows;
+  share.most_rows = own.share;
+  return share;
+}
+
+Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
+  const TensorParallel& tp = parallel_.tensor;
+  // Where every TP rank has all tokens, each sees to its share of them.
+  const bool divide = tp.size() > 1 && !tp.splits_tokens();
+  MicrobatchShare share = share_of(x, seq);
+  Tensor own = divide ? take_rows(ctx, x, tp.group) : x;
+  Router::Result routed = router_.forward(ctx, own, seq, share);
+  Routing& routing = routed.routing;
+  if (probs_on_input_) {  // one choice per token
+    own = ops::mul(ctx, own, ops::cast(ctx, routing.probs, own.dtype()));
+    routing.probs = {};
+  }
+
+  Tensor shared;
+  auto run_shared = [&] {
+    if (shared_) shared = shared_->forward(ctx, x);
+  };
+  if (!overlap_shared_) run_shared();
+  Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.most_rows,
+                                         overlap_shared_ ? std::function<void()>(run_shared) : nullptr);
+  Tensor y = sent.combine(ctx, experts_.forward(ctx, sent));
+  if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
+  if (shared) y = ops::add(ctx, y, shared);
+  return routed.loss ? attach_loss(ctx, y, routed.loss, seq.loss_weight) : y;
+}
+
+void MoeLayer::visit(const ParameterVisitor& visitor) {
+  router_.visit(visitor);
+  experts_.visit(visitor);
+  if (shared_) shared_->visit(visitor);
+}
+
+}  // namespace megatron

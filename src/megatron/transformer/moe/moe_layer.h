@@ -1,0 +1,28 @@
+#pragma once
+
+#include "megatron/transformer/moe/experts.h"
+#include "megatron/transformer/moe/router.h"
+#include "megatron/transformer/moe/shared_experts.h"
+
+namespace megatron {
+
+// A mixture of experts: each token goes to the few experts that the router chooses, and to the shared ones.
+class MoeLayer final : public Module {
+ public:
+  MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
+  void finish_batch(RankContext& ctx) { router_.finish_batch(ctx); }
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  MicrobatchShare share_of(const Tensor& x, const SeqInfo& seq) const;
+
+  ModelParallel parallel_;
+  bool overlap_shared_, probs_on_input_;
+  Router router_;
+  Experts experts_;
+  ExpertDispatcher dispatcher_;
+  std::unique_ptr<SharedExperts> shared_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,261 @@
+#include "megatron/transformer/moe/router.h"
+
+#include "megatron/ops/activation.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/index.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/matmul.h"
+#include "megatron/ops/softmax.h"
+#include "megatron/transformer/moe/sinkhorn.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kJitterSite = 3, kRandomSite = 4;  // of the layer's random numbers
+
+// A weight in another dtype, as a tensor whose gradient goes to the weight.
+class CastWeightNode final : public Node {
+ public:
+  explicit CastWeightNode(GradSink* sink) : sink_(sink) { sink_->expect_use(); }
+  const char* name() const override { return "cast_weight"; }
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor grad = tape.take_grad(output());
+    ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1,
+                                              .a = grad,
+                                              .beta = 1,
+                                              .b = sink_->has_value() ? sink_->main_grad : Tensor{},
+                                              .out = sink_->main_grad});
+    sink_->contribute(ctx);
+  }
+
+ private:
+  GradSink* sink_;
+};
+
+Tensor weight_as(RankContext& ctx, const Weight& weight, DType dtype) {
+  Tensor value = ctx.empty(weight.value.shape(), dtype);
+  ctx.kernels->copy(ctx.kernel_context(), {weight.value, value});
+  if (ctx.tape && weight.trainable()) record(ctx, std::make_unique<CastWeightNode>(weight.sink), value);
+  return value;
+}
+
+// The values of one tensor with the gradient of another.
+class ReplaceNode final : public Node {
+ public:
+  explicit ReplaceNode(GradSlot slot) : slot_(slot) {}
+  const char* name() const override { return "replace"; }
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    tape.add_grad(ctx, slot_, tape.take_grad(output()));
+  }
+
+ private:
+  GradSlot slot_;
+};
+
+// Random rows [tokens, columns] of a share, each drawn by the token's place in the global batch.
+Tensor random_rows(RankContext& ctx, RandomArgs args, DType dtype, int64_t columns, const SeqInfo& seq,
+                   const MicrobatchShare& share) {
+  // Tokens that are not in turn take their rows from those of the whole micro-batch.
+  int64_t rows = seq.places ? seq.batch * seq.row_length : share.rows;
+  args.out = ctx.empty({rows, columns}, dtype);
+  args.base = (seq.batch_begin * seq.row_length + (seq.places ? 0 : share.begin)) * columns;
+  args.global_strides = {columns, 1};
+  ctx.kernels->random(ctx.kernel_context(), args);
+  if (!seq.places) return args.out;
+  return ops::gather_rows(ctx, args.out, seq.places.slice(0, share.begin, share.begin + share.rows));
+}
+
+Tensor sum_of(RankContext& ctx, const Tensor& a, const Tensor& b) { return a ? ops::add(ctx, a, b) : b; }
+
+}  // namespace
+
+Router::Router(const std::string& name, int64_t layer, const ModelConfig& config,
+               const ModelParallel& parallel)
+    : layer_(layer),
+      experts_(config.num_moe_experts),
+      choice_(ChoiceOptions::of(config)),
+      z_coefficient_(config.moe_z_loss_coeff),
+      jitter_(config.moe_input_jitter_eps.value_or(0)),
+      bias_rate_(config.moe_router_bias_update_rate),
+      random_(config.moe_router_force_load_balancing),
+      dtype_(config.moe_router_dtype),
+      batch_group_(parallel.expert.batch),
+      weight_(name + ".weight", ShardSpec::whole({experts_, config.hidden_size}),
+              Initializer::normal(config.init_method_std)) {
+  const auto& coefficients = config.moe_aux_loss_coeff;
+  for (size_t i = 0; i < config.moe_router_load_balancing_type.size(); ++i) {
+    const std::string& kind = config.moe_router_load_balancing_type[i];
+    double coefficient = i < coefficients.size() ? coefficients[i] : 0;
+    require(kind != "quantile_balancing", "router: quantile balancing is not available; use aux_loss");
+    if (kind == "sinkhorn") sinkhorn_ = true;
+    if (kind != "none" && coefficient != 0) balance_.push_back({kind, coefficient});
+  }
+  if (config.moe_expert_capacity_factor)
+    capacity_ = CapacityOptions{*config.moe_expert_capacity_factor, config.moe_token_drop_policy};
+  // Every TP rank routes some of the tokens.
+  weight_.partial_over_tp = parallel.tensor.size() > 1;
+  if (config.add_bias_linear) {
+    bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({experts_}),
+                                        Initializer::normal(config.init_method_std));
+    bias_->partial_over_tp = weight_.partial_over_tp;
+  }
+  if (config.moe_router_enable_expert_bias) {
+    expert_bias_ = std::make_unique<Parameter>(name + ".expert_bias", ShardSpec::whole({experts_}),
+                                               Initializer::constant(0));
+    expert_bias_->trainable = false;
+    expert_bias_->wide = true;
+  }
+}
+
+Tensor Router::noisy(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                     const MicrobatchShare& share) const {
+  if (jitter_ == 0 || !seq.training) return x;
+  RandomArgs uniform{.kind = Distribution::Uniform,
+                     .a = 1 - jitter_,
+                     .b = 1 + jitter_,
+                     .key = {seq.seed, dropout_stream(seq.step, layer_, kJitterSite)}};
+  Tensor noise = random_rows(ctx, uniform, x.dtype(), x.size(1), seq, share);
+  return ops::mul(ctx, x, noise);
+}
+
+// At least fp32, whatever the activations are.
+Tensor Router::logits(RankContext& ctx, const Tensor& x) {
+  DType dtype = x.dtype();
+  if (dtype_ == RouterDType::fp64) dtype = DType::F64;
+  if (dtype_ == RouterDType::fp32 && dtype != DType::F64) dtype = DType::F32;
+  Tensor y;
+  if (dtype == x.dtype()) {
+    y = ops::linear(ctx, x, weight_.get(ctx), bias_ ? bias_->get(ctx) : Weight{});
+  } else {
+    y = ops::matmul(ctx, ops::cast(ctx, x, dtype), weight_as(ctx, weight_.get(ctx), dtype),
+                    {.transpose_b = true});
+    if (bias_) y = ops::add(ctx, y, weight_as(ctx, bias_->get(ctx), dtype));
+  }
+  return ops::cast(ctx, y, accumulation_dtype(dtype));
+}
+
+Tensor Router::random_logits(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
+                             const MicrobatchShare& share) const {
+  RandomArgs normal{.key = {seq.seed, dropout_stream(seq.step, layer_, kRandomSite)}};
+  Tensor y = random_rows(ctx, normal, logits.dtype(), experts_, seq, share);
+  if (ctx.tracks(logits)) record(ctx, std::make_unique<ReplaceNode>(logits.grad_slot()), y);
+  return y;
+}
+
+Routing Router::route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
+                      const MicrobatchShare& share) {
+  if (!sinkhorn_) {
+    Tensor bias = expert_bias_ ? expert_bias_->value : Tensor{};
+    if (bias) bias = ops::cast(ctx, bias, logits.dtype());
+    return choose_experts(ctx, logits, choice_, bias);
+  }
+  Tensor plan = seq.training ? sinkhorn(ctx, logits, share) : logits.detach();
+  Routing routing{.experts = ops::top_k(ctx, plan, choice_.k).indices, .probs = {}};
+  Tensor scores = choice_.k == 1 ? ops::activation(ctx, Unary::Sigmoid, logits) : ops::softmax(ctx, logits);
+  routing.probs = ops::gather_columns(ctx, scores, routing.experts);
+  return routing;
+}
+
+// Sums into load_ how many tokens each expert was chosen by.
+void Router::count(RankContext& ctx, const Tensor& experts) {
+  Tensor map = choice_map(ctx, experts, experts_, DType::F64);
+  bool first = !load_;
+  if (first) load_ = ctx.empty({1, experts_}, DType::F64, MemoryTag::Parameter);
+  ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
+                                             .x = map,
+                                             .out = load_,
+                                             .outer = 1,
+                                             .n = map.size(0),
+                                             .inner = experts_,
+                                             .accumulate = !first});
+}
+
+Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& routing,
+                      const MicrobatchShare& share) {
+  Tensor total;
+  if (z_coefficient_ != 0) total = z_loss(ctx, logits, z_coefficient_, share.all_tokens());
+  if (balance_.empty()) return total;
+  Tensor scores = balancing_scores(ctx, logits, choice_.score);
+  // What would be chosen by the scores alone.
+  Tensor experts = choice_.groups > 0 || expert_bias_ ? ops::top_k(ctx, scores.detach(), choice_.k).indices
+                                                      : routing.experts;
+  Tensor map = choice_map(ctx, experts, experts_, scores.dtype());
+  for (const Balance& balance : balance_) {
+    BalancingUnits units{ctx.full({share.rows}, DType::I64, 0), 1, share.all_tokens()};
+    double coefficient = balance.coefficient;
+    Tensor load;
+    if (balance.kind == "global_aux_loss") {
+      // The load so far in this step, of all replicas, per micro-batch.
+      int64_t replicas = batch_group_.size() / share.group.size();
+      units.tokens *= replicas;
+      coefficient *= static_cast<double>(replicas);
+      Tensor now = expert_load(ctx, map, units, batch_group_);
+      if (global_load_)
+        ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, global_load_, now, global_load_});
+      else
+        global_load_ = now;
+      load = ops::scale(ctx, global_load_, 1.0 / static_cast<double>(++global_microbatches_));
+    } else {
+      if (balance.kind == "seq_aux_loss") {
+        units.count = share.sequences;
+        units.tokens /= share.sequences;
+        for (int64_t row = 0; row < share.rows;) {  // the run of a sequence
+          int64_t sequence = (share.begin + row) / share.per_sequence();
+          int64_t end = std::min(share.rows, (sequence + 1) * share.per_sequence() - share.begin);
+          ctx.kernels->fill(ctx.kernel_context(),
+                            {units.ids.slice(0, row, end), static_cast<double>(sequence)});
+          row = end;
+        }
+      }
+      load = expert_load(ctx, map, units, share.group);
+    }
+    total = sum_of(ctx, total, balancing_loss(ctx, scores, load, units, coefficient, choice_.k));
+  }
+  return total;
+}
+
+Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                               const MicrobatchShare& share) {
+  Tensor scores = logits(ctx, noisy(ctx, x, seq, share));
+  if (random_) scores = random_logits(ctx, scores, seq, share);
+  Result result{.routing = route(ctx, scores, seq, share), .loss = {}};
+  // Where a layer is computed twice, only the pass that is recorded counts.
+  if (seq.training && ctx.tape) {
+    result.loss = losses(ctx, scores, result.routing, share);
+    if (expert_bias_) count(ctx, result.routing.experts);
+  }
+  if (capacity_) {
+    Tensor positions = seq.positions.slice(0, share.begin, share.begin + share.rows);
+    result.routing.experts = within_capacity(ctx, result.routing, experts_, *capacity_, share, positions);
+  }
+  return result;
+}
+
+void Router::finish_batch(RankContext& ctx) {
+  global_load_ = {};
+  global_microbatches_ = 0;
+  if (!expert_bias_ || !load_) return;
+  batch_group_.all_reduce(load_).wait();
+  Tensor load = std::exchange(load_, {}).view({experts_});
+  auto kernels = ctx.kernel_context();
+  Tensor mean = ctx.empty({1}, DType::F64);
+  ctx.kernels->reduce(kernels, {.kind = Reduction::Mean, .x = load, .out = mean, .outer = 1, .n = experts_});
+  mean = mean.expand(load.shape());
+  Tensor few = ctx.empty(load.shape(), DType::Bool), many = ctx.empty(load.shape(), DType::Bool);
+  ctx.kernels->compare(kernels, {Comparison::Less, load, mean, few});
+  ctx.kernels->compare(kernels, {Comparison::Less, mean, load, many});
+  const Tensor& bias = expert_bias_->value;
+  for (auto [mask, step] : {std::pair{few, bias_rate_}, std::pair{many, -bias_rate_}}) {
+    Tensor moved = ctx.empty(bias.shape(), bias.dtype());
+    ctx.kernels->copy(kernels, {mask, moved});
+    ctx.kernels->axpby(kernels, {.alpha = step, .a = moved, .beta = 1, .b = bias, .out = bias});
+  }
+}
+
+void Router::visit(const ParameterVisitor& visitor) {
+  visitor(weight_);
+  if (bias_) visitor(*bias_);
+  if (expert_bias_) visitor(*expert_bias_);
+}
+
+}  // namespace megatron

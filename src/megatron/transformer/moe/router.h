@@ -1,0 +1,57 @@
+#pragma once
+
+#include "megatron/nn/parameter.h"
+#include "megatron/nn/seq_info.h"
+#include "megatron/parallel/model_parallel.h"
+#include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/moe/capacity.h"
+#include "megatron/transformer/moe/expert_choice.h"
+
+namespace megatron {
+
+// Decides which experts a token goes to.
+class Router final : public Module {
+ public:
+  Router(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
+
+  struct Result {
+    Routing routing;
+    Tensor loss;  // [1]: this rank's part of the balancing losses, undefined where there are none
+  };
+  // x [tokens, hidden]: the tokens of `share`.
+  Result forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const MicrobatchShare& share);
+
+  // After the last micro-batch of a step: experts that had too few tokens get a larger bias.
+  void finish_batch(RankContext& ctx);
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  struct Balance {
+    std::string kind;
+    double coefficient = 0;
+  };
+  Tensor noisy(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const MicrobatchShare& share) const;
+  Tensor logits(RankContext& ctx, const Tensor& x);
+  Tensor random_logits(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
+                       const MicrobatchShare& share) const;
+  Routing route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq, const MicrobatchShare& share);
+  Tensor losses(RankContext& ctx, const Tensor& logits, const Routing& routing, const MicrobatchShare& share);
+  void count(RankContext& ctx, const Tensor& experts);
+
+  int64_t layer_, experts_;
+  ChoiceOptions choice_;
+  std::vector<Balance> balance_;
+  double z_coefficient_, jitter_, bias_rate_;
+  std::optional<CapacityOptions> capacity_;
+  bool sinkhorn_ = false, random_;
+  RouterDType dtype_;
+  ProcessGroup batch_group_;
+  Parameter weight_;
+  std::unique_ptr<Parameter> bias_;         // of the logits, learnt
+  std::unique_ptr<Parameter> expert_bias_;  // of the choice, moved by finish_batch
+  Tensor load_;                             // [1, experts]: tokens of each expert in this step, on this rank
+  Tensor global_load_;                      // … over all ranks, for the global loss
+  int64_t global_microbatches_ = 0;
+};
+
+}  // namespace megatron

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "megatron/transformer/mlp.h"
+
+namespace megatron {
+
+// The experts that every token goes to: an MLP without biases, split over TP, with an optional gate per
+// token.
+class SharedExperts final : public Module {
+ public:
+  SharedExperts(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
+  Tensor forward(RankContext& ctx, const Tensor& x);
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  Mlp mlp_;
+  std::unique_ptr<Parameter> gate_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,195 @@
+#include <gtest/gtest.h>
+
+#include "parity/cases.h"
+#include "parity/pass_through.h"
+
+// Mixtures of experts: however experts and tokens are spread, training is that of one rank.
+namespace megatron::testing {
+namespace {
+
+Config mixture() {
+  Config config = small_gpt();
+  ModelConfig& model = config.model;
+  model.num_moe_experts = 4;
+  model.moe_ffn_hidden_size = 24;
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  model.moe_layer_freq = Json(Json::Array{Json(1), Json(0), Json(1), Json(1)});
+  return config;
+}
+
+Config top2_with_losses() {
+  Config config = mixture();
+  config.model.moe_aux_loss_coeff = {1e-2};
+  config.model.moe_z_loss_coeff = 1e-3;
+  return config;
+}
+
+Config sigmoid_with_shared_expert() {
+  Config config = mixture();
+  ModelConfig& model = config.model;
+  model.moe_router_score_function = RouterScore::sigmoid;
+  model.moe_router_enable_expert_bias = true;
+  model.moe_router_bias_update_rate = 0.05;  // large enough to change choices within the test
+  model.moe_router_topk_scaling_factor = 2.5;
+  model.moe_router_num_groups = 2;
+  model.moe_router_group_topk = 1;
+  model.moe_router_load_balancing_type = {"seq_aux_loss"};
+  model.moe_aux_loss_coeff = {1e-2};
+  model.moe_shared_expert_intermediate_size = 16;
+  model.moe_shared_expert_gate = true;
+  return config;
+}
+
+Config with_capacity() {
+  Config config = mixture();
+  config.model.moe_expert_capacity_factor = 0.75;
+  config.model.moe_aux_loss_coeff = {1e-2};
+  return config;
+}
+
+Config with_capacity_by_position() {
+  Config config = with_capacity();
+  config.model.moe_token_drop_policy = TokenDropPolicy::position;
+  config.model.moe_router_pre_softmax = true;
+  config.model.moe_router_topk = 1;
+  config.model.moe_apply_probs_on_input = true;
+  return config;
+}
+
+Config with_sinkhorn() {
+  Config config = mixture();
+  config.model.moe_router_load_balancing_type = {"sinkhorn"};
+  return config;
+}
+
+Config with_biases() {
+  Config config = with_biases_and_layernorm();
+  ModelConfig& model = config.model;
+  model.num_moe_experts = 4;
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  model.moe_router_score_function = RouterScore::sqrtsoftplus;
+  model.moe_input_jitter_eps = 0.1;
+  return config;
+}
+
+void by_all_gather(Config& config) { config.model.moe_token_dispatcher_type = TokenDispatcher::allgather; }
+void overlapped(Config& config) { config.model.moe_shared_expert_overlap = true; }
+
+const Layout kLayouts[] = {
+    {.name = "ep2", .dp = 2, .ep = 2},
+    {.name = "ep4", .dp = 4, .ep = 4},
+    {.name = "ep4 gathered", .dp = 4, .ep = 4, .change = by_all_gather},
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2 gathered", .tp = 2, .change = by_all_gather},
+    {.name = "tp2 sp", .tp = 2, .sp = true},
+    {.name = "tp2 etp1", .tp = 2, .etp = 1},
+    {.name = "tp2 ep2 etp1", .tp = 2, .ep = 2, .etp = 1},
+    {.name = "tp2 ep2 etp1 sp gathered", .tp = 2, .ep = 2, .etp = 1, .sp = true, .change = by_all_gather},
+    {.name = "tp2 ep2 etp2", .tp = 2, .dp = 2, .ep = 2, .etp = 2},
+    {.name = "tp2 ep2 etp2 sp gathered",
+     .tp = 2,
+     .dp = 2,
+     .ep = 2,
+     .etp = 2,
+     .sp = true,
+     .change = by_all_gather},
+    {.name = "etp2 folded over dp", .dp = 2, .etp = 2},
+    {.name = "cp2", .cp = 2},
+    {.name = "cp2 ep2 tp2 etp1 sp", .tp = 2, .cp = 2, .ep = 2, .etp = 1, .sp = true},
+    {.name = "cp2 tp2 ep4 gathered", .tp = 2, .cp = 2, .ep = 4, .etp = 1, .change = by_all_gather},
+    {.name = "ep2 pp2", .pp = 2, .dp = 2, .ep = 2},
+    {.name = "ep2 dp2", .dp = 4, .ep = 2},
+    {.name = "ep2 pp2 vpp2 tp2 sp", .tp = 2, .pp = 2, .dp = 2, .vpp = 2, .ep = 2, .sp = true},
+    {.name = "ep4 pp2 dp4 tp2 etp1 sp", .tp = 2, .pp = 2, .dp = 4, .ep = 4, .etp = 1, .sp = true},
+};
+
+TEST(ExpertParity, Top2WithAuxAndZLoss) { check_layouts(top2_with_losses(), kLayouts); }
+TEST(ExpertParity, SigmoidGroupsExpertBiasSharedExpert) {
+  check_layouts(sigmoid_with_shared_expert(), kLayouts);
+}
+TEST(ExpertParity, SharedExpertsWhileTokensTravel) {
+  const Layout layouts[] = {{.name = "ep2", .dp = 2, .ep = 2, .change = overlapped},
+                            {.name = "tp2 ep2", .tp = 2, .dp = 2, .ep = 2, .sp = true, .change = overlapped}};
+  check_layouts(sigmoid_with_shared_expert(), layouts);
+}
+TEST(ExpertParity, Capacity) { check_layouts(with_capacity(), kLayouts); }
+TEST(ExpertParity, CapacityByPosition) { check_layouts(with_capacity_by_position(), kLayouts); }
+TEST(ExpertParity, Sinkhorn) { check_layouts(with_sinkhorn(), kLayouts); }
+TEST(ExpertParity, Biases) { check_layouts(with_biases(), kLayouts); }
+
+// The load over all replicas and micro-batches so far: the layouts that keep the order of micro-batches.
+TEST(ExpertParity, GlobalAuxLoss) {
+  Config config = mixture();
+  config.model.moe_router_load_balancing_type = {"global_aux_loss", "seq_aux_loss"};
+  config.model.moe_aux_loss_coeff = {1e-2, 1e-3};
+  const Layout layouts[] = {{.name = "tp2", .tp = 2},
+                            {.name = "tp2 ep2 etp1 sp", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+                            {.name = "tp2 pp2 sp", .tp = 2, .pp = 2, .sp = true}};
+  check_layouts(config, layouts);
+}
+
+// Tokens that cannot be divided evenly: 3 sequences of 5 over 2 ranks.
+TEST(ExpertParity, UnevenSharesOfTokens) {
+  Config config = with_capacity();
+  config.model.seq_length = 5;
+  config.train.micro_batch_size = 3;
+  config.train.global_batch_size = 6;
+  const Layout layouts[] = {{.name = "tp2", .tp = 2, .micro_batch = 3},
+                            {.name = "tp2 gathered", .tp = 2, .micro_batch = 3, .change = by_all_gather},
+                            {.name = "tp4 ep2 etp2", .tp = 4, .ep = 2, .etp = 2, .micro_batch = 3}};
+  config.model.num_query_groups = 4;
+  config.model.make_vocab_size_divisible_by = 4;
+  check_layouts(config, layouts);
+}
+
+TEST(ExpertParity, NarrowerNumbers) {
+  Config config = top2_with_losses();
+  config.model.moe_router_dtype = RouterDType::fp32;
+  auto batches = batches_for(config, 3);
+  Layout layout{.name = "tp2 ep2 dp2 sp", .tp = 2, .dp = 2, .ep = 2, .sp = true};
+  Trained wide = train(config, {}, batches);
+  for (auto [dtype, tolerance] : {std::pair{DType::F32, 1e-5}, std::pair{DType::BF16, 2e-2}}) {
+    Trained narrow = train(apply(config, layout), sizes_of(layout), batches, dtype);
+    for (size_t i = 0; i < batches.size(); ++i)
+      EXPECT_NEAR(narrow.losses[i], wide.losses[i], tolerance * wide.losses[i]) << "step " << i;
+  }
+}
+
+// A rank that hands the n-th exchange of tokens on in the wrong order.
+class SwapsTokens final : public PassThrough {
+ public:
+  SwapsTokens(ProcessGroup inner, std::shared_ptr<int> countdown)
+      : PassThrough(std::move(inner)), countdown_(std::move(countdown)) {}
+
+ private:
+  bool drops(const CommRequest& r) override {
+    if (r.kind == CommKind::AllToAll && r.input.dtype() == DType::F64 && r.input.size(0) > 1 &&
+        (*countdown_)-- == 0) {
+      double *rows = r.input.data<double>(), *last = rows + r.input.numel() - r.input.size(1);
+      std::swap_ranges(rows, rows + r.input.size(1), last);
+    }
+    return false;
+  }
+  std::shared_ptr<GroupBackend> part(ProcessGroup group) override {
+    return std::make_shared<SwapsTokens>(group, countdown_);
+  }
+  std::shared_ptr<int> countdown_;
+};
+
+TEST(PlantedFault, TokensThatArriveInTheWrongOrderTurnParityRed) {
+  Config config = top2_with_losses();
+  auto batches = batches_for(config, 2);
+  Trained one = train(config, {}, batches);
+  Layout layout{.name = "ep2", .dp = 2, .ep = 2};
+  for (int swapped : {0, 1, 7}) {
+    Trained faulty =
+        train(apply(config, layout), sizes_of(layout), batches, DType::F64, [&](const ProcessGroup& world) {
+          return ProcessGroup(std::make_shared<SwapsTokens>(world, std::make_shared<int>(swapped)));
+        });
+    std::string where;
+    EXPECT_GT(difference(one.parameters, faulty.parameters, &where), 1e-6) << "exchange " << swapped;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing
