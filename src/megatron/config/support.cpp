@@ -54,7 +54,7 @@ constexpr Feature table[] = {
      "model.moe_token_dispatcher_type=flex model.moe_flex_* model.moe_expert_rank_capacity_factor "
      "model.moe_dispatch_fwd_dtype model.moe_combine_bwd_dtype"},
     {later, "quantile balancing",
-     "model.moe_router_load_balancing_type=[quantile_balancing] model.moe_router_quantile_balancing_ema"},
+     "model.moe_router_load_balancing_type=quantile_balancing model.moe_router_quantile_balancing_ema"},
     {later, "latent experts", "model.moe_latent_size"},
     {later, "upcycling", "model.moe_use_upcycling model.moe_upcycling_granularity"},
     {later, "replay of routing", "model.moe_enable_routing_replay"},

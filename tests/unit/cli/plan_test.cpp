@@ -60,7 +60,10 @@ TEST(Plan, OneRank) {
   const Json& rank = plan.at("ranks")[0];
   EXPECT_EQ(rank.at("parameters").as_int(), plan.at("parameters").as_int());
   EXPECT_EQ(rank.at("communication").as_array().size(), 0u);
-  EXPECT_EQ(rank.at("memory_bytes").at("grad").as_int(), rank.at("memory_bytes").at("param").as_int());
+  // Gradients lie in buckets, whose ends are padded.
+  EXPECT_GE(rank.at("memory_bytes").at("grad").as_int(), rank.at("memory_bytes").at("param").as_int());
+  EXPECT_LE(rank.at("memory_bytes").at("grad").as_double(),
+            1.1 * rank.at("memory_bytes").at("param").as_double());
   EXPECT_NEAR(static_cast<double>(rank.at("memory_bytes").at("optim").as_int()),
               2.0 * static_cast<double>(rank.at("memory_bytes").at("param").as_int()), 4096);
   EXPECT_EQ(plan.at("bubble").as_double(), 0);

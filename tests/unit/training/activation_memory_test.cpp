@@ -40,10 +40,10 @@ double per_layer(void (*change)(Config&), Device device = kMeta) {
   return (peak(large, device) - peak(small, device)) / 4 / 4;
 }
 
-// The stream before each norm, each norm's result, q k v, the attention's result, and the MLP's two inner
-// tensors; a number a token for each norm and a number a token and head for attention.
+// The stream before each norm, each norm's result, q k v, the attention's result, and what
+// the gated MLP begins from; a number a token for each norm and a number a token and head for attention.
 constexpr double kStream = kTokens * kHidden, kQkv = kTokens * (kHeads + 2 * kGroups) * kChannels,
-                 kInner = 3.0 * kTokens * kFfn, kNormStatistics = kTokens, kLse = kTokens * kHeads;
+                 kInner = 2.0 * kTokens * kFfn, kNormStatistics = kTokens, kLse = kTokens * kHeads;
 constexpr double kAll = 5 * kStream + kQkv + kInner + 2 * kNormStatistics + kLse;
 
 void nothing(Config&) {}
