@@ -39,6 +39,10 @@ void Draft::derive(std::string_view name, const Json& value, std::string why) {
   origins_[found.index] = {Source::derived, std::move(why)};
 }
 
+void Draft::add_problem(Problem problem) { problems_.push_back(std::move(problem)); }
+
+void Draft::note(std::string text) { notes_.push_back(std::move(text)); }
+
 void Draft::refuse(std::string_view name, std::string reason, std::string fix) {
   const Catalog::Entry& found = entry(name);
   const Origin& origin = origins_[found.index];

@@ -35,8 +35,8 @@ class Draft {
   void derive(std::string_view name, const Json& value, std::string why);
 
   void refuse(std::string_view name, std::string reason, std::string fix);
-  void add_problem(Problem problem) { problems_.push_back(std::move(problem)); }
-  void note(std::string text) { notes_.push_back(std::move(text)); }
+  void add_problem(Problem problem);
+  void note(std::string text);
   bool is_broken(std::string_view name) const {
     return broken_.contains(name);
   }  // its value was refused by itself
