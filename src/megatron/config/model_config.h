@@ -71,6 +71,12 @@ struct ModelConfig : MoeConfig {
   std::optional<double> yarn_mscale_all_dim;
   std::optional<double> yarn_attention_factor;
   bool yarn_correction_range_round_to_int = true;
+  std::optional<double> dynamic_rope_factor;
+  std::vector<double> longrope_short_factor;
+  std::vector<double> longrope_long_factor;
+  int64_t longrope_original_max_position_embeddings = 4096;
+  double longrope_scaling_factor = 1;
+  std::optional<double> longrope_attention_factor;
   RopeType rope_type = RopeType::yarn;
   int64_t relative_attention_num_buckets = 32;
   int64_t relative_attention_max_distance = 128;
@@ -147,6 +153,8 @@ struct ModelConfig : MoeConfig {
   double beta_slow = 1;
   double mscale = 1;
   double mscale_all_dim = 0;
+  std::optional<double> latent_norm_epsilon;
+  bool mla_rotary_interleaved = true;
   bool cache_mla_latents = false;
 
   // Other attention kinds

@@ -107,6 +107,25 @@ Schema model_config_schema() {
                                      "amplitude of YaRN's cosines, instead of the one from its scales");
   s.field<&C::yarn_correction_range_round_to_int>("yarn_correction_range_round_to_int",
                                                   "YaRN rounds the ends of its ramp to whole channels");
+  s.field<&C::dynamic_rope_factor>(
+       "dynamic_rope_factor",
+       "sequences beyond max_position_embeddings raise the rotary base, by this factor of their length")
+      .above(0);
+  s.field<&C::longrope_short_factor>("longrope_short_factor",
+                                     "LongRoPE: divisors of the rotary frequencies, one each, up to the "
+                                     "original length")
+      .above(0);
+  s.field<&C::longrope_long_factor>("longrope_long_factor",
+                                    "LongRoPE: the same for sequences beyond the original length")
+      .above(0);
+  s.field<&C::longrope_original_max_position_embeddings>("longrope_original_max_position_embeddings",
+                                                         "context length before LongRoPE")
+      .min(1);
+  s.field<&C::longrope_scaling_factor>("longrope_scaling_factor",
+                                       "by how much LongRoPE stretches the context")
+      .above(0);
+  s.field<&C::longrope_attention_factor>(
+      "longrope_attention_factor", "amplitude of LongRoPE's cosines, instead of the one from its factor");
   s.field<&C::rope_type>("rope_type", "rotary embedding of multi-latent attention: with YaRN or plain");
   s.field<&C::relative_attention_num_buckets>("relative_attention_num_buckets",
                                               "buckets of T5's relative positions")
@@ -239,6 +258,11 @@ Schema model_config_schema() {
   s.field<&C::beta_slow>("beta_slow", "rotations below which a frequency is stretched in full").above(0);
   s.field<&C::mscale>("mscale", "attention scale of stretched positions");
   s.field<&C::mscale_all_dim>("mscale_all_dim", "attention scale over all channels");
+  s.field<&C::latent_norm_epsilon>("latent_norm_epsilon", "epsilon of the norms of latent vectors")
+      .above(0)
+      .when_unset("layernorm_epsilon");
+  s.field<&C::mla_rotary_interleaved>("mla_rotary_interleaved",
+                                      "multi-latent attention rotates neighbouring pairs");
   s.field<&C::cache_mla_latents>("cache_mla_latents",
                                  "decoding caches the latent instead of keys and values");
 

@@ -35,6 +35,7 @@ struct MoeConfig {
   double moe_z_loss_coeff = 0;
   RouterScore moe_router_score_function = RouterScore::softmax;
   bool moe_router_pre_softmax = false;
+  bool moe_router_normalize_topk = true;
   std::optional<double> moe_router_topk_scaling_factor;
   int64_t moe_router_num_groups = 0;
   int64_t moe_router_group_topk = 0;

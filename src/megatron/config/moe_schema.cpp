@@ -26,6 +26,8 @@ Schema moe_config_schema() {
   s.field<&C::moe_router_score_function>("moe_router_score_function", "what turns router logits into scores");
   s.field<&C::moe_router_pre_softmax>("moe_router_pre_softmax",
                                       "softmax over all experts before choosing, instead of over the chosen");
+  s.field<&C::moe_router_normalize_topk>("moe_router_normalize_topk",
+                                         "weights from other scores than softmax are made to sum to one");
   s.field<&C::moe_router_topk_scaling_factor>("moe_router_topk_scaling_factor",
                                               "factor of the chosen experts' weights")
       .above(0);

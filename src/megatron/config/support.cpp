@@ -65,11 +65,7 @@ constexpr Feature table[] = {
     {no_effect, "rows that pad an expert to its capacity change no result",
      "model.moe_pad_expert_input_to_capacity"},
     {acting, "mixture of experts", "model.num_moe_experts model.moe_*"},
-    {later, "multi-latent attention",
-     "model.multi_latent_attention model.q_lora_rank model.kv_lora_rank model.qk_head_dim "
-     "model.qk_pos_emb_head_dim model.v_head_dim model.rotary_scaling_factor "
-     "model.original_max_position_embeddings model.beta_* model.mscale* model.cache_mla_latents "
-     "model.rope_type"},
+    {later, "latent vectors in the key-value cache", "model.cache_mla_latents"},
     {later, "multi-token prediction", "model.mtp_*"},
     {later, "hybrid models", "model.is_hybrid_model model.hybrid_layer_pattern model.mamba_* model.gdp_*"},
     {later, "linear and sparse attention", "model.experimental_attention_variant model.linear_* model.dsa_*"},

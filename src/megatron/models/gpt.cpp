@@ -14,12 +14,23 @@ namespace megatron {
 namespace {
 
 int64_t rotated_channels(const ModelConfig& config) {
+  if (config.multi_latent_attention) return config.qk_pos_emb_head_dim;
   return static_cast<int64_t>(static_cast<double>(config.kv_channels) * config.rotary_percent);
 }
 
 ops::RopeFrequencies rotary_frequencies(const ModelConfig& config, int64_t length) {
   ops::RopeScaling scaling;
-  if (config.position_embedding_type == PositionEmbedding::yarn) {
+  if (config.multi_latent_attention) {
+    if (config.rope_type == RopeType::rope)
+      return ops::rope_frequencies(rotated_channels(config), config.rotary_base);
+    scaling.kind = ops::RopeScalingKind::Yarn;
+    scaling.factor = config.rotary_scaling_factor;
+    scaling.original_max_position = config.original_max_position_embeddings;
+    scaling.beta_fast = config.beta_fast;
+    scaling.beta_slow = config.beta_slow;
+    scaling.mscale = config.mscale;
+    scaling.mscale_all_dim = config.mscale_all_dim;
+  } else if (config.position_embedding_type == PositionEmbedding::yarn) {
     scaling.kind = ops::RopeScalingKind::Yarn;
     scaling.factor = config.yarn_rotary_scaling_factor;
     scaling.original_max_position = config.yarn_original_max_position_embeddings;
@@ -29,6 +40,17 @@ ops::RopeFrequencies rotary_frequencies(const ModelConfig& config, int64_t lengt
     scaling.mscale = config.yarn_mscale.value_or(0);
     scaling.mscale_all_dim = config.yarn_mscale_all_dim.value_or(0);
     scaling.attention_factor = config.yarn_attention_factor;
+  } else if (!config.longrope_short_factor.empty()) {
+    scaling.kind = ops::RopeScalingKind::LongRope;
+    scaling.factor = config.longrope_scaling_factor;
+    scaling.original_max_position = config.longrope_original_max_position_embeddings;
+    scaling.attention_factor = config.longrope_attention_factor;
+    scaling.short_factor = config.longrope_short_factor;
+    scaling.long_factor = config.longrope_long_factor;
+  } else if (config.dynamic_rope_factor) {
+    scaling.kind = ops::RopeScalingKind::Dynamic;
+    scaling.factor = *config.dynamic_rope_factor;
+    scaling.max_position = config.max_position_embeddings;
   } else if (config.rope_scaling) {
     scaling.kind = ops::RopeScalingKind::Llama3;
     scaling.factor = config.rope_scaling_factor;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "megatron/autograd/rank_context.h"
@@ -34,6 +35,8 @@ struct Parameter {
   bool wide = false;       // fp32 (fp64 in an fp64 model) whatever the model's dtype
   bool tied_copy = false;  // the last stage's copy of the embedding: counted once in norms, never saved
 
+  std::optional<bool> decays;  // whether weight decay touches it, instead of the usual rule
+
   bool sharded = false;  // value has memory only while its unit is in use
 
   Tensor value;
@@ -48,8 +51,8 @@ struct Parameter {
 
   // Over the ranks that split its kind: TP, or ETP for an expert's, whose first dimension counts experts.
   bool replicated_over_tp() const;
-  // Biases and norms are not.
-  bool decayed() const { return shard.global_shape.rank() > 1 && !name.ends_with(".bias"); }
+  // Biases and norms are not, also where those of all experts are one tensor; `decays` says otherwise.
+  bool decayed() const { return decays.value_or(shard.global_shape.rank() > 1 && !name.ends_with(".bias")); }
   void allocate(RankContext& ctx, DType dtype);
   void allocate_gradient(RankContext& ctx);
   void initialize(RankContext& ctx, uint64_t seed);

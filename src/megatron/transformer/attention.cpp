@@ -45,7 +45,6 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       dropout_(config.attention_dropout),
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
-      full_width_norm_(config.qk_layernorm_full_width),
       context_(parallel.context),
       key_group_(parallel.tensor.key_group),
       qkv_(name + ".linear_qkv", config.hidden_size,
@@ -65,11 +64,11 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
         name + ".core_attention.softmax_offset",
         ShardSpec::split({config.num_attention_heads}, 0, parallel.tensor.rank(), parallel.tensor.size()),
         Initializer::normal(config.init_method_std));
-  if (config.qk_layernorm && full_width_norm_) {
-    require(parallel.tensor.size() == 1,
-            "attention: norms of all heads at once are not split over tensor-parallel ranks yet");
-    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", heads_ * channels_, config, parallel.tensor);
-    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", groups_ * channels_, config, parallel.tensor);
+  if (config.qk_layernorm && config.qk_layernorm_full_width) {
+    wide_q_norm_ =
+        std::make_unique<WideNorm>(name + ".q_layernorm", global_heads_ * channels_, config, parallel.tensor);
+    wide_k_norm_ = std::make_unique<WideNorm>(name + ".k_layernorm", groups_of(config) * channels_, config,
+                                              parallel.tensor);
   } else if (config.qk_layernorm) {
     q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, parallel.tensor);
     k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, parallel.tensor);
@@ -77,17 +76,6 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
     for (Norm* norm : {q_norm_.get(), k_norm_.get()})
       norm->visit([&](Parameter& p) { p.partial_over_tp = parallel.tensor.size() > 1; });
   }
-  // Each rank sees some of the heads only.
-  if (q_norm_ && parallel.tensor.size() > 1)
-    for (Norm* norm : {q_norm_.get(), k_norm_.get()})
-      norm->visit([](Parameter& parameter) { parameter.partial_over_tp = true; });
-}
-
-// x [tokens, heads, channels], each head on its own or all of a token's at once.
-Tensor SelfAttention::norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) const {
-  if (!full_width_norm_) return norm.forward(ctx, x);
-  Tensor wide = norm.forward(ctx, ops::view(ctx, x, {x.size(0), x.size(1) * x.size(2)}));
-  return ops::view(ctx, wide, x.shape());
 }
 
 Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
@@ -117,11 +105,12 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}
                            : ops::Rotation{seq.rope_cos, seq.rope_sin, interleaved_};
+  const bool normed = q_norm_ || wide_q_norm_;
   auto [q, k, v] =
-      ops::split_qkv(ctx, fused, heads_, groups_, channels_, q_norm_ ? ops::Rotation{} : rotation);
-  if (q_norm_) {
-    q = norm_heads(ctx, *q_norm_, q);
-    k = norm_heads(ctx, *k_norm_, k);
+      ops::split_qkv(ctx, fused, heads_, groups_, channels_, normed ? ops::Rotation{} : rotation);
+  if (normed) {
+    q = q_norm_ ? q_norm_->forward(ctx, q) : wide_q_norm_->forward(ctx, q);
+    k = k_norm_ ? k_norm_->forward(ctx, k) : wide_k_norm_->forward(ctx, k);
     if (rotation.cos) {
       q = ops::rope(ctx, q, rotation);
       k = ops::rope(ctx, k, rotation);
@@ -150,6 +139,8 @@ void SelfAttention::visit(const ParameterVisitor& visitor) {
   qkv_.visit(visitor);
   if (q_norm_) q_norm_->visit(visitor);
   if (k_norm_) k_norm_->visit(visitor);
+  if (wide_q_norm_) wide_q_norm_->visit(visitor);
+  if (wide_k_norm_) wide_k_norm_->visit(visitor);
   if (sinks_) visitor(*sinks_);
   projection_.visit(visitor);
 }

@@ -5,6 +5,7 @@
 #include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
+#include "megatron/transformer/wide_norm.h"
 
 namespace megatron {
 
@@ -21,17 +22,17 @@ class SelfAttention final : public Module {
 
  private:
   Tensor core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq);
-  Tensor norm_heads(RankContext& ctx, Norm& norm, const Tensor& x) const;
 
   int64_t layer_, heads_, groups_, channels_;  // heads and groups of this rank
   int64_t first_head_, global_heads_;
   double scale_, softcap_, dropout_;
   int64_t window_left_ = -1;
-  bool interleaved_, rotates_, local_rope_ = false, full_width_norm_;
+  bool interleaved_, rotates_, local_rope_ = false;
   ContextParallel context_;
   ProcessGroup key_group_;
   ColumnParallelLinear qkv_;
-  std::unique_ptr<Norm> q_norm_, k_norm_;
+  std::unique_ptr<Norm> q_norm_, k_norm_;  // of each head on its own
+  std::unique_ptr<WideNorm> wide_q_norm_, wide_k_norm_;
   std::unique_ptr<Parameter> sinks_;
   RowParallelLinear projection_;
   ActivationPlan plan_;

@@ -30,10 +30,13 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
       attention_norm_(norm_if(config.pre_layernorm, name + ".input_layernorm", config, tp_)),
       post_attention_norm_(norm_if(config.post_attention_layernorm,
                                    name + ".self_attention.linear_proj.post_layernorm", config, tp_)),
-      attention_(name + ".self_attention", index, config, parallel),
       mlp_norm_(norm_if(config.pre_layernorm, name + ".pre_mlp_layernorm", config, tp_)),
       post_mlp_norm_(
           norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_)) {
+  if (config.multi_latent_attention)
+    latent_attention_ = std::make_unique<LatentAttention>(name + ".self_attention", index, config, parallel);
+  else
+    attention_ = std::make_unique<SelfAttention>(name + ".self_attention", index, config, parallel);
   if (has_experts(config, index))
     moe_ = std::make_unique<MoeLayer>(name + ".mlp", index, config, parallel);
   else
@@ -42,7 +45,8 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
 
 void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
-  attention_.set_activation_plan(plan);
+  if (attention_) attention_->set_activation_plan(plan);
+  if (latent_attention_) latent_attention_->set_activation_plan(plan);
 }
 
 // How the norm's result is made again from the stream, which is kept; empty where it need not be.
@@ -65,7 +69,9 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
     x = enter(ctx, attention_norm_.get(), residual);
   }
-  x = attention_.forward(ctx, x, seq, norm_again(ctx, attention_norm_.get(), residual), host);
+  Recipe again = norm_again(ctx, attention_norm_.get(), residual);
+  x = attention_ ? attention_->forward(ctx, x, seq, again, host)
+                 : latent_attention_->forward(ctx, x, seq, again, host);
   if (post_attention_norm_) x = post_attention_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
   {
@@ -80,7 +86,8 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
 
 void TransformerLayer::visit(const ParameterVisitor& visitor) {
   if (attention_norm_) attention_norm_->visit(visitor);
-  attention_.visit(visitor);
+  if (attention_) attention_->visit(visitor);
+  if (latent_attention_) latent_attention_->visit(visitor);
   if (post_attention_norm_) post_attention_norm_->visit(visitor);
   if (mlp_norm_) mlp_norm_->visit(visitor);
   if (moe_) moe_->visit(visitor);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/transformer/attention.h"
+#include "megatron/transformer/latent_attention.h"
 #include "megatron/transformer/mlp.h"
 #include "megatron/transformer/moe/moe_layer.h"
 
@@ -25,7 +26,8 @@ class TransformerLayer final : public Module {
   double dropout_;
   TensorParallel tp_;
   std::unique_ptr<Norm> attention_norm_, post_attention_norm_;
-  SelfAttention attention_;
+  std::unique_ptr<SelfAttention> attention_;  // one of the two
+  std::unique_ptr<LatentAttention> latent_attention_;
   std::unique_ptr<Norm> mlp_norm_, post_mlp_norm_;
   std::unique_ptr<Mlp> mlp_;  // one of the two
   std::unique_ptr<MoeLayer> moe_;

@@ -6,6 +6,18 @@ namespace megatron {
 
 using enum WeightLayout;
 
+namespace {
+
+std::vector<double> numbers(const HfConfig& config, std::string_view key) {
+  const Json* list = config.find({key});
+  if (!list) throw ConfigError(fmt::format("config.json: {} is missing", key));
+  std::vector<double> values;
+  for (const Json& value : list->as_array()) values.push_back(value.as_double());
+  return values;
+}
+
+}  // namespace
+
 ModelConfig decoder_config(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;
@@ -67,10 +79,20 @@ void read_rope(const HfRope& rope, const HfConfig& config, double default_theta,
     if (scaling.has("mscale_all_dim")) model.yarn_mscale_all_dim = scaling.real({"mscale_all_dim"});
     if (scaling.has("attention_factor")) model.yarn_attention_factor = scaling.real({"attention_factor"});
     model.yarn_correction_range_round_to_int = scaling.flag("truncate", true);
+  } else if (rope.type == "longrope" || rope.type == "su") {
+    model.longrope_short_factor = numbers(scaling, "short_factor");
+    model.longrope_long_factor = numbers(scaling, "long_factor");
+    model.longrope_original_max_position_embeddings = original;
+    model.longrope_scaling_factor = scaling.real(
+        {"factor"}, static_cast<double>(model.max_position_embeddings) / static_cast<double>(original));
+    if (scaling.has("attention_factor")) model.longrope_attention_factor = scaling.real({"attention_factor"});
+  } else if (rope.type == "dynamic") {
+    model.dynamic_rope_factor = scaling.real({"factor"});
   } else {
-    throw ConfigError(fmt::format(
-        "config.json: rotary scaling '{}' is not known here; known are default, linear, llama3 and yarn",
-        rope.type));
+    throw ConfigError(
+        fmt::format("config.json: rotary scaling '{}' is not known here; known are default, linear, dynamic, "
+                    "llama3, yarn and longrope",
+                    rope.type));
   }
 }
 

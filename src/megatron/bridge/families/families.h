@@ -10,4 +10,6 @@ std::vector<Family> qwen_families();   // Qwen2, Qwen3
 std::vector<Family> gemma_families();  // Gemma 1 to 3
 std::vector<Family> other_families();  // GLM-4, Nemotron, OLMo-2, GPT-2
 
+std::vector<Family> mixture_families();  // Mixtral, Qwen2/3-MoE, OLMoE, GLM-4.5, DeepSeek, gpt-oss
+
 }  // namespace megatron

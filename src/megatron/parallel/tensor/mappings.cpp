@@ -78,4 +78,14 @@ Tensor leave_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorPara
   return y;
 }
 
+Tensor sum_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp) {
+  if (tp.size() == 1) return x;
+  Tensor y = apply(ctx, Mapping::AllReduce, x.detach(), tp.group);
+  if (ctx.tracks(x))
+    record(ctx,
+           std::make_unique<MappingNode>(x.grad_slot(), tp, "sum_tensor_parallel", false, Mapping::AllReduce),
+           y);
+  return y;
+}
+
 }  // namespace megatron

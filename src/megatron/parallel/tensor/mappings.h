@@ -12,5 +12,7 @@ namespace megatron {
 Tensor enter_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp);
 // Out of a row-parallel product: all-reduce, identity; with sequence parallelism reduce-scatter, all-gather.
 Tensor leave_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp);
+// The sum over the ranks' parts, of which every rank uses the whole: all-reduce both ways.
+Tensor sum_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp);
 
 }  // namespace megatron

@@ -59,7 +59,8 @@ ChoiceOptions ChoiceOptions::of(const ModelConfig& config) {
                   .groups = config.moe_router_num_groups,
                   .open_groups = config.moe_router_group_topk,
                   .group_score_k = config.moe_router_group_score_topk,
-                  .scaling = config.moe_router_topk_scaling_factor.value_or(1)};
+                  .scaling = config.moe_router_topk_scaling_factor.value_or(1),
+                  .normalize = config.moe_router_normalize_topk};
   if (o.groups == 0) return o;
   int64_t size = config.num_moe_experts / o.groups;
   if (o.group_score_k == 0) o.group_score_k = std::max<int64_t>(1, o.k / o.open_groups);
@@ -76,7 +77,8 @@ Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptio
     Tensor scores = scores_of(ctx, logits, o.score);
     result.experts = chosen(ctx, scores, o, bias);
     result.probs = ops::gather_columns(ctx, scores, result.experts);
-    if (o.score != RouterScore::softmax && o.k > 1) result.probs = made_to_sum_to_one(ctx, result.probs);
+    if (o.score != RouterScore::softmax && o.k > 1 && o.normalize)
+      result.probs = made_to_sum_to_one(ctx, result.probs);
   }
   if (o.scaling != 1) result.probs = ops::scale(ctx, result.probs, o.scaling);
   return result;

@@ -15,6 +15,7 @@ struct ChoiceOptions {
   int64_t open_groups = 0;    // of them to a token
   int64_t group_score_k = 0;  // a group's score is the sum of its best ones
   double scaling = 1;         // of the probabilities
+  bool normalize = true;      // probabilities that are no softmax sum to one
 
   static ChoiceOptions of(const ModelConfig& config);
 };

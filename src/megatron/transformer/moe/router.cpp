@@ -6,38 +6,13 @@
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
 #include "megatron/ops/softmax.h"
+#include "megatron/ops/weight_tensor.h"
 #include "megatron/transformer/moe/sinkhorn.h"
 
 namespace megatron {
 namespace {
 
 constexpr int kJitterSite = 3, kRandomSite = 4;  // of the layer's random numbers
-
-// A weight in another dtype, as a tensor whose gradient goes to the weight.
-class CastWeightNode final : public Node {
- public:
-  explicit CastWeightNode(GradSink* sink) : sink_(sink) { sink_->expect_use(); }
-  const char* name() const override { return "cast_weight"; }
-  void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor grad = tape.take_grad(output());
-    ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1,
-                                              .a = grad,
-                                              .beta = 1,
-                                              .b = sink_->has_value() ? sink_->main_grad : Tensor{},
-                                              .out = sink_->main_grad});
-    sink_->contribute(ctx);
-  }
-
- private:
-  GradSink* sink_;
-};
-
-Tensor weight_as(RankContext& ctx, const Weight& weight, DType dtype) {
-  Tensor value = ctx.empty(weight.value.shape(), dtype);
-  ctx.kernels->copy(ctx.kernel_context(), {weight.value, value});
-  if (ctx.tape && weight.trainable()) record(ctx, std::make_unique<CastWeightNode>(weight.sink), value);
-  return value;
-}
 
 // The values of one tensor with the gradient of another.
 class ReplaceNode final : public Node {
@@ -127,9 +102,9 @@ Tensor Router::logits(RankContext& ctx, const Tensor& x) {
   if (dtype == x.dtype()) {
     y = ops::linear(ctx, x, weight_.get(ctx), bias_ ? bias_->get(ctx) : Weight{});
   } else {
-    y = ops::matmul(ctx, ops::cast(ctx, x, dtype), weight_as(ctx, weight_.get(ctx), dtype),
+    y = ops::matmul(ctx, ops::cast(ctx, x, dtype), ops::weight_tensor(ctx, weight_.get(ctx), dtype),
                     {.transpose_b = true});
-    if (bias_) y = ops::add(ctx, y, weight_as(ctx, bias_->get(ctx), dtype));
+    if (bias_) y = ops::add(ctx, y, ops::weight_tensor(ctx, bias_->get(ctx), dtype));
   }
   return ops::cast(ctx, y, accumulation_dtype(dtype));
 }

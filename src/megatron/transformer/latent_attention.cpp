@@ -1,0 +1,163 @@
+#include "megatron/transformer/latent_attention.h"
+
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "megatron/autograd/recompute.h"
+#include "megatron/autograd/rederive.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/rope.h"
+#include "megatron/ops/shape.h"
+#include "megatron/parallel/context/attention.h"
+#include "megatron/parallel/tensor/mappings.h"
+
+namespace megatron {
+namespace {
+
+LinearOptions up_options(const ModelConfig& config) {
+  return {.initializer = Initializer::normal(config.init_method_std)};
+}
+
+LinearOptions projection_options(const ModelConfig& config) {
+  return {.initializer = Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers))};
+}
+
+double softmax_scale(const ModelConfig& config) {
+  if (config.softmax_scale) return *config.softmax_scale;
+  const double yarn = config.rope_type == RopeType::yarn && config.mscale_all_dim != 0
+                          ? ops::yarn_mscale(config.rotary_scaling_factor, config.mscale_all_dim)
+                          : 1;
+  return yarn * yarn / std::sqrt(static_cast<double>(config.qk_head_dim + config.qk_pos_emb_head_dim));
+}
+
+// The norms of latent vectors may have an epsilon of their own.
+ModelConfig latent_norms(ModelConfig config) {
+  config.layernorm_epsilon = config.latent_norm_epsilon.value_or(config.layernorm_epsilon);
+  return config;
+}
+
+std::pair<Tensor, Tensor> cut(RankContext& ctx, const Tensor& x, int64_t first, int dim) {
+  const int64_t sizes[] = {first, x.size(dim) - first};
+  std::vector<Tensor> parts = ops::split(ctx, x, sizes, dim);
+  return {parts[0], parts[1]};
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
+                                 const ModelParallel& parallel)
+    : layer_(layer),
+      heads_(config.num_attention_heads / parallel.tensor.size()),
+      first_head_(heads_ * parallel.tensor.rank()),
+      global_heads_(config.num_attention_heads),
+      plain_(config.qk_head_dim),
+      turned_(config.qk_pos_emb_head_dim),
+      value_(config.v_head_dim),
+      latent_(config.kv_lora_rank),
+      scale_(softmax_scale(config)),
+      dropout_(config.attention_dropout),
+      interleaved_(config.mla_rotary_interleaved),
+      parallel_(parallel),
+      q_up_(name + (config.q_lora_rank ? ".linear_q_up_proj" : ".linear_q_proj"),
+            config.q_lora_rank.value_or(config.hidden_size), global_heads_ * (plain_ + turned_),
+            parallel.tensor, up_options(config)),
+      kv_down_(name + ".linear_kv_down_proj.weight",
+               ShardSpec::whole({latent_ + turned_, config.hidden_size}),
+               Initializer::normal(config.init_method_std)),
+      kv_norm_(name + ".kv_layernorm", latent_, latent_norms(config), parallel.tensor),
+      kv_up_(name + ".linear_kv_up_proj", latent_, global_heads_ * (plain_ + value_), parallel.tensor,
+             up_options(config)),
+      projection_(name + ".linear_proj", global_heads_ * value_, config.hidden_size, parallel.tensor,
+                  projection_options(config)) {
+  require(heads_ * parallel.tensor.size() == global_heads_,
+          "attention: {} heads cannot be split over {} ranks", global_heads_, parallel.tensor.size());
+  kv_down_.partial_over_tp = parallel.tensor.splits_tokens();
+  if (!config.q_lora_rank) return;
+  q_down_ = std::make_unique<Parameter>(name + ".linear_q_down_proj.weight",
+                                        ShardSpec::whole({*config.q_lora_rank, config.hidden_size}),
+                                        Initializer::normal(config.init_method_std));
+  q_down_->partial_over_tp = parallel.tensor.splits_tokens();
+  q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", *config.q_lora_rank, latent_norms(config),
+                                   parallel.tensor);
+}
+
+LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  Projected result;
+  Tensor latent, shared;
+  {
+    std::optional<Rederive> scope;
+    if (again) scope.emplace(ctx, x, again);
+    if (q_down_) result.q = ops::linear(ctx, x, q_down_->get(ctx));
+    std::tie(latent, shared) = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
+  }
+  result.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, result.q)) : q_up_.forward(ctx, x, again);
+  result.kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, ops::contiguous(ctx, latent)));
+  result.shared = enter_tensor_parallel(ctx, ops::contiguous(ctx, shared), parallel_.tensor);
+  return result;
+}
+
+Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                                HostOffload* host) {
+  Projected projected;
+  {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
+    projected = project(ctx, x, again);
+  }
+  Tensor o;
+  if (plan_.core_attention) {
+    const Tensor inputs[] = {projected.q, projected.kv, projected.shared};
+    o = recompute(ctx, inputs, [this, seq](RankContext& c, std::span<const Tensor> in) {
+      return std::vector<Tensor>{core(c, {in[0], in[1], in[2]}, seq)};
+    })[0];
+  } else {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.core_attention);
+    o = core(ctx, projected, seq);
+  }
+  PackerScope scope = offload_scope(ctx, host, plan_.offloaded.projection);
+  return projection_.forward(ctx, o);
+}
+
+Tensor LatentAttention::core(RankContext& ctx, const Projected& projected, const SeqInfo& seq) {
+  const int64_t tokens = projected.q.size(0);
+  Tensor q = ops::view(ctx, projected.q, {tokens, heads_, plain_ + turned_});
+  Tensor kv = ops::view(ctx, projected.kv, {tokens, heads_, plain_ + value_});
+  Tensor shared = ops::view(ctx, projected.shared, {tokens, 1, turned_});
+
+  const ops::Rotation rotation{seq.rope_cos, seq.rope_sin, interleaved_};
+  auto [q_plain, q_turned] = cut(ctx, q, plain_, 2);
+  auto [k_plain, v] = cut(ctx, kv, plain_, 2);
+  q_turned = ops::rope(ctx, ops::contiguous(ctx, q_turned), rotation);
+  Tensor k_turned = ops::expand(ctx, ops::rope(ctx, shared, rotation), {tokens, heads_, turned_});
+  const Tensor q_parts[] = {q_plain, q_turned}, k_parts[] = {k_plain, k_turned};
+  q = ops::concat(ctx, q_parts, 2);
+  Tensor k = ops::concat(ctx, k_parts, 2);
+
+  ops::AttentionOptions options;
+  options.batch = seq.batch;
+  options.cu_queries = options.cu_keys = seq.cu_seqlens;
+  options.max_queries = options.max_keys = seq.max_length;
+  options.scale = scale_;
+  options.dropout = dropout_;
+  options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
+  options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
+  if (seq.cu_seqlens) options.place.row_length = seq.row_length;
+  const ContextParallel& context = parallel_.context;
+  v = ops::contiguous(ctx, v);
+  Tensor o = context.size() == 1
+                 ? ops::attention(ctx, q, k, v, options).o
+                 : context_attention(ctx, q, k, v, options, seq.context, context, context.kind(layer_));
+  return ops::view(ctx, o, {tokens, heads_ * value_});
+}
+
+void LatentAttention::visit(const ParameterVisitor& visitor) {
+  if (q_down_) visitor(*q_down_);
+  if (q_norm_) q_norm_->visit(visitor);
+  q_up_.visit(visitor);
+  visitor(kv_down_);
+  kv_norm_.visit(visitor);
+  kv_up_.visit(visitor);
+  projection_.visit(visitor);
+}
+
+}  // namespace megatron

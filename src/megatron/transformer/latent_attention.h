@@ -1,0 +1,48 @@
+#pragma once
+
+#include "megatron/nn/seq_info.h"
+#include "megatron/parallel/model_parallel.h"
+#include "megatron/transformer/activation_plan.h"
+#include "megatron/transformer/linear.h"
+#include "megatron/transformer/norm.h"
+
+namespace megatron {
+
+// Multi-latent attention (DeepSeek): queries, keys and values come from narrow latent vectors, and a part of
+// each key, which alone is turned by its position, is shared by all heads.
+class LatentAttention final : public Module {
+ public:
+  LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
+                  const ModelParallel& parallel);
+  // `again` and `host` as for SelfAttention.
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+                 HostOffload* host = nullptr);
+  void set_activation_plan(const ActivationPlan& plan) { plan_ = plan; }
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  // What the projections leave: queries [tokens, heads · (plain + turned)], keys and values
+  // [tokens, heads · (plain + value)] and the shared part of keys [tokens, turned].
+  struct Projected {
+    Tensor q, kv, shared;
+  };
+  Projected project(RankContext& ctx, const Tensor& x, const Recipe& again);
+  Tensor core(RankContext& ctx, const Projected& projected, const SeqInfo& seq);
+
+  int64_t layer_, heads_, first_head_, global_heads_;
+  int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value
+  int64_t latent_;
+  double scale_, dropout_;
+  bool interleaved_;
+  ModelParallel parallel_;
+  std::unique_ptr<Parameter> q_down_;  // absent where queries come straight from x
+  std::unique_ptr<Norm> q_norm_;
+  ColumnParallelLinear q_up_;
+  Parameter kv_down_;
+  Norm kv_norm_;
+  ColumnParallelLinear kv_up_;
+  RowParallelLinear projection_;
+  ActivationPlan plan_;
+};
+
+}  // namespace megatron
