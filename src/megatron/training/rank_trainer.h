@@ -34,6 +34,9 @@ class RankTrainer {
   // The mean loss of the same kind of batch, without learning from it.
   double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {},
                   Documents documents = {});
+  // The logits of one micro-batch, token ids [rows, length], which every rank gives alike and, whole, gets:
+  // [rows · length, vocabulary].
+  Tensor logits(RankContext& ctx, std::span<const int64_t> tokens, int64_t rows);
 
   std::vector<Parameter*> parameters();
   // What this rank updates, and with it the gradients of the last step, whatever is sharded.

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "golden/hf_models/cases.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/inference/generate.h"
@@ -139,19 +140,9 @@ TEST_P(HfModels, GreedyGeneration) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dense, HfModels,
-                         ::testing::Values("llama", "llama_bias", "llama_tied", "llama_rope_linear",
-                                           "llama_rope_llama3", "llama_rope_yarn", "mistral_swa16",
-                                           "ministral", "ministral3", "phi3", "qwen2", "qwen2_tied_swa",
-                                           "qwen3", "qwen3_swa", "gemma", "gemma2", "gemma3_text", "glm4",
-                                           "nemotron", "olmo2", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Dense, HfModels, ::testing::ValuesIn(testing::kDenseCases),
                          [](const auto& info) { return std::string(info.param); });
-
-INSTANTIATE_TEST_SUITE_P(Mixtures, HfModels,
-                         ::testing::Values("mixtral", "mixtral_swa", "qwen2_moe", "qwen3_moe", "olmoe",
-                                           "glm4_moe", "deepseek_v2", "deepseek_v2_lite",
-                                           "deepseek_v2_groups", "deepseek_v3", "deepseek_v3_yarn",
-                                           "deepseek_v3_groups", "gpt_oss"),
+INSTANTIATE_TEST_SUITE_P(Mixtures, HfModels, ::testing::ValuesIn(testing::kMixtureCases),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
