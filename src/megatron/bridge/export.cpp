@@ -42,7 +42,8 @@ HfTensors hf_tensors(const CheckpointIndex& index, const std::vector<WeightRule>
     for (HfPart& part : parts) {
       HfTensor& tensor = tensors[part.name];
       tensor.name = part.name;
-      tensor.dtype = dtype.value_or(ours.dtype);
+      // The bias that experts are chosen with is fp32 whatever the weights are.
+      tensor.dtype = dtype && !ours.name.ends_with(".expert_bias") ? *dtype : ours.dtype;
       tensor.shape = stored_shape(part.shard.local_shape, part.view);
       tensor.pieces.push_back({ours.name, std::move(part)});
     }

@@ -35,7 +35,8 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
   int64_t total = 0, done = 0;
   GptModel whole(config, {.first_layer = 0, .layers = config.num_layers}, {}, DType::F32);
   whole.visit([&](Parameter& parameter) {
-    const DType dtype = options.dtype.value_or(stored_dtype(bridge, parameter));
+    const DType stored = stored_dtype(bridge, parameter);
+    const DType dtype = parameter.wide ? stored : options.dtype.value_or(stored);
     source.tensors.push_back({parameter.name, dtype, parameter.shard.global_shape, {}});
     total += parameter.shard.global_shape.numel() * static_cast<int64_t>(size_of(dtype));
   });

@@ -5,8 +5,8 @@
 #include "megatron/training/rank_trainer.h"
 #include "support/golden.h"
 
-// Mixtures of experts against Megatron's own: logits, losses, gradients (balancing losses included) and ten
-// steps of training.
+// Models under Megatron's parameter names against Megatron's own: logits, losses, gradients (balancing losses
+// included) and ten steps of training.
 namespace megatron {
 namespace {
 
@@ -16,7 +16,7 @@ using testing::Tolerance;
 
 constexpr Tolerance kLogits{5e-5, 0, 0}, kGradients{0, 0, 2e-4};
 
-Config mixture() {
+Config llama() {
   Config config;
   config.model = llama_style(
       {.layers = 2, .hidden = 48, .heads = 4, .groups = 2, .ffn = 80, .vocab = 192, .length = 32});
@@ -24,15 +24,78 @@ Config mixture() {
   model.kv_channels = 16;
   model.share_embeddings_and_output_weights = false;
   model.make_vocab_size_divisible_by = 64;
+  config.train.micro_batch_size = 2;
+  config.optimizer.adam_beta2 = 0.95;
+  config.optimizer.weight_decay = 0.1;
+  config.optimizer.clip_grad = 1.0;
+  return config;
+}
+
+Config gpt_dense() {
+  Config config = llama();
+  ModelConfig& model = config.model;
+  model.kv_channels = 12;
+  model.num_query_groups = 4;
+  model.group_query_attention = false;
+  model.normalization = Normalization::layer_norm;
+  model.position_embedding_type = PositionEmbedding::learned_absolute;
+  model.max_position_embeddings = 64;
+  model.activation_func = Activation::gelu;
+  model.gated_linear_unit = false;
+  model.add_bias_linear = true;
+  model.share_embeddings_and_output_weights = true;
+  return config;
+}
+
+Config gpt_dense_untied_qkvbias() {
+  Config config = gpt_dense();
+  config.model.add_qkv_bias = true;
+  config.model.share_embeddings_and_output_weights = false;
+  return config;
+}
+
+Config llama_rope_interleaved() {
+  Config config = llama();
+  config.model.rotary_interleaved = true;
+  return config;
+}
+
+Config llama_rope_partial() {
+  Config config = llama();
+  config.model.rotary_percent = 0.5;
+  return config;
+}
+
+Config llama31_rope_scaling() {
+  Config config = llama();
+  config.model.rotary_base = 500000;
+  config.model.rope_scaling = true;
+  config.model.rope_scaling_factor = 8;
+  return config;
+}
+
+Config qwen3_qknorm() {
+  Config config = llama();
+  config.model.qk_layernorm = true;
+  return config;
+}
+
+Config squared_relu() {
+  Config config = llama_rope_partial();
+  config.model.normalization = Normalization::layer_norm;
+  config.model.activation_func = Activation::squared_relu;
+  config.model.gated_linear_unit = false;
+  return config;
+}
+
+Config mixture() {
+  Config config = llama();
+  ModelConfig& model = config.model;
   model.num_moe_experts = 4;
   model.moe_ffn_hidden_size = 32;
   model.moe_aux_loss_coeff = {1e-2};
   model.moe_router_dtype = RouterDType::fp32;
   model.moe_router_bias_update_rate = 0;  // the curves were made without it
-  config.train.micro_batch_size = 2;
-  config.optimizer.adam_beta2 = 0.95;
-  config.optimizer.weight_decay = 0.1;
-  config.optimizer.clip_grad = 1.0;
   return config;
 }
 
@@ -79,7 +142,7 @@ struct Case {
   Config (*make)();
 };
 
-class GoldenMixture : public ::testing::TestWithParam<Case> {
+class GoldenModel : public ::testing::TestWithParam<Case> {
  protected:
   std::string file(const char* name) const { return std::string(GetParam().name) + "/" + name; }
   std::unique_ptr<RankTrainer> trainer() {
@@ -103,7 +166,7 @@ class GoldenMixture : public ::testing::TestWithParam<Case> {
   SafetensorsFile io_ = golden_tensors("megatron_model", file("io"));
 };
 
-TEST_P(GoldenMixture, LogitsAndTokenLosses) {
+TEST_P(GoldenModel, LogitsAndTokenLosses) {
   auto made = trainer();
   GptModel& model = made->chunk(0);
   SeqInfo seq = model.sequences(ctx_, 2, 32);
@@ -119,7 +182,7 @@ TEST_P(GoldenMixture, LogitsAndTokenLosses) {
                        io_.tensor("out.token_loss"), kLogits));
 }
 
-TEST_P(GoldenMixture, Gradients) {
+TEST_P(GoldenModel, Gradients) {
   auto made = trainer();
   StepReport report = made->step(ctx_, batch(0), 0);
   EXPECT_NEAR(report.loss, testing::to_doubles(io_.tensor("out.loss"))[0], 2e-6);
@@ -132,7 +195,7 @@ TEST_P(GoldenMixture, Gradients) {
   }
 }
 
-TEST_P(GoldenMixture, TrainingCurve) {
+TEST_P(GoldenModel, TrainingCurve) {
   auto made = trainer();
   auto losses = testing::to_doubles(io_.tensor("train.loss")),
        norms = testing::to_doubles(io_.tensor("train.grad_norm")),
@@ -144,9 +207,16 @@ TEST_P(GoldenMixture, TrainingCurve) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenMixture,
-                         ::testing::Values(Case{"moe_top2", top2}, Case{"moe_allgather", mixture},
-                                           Case{"moe_capacity", capacity},
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel,
+                         ::testing::Values(Case{"gpt_dense", gpt_dense},
+                                           Case{"gpt_dense_untied_qkvbias", gpt_dense_untied_qkvbias},
+                                           Case{"llama", llama},
+                                           Case{"llama_rope_interleaved", llama_rope_interleaved},
+                                           Case{"llama_rope_partial", llama_rope_partial},
+                                           Case{"llama31_rope_scaling", llama31_rope_scaling},
+                                           Case{"qwen3_qknorm", qwen3_qknorm},
+                                           Case{"squared_relu", squared_relu}, Case{"moe_top2", top2},
+                                           Case{"moe_allgather", mixture}, Case{"moe_capacity", capacity},
                                            Case{"moe_shared_sigmoid", shared_sigmoid}),
                          [](const auto& info) { return std::string(info.param.name); });
 

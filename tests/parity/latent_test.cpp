@@ -1,0 +1,100 @@
+#include "parity/cases.h"
+
+// Multi-latent attention on every kind of layout against one rank.
+namespace megatron {
+namespace {
+
+using namespace testing;
+
+Config latent_gpt() {
+  Config config = small_gpt();
+  ModelConfig& model = config.model;
+  model.multi_latent_attention = true;
+  model.group_query_attention = false;
+  model.num_query_groups = 4;
+  model.q_lora_rank = 12;
+  model.kv_lora_rank = 10;
+  model.qk_head_dim = 6;
+  model.qk_pos_emb_head_dim = 4;
+  model.v_head_dim = 5;
+  model.rope_type = RopeType::rope;
+  model.layernorm_epsilon = 1e-5;
+  model.latent_norm_epsilon = 1e-6;
+  return config;
+}
+
+Config without_query_latent() {
+  Config config = latent_gpt();
+  config.model.q_lora_rank.reset();
+  config.model.rope_type = RopeType::yarn;
+  config.model.rotary_scaling_factor = 4;
+  config.model.original_max_position_embeddings = 4;
+  config.model.mscale_all_dim = 1;
+  config.model.attention_dropout = 0.2;
+  return config;
+}
+
+// As DeepSeek-V3: a dense layer, then experts chosen by groups, shared ones beside them.
+Config latent_mixture() {
+  Config config = latent_gpt();
+  ModelConfig& model = config.model;
+  model.num_moe_experts = 4;
+  model.moe_layer_freq = Json::parse("[0, 1, 1, 1]");
+  model.moe_ffn_hidden_size = 16;
+  model.moe_router_topk = 2;
+  model.moe_router_score_function = RouterScore::sigmoid;
+  model.moe_router_enable_expert_bias = true;
+  model.moe_router_num_groups = 2;
+  model.moe_router_group_topk = 1;
+  model.moe_router_group_score_topk = 2;
+  model.moe_router_topk_scaling_factor = 2.5;
+  model.moe_shared_expert_intermediate_size = 24;
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  model.moe_router_load_balancing_type = {"seq_aux_loss"};
+  model.moe_aux_loss_coeff = {1e-2};
+  return config;
+}
+
+void recompute_core(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = {"core_attn", "layernorm"};
+}
+
+const std::vector<Layout> kDense = {
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2 sp", .tp = 2, .sp = true},
+    {.name = "tp4 sp, core recomputed", .tp = 4, .sp = true, .change = recompute_core},
+    {.name = "pp2", .pp = 2},
+    {.name = "pp2 vpp2", .pp = 2, .vpp = 2},
+    {.name = "cp2", .cp = 2},
+    {.name = "cp2 all_gather", .cp = 2, .cp_kinds = {"all_gather"}},
+    {.name = "cp2 a2a", .cp = 2, .cp_kinds = {"a2a"}},
+    {.name = "tp2 sp cp2", .tp = 2, .cp = 2, .sp = true},
+    {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2, .sp = true}};
+
+TEST(LatentParity, EveryLayoutTrainsLikeOneRank) { check_layouts(latent_gpt(), kDense); }
+
+TEST(LatentParity, WithoutALatentForQueries) { check_layouts(without_query_latent(), kDense); }
+
+TEST(LatentParity, WithExperts) {
+  const std::vector<Layout> layouts = {{.name = "ep2", .dp = 2, .ep = 2},
+                                       {.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+                                       {.name = "tp2 pp2 ep2", .tp = 2, .pp = 2, .ep = 2, .etp = 1},
+                                       {.name = "cp2 ep2", .cp = 2, .ep = 2},
+                                       {.name = "pp2 dp2 ep2", .pp = 2, .dp = 2, .ep = 2}};
+  check_layouts(latent_mixture(), layouts);
+}
+
+// The norm of all heads at once needs the squares of every rank.
+TEST(WideNormParity, EveryLayoutTrainsLikeOneRank) {
+  Config config = small_gpt();
+  config.model.qk_layernorm = config.model.qk_layernorm_full_width = true;
+  const std::vector<Layout> layouts = {{.name = "tp2", .tp = 2},
+                                       {.name = "tp2 sp", .tp = 2, .sp = true},
+                                       {.name = "tp2 pp2", .tp = 2, .pp = 2},
+                                       {.name = "cp2", .cp = 2}};
+  check_layouts(config, layouts);
+}
+
+}  // namespace
+}  // namespace megatron
