@@ -1,5 +1,6 @@
 #include "megatron/bridge/auto_bridge.h"
 
+#include <algorithm>
 #include <set>
 
 #include "megatron/base/nearest.h"
@@ -18,18 +19,16 @@ bool is_ignored(std::string_view name) {
   return false;
 }
 
-Tensor part_of(const SafetensorsDirectory& weights, const HfPart& part) {
-  return view_of(weights.tensor(part.name), part.view);
-}
+constexpr int64_t kElementsAtOnce = int64_t{16} << 20;  // of a tensor whose numbers must be computed
 
 }  // namespace
 
 AutoBridge::AutoBridge(const std::string& directory)
     : config_(HfConfig::read(directory)),
-      weights_(std::make_shared<const SafetensorsDirectory>(directory)),
+      weights_(directory, config_),
       family_(&find_family(config_.architecture())),
       model_(
-          family_->configure({config_, [this](std::string_view name) { return weights_->contains(name); }})) {
+          family_->configure({config_, [this](std::string_view name) { return weights_.contains(name); }})) {
   check();
 }
 
@@ -43,29 +42,30 @@ void AutoBridge::check() const {
   GptModel whole(model_, {.first_layer = 0, .layers = model_.num_layers}, {}, DType::F32);
   Problems problems;
   std::set<std::string> used;
-  const std::vector<std::string> names = weights_->names();
+  const std::vector<std::string> names = weights_.names();
   whole.visit([&](Parameter& parameter) {
     for (const HfPart& part : parts(parameter.name, parameter.shard.global_shape)) {
       used.insert(part.name);
-      if (!weights_->contains(part.name)) {
+      if (!weights_.contains(part.name)) {
         const std::string advice = did_you_mean(nearest(part.name, names));
         problems.add("{}: it is missing{}{}", part.name, advice.empty() ? "" : "; ", advice);
         continue;
       }
-      const SafetensorsEntry& entry = weights_->at(part.name);
-      const Shape wanted = stored_shape(part.shard.local_shape, part.view);
-      if (!(entry.shape == wanted))
-        problems.add("{}: the file has {}, the configuration says {}", part.name, entry.shape, wanted);
-      if (!is_floating(entry.dtype))
-        problems.add("{}: the file has {}, not floating-point numbers", part.name, entry.stored);
+      const Shape wanted = stored_shape(part.shard.local_shape, part.view), found = weights_.shape(part.name);
+      if (!(found == wanted))
+        problems.add("{}: the file has {}, the configuration says {}", part.name, found, wanted);
+      const DType dtype = weights_.dtype(part.name);
+      if (!is_floating(dtype) || size_of(dtype) < 2)
+        problems.add("{}: the file has {}{}", part.name, weights_.files().at(part.name).stored,
+                     is_floating(dtype) ? " without its scales" : ", not floating-point numbers");
     }
   });
   for (const std::string& name : names)
     if (!used.contains(name) && !is_ignored(name) &&
         !(name == "lm_head.weight" && model_.share_embeddings_and_output_weights))
       problems.add("{}: the model has no such tensor", name);
-  problems.raise(fmt::format("{}: its weights do not fit its config.json ({})", weights_->path(),
-                             config_.architecture()));
+  problems.raise(
+      fmt::format("{}: its weights do not fit its config.json ({})", directory(), config_.architecture()));
 }
 
 void AutoBridge::read(RankContext& ctx, std::string_view name, const ShardSpec& shard,
@@ -76,9 +76,29 @@ void AutoBridge::read(RankContext& ctx, std::string_view name, const ShardSpec& 
   const TransferPlan plan = plan_transfers(sources, {&shard, 1});
   require(plan.missing.empty(), "bridge: the rule of {} leaves some of it out", name);
   for (const Transfer& t : plan.transfers)
-    copy_in(ctx,
-            box_of(part_of(*weights_, pieces[static_cast<size_t>(t.source)]), {t.source_offset, t.extent}),
-            box_of(target, {t.target_offset, t.extent}));
+    copy_part(ctx, pieces[static_cast<size_t>(t.source)], {t.source_offset, t.extent},
+              box_of(target, {t.target_offset, t.extent}));
+}
+
+// `source`: a box of the part as it is viewed.
+void AutoBridge::copy_part(RankContext& ctx, const HfPart& part, const Box& source,
+                           const Tensor& target) const {
+  if (!weights_.quantized(part.name))
+    return copy_in(ctx, box_of(view_of(weights_.mapped(part.name), part.view), source), target);
+  // The files' first dimension, of which a little is computed at a time.
+  const int dim = part.view == HfView::one_expert ? 1 : 0;
+  const Shape stored = weights_.shape(part.name);
+  require(stored.rank() > 2 || part.view == HfView::plain || part.view == HfView::one_expert,
+          "bridge: {} is quantised and cannot be seen by columns", part.name);
+  const int64_t step = std::max<int64_t>(1, kElementsAtOnce * stored[0] / stored.numel());
+  for (int64_t done = 0; done < source.extent[dim]; done += step) {
+    const int64_t count = std::min(step, source.extent[dim] - done), begin = source.offset[dim] + done;
+    Box box = source;
+    box.offset[dim] = 0;
+    box.extent[dim] = count;
+    copy_in(ctx, box_of(view_of(weights_.dequantized(part.name, begin, begin + count), part.view), box),
+            target.slice(dim, done, done + count));
+  }
 }
 
 void AutoBridge::load(RankContext& ctx, std::span<Parameter* const> parameters) const {

@@ -3,8 +3,9 @@
 #include <memory>
 
 #include "megatron/bridge/family.h"
-#include "megatron/checkpoint/safetensors_directory.h"
+#include "megatron/bridge/hf_weights.h"
 #include "megatron/nn/parameter.h"
+#include "megatron/nn/shard_plan.h"
 
 namespace megatron {
 
@@ -15,11 +16,11 @@ class AutoBridge {
  public:
   explicit AutoBridge(const std::string& directory);
 
-  const std::string& directory() const { return weights_->path(); }
+  const std::string& directory() const { return weights_.files().path(); }
   const HfConfig& hf_config() const { return config_; }
   // Layout and precision are the caller's to choose.
   const ModelConfig& model_config() const { return model_; }
-  const SafetensorsDirectory& weights() const { return *weights_; }
+  const HfWeights& weights() const { return weights_; }
 
   // Where the elements of one of our tensors are in the files.
   std::vector<HfPart> parts(std::string_view name, const Shape& global_shape) const;
@@ -31,9 +32,10 @@ class AutoBridge {
 
  private:
   void check() const;
+  void copy_part(RankContext& ctx, const HfPart& part, const Box& source, const Tensor& target) const;
 
   HfConfig config_;
-  std::shared_ptr<const SafetensorsDirectory> weights_;
+  HfWeights weights_;
   const Family* family_;
   ModelConfig model_;
 };

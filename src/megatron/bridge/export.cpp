@@ -129,8 +129,11 @@ void write_source_files(const CheckpointReader& reader, const HfConfig& config, 
       write_file_atomically(directory + "/" + name.substr(kSourceFolder.size()),
                             read_asset(reader.path(), name));
   const std::string path = directory + "/config.json";
-  if (fs::exists(path) && !dtype) return;
-  Json json = config.json();
+  const bool was_quantized = config.has("quantization_config");  // what is written is plain
+  if (fs::exists(path) && !dtype && !was_quantized) return;
+  Json json = Json::object();
+  for (const auto& [key, value] : config.json().as_object())
+    if (key != "quantization_config") json[key] = value;
   if (dtype) json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = hf_dtype_name(*dtype);
   write_file_atomically(path, json.dump(2) + "\n");
 }

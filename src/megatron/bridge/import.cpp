@@ -15,7 +15,7 @@ DType stored_dtype(const AutoBridge& bridge, const Parameter& parameter) {
   DType widest = DType::BF16;
   bool first = true;
   for (const HfPart& part : bridge.parts(parameter.name, parameter.shard.global_shape)) {
-    DType dtype = bridge.weights().at(part.name).dtype;
+    DType dtype = bridge.weights().dtype(part.name);
     if (first || size_of(dtype) > size_of(widest)) widest = dtype;
     first = false;
   }
@@ -47,7 +47,7 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
     if (options.progress) options.progress(tensor.name, done, total);
     done += tensor.shape.numel() * static_cast<int64_t>(size_of(tensor.dtype));
   };
-  source.assets = source_files(hf_directory, bridge.weights());
+  source.assets = source_files(hf_directory, bridge.weights().files());
   return write_whole_tensors(root, source, options.files);
 }
 

@@ -85,7 +85,7 @@ class RankRun {
     request.state.seed = static_cast<uint64_t>(config_.rng.seed);
     request.state.config = config_.to_json();
     if (run_.hf && world_.rank() == 0)
-      request.assets = source_files(run_.hf->directory(), run_.hf->weights());
+      request.assets = source_files(run_.hf->directory(), run_.hf->weights().files());
     const std::string path = save_checkpoint(ctx_, world_, request);
     saved_ = at_.iteration;
     tell(fmt::format("saved {}", path));

@@ -9,6 +9,8 @@
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/gpt.h"
+#include "megatron/ops/rope.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/rank_trainer.h"
@@ -118,7 +120,7 @@ TEST_F(Convert, ThroughRanksOfAnyLayout) {
       SaveRequest request{.root = folder / "checkpoint",
                           .state = {},
                           .tensors = checkpoint_tensors(parameters),
-                          .assets = source_files(bridge.directory(), bridge.weights())};
+                          .assets = source_files(bridge.directory(), bridge.weights().files())};
       save_checkpoint(ctx, world, request);
     });
     export_model(folder / "checkpoint", folder / "hf");
@@ -192,7 +194,8 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
 
 // The layout of config.json that older files have means the same model.
 TEST(HfConfig, OldLayoutOfRopeSettings) {
-  for (const char* name : {"llama_rope_llama3", "llama_rope_yarn", "llama_rope_linear"}) {
+  for (const char* name : {"llama_rope_llama3", "llama_rope_yarn", "llama_rope_linear", "deepseek_v3_yarn",
+                           "gpt_oss", "glm4_moe", "mixtral", "qwen3_moe"}) {
     Json json = Json::read(source(name) + "/config.json");
     Json old = Json::object(), scaling = Json::object();
     for (const auto& [key, value] : json.as_object())
@@ -207,10 +210,43 @@ TEST(HfConfig, OldLayoutOfRopeSettings) {
         old[key == "dtype" ? "torch_dtype" : key] = value;
       }
     Config a, b;
-    a.model = find_family("LlamaForCausalLM").configure({HfConfig(json), {}});
-    b.model = find_family("LlamaForCausalLM").configure({HfConfig(old), {}});
+    const Family& family = find_family(HfConfig(json).architecture());
+    a.model = family.configure({HfConfig(json), {}});
+    b.model = family.configure({HfConfig(old), {}});
     EXPECT_EQ(a.to_json(), b.to_json()) << name;
   }
+}
+
+// Scalings that look at the length of the sequence: the model turns by the frequencies that they give.
+TEST(HfConfig, LongRopeAndDynamicScaling) {
+  const auto cosines = [](const Json& json, int64_t length) {
+    RankContext ctx;
+    ModelConfig model = find_family("Phi3ForCausalLM").configure({HfConfig(json), {}});
+    model.num_layers = 0;
+    const GptModel gpt(model, {.first_layer = 0, .layers = 0}, {}, DType::F32);
+    return ctx.to_vector<float>(gpt.sequences(ctx, 1, length).rope_cos);
+  };
+  const auto expected = [](const ops::RopeScaling& scaling, int64_t length) {
+    RankContext ctx;
+    std::vector<int64_t> positions;
+    for (int64_t i = 0; i < length; ++i) positions.push_back(i);
+    const auto frequencies = ops::rope_frequencies(12, 1e4, scaling, length);
+    return ctx.to_vector<float>(
+        ops::rope_tables(ctx, ctx.from_vector(positions, {length}), frequencies, DType::F32).cos);
+  };
+  Json json = Json::read(source("phi3") + "/config.json");
+  json["original_max_position_embeddings"] = 32;  // of 128: stretched by 4
+  json["rope_parameters"] = Json::parse(
+      R"({"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1, 1, 1, 2, 2, 2],
+          "long_factor": [1, 2, 3, 4, 5, 6]})");
+  ops::RopeScaling scaling{.kind = ops::RopeScalingKind::LongRope, .factor = 4, .original_max_position = 32};
+  scaling.short_factor = {1, 1, 1, 2, 2, 2};
+  scaling.long_factor = {1, 2, 3, 4, 5, 6};
+  for (int64_t length : {32, 33}) EXPECT_EQ(cosines(json, length), expected(scaling, length)) << length;
+
+  json["rope_parameters"] = Json::parse(R"({"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3})");
+  scaling = {.kind = ops::RopeScalingKind::Dynamic, .factor = 3, .max_position = 128};
+  for (int64_t length : {64, 160}) EXPECT_EQ(cosines(json, length), expected(scaling, length)) << length;
 }
 
 }  // namespace
