@@ -3,10 +3,13 @@
 #include "megatron/cli/bench_command.h"
 #include "megatron/cli/checkpoint_command.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/compare_command.h"
 #include "megatron/cli/config_command.h"
 #include "megatron/cli/convert_command.h"
 #include "megatron/cli/explain_command.h"
+#include "megatron/cli/generate_command.h"
 #include "megatron/cli/groups_command.h"
+#include "megatron/cli/logits_command.h"
 #include "megatron/cli/parity_command.h"
 #include "megatron/cli/plan_command.h"
 #include "megatron/cli/pretrain_command.h"
@@ -26,6 +29,10 @@ std::span<const Command> commands() {
               checkpoint_help, run_checkpoint},
       Command{"convert", "between Hugging Face models and checkpoints, exact to the bit", convert_help,
               run_convert},
+      Command{"compare", "how far two models are apart, and the first layer that differs", compare_help,
+              run_compare},
+      Command{"logits", "what a model makes of given tokens, under any layout", logits_help, run_logits},
+      Command{"generate", "lets a model go on from a prompt", generate_help, run_generate},
       Command{"config", "the resolved configuration and the origin of each value", config_help, run_config},
       Command{"explain", "what a setting does, its range and what depends on it", explain_help, run_explain},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,

@@ -1,17 +1,14 @@
 #include "megatron/cli/pretrain_command.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
-#include "megatron/comm/launch.h"
+#include "megatron/cli/rank_launch.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
-#include "megatron/device/cpu_pool.h"
 #include "megatron/training/training_run.h"
 
 namespace megatron {
@@ -32,20 +29,13 @@ std::string help(std::string_view command, std::string_view what) {
       command, what, settings_help());
 }
 
-Device device_of(const RunConfig& run, int rank) {
-  const int gpus = run.device == DeviceChoice::cpu ? 0 : cuda_device_count();
-  if (run.device == DeviceChoice::cuda && gpus == 0)
-    throw ConfigError("--device cuda: no usable GPU is there; leave it out, or use --device cpu");
-  return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
-}
-
 int train(Invocation& invocation, bool needs_weights) {
   const CommandLine line = parse_command_line(invocation.args);
   if (!line.words.empty())
     throw UsageError(
         fmt::format("cannot make sense of '{}': write settings as --flag value or section.key=value",
                     line.words.front()));
-  const LaunchPlace place = find_place([](const char* name) { return std::getenv(name); });
+  const LaunchPlace place = launch_place();
   Sources sources = read_sources(line, {.hf = hf_model_settings, .recipe = {}});
   if (place.processes > 1) sources.processes = place.processes;
   const Resolved resolved = resolve(sources);
@@ -74,20 +64,8 @@ int train(Invocation& invocation, bool needs_weights) {
     progress->update(report.iteration,
                      fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   };
-  const auto ranks = static_cast<int>(run.config.run.ranks);
-  const int threads = std::max(1, available_cores() / (ranks * place.processes_here));
-  const RunConfig& where = run.config.run;
-  Launch launch({.ranks = ranks,
-                 .comm = connection_from_name(names(where.comm)[static_cast<size_t>(where.comm)]),
-                 .cuda = device_of(where, 0).is_cuda(),
-                 .timeout = std::chrono::milliseconds(
-                     static_cast<int64_t>(run.config.dist.distributed_timeout_minutes * 60e3)),
-                 .place = place});
-  launch.run([&](int rank, const ProcessGroup& world) {
-    RankContext ctx(device_of(run.config.run, rank), threads, rank);
-    world.attach(ctx);
-    train_rank(ctx, world, run);
-  });
+  run_on_ranks(run.config, place,
+               [&](RankContext& ctx, const ProcessGroup& world) { train_rank(ctx, world, run); });
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
+#include "megatron/inference/model_source.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/rank_trainer.h"
@@ -152,13 +153,15 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
       report.first_loss, report.last_loss, report.validation_loss, report.unigram_entropy);
 
   RankContext ctx(kCpu, threads);
-  GptModel model(config.model, {.first_layer = 0, .layers = config.model.num_layers}, {}, DType::F32);
-  auto whole = model.parameters();
-  for (Parameter* parameter : whole) parameter->allocate(ctx, DType::F32);
-  CheckpointReader(report.checkpoint).load(ctx, checkpoint_tensors(whole));
+  Config one = config;
+  one.parallel = {};
+  const ParallelContext alone;
+  RankModel model(one, alone, DType::F32);
+  ModelSource::checkpoint(report.checkpoint).load(ctx, model.parameters(), DType::F32);
   std::vector<int64_t> prompt;
   for (unsigned char c : options.prompt) prompt.push_back(c);
-  auto bytes = generate(ctx, model, prompt, {.max_new_tokens = options.sample_tokens, .temperature = 0.7});
+  auto bytes = generate(ctx, alone.world(), model, prompt,
+                        {.max_new_tokens = options.sample_tokens, .sampling = {.temperature = 0.7}});
   for (int64_t byte : bytes) report.sample.push_back(static_cast<char>(byte));
   return report;
 }

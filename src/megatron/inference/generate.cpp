@@ -1,44 +1,59 @@
 #include "megatron/inference/generate.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
+
+#include "megatron/nn/kv_cache.h"
 
 namespace megatron {
+namespace {
 
-int64_t sample_token(std::span<const double> logits, double temperature, double uniform) {
-  require(!logits.empty(), "generate: there are no logits to choose from");
-  auto best = std::max_element(logits.begin(), logits.end());
-  if (temperature <= 0) return best - logits.begin();
-  std::vector<double> cumulative(logits.size());
-  double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i)
-    cumulative[i] = sum += std::exp((logits[i] - *best) / temperature);
-  auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * sum);
-  return std::min<int64_t>(chosen - cumulative.begin(), static_cast<int64_t>(logits.size()) - 1);
+// The first rank chooses, so that rounding that differs between replicas cannot lead them apart.
+int64_t choose(RankContext& ctx, const ProcessGroup& world, const Tensor& logits, const Sampling& sampling,
+               int64_t number) {
+  Tensor chosen = ctx.zeros({1}, DType::I64);
+  if (world.rank() == 0) {
+    Tensor wide = ctx.empty(logits.shape(), DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {logits, wide});
+    const double uniform = Philox::at({sampling.seed, 0}, static_cast<uint64_t>(number)).uniform(0);
+    chosen = ctx.from_vector(
+        std::vector<int64_t>{sample_token(ctx.to_vector<double>(wide), sampling, uniform)}, {1});
+  }
+  world.broadcast(chosen, 0).wait();
+  return ctx.to_vector<int64_t>(chosen)[0];
 }
 
-std::vector<int64_t> generate(RankContext& ctx, GptModel& model, std::span<const int64_t> prompt,
-                              const GenerateOptions& options) {
+}  // namespace
+
+std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,
+                              std::span<const int64_t> prompt, const GenerateOptions& options) {
   require(!prompt.empty(), "generate: the prompt is empty");
-  require(model.slice().embedding && model.slice().head,
-          "generate: this rank holds only a part of the model");
-  NoGrad no_grad(ctx);
-  size_t context = static_cast<size_t>(options.context ? options.context : model.config().seq_length);
-  std::vector<int64_t> text(prompt.begin(), prompt.end());
+  const int64_t context = options.context ? options.context : model.config().seq_length;
+  const bool caches = options.use_cache && model.can_cache();
+  std::vector<int64_t> text(prompt.begin(), prompt.end()), added;
+  auto length = [&] { return static_cast<int64_t>(text.size()); };
+
+  int64_t begin = std::max<int64_t>(0, length() - context);  // of what the model sees
+  std::optional<KvCache> cache;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    size_t length = std::min(context, text.size());
-    std::vector<int64_t> window(text.end() - static_cast<int64_t>(length), text.end());
-    SeqInfo seq = model.sequences(ctx, 1, static_cast<int64_t>(length));
-    Tensor hidden = model.forward(ctx, ctx.from_vector(window, {static_cast<int64_t>(length)}), seq);
-    Tensor last = hidden.slice(0, static_cast<int64_t>(length) - 1, static_cast<int64_t>(length));
-    Tensor logits = model.logits(ctx, last), wide = ctx.empty(logits.shape(), DType::F64);
-    ctx.kernels->copy(ctx.kernel_context(), {logits, wide});
-    auto values = ctx.to_vector<double>(wide);
-    values.resize(static_cast<size_t>(model.config().vocab_size));  // padding is never chosen
-    double uniform = Philox::at({options.seed, 0}, static_cast<uint64_t>(i)).uniform(0);
-    text.push_back(sample_token(values, options.temperature, uniform));
+    if (length() - begin > context) {  // full: go on from the later half
+      begin = length() - std::max<int64_t>(1, context / 2);
+      cache.reset();
+    }
+    if (caches && !cache)
+      cache.emplace(std::min(context, length() - begin + options.max_new_tokens - i));
+    const int64_t seen = cache ? begin + cache->length() : begin;
+    Tensor logits =
+        model.logits(ctx, {.tokens = std::span<const int64_t>(text).subspan(static_cast<size_t>(seen)),
+                           .last_only = true,
+                           .cache = cache ? &*cache : nullptr});
+    const int64_t token = choose(ctx, world, logits, options.sampling, i);
+    text.push_back(token);
+    added.push_back(token);
+    if (options.on_token) options.on_token(token);
+    if (std::ranges::find(options.end_tokens, token) != options.end_tokens.end()) break;
   }
-  return {text.begin() + static_cast<int64_t>(prompt.size()), text.end()};
+  return added;
 }
 
 }  // namespace megatron

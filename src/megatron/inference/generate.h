@@ -1,25 +1,27 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
-#include "megatron/models/gpt.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/inference/sampling.h"
+#include "megatron/training/rank_model.h"
 
 namespace megatron {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
-  double temperature = 0;  // 0: the likeliest token each time
-  int64_t context = 0;     // how many of the last tokens the model sees; 0: its sequence length
-  uint64_t seed = 1234;
+  Sampling sampling;
+  std::vector<int64_t> end_tokens;  // any of them is the last
+  int64_t context = 0;              // how many tokens the model sees at most; 0: its sequence length
+  bool use_cache = true;            // else every token reads all before it again
+  std::function<void(int64_t token)> on_token;  // told on every rank
 };
 
-// Continues a prompt of one sequence with a whole model on one rank; returns the new tokens.
-std::vector<int64_t> generate(RankContext& ctx, GptModel& model, std::span<const int64_t> prompt,
-                              const GenerateOptions& options);
-
-// The index drawn from the probabilities softmax(logits / temperature) by a number in [0, 1); temperature 0:
-// the largest.
-int64_t sample_token(std::span<const double> logits, double temperature, double uniform);
+// Continues a prompt of one sequence; returns the new tokens. All ranks of `world` call it alike and get the
+// same.
+std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,
+                              std::span<const int64_t> prompt, const GenerateOptions& options);
 
 }  // namespace megatron

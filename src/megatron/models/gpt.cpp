@@ -139,7 +139,8 @@ SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
   SeqInfo seq = held_sequences(ctx, rows, parallel_.context);
   auto type = config_.position_embedding_type;
   if (type == PositionEmbedding::rope || type == PositionEmbedding::yarn) {
-    auto rotation = ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, rows.length), dtype_);
+    auto rotation =
+        ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, rows.first + rows.length), dtype_);
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
@@ -155,7 +156,8 @@ SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
   return seq;
 }
 
-Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq) {
+Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq,
+                         const LayerObserver& on_layer) {
   Residual residual{input, {}};
   if (embedding_)
     residual.hidden = use_unit(ctx, *embedding_unit_, [&] { return embedding_->forward(ctx, input, seq); });
@@ -170,6 +172,7 @@ Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& s
     else
       run_layer(ctx, i, residual, seq);
     i += std::max<int64_t>(1, region);
+    if (on_layer) on_layer(slice_.first_layer + i - 1, total(ctx, residual));
   }
   if (final_norm_) return use_unit(ctx, *norm_unit_, [&] { return final_norm_->forward(ctx, residual); });
   return total(ctx, residual);

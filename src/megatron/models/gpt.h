@@ -13,6 +13,9 @@ struct ModelSlice {
   bool embedding = true, head = true;
 };
 
+// Told what the residual stream is behind each layer of a pass, by the layer's place in the whole model.
+using LayerObserver = std::function<void(int64_t layer, const Tensor& stream)>;
+
 // A GPT-style decoder, or one pipeline chunk of it.
 class GptModel final : public Module {
  public:
@@ -31,7 +34,8 @@ class GptModel final : public Module {
 
   // From token ids int64 [tokens] (the first chunk) or the previous chunk's activations to what the next
   // chunk takes.
-  Tensor forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq);
+  Tensor forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq,
+                 const LayerObserver& on_layer = {});
   // On the last chunk, from forward()'s result: the loss of each token [tokens] (0 where the label is
   // ignored), or the logits of this rank's part of the vocabulary [tokens, padded vocabulary / tp].
   Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels);

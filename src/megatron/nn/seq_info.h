@@ -5,6 +5,8 @@
 
 namespace megatron {
 
+class KvCache;
+
 // A rearrangement of rows and its inverse, int64: new row i is old row forward[i]. Undefined: none.
 struct RowOrder {
   Tensor forward, inverse;
@@ -39,10 +41,11 @@ struct SeqInfo {
   Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
   Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs
   Tensor query_scale;             // [tokens, 1, 1], where queries grow with their position
+  KvCache* cache = nullptr;       // decoding: what came before these tokens of one sequence; takes theirs too
   uint64_t seed = 0;              // of dropout
   int64_t step = 0;               // of the run, so that every one draws other numbers
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
-  bool training = true;           // else evaluation: no noise, no balancing
+  bool training = true;           // else evaluation: no dropout, no noise, no balancing
   double loss_weight = 1;         // of this micro-batch's mean loss in the loss of the step
 
   int64_t tokens() const { return batch * length; }

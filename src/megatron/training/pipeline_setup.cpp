@@ -65,4 +65,15 @@ ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pip
   return {range.first, range.count, stage == 0, stage == stages - 1};
 }
 
+std::vector<std::unique_ptr<GptModel>> model_chunks(const Config& config, const PipelineShape& shape,
+                                                    int pipeline_rank, const ModelParallel& parallel,
+                                                    DType dtype) {
+  std::vector<std::unique_ptr<GptModel>> chunks;
+  for (int chunk = 0; chunk < shape.vpp; ++chunk)
+    chunks.push_back(std::make_unique<GptModel>(config.model,
+                                                model_slice(config, shape, pipeline_rank, chunk), parallel,
+                                                dtype, chunk > 0 ? chunks[0]->tied_weight() : nullptr));
+  return chunks;
+}
+
 }  // namespace megatron

@@ -14,5 +14,9 @@ bool splits_tied_weight(const PipelineShape& shape);
 
 // What a pipeline rank's chunk holds of the model.
 ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pipeline_rank, int chunk);
+// All chunks of a pipeline rank; a tied output weight is the embedding's own where the rank holds both.
+std::vector<std::unique_ptr<GptModel>> model_chunks(const Config& config, const PipelineShape& shape,
+                                                    int pipeline_rank, const ModelParallel& parallel,
+                                                    DType dtype);
 
 }  // namespace megatron

@@ -5,56 +5,18 @@
 #include "megatron/training/optimizer_setup.h"
 
 namespace megatron {
-namespace {
-
-TensorParallel tensor_parallel(const Config& config, const ParallelContext& parallel) {
-  const ParallelConfig& p = config.parallel;
-  TensorParallel tp{.group = parallel.group(Axis::tp), .sequence_parallel = p.sequence_parallel};
-  tp.overlap = {.on = p.tp_comm_overlap,
-                .gather = p.tp_comm_overlap_ag,
-                .scatter = p.tp_comm_overlap_rs,
-                .scatter_data = p.tp_comm_overlap_rs_dgrad,
-                .gather_under_data = p.tp_comm_bulk_dgrad,
-                .reduce_under_weight = p.tp_comm_bulk_wgrad,
-                .qkv = !p.tp_comm_overlap_disable_qkv,
-                .fc1 = !p.tp_comm_overlap_disable_fc1};
-  int groups = static_cast<int>(config.model.num_query_groups);
-  if (groups > 0 && tp.size() > groups && !config.model.multi_latent_attention)
-    tp.key_group = tp.group.split(tp.rank() / (tp.size() / groups), tp.rank(), "tp-keys");
-  return tp;
-}
-
-ContextParallel context_parallel(const Config& config, const ParallelContext& parallel) {
-  ContextParallel context{.group = parallel.group(Axis::cp)};
-  if (parallel.has(Axis::cp_level)) {
-    context.inner = parallel.group(Axis::cp_level, 0);
-    context.outer = parallel.group(Axis::cp_level, 1);
-  }
-  context.kinds.clear();
-  for (const std::string& name : config.parallel.cp_comm_type) context.kinds.push_back(context_kind(name));
-  return context;
-}
-
-}  // namespace
-
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config),
       parallel_(parallel),
-      model_parallel_{.tensor = tensor_parallel(config, parallel),
-                      .context = context_parallel(config, parallel),
-                      .expert = ExpertParallel::of(parallel)},
+      model_(config, parallel, dtype),
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);
-  for (int chunk = 0; chunk < shape.vpp; ++chunk)
-    chunks_.push_back(
-        std::make_unique<GptModel>(config.model, model_slice(config, shape, parallel.rank(Axis::pp), chunk),
-                                   model_parallel_, dtype, chunk > 0 ? chunks_[0]->tied_weight() : nullptr));
-  for (auto& chunk : chunks_) chunk->set_activation_plan(ActivationPlan::from(config.execution));
+  for (auto& chunk : model_.chunks()) chunk->set_activation_plan(ActivationPlan::from(config.execution));
   std::vector<DataParallelChunk> pieces;
-  for (auto& chunk : chunks_)
+  for (auto& chunk : model_.chunks())
     pieces.push_back({chunk->units(), splits_tied_weight(shape) ? chunk->tied_weight() : nullptr});
   data_parallel_ = std::make_unique<DataParallel>(ctx, data_parallel_options(config.ddp), parallel,
                                                   std::move(pieces), dtype);
@@ -62,18 +24,11 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   optimizer_ = make_optimizer(ctx, config.optimizer, data_parallel_->slices());
 }
 
-std::vector<Parameter*> RankTrainer::parameters() {
-  std::vector<Parameter*> all;
-  for (auto& chunk : chunks_)
-    for (Parameter* parameter : chunk->parameters()) all.push_back(parameter);
-  return all;
-}
-
 MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                                         Documents documents) const {
   require(lengths.empty() || config_.parallel.variable_seq_lengths,
           "training step: micro-batches of different lengths need model.variable_seq_lengths");
-  return {tokens, microbatch_size_, length_, lengths, documents, model_parallel_.context};
+  return {tokens, microbatch_size_, length_, lengths, documents, model_.parallel().context};
 }
 
 RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
@@ -89,7 +44,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
       sequences.push_back(sequences.back());
       continue;
     }
-    SeqInfo& seq = sequences.emplace_back(chunks_[0]->sequences(ctx, batch.rows(i)));
+    SeqInfo& seq = sequences.emplace_back(model_.chunks()[0]->sequences(ctx, batch.rows(i)));
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
     seq.step = steps_taken();
     seq.training = !forward_only;
@@ -109,11 +64,11 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
-  int64_t split = model_parallel_.tensor.splits_tokens() ? model_parallel_.tensor.size() : 1;
+  int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
   if (!config_.parallel.variable_seq_lengths)
     work.boundary = Shape{sequences[0].tokens() / split, config_.model.hidden_size};
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
-    GptModel& model = *chunks_[static_cast<size_t>(chunk)];
+    GptModel& model = *model_.chunks()[static_cast<size_t>(chunk)];
     SeqInfo seq = sequences[static_cast<size_t>(microbatch)];
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
@@ -152,7 +107,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
                              std::span<const int64_t> lengths, Documents documents) {
   Outcome outcome = run(ctx, micro_batches(tokens, lengths, documents), false);
   data_parallel_->finish_gradients(ctx);
-  for (auto& chunk : chunks_) chunk->finish_batch(ctx);
+  for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
   if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);
   Tensor norm = gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
   double limit = config_.optimizer.clip_grad;

@@ -4,12 +4,12 @@
 #include <span>
 #include <vector>
 
-#include "megatron/models/gpt.h"
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/training/micro_batches.h"
 #include "megatron/training/pipeline_setup.h"
+#include "megatron/training/rank_model.h"
 
 namespace megatron {
 
@@ -34,11 +34,9 @@ class RankTrainer {
   // The mean loss of the same kind of batch, without learning from it.
   double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {},
                   Documents documents = {});
-  // The logits of one micro-batch, token ids [rows, length], which every rank gives alike and, whole, gets:
-  // [rows · length, vocabulary].
-  Tensor logits(RankContext& ctx, std::span<const int64_t> tokens, int64_t rows);
 
-  std::vector<Parameter*> parameters();
+  RankModel& model() { return model_; }
+  std::vector<Parameter*> parameters() { return model_.parameters(); }
   // What this rank updates, and with it the gradients of the last step, whatever is sharded.
   std::span<const ParameterSlice> slices() const { return data_parallel_->slices(); }
   Optimizer& optimizer() { return *optimizer_; }
@@ -46,7 +44,7 @@ class RankTrainer {
   void finish_parameters() { data_parallel_->finish_parameters(); }
   // `set` writes the values of parameters(), all of which have memory while it runs.
   void set_weights(RankContext& ctx, const std::function<void()>& set);
-  GptModel& chunk(int i) { return *chunks_[static_cast<size_t>(i)]; }
+  GptModel& chunk(int i) { return *model_.chunks()[static_cast<size_t>(i)]; }
   int64_t steps_taken() const { return optimizer_->steps(); }
 
  private:
@@ -60,10 +58,9 @@ class RankTrainer {
 
   const Config& config_;
   const ParallelContext& parallel_;
-  ModelParallel model_parallel_;
+  RankModel model_;
   DType dtype_;
   int64_t microbatch_size_, length_;
-  std::vector<std::unique_ptr<GptModel>> chunks_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
 };

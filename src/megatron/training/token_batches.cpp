@@ -8,7 +8,8 @@
 namespace megatron {
 namespace {
 
-int64_t integer_at(const Tensor& tensor, int64_t index) {
+// A whole number of a tensor of any integer dtype.
+int64_t integer_at(std::string_view what, const Tensor& tensor, int64_t index) {
   switch (tensor.dtype()) {
     case DType::I64:
       return tensor.data<int64_t>()[index];
@@ -19,11 +20,37 @@ int64_t integer_at(const Tensor& tensor, int64_t index) {
     case DType::U8:
       return tensor.data<uint8_t>()[index];
     default:
-      throw ConfigError(fmt::format("--replay: the tensor is {}, not whole numbers", tensor.dtype()));
+      throw ConfigError(fmt::format("{}: the tensor is {}, not whole numbers", what, tensor.dtype()));
   }
 }
 
+int64_t token_at(std::string_view what, const Tensor& tensor, int64_t index, int64_t vocabulary) {
+  const int64_t token = integer_at(what, tensor, index);
+  if (token < 0 || token >= vocabulary)
+    throw ConfigError(fmt::format("{}: token {} is not in the vocabulary of {}", what, token, vocabulary));
+  return token;
+}
+
 }  // namespace
+
+TokenTensor read_tokens(std::string_view what, const std::string& source, int64_t vocabulary) {
+  const size_t colon = source.rfind(".safetensors:");
+  const size_t end = colon == std::string::npos ? source.size() : source.find(':', colon);
+  const SafetensorsFile file(source.substr(0, end));
+  std::string key = end < source.size() ? source.substr(end + 1) : "";
+  if (key.empty()) {
+    const std::vector<std::string> names = file.names();
+    if (names.size() != 1)
+      throw ConfigError(fmt::format("{} {}: the file has {} tensors; name one as FILE.safetensors:KEY", what,
+                                    source, names.size()));
+    key = names[0];
+  }
+  const Tensor tensor = file.tensor(key);
+  const std::string name = fmt::format("{} {}", what, source);
+  TokenTensor result{tensor.shape(), {}};
+  for (int64_t i = 0; i < tensor.numel(); ++i) result.tokens.push_back(token_at(name, tensor, i, vocabulary));
+  return result;
+}
 
 TokenBatches mock_batches(const Config& config) {
   TokenBatches batches;
@@ -62,19 +89,14 @@ TokenBatches replayed_batches(const std::string& source, const Config& config) {
   batches.length = tensor.size(2) - 1;
   batches.iterations = tensor.size(0);
   const int64_t vocab = config.model.vocab_size;
+  const std::string name = "--replay " + source;
   batches.take = [=](int64_t iteration, int64_t, int64_t first, int64_t count) {
     if (iteration >= tensor.size(0))
       throw ConfigError(fmt::format("--replay {}: it has {} iterations, and another one is asked for", source,
                                     tensor.size(0)));
     std::vector<int64_t> tokens;
     const int64_t row = tensor.size(2), begin = (iteration * batch + first) * row;
-    for (int64_t i = begin; i < begin + count * row; ++i) {
-      const int64_t token = integer_at(tensor, i);
-      if (token < 0 || token >= vocab)
-        throw ConfigError(
-            fmt::format("--replay {}: token {} is not in the vocabulary of {}", source, token, vocab));
-      tokens.push_back(token);
-    }
+    for (int64_t i = begin; i < begin + count * row; ++i) tokens.push_back(token_at(name, tensor, i, vocab));
     return tokens;
   };
   return batches;

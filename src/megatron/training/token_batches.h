@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/config/config.h"
+#include "megatron/base/shape.h"
 
 namespace megatron {
 
@@ -20,6 +21,14 @@ struct TokenBatches {
   Take take;
   Take take_validation = {};  // the same of text that is not learned from; empty: there is none
 };
+
+// Whole numbers of "FILE.safetensors:KEY"; without a key, of the only tensor that the file has. `what` is how
+// messages begin. A ConfigError where they are no tokens of a vocabulary of this size.
+struct TokenTensor {
+  Shape shape;
+  std::vector<int64_t> tokens;
+};
+TokenTensor read_tokens(std::string_view what, const std::string& source, int64_t vocabulary);
 
 // Random tokens that depend on the seed and the row alone.
 TokenBatches mock_batches(const Config& config);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/nn/kv_cache.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
@@ -117,6 +118,11 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
     }
   }
   if (seq.query_scale) q = ops::mul(ctx, q, seq.query_scale);
+  if (seq.cache) {
+    KvCache::Pair all = seq.cache->append(ctx, layer_, {k, v});
+    k = all.keys;
+    v = all.values;
+  }
   ops::AttentionOptions options;
   options.batch = seq.batch;
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
@@ -125,7 +131,7 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
   options.softcap = softcap_;
   if (sinks_) options.sinks = sinks_->get(ctx);
   options.window_left = window_left_;
-  options.dropout = dropout_;
+  options.dropout = seq.training ? dropout_ : 0;
   options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
   options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
   if (seq.cu_seqlens) options.place.row_length = seq.row_length;

@@ -10,7 +10,7 @@ namespace megatron {
 // and context parallelism, too, each token gets the numbers it would get on one rank.
 inline Tensor hidden_dropout(RankContext& ctx, const Tensor& x, double p, const SeqInfo& seq, int64_t layer,
                              int site, const TensorParallel& tp) {
-  if (p == 0) return x;
+  if (p == 0 || !seq.training) return x;
   int64_t begin = tp.splits_tokens() ? x.size(0) * tp.rank() : 0;  // in the tokens of this context rank
   ops::DropoutPlace place{.row_begin = seq.batch_begin * seq.row_length, .global_columns = x.size(1)};
   if (seq.places)

@@ -6,6 +6,7 @@
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/autograd/rederive.h"
+#include "megatron/nn/kv_cache.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
@@ -138,12 +139,17 @@ Tensor LatentAttention::core(RankContext& ctx, const Projected& projected, const
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
   options.max_queries = options.max_keys = seq.max_length;
   options.scale = scale_;
-  options.dropout = dropout_;
+  options.dropout = seq.training ? dropout_ : 0;
   options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
   options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
   if (seq.cu_seqlens) options.place.row_length = seq.row_length;
   const ContextParallel& context = parallel_.context;
   v = ops::contiguous(ctx, v);
+  if (seq.cache) {
+    KvCache::Pair all = seq.cache->append(ctx, layer_, {k, v});
+    k = all.keys;
+    v = all.values;
+  }
   Tensor o = context.size() == 1
                  ? ops::attention(ctx, q, k, v, options).o
                  : context_attention(ctx, q, k, v, options, seq.context, context, context.kind(layer_));

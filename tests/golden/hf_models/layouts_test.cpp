@@ -119,8 +119,8 @@ TEST_P(HfLayouts, LogitsOfEveryLayout) {
       const auto parallel = ParallelContext::from_sizes(world, parallel_sizes(config, layout.ranks()));
       RankTrainer trainer(ctx, config, parallel, DType::F32);
       trainer.set_weights(ctx, [&] { bridge.load(ctx, trainer.parameters()); });
-      NoGrad no_grad(ctx);
-      std::vector<double> logits = testing::to_doubles(ctx, trainer.logits(ctx, ids, 2));
+      std::vector<double> logits =
+          testing::to_doubles(ctx, trainer.model().logits(ctx, {.tokens = ids, .rows = 2}));
       if (rank == 0) result = std::move(logits);
     });
     return result;

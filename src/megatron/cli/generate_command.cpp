@@ -1,0 +1,110 @@
+#include "megatron/cli/generate_command.h"
+
+#include <charconv>
+#include <memory>
+
+#include "megatron/base/error.h"
+#include "megatron/base/json.h"
+#include "megatron/base/progress.h"
+#include "megatron/cli/flags.h"
+#include "megatron/cli/model_arguments.h"
+#include "megatron/inference/generate.h"
+
+namespace megatron {
+namespace {
+
+constexpr CommandFlag kFlags[] = {
+    {"--ckpt", 1, "a checkpoint, or what --save was given; --hf DIR: a Hugging Face model"},
+    {"--prompt-ids", 1, "the tokens to go on from: 1,2,3"},
+    {"--max-new-tokens", 1, "at most (64)"},
+    {"--ignore-eos", 0, "go on past the token that ends a text"},
+    {"--greedy", 0, "the likeliest token each time (the default)"},
+    {"--temperature", 1, "draw instead, by --seed: 1 as the model says, less is bolder"},
+    {"--top-k", 1, "draw from the k likeliest tokens"},
+    {"--top-p", 1, "draw from the likeliest tokens that together have this probability"},
+    {"--json", 0, "one JSON document: {\"ids\": [new tokens]}"},
+};
+
+double real(const CommandLine& line, std::string_view flag, double fallback, double most) {
+  if (!line.has(flag)) return fallback;
+  const std::string text = line.get(flag);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0) || value > most)
+    throw UsageError(
+        fmt::format("generate: {} needs a number above 0, at most {}, not '{}'", flag, most, text));
+  return value;
+}
+
+int64_t whole(const CommandLine& line, std::string_view flag, int64_t fallback) {
+  return line.has(flag) ? parse_int("generate", flag, line.get(flag)) : fallback;
+}
+
+std::vector<int64_t> prompt_ids(const std::string& list, int64_t vocabulary) {
+  std::vector<int64_t> ids;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    ids.push_back(parse_int("generate", "--prompt-ids", list.substr(at, end - at)));
+    if (ids.back() < 0 || ids.back() >= vocabulary)
+      throw ConfigError(
+          fmt::format("--prompt-ids: token {} is not in the vocabulary of {}", ids.back(), vocabulary));
+    at = end + 1;
+  }
+  return ids;
+}
+
+}  // namespace
+
+std::string generate_help() {
+  return model_command_help(
+      "usage: megatron generate (--hf DIR | --ckpt DIR) --prompt-ids 1,2,3 [options] [settings]\n"
+      "\n"
+      "Lets a model go on from a prompt, under any layout (--ranks 2 --tensor-model-parallel-size 2 ...), "
+      "and\n"
+      "prints the new tokens' numbers.\n",
+      kFlags);
+}
+
+int run_generate(Invocation& invocation) {
+  const CommandLine line = parse_command_line(invocation.args, kFlags);
+  if (!line.has("--prompt-ids")) throw UsageError("generate: --prompt-ids 1,2,3 is missing");
+  if (line.has("--greedy") && line.has("--temperature"))
+    throw UsageError("generate: --greedy and --temperature contradict each other");
+  const bool draws = line.has("--temperature") || line.has("--top-k") || line.has("--top-p");
+  const ModelArguments arguments = model_arguments(invocation, line, "generate");
+  const std::vector<int64_t> prompt = prompt_ids(line.get("--prompt-ids"), arguments.config.model.vocab_size);
+  GenerateOptions options{.max_new_tokens = whole(line, "--max-new-tokens", 64)};
+  options.sampling = {.temperature = draws && !line.has("--greedy") ? real(line, "--temperature", 1, 1e9) : 0,
+                      .top_k = whole(line, "--top-k", 0),
+                      .top_p = real(line, "--top-p", 1, 1),
+                      .seed = static_cast<uint64_t>(arguments.config.rng.seed)};
+  if (!line.has("--ignore-eos")) options.end_tokens = arguments.source.end_tokens();
+
+  std::vector<int64_t> ids;
+  run_on_ranks(arguments.config, arguments.place, [&](RankContext& ctx, const ProcessGroup& world) {
+    LoadedModel loaded(ctx, world, arguments);
+    GenerateOptions own = options;
+    std::unique_ptr<Progress> progress;
+    int64_t count = 0;
+    if (world.rank() == 0) {
+      progress = std::make_unique<Progress>(invocation.log, "generating", options.max_new_tokens);
+      own.on_token = [&](int64_t) { progress->update(++count, "tokens"); };
+    }
+    std::vector<int64_t> added = generate(ctx, world, loaded.model(), prompt, own);
+    if (world.rank() == 0) ids = std::move(added);
+  });
+  if (arguments.place.process != 0) return 0;
+  if (line.has("--json")) {
+    Json document = Json::object();
+    Json& list = document["ids"] = Json::array();
+    for (int64_t id : ids) list.push_back(id);
+    fmt::print(invocation.out, "{}\n", document.dump());
+  } else {
+    std::string text;
+    for (int64_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
+    fmt::print(invocation.out, "{}\n", text);
+  }
+  return 0;
+}
+
+}  // namespace megatron

@@ -1,0 +1,66 @@
+#include "megatron/inference/model_source.h"
+
+#include <filesystem>
+
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/bridge/hf_settings.h"
+#include "megatron/bridge/source_files.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/config/model_settings.h"
+#include "megatron/training/checkpoint_tensors.h"
+
+namespace megatron {
+namespace fs = std::filesystem;
+
+ModelSource ModelSource::hugging_face(const std::string& directory) {
+  ModelSource source;
+  source.bridge_ = std::make_shared<const AutoBridge>(directory);
+  source.path_ = directory;
+  return source;
+}
+
+ModelSource ModelSource::checkpoint(const std::string& path) {
+  ModelSource source;
+  source.path_ = resolve_checkpoint(path);
+  return source;
+}
+
+ModelSource ModelSource::open(const std::string& path) {
+  if (fs::exists(path + "/config.json")) return hugging_face(path);
+  if (fs::exists(path + "/index.json") || latest_checkpoint(path)) return checkpoint(path);
+  throw ConfigError(
+      fmt::format("{}: neither a Hugging Face model (config.json) nor a checkpoint of ours is there", path));
+}
+
+Json ModelSource::model_settings() const {
+  if (bridge_) return hf_model_settings(path_);
+  // What a checkpoint keeps as `model` also says how the run was laid out, which is no matter of its own.
+  const Json saved = read_index(path_).state.config;
+  const Json* model = saved.find("model");
+  if (!model) throw ConfigError(fmt::format("{}: the checkpoint does not say what model it holds", path_));
+  return megatron::model_settings(*model);
+}
+
+std::vector<int64_t> ModelSource::end_tokens() const {
+  const std::string folder = bridge_ ? path_ + "/" : path_ + "/" + std::string(kSourceFolder);
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    if (!fs::exists(folder + name)) continue;
+    const Json file = Json::read(folder + name);
+    const Json* value = file.find("eos_token_id");
+    if (!value || value->is_null()) continue;
+    if (!value->is_array()) return {value->as_int()};
+    std::vector<int64_t> tokens;
+    for (size_t i = 0; i < value->size(); ++i) tokens.push_back((*value)[i].as_int());
+    return tokens;
+  }
+  return {};
+}
+
+void ModelSource::load(RankContext& ctx, std::span<Parameter* const> parameters, DType dtype) const {
+  for (Parameter* parameter : parameters) parameter->allocate(ctx, dtype);
+  if (bridge_) return bridge_->load(ctx, parameters);
+  CheckpointReader(path_).load(ctx, checkpoint_tensors(parameters));
+}
+
+}  // namespace megatron

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/base/json.h"
+#include "megatron/nn/parameter.h"
+
+namespace megatron {
+
+class AutoBridge;
+
+// Where a model's weights lie: a Hugging Face directory, or a checkpoint of ours.
+class ModelSource {
+ public:
+  static ModelSource hugging_face(const std::string& directory);
+  static ModelSource checkpoint(const std::string& path);  // or what --save was given: its latest
+  static ModelSource open(const std::string& path);        // whichever of the two it is
+
+  const std::string& path() const { return path_; }
+  // The fields of `model` that say what it is; layout and precision are the caller's to choose.
+  Json model_settings() const;
+  // The tokens that end a text, by generation_config.json or config.json; none where neither says.
+  std::vector<int64_t> end_tokens() const;
+  // Gives one rank's parameters memory and fills it, under any layout.
+  void load(RankContext& ctx, std::span<Parameter* const> parameters, DType dtype) const;
+
+ private:
+  std::string path_;
+  std::shared_ptr<const AutoBridge> bridge_;  // null: a checkpoint
+};
+
+}  // namespace megatron

@@ -1,0 +1,115 @@
+#include "megatron/training/rank_model.h"
+
+#include "megatron/nn/kv_cache.h"
+#include "megatron/ops/index.h"
+#include "megatron/training/parallel_setup.h"
+#include "megatron/training/pipeline_setup.h"
+
+namespace megatron {
+namespace {
+
+// The columns of all ranks side by side.
+Tensor gather_columns(RankContext& ctx, const Tensor& part, const ProcessGroup& group) {
+  if (group.size() == 1) return part;
+  const int64_t rows = part.size(0), columns = part.size(1);
+  Tensor all = ctx.empty({group.size(), rows, columns}, part.dtype());
+  group.all_gather(part, all).wait();
+  Tensor whole = ctx.empty({rows, group.size() * columns}, part.dtype());
+  ctx.kernels->copy(ctx.kernel_context(), {all.transpose(0, 1), whole.view({rows, group.size(), columns})});
+  return whole;
+}
+
+// The rows of all context-parallel ranks, in the order of the sequences.
+Tensor gather_tokens(RankContext& ctx, const Tensor& part, const ContextParallel& context,
+                     const ContextSlices& slices) {
+  if (context.size() == 1) return part;
+  Tensor all = ctx.empty({context.size() * part.size(0), part.size(1)}, part.dtype());
+  context.group.all_gather(part, all).wait();
+  return slices.whole.forward ? ops::gather_rows(ctx, all, slices.whole.forward) : all;
+}
+
+// Context parallelism cuts every row into equal chunks. What a causal model makes of a token does not depend
+// on what follows, so rows may be filled up.
+int64_t padded_length(int64_t length, const ContextParallel& context) {
+  const int64_t chunks = context.size() == 1 ? 1 : 2 * context.size();
+  return (length + chunks - 1) / chunks * chunks;
+}
+
+}  // namespace
+
+RankModel::RankModel(const Config& config, const ParallelContext& parallel, DType dtype)
+    : config_(config.model),
+      parallel_(model_parallel(config, parallel)),
+      shape_(pipeline_shape(config, 1)),
+      stages_(parallel.group(Axis::pp)),
+      dtype_(dtype),
+      chunks_(model_chunks(config, shape_, stages_.rank(), parallel_, dtype)) {}
+
+std::vector<Parameter*> RankModel::parameters() {
+  std::vector<Parameter*> all;
+  for (auto& chunk : chunks_)
+    for (Parameter* parameter : chunk->parameters()) all.push_back(parameter);
+  return all;
+}
+
+// From stage to stage; the result is that of the last one, undefined on ranks that do not hold it.
+Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq,
+                             const LayerObserver& on_layer) {
+  const int64_t split = parallel_.tensor.splits_tokens() ? parallel_.tensor.size() : 1;
+  Tensor stream;
+  for (int stage = 0; stage < shape_.pp * shape_.vpp; ++stage) {
+    const ChunkPlace here = chunk_at(shape_, stage);
+    if (stage > 0) {
+      const int from = chunk_at(shape_, stage - 1).rank;
+      if (from != here.rank && stages_.rank() == from) stages_.send(stream, here.rank).wait();
+      if (from != here.rank && stages_.rank() == here.rank) {
+        stream = ctx.empty({tokens.size(0) / split, config_.hidden_size}, dtype_);
+        stages_.recv(stream, from).wait();
+      }
+    }
+    if (stages_.rank() == here.rank)
+      stream =
+          chunks_[static_cast<size_t>(here.chunk)]->forward(ctx, stage == 0 ? tokens : stream, seq, on_layer);
+  }
+  return stages_.rank() == chunk_at(shape_, shape_.pp * shape_.vpp - 1).rank ? stream : Tensor{};
+}
+
+Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
+  require(pass.rows > 0 && !pass.tokens.empty() && pass.tokens.size() % static_cast<size_t>(pass.rows) == 0,
+          "logits: {} tokens are not {} rows of one length", pass.tokens.size(), pass.rows);
+  require(!pass.cache || (pass.rows == 1 && can_cache()),
+          "logits: a cache is for one row that no context-parallel ranks share");
+  NoGrad no_grad(ctx);
+  const ContextParallel& context = parallel_.context;
+  const int64_t given = static_cast<int64_t>(pass.tokens.size()) / pass.rows;
+  const TokenRows rows{.rows = pass.rows,
+                       .length = padded_length(given, context),
+                       .first = pass.cache ? pass.cache->length() : 0};
+  std::vector<int64_t> held = held_tokens(rows, context);
+  for (int64_t& place : held) {
+    const int64_t row = place / rows.length, at = place % rows.length;
+    place = at < given ? pass.tokens[static_cast<size_t>(row * given + at)] : 0;
+  }
+  SeqInfo seq = chunks_[0]->sequences(ctx, rows);
+  seq.training = false;
+  seq.cache = pass.cache;
+  Tensor tokens = ctx.from_vector(held, {static_cast<int64_t>(held.size())});
+  Tensor hidden = run_stages(ctx, tokens, seq, pass.on_layer);
+  if (pass.cache) pass.cache->finish_pass(given);
+
+  // On the stage that has the head: every token in its place, then the vocabulary; and then everywhere.
+  const ChunkPlace last = chunk_at(shape_, shape_.pp * shape_.vpp - 1);
+  const int64_t kept = pass.last_only ? 1 : given;
+  Tensor result = ctx.empty({pass.rows, kept, config_.vocab_size}, dtype_);
+  if (hidden) {
+    GptModel& head = *chunks_[static_cast<size_t>(last.chunk)];
+    Tensor own = gather_columns(ctx, head.logits(ctx, hidden), parallel_.tensor.group);
+    Tensor all = gather_tokens(ctx, own, context, seq.context);
+    Tensor wanted = all.view({pass.rows, rows.length, all.size(1)}).slice(1, given - kept, given);
+    ctx.kernels->copy(ctx.kernel_context(), {wanted.slice(2, 0, config_.vocab_size), result});
+  }
+  stages_.broadcast(result, last.rank).wait();
+  return result.view({pass.rows * kept, config_.vocab_size});
+}
+
+}  // namespace megatron

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megatron/config/config.h"
+#include "megatron/models/gpt.h"
+#include "megatron/parallel/parallel_context.h"
+#include "megatron/parallel/pipeline/schedule.h"
+
+namespace megatron {
+
+// Tokens that go through the model once, forward alone. Every rank gives the same.
+struct ForwardPass {
+  std::span<const int64_t> tokens;  // [rows, length]
+  int64_t rows = 1;
+  bool last_only = false;    // logits of each row's last token alone
+  KvCache* cache = nullptr;  // one row, which goes on from what the cache has seen
+  LayerObserver on_layer;    // told on the ranks that hold the layer, of the tokens that they hold
+};
+
+// One rank's part of a model under any layout: its chunks, not yet with memory.
+class RankModel {
+ public:
+  RankModel(const Config& config, const ParallelContext& parallel, DType dtype);
+
+  std::vector<std::unique_ptr<GptModel>>& chunks() { return chunks_; }
+  std::vector<Parameter*> parameters();
+  const ModelConfig& config() const { return config_; }
+  const ModelParallel& parallel() const { return parallel_; }
+  // Whether a KvCache may be used; without one, every pass takes the whole sequence.
+  bool can_cache() const { return parallel_.context.size() == 1; }
+
+  // Logits [rows · length or rows, vocabulary], whole on every rank.
+  Tensor logits(RankContext& ctx, const ForwardPass& pass);
+
+ private:
+  Tensor run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq,
+                    const LayerObserver& on_layer);
+
+  ModelConfig config_;
+  ModelParallel parallel_;
+  PipelineShape shape_;
+  ProcessGroup stages_;
+  DType dtype_;
+  std::vector<std::unique_ptr<GptModel>> chunks_;
+};
+
+}  // namespace megatron

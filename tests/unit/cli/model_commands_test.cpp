@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include "megatron/cli/command.h"
+#include "support/capture.h"
+#include "support/golden.h"
+#include "support/temp_dir.h"
+
+// logits, generate, compare and convert as a user calls them, on Hugging Face's own small models.
+namespace megatron {
+namespace {
+
+using testing::golden_path;
+using testing::TempDir;
+using testing::to_doubles;
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome run(std::vector<std::string> args) {
+  Capture out, err;
+  const int code = run_cli(commands(), std::move(args), out.file(), err.file());
+  return {code, out.text(), err.text()};
+}
+
+class ModelCommands : public ::testing::Test {
+ protected:
+  std::string model_ = golden_path("hf_models", "llama/model");
+  std::string io_ = golden_path("hf_models", "llama/io.safetensors");
+  TempDir folder_;
+
+  std::string imported() {
+    EXPECT_EQ(run({"convert", "import", "--hf", model_, "--out", folder_ / "ckpt"}).code, 0);
+    return folder_ / "ckpt";
+  }
+};
+
+TEST_F(ModelCommands, LogitsOfAnyLayoutFromEitherSource) {
+  const std::string out = folder_ / "out.safetensors", checkpoint = imported();
+  const std::vector<double> expected = to_doubles(SafetensorsFile(io_).tensor("out.logits"));
+  const std::vector<std::vector<std::string>> calls = {
+      {"--hf", model_},
+      {"--ckpt", checkpoint, "--micro-batch-size", "2"},
+      {"--hf", model_, "--ranks", "4", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size",
+       "2"},
+      {"--ckpt", checkpoint, "--ranks", "4", "--context-parallel-size", "2"}};
+  for (std::vector<std::string> args : calls) {
+    args.insert(args.begin(), {"-q", "logits", "--tokens", io_ + ":in.input_ids", "--out", out});
+    const Outcome outcome = run(args);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const SafetensorsFile file(out);
+    EXPECT_EQ(file.tensor("logits").shape(), SafetensorsFile(io_).tensor("out.logits").shape());
+    const std::vector<double> logits = to_doubles(file.tensor("logits"));
+    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 2e-5);
+  }
+}
+
+TEST_F(ModelCommands, GenerateWritesWhatHuggingFaceWrites) {
+  const SafetensorsFile io(io_);
+  const std::vector<double> ids = to_doubles(io.tensor("gen.0.ids"));
+  const auto prompt = static_cast<size_t>(to_doubles(io.tensor("gen.0.prompt_len"))[0]);
+  std::string list;
+  for (size_t i = 0; i < prompt; ++i) list += (i ? "," : "") + std::to_string(static_cast<int64_t>(ids[i]));
+  const Outcome outcome =
+      run({"-q", "generate", "--hf", model_, "--prompt-ids", list, "--max-new-tokens", "6", "--ignore-eos",
+           "--json", "--ranks", "2", "--tensor-model-parallel-size", "2"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json added = Json::parse(outcome.out).at("ids");
+  ASSERT_EQ(added.size(), 6);
+  for (size_t i = 0; i < added.size(); ++i)
+    EXPECT_EQ(added[i].as_int(), static_cast<int64_t>(ids[prompt + i]));
+}
+
+TEST_F(ModelCommands, CompareNamesTheFirstLayerThatDiffers) {
+  const Outcome same = run({"-q", "compare", model_, imported(), "--json"});
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(Json::parse(same.out).at("logits_max_abs_difference").as_double(), 0);
+  const Outcome other = run({"-q", "compare", model_, golden_path("hf_models", "llama_tied/model")});
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.out.find("layer 0 is the first"), std::string::npos) << other.out;
+  const Outcome unlike = run({"-q", "compare", model_, golden_path("hf_models", "gemma3_text/model")});
+  EXPECT_EQ(unlike.code, 1);
+  EXPECT_NE(unlike.err.find("different models"), std::string::npos) << unlike.err;
+}
+
+TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
+  struct Case {
+    std::vector<std::string> args;
+    int code;
+    const char* says;
+  };
+  const Case cases[] = {
+      {{"logits", "--hf", model_, "--out", "x"}, 2, "--tokens FILE is missing"},
+      {{"logits", "--tokens", io_, "--out", "x"}, 2, "--hf DIR or --ckpt DIR"},
+      {{"logits", "--hf", model_, "--tokens", io_, "--out", "x"}, 1, "FILE.safetensors:KEY"},
+      {{"logits", "--hf", model_, "--tokens", io_ + ":out.logits", "--out", "x"}, 1, "not whole numbers"},
+      {{"generate", "--hf", model_, "--prompt-ids", "1,999"}, 1, "not in the vocabulary"},
+      {{"generate", "--hf", model_, "--prompt-ids", "1,x"}, 2, "--prompt-ids"},
+      {{"generate", "--hf", model_, "--prompt-ids", "1", "--top-p", "2"}, 2, "--top-p"},
+      {{"generate", "--hf", model_, "--prompt-ids", "1", "--greedy", "--temperature", "1"}, 2, "contradict"},
+      {{"compare", model_}, 2, "name two models"},
+      {{"compare", model_, folder_ / "nothing"}, 1, "neither a Hugging Face model"},
+  };
+  for (const Case& one : cases) {
+    const Outcome outcome = run(one.args);
+    EXPECT_EQ(outcome.code, one.code) << one.says << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find(one.says), std::string::npos) << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,90 @@
+#include "megatron/inference/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "megatron/comm/run_ranks.h"
+#include "megatron/training/parallel_setup.h"
+
+namespace megatron {
+namespace {
+
+struct Layout {
+  const char* name;
+  int tp = 1, pp = 1, cp = 1, vpp = 0;
+  int ranks() const { return tp * pp * cp; }
+};
+
+Config small_model(const Layout& layout) {
+  Config config;
+  ModelConfig& model = config.model;
+  model.num_layers = 4;
+  model.hidden_size = 32;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.kv_channels = 8;
+  model.ffn_hidden_size = 64;
+  model.vocab_size = 50;
+  model.seq_length = model.max_position_embeddings = 24;
+  model.position_embedding_type = PositionEmbedding::rope;
+  model.init_method_std = 0.3;  // so that the likeliest token stands out
+  model.hidden_dropout = model.attention_dropout = 0.5;
+  config.parallel.tensor_model_parallel_size = layout.tp;
+  config.parallel.pipeline_model_parallel_size = layout.pp;
+  config.parallel.context_parallel_size = layout.cp;
+  config.parallel.virtual_pipeline_model_parallel_size = layout.vpp;
+  return config;
+}
+
+std::vector<int64_t> text_of(const Layout& layout, const GenerateOptions& options) {
+  const Config config = small_model(layout);
+  std::vector<std::vector<int64_t>> texts(static_cast<size_t>(layout.ranks()));
+  run_ranks(layout.ranks(), [&](int rank, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, rank);
+    const auto parallel = ParallelContext::from_sizes(world, parallel_sizes(config, layout.ranks()));
+    RankModel model(config, parallel, DType::F64);
+    for (Parameter* parameter : model.parameters()) {
+      parameter->allocate(ctx, DType::F64);
+      parameter->initialize(ctx, 7);
+    }
+    texts[static_cast<size_t>(rank)] =
+        generate(ctx, world, model, std::vector<int64_t>{3, 1, 4, 1, 5}, options);
+  });
+  for (const auto& text : texts) EXPECT_EQ(text, texts[0]) << layout.name;
+  return texts[0];
+}
+
+TEST(Generate, EveryLayoutWritesTheSame) {
+  const GenerateOptions greedy{.max_new_tokens = 16}, again{.max_new_tokens = 16, .use_cache = false};
+  const GenerateOptions drawn{.max_new_tokens = 16, .sampling = {.temperature = 1, .top_k = 8}};
+  const auto one = text_of({"one"}, greedy), one_drawn = text_of({"one"}, drawn);
+  ASSERT_EQ(one.size(), 16);
+  EXPECT_NE(one, one_drawn);
+  EXPECT_EQ(text_of({"one"}, again), one);
+  for (const Layout& layout : {Layout{"tp2", 2},
+                               {"pp2", 1, 2},
+                               {"pp2 vpp2", 1, 2, 1, 2},
+                               {"tp2 pp2", 2, 2},
+                               {"cp2", 1, 1, 2},
+                               {"tp4 with shared keys", 4}}) {
+    SCOPED_TRACE(layout.name);
+    EXPECT_EQ(text_of(layout, greedy), one);
+    EXPECT_EQ(text_of(layout, drawn), one_drawn);
+  }
+}
+
+TEST(Generate, EndsAtAnEndToken) {
+  const auto text = text_of({"one"}, {.max_new_tokens = 16});
+  GenerateOptions options{.max_new_tokens = 16, .end_tokens = {text[3]}};
+  const auto first = std::find(text.begin(), text.end(), text[3]);
+  EXPECT_EQ(text_of({"one"}, options), std::vector<int64_t>(text.begin(), first + 1));
+}
+
+// Past the end of its context a model goes on from the later half of what there is.
+TEST(Generate, GoesOnWhenTheContextIsFull) {
+  const auto text = text_of({"one"}, {.max_new_tokens = 60});
+  EXPECT_EQ(text.size(), 60);
+  EXPECT_EQ(text_of({"one"}, {.max_new_tokens = 60, .use_cache = false}), text);
+}
+
+}  // namespace
+}  // namespace megatron
