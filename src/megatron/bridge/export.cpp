@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -74,14 +75,28 @@ TensorFiles plan_files(const HfTensors& tensors, const TensorFiles& source, int6
   return plan;
 }
 
+bool is_plain(const HfTensor& tensor) {
+  return std::ranges::all_of(tensor.pieces,
+                             [](const HfTensor::Piece& piece) { return piece.part.view == HfView::plain; });
+}
+
 void write_tensor(RankContext& ctx, CheckpointReader& reader, const HfTensor& tensor,
-                  SafetensorsWriter& writer) {
-  Tensor data = host_tensor(tensor.shape, tensor.dtype);
-  for (const HfTensor::Piece& piece : tensor.pieces) {
-    const ShardedTensor target{piece.ours, piece.part.shard, view_of(data, piece.part.view)};
-    reader.load(ctx, {&target, 1});
+                  SafetensorsWriter& writer, StagingBuffer& staging) {
+  // In pieces where rows of theirs are what they seem, else whole.
+  const int64_t piece_bytes =
+      is_plain(tensor) ? StagingBuffer::kPieceBytes : std::max<int64_t>(1, tensor.bytes());
+  size_t begin = 0;
+  for (const Box& box : cut(tensor.shape, piece_bytes / static_cast<int64_t>(size_of(tensor.dtype)))) {
+    const Tensor data = staging.tensor(box.extent, tensor.dtype);
+    for (const HfTensor::Piece& piece : tensor.pieces) {
+      const ShardedTensor target{piece.ours,
+                                 is_plain(tensor) ? shard_within(piece.part.shard, box) : piece.part.shard,
+                                 view_of(data, piece.part.view)};
+      reader.load(ctx, {&target, 1});
+    }
+    writer.write(tensor.name, begin, {static_cast<const std::byte*>(data.raw()), data.bytes()});
+    begin += data.bytes();
   }
-  writer.write(tensor.name, data);
 }
 
 void write_weights(CheckpointReader& reader, const HfTensors& tensors, const TensorFiles& plan,
@@ -100,9 +115,10 @@ void write_weights(CheckpointReader& reader, const HfTensors& tensors, const Ten
     std::vector<SafetensorsItem> items;
     for (const HfTensor* tensor : contents) items.push_back({tensor->name, tensor->dtype, tensor->shape});
     SafetensorsWriter writer(directory + "/" + file, std::move(items), {{"format", "pt"}});
+    StagingBuffer staging;
     for (const HfTensor* tensor : contents) {
       if (progress) progress(tensor->name, done, total);
-      write_tensor(ctx, reader, *tensor, writer);
+      write_tensor(ctx, reader, *tensor, writer, staging);
       done += tensor->bytes();
     }
     writer.commit();

@@ -14,6 +14,13 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
   return Tensor::wrap(memory.get(), shape, dtype, kCpu, memory);
 }
 
+Tensor StagingBuffer::tensor(const Shape& shape, DType dtype) {
+  const int64_t bytes = shape.numel() * static_cast<int64_t>(size_of(dtype));
+  if (!memory_ || static_cast<int64_t>(memory_.bytes()) < bytes)
+    memory_ = host_tensor({std::max(bytes, kPieceBytes)}, DType::U8);
+  return Tensor::wrap(memory_.raw(), shape, dtype);
+}
+
 Tensor box_of(const Tensor& tensor, const Box& box) {
   Tensor view = tensor.detach();
   for (int dim = 0; dim < tensor.rank(); ++dim)

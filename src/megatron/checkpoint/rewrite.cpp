@@ -12,8 +12,6 @@ namespace megatron {
 
 namespace {
 
-constexpr int64_t staging_elements = int64_t{16} << 20;
-
 int64_t bytes_of(const StoredTensor& tensor) {
   return tensor.shape.numel() * static_cast<int64_t>(size_of(tensor.dtype));
 }
@@ -38,11 +36,12 @@ std::vector<StoredTensor> spread(std::vector<StoredTensor> tensors, int files) {
 }
 
 void copy_tensor(RankContext& ctx, const TensorSource& source, const StoredTensor& tensor,
-                 SafetensorsWriter& writer) {
+                 SafetensorsWriter& writer, StagingBuffer& staging) {
   size_t begin = 0;
-  for (const Box& box : cut(tensor.shape, staging_elements)) {
+  for (const Box& box :
+       cut(tensor.shape, StagingBuffer::kPieceBytes / static_cast<int64_t>(size_of(tensor.dtype)))) {
     const ShardedTensor part{tensor.name, box_shard(tensor.shape, box),
-                             host_tensor(box.extent, tensor.dtype)};
+                             staging.tensor(box.extent, tensor.dtype)};
     source.read(ctx, part);
     writer.write(tensor.name, begin, {static_cast<const std::byte*>(part.tensor.raw()), part.tensor.bytes()});
     begin += part.tensor.bytes();
@@ -62,9 +61,10 @@ std::optional<StoredFile> write_file(RankContext& ctx, const TensorSource& sourc
   if (tensors.empty()) return {};
   const std::string path = directory + "/" + rank_file_name(file);
   SafetensorsWriter writer(path, std::move(items), {{"format", "pt"}});
+  StagingBuffer staging;
   for (const StoredTensor* tensor : tensors) {
     if (source.on_tensor) source.on_tensor(*tensor);
-    copy_tensor(ctx, source, *tensor, writer);
+    copy_tensor(ctx, source, *tensor, writer, staging);
   }
   writer.commit();
   return stored_file(directory, rank_file_name(file));

@@ -136,4 +136,14 @@ TransferPlan plan_transfers(std::span<const ShardSpec> sources, std::span<const 
   return plan;
 }
 
+ShardSpec shard_within(const ShardSpec& shard, const Box& local) {
+  const Shape start = whole_box(local.extent).offset;
+  ShardSpec result{shard.global_shape, local.extent, {}};
+  for (const ShardBlock& block : shard.blocks)
+    if (const auto common = intersect({block.local_offset, block.extent}, local))
+      result.blocks.push_back({shifted(common->offset, block.local_offset, block.global_offset),
+                               shifted(common->offset, local.offset, start), common->extent});
+  return result;
+}
+
 }  // namespace megatron

@@ -25,6 +25,8 @@ Shape shifted(const Shape& place, const Shape& from, const Shape& to);  // place
 
 // A rank that holds one box, and nothing else, in memory of its size.
 ShardSpec box_shard(const Shape& global_shape, const Box& box);
+// A box of what a shard holds, on its own.
+ShardSpec shard_within(const ShardSpec& shard, const Box& local);
 
 // An Error where a block leaves the global or the local shape, or two of them share a place.
 void check_shard(const ShardSpec& spec, std::string_view name);

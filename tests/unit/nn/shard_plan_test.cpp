@@ -137,6 +137,22 @@ TEST(PlanTransfers, OwnMemoryComesFirstAndReplicasShareTheRest) {
     EXPECT_EQ(transfer.source, transfer.target);
 }
 
+// Gate and up of rank 1 of 2, [2 + 2, 4] of [8, 4]: the rows in the middle of what it holds come from both.
+TEST(ShardWithin, KeepsTheBlocksThatTheBoxMeets) {
+  const int64_t parts[] = {4, 4};
+  const ShardSpec shard = ShardSpec::split_parts({8, 4}, 0, parts, 1, 2);
+  const ShardSpec middle = shard_within(shard, {{1, 2}, {2, 2}});
+  check_shard(middle, "middle");
+  EXPECT_EQ(middle.local_shape, (Shape{2, 2}));
+  ASSERT_EQ(middle.blocks.size(), 2u);
+  EXPECT_EQ(middle.blocks[0].global_offset, (Shape{3, 2}));
+  EXPECT_EQ(middle.blocks[0].local_offset, (Shape{0, 0}));
+  EXPECT_EQ(middle.blocks[1].global_offset, (Shape{6, 2}));
+  EXPECT_EQ(middle.blocks[1].local_offset, (Shape{1, 0}));
+  EXPECT_EQ(middle.blocks[1].extent, (Shape{1, 2}));
+  EXPECT_EQ(shard_within(shard, {{3, 0}, {1, 4}}).blocks.size(), 1u);
+}
+
 TEST(PlanTransfers, SaysWhatIsMissing) {
   const std::vector<ShardSpec> sources = {ShardSpec::split({8, 2}, 0, 0, 4),
                                           ShardSpec::split({8, 2}, 0, 2, 4)};
