@@ -26,8 +26,8 @@ TEST(Embedding, ShardsOfTheVocabularySumToTheWhole) {
   Tensor table = random_tensor(ctx, {10, 40}, 1);
   Tensor ids = ctx.from_vector<int64_t>({9, 4, 5, 0, 4}, {5});
   auto whole = ctx.to_vector<double>(ops::embedding(ctx, {table}, ids));
-  auto low = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 0, 5)}, ids, 0));
-  auto high = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 5, 10)}, ids, 5));
+  auto low = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 0, 5)}, ids, 0, 10));
+  auto high = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 5, 10)}, ids, 5, 10));
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], low[i] + high[i]);
 }
 
