@@ -60,6 +60,7 @@ QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t g
     check_input(ctx, "split_qkv", "cos", rotation.cos);
     check_input(ctx, "split_qkv", "sin", rotation.sin);
     check_dtype("split_qkv", "cos", rotation.cos, accumulation_dtype(qkv.dtype()));
+    check_dtype("split_qkv", "sin", rotation.sin, rotation.cos.dtype());
     check_shape("split_qkv", "sin", rotation.sin, rotation.cos.shape());
     require(rotation.cos.size(0) == tokens && 2 * rotation.cos.size(1) <= channels,
             "split_qkv: angles {} do not fit {} tokens with heads of {} channels", rotation.cos, tokens,

@@ -189,7 +189,7 @@ std::vector<Row> rows() {
        0,
        {3, 30},
        {{3, 32}},
-       f64,
+       f32,
        [](C c, X x) {
          ops::split_qkv(c, x[0], 4, 2, 4, {x[1], x[2]});
        }},
