@@ -18,6 +18,13 @@ constexpr std::string_view own_threads = "saving uses threads of the same proces
 constexpr std::string_view one_model = "there is one implementation of each model";
 constexpr std::string_view no_vision =
     "vision and retrieval pre-training is not part of this program; remove it";
+constexpr std::string_view no_masked_model =
+    "it is of BERT's and T5's data, which this program does not train; remove it";
+constexpr std::string_view no_multimodal =
+    "multimodal training scripts are not part of this program; remove it, or train the language model alone";
+constexpr std::string_view no_encoder =
+    "models of encoder and decoder are not part of this program; remove it";
+constexpr std::string_view no_retro = "retrieval (Retro) is not part of this program; remove it";
 constexpr std::string_view no_flextron = "elastic sub-networks are not part of this program; remove it";
 constexpr std::string_view no_service = "this service is not connected; use --metrics or --tensorboard-dir";
 
@@ -331,8 +338,42 @@ constexpr ForeignSetting table[] = {
      "--dino-warmup-teacher-temp --dino-teacher-temp --dino-warmup-teacher-temp-epochs --ict-head-size "
      "--biencoder-projection-dim --ict-load --bert-load --titles-data-path --query-in-block-prob "
      "--evidence-data-path --block-data-path --embedding-path --indexer-batch-size --indexer-log-interval "
-     "--sample-rate --mask-prob --short-seq-prob",
+     "--sample-rate",
      1, no_vision},
+    {refused, "", "--mask-prob --short-seq-prob", 1, no_masked_model},
+    {refused, "",
+     "--freeze-LM --freeze-ViT --use-tiling --use-thumbnail --disable-vision-class-token --use-te "
+     "--allow-missing-vision-projection-checkpoint --pixel-shuffle",
+     0, no_multimodal},
+    {refused, "",
+     "--language-model-type --vision-model-type --max-num-tiles --model-provider --dataset-provider "
+     "--image-tag-type --prompt-path --tokenizer-prompt-format --inference-type --model-temperature",
+     1, no_multimodal},
+    {refused, "",
+     "--pipeline-model-parallel-split-rank --encoder-tensor-model-parallel-size "
+     "--encoder-pipeline-model-parallel-size",
+     1, no_encoder},
+    {refused, "", "--retro-add-retriever --retro-verify-neighbor-count --retro-no-verify-neighbor-count", 0,
+     no_retro},
+    {refused, "",
+     "--retro-project-dir --retro-workdir --retro-cyclic-train-iters --retro-encoder-layers "
+     "--retro-encoder-hidden-dropout --retro-encoder-attention-dropout --retro-num-neighbors "
+     "--retro-num-retrieved-chunks --retro-attention-gate --retro-chunk-length",
+     1, no_retro},
+    // Retired upstream
+    {refused, "", "--DDP-impl", 1, "there is one data parallelism; see --use-distributed-optimizer"},
+    {refused, "", "--activations-checkpoint-method", 1,
+     "use --recompute-method with --recompute-granularity full"},
+    {refused, "", "--hybrid-attention-ratio --hybrid-mlp-ratio", 1,
+     "name each layer's kind with --hybrid-layer-pattern"},
+    {refused, "", "--use-legacy-models", 0, "there is one implementation of each model; remove it"},
+    {refused, "", "--legacy-tokenizer", 0, "there is one implementation of each tokenizer; remove it"},
+    {no_effect, "", "--no-async-tensor-model-parallel-allreduce", 0, by_shape},
+    {refused, "", "--layernorm-epsilon", 1, "use --norm-epsilon"},
+    {refused, "", "--s3-cache-path", 1,
+     "files are read from the file system; mount the bucket, and remove it"},
+    {refused, "", "--delay-grad-reduce", 0, "it is the default; remove it"},
+    {no_effect, "", "--log-batch-size-to-tensorboard", 0, "the batch size is always logged"},
     {refused, "", "--retriever-report-topk-accuracies", -1, no_vision},
     {refused, "",
      "--flextron --distillation --distill-only --binary-mask --slice --soft-mask "
