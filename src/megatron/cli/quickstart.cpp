@@ -11,6 +11,7 @@
 #include "megatron/base/progress.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/cli/check_layout.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
 #include "megatron/models/decoder_shape.h"
@@ -96,6 +97,7 @@ Config quickstart_config(const QuickstartOptions& options) {
 
 QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
   Config config = quickstart_config(options);
+  check_layout(config);
   int64_t length = config.model.seq_length, batch = config.train.global_batch_size;
   std::string text = collect_text(options.folder);
   if (static_cast<int64_t>(text.size()) < 64 * length)
