@@ -57,7 +57,9 @@ class Reader {
   // Calls visit(key, value) for each key of a mapping, first for what its << merges in and it does not say
   // itself.
   using Visit = std::function<void(const std::string& key, const YAML::Node& value)>;
-  void for_each(const YAML::Node& map, const Visit& visit) const {
+  void for_each(const YAML::Node& map, const Visit& visit, int depth = 0) const {
+    // A mapping may merge itself.
+    if (depth > deepest) throw ConfigError(fmt::format("{}:{}: << merges too deep", origin_, line(map)));
     std::unordered_set<std::string> own;
     for (const auto& pair : map) {
       const YAML::Node& key = pair.first;
@@ -77,9 +79,12 @@ class Reader {
       for (const YAML::Node& source : merged) {
         if (!source.IsMap())
           throw ConfigError(fmt::format("{}:{}: << merges mappings only", origin_, line(pair.first)));
-        for_each(source, [&](const std::string& name, const YAML::Node& value) {
-          if (own.insert(name).second) visit(name, value);
-        });
+        for_each(
+            source,
+            [&](const std::string& name, const YAML::Node& value) {
+              if (own.insert(name).second) visit(name, value);
+            },
+            depth + 1);
       }
     }
     for (const auto& pair : map)
