@@ -3,11 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstring>
+#include <cstdlib>
+#include <iterator>
+#include <sstream>
 
 #include "fuzz/mutate.h"
 #include "megatron/base/error.h"
 #include "megatron/checkpoint/safetensors.h"
+#include "megatron/config/batch_schedule.h"
+#include "megatron/config/command_line.h"
+#include "megatron/config/hybrid_pattern.h"
+#include "megatron/config/pipeline_layout.h"
+#include "megatron/config/resolve.h"
 #include "megatron/config/text.h"
 #include "megatron/config/yaml.h"
 #include "support/temp_dir.h"
@@ -15,10 +22,18 @@
 namespace megatron::testing {
 namespace {
 
-// Feeds `count` spoiled texts; each must end within ten seconds, which is a thousand times what it takes.
+// How many times as many inputs as usual: more in `test --full`.
+int times() {
+  const char* text = std::getenv("MEGATRON_FUZZ_TIMES");
+  return text ? std::stoi(text) : 1;
+}
+
+// Feeds `count` spoiled texts (times times()); each must end within ten seconds, which is a thousand times
+// what it takes.
 template <class Parse>
 void fuzz(Mutator mutator, int count, Parse parse) {
   int taken = 0, refused = 0;
+  count *= times();
   for (int i = 0; i < count; ++i) {
     std::string text = mutator.next();
     auto begin = std::chrono::steady_clock::now();
@@ -91,6 +106,58 @@ TEST(Fuzz, Overrides) {
        [&](const std::string& text) { require(!parse_pattern(text).objection, "refused"); });
 }
 
+// From words to a resolved configuration: every flag, override and rule may meet any value.
+TEST(Fuzz, CommandLines) {
+  std::vector<std::string> texts = {
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+      "--micro-batch-size 2 --global-batch-size 16 --train-iters 10 --lr 1e-4 --swiglu --vocab-size 100",
+      "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --num-query-groups 2 --group-query-attention "
+      "--seq-length 32 --max-position-embeddings 32 --tensor-model-parallel-size 2 --sequence-parallel "
+      "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --ranks 8 "
+      "--micro-batch-size 1 --global-batch-size 8 --use-distributed-optimizer model.bf16=true",
+      "--num-layers 6 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+      "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 --moe-layer-freq ([0]*1+[1]*5) "
+      "--pipeline-model-parallel-layout Et*3|t*3L --pipeline-model-parallel-size 2 --ranks 4 "
+      "--micro-batch-size 1 --global-batch-size 4 --recompute-granularity selective --recompute-modules "
+      "core_attn"};
+  std::vector<std::string> words = {" --fp16 ",
+                                    " --bf16 ",
+                                    " --context-parallel-size 2 ",
+                                    " -1 ",
+                                    " 0 ",
+                                    "999999999",
+                                    "1e999",
+                                    "nan",
+                                    " model.num_layers=",
+                                    " ++a.b=1 ",
+                                    " ~model.lr ",
+                                    "=",
+                                    "|",
+                                    "*",
+                                    " --hybrid-layer-pattern M-M*|E/MM ",
+                                    " --step-batch-size-schedule 0:4,1B:8 ",
+                                    " --num-virtual-stages-per-pipeline-rank 3 ",
+                                    " -- ",
+                                    " --recompute-granularity full --recompute-method block "};
+  auto resolve_line = [](const std::string& text) {
+    std::istringstream stream(text);
+    std::vector<std::string> args{std::istream_iterator<std::string>(stream), {}};
+    resolve(parse_command_line(args).sources, {.purpose = Purpose::inspect, .allow_unavailable = true});
+  };
+  for (const std::string& text : texts) EXPECT_NO_THROW(resolve_line(text)) << text;
+  fuzz(Mutator(6, texts, words), 500, resolve_line);
+}
+
+// The small languages inside values.
+TEST(Fuzz, LayoutsPatternsAndSchedules) {
+  fuzz(Mutator(7, {"Et*3|(tt|)*29,m|L", "Ettt|tttL", "E(t|)*4L"}, {"(", ")*", "*9999999999", "|", "E", "L"}),
+       30000, [](const std::string& text) { parse_pipeline_layout(text); });
+  fuzz(Mutator(8, {"M-M-*-|M-ME", "MM*/M/M", "GG+D-|E"}, {"|", "/", "*", "M", " "}), 30000,
+       [](const std::string& text) { parse_hybrid_pattern(text); });
+  fuzz(Mutator(9, {"0:512 10B:1024", "0:4 1K:8 2M:16"}, {":", "T", "99999999999999999999", "-", ",", " "}),
+       30000, [](const std::string& text) { parse_batch_schedule(text, 2048); });
+}
+
 TEST(Fuzz, SafetensorsHeaders) {
   std::string header =
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
@@ -119,6 +186,8 @@ TEST(Fuzz, SafetensorsHeaders) {
                                     std::string(8, '\0')};
   // Both the whole file, and the header alone with its true length before it, so that its JSON is reached.
   auto parse = [&](const std::string& text) {
+    // A file that is cut and written again is flushed to the disk when it is closed; a new one is not.
+    std::filesystem::remove(path);
     write_text(path, text);
     SafetensorsFile opened(path);
     for (const SafetensorsEntry& entry : opened.entries()) opened.tensor(entry.name);

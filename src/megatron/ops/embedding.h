@@ -12,4 +12,7 @@ namespace megatron::ops {
 Tensor embedding(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first = 0,
                  int64_t vocab_size = 0);
 
+// The same of a whole table, where some have no row: zeros for the id −1.
+Tensor embedding_or_zeros(RankContext& ctx, const Weight& table, const Tensor& ids);
+
 }  // namespace megatron::ops

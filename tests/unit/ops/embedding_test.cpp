@@ -55,6 +55,20 @@ TEST(Embedding, GradientIsDeterministicAndAccumulates) {
   for (size_t i = 0; i < results[0].size(); ++i) EXPECT_NEAR(results[1][i], 2 * results[0][i], 1e-3);
 }
 
+TEST(Embedding, AbsentRowsAreZeros) {
+  RankContext ctx;
+  gradcheck(ctx,
+            [&](RankContext& ctx, const std::vector<Tensor>&, const std::vector<Weight>& w) {
+              Tensor ids = ctx.from_vector<int64_t>({3, -1, 0, -1}, {4});
+              return std::vector<Tensor>{ops::embedding_or_zeros(ctx, w[0], ids)};
+            },
+            {}, {random_tensor(ctx, {4, 3}, 1)});
+  Tensor table = random_tensor(ctx, {4, 3}, 1), ids = ctx.from_vector<int64_t>({-1}, {1});
+  EXPECT_EQ(ctx.to_vector<double>(ops::embedding_or_zeros(ctx, {table}, ids)), std::vector<double>(3, 0.0));
+  EXPECT_THROW(ops::embedding(ctx, {table}, ids), Error);
+  EXPECT_THROW(ops::embedding_or_zeros(ctx, {table}, ctx.from_vector<int64_t>({4}, {1})), Error);
+}
+
 TEST(Embedding, RefusesOtherIds) {
   RankContext ctx;
   Tensor table = random_tensor(ctx, {4, 3}, 1);
