@@ -11,6 +11,7 @@ inline void check_input(const RankContext& ctx, const char* op, const char* what
   require(tensor.defined(), "{}: {} is an undefined tensor", op, what);
   require(tensor.device() == ctx.device, "{}: {} is {}, but this rank computes on {}", op, what, tensor,
           ctx.device);
+  require(!tensor.storage().freed(), "{}: {} {} is read after its memory was given back", op, what, tensor);
 }
 
 inline void check_shape(const char* op, const char* what, const Tensor& tensor, const Shape& wanted) {

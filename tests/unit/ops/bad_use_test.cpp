@@ -348,6 +348,17 @@ TEST(BadUse, ATensorOfAnotherDeviceIsNamed) {
   }
 }
 
+TEST(BadUse, AFreedTensorIsNamed) {
+  RankContext ctx;
+  for (const Row& row : rows()) {
+    Tensors tensors = make(ctx, row, row.good.size(), {}, ctx);
+    tensors[row.victim].storage().free();
+    std::string message = refusal(ctx, row, tensors);
+    expect_named(message, row, fmt::format("{}", row.good[row.victim].shape));
+    expect_named(message, row, "memory was given back");
+  }
+}
+
 template <class F>
 void expect_refused(F&& f, std::initializer_list<const char*> words) {
   try {

@@ -1,8 +1,15 @@
-// What must hold for every op of this layer, from one list of them: narrow dtypes follow fp64, the meta
-// device gives the same shapes and costs, no tape gives the same values, and no rows are no problem.
+// What must hold for every op of this layer, from one list of them: gradients match differences, narrow
+// dtypes follow fp64, the meta device gives the same shapes and costs, no tape gives the same values,
+// recompute and packed saved tensors give the same gradients, and no rows are no problem.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "megatron/autograd/recompute.h"
 #include "support/gradcheck.h"
+#include "support/temp_dir.h"
 #include "unit/ops/op_cases.h"
 
 namespace megatron {
@@ -79,6 +86,79 @@ void expect_near(RankContext& ctx, const Tensor& found, const Tensor& exact, dou
   for (double v : b) largest = std::max(largest, std::abs(v));
   for (size_t i = 0; i < a.size(); ++i)
     ASSERT_NEAR(a[i], b[i], tolerance * largest) << what << " element " << i;
+}
+
+// An op that a header declares stands in the list of cases, or in a test of its own that checks gradients.
+TEST(EveryOp, IsTested) {
+  namespace fs = std::filesystem;
+  const fs::path root = MEGATRON_SOURCE_DIR;
+  const std::set<std::string> parts_of_gradients = {"sum_to", "attention_backward", "sinks_gradient"};
+  std::string tests;
+  for (const auto& entry : fs::directory_iterator(root / "tests/unit/ops")) {
+    std::string text = testing::read_text(entry.path().string());
+    if (entry.path().filename() == "op_cases.h" || text.find("gradcheck(") != std::string::npos)
+      tests += text;
+  }
+  const std::regex declaration(R"(\n[A-Za-z:<>]+ ([a-z_]+)\(RankContext& ctx,)");
+  int ops = 0;
+  for (const auto& entry : fs::directory_iterator(root / "src/megatron/ops")) {
+    std::string text = testing::read_text(entry.path().string());
+    if (entry.path().extension() != ".h" || entry.path().filename() == "check.h") continue;
+    for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it) {
+      const std::string name = it->str(1);
+      if (parts_of_gradients.contains(name)) continue;
+      EXPECT_NE(tests.find("ops::" + name + "("), std::string::npos)
+          << name << " of " << entry.path().filename() << " has no gradient check";
+      ++ops;
+    }
+  }
+  EXPECT_GT(ops, 50);
+}
+
+TEST(EveryOp, GradientsMatchDifferences) {
+  RankContext ctx;
+  for (const OpCase& op : op_cases()) {
+    if (std::string_view(op.name) == "quantize") continue;  // rounding has no gradient
+    SCOPED_TRACE(op.name);
+    auto shapes = op.inputs;
+    for (Shape& shape : shapes) shape[0] = shape[0] == 12 ? 4 : shape[0];  // fewer rows are enough
+    testing::gradcheck(ctx, op.run, make(ctx, shapes, 1, DType::F64), make(ctx, op.weights, 50, DType::F64));
+  }
+}
+
+TEST(EveryOp, RecomputeAndPackingGiveTheSameGradients) {
+  // Keeps saved tensors as copies elsewhere.
+  struct Copies final : SavedTensorPacker {
+    struct Copy final : PackedTensor {
+      Tensor copy;
+      Tensor unpack(RankContext&) override { return copy; }
+    };
+    std::unique_ptr<PackedTensor> pack(RankContext& ctx, const Tensor& tensor) override {
+      auto packed = std::make_unique<Copy>();
+      packed->copy = ctx.empty(tensor.shape(), tensor.dtype());
+      ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), packed->copy});
+      return packed;
+    }
+  } copies;
+  RankContext ctx;
+  for (const OpCase& op : op_cases()) {
+    SCOPED_TRACE(op.name);
+    Tensors inputs = make(ctx, op.inputs, 1, DType::F64), weights = make(ctx, op.weights, 50, DType::F64);
+    OpCase again = op;
+    again.run = [&](RankContext& ctx, const Tensors& x, const Weights& w) {
+      return recompute(ctx, x, [&op, w](RankContext& c, std::span<const Tensor> in) {
+        return op.run(c, {in.begin(), in.end()}, w);
+      });
+    };
+    Outcome plain = run(ctx, op, inputs, weights), twice = run(ctx, again, inputs, weights);
+    ctx.packer = &copies;
+    Outcome packed = run(ctx, op, inputs, weights);
+    ctx.packer = nullptr;
+    for (size_t i = 0; i < plain.grads.size(); ++i) {
+      EXPECT_EQ(ctx.to_vector<double>(plain.grads[i]), ctx.to_vector<double>(twice.grads[i]));
+      EXPECT_EQ(ctx.to_vector<double>(plain.grads[i]), ctx.to_vector<double>(packed.grads[i]));
+    }
+  }
 }
 
 TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
