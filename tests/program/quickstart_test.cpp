@@ -32,6 +32,8 @@ TEST(Quickstart, RefusesAFolderWithoutText) {
   QuickstartOptions options;
   options.folder = directory.path();
   EXPECT_THROW(quickstart(options, Log(LogLevel::error)), ConfigError);
+  options.folder = directory / "absent";
+  EXPECT_THROW(quickstart(options, Log(LogLevel::error)), ConfigError);
 }
 
 // A layout that does not fit is refused with advice, as a refused configuration, before any rank is started.

@@ -28,6 +28,9 @@ namespace fs = std::filesystem;
 std::string collect_text(const std::string& folder) {
   constexpr std::array kinds = {".md", ".h", ".cpp", ".cu", ".cuh", ".txt", ".yaml", ".cmake", ".sh", ".py"};
   std::vector<fs::path> files;
+  if (!fs::is_directory(folder))
+    throw ConfigError(
+        fmt::format("quickstart: {} is not a folder; name one with text files by --text", folder));
   auto walk = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied);
   for (auto entry = fs::begin(walk); entry != fs::end(walk); ++entry) {
     std::string name = entry->path().filename();

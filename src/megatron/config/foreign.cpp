@@ -16,20 +16,17 @@ constexpr std::string_view no_interpreter = "there is no Python interpreter here
 constexpr std::string_view no_torch = "PyTorch and Transformer Engine are not used here";
 constexpr std::string_view own_threads = "saving uses threads of the same process";
 constexpr std::string_view one_model = "there is one implementation of each model";
-constexpr std::string_view no_vision =
-    "vision and retrieval pre-training is not part of this program; remove it";
+constexpr std::string_view no_vision = "it is of vision and retrieval pre-training; remove it";
 constexpr std::string_view no_masked_model =
     "it is of BERT's and T5's data, which this program does not train; remove it";
 constexpr std::string_view no_multimodal =
-    "multimodal training scripts are not part of this program; remove it, or train the language model alone";
-constexpr std::string_view no_encoder =
-    "models of encoder and decoder are not part of this program; remove it";
-constexpr std::string_view no_retro = "retrieval (Retro) is not part of this program; remove it";
-constexpr std::string_view no_flextron = "elastic sub-networks are not part of this program; remove it";
+    "it is of multimodal training scripts; remove it, or train the language model alone";
+constexpr std::string_view no_encoder = "it is of models of encoder and decoder; remove it";
+constexpr std::string_view no_retro = "it is of retrieval (Retro); remove it";
+constexpr std::string_view no_flextron = "it is of elastic sub-networks; remove it";
 constexpr std::string_view of_launcher =
-    "it is an argument of the launcher, not of the program; processes are started by mpirun, srun or "
-    "torchrun "
-    "--no-python, ranks that are threads by --ranks";
+    "the launcher takes it: start processes with mpirun, srun or torchrun --no-python, or ranks as threads "
+    "with --ranks";
 constexpr std::string_view of_generation =
     "it is of scripts that generate text; remove it from what trains a model";
 constexpr std::string_view no_service = "this service is not connected; use --metrics or --tensorboard-dir";
