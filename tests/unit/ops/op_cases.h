@@ -22,6 +22,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
+#include "megatron/ops/weight_tensor.h"
 
 namespace megatron::testing {
 
@@ -238,6 +239,10 @@ inline std::vector<OpCase> op_cases() {
          Tensor mask = ops::compare(c, Comparison::LessEqual, x[0].detach(), x[1].detach());
          return Tensors{ops::mul(c, ops::cast(c, mask, x[0].dtype()), ops::add(c, x[0], x[1]))};
        }},
+      {"weight_tensor",
+       {{12, 16}},
+       {{16}},
+       [](C c, T x, W w) { return Tensors{ops::mul(c, x[0], ops::weight_tensor(c, w[0], x[0].dtype()))}; }},
       {"expand",
        {{12, 1}},
        {},
