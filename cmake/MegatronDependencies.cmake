@@ -6,8 +6,7 @@ find_package(nlohmann_json REQUIRED)  # headers alone, so that nothing that link
 
 # megatron_optional(<NAME> <label> <what the build lacks without it> [DEFAULT <AUTO|ON|OFF>])
 # The cache variable MEGATRON_<NAME> decides: AUTO takes the library where it is found, ON insists, OFF leaves it out.
-# Sets MEGATRON_WITH_<NAME>, and records a line for `megatron --version`.
-set(MEGATRON_BUILD_OPTIONS)
+# Sets MEGATRON_WITH_<NAME>, and MEGATRON_OPTION_<NAME> for `megatron --version`.
 macro(megatron_optional name label without)
   cmake_parse_arguments(ARG "" "DEFAULT" "" ${ARGN})
   if(NOT DEFINED ARG_DEFAULT)
@@ -24,14 +23,14 @@ macro(megatron_optional name label without)
     if(version STREQUAL "")
       set(version "found")
     endif()
-    list(APPEND MEGATRON_BUILD_OPTIONS "${label}=${version}")
+    set(MEGATRON_OPTION_${name} "${label}=${version}")
   else()
     set(MEGATRON_WITH_${name} FALSE)
     if(NOT MEGATRON_${name} STREQUAL "AUTO" AND MEGATRON_${name})
       message(FATAL_ERROR "megatron: ${label} was asked for (MEGATRON_${name}=${MEGATRON_${name}}) but not found")
     endif()
     message(STATUS "left out: ${label} (${without})")
-    list(APPEND MEGATRON_BUILD_OPTIONS "${label}=left out")
+    set(MEGATRON_OPTION_${name} "${label}=left out")
   endif()
 endmacro()
 
@@ -44,11 +43,6 @@ endif()
 megatron_optional(ONEDNN "oneDNN" "slower CPU matmul" DEFAULT ${foreign_threads})
 megatron_optional(OPENBLAS "OpenBLAS" "no second choice for CPU matmul" DEFAULT ${foreign_threads})
 megatron_optional(MPI "MPI" "no ranks over MPI" DEFAULT ${foreign_threads})
-megatron_optional(ZSTD "zstd" "no compression")
-megatron_optional(SENTENCEPIECE "SentencePiece" "no SentencePiece tokenizers")
-megatron_optional(PCRE2 "PCRE2" "no regular expressions in tokenizers")
-megatron_optional(UTF8PROC "utf8proc" "no Unicode normalisation in tokenizers")
-megatron_optional(HTTPLIB "cpp-httplib" "no server")
 megatron_optional(BENCHMARK "Google Benchmark" "no microbenchmarks")
 
 # AUTO takes CUDA where it can also run: nvcc and a GPU. ON compiles it anywhere that has nvcc.

@@ -65,26 +65,6 @@ macro(megatron_find_MPI)
   set(version ${MPI_CXX_VERSION})
 endmacro()
 
-macro(megatron_find_ZSTD)
-  megatron_find_library(zstd::zstd HEADER zstd.h NAMES zstd)
-endmacro()
-
-macro(megatron_find_SENTENCEPIECE)
-  megatron_find_library(sentencepiece::sentencepiece HEADER sentencepiece_processor.h NAMES sentencepiece)
-endmacro()
-
-macro(megatron_find_PCRE2)
-  megatron_find_library(PCRE2::8BIT HEADER pcre2.h NAMES pcre2-8)
-endmacro()
-
-macro(megatron_find_UTF8PROC)
-  megatron_find_library(utf8proc::utf8proc HEADER utf8proc.h NAMES utf8proc)
-endmacro()
-
-macro(megatron_find_HTTPLIB)
-  megatron_find_library(httplib::httplib HEADER httplib.h NAMES cpp-httplib)
-endmacro()
-
 macro(megatron_find_BENCHMARK)
   find_package(benchmark QUIET CONFIG)
   set(found ${benchmark_FOUND})
@@ -128,5 +108,6 @@ macro(megatron_find_NCCL)
   endif()
 endmacro()
 
-set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN OPENBLAS MPI ZSTD SENTENCEPIECE PCRE2 UTF8PROC HTTPLIB BENCHMARK CUDA
-    CUDNN CUDNN_FRONTEND NCCL)
+# Each optional library with the target by which code links to it.
+set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN=DNNL::dnnl OPENBLAS=OpenBLAS::OpenBLAS MPI=MPI::MPI_CXX
+    CUDA=CUDA::cudart_static CUDNN=cudnn::cudnn CUDNN_FRONTEND=cudnn_frontend::cudnn_frontend NCCL=NCCL::nccl)

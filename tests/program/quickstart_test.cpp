@@ -4,6 +4,8 @@
 
 #include "megatron/base/error.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/cli/command.h"
+#include "support/capture.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
@@ -30,6 +32,20 @@ TEST(Quickstart, RefusesAFolderWithoutText) {
   QuickstartOptions options;
   options.folder = directory.path();
   EXPECT_THROW(quickstart(options, Log(LogLevel::error)), ConfigError);
+  options.folder = directory / "absent";
+  EXPECT_THROW(quickstart(options, Log(LogLevel::error)), ConfigError);
+}
+
+// A layout that does not fit is refused with advice, as a refused configuration, before any rank is started.
+TEST(Quickstart, RefusesALayoutThatDoesNotFit) {
+  for (std::vector<std::string> args :
+       {std::vector<std::string>{"quickstart"}, {"bench", "train", "gpt-10m"}}) {
+    args.insert(args.end(), {"--tensor-model-parallel-size", "5"});
+    Capture out, err;
+    EXPECT_EQ(run_cli(commands(), args, out.file(), err.file()), 1) << args[0];
+    for (const char* word : {"tensor_model_parallel_size = 5", "num_attention_heads", "use 1"})
+      EXPECT_NE(err.text().find(word), std::string::npos) << args[0] << ": " << err.text();
+  }
 }
 
 }  // namespace

@@ -147,6 +147,7 @@ void Tape::add_grad(RankContext& ctx, GradSlot slot, Tensor grad) {
   if (!grad.is_contiguous()) {
     Tensor dense = ctx.empty_like(grad);
     ctx.kernels->copy(ctx.kernel_context(), {grad, dense});
+    ctx.trace("add_grad", Phase::BackwardData, 0, 2.0 * static_cast<double>(dense.bytes()));
     grad = std::move(dense);
   }
   Tensor& sum = grads_[slot.index];
@@ -161,6 +162,8 @@ void Tape::add_grad(RankContext& ctx, GradSlot slot, Tensor grad) {
   bool in_place = sum.storage().unique() && sum.is_contiguous();
   Tensor out = in_place ? sum : ctx.empty_like(sum);
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, sum, grad, out});
+  ctx.trace("add_grad", Phase::BackwardData, static_cast<double>(out.numel()),
+            3.0 * static_cast<double>(out.bytes()));
   sum = std::move(out);
 }
 

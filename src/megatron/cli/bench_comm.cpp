@@ -127,11 +127,16 @@ Row measure(RankContext& ctx, const ProcessGroup& world, const Case& one, const 
 std::vector<Row> measure_all(const Settings& settings, Launch& launch) {
   const std::vector<int64_t> sizes = parse_sizes(settings.sizes);
   const DType dtype = dtype_from_name(settings.dtype);
+  const auto chosen = [&](const Case& one) {
+    return one.name.find(settings.filter) != std::string_view::npos;
+  };
+  if (std::none_of(std::begin(kCases), std::end(kCases), chosen))
+    throw UsageError(fmt::format("bench comm: no collective has '{}' in its name", settings.filter));
   std::vector<Row> rows;
   launch.run([&](int rank, const ProcessGroup& world) {
     RankContext ctx(kCpu, rank == 0 ? available_cores() : 1, rank);
     for (const Case& one : kCases) {
-      if (one.name.find(settings.filter) == std::string_view::npos) continue;
+      if (!chosen(one)) continue;
       for (int64_t size : sizes) {
         int64_t each = size / static_cast<int64_t>(size_of(dtype)) / world.size();
         Shape shape = {std::max<int64_t>(each, 1) * world.size()};

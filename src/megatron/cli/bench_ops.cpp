@@ -193,6 +193,15 @@ int run_bench_ops(Invocation& invocation) {
   auto words = parse_flags("bench ops", invocation.args, flags(settings));
   if (!words.empty()) throw UsageError(fmt::format("bench ops: '{}' is no option", words[0]));
   auto chosen = [&](std::string_view text) { return text.find(settings.filter) != std::string_view::npos; };
+  const std::vector<BenchCase> all = bench_cases(settings.tokens);
+  const auto label = [](const BenchCase& one) {
+    return fmt::format("{} {} {}", one.op, one.shape, one.dtype);
+  };
+  if (!chosen("overhead") &&
+      std::none_of(all.begin(), all.end(), [&](const BenchCase& one) { return chosen(label(one)); }))
+    throw UsageError(fmt::format(
+        "bench ops: no op has '{}' in its name, shape or dtype; without --filter all are measured and listed",
+        settings.filter));
 
   RankContext ctx(kCpu, static_cast<int>(settings.threads));
   Ceilings ceilings(ctx, settings.repeat);
@@ -209,8 +218,8 @@ int run_bench_ops(Invocation& invocation) {
                "dtype", "pass", "ms", "GFLOP/s", "GB/s", "ceiling", "set by");
   }
   std::vector<Row> rows;
-  for (const BenchCase& one : bench_cases(settings.tokens)) {
-    if (!chosen(fmt::format("{} {} {}", one.op, one.shape, one.dtype))) continue;
+  for (const BenchCase& one : all) {
+    if (!chosen(label(one))) continue;
     for (Row& row : measure(ctx, one, ceilings, settings.repeat)) {
       if (!settings.json) print_row(out, row);
       rows.push_back(std::move(row));

@@ -6,6 +6,7 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/gated_linear.h"
 #include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
@@ -15,6 +16,7 @@
 #include "megatron/ops/quantize.h"
 #include "megatron/ops/reduce.h"
 #include "megatron/ops/rope.h"
+#include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
 #include "megatron/optimizer/adam.h"
 #include "megatron/optimizer/grad_norm.h"
@@ -152,6 +154,18 @@ struct Cases {
     });
   }
 
+  // The second half of a gated feed-forward layer: activation and product in one node.
+  void gated_linear(int64_t ffn, int64_t hidden, DType dtype) {
+    int64_t rows = tokens;
+    add("gated_linear", fmt::format("{}x{}->{}", rows, 2 * ffn, hidden), dtype, [=](RankContext& ctx) {
+      Trained w(ctx, {hidden, ffn}, dtype);
+      auto run = [w](RankContext& c, Inputs in) {
+        return std::vector{ops::gated_linear(c, {}, in[0], w.get(), {})};
+      };
+      return BenchOp{{random(ctx, {rows, 2 * ffn}, dtype)}, run};
+    });
+  }
+
   void vocabulary(int64_t hidden, int64_t size, DType dtype) {
     int64_t rows = tokens;
     add("embedding", fmt::format("{} of {}x{}", rows, size, hidden), dtype, [=](RankContext& ctx) {
@@ -189,6 +203,17 @@ struct Cases {
     add_map("scale", shape, dtype, [](auto& c, auto& x) { return ops::scale(c, x, 0.5); });
     add_map("cast", shape, dtype, [dtype](auto& c, auto& x) {
       return ops::cast(c, x, dtype == DType::F32 ? DType::BF16 : DType::F32);
+    });
+    add_map("transpose", shape, dtype,
+            [](auto& c, auto& x) { return ops::contiguous(c, ops::transpose(c, x, 0, 1)); });
+    add_pair("concat", [](RankContext& c, const Tensor& a, const Tensor& b) {
+      return ops::concat(c, std::vector{a, b}, 1);
+    });
+    add("gather_rows", fmt::format("{}x{}", shape[0], width), dtype, [=](RankContext& ctx) {
+      auto run = [ids = random_ids(ctx, shape[0], shape[0])](RankContext& c, Inputs in) {
+        return std::vector{ops::gather_rows(c, in[0], ids)};
+      };
+      return BenchOp{{random(ctx, shape, dtype)}, run};
     });
     add_map("sum", shape, dtype, [](auto& c, auto& x) { return ops::sum(c, x); });
     add_map("softmax", shape, dtype, [](auto& c, auto& x) { return ops::softmax(c, x); });
@@ -232,7 +257,7 @@ struct Cases {
         });
     add_map(
         "fp8_quantize", {tokens, hidden}, dtype,
-        [](auto& c, auto& x) { return ops::quantize(c, x, DType::F8E4M3, 1, 128).data; }, false);
+        [](auto& c, auto& x) { return ops::quantize(c, x.detach(), DType::F8E4M3, 1, 128).data; }, false);
   }
 
   void optimizer(int64_t count, DType dtype) {
@@ -281,6 +306,7 @@ std::vector<BenchCase> bench_cases(int64_t tokens) {
     cases.attention(1, 4096, 8, 64, dtype);
     cases.batched_matmul(64, 256, 32, dtype);
     cases.norms(1024, dtype);
+    cases.gated_linear(2816, 1024, dtype);
     cases.rotations(16, 64, dtype);
     cases.elementwise(1024, dtype);
     cases.vocabulary(256, 14336, dtype);

@@ -6,6 +6,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/cli/check_layout.h"
 #include "megatron/cli/flags.h"
 #include "megatron/cli/gemm_cache.h"
 #include "megatron/cli/node_timer.h"
@@ -172,6 +173,7 @@ int bench_train(Invocation& invocation) {
   Config config = config_of(chosen, settings);
   if (settings.trace && settings.tensor_parallel * settings.pipeline_parallel * settings.data_parallel > 1)
     throw UsageError("bench train: --trace is for one rank");
+  check_layout(config, settings.data_parallel);
   bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
   if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";
   Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;

@@ -30,19 +30,20 @@ int64_t parse_int(std::string_view command, std::string_view flag, std::string_v
 }
 
 Flag int_flag(std::string_view name, std::string_view help, int64_t& target, int64_t least) {
-  return {name, "N", help, [name, least, &target](const std::string& text) {
-            target = parse_int("megatron", name, text);
-            if (target < least)
-              throw UsageError(fmt::format("{} must be at least {}, not {}", name, least, target));
-          }};
+  return {
+      name, "N", help, [name, least, &target](std::string_view command, const std::string& text) {
+        target = parse_int(command, name, text);
+        if (target < least)
+          throw UsageError(fmt::format("{}: {} must be at least {}, not {}", command, name, least, target));
+      }};
 }
 
 Flag text_flag(std::string_view name, std::string_view value, std::string_view help, std::string& target) {
-  return {name, value, help, [&target](const std::string& text) { target = text; }};
+  return {name, value, help, [&target](std::string_view, const std::string& text) { target = text; }};
 }
 
 Flag switch_flag(std::string_view name, std::string_view help, bool& target) {
-  return {name, "", help, [&target](const std::string&) { target = true; }};
+  return {name, "", help, [&target](std::string_view, const std::string&) { target = true; }};
 }
 
 std::vector<std::string> parse_flags(std::string_view command, std::span<const std::string> args,
@@ -58,12 +59,12 @@ std::vector<std::string> parse_flags(std::string_view command, std::span<const s
     bool attached = equals != std::string::npos;
     if (flag.value.empty()) {
       if (attached) throw UsageError(fmt::format("{}: {} takes no value", command, flag.name));
-      flag.set("");
+      flag.set(command, "");
       continue;
     }
     if (!attached && i + 1 == args.size())
       throw UsageError(fmt::format("{}: {} needs a value", command, flag.name));
-    flag.set(attached ? args[i].substr(equals + 1) : args[++i]);
+    flag.set(command, attached ? args[i].substr(equals + 1) : args[++i]);
   }
   return words;
 }

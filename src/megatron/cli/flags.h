@@ -14,7 +14,7 @@ struct Flag {
   std::string_view name;
   std::string_view value;  // what help calls it; "" where the flag takes none
   std::string_view help;
-  std::function<void(const std::string& value)> set;
+  std::function<void(std::string_view command, const std::string& value)> set;
 };
 
 // Flags that write to a variable of the caller.

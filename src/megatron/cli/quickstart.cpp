@@ -11,6 +11,7 @@
 #include "megatron/base/progress.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/cli/check_layout.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_source.h"
@@ -28,6 +29,9 @@ namespace fs = std::filesystem;
 std::string collect_text(const std::string& folder) {
   constexpr std::array kinds = {".md", ".h", ".cpp", ".cu", ".cuh", ".txt", ".yaml", ".cmake", ".sh", ".py"};
   std::vector<fs::path> files;
+  if (!fs::is_directory(folder))
+    throw ConfigError(
+        fmt::format("quickstart: {} is not a folder; name one with text files by --text", folder));
   auto walk = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied);
   for (auto entry = fs::begin(walk); entry != fs::end(walk); ++entry) {
     std::string name = entry->path().filename();
@@ -97,6 +101,7 @@ Config quickstart_config(const QuickstartOptions& options) {
 
 QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
   Config config = quickstart_config(options);
+  check_layout(config);
   int64_t length = config.model.seq_length, batch = config.train.global_batch_size;
   std::string text = collect_text(options.folder);
   if (static_cast<int64_t>(text.size()) < 64 * length)

@@ -16,9 +16,19 @@ constexpr std::string_view no_interpreter = "there is no Python interpreter here
 constexpr std::string_view no_torch = "PyTorch and Transformer Engine are not used here";
 constexpr std::string_view own_threads = "saving uses threads of the same process";
 constexpr std::string_view one_model = "there is one implementation of each model";
-constexpr std::string_view no_vision =
-    "vision and retrieval pre-training is not part of this program; remove it";
-constexpr std::string_view no_flextron = "elastic sub-networks are not part of this program; remove it";
+constexpr std::string_view no_vision = "it is of vision and retrieval pre-training; remove it";
+constexpr std::string_view no_masked_model =
+    "it is of BERT's and T5's data, which this program does not train; remove it";
+constexpr std::string_view no_multimodal =
+    "it is of multimodal training scripts; remove it, or train the language model alone";
+constexpr std::string_view no_encoder = "it is of models of encoder and decoder; remove it";
+constexpr std::string_view no_retro = "it is of retrieval (Retro); remove it";
+constexpr std::string_view no_flextron = "it is of elastic sub-networks; remove it";
+constexpr std::string_view of_launcher =
+    "the launcher takes it: start processes with mpirun, srun or torchrun --no-python, or ranks as threads "
+    "with --ranks";
+constexpr std::string_view of_generation =
+    "it is of scripts that generate text; remove it from what trains a model";
 constexpr std::string_view no_service = "this service is not connected; use --metrics or --tensorboard-dir";
 
 constexpr ForeignSetting table[] = {
@@ -162,13 +172,16 @@ constexpr ForeignSetting table[] = {
     {no_effect, "dist.disable_jit_fuser", "--disable-jit-fuser", 0, no_torch},
     {no_effect, "dist.external_gpu_device_mapping", "", 0, "rank i uses GPU i mod n of what it sees"},
     {no_effect, "dist.use_decentralized_pg", "", 0, "groups are values"},
-    {no_effect, "dist.flight_recorder_dump_on_timeout", "--no-flight-recorder-dump-on-timeout", 0,
+    {no_effect, "dist.flight_recorder_dump_on_timeout",
+     "--no-flight-recorder-dump-on-timeout --disable-flight-recorder-dump-on-timeout", 0,
      "collectives are always recorded"},
     {no_effect, "dist.flight_recorder_include_stack_trace", "--flight-recorder-include-stack-trace", 0,
      no_interpreter},
-    {no_effect, "dist.flight_recorder_include_only_active", "--no-flight-recorder-include-only-active", 0,
+    {no_effect, "dist.flight_recorder_include_only_active",
+     "--no-flight-recorder-include-only-active --disable-flight-recorder-include-only-active", 0,
      "collectives are always recorded"},
-    {no_effect, "dist.flight_recorder_extra_dump_on_exec", "--no-flight-recorder-extra-dump-on-exec", 0,
+    {no_effect, "dist.flight_recorder_extra_dump_on_exec",
+     "--no-flight-recorder-extra-dump-on-exec --disable-flight-recorder-extra-dump-on-exec", 0,
      "collectives are always recorded"},
     {no_effect, "dataset.pin_memory", "", 0, "host buffers are pinned where a GPU is used"},
     {no_effect, "dataset.persistent_workers", "", 0, "data threads live as long as the run"},
@@ -229,8 +242,10 @@ constexpr ForeignSetting table[] = {
     {no_effect, "checkpoint.ckpt_pg_tensors_cache_create", "--ckpt-pg-tensors-cache-create", 0,
      "ranks read just what they need"},
     {no_effect, "checkpoint.ckpt_load_validate_sharding_integrity",
-     "--no-ckpt-load-validate-sharding-integrity", 0, "what is loaded is always checked"},
-    {no_effect, "checkpoint.strict_fsdp_dtensor_load", "--no-strict-fsdp-dtensor-load", 0,
+     "--no-ckpt-load-validate-sharding-integrity --disable-ckpt-load-validate-sharding-integrity", 0,
+     "what is loaded is always checked"},
+    {no_effect, "checkpoint.strict_fsdp_dtensor_load",
+     "--no-strict-fsdp-dtensor-load --disable-strict-fsdp-dtensor-load", 0,
      "what is loaded is always checked"},
     {no_effect, "checkpoint.dist_ckpt_save_pre_mcore_014", "--dist-ckpt-save-pre-mcore-014", 0,
      "there is one layout of optimizer states"},
@@ -331,8 +346,62 @@ constexpr ForeignSetting table[] = {
      "--dino-warmup-teacher-temp --dino-teacher-temp --dino-warmup-teacher-temp-epochs --ict-head-size "
      "--biencoder-projection-dim --ict-load --bert-load --titles-data-path --query-in-block-prob "
      "--evidence-data-path --block-data-path --embedding-path --indexer-batch-size --indexer-log-interval "
-     "--sample-rate --mask-prob --short-seq-prob",
+     "--sample-rate",
      1, no_vision},
+    {refused, "", "--mask-prob --short-seq-prob", 1, no_masked_model},
+    {refused, "",
+     "--freeze-LM --freeze-ViT --use-tiling --use-thumbnail --disable-vision-class-token --use-te "
+     "--allow-missing-vision-projection-checkpoint --pixel-shuffle --use-pixel-shuffle-only --use-tile-tags "
+     "--use-loss-scaling --use-area-weighted-aspect-ratio --recompute-vision --force-system-message "
+     "--use-packed-sequence --dynamic-resolution --encoder-ddp-overlap --hf-assign-unused-tokens",
+     0, no_multimodal},
+    {refused, "", "--special-tokens", -1, no_multimodal},
+    {refused, "",
+     "--language-model-type --vision-model-type --max-num-tiles --model-provider --dataset-provider "
+     "--image-tag-type --prompt-path --tokenizer-prompt-format --inference-type --model-temperature "
+     "--dataloader-save --dataloader-seq-length --total-seq-length --packing-seq-length "
+     "--packing-buffer-size --num-frames --image-token-id --language-model-checkpoint --audio-encoder-model "
+     "--encoder-dp --encoder-tp --llm-cp --llm-dp --llm-ep --llm-expt-tp --llm-offset --llm-pp --llm-tp",
+     1, no_multimodal},
+    // Launchers, and scripts that do not train
+    {refused, "", "--nproc-per-node --nproc --nnodes --node-rank --master-addr --master-port", 1,
+     of_launcher},
+    {refused, "", "--inference-ckpt-non-strict --use-coordinator --drain-between-batches", 0, of_generation},
+    {refused, "",
+     "--num-tokens-to-generate --out-seq-length --temperature --top-k --top-p --top-n-logprobs "
+     "--termination-id --output-path --prompt-file --prompt-file-num-truncate --inference-repeat-n "
+     "--incoming-requests-per-sec --incoming-requests-per-step --batch-boundaries --output-every-n-results "
+     "--suspend-resume-interval --suspend-timeout --inference-server-conversation-template "
+     "--sample-input-file "
+     "--sample-output-file --num-samples --genfile",
+     1, of_generation},
+    {refused, "", "--prompts --stop-words", -1, of_generation},
+    {refused, "", "--no-record-throughput", 0, of_generation},
+    {refused, "",
+     "--pipeline-model-parallel-split-rank --encoder-tensor-model-parallel-size "
+     "--encoder-pipeline-model-parallel-size",
+     1, no_encoder},
+    {refused, "", "--retro-add-retriever --retro-verify-neighbor-count --retro-no-verify-neighbor-count", 0,
+     no_retro},
+    {refused, "",
+     "--retro-project-dir --retro-workdir --retro-cyclic-train-iters --retro-encoder-layers "
+     "--retro-encoder-hidden-dropout --retro-encoder-attention-dropout --retro-num-neighbors "
+     "--retro-num-retrieved-chunks --retro-attention-gate --retro-chunk-length",
+     1, no_retro},
+    // Retired upstream
+    {refused, "", "--DDP-impl", 1, "there is one data parallelism; see --use-distributed-optimizer"},
+    {refused, "", "--activations-checkpoint-method", 1,
+     "use --recompute-method with --recompute-granularity full"},
+    {refused, "", "--hybrid-attention-ratio --hybrid-mlp-ratio", 1,
+     "name each layer's kind with --hybrid-layer-pattern"},
+    {refused, "", "--use-legacy-models", 0, "there is one implementation of each model; remove it"},
+    {refused, "", "--legacy-tokenizer", 0, "there is one implementation of each tokenizer; remove it"},
+    {no_effect, "", "--no-async-tensor-model-parallel-allreduce", 0, by_shape},
+    {refused, "", "--layernorm-epsilon", 1, "use --norm-epsilon"},
+    {refused, "", "--s3-cache-path", 1,
+     "files are read from the file system; mount the bucket, and remove it"},
+    {refused, "", "--delay-grad-reduce", 0, "it is the default; remove it"},
+    {no_effect, "", "--log-batch-size-to-tensorboard", 0, "the batch size is always logged"},
     {refused, "", "--retriever-report-topk-accuracies", -1, no_vision},
     {refused, "",
      "--flextron --distillation --distill-only --binary-mask --slice --soft-mask "
@@ -343,12 +412,16 @@ constexpr ForeignSetting table[] = {
     {refused, "",
      "--distill-coeff --lr-mult-router --router-std --router-beta --loss-alpha --tau-init --tau-decay "
      "--router-inter-dim --linear-scaler-start --linear-scaler-end --router-gbs --budget-type "
-     "--memory-profile --hard-sample-th --original-model-sample-prob --flextron-config-file",
+     "--memory-profile --hard-sample-th --original-model-sample-prob --flextron-config-file "
+     "--basemodel-type --bpe-kv-cache --bpe-max-buffer --bpe-params --bpe-ssm-cache --curr-iteration "
+     "--mem-batch-size --mem-infer-seq-len --memory-profile-path --param-budget-target --prefill-chunk-size "
+     "--skip-num-attn-layer-constraint --skip-total-layer-constraint",
      1, no_flextron},
     {refused, "",
      "--budget-list --budget-probs --mamba-int-list --mlp-int-list --emb-int-list "
      "--moe-expert-int-list --mamba-per-list --mlp-per-list --emb-per-list "
-     "--moe-expert-per-list --layer-ranking-list --override-selected-budget",
+     "--moe-expert-per-list --layer-ranking-list --override-selected-budget --log-budgets --force-emb "
+     "--force-mamba --force-mlp --force-router-skip",
      -1, no_flextron},
     {refused, "",
      "--export-legacy-megatron --export-te-mcore-model --export-default-te-spec "

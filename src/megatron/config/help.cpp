@@ -101,6 +101,29 @@ std::string explain_foreign(const ForeignSetting& foreign, std::string_view name
 
 }  // namespace
 
+Json explain_json(std::string_view name) {
+  Json result = Json::object();
+  result["name"] = name;
+  result["text"] = explain_setting(name);
+  const bool foreign = (name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name)) != nullptr;
+  if (find_shorthand(name) || foreign || !explain_section(name).empty()) return result;
+  const Catalog::Entry& entry = find_setting(name);
+  const Setting& setting = *entry.setting;
+  result["name"] = setting.name();
+  result["help"] = setting.help;
+  result["value"] = describe_values(setting);
+  result["default"] = default_of(entry);
+  const auto list = [](const std::vector<std::string>& words) {
+    return Json(Json::Array(words.begin(), words.end()));
+  };
+  result["flags"] = list(setting.flags);
+  result["off_flags"] = list(setting.off_flags);
+  Json& rules = result["rules"] = Json::array();
+  for (const Rule& rule : all_rules())
+    if (holds_word(rule.keys, setting.name())) rules.push_back(rule.says);
+  return result;
+}
+
 std::string settings_help() {
   std::string text =
       "settings, weakest source first: --hf DIR, --recipe NAME, --config FILE.yaml, flags, "

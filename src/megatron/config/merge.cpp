@@ -64,7 +64,10 @@ class Merger {
     try {
       entries = read_yaml(file.text, file.name);
     } catch (const ConfigError& error) {
-      merged_.problems.push_back({file.name, "", "", error.what(), ""});
+      // It begins with the file's name, and the line where there is one.
+      const std::string text = error.what();
+      const size_t colon = text.find(": ", file.name.size());
+      merged_.problems.push_back({text.substr(0, colon), "", "", text.substr(colon + 2), ""});
       return;
     }
     for (const YamlEntry& entry : entries) {

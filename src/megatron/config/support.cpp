@@ -13,7 +13,6 @@ using enum Support;
 constexpr Feature table[] = {
     // Ranks
     {acting, "ranks as threads and processes", "run.ranks run.world_size run.comm"},
-    {later, "CUDA", "run.device=cuda"},
     {acting, "devices", "run.device"},
     {acting, "tensor parallelism", "model.tensor_model_parallel_size model.sequence_parallel"},
     {acting, "overlapped tensor-parallel communication",
@@ -129,7 +128,6 @@ constexpr Feature table[] = {
      "validation.eval_global_batch_size validation.eval_micro_batch_size"},
     {acting, "evaluation", "validation.*"},
     {later, "this optimizer",
-     "optimizer.optimizer=sgd optimizer.sgd_momentum "
      "optimizer.optimizer=muon,dist_muon,lion,soap,adaptive_muon optimizer.muon_* optimizer.lion_* "
      "optimizer.soap_* optimizer.adaptive_muon_* optimizer.use_layer_wise_distributed_optimizer"},
     {later, "optimizer states in fewer bits",

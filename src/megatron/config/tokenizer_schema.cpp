@@ -30,6 +30,7 @@ Schema tokenizer_config_schema() {
                                               "SentencePiece's older treatment of special tokens");
   s.field<&C::sentencepiece_ignore_extra_whitespaces>("sentencepiece_ignore_extra_whitespaces",
                                                       "SentencePiece joins repeated blanks")
+      .off_flag("--disable-tokenizer-sentencepiece-ignore-extra-whitespaces")
       .off_flag("--no-tokenizer-sentencepiece-ignore-extra-whitespaces")
       .alias("tokenizer.tokenizer_sentencepiece_ignore_extra_whitespaces");
   s.field<&C::hf_include_special_tokens>("hf_include_special_tokens",

@@ -1,8 +1,12 @@
 #include "megatron/config/yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <functional>
+#include <optional>
+#include <sstream>
 #include <unordered_set>
 
 #include "megatron/base/error.h"
@@ -13,16 +17,50 @@ namespace {
 
 constexpr int deepest = 100;
 
+// Remembers where the last document began.
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  YAML::Mark last = YAML::Mark::null_mark();
+
+  void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+};
+
+// Where text goes on after its first document. (YAML::LoadAll does not end where a document takes none of
+// the text, as after a comma that belongs to nothing.)
+std::optional<YAML::Mark> after_first_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  if (!parser.HandleNextDocument(starts) || !parser.HandleNextDocument(starts)) return {};
+  return starts.last;
+}
+
 class Reader {
  public:
   explicit Reader(std::string_view origin) : origin_(origin) {}
 
   YAML::Node load(const std::string& text) const {
     try {
-      const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-      if (documents.size() > 1)
-        throw ConfigError(fmt::format("{}: it holds {} documents: keep one", origin_, documents.size()));
-      return documents.empty() ? YAML::Node() : documents.front();
+      YAML::Node root = YAML::Load(text);
+      if (const std::optional<YAML::Mark> rest = after_first_document(text)) {
+        const bool another = std::string_view(text)
+                                 .substr(std::min(static_cast<size_t>(rest->pos), text.size()))
+                                 .starts_with("---");
+        throw ConfigError(fmt::format(
+            "{}:{}: {}", origin_, rest->line + 1,
+            another ? "a second document begins here: keep one" : "malformed YAML: nothing can follow here"));
+      }
+      return root;
     } catch (const YAML::Exception& error) {
       throw ConfigError(fmt::format("{}:{}: malformed YAML: {}", origin_, error.mark.line + 1, error.msg));
     }
@@ -57,7 +95,9 @@ class Reader {
   // Calls visit(key, value) for each key of a mapping, first for what its << merges in and it does not say
   // itself.
   using Visit = std::function<void(const std::string& key, const YAML::Node& value)>;
-  void for_each(const YAML::Node& map, const Visit& visit) const {
+  void for_each(const YAML::Node& map, const Visit& visit, int depth = 0) const {
+    // A mapping may merge itself.
+    if (depth > deepest) throw ConfigError(fmt::format("{}:{}: << merges too deep", origin_, line(map)));
     std::unordered_set<std::string> own;
     for (const auto& pair : map) {
       const YAML::Node& key = pair.first;
@@ -77,9 +117,12 @@ class Reader {
       for (const YAML::Node& source : merged) {
         if (!source.IsMap())
           throw ConfigError(fmt::format("{}:{}: << merges mappings only", origin_, line(pair.first)));
-        for_each(source, [&](const std::string& name, const YAML::Node& value) {
-          if (own.insert(name).second) visit(name, value);
-        });
+        for_each(
+            source,
+            [&](const std::string& name, const YAML::Node& value) {
+              if (own.insert(name).second) visit(name, value);
+            },
+            depth + 1);
       }
     }
     for (const auto& pair : map)

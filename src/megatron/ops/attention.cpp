@@ -1,5 +1,6 @@
 #include "megatron/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "megatron/ops/check.h"
@@ -143,6 +144,13 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
     args.max_queries = q.size(0) / options.batch;
     args.max_keys = k.size(0) / options.batch;
   }
+  // The counter of a (query, key) pair has 20 bits for each.
+  int64_t longest = std::max({args.max_queries * std::max<int64_t>(1, args.place.query_chunk + 1),
+                              args.max_keys * (args.place.key_chunk + 1), args.place.row_length});
+  require(options.dropout == 0 || longest <= int64_t{1} << 20,
+          "attention: dropout knows places up to 2^20, but a sequence of {} tokens was given (q {}, k {}); "
+          "train without attention dropout, or on shorter sequences",
+          longest, q, k);
   if (options.sinks.defined()) {
     args.sinks = options.sinks.value;
     check_input(ctx, "attention", "sinks", args.sinks);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "megatron/autograd/rank_context.h"
 
 namespace megatron::ops {
@@ -9,6 +11,7 @@ inline void check_input(const RankContext& ctx, const char* op, const char* what
   require(tensor.defined(), "{}: {} is an undefined tensor", op, what);
   require(tensor.device() == ctx.device, "{}: {} is {}, but this rank computes on {}", op, what, tensor,
           ctx.device);
+  require(!tensor.storage().freed(), "{}: {} {} is read after its memory was given back", op, what, tensor);
 }
 
 inline void check_shape(const char* op, const char* what, const Tensor& tensor, const Shape& wanted) {
@@ -18,6 +21,11 @@ inline void check_shape(const char* op, const char* what, const Tensor& tensor, 
 inline void check_dtype(const char* op, const char* what, const Tensor& tensor, DType wanted) {
   require(tensor.dtype() == wanted, "{}: {} is {}, but its dtype must be {}", op, what, tensor, wanted);
 }
+
+// Every one of the contiguous int64 `ids` is in [0, size), or is `except`; `whole` says what has that size.
+// Looked at on the CPU alone, where it costs one pass over the ids; on a device the host would have to wait.
+void check_range(const RankContext& ctx, const char* op, const char* what, const Tensor& ids, int64_t size,
+                 const char* whole, std::optional<int64_t> except = {});
 
 // Whether this call must be recorded: something that it reads wants a gradient.
 inline bool recording(const RankContext& ctx, std::initializer_list<const Tensor*> inputs,

@@ -249,10 +249,13 @@ void check_head(const RankContext& ctx, const char* op, const Tensor& hidden, co
   check_dtype(op, "weight", weight, hidden.dtype());
 }
 
-void check_labels(const RankContext& ctx, const char* op, const Tensor& labels, int64_t rows) {
+void check_labels(const RankContext& ctx, const char* op, const Tensor& labels, int64_t rows,
+                  const Columns& columns) {
   check_input(ctx, op, "labels", labels);
   check_shape(op, "labels", labels, {rows});
   check_dtype(op, "labels", labels, DType::I64);
+  require(labels.is_contiguous(), "{}: labels {} must be contiguous", op, labels);
+  check_range(ctx, op, "label", labels, columns.vocab_size, "a vocabulary", columns.options.ignore_index);
 }
 
 }  // namespace
@@ -262,8 +265,8 @@ Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& label
   check_input(ctx, "cross_entropy", "logits", logits);
   require(logits.rank() == 2 && logits.is_contiguous(),
           "cross_entropy: logits are {}, but they must be [rows, columns], contiguous", logits);
-  check_labels(ctx, "cross_entropy", labels, logits.size(0));
   Columns columns("cross_entropy", options, logits.size(1));
+  check_labels(ctx, "cross_entropy", labels, logits.size(0), columns);
   CrossEntropyStats stats = make_stats(ctx, logits.size(0), accumulation_dtype(logits.dtype()), options);
   compute_stats(ctx, logits.detach(), labels, columns, stats);
   LossAndLse result = compute_loss(ctx, stats, labels, columns);
@@ -280,10 +283,10 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
   const char* op = "linear_cross_entropy";
   const Tensor& w = weight.value;
   check_head(ctx, op, hidden, w);
-  check_labels(ctx, op, labels, hidden.size(0));
+  Columns columns(op, options, w.size(0));
+  check_labels(ctx, op, labels, hidden.size(0), columns);
   require(chunk_rows > 0, "{}: chunks of {} rows", op, chunk_rows);
   int64_t rows = hidden.size(0);
-  Columns columns(op, options, w.size(0));
   DType wide = accumulation_dtype(hidden.dtype());
   CrossEntropyStats stats = make_stats(ctx, rows, wide, options);
   {
@@ -321,10 +324,10 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
   }
   const Tensor w = weight.value.detach(), x = hidden.detach();
   check_head(ctx, op, hidden, w);
-  check_labels(ctx, op, labels, hidden.size(0));
+  Columns columns(op, options, w.size(0));
+  check_labels(ctx, op, labels, hidden.size(0), columns);
   int64_t rows = x.size(0);
   if (chunk_rows <= 0) chunk_rows = chunk_rows_for(rows, w.size(0), x.dtype());
-  Columns columns(op, options, w.size(0));
   bool recorded = recording(ctx, {&hidden}, {&weight});
   GradSink* sink = recorded ? weight.sink : nullptr;
   Tensor losses = ctx.empty({rows}, accumulation_dtype(x.dtype())), dhidden;

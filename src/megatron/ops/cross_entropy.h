@@ -23,7 +23,7 @@ struct CrossEntropyOptions {
 };
 
 // The loss of each row of logits [rows, columns] with labels int64 [rows]: [rows], fp32 (fp64 for fp64); 0
-// where the label is ignored.
+// where the label is ignored. A label outside the whole vocabulary is refused on the CPU.
 Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options = {});
 

@@ -172,6 +172,7 @@ Tensor sum_to(RankContext& ctx, const Tensor& grad, const Shape& shape) {
     ctx.kernels->reduce(
         ctx.kernel_context(),
         {.kind = Reduction::Sum, .x = sum, .out = next, .outer = outer, .n = n, .inner = inner});
+    trace(ctx, "sum_to", Phase::BackwardData, static_cast<double>(sum.numel()), {&sum, &next});
     sum = next;
   }
   return sum.view(shape);

@@ -32,19 +32,38 @@ class EmbeddingNode final : public Node {
   int64_t first_;
 };
 
-}  // namespace
-
-Tensor embedding(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first) {
-  check_input(ctx, "embedding", "table", table.value);
+void check_table(const RankContext& ctx, const Tensor& table, const Tensor& ids) {
+  check_input(ctx, "embedding", "table", table);
   check_input(ctx, "embedding", "ids", ids);
-  require(table.value.rank() == 2, "embedding: the table is {}, but it must be [rows, hidden]", table.value);
+  require(table.rank() == 2, "embedding: the table is {}, but it must be [rows, hidden]", table);
   require(ids.rank() == 1 && ids.is_contiguous(), "embedding: ids are {}, but they must be [tokens]", ids);
   check_dtype("embedding", "ids", ids, DType::I64);
+}
+
+Tensor look_up(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first) {
   Tensor y = ctx.empty({ids.size(0), table.value.size(1)}, table.value.dtype());
   ctx.kernels->gather_rows(ctx.kernel_context(), {table.value, ids, y, first});
   ctx.trace("embedding", Phase::Forward, 0, 2.0 * static_cast<double>(y.bytes()));
   if (recording(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);
   return y;
+}
+
+}  // namespace
+
+Tensor embedding(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first,
+                 int64_t vocab_size) {
+  check_table(ctx, table.value, ids);
+  require(first == 0 || vocab_size > 0,
+          "embedding: the table {} begins at {} of the vocabulary, so vocab_size must say how large that is",
+          table.value, first);
+  check_range(ctx, "embedding", "id", ids, vocab_size ? vocab_size : table.value.size(0), "a vocabulary");
+  return look_up(ctx, table, ids, first);
+}
+
+Tensor embedding_or_zeros(RankContext& ctx, const Weight& table, const Tensor& ids) {
+  check_table(ctx, table.value, ids);
+  check_range(ctx, "embedding", "id", ids, table.value.size(0), "a table", -1);
+  return look_up(ctx, table, ids, 0);
 }
 
 }  // namespace megatron::ops

@@ -101,6 +101,7 @@ Tensor gather_columns(RankContext& ctx, const Tensor& x, const Tensor& indices) 
   check_matrix(ctx, "gather_columns", "x", x);
   check_indices(ctx, "gather_columns", "indices", indices, 2);
   require(indices.size(0) == x.size(0), "gather_columns: indices {} for the rows of {}", indices, x);
+  check_range(ctx, "gather_columns", "index", indices, x.size(1), "a row");
   Tensor y = ctx.empty(indices.shape(), x.dtype());
   ctx.kernels->gather_columns(ctx.kernel_context(), {x.detach(), indices, y});
   trace(ctx, "gather_columns", Phase::Forward, 0, {&indices, &y, &y});

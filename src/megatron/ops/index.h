@@ -11,7 +11,8 @@ Tensor gather_rows(RankContext& ctx, const Tensor& x, const Tensor& ids);
 // left out.
 Tensor scatter_add_rows(RankContext& ctx, const Tensor& source, const Tensor& ids, int64_t rows);
 
-// out[r, j] = x[r, indices[r, j]]: x [rows, n], indices int64 [rows, k].
+// out[r, j] = x[r, indices[r, j]]: x [rows, n], indices int64 [rows, k], each in [0, n) (looked at on the
+// CPU).
 Tensor gather_columns(RankContext& ctx, const Tensor& x, const Tensor& indices);
 
 struct TopK {

@@ -78,10 +78,7 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
   require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
           "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
   check_dtype("linear", "weight", w, x.dtype());
-  if (bias.defined()) {
-    check_shape("linear", "bias", bias.value, {w.size(0)});
-    check_dtype("linear", "bias", bias.value, x.dtype());
-  }
+  check_vector(ctx, "linear", "bias", bias.value, w.size(0), x.dtype());
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   ctx.kernels->gemm(ctx.kernel_context(),
                     {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});

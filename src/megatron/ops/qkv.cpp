@@ -52,11 +52,15 @@ QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t g
   check_input(ctx, "split_qkv", "qkv", qkv);
   require(groups > 0 && heads % groups == 0, "split_qkv: {} query heads cannot share {} key heads", heads,
           groups);
+  require(qkv.rank() == 2, "split_qkv: qkv is {}, but it must be [tokens, projections]", qkv);
   int64_t tokens = qkv.size(0);
   check_shape("split_qkv", "qkv", qkv, {tokens, (heads + 2 * groups) * channels});
   require(qkv.is_contiguous(), "split_qkv: qkv {} must be contiguous", qkv);
   if (rotation.cos) {
+    check_input(ctx, "split_qkv", "cos", rotation.cos);
+    check_input(ctx, "split_qkv", "sin", rotation.sin);
     check_dtype("split_qkv", "cos", rotation.cos, accumulation_dtype(qkv.dtype()));
+    check_dtype("split_qkv", "sin", rotation.sin, rotation.cos.dtype());
     check_shape("split_qkv", "sin", rotation.sin, rotation.cos.shape());
     require(rotation.cos.size(0) == tokens && 2 * rotation.cos.size(1) <= channels,
             "split_qkv: angles {} do not fit {} tokens with heads of {} channels", rotation.cos, tokens,

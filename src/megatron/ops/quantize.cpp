@@ -8,6 +8,11 @@ Quantized quantize(RankContext& ctx, const Tensor& x, DType dtype, int64_t block
                    int64_t block_columns) {
   check_input(ctx, "quantize", "x", x);
   check_floating("quantize", "x", x);
+  require(
+      !ctx.tracks(x),
+      "quantize: x {} is on the tape, but rounding has no gradient; detach() it, or quantise inside a node "
+      "that passes the gradient straight through",
+      x);
   require(x.rank() == 2 && x.is_contiguous(), "quantize: x is {}, but it must be a contiguous matrix", x);
   require(is_fp8(dtype), "quantize: {} is not an fp8 dtype", dtype);
   auto blocks = [](int64_t size, int64_t block) { return block ? (size + block - 1) / block : 1; };

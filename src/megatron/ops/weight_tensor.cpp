@@ -1,5 +1,7 @@
 #include "megatron/ops/weight_tensor.h"
 
+#include "megatron/ops/check.h"
+
 namespace megatron::ops {
 namespace {
 
@@ -13,6 +15,7 @@ class WeightTensorNode final : public Node {
     ctx.kernels->axpby(
         ctx.kernel_context(),
         {.alpha = 1, .a = grad, .beta = 1, .b = sink_->has_value() ? target : Tensor{}, .out = target});
+    trace(ctx, "weight_tensor", Phase::BackwardData, static_cast<double>(grad.numel()), {&grad, &target});
     sink_->contribute(ctx);
   }
 
@@ -23,9 +26,11 @@ class WeightTensorNode final : public Node {
 }  // namespace
 
 Tensor weight_tensor(RankContext& ctx, const Weight& weight, DType dtype) {
+  check_input(ctx, "weight_tensor", "weight", weight.value);
   Tensor value = ctx.empty(weight.value.shape(), dtype);
   ctx.kernels->copy(ctx.kernel_context(), {weight.value, value});
-  if (ctx.tape && weight.trainable()) record(ctx, std::make_unique<WeightTensorNode>(weight.sink), value);
+  trace(ctx, "weight_tensor", Phase::Forward, 0, {&weight.value, &value});
+  if (recording(ctx, {}, {&weight})) record(ctx, std::make_unique<WeightTensorNode>(weight.sink), value);
   return value;
 }
 

@@ -19,6 +19,7 @@ ShardSpec vocabulary_shard(const ModelConfig& config, const TensorParallel& tp) 
 
 Embedding::Embedding(const std::string& name, const ModelConfig& config, const TensorParallel& tp)
     : tp_(tp),
+      vocab_size_(config.vocab_size),
       dropout_(config.hidden_dropout),
       multiplier_(config.embedding_multiplier.value_or(1)),
       words_(name + ".word_embeddings.weight", vocabulary_shard(config, tp),
@@ -33,7 +34,8 @@ Embedding::Embedding(const std::string& name, const ModelConfig& config, const T
 
 Tensor Embedding::forward(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq) {
   int64_t first = words_.shard.local_shape[0] * tp_.rank();
-  Tensor x = leave_tensor_parallel(ctx, ops::embedding(ctx, words_.get(ctx), tokens, first), tp_);
+  Tensor x =
+      leave_tensor_parallel(ctx, ops::embedding(ctx, words_.get(ctx), tokens, first, vocab_size_), tp_);
   if (positions_) {
     Tensor places = seq.positions;
     if (tp_.splits_tokens()) places = places.slice(0, x.size(0) * tp_.rank(), x.size(0) * (tp_.rank() + 1));

@@ -22,6 +22,7 @@ class Embedding final : public Module {
 
  private:
   TensorParallel tp_;
+  int64_t vocab_size_;
   double dropout_, multiplier_;
   Parameter words_;
   std::unique_ptr<Parameter> positions_;

@@ -50,6 +50,9 @@ TEST(BenchOps, TableAndOverhead) {
 TEST(BenchOps, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(run({"--fliter", "x"}).code, 2);
   EXPECT_EQ(run({"linear"}).code, 2);
+  EXPECT_EQ(run({"--filter", "nothing has this"}).code, 2);
+  EXPECT_EQ(run({"--repeat", "often"}).err,
+            "megatron: bench ops: --repeat needs a whole number, not 'often'\n");
 }
 
 // Every case runs forward and backward; the meta device does it without the arithmetic.

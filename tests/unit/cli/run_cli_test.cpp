@@ -101,8 +101,7 @@ TEST(RunCli, EveryCommandHasItsTexts) {
 TEST(Version, NamesCompilerAndOptions) {
   const std::string text = run({"--version"}).out;
   EXPECT_TRUE(text.starts_with("megatron " + std::string(build_info().version) + "\n")) << text;
-  for (const char* name : {"compiler", "CUDA", "MPI", "oneDNN", "OpenBLAS"})
-    EXPECT_NE(text.find(name), std::string::npos) << text;
+  for (const char* name : {"compiler", "CUDA"}) EXPECT_NE(text.find(name), std::string::npos) << text;
 }
 
 }  // namespace

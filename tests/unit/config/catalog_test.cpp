@@ -165,6 +165,11 @@ TEST(Catalog, ExplainsEverySettingAndFlag) {
   EXPECT_NE(explain_setting("--manual-gc").find("no effect"), std::string::npos);
   EXPECT_EQ(explain_setting("hidden_size").find("model.hidden_size\n"), 0u);
   EXPECT_THROW(explain_setting("hiden_size"), ConfigError);
+  Json json = explain_json("--hidden-size");
+  EXPECT_EQ(json.at("name"), Json("model.hidden_size"));
+  EXPECT_EQ(json.at("flags").dump(), "[\"--hidden-size\"]");
+  EXPECT_GT(json.at("rules").size(), 0u);
+  EXPECT_EQ(explain_json("--manual-gc").at("text"), Json(explain_setting("--manual-gc")));
   EXPECT_THROW(explain_setting("enabled"), ConfigError);  // in several sections
 }
 

@@ -308,6 +308,23 @@ TEST(Attention, DropoutDependsOnGlobalPlacesAlone) {
   EXPECT_EQ(ctx.to_vector<double>(alone), ctx.to_vector<double>(whole.slice(0, 9, 18).slice(1, 2, 4)));
 }
 
+// Twice the tokens take twice the memory, forward and backward: no matrix of queries by keys exists. (With
+// few heads the queries are cut into parts, at most 32, each with its own sums for keys and values.)
+TEST(Attention, MemoryIsLinearInTheLength) {
+  auto peak = [](int64_t tokens) {
+    RankContext ctx(kCpu, 2);
+    Tape tape(ctx);
+    Tensor q = tape.watch(random_tensor(ctx, {tokens, 32, 8}, 1, DType::F32)),
+           k = tape.watch(random_tensor(ctx, {tokens, 32, 8}, 2, DType::F32));
+    TapeScope scope(ctx, &tape);
+    Tensor o = ops::attention(ctx, q, k, k).o;
+    tape.backward(ctx, o, o.detach());
+    return static_cast<double>(ctx.allocator->statistics().total.peak);
+  };
+  EXPECT_LT(peak(1024), 2.1 * peak(512));
+  EXPECT_LT(peak(1024), 0.2 * 32 * 1024 * 1024 * sizeof(float));
+}
+
 TEST(Attention, MetaDeviceAndCost) {
   struct Sum : Tracer {
     double flops[4] = {}, bytes[4] = {};

@@ -26,8 +26,8 @@ TEST(Embedding, ShardsOfTheVocabularySumToTheWhole) {
   Tensor table = random_tensor(ctx, {10, 40}, 1);
   Tensor ids = ctx.from_vector<int64_t>({9, 4, 5, 0, 4}, {5});
   auto whole = ctx.to_vector<double>(ops::embedding(ctx, {table}, ids));
-  auto low = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 0, 5)}, ids, 0));
-  auto high = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 5, 10)}, ids, 5));
+  auto low = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 0, 5)}, ids, 0, 10));
+  auto high = ctx.to_vector<double>(ops::embedding(ctx, {table.slice(0, 5, 10)}, ids, 5, 10));
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], low[i] + high[i]);
 }
 
@@ -53,6 +53,20 @@ TEST(Embedding, GradientIsDeterministicAndAccumulates) {
   EXPECT_EQ(results[0], results[2]);
   EXPECT_EQ(results[1], results[3]);
   for (size_t i = 0; i < results[0].size(); ++i) EXPECT_NEAR(results[1][i], 2 * results[0][i], 1e-3);
+}
+
+TEST(Embedding, AbsentRowsAreZeros) {
+  RankContext ctx;
+  gradcheck(ctx,
+            [&](RankContext& ctx, const std::vector<Tensor>&, const std::vector<Weight>& w) {
+              Tensor ids = ctx.from_vector<int64_t>({3, -1, 0, -1}, {4});
+              return std::vector<Tensor>{ops::embedding_or_zeros(ctx, w[0], ids)};
+            },
+            {}, {random_tensor(ctx, {4, 3}, 1)});
+  Tensor table = random_tensor(ctx, {4, 3}, 1), ids = ctx.from_vector<int64_t>({-1}, {1});
+  EXPECT_EQ(ctx.to_vector<double>(ops::embedding_or_zeros(ctx, {table}, ids)), std::vector<double>(3, 0.0));
+  EXPECT_THROW(ops::embedding(ctx, {table}, ids), Error);
+  EXPECT_THROW(ops::embedding_or_zeros(ctx, {table}, ctx.from_vector<int64_t>({4}, {1})), Error);
 }
 
 TEST(Embedding, RefusesOtherIds) {

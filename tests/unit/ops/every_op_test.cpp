@@ -1,143 +1,26 @@
-// What must hold for every op of this layer, from one list of them: narrow dtypes follow fp64, the meta
-// device gives the same shapes and costs, no tape gives the same values, and no rows are no problem.
+// What must hold for every op of this layer, from one list of them: gradients match differences, narrow
+// dtypes follow fp64, the meta device gives the same shapes and costs, no tape gives the same values,
+// recompute and packed saved tensors give the same gradients, and no rows are no problem.
 #include <gtest/gtest.h>
 
-#include "megatron/ops/activation.h"
-#include "megatron/ops/dropout.h"
-#include "megatron/ops/elementwise.h"
-#include "megatron/ops/gated_linear.h"
-#include "megatron/ops/grouped_linear.h"
-#include "megatron/ops/linear.h"
-#include "megatron/ops/matmul.h"
-#include "megatron/ops/norm.h"
-#include "megatron/ops/reduce.h"
-#include "megatron/ops/rope.h"
-#include "megatron/ops/shape.h"
-#include "megatron/ops/softmax.h"
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "megatron/autograd/recompute.h"
 #include "support/gradcheck.h"
+#include "support/temp_dir.h"
+#include "unit/ops/op_cases.h"
 
 namespace megatron {
 namespace {
 
+using testing::op_cases;
+using testing::OpCase;
 using testing::random_tensor;
+using testing::Tensors;
 using testing::TestWeight;
-using Tensors = std::vector<Tensor>;
-using Weights = std::vector<Weight>;
-
-struct OpCase {
-  const char* name;
-  std::vector<Shape> inputs, weights;  // the first size of an input is its number of rows
-  std::function<Tensors(RankContext&, const Tensors&, const Weights&)> run;
-};
-
-ops::Rotation rotation_for(RankContext& ctx, const Tensor& x) {
-  std::vector<int64_t> positions(static_cast<size_t>(x.size(0)));
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i);
-  return ops::rope_tables(ctx, ctx.from_vector(positions, {x.size(0)}), ops::rope_frequencies(8, 10000),
-                          x.dtype());
-}
-
-Tensor offsets_for(RankContext& ctx, int64_t rows) {
-  auto n = static_cast<int32_t>(rows);
-  return ctx.from_vector<int32_t>({0, n / 3, n / 3, n}, {4});
-}
-
-std::vector<OpCase> cases() {
-  using C = RankContext&;
-  using T = const Tensors&;
-  using W = const Weights&;
-  return {
-      {"linear",
-       {{12, 16}},
-       {{24, 16}, {24}},
-       [](C c, T x, W w) { return Tensors{ops::linear(c, x[0], w[0], w[1])}; }},
-      {"add_bias", {{12, 16}}, {{16}}, [](C c, T x, W w) { return Tensors{ops::add_bias(c, x[0], w[0])}; }},
-      {"norm", {{12, 16}}, {{16}}, [](C c, T x, W w) { return Tensors{ops::norm(c, x[0], w[0])}; }},
-      {"norm_with_residual",
-       {{12, 16}, {12, 16}},
-       {{16}, {16}},
-       [](C c, T x, W w) {
-         auto [y, sum] = ops::norm_with_residual(c, x[0], x[1], w[0], w[1], {.kind = NormKind::Layer});
-         return Tensors{y, sum};
-       }},
-      {"rope",
-       {{12, 3, 10}},
-       {},
-       [](C c, T x, W) { return Tensors{ops::rope(c, x[0], rotation_for(c, x[0]))}; }},
-      {"activation",
-       {{12, 16}},
-       {{16}},
-       [](C c, T x, W w) { return Tensors{ops::activation(c, Unary::Gelu, x[0], w[0])}; }},
-      {"gated_activation",
-       {{12, 16}},
-       {{16}},
-       [](C c, T x, W w) { return Tensors{ops::gated_activation(c, {}, x[0], w[0])}; }},
-      {"gated_linear",
-       {{12, 32}},
-       {{24, 16}, {24}},
-       [](C c, T x, W w) { return Tensors{ops::gated_linear(c, {}, x[0], w[0], w[1])}; }},
-      {"dropout",
-       {{12, 16}, {12, 16}},
-       {},
-       [](C c, T x, W) {
-         return Tensors{ops::dropout(c, x[0], 0.25, {1, 2}, {}, x[1])};
-       }},
-      {"add",
-       {{12, 16}, {1, 16}},
-       {},
-       [](C c, T x, W) { return Tensors{ops::add(c, x[0], ops::sum(c, x[1], 0))}; }},
-      {"sub", {{12, 16}, {12, 1}}, {}, [](C c, T x, W) { return Tensors{ops::sub(c, x[0], x[1])}; }},
-      {"mul", {{12, 16}, {12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::mul(c, x[0], x[1])}; }},
-      {"div",
-       {{12, 16}, {12, 16}},
-       {},
-       [](C c, T x, W) { return Tensors{ops::div(c, x[0], ops::activation(c, Unary::Exp, x[1]))}; }},
-      {"axpby",
-       {{12, 16}, {12, 16}},
-       {},
-       [](C c, T x, W) { return Tensors{ops::axpby(c, 2, x[0], -0.5, x[1])}; }},
-      {"scale", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::scale(c, x[0], 3)}; }},
-      {"where",
-       {{12, 16}, {12, 16}},
-       {},
-       [](C c, T x, W) {
-         Tensor mask = ops::compare(c, Comparison::Less, x[0].detach(), x[1].detach());
-         return Tensors{ops::where(c, mask, x[0], x[1])};
-       }},
-      {"shapes",
-       {{12, 16}, {12, 4}},
-       {},
-       [](C c, T x, W) {
-         auto parts = ops::chunk(c, x[0], 4, 1);
-         Tensor joined = ops::concat(c, Tensors{parts[2], x[1], ops::slice(c, x[0], 1, 3, 5)}, 1);
-         return Tensors{ops::contiguous(c, ops::transpose(c, joined, 0, 1)), ops::view(c, x[1], {-1, 2})};
-       }},
-      {"sum",
-       {{12, 16}},
-       {},
-       [](C c, T x, W) {
-         return Tensors{ops::sum(c, x[0], 0), ops::sum(c, x[0], 1)};
-       }},
-      {"mean", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::mean(c, x[0], 1)}; }},
-      {"max",
-       {{12, 16}},
-       {},
-       [](C c, T x, W) {
-         return Tensors{ops::max(c, x[0], 1), ops::min(c, x[0], 1)};
-       }},
-      {"softmax", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::softmax(c, x[0])}; }},
-      {"matmul",
-       {{12, 16}, {12, 20}},
-       {},
-       [](C c, T x, W) { return Tensors{ops::matmul(c, x[0], x[1], {.transpose_a = true})}; }},
-      {"grouped_linear",
-       {{12, 16}},
-       {{3, 8, 16}},
-       [](C c, T x, W w) {
-         return Tensors{ops::grouped_linear(c, x[0], w[0], offsets_for(c, x[0].size(0)))};
-       }},
-  };
-}
+using testing::Weights;
 
 class CostSum final : public Tracer {
  public:
@@ -205,10 +88,83 @@ void expect_near(RankContext& ctx, const Tensor& found, const Tensor& exact, dou
     ASSERT_NEAR(a[i], b[i], tolerance * largest) << what << " element " << i;
 }
 
+// An op that a header declares stands in the list of cases, or in a test of its own that checks gradients.
+TEST(EveryOp, IsTested) {
+  namespace fs = std::filesystem;
+  const fs::path root = MEGATRON_SOURCE_DIR;
+  const std::set<std::string> parts_of_gradients = {"sum_to", "attention_backward", "sinks_gradient"};
+  std::string tests;
+  for (const auto& entry : fs::directory_iterator(root / "tests/unit/ops")) {
+    std::string text = testing::read_text(entry.path().string());
+    if (entry.path().filename() == "op_cases.h" || text.find("gradcheck(") != std::string::npos)
+      tests += text;
+  }
+  const std::regex declaration(R"(\n[A-Za-z:<>]+ ([a-z_]+)\(RankContext& ctx,)");
+  int ops = 0;
+  for (const auto& entry : fs::directory_iterator(root / "src/megatron/ops")) {
+    std::string text = testing::read_text(entry.path().string());
+    if (entry.path().extension() != ".h" || entry.path().filename() == "check.h") continue;
+    for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it) {
+      const std::string name = it->str(1);
+      if (parts_of_gradients.contains(name)) continue;
+      EXPECT_NE(tests.find("ops::" + name + "("), std::string::npos)
+          << name << " of " << entry.path().filename() << " has no gradient check";
+      ++ops;
+    }
+  }
+  EXPECT_GT(ops, 50);
+}
+
+TEST(EveryOp, GradientsMatchDifferences) {
+  RankContext ctx;
+  for (const OpCase& op : op_cases()) {
+    if (std::string_view(op.name) == "quantize") continue;  // rounding has no gradient
+    SCOPED_TRACE(op.name);
+    auto shapes = op.inputs;
+    for (Shape& shape : shapes) shape[0] = shape[0] == 12 ? 4 : shape[0];  // fewer rows are enough
+    testing::gradcheck(ctx, op.run, make(ctx, shapes, 1, DType::F64), make(ctx, op.weights, 50, DType::F64));
+  }
+}
+
+TEST(EveryOp, RecomputeAndPackingGiveTheSameGradients) {
+  // Keeps saved tensors as copies elsewhere.
+  struct Copies final : SavedTensorPacker {
+    struct Copy final : PackedTensor {
+      Tensor copy;
+      Tensor unpack(RankContext&) override { return copy; }
+    };
+    std::unique_ptr<PackedTensor> pack(RankContext& ctx, const Tensor& tensor) override {
+      auto packed = std::make_unique<Copy>();
+      packed->copy = ctx.empty(tensor.shape(), tensor.dtype());
+      ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), packed->copy});
+      return packed;
+    }
+  } copies;
+  RankContext ctx;
+  for (const OpCase& op : op_cases()) {
+    SCOPED_TRACE(op.name);
+    Tensors inputs = make(ctx, op.inputs, 1, DType::F64), weights = make(ctx, op.weights, 50, DType::F64);
+    OpCase again = op;
+    again.run = [&](RankContext& ctx, const Tensors& x, const Weights& w) {
+      return recompute(ctx, x, [&op, w](RankContext& c, std::span<const Tensor> in) {
+        return op.run(c, {in.begin(), in.end()}, w);
+      });
+    };
+    Outcome plain = run(ctx, op, inputs, weights), twice = run(ctx, again, inputs, weights);
+    ctx.packer = &copies;
+    Outcome packed = run(ctx, op, inputs, weights);
+    ctx.packer = nullptr;
+    for (size_t i = 0; i < plain.grads.size(); ++i) {
+      EXPECT_EQ(ctx.to_vector<double>(plain.grads[i]), ctx.to_vector<double>(twice.grads[i]));
+      EXPECT_EQ(ctx.to_vector<double>(plain.grads[i]), ctx.to_vector<double>(packed.grads[i]));
+    }
+  }
+}
+
 TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
   RankContext ctx;
   for (auto [dtype, tolerance] : {std::pair{DType::F32, 2e-6}, {DType::BF16, 2e-2}, {DType::F16, 2.5e-3}})
-    for (const OpCase& op : cases()) {
+    for (const OpCase& op : op_cases()) {
       SCOPED_TRACE(fmt::format("{} in {}", op.name, dtype));
       Tensors inputs = make(ctx, op.inputs, 1, dtype), weights = make(ctx, op.weights, 50, dtype);
       Tensors wide_inputs, wide_weights;
@@ -216,7 +172,7 @@ TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
       for (const Tensor& w : weights) wide_weights.push_back(widened(ctx, w));
       Outcome narrow = run(ctx, op, inputs, weights), exact = run(ctx, op, wide_inputs, wide_weights);
       for (size_t i = 0; i < exact.outputs.size(); ++i) {
-        EXPECT_EQ(narrow.outputs[i].dtype(), dtype);
+        EXPECT_EQ(narrow.outputs[i].dtype(), op.wide_output ? accumulation_dtype(dtype) : dtype);
         expect_near(ctx, narrow.outputs[i], exact.outputs[i], tolerance, "output");
       }
       for (size_t i = 0; i < exact.grads.size(); ++i) {
@@ -228,7 +184,7 @@ TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
 
 TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
   RankContext ctx, meta(kMeta);
-  for (const OpCase& op : cases()) {
+  for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     auto real = run(ctx, op, make(ctx, op.inputs, 1, DType::BF16), make(ctx, op.weights, 50, DType::BF16));
     auto dry = run(meta, op, make(meta, op.inputs, 1, DType::BF16), make(meta, op.weights, 50, DType::BF16));
@@ -245,7 +201,7 @@ TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
 
 TEST(EveryOp, WithoutATapeTheValuesAreTheSame) {
   RankContext ctx;
-  for (const OpCase& op : cases()) {
+  for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     Tensors inputs = make(ctx, op.inputs, 1, DType::F64), weights = make(ctx, op.weights, 50, DType::F64);
     Weights frozen;
@@ -260,7 +216,7 @@ TEST(EveryOp, WithoutATapeTheValuesAreTheSame) {
 
 TEST(EveryOp, NoRowsAreNoProblem) {
   RankContext ctx(kCpu, 2);
-  for (const OpCase& op : cases()) {
+  for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     auto shapes = op.inputs;
     for (Shape& shape : shapes) shape[0] = 0;

@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-// Below this the last rank to come does all the work: waking helpers would take longer.
+// Below this the last rank to come does all the work: waking other threads would take longer.
 constexpr size_t kSmallBytes = 64 << 10;
 
 std::vector<int> all_members(const ThreadGroupState& group) {
@@ -178,7 +178,7 @@ void ThreadWorld::check_complete(const ThreadOp& op) {
     }
 }
 
-// Every request is here: finish small operations at once, call helpers for large ones.
+// Every request is here: finish small operations at once, call other threads for large ones.
 void ThreadWorld::settle(const std::shared_ptr<ThreadOp>& op, const RankQueue& queue, Lock& lock) {
   if (op->settled || aborted_) return;  // by the other end of a message; some rank's memory may be gone
   op->settled = true;

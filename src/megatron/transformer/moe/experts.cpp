@@ -62,7 +62,7 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
 
 Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens) {
   auto with_bias = [&](const Tensor& x, Parameter* bias, const Tensor& expert_of_row) {
-    return bias ? ops::add(ctx, x, ops::embedding(ctx, bias->get(ctx), expert_of_row)) : x;
+    return bias ? ops::add(ctx, x, ops::embedding_or_zeros(ctx, bias->get(ctx), expert_of_row)) : x;
   };
   Tensor up = ops::grouped_linear(ctx, tokens.tokens, fc1_->get(ctx), tokens.offsets);
   up = with_bias(up, fc1_bias_.get(), tokens.expert_of_row);

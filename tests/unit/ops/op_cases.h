@@ -1,0 +1,255 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "megatron/ops/activation.h"
+#include "megatron/ops/attention.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/gated_linear.h"
+#include "megatron/ops/grouped_linear.h"
+#include "megatron/ops/index.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/matmul.h"
+#include "megatron/ops/moe.h"
+#include "megatron/ops/norm.h"
+#include "megatron/ops/qkv.h"
+#include "megatron/ops/quantize.h"
+#include "megatron/ops/reduce.h"
+#include "megatron/ops/rope.h"
+#include "megatron/ops/shape.h"
+#include "megatron/ops/softmax.h"
+#include "megatron/ops/weight_tensor.h"
+
+namespace megatron::testing {
+
+using Tensors = std::vector<Tensor>;
+using Weights = std::vector<Weight>;
+
+// An op as a function of inputs and weights that are all given a gradient.
+struct OpCase {
+  const char* name;
+  std::vector<Shape> inputs, weights;  // the first size of an input is its number of rows
+  std::function<std::vector<Tensor>(RankContext&, const std::vector<Tensor>&, const std::vector<Weight>&)>
+      run;
+  bool wide_output = false;  // fp32 also of narrower inputs
+};
+
+inline ops::Rotation rotation_for(RankContext& ctx, const Tensor& x) {
+  std::vector<int64_t> positions(static_cast<size_t>(x.size(0)));
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i);
+  return ops::rope_tables(ctx, ctx.from_vector(positions, {x.size(0)}), ops::rope_frequencies(8, 10000),
+                          x.dtype());
+}
+
+inline Tensor offsets_for(RankContext& ctx, int64_t rows) {
+  auto n = static_cast<int32_t>(rows);
+  return ctx.from_vector<int32_t>({0, n / 3, n / 3, n}, {4});
+}
+
+// Integers that go round in [first, first + count), in an order that repeats late.
+inline Tensor numbers(RankContext& ctx, Shape shape, int64_t count, int64_t first = 0) {
+  std::vector<int64_t> values(static_cast<size_t>(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<int64_t>(i * i + i / 2) % count;
+  return ctx.from_vector(values, shape);
+}
+
+// One label in the vocabulary of 40 a row, every third one ignored.
+inline Tensor labels_for(RankContext& ctx, const Tensor& x) {
+  std::vector<int64_t> labels(static_cast<size_t>(x.size(0)));
+  for (size_t i = 0; i < labels.size(); ++i) labels[i] = i % 3 == 2 ? -100 : static_cast<int64_t>(i * 7 % 40);
+  return ctx.from_vector(labels, {x.size(0)});
+}
+
+// Every op of the layer. What an op needs beside them (ids, labels, masks) is made from their number of rows.
+inline std::vector<OpCase> op_cases() {
+  using C = RankContext&;
+  using T = const Tensors&;
+  using W = const Weights&;
+  return {
+      {"linear",
+       {{12, 16}},
+       {{24, 16}, {24}},
+       [](C c, T x, W w) { return Tensors{ops::linear(c, x[0], w[0], w[1])}; }},
+      {"add_bias", {{12, 16}}, {{16}}, [](C c, T x, W w) { return Tensors{ops::add_bias(c, x[0], w[0])}; }},
+      {"norm", {{12, 16}}, {{16}}, [](C c, T x, W w) { return Tensors{ops::norm(c, x[0], w[0])}; }},
+      {"norm_with_residual",
+       {{12, 16}, {12, 16}},
+       {{16}, {16}},
+       [](C c, T x, W w) {
+         auto [y, sum] = ops::norm_with_residual(c, x[0], x[1], w[0], w[1], {.kind = NormKind::Layer});
+         return Tensors{y, sum};
+       }},
+      {"rope",
+       {{12, 3, 10}},
+       {},
+       [](C c, T x, W) { return Tensors{ops::rope(c, x[0], rotation_for(c, x[0]))}; }},
+      {"activation",
+       {{12, 16}},
+       {{16}},
+       [](C c, T x, W w) { return Tensors{ops::activation(c, Unary::Gelu, x[0], w[0])}; }},
+      {"gated_activation",
+       {{12, 16}},
+       {{16}},
+       [](C c, T x, W w) { return Tensors{ops::gated_activation(c, {}, x[0], w[0])}; }},
+      {"gated_linear",
+       {{12, 32}},
+       {{24, 16}, {24}},
+       [](C c, T x, W w) { return Tensors{ops::gated_linear(c, {}, x[0], w[0], w[1])}; }},
+      {"dropout",
+       {{12, 16}, {12, 16}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::dropout(c, x[0], 0.25, {1, 2}, {}, x[1])};
+       }},
+      {"add",
+       {{12, 16}, {1, 16}},
+       {},
+       [](C c, T x, W) { return Tensors{ops::add(c, x[0], ops::sum(c, x[1], 0))}; }},
+      {"sub", {{12, 16}, {12, 1}}, {}, [](C c, T x, W) { return Tensors{ops::sub(c, x[0], x[1])}; }},
+      {"mul", {{12, 16}, {12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::mul(c, x[0], x[1])}; }},
+      {"div",
+       {{12, 16}, {12, 16}},
+       {},
+       [](C c, T x, W) { return Tensors{ops::div(c, x[0], ops::activation(c, Unary::Exp, x[1]))}; }},
+      {"axpby",
+       {{12, 16}, {12, 16}},
+       {},
+       [](C c, T x, W) { return Tensors{ops::axpby(c, 2, x[0], -0.5, x[1])}; }},
+      {"scale", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::scale(c, x[0], 3)}; }},
+      {"where",
+       {{12, 16}, {12, 16}},
+       {},
+       [](C c, T x, W) {
+         Tensor mask = ops::compare(c, Comparison::Less, x[0].detach(), x[1].detach());
+         return Tensors{ops::where(c, mask, x[0], x[1])};
+       }},
+      {"shapes",
+       {{12, 16}, {12, 4}},
+       {},
+       [](C c, T x, W) {
+         auto parts = ops::chunk(c, x[0], 4, 1);
+         Tensor joined = ops::concat(c, Tensors{parts[2], x[1], ops::slice(c, x[0], 1, 3, 5)}, 1);
+         return Tensors{ops::contiguous(c, ops::transpose(c, joined, 0, 1)), ops::view(c, x[1], {-1, 2})};
+       }},
+      {"sum",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::sum(c, x[0], 0), ops::sum(c, x[0], 1)};
+       }},
+      {"mean", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::mean(c, x[0], 1)}; }},
+      {"max",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::max(c, x[0], 1), ops::min(c, x[0], 1)};
+       }},
+      {"softmax", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::softmax(c, x[0])}; }},
+      {"matmul",
+       {{12, 16}, {12, 20}},
+       {},
+       [](C c, T x, W) { return Tensors{ops::matmul(c, x[0], x[1], {.transpose_a = true})}; }},
+      {"grouped_linear",
+       {{12, 16}},
+       {{3, 8, 16}},
+       [](C c, T x, W w) {
+         return Tensors{ops::grouped_linear(c, x[0], w[0], offsets_for(c, x[0].size(0)))};
+       }},
+      {"split_qkv",
+       {{12, 128}},
+       {},
+       [](C c, T x, W) {
+         auto [q, k, v] = ops::split_qkv(c, x[0], 4, 2, 16, rotation_for(c, x[0]));
+         return Tensors{q, k, v};
+       }},
+      {"attention",
+       {{12, 4, 8}, {12, 2, 8}, {12, 2, 16}},
+       {{4}},
+       [](C c, T x, W w) {
+         ops::AttentionOptions options{.batch = 2, .window_left = 3, .softcap = 20, .sinks = w[0]};
+         return Tensors{ops::attention(c, x[0], x[1], x[2], options).o};
+       }},
+      {"embedding",
+       {{12, 16}},
+       {{20, 16}},
+       [](C c, T x, W w) {
+         Tensor ids = numbers(c, {x[0].size(0)}, 20);
+         return Tensors{ops::add(c, x[0], ops::embedding(c, w[0], ids))};
+       }},
+      {"cross_entropy",
+       {{12, 40}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::cross_entropy(c, x[0], labels_for(c, x[0]), {.smoothing = 0.1, .z_loss = 0.01})};
+       },
+       true},
+      {"linear_cross_entropy",
+       {{12, 16}},
+       {{40, 16}},
+       [](C c, T x, W w) {
+         return Tensors{ops::linear_cross_entropy(c, x[0], w[0], labels_for(c, x[0]), {}, 1, 5)};
+       },
+       true},
+      {"gather_rows",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::gather_rows(c, x[0], numbers(c, {2 * x[0].size(0)}, x[0].size(0) + 1))};
+       }},
+      {"scatter_add_rows",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) { return Tensors{ops::scatter_add_rows(c, x[0], numbers(c, {x[0].size(0)}, 6), 5)}; }},
+      {"gather_columns",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::gather_columns(c, x[0], numbers(c, {x[0].size(0), 3}, 16))};
+       }},
+      {"top_k", {{12, 16}}, {}, [](C c, T x, W) { return Tensors{ops::top_k(c, x[0], 3).values}; }},
+      {"experts",
+       {{12, 16}, {12, 2}},
+       {},
+       [](C c, T x, W) {
+         ops::ExpertOrder order = ops::expert_sort(c, numbers(c, {x[0].size(0), 2}, 5, -1), 4, 4);
+         Tensor rows = ops::permute(c, x[0], order);
+         return Tensors{ops::unpermute(c, rows, order, x[1]), ops::unpermute(c, rows, order)};
+       }},
+      {"quantize",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) {
+         ops::Quantized narrow = ops::quantize(c, x[0].detach(), DType::F8E4M3, 4, 8);
+         return Tensors{ops::add(c, x[0], ops::dequantize(c, narrow, x[0].dtype()))};
+       }},
+      {"cast",
+       {{12, 16}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::cast(c, ops::scale(c, ops::cast(c, x[0], DType::F64), 3), x[0].dtype())};
+       }},
+      {"compare",
+       {{12, 16}, {12, 16}},
+       {},
+       [](C c, T x, W) {
+         Tensor mask = ops::compare(c, Comparison::LessEqual, x[0].detach(), x[1].detach());
+         return Tensors{ops::mul(c, ops::cast(c, mask, x[0].dtype()), ops::add(c, x[0], x[1]))};
+       }},
+      {"weight_tensor",
+       {{12, 16}},
+       {{16}},
+       [](C c, T x, W w) { return Tensors{ops::mul(c, x[0], ops::weight_tensor(c, w[0], x[0].dtype()))}; }},
+      {"expand",
+       {{12, 1}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::expand(c, x[0], {3, x[0].size(0), 4})};
+       }},
+  };
+}
+
+}  // namespace megatron::testing
