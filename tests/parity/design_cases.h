@@ -41,7 +41,8 @@ inline int etp_size(const DesignRow& row) { return row[kEtp] == 0 ? power(row[kT
 
 constexpr int kMostRanks = 16, kDesignBatch = 16;
 
-inline CoveringDesign layout_design() {
+// `ranks`: only layouts of just so many; 0: of up to sixteen.
+inline CoveringDesign layout_design(int ranks = 0) {
   std::vector<Factor> factors = {
       {"model", {"dense", "gqa", "tied", "moe", "moe_shared", "moe_biases"}},
       {"tp", {"1", "2", "4"}},
@@ -64,8 +65,9 @@ inline CoveringDesign layout_design() {
   std::vector<DesignRule> rules = {
       {{kTp, kSp}, [](const Row& r) { return r[kSp] == 0 || r[kTp] > 0; }},
       {{kTp, kPp, kDp, kCp},
-       [](const Row& r) {
-         return power(r[kTp]) * power(r[kPp]) * power(r[kDp]) * cp_size(r[kCp]) <= kMostRanks;
+       [ranks](const Row& r) {
+         int world = power(r[kTp]) * power(r[kPp]) * power(r[kDp]) * cp_size(r[kCp]);
+         return ranks ? world == ranks : world <= kMostRanks;
        }},
       {{kPp, kSchedule}, [](const Row& r) { return (r[kPp] == 0) == (r[kSchedule] == kNoPipeline); }},
       {{kVpp, kSchedule}, [](const Row& r) { return (r[kVpp] == 1) == (r[kSchedule] >= kInterleaved); }},

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <mutex>
 
+#include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/auto_bridge.h"
@@ -37,6 +40,18 @@ Device device_of(const RunConfig& run, int rank) {
   if (run.device == DeviceChoice::cuda && gpus == 0)
     throw ConfigError("--device cuda: no usable GPU is there; leave it out, or use --device cpu");
   return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
+}
+
+// What the ranks of this process did last, for whoever asks why a run ended.
+void keep_flight_record(const DistConfig& dist, int rank, const ProcessGroup& world, const Log& log) {
+  if (dist.flight_recorder_dump_path.empty()) return;
+  try {
+    std::filesystem::create_directories(dist.flight_recorder_dump_path);
+    write_file_atomically(fmt::format("{}/flight_record_{}.txt", dist.flight_recorder_dump_path, rank),
+                          world.flight_record());
+  } catch (const std::exception& error) {  // the first fault is what matters
+    log.warning("{}", error.what());
+  }
 }
 
 int train(Invocation& invocation, bool needs_weights) {
@@ -83,10 +98,16 @@ int train(Invocation& invocation, bool needs_weights) {
                  .timeout = std::chrono::milliseconds(
                      static_cast<int64_t>(run.config.dist.distributed_timeout_minutes * 60e3)),
                  .place = place});
+  std::once_flag told;
   launch.run([&](int rank, const ProcessGroup& world) {
-    RankContext ctx(device_of(run.config.run, rank), threads, rank);
-    world.attach(ctx);
-    train_rank(ctx, world, run);
+    try {
+      RankContext ctx(device_of(run.config.run, rank), threads, rank);
+      world.attach(ctx);
+      train_rank(ctx, world, run);
+    } catch (...) {
+      std::call_once(told, [&] { keep_flight_record(run.config.dist, rank, world, invocation.log); });
+      throw;
+    }
   });
   return 0;
 }

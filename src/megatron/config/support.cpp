@@ -48,6 +48,8 @@ constexpr Feature table[] = {
      "ddp.data_parallel_sharding_strategy"},
     {no_effect, "stages gather parameters by themselves", "ddp.align_param_gather"},
     {later, "further ways of data parallelism", "ddp.*"},
+    {acting, "process groups",
+     "dist.distributed_timeout_minutes dist.use_tp_pp_dp_mapping dist.flight_recorder_dump_path"},
     {later, "process groups", "dist.*"},
     // Model
     {later, "the flex dispatcher",

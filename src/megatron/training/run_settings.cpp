@@ -2,20 +2,6 @@
 
 namespace megatron {
 
-ParallelSizes parallel_sizes(const Config& config, int world) {
-  const ParallelConfig& p = config.parallel;
-  ParallelSizes sizes{.world = world,
-                      .tp = static_cast<int>(p.tensor_model_parallel_size),
-                      .pp = static_cast<int>(p.pipeline_model_parallel_size),
-                      .cp = static_cast<int>(p.context_parallel_size),
-                      .ep = static_cast<int>(p.expert_model_parallel_size)};
-  if (p.expert_tensor_parallel_size) sizes.etp = static_cast<int>(p.expert_tensor_parallel_size);
-  for (int64_t level : p.hierarchical_context_parallel_sizes)
-    sizes.cp_levels.push_back(static_cast<int>(level));
-  sizes.optimizer_instances = static_cast<int>(config.ddp.num_distributed_optimizer_instances);
-  return sizes;
-}
-
 DType model_dtype(const Config& config) { return dtype_from_name(config.precision.params_dtype); }
 
 LearningRateSchedule learning_rate_schedule(const Config& config, int64_t iterations) {

@@ -3,12 +3,10 @@
 #include "megatron/base/dtype.h"
 #include "megatron/config/config.h"
 #include "megatron/optimizer/schedule.h"
-#include "megatron/parallel/parallel_groups.h"
 
 // What a configuration means for the parts of a run.
 namespace megatron {
 
-ParallelSizes parallel_sizes(const Config& config, int world);
 DType model_dtype(const Config& config);  // of weights and activations
 // In samples; `iterations` are those of the whole run.
 LearningRateSchedule learning_rate_schedule(const Config& config, int64_t iterations);

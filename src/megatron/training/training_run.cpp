@@ -12,6 +12,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/flops.h"
+#include "megatron/training/parallel_setup.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/run_settings.h"
 

@@ -25,8 +25,10 @@ void check(int code, const char* doing) {
 // All calls to MPI but the first come from the thread that polls: MPI need not be thread-safe, its locks cost
 // nothing, and one place decides how to wait. MPI cannot wake a thread that sleeps, so an idle one looks
 // again after a pause that grows to a fifth of a millisecond; what this process sends wakes it at once.
-// Messages under way are another matter: they need the thread, for as long as they may be expected to take.
+// Long messages under way are another matter: they need the thread, for as long as they may be expected to
+// take.
 constexpr auto kUnderWay = std::chrono::milliseconds(20);
+constexpr size_t kLong = 256 << 10;
 
 class MpiTransport final : public Transport {
  public:
@@ -73,7 +75,7 @@ class MpiTransport final : public Transport {
       if (moved) last_moved_ = now;
       if (moved || now >= deadline) return;
       // MPI carries a long message on only while it is asked about it.
-      if ((!sending_.empty() || !receiving_.empty()) && now < last_moved_ + kUnderWay) {
+      if ((any_long(sending_) || any_long(receiving_)) && now < last_moved_ + kUnderWay) {
         std::this_thread::yield();
         continue;
       }
@@ -143,6 +145,11 @@ class MpiTransport final : public Transport {
       any = true;
     }
     return any;
+  }
+
+  static bool any_long(const std::list<Envelope>& envelopes) {
+    return std::any_of(envelopes.begin(), envelopes.end(),
+                       [](const Envelope& envelope) { return envelope.frame.size >= kLong; });
   }
 
   static bool finished(Envelope& envelope) {
