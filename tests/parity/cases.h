@@ -91,6 +91,7 @@ inline void expect_equal(const Trained& one, const Trained& many, double toleran
         << "gradient norm of step " << i;
   }
   EXPECT_NEAR(one.evaluated, many.evaluated, tolerance * one.evaluated) << "loss after the last step";
+  EXPECT_LE(many.ranks_apart, tolerance) << "losses and norms that ranks report";
   std::string where;
   EXPECT_LE(difference(one.gradients, many.gradients, &where), tolerance) << "gradient of " << where;
   EXPECT_LE(difference(one.parameters, many.parameters, &where), tolerance) << "parameter " << where;

@@ -109,6 +109,53 @@ TEST_P(Zero, DeferredWeightGradients) {
   check_data(small_gpt(), layouts, cases);
 }
 
+// Expert parameters have a data-parallel group of their own; with ep4 it is one rank, and nothing of them is
+// sharded.
+TEST_P(Zero, Experts) {
+  Config config = small_gpt();
+  config.model.num_moe_experts = 4;
+  config.model.moe_ffn_hidden_size = 24;
+  config.model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  config.model.moe_layer_freq = Json(Json::Array{Json(1), Json(0), Json(1), Json(1)});
+  const Layout layouts[] = {
+      {.name = "ep2 of dp4", .dp = 4, .ep = 2},
+      {.name = "ep4 of dp4", .dp = 4, .ep = 4},
+      {.name = "tp2 sp dp2 ep2 etp1", .tp = 2, .dp = 2, .ep = 2, .etp = 1, .sp = true},
+      {.name = "pp2 dp2 ep2", .pp = 2, .dp = 2, .ep = 2},
+      {.name = "averaged, ep2 of dp4",
+       .dp = 4,
+       .ep = 2,
+       .change = [](Config& c) { c.ddp.average_in_collective = true; }},
+  };
+  const DataCase cases[] = {{GetParam(), true}};
+  check_data(config, layouts, cases);
+}
+
+// Layers that run a second time, and sequences cut over ranks that share gradients too.
+TEST_P(Zero, RecomputeAndContext) {
+  const Layout layouts[] = {
+      {.name = "dp2, two layers at a time",
+       .dp = 2,
+       .change =
+           [](Config& c) {
+             c.execution.recompute_granularity = RecomputeGranularity::full;
+             c.execution.recompute_method = RecomputeMethod::uniform;
+             c.execution.recompute_num_layers = 2;
+           }},
+      {.name = "pp2_dp2, some modules",
+       .pp = 2,
+       .dp = 2,
+       .change =
+           [](Config& c) {
+             c.execution.recompute_granularity = RecomputeGranularity::selective;
+             c.execution.recompute_modules = {"core_attn", "layernorm", "mlp"};
+           }},
+      {.name = "cp2_dp2", .dp = 2, .cp = 2},
+  };
+  const DataCase cases[] = {{GetParam(), false}, {GetParam(), true}};
+  check_data(small_gpt(), layouts, cases);
+}
+
 TEST_P(Zero, AveragesInCollectives) {
   Config config = small_gpt();
   const Layout layouts[] = {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "megatron/comm/launch.h"
-#include "parity/cases.h"
+#include "parity/design_cases.h"
 #include "unit/comm/exercise.h"
 
 // Runs in every process of a launch: by mpirun, by torchrun's variables, or alone with ranks as threads.
@@ -47,26 +47,48 @@ const Layout kLayouts[] = {
 
 constexpr int kFewSteps = 3;
 
+void check(const Trained& one, const Config& config, const ParallelSizes& sizes,
+           const std::vector<std::vector<int64_t>>& batches) {
+  ParityRun run{.sizes = sizes};
+  run.launch = [](const RankFunction& fn) { launch->run(fn); };
+  const Trained many = train_layout(config, run, batches);
+  expect_parts_equal(one.gradients, many.gradients, "gradient of");
+  expect_parts_equal(one.parameters, many.parameters, "parameter");
+  EXPECT_FALSE(launch->is_first() && many.parameters.empty());  // others may hold stages without layers
+  EXPECT_LE(many.ranks_apart, kTolerance);
+  ASSERT_EQ(many.losses.size(), batches.size());
+  for (size_t i = 0; i < many.losses.size(); ++i)
+    EXPECT_NEAR(many.losses[i], one.losses[i], kTolerance * one.losses[i]) << "loss of step " << i;
+}
+
 void check(const Config& config, std::span<const Layout> layouts) {
   if (launch->world_size() != 4) GTEST_SKIP() << "made for 4 ranks";
   auto batches = batches_for(config, kFewSteps);
   const Trained one = train(config, {}, batches);
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(layout.name);
-    ParityRun run{.sizes = sizes_of(layout)};
-    run.launch = [](const RankFunction& fn) { launch->run(fn); };
-    const Trained many = train_layout(apply(config, layout), run, batches);
-    expect_parts_equal(one.gradients, many.gradients, "gradient of");
-    expect_parts_equal(one.parameters, many.parameters, "parameter");
-    EXPECT_FALSE(many.parameters.empty());
-    ASSERT_EQ(many.losses.size(), launch->is_first() ? batches.size() : 0);
-    for (size_t i = 0; i < many.losses.size(); ++i)
-      EXPECT_NEAR(many.losses[i], one.losses[i], kTolerance * one.losses[i]) << "loss of step " << i;
+    check(one, apply(config, layout), sizes_of(layout), batches);
   }
 }
 
 TEST(ProcessParity, GroupedQueryTiedRope) { check(small_gpt(), kLayouts); }
 TEST(ProcessParity, Dropout) { check(with_dropout(), {kLayouts, 1}); }
+
+// Every setting that fits on four ranks; with MEGATRON_TEST_STRENGTH=2 every pair of them.
+TEST(ProcessParity, CoveringLayouts) {
+  if (launch->world_size() != 4) GTEST_SKIP() << "made for 4 ranks";
+  const char* given = std::getenv("MEGATRON_TEST_STRENGTH");
+  const size_t strength = given ? static_cast<size_t>(std::atoi(given)) : 1;
+  const CoveringDesign design = layout_design(4);
+  const std::vector<DesignRow> rows = design.rows(strength);
+  if (launch->is_first()) expect_covered(design, rows, strength);
+  References references(kFewSteps);
+  for (const DesignRow& row : rows) {
+    SCOPED_TRACE(design.text(row));
+    const DesignCase c = design_case(row);
+    check(references.of(c), c.config, c.sizes, references.batches(c));
+  }
+}
 
 }  // namespace
 }  // namespace megatron::testing

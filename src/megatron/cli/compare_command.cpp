@@ -153,7 +153,7 @@ int run_compare(Invocation& invocation) {
   const Tokens tokens = tokens_for(line, a.config.model);
 
   Findings result;
-  run_on_ranks(a.config, a.place, [&](RankContext& ctx, const ProcessGroup& world) {
+  run_on_ranks(a.config, a.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
     const Seen first = run_model(ctx, world, a, tokens), second = run_model(ctx, world, b, tokens);
     Findings found = compare(ctx, world, first, second, a.config.model.vocab_size);
     if (world.rank() == 0) result = std::move(found);

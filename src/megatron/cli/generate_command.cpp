@@ -81,18 +81,19 @@ int run_generate(Invocation& invocation) {
   if (!line.has("--ignore-eos")) options.end_tokens = arguments.source.end_tokens();
 
   std::vector<int64_t> ids;
-  run_on_ranks(arguments.config, arguments.place, [&](RankContext& ctx, const ProcessGroup& world) {
-    LoadedModel loaded(ctx, world, arguments);
-    GenerateOptions own = options;
-    std::unique_ptr<Progress> progress;
-    int64_t count = 0;
-    if (world.rank() == 0) {
-      progress = std::make_unique<Progress>(invocation.log, "generating", options.max_new_tokens);
-      own.on_token = [&](int64_t) { progress->update(++count, "tokens"); };
-    }
-    std::vector<int64_t> added = generate(ctx, world, loaded.model(), prompt, own);
-    if (world.rank() == 0) ids = std::move(added);
-  });
+  run_on_ranks(
+      arguments.config, arguments.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
+        LoadedModel loaded(ctx, world, arguments);
+        GenerateOptions own = options;
+        std::unique_ptr<Progress> progress;
+        int64_t count = 0;
+        if (world.rank() == 0) {
+          progress = std::make_unique<Progress>(invocation.log, "generating", options.max_new_tokens);
+          own.on_token = [&](int64_t) { progress->update(++count, "tokens"); };
+        }
+        std::vector<int64_t> added = generate(ctx, world, loaded.model(), prompt, own);
+        if (world.rank() == 0) ids = std::move(added);
+      });
   if (arguments.place.process != 0) return 0;
   if (line.has("--json")) {
     Json document = Json::object();

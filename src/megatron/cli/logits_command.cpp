@@ -44,32 +44,34 @@ int run_logits(Invocation& invocation) {
   const int64_t length = static_cast<int64_t>(given.tokens.size()) / rows;
   const int64_t at_once = std::max<int64_t>(1, arguments.config.train.micro_batch_size);
 
-  run_on_ranks(arguments.config, arguments.place, [&](RankContext& ctx, const ProcessGroup& world) {
-    LoadedModel loaded(ctx, world, arguments);
-    std::unique_ptr<SafetensorsWriter> writer;
-    std::unique_ptr<Progress> progress;
-    if (world.rank() == 0) {
-      writer = std::make_unique<SafetensorsWriter>(
-          line.get("--out"),
-          std::vector<SafetensorsItem>{{"logits", DType::F32, Shape{rows, length, vocabulary}}});
-      progress = std::make_unique<Progress>(invocation.log, "logits", rows);
-    }
-    for (int64_t row = 0; row < rows; row += at_once) {
-      const int64_t count = std::min(at_once, rows - row);
-      Tensor logits = loaded.model().logits(ctx, {.tokens = std::span(given.tokens)
-                                                                .subspan(static_cast<size_t>(row * length),
-                                                                         static_cast<size_t>(count * length)),
-                                                  .rows = count});
-      if (!writer) continue;
-      Tensor single = ctx.empty(logits.shape(), DType::F32);
-      ctx.kernels->copy(ctx.kernel_context(), {logits, single});
-      const std::vector<float> values = ctx.to_vector<float>(single);
-      writer->write("logits", static_cast<size_t>(row * length * vocabulary) * sizeof(float),
-                    std::as_bytes(std::span(values)));
-      progress->update(row + count, "");
-    }
-    if (writer) writer->commit();
-  });
+  run_on_ranks(
+      arguments.config, arguments.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
+        LoadedModel loaded(ctx, world, arguments);
+        std::unique_ptr<SafetensorsWriter> writer;
+        std::unique_ptr<Progress> progress;
+        if (world.rank() == 0) {
+          writer = std::make_unique<SafetensorsWriter>(
+              line.get("--out"),
+              std::vector<SafetensorsItem>{{"logits", DType::F32, Shape{rows, length, vocabulary}}});
+          progress = std::make_unique<Progress>(invocation.log, "logits", rows);
+        }
+        for (int64_t row = 0; row < rows; row += at_once) {
+          const int64_t count = std::min(at_once, rows - row);
+          Tensor logits = loaded.model().logits(
+              ctx,
+              {.tokens = std::span(given.tokens)
+                             .subspan(static_cast<size_t>(row * length), static_cast<size_t>(count * length)),
+               .rows = count});
+          if (!writer) continue;
+          Tensor single = ctx.empty(logits.shape(), DType::F32);
+          ctx.kernels->copy(ctx.kernel_context(), {logits, single});
+          const std::vector<float> values = ctx.to_vector<float>(single);
+          writer->write("logits", static_cast<size_t>(row * length * vocabulary) * sizeof(float),
+                        std::as_bytes(std::span(values)));
+          progress->update(row + count, "");
+        }
+        if (writer) writer->commit();
+      });
   return 0;
 }
 

@@ -52,6 +52,7 @@ constexpr Size kSizes[] = {{"tp", "model.tensor_model_parallel_size"},
                            {"etp", "model.expert_tensor_parallel_size"},
                            {"mb", "train.micro_batch_size"},
                            {"dp", ""}};
+constexpr std::array kSharding = {"no_shard", "optim", "optim_grads", "optim_grads_params"};  // zero0 … zero3
 constexpr std::array kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
 
 struct Layout {
@@ -78,6 +79,13 @@ void read_piece(Layout& layout, std::string_view piece) {
       layout.overrides.push_back(fmt::format("model.pipeline_schedule={}", schedule));
       return;
     }
+  for (size_t level = 0; level < kSharding.size(); ++level)
+    if (piece == fmt::format("zero{}", level)) {
+      layout.overrides.push_back(fmt::format("ddp.use_distributed_optimizer={}", level > 0));
+      layout.overrides.push_back(fmt::format("ddp.use_megatron_fsdp={}", level > 1));
+      layout.overrides.push_back(fmt::format("ddp.data_parallel_sharding_strategy={}", kSharding[level]));
+      return;
+    }
   const size_t digits = piece.find_first_of("0123456789");
   for (const Size& size : kSizes) {
     if (piece.substr(0, digits) != size.word || digits == std::string_view::npos) continue;
@@ -92,14 +100,16 @@ void read_piece(Layout& layout, std::string_view piece) {
   }
   throw UsageError(
       fmt::format("parity: '{}' in the layout {} is none of one, sp, tpN, ppN, vppN, dpN, cpN, epN, etpN, "
-                  "mbN, a pipeline schedule, or SECTION.KEY=VALUE",
+                  "mbN, zero0 to zero3, a pipeline schedule, or SECTION.KEY=VALUE",
                   piece, layout.name));
 }
 
 Layout read_layout(const std::string& word, const Sources& given) {
   Layout layout{.name = word};
   for (size_t at = 0; at <= word.size();) {
-    const size_t end = std::min(word.find(',', at), word.size());
+    size_t end = at;
+    for (int open = 0; end < word.size() && (word[end] != ',' || open > 0); ++end)  // [a,b] is one value
+      open += word[end] == '[' ? 1 : word[end] == ']' ? -1 : 0;
     read_piece(layout, std::string_view(word).substr(at, end - at));
     at = end + 1;
   }
@@ -208,7 +218,8 @@ std::string parity_help() {
       "losses, every gradient, every parameter after each step (fp32: losses and the first gradients; bf16:\n"
       "losses). Names the first tensor that differs.\n"
       "A layout is a list such as tp2,sp or pp2,vpp2,zb-v,dp2 or one: sizes tpN ppN vppN dpN cpN epN etpN\n"
-      "mbN, sp, a pipeline schedule, SECTION.KEY=VALUE. Without a model a small one is trained.\n"
+      "mbN, sp, zero0 to zero3, a pipeline schedule, SECTION.KEY=VALUE. Without a model a small one is\n"
+      "trained.\n"
       "\n"
       "options:\n";
   for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<13}  {}\n", flag.name, flag.help);

@@ -64,7 +64,7 @@ int train(Invocation& invocation, bool needs_weights) {
     progress->update(report.iteration,
                      fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   };
-  run_on_ranks(run.config, place,
+  run_on_ranks(run.config, place, invocation.log,
                [&](RankContext& ctx, const ProcessGroup& world) { train_rank(ctx, world, run); });
   return 0;
 }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <mutex>
 
+#include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/device/cpu_pool.h"
 
@@ -16,13 +19,25 @@ Device device_of(const RunConfig& run, int rank) {
   return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
 }
 
+// What the ranks of this process did last, for whoever asks why a run ended.
+void keep_flight_record(const DistConfig& dist, int rank, const ProcessGroup& world, const Log& log) {
+  if (dist.flight_recorder_dump_path.empty()) return;
+  try {
+    std::filesystem::create_directories(dist.flight_recorder_dump_path);
+    write_file_atomically(fmt::format("{}/flight_record_{}.txt", dist.flight_recorder_dump_path, rank),
+                          world.flight_record());
+  } catch (const std::exception& error) {  // the first fault is what matters
+    log.warning("{}", error.what());
+  }
+}
+
 }  // namespace
 
 LaunchPlace launch_place() {
   return find_place([](const char* name) { return std::getenv(name); });
 }
 
-void run_on_ranks(const Config& config, const LaunchPlace& place,
+void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log,
                   const std::function<void(RankContext&, const ProcessGroup& world)>& fn) {
   const RunConfig& where = config.run;
   const auto ranks = static_cast<int>(where.ranks);
@@ -33,10 +48,16 @@ void run_on_ranks(const Config& config, const LaunchPlace& place,
                  .timeout = std::chrono::milliseconds(
                      static_cast<int64_t>(config.dist.distributed_timeout_minutes * 60e3)),
                  .place = place});
+  std::once_flag told;
   launch.run([&](int rank, const ProcessGroup& world) {
-    RankContext ctx(device_of(where, rank), threads, rank);
-    world.attach(ctx);
-    fn(ctx, world);
+    try {
+      RankContext ctx(device_of(where, rank), threads, rank);
+      world.attach(ctx);
+      fn(ctx, world);
+    } catch (...) {
+      std::call_once(told, [&] { keep_flight_record(config.dist, rank, world, log); });
+      throw;
+    }
   });
 }
 

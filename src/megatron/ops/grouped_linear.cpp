@@ -27,6 +27,8 @@ class GroupedLinearNode final : public Node {
       trace(ctx, "grouped_linear", Phase::BackwardData, flops_of(dy_, w), {&dy_, &w, &dx});
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
+    // What x would be made from again may be gone by the time W runs.
+    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
     if (!weight_.sink) dy_ = {};
   }
 

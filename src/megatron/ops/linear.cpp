@@ -46,6 +46,8 @@ class LinearNode final : public Node {
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
     if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
+    // What x would be made from again may be gone by the time W runs.
+    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
     if (!weight_.sink) dy_ = {};
   }
 

@@ -1,5 +1,7 @@
 #include "megatron/tensor/storage.h"
 
+#include "megatron/base/error.h"
+
 namespace megatron {
 
 Storage::Storage(std::shared_ptr<Allocator> allocator, size_t bytes, MemoryTag tag) {
@@ -25,6 +27,13 @@ void Storage::free() const {
   block_->owner.reset();
   block_->data = nullptr;
   block_->freed = true;
+}
+
+void Storage::restore() const {
+  if (!block_ || !block_->freed) return;
+  require(block_->allocator != nullptr, "storage: memory that was owned elsewhere cannot be restored");
+  block_->data = block_->allocator->allocate(block_->bytes, block_->tag);
+  block_->freed = false;
 }
 
 void Storage::destroy(Block* block) {

@@ -35,6 +35,7 @@ class Storage {
   bool same(const Storage& other) const { return block_ == other.block_; }
   bool freed() const { return block_ && block_->freed; }
   void free() const;  // gives the memory back now, whoever still views it; reading it afterwards is an Error
+  void restore() const;  // after free(): other memory of the same size, for all who view it
 
  private:
   struct Block {

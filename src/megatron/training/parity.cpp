@@ -55,7 +55,10 @@ void put_together(WholeTensors& all, const Parameter& parameter, const std::vect
       }
       from -= begin;
       if (from < 0 || from >= static_cast<int64_t>(local.size())) continue;
-      whole.values[static_cast<size_t>(at)] = local[static_cast<size_t>(from)];
+      double &value = whole.values[static_cast<size_t>(at)], own_value = local[static_cast<size_t>(from)];
+      if (whole.filled[static_cast<size_t>(at)])
+        whole.copies_apart = std::max(whole.copies_apart, std::abs(value - own_value));
+      value = own_value;
       whole.filled[static_cast<size_t>(at)] = true;
     }
   }
@@ -66,6 +69,14 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   TrainedLayout result;
   if (run.keep_history) result.history.resize(batches.size());
   std::mutex mutex;
+  std::vector<double> evaluated;
+  // All ranks say the same of a step.
+  auto agree = [&](size_t step, double value, std::vector<double>& known) {
+    std::lock_guard lock(mutex);
+    if (known.size() <= step) known.push_back(value);
+    const double apart = std::abs(value - known[step]) / std::max(std::abs(value), 1e-300);
+    result.ranks_apart = std::max(result.ranks_apart, std::isnan(apart) ? kInfinitelyFar : apart);
+  };
   const RankFunction rank = [&](int, const ProcessGroup& plain) {
     ProcessGroup world = run.interpose ? run.interpose(plain) : plain;
     RankContext ctx(run.device, 1, world.rank());
@@ -80,10 +91,8 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
       std::span<const int64_t> all = batches[step];
       StepReport report = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr,
                                        run.lengths, documents);
-      if (world.rank() == 0) {
-        result.losses.push_back(report.loss);
-        result.grad_norms.push_back(report.grad_norm);
-      }
+      agree(step, report.loss, result.losses);
+      agree(step, report.grad_norm, result.grad_norms);
       if (run.keep_history)
         collect(ctx, trainer, result.history[step].gradients, result.history[step].parameters, mutex);
     }
@@ -91,9 +100,10 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     std::span<const int64_t> first = batches[0];
     double loss = trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
                                    run.lengths, documents);
-    if (world.rank() == 0) result.evaluated = loss;
+    agree(0, loss, evaluated);
   };
   run.launch ? run.launch(rank) : run_ranks(run.sizes.world, rank);
+  result.evaluated = evaluated.empty() ? 0 : evaluated[0];
   return result;
 }
 
@@ -112,7 +122,7 @@ std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps
 
 double tensor_difference(const WholeTensor& a, const WholeTensor& b) {
   if (a.values.size() != b.values.size()) return kInfinitelyFar;
-  double largest = 1e-300, apart = 0;
+  double largest = 1e-300, apart = std::max(a.copies_apart, b.copies_apart);
   for (size_t i = 0; i < a.values.size(); ++i) {
     double distance = std::abs(a.values[i] - b.values[i]);
     if (!a.filled[i] || !b.filled[i] || std::isnan(distance)) return kInfinitelyFar;

@@ -18,6 +18,7 @@ struct WholeTensor {  // a global tensor put together
   Shape shape;
   std::vector<double> values;
   std::vector<bool> filled;
+  double copies_apart = 0;  // the largest difference of two ranks' copies of an element
 };
 using WholeTensors = std::map<std::string, WholeTensor>;
 
@@ -30,6 +31,7 @@ struct TrainedLayout {
   std::vector<double> losses, grad_norms;  // by step
   WholeTensors gradients, parameters;      // of the last step
   double evaluated = 0;                    // the first batch's loss after the last step
+  double ranks_apart = 0;                  // by how much losses and norms that ranks report differ, relative
   std::vector<StepTensors> history;        // of every step, where asked for
 };
 
@@ -58,7 +60,7 @@ std::vector<std::vector<int64_t>> random_batches(const Config& config, int steps
                                                  const std::vector<int64_t>& lengths = {});
 
 // Copies a rank's part of a parameter, or of something of its shape, to where it belongs: the elements from
-// `begin` on of its shard.
+// `begin` on of its shard. Copies of an element on several ranks should agree.
 void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local,
                   int64_t begin = 0);
 
@@ -66,8 +68,8 @@ struct TensorDifference {
   double worst = 0;   // relative to the tensor's largest value
   std::string where;  // the tensor, or what is wrong with the sets
 };
-// The largest difference of two sets of tensors, each relative to its tensor's largest value. A tensor or an
-// element that one side lacks counts as infinitely far.
+// The largest difference of two sets of tensors, or of copies within one, each relative to its tensor's
+// largest value. A tensor or an element that one side lacks counts as infinitely far.
 TensorDifference largest_difference(const WholeTensors& a, const WholeTensors& b);
 double tensor_difference(const WholeTensor& a, const WholeTensor& b);
 

@@ -23,6 +23,9 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
     plan.core_attention = modules.empty() || holds(modules, "core_attn");
     plan.layernorm = holds(modules, "layernorm");
     plan.mlp = holds(modules, "mlp");
+    plan.experts = holds(modules, "moe");
+    plan.expert_activation = holds(modules, "moe_act");
+    plan.shared_experts = holds(modules, "shared_experts");
   }
   if (config.cpu_offloading && config.cpu_offloading_activations)
     plan.offloaded_layers = config.cpu_offloading_num_layers;
@@ -32,7 +35,9 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
                       .qkv = holds(modules, "qkv_linear"),
                       .core_attention = holds(modules, "core_attn"),
                       .projection = holds(modules, "attn_proj"),
-                      .mlp_norm = holds(modules, "mlp_norm")};
+                      .mlp_norm = holds(modules, "mlp_norm"),
+                      .expert_fc1 = holds(modules, "expert_fc1"),
+                      .expert_activation = holds(modules, "moe_act")};
     plan.offload_options = {
         .least_elements = config.min_offloaded_tensor_size,
         .fraction = config.activation_offload_fraction,

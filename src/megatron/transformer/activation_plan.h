@@ -22,12 +22,17 @@ struct ActivationPlan {
 
   // Selective recompute
   bool core_attention = false, layernorm = false, mlp = false;
+  bool experts = false, expert_activation = false, shared_experts = false;
 
   // Offload
   int64_t offloaded_layers = 0;  // the first layers of a chunk, whole
   struct Modules {
     bool attention_norm = false, qkv = false, core_attention = false, projection = false, mlp_norm = false;
-    bool any() const { return attention_norm || qkv || core_attention || projection || mlp_norm; }
+    bool expert_fc1 = false, expert_activation = false;
+    bool any() const {
+      return attention_norm || qkv || core_attention || projection || mlp_norm || expert_fc1 ||
+             expert_activation;
+    }
   } offloaded;
   OffloadOptions offload_options = {.least_elements = 0};
 

@@ -47,6 +47,7 @@ void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   if (attention_) attention_->set_activation_plan(plan);
   if (latent_attention_) latent_attention_->set_activation_plan(plan);
+  if (moe_) moe_->set_activation_plan(plan);
 }
 
 // How the norm's result is made again from the stream, which is kept; empty where it need not be.
@@ -60,6 +61,16 @@ Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe
   if (!plan_.mlp) return mlp_->forward(ctx, x, again);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{mlp_->forward(c, inputs[0])};
+  })[0];
+}
+
+Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                                     const Recipe& again, HostOffload* host) {
+  std::optional<Rederive> norm;  // whoever keeps x keeps how it is made
+  if (again) norm.emplace(ctx, x, again);
+  if (!plan_.experts) return moe_->forward(ctx, x, seq, again, host);
+  return recompute(ctx, {&x, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {
+    return std::vector<Tensor>{moe_->forward(c, inputs[0], seq)};
   })[0];
 }
 
@@ -78,7 +89,8 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
     x = enter(ctx, mlp_norm_.get(), residual);
   }
-  x = moe_ ? moe_->forward(ctx, x, seq) : run_mlp(ctx, x, norm_again(ctx, mlp_norm_.get(), residual));
+  Recipe again = norm_again(ctx, mlp_norm_.get(), residual);
+  x = moe_ ? run_experts(ctx, x, seq, again, host) : run_mlp(ctx, x, again);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
   if (host) host->forget();

@@ -21,6 +21,8 @@ class TransformerLayer final : public Module {
  private:
   Recipe norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const;
   Tensor run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again);
+  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                     HostOffload* host);
 
   int64_t index_;
   double dropout_;

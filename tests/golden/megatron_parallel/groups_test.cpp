@@ -70,6 +70,7 @@ TEST(RankGroups, RefuseWhatUpstreamRefuses) {
 
 TEST(HyperCommGrid, Matches) {
   const Json file = golden("hyper_comm_grid");
+  ASSERT_EQ(file.size(), 5u);
   for (const Json& row : file.as_array()) {
     std::vector<GridAxis> axes;
     for (size_t i = 0; i < row.at("dims").size(); ++i)

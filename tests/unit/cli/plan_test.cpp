@@ -129,6 +129,10 @@ TEST(Parity, LayoutsAreAlike) {
   ASSERT_EQ(document.at("comparisons").as_array().size(), 2u);
   EXPECT_LT(document.at("comparisons")[1].at("worst").as_double(), 1e-9);
   EXPECT_EQ(run({"parity", "dp2", "tp2,dp2,mb2", "--dtype", "fp32"}).code, 0);
+  EXPECT_EQ(run({"parity", "one", "dp2,zero3",
+                 "cp4,model.cp_comm_type=a2a+p2p,model.hierarchical_context_parallel_sizes=[2,2],dp2,zero1"})
+                .code,
+            0);
 }
 
 TEST(Parity, NamesTheFirstDifference) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <thread>
 
 #include "megatron/comm/run_ranks.h"
 
@@ -212,6 +213,25 @@ TEST(Messages, ExchangeRoundARing) {
         EXPECT_EQ(in, std::vector<float>(50000, static_cast<float>(previous)));
       }
     });
+}
+
+// A rank that only asks whether its messages are done may change what it sent as soon as they are.
+TEST(Messages, AreDoneOnceTheyHaveBeenRead) {
+  run_ranks(2, [](int rank, ProcessGroup& world) {
+    const int other = 1 - rank;
+    std::vector<float> out(300000), in(300000);
+    for (int round = 0; round < 50; ++round) {
+      std::fill(out.begin(), out.end(), static_cast<float>(round));
+      std::vector<Message> messages = {{Message::Direction::Send, wrap(out), other},
+                                       {Message::Direction::Recv, wrap(in), other}};
+      if (rank == round % 2) std::swap(messages[0], messages[1]);
+      Work work = world.exchange(messages);
+      while (!work.done()) std::this_thread::yield();
+      std::fill(out.begin(), out.end(), -1.f);
+      EXPECT_EQ(in, std::vector<float>(300000, static_cast<float>(round)));
+      world.barrier();
+    }
+  });
 }
 
 // An operation ends once every rank has begun it, also while some rank never waits for it.

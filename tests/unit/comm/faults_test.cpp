@@ -255,6 +255,15 @@ TEST(Faults, BadArgumentsNameOperationShapesAndPlace) {
   expect_contains(message([&] { run_ranks(0, [](int, ProcessGroup&) {}); }), {"0 ranks"});
 }
 
+// A rank that has not said where it computes cannot move GPU memory, and hears so before it touches any.
+TEST(Faults, GpuMemoryNeedsTheRanksStream) {
+  const Failure failure = failing(2, [](int, ProcessGroup& world) {
+    std::vector<float> values(4);
+    world.all_reduce(Tensor::wrap(values.data(), {4}, DType::F32, Device{DeviceType::Cuda, 0})).wait();
+  });
+  expect_contains(failure.message, {"all_reduce", "faults_test.cpp", "world.attach(ctx)"});
+}
+
 TEST(FlightRecord, RemembersTheLastCalls) {
   run_ranks(2, [](int, ProcessGroup& world) {
     std::vector<float> values(6);

@@ -85,6 +85,17 @@ TEST_F(TensorTest, MemoryGoesBackWithTheLastView) {
   EXPECT_EQ(allocator->statistics().total.current, 0u);
 }
 
+TEST_F(TensorTest, MemoryThatWasGivenBackCanBeRestoredForAllViews) {
+  Tensor t = counting({8, 8}), view = t.slice(0, 2, 4);
+  t.storage().free();
+  EXPECT_EQ(allocator->statistics().total.current, 0u);
+  EXPECT_THROW(view.raw(), Error);
+  t.storage().restore();
+  EXPECT_GT(allocator->statistics().total.current, 0u);
+  view.data<float>()[0] = 7;
+  EXPECT_EQ(t.data<float>()[16], 7);
+}
+
 // The reference vectors of Philox 4x32-10 (Random123).
 TEST(Philox, KnownValues) {
   Philox zero = Philox::at({0, 0}, 0);

@@ -78,6 +78,35 @@ TEST(ActivationMemory, FullRecompute) {
             kAll);
 }
 
+// Experts: each token goes to two of four.
+constexpr int64_t kExpertFfn = 48, kSharedFfn = 32, kChoices = 2;
+
+void experts(Config& config) {
+  config.model.num_moe_experts = 4;
+  config.model.moe_router_topk = kChoices;
+  config.model.moe_ffn_hidden_size = kExpertFfn;
+  config.model.moe_shared_expert_intermediate_size = kSharedFfn;
+}
+
+double with_experts(std::vector<std::string> modules) {
+  Config small = model(4), large = model(8);
+  for (Config* config : {&small, &large}) {
+    experts(*config);
+    if (modules.empty()) continue;
+    config->execution.recompute_granularity = RecomputeGranularity::selective;
+    config->execution.recompute_modules = modules;
+  }
+  return (peak(large, kMeta) - peak(small, kMeta)) / 4 / 4;
+}
+
+TEST(ActivationMemory, RecomputeOfExperts) {
+  double all = with_experts({});
+  EXPECT_EQ(with_experts({"moe"}), kAll - kInner);  // nothing but what the router begins from
+  EXPECT_EQ(with_experts({"moe", "layernorm"}), kAll - kInner - 2 * kStream);
+  EXPECT_EQ(with_experts({"moe_act"}), all - static_cast<double>(kTokens * kChoices * kExpertFfn));
+  EXPECT_EQ(with_experts({"shared_experts"}), all - static_cast<double>(2 * kTokens * kSharedFfn));
+}
+
 TEST(ActivationMemory, Offload) {
   for (Device device : {kMeta, kCpu})
     EXPECT_EQ(per_layer(

@@ -7,6 +7,7 @@
 #include <deque>
 #include <list>
 #include <mutex>
+#include <thread>
 
 #include "megatron/base/error.h"
 
@@ -24,6 +25,11 @@ void check(int code, const char* doing) {
 // All calls to MPI but the first come from the thread that polls: MPI need not be thread-safe, its locks cost
 // nothing, and one place decides how to wait. MPI cannot wake a thread that sleeps, so an idle one looks
 // again after a pause that grows to a fifth of a millisecond; what this process sends wakes it at once.
+// Long messages under way are another matter: they need the thread, for as long as they may be expected to
+// take.
+constexpr auto kUnderWay = std::chrono::milliseconds(20);
+constexpr size_t kLong = 256 << 10;
+
 class MpiTransport final : public Transport {
  public:
   MpiTransport() {
@@ -65,7 +71,14 @@ class MpiTransport final : public Transport {
       moved |= begin_receives();
       moved |= finish_sends();
       moved |= finish_receives(receiver);
-      if (moved || std::chrono::steady_clock::now() >= deadline) return;
+      const auto now = std::chrono::steady_clock::now();
+      if (moved) last_moved_ = now;
+      if (moved || now >= deadline) return;
+      // MPI carries a long message on only while it is asked about it.
+      if ((any_long(sending_) || any_long(receiving_)) && now < last_moved_ + kUnderWay) {
+        std::this_thread::yield();
+        continue;
+      }
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, pause, [&] { return !outgoing_.empty(); });
       pause = std::min(pause * 3 / 2, std::chrono::microseconds(200));
@@ -110,7 +123,7 @@ class MpiTransport final : public Transport {
       if (!found) return any;
       check(MPI_Get_count(&status, block_, &blocks), "measuring a message");
       Envelope& coming = receiving_.emplace_back(
-          Envelope{status.MPI_SOURCE, Frame(static_cast<size_t>(blocks) * Frame::kBlock)});
+          Envelope{status.MPI_SOURCE, Frame(static_cast<size_t>(blocks) * Frame::kBlock, pool())});
       check(MPI_Imrecv(coming.frame.bytes.get(), blocks, block_, &message, &coming.request), "receiving");
       any = true;
     }
@@ -134,6 +147,11 @@ class MpiTransport final : public Transport {
     return any;
   }
 
+  static bool any_long(const std::list<Envelope>& envelopes) {
+    return std::any_of(envelopes.begin(), envelopes.end(),
+                       [](const Envelope& envelope) { return envelope.frame.size >= kLong; });
+  }
+
   static bool finished(Envelope& envelope) {
     int done = 0;
     check(MPI_Test(&envelope.request, &done, MPI_STATUS_IGNORE), "finishing a message");
@@ -141,6 +159,7 @@ class MpiTransport final : public Transport {
   }
 
   int process_ = 0, processes_ = 1;
+  std::chrono::steady_clock::time_point last_moved_{};
   MPI_Datatype block_ = MPI_DATATYPE_NULL;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -4,9 +4,71 @@
 
 namespace megatron {
 
-Frame make_frame(FrameHead head, const void* payload, std::string_view text) {
+namespace {
+
+constexpr size_t kLarge = 64 << 10;              // below this the heap is as good
+constexpr size_t kMostKept = size_t{256} << 20;  // bytes that wait for frames to come
+
+}  // namespace
+
+FramePool::~FramePool() {
+  for (const Block& block : free_) delete[] block.bytes;
+}
+
+FramePool::Block FramePool::take(size_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    auto best = free_.end();
+    for (auto block = free_.begin(); block != free_.end(); ++block)
+      if (block->size >= bytes && block->size <= 2 * bytes &&
+          (best == free_.end() || block->size < best->size))
+        best = block;
+    if (best != free_.end()) {
+      const Block found = *best;
+      free_.erase(best);
+      kept_ -= found.size;
+      return found;
+    }
+  }
+  return {new char[bytes], bytes};
+}
+
+void FramePool::give(Block block) noexcept {
+  std::lock_guard lock(mutex_);
+  while (!free_.empty() && kept_ + block.size > kMostKept) {  // the oldest go
+    kept_ -= free_.front().size;
+    delete[] free_.front().bytes;
+    free_.erase(free_.begin());
+  }
+  if (block.size > kMostKept) {
+    delete[] block.bytes;
+    return;
+  }
+  free_.push_back(block);
+  kept_ += block.size;
+}
+
+Frame::Frame(size_t size, const std::shared_ptr<FramePool>& pool) : size(size) {
+  const size_t wanted = blocks() * kBlock;
+  if (wanted < kLarge) {
+    bytes = {new char[wanted], ReturnFrame{}};
+    return;
+  }
+  const FramePool::Block block = pool->take(wanted);
+  bytes = {block.bytes, ReturnFrame{pool, block.size}};
+}
+
+void ReturnFrame::operator()(char* bytes) const noexcept {
+  if (pool)
+    pool->give({bytes, size});
+  else
+    delete[] bytes;
+}
+
+Frame make_frame(FrameHead head, const void* payload, std::string_view text,
+                 const std::shared_ptr<FramePool>& pool) {
   head.text = text.size();
-  Frame frame(kHeadBytes + head.payload + text.size());
+  Frame frame(kHeadBytes + head.payload + text.size(), pool);
   std::memset(frame.bytes.get(), 0, kHeadBytes);
   std::memcpy(frame.bytes.get(), &head, sizeof head);
   if (head.payload > 0) std::memcpy(payload_of(frame), payload, head.payload);

@@ -22,7 +22,8 @@ struct FrameHead {
 inline constexpr size_t kHeadBytes = 64;
 static_assert(sizeof(FrameHead) <= kHeadBytes);
 
-Frame make_frame(FrameHead head, const void* payload, std::string_view text);
+Frame make_frame(FrameHead head, const void* payload, std::string_view text,
+                 const std::shared_ptr<FramePool>& pool);
 FrameHead head_of(const Frame& frame);
 inline char* payload_of(const Frame& frame) { return frame.bytes.get() + kHeadBytes; }
 std::string_view text_of(const Frame& frame);

@@ -85,7 +85,8 @@ void ProcessWorld::serve() {
 void ProcessWorld::tell_all(FrameKind kind, int from, const std::string& text) {
   for (int process = 0; process < transport_->processes(); ++process)
     if (process != transport_->process())
-      transport_->send(process, make_frame({.kind = kind, .from = from, .sequence = run_}, nullptr, text));
+      transport_->send(process, make_frame({.kind = kind, .from = from, .sequence = run_}, nullptr, text,
+                                           transport_->pool()));
 }
 
 ProcessWorld::FrameKey ProcessWorld::key_of(const ProcessOp& op, int member) const {
@@ -106,7 +107,7 @@ void ProcessWorld::send_part(const ProcessOp& op, int member, const void* data, 
                             .sequence = op.sequence,
                             .signature = signature_of(op.request),
                             .payload = bytes},
-                           data, tell_call(op.request));
+                           data, tell_call(op.request), transport_->pool());
   const int to = world_rank(op, member);
   if (!is_here(to)) return transport_->send(process_of(to), std::move(frame));
   Lock lock(mutex_);
@@ -319,7 +320,7 @@ void ProcessWorld::receive(int process, Frame frame) {
       break;
     case FrameKind::Question:
       return transport_->send(process, make_frame({.kind = FrameKind::Answer, .from = head.to}, nullptr,
-                                                  own_calls(head.to, text)));
+                                                  own_calls(head.to, text), transport_->pool()));
     case FrameKind::Answer:
       answers_[head.from] = text;
       break;
@@ -341,8 +342,8 @@ std::string ProcessWorld::last_calls(int world_rank, const std::string& group, L
   if (is_here(world_rank)) return own_calls(world_rank, group);
   if (died_.count(world_rank) == 0) {
     answers_.erase(world_rank);
-    transport_->send(process_of(world_rank),
-                     make_frame({.kind = FrameKind::Question, .to = world_rank}, nullptr, group));
+    transport_->send(process_of(world_rank), make_frame({.kind = FrameKind::Question, .to = world_rank},
+                                                        nullptr, group, transport_->pool()));
     ranks_.front().wake.wait_for(lock, kGrace, [&] { return answers_.count(world_rank) > 0 || aborted_; });
   }
   const auto answer = answers_.find(world_rank);

@@ -144,7 +144,7 @@ class TcpTransport final : public Transport {
       if (got == 0) return "it closed the connection";
       if (got < 0) return errno == EAGAIN || errno == EINTR ? "" : std::strerror(errno);
       peer.received += static_cast<size_t>(got);
-      if (in_size && peer.received == sizeof peer.size) peer.incoming = Frame(peer.size);
+      if (in_size && peer.received == sizeof peer.size) peer.incoming = Frame(peer.size, pool());
       if (peer.received < sizeof peer.size || peer.received < sizeof peer.size + peer.size) continue;
       peer.received = 0;
       ++frames;

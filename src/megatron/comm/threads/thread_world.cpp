@@ -79,6 +79,8 @@ ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout) : timeout_
 std::vector<ThreadWorld::Ticket> ThreadWorld::begin(const std::shared_ptr<ThreadGroupState>& group, int rank,
                                                     std::span<CommRequest> requests,
                                                     const std::shared_ptr<RankQueue>& queue) {
+  for (const CommRequest& request : requests)
+    if (on_gpu(request)) queue->of(request);  // refuses before anybody waits for this rank
   std::vector<Ticket> tickets;
   Lock lock(mutex_);
   for (CommRequest& request : requests) {
@@ -263,7 +265,7 @@ bool ThreadWorld::done(const Ticket& ticket) {
   Lock lock(mutex_);
   ThreadOp& op = *ticket.op;
   if (!op.done && aborted_) throw CommAborted(reason_);
-  if (!op.done && op.complete())
+  if (!op.done && op.settled)
     help(op, ticket.member, lock);  // a rank that only asks must not hold up the rest
   return op.done && (!op.carried_out || op.carried_out->done());
 }

@@ -35,14 +35,20 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     if (by_round()) parameter.sink.before_write = [this](RankContext& rank) { open_gradients(rank); };
     if (parameters_ && !parameter.sharded) parameter.before_use = [this](RankContext&) { finish_gather(); };
   }
+  if (by_round()) gradients_.storage().free();
+  if (options_.sharding == Sharding::Parameters) parameters_.storage().free();
 }
 
 void Bucket::initialize(RankContext& ctx, uint64_t seed) {
   bool sharded = options_.sharding == Sharding::Parameters;
-  if (sharded) ctx.kernels->fill(ctx.kernel_context(), {parameters_, 0});
+  if (sharded) {
+    parameters_.storage().restore();
+    ctx.kernels->fill(ctx.kernel_context(), {parameters_, 0});
+  }
   for (Member& member : members_) member.parameter->initialize(ctx, seed);
   if (!sharded) return;
   keep_own_part(ctx);
+  parameters_.storage().free();
 }
 
 void Bucket::keep_own_part(RankContext& ctx) {
@@ -116,8 +122,8 @@ void Bucket::count_contribution(RankContext& ctx, Member& member) {
 
 void Bucket::open_gradients(RankContext& ctx) {
   finish_reduction(ctx);
-  if (gradients_open_) return;
-  gradients_open_ = true;
+  if (!gradients_.storage().freed()) return;
+  gradients_.storage().restore();
   // What lies between parameters is reduced too.
   int64_t end = 0;
   for (const Member& member : members_) {
@@ -130,6 +136,7 @@ void Bucket::open_gradients(RankContext& ctx) {
 
 void Bucket::begin_reduction(RankContext& ctx) {
   finish_reduction(ctx);
+  if (by_round() && options_.before_reduction) options_.before_reduction(ctx, *this);
   for (Member& member : members_)
     if (!member.parameter->sink.has_value())
       ctx.kernels->fill(ctx.kernel_context(), {member.parameter->sink.main_grad, 0});
@@ -145,9 +152,7 @@ void Bucket::begin_reduction(RankContext& ctx) {
     reduction_ = shard.reduce_scatter(gradients_, arriving_ ? arriving_ : gradient_shard_, options_.op);
   }
   reduced_ = true;
-  if (!by_round()) return;
-  start_round();
-  if (options_.on_reduction) options_.on_reduction(ctx, *this);
+  if (by_round()) start_round();
 }
 
 void Bucket::finish_reduction(RankContext& ctx) {
@@ -158,7 +163,7 @@ void Bucket::finish_reduction(RankContext& ctx) {
   if (arriving_)
     ctx.kernels->axpby(ctx.kernel_context(), {.a = arriving_, .b = gradient_shard_, .out = gradient_shard_});
   arriving_ = {};
-  gradients_open_ = false;
+  gradients_.storage().free();
 }
 
 void Bucket::begin_last_reduction(RankContext& ctx) {
@@ -184,8 +189,8 @@ void Bucket::finish_step() { reduction_.wait(); }
 void Bucket::begin_gather() {
   if (options_.sharding == Sharding::None) return;
   if (options_.sharding == Sharding::Parameters) {
-    if (gathered_) return;  // or on its way
-    gathered_ = true;
+    if (!parameters_.storage().freed()) return;  // there, or on its way
+    parameters_.storage().restore();
   }
   gather_ = options_.groups.shard.all_gather(parameter_shard_, parameters_);
 }
@@ -204,9 +209,9 @@ void Bucket::release() {
 }
 
 void Bucket::drop() {
-  if (options_.sharding != Sharding::Parameters || users_ > 0 || !gathered_) return;
+  if (options_.sharding != Sharding::Parameters || users_ > 0 || parameters_.storage().freed()) return;
   finish_gather();
-  gathered_ = false;
+  parameters_.storage().free();
 }
 
 }  // namespace megatron

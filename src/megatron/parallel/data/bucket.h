@@ -21,7 +21,7 @@ struct BucketOptions {
   bool overlap = false;         // a reduction begins as soon as the last gradient is there
   ReduceOp op = ReduceOp::Sum;  // or the average over the groups
   double factor = 1;            // of the gradients, before they are reduced
-  std::function<void(RankContext&, class Bucket&)> on_reduction = {};  // told as one begins
+  std::function<void(RankContext&, class Bucket&)> before_reduction = {};  // of sharded gradients
 };
 
 // Parameters whose gradients lie in one flat buffer and are reduced together. Where states are sharded, their
@@ -81,7 +81,6 @@ class Bucket {
   Work reduction_, gather_;
   int64_t microbatches_ = 1, missing_ = 0;
   bool uses_known_ = false, reducing_ = false, reduced_ = false;
-  bool gradients_open_ = false, gathered_ = false;  // sharded: whether the whole bucket has its values
   int users_ = 0;
 };
 

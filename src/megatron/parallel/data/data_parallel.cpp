@@ -71,7 +71,7 @@ BucketOptions DataParallel::bucket_options(bool expert) {
   if (expert && options_.average)
     options.factor = static_cast<double>(parallel_.size(Axis::edp)) / parallel_.size(Axis::dp_cp);
   // One reduction runs while the next bucket fills: more would take the memory that sharding saves.
-  options.on_reduction = [this](RankContext& ctx, Bucket& bucket) {
+  options.before_reduction = [this](RankContext& ctx, Bucket& bucket) {
     Bucket* previous = std::exchange(reducing_, &bucket);
     if (previous && previous != &bucket) previous->finish_reduction(ctx);
   };

@@ -124,6 +124,8 @@ class ColumnParallelNode final : public Node {
     reducing.wait();
     whole_dx_ = {};
     tape.add_grad(ctx, slot_, std::move(dx));
+    // What x would be made from again may be gone by the time W runs.
+    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
     if (!weight_.sink || weight_now) dy_ = {};
   }
 

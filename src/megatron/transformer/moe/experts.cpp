@@ -60,15 +60,33 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
   fc2_bias_->partial_over_tp = size > 1;  // only one part of an expert adds it
 }
 
-Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens) {
+Tensor Experts::activate(RankContext& ctx, const Tensor& up) const {
+  return gated_ ? ops::gated_activation(ctx, activation_, up) : ops::activation(ctx, activation_.kind, up);
+}
+
+Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens, const ActivationPlan& plan,
+                        HostOffload* host) {
   auto with_bias = [&](const Tensor& x, Parameter* bias, const Tensor& expert_of_row) {
     return bias ? ops::add(ctx, x, ops::embedding_or_zeros(ctx, bias->get(ctx), expert_of_row)) : x;
   };
-  Tensor up = ops::grouped_linear(ctx, tokens.tokens, fc1_->get(ctx), tokens.offsets);
+  Tensor up, active;
+  {
+    PackerScope scope = offload_scope(ctx, host, plan.offloaded.expert_fc1);
+    up = ops::grouped_linear(ctx, tokens.tokens, fc1_->get(ctx), tokens.offsets);
+  }
   up = with_bias(up, fc1_bias_.get(), tokens.expert_of_row);
-  Tensor active =
-      gated_ ? ops::gated_activation(ctx, activation_, up) : ops::activation(ctx, activation_.kind, up);
-  Tensor down = ops::grouped_linear(ctx, active, fc2_->get(ctx), tokens.offsets);
+  std::shared_ptr<Saved> kept;  // what the activation keeps: fc2 makes its input again from that
+  {
+    PackerScope scope = offload_scope(ctx, host, plan.offloaded.expert_activation);
+    active = activate(ctx, up);
+    if (plan.expert_activation && ctx.tape) kept = std::make_shared<Saved>(ctx, up);
+  }
+  Tensor down;
+  {
+    std::optional<Rederive> remade;
+    if (kept) remade.emplace(ctx, active, [this, kept](RankContext& c) { return activate(c, kept->get(c)); });
+    down = ops::grouped_linear(ctx, active, fc2_->get(ctx), tokens.offsets);
+  }
   if (!fc2_bias_) return down;
   bool adds = parallel_.tensor.rank() == 0;  // the results of all parts are summed
   return with_bias(down, fc2_bias_.get(),

@@ -4,6 +4,7 @@
 #include "megatron/nn/parameter.h"
 #include "megatron/ops/activation.h"
 #include "megatron/parallel/expert/expert_dispatcher.h"
+#include "megatron/transformer/activation_plan.h"
 
 namespace megatron {
 
@@ -13,11 +14,13 @@ class Experts final : public Module {
  public:
   Experts(const std::string& name, const ModelConfig& config, const ExpertParallel& parallel);
   // Results row by row; with split experts this rank's part of the sum.
-  Tensor forward(RankContext& ctx, const Dispatched& tokens);
+  Tensor forward(RankContext& ctx, const Dispatched& tokens, const ActivationPlan& plan, HostOffload* host);
   bool has_biases() const { return fc1_bias_ != nullptr; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  Tensor activate(RankContext& ctx, const Tensor& up) const;
+
   ExpertParallel parallel_;
   bool gated_;
   ops::GatedOptions activation_;

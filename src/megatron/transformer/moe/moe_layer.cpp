@@ -1,5 +1,6 @@
 #include "megatron/transformer/moe/moe_layer.h"
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/expert/row_collectives.h"
 
@@ -33,7 +34,15 @@ MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
   return share;
 }
 
-Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
+Tensor MoeLayer::run_shared(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  if (!plan_.shared_experts) return shared_->forward(ctx, x, again);
+  return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
+    return std::vector<Tensor>{shared_->forward(c, inputs[0])};
+  })[0];
+}
+
+Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                         HostOffload* host) {
   const TensorParallel& tp = parallel_.tensor;
   // Where every TP rank has all tokens, each sees to its share of them.
   const bool divide = tp.size() > 1 && !tp.splits_tokens();
@@ -47,13 +56,13 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) 
   }
 
   Tensor shared;
-  auto run_shared = [&] {
-    if (shared_) shared = shared_->forward(ctx, x);
+  auto with_shared = [&] {
+    if (shared_) shared = run_shared(ctx, x, again);
   };
-  if (!overlap_shared_) run_shared();
+  if (!overlap_shared_) with_shared();
   Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.most_rows,
-                                         overlap_shared_ ? std::function<void()>(run_shared) : nullptr);
-  Tensor y = sent.combine(ctx, experts_.forward(ctx, sent));
+                                         overlap_shared_ ? std::function<void()>(with_shared) : nullptr);
+  Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host));
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
   if (shared) y = ops::add(ctx, y, shared);
   return routed.loss ? attach_loss(ctx, y, routed.loss, seq.loss_weight) : y;

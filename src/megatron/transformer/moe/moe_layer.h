@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/moe/experts.h"
 #include "megatron/transformer/moe/router.h"
 #include "megatron/transformer/moe/shared_experts.h"
@@ -10,11 +11,15 @@ namespace megatron {
 class MoeLayer final : public Module {
  public:
   MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
+  // again: how x is made again, where it shall not be kept.
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+                 HostOffload* host = nullptr);
+  void set_activation_plan(const ActivationPlan& plan) { plan_ = plan; }
   void finish_batch(RankContext& ctx) { router_.finish_batch(ctx); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  Tensor run_shared(RankContext& ctx, const Tensor& x, const Recipe& again);
   MicrobatchShare share_of(const Tensor& x, const SeqInfo& seq) const;
 
   ModelParallel parallel_;
@@ -23,6 +28,7 @@ class MoeLayer final : public Module {
   Experts experts_;
   ExpertDispatcher dispatcher_;
   std::unique_ptr<SharedExperts> shared_;
+  ActivationPlan plan_;
 };
 
 }  // namespace megatron

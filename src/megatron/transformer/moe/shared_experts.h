@@ -9,7 +9,7 @@ namespace megatron {
 class SharedExperts final : public Module {
  public:
   SharedExperts(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
-  Tensor forward(RankContext& ctx, const Tensor& x);
+  Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});  // again: as for linears
   void visit(const ParameterVisitor& visitor) override;
 
  private:

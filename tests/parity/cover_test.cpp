@@ -1,0 +1,58 @@
+#include <gtest/gtest.h>
+
+#include "parity/design_cases.h"
+
+// Every pair of settings that can go together stands in some layout of a covering design, and all its layouts
+// train like one rank.
+namespace megatron::testing {
+namespace {
+
+TEST(Covering, EveryPairOfSettingsStandsInSomeLayout) {
+  CoveringDesign design = layout_design();
+  expect_covered(design, design.rows(2), 2);
+}
+
+TEST(Covering, EveryLayoutTrainsLikeOneRank) {
+  CoveringDesign design = layout_design();
+  check_rows(design, design.rows(2));
+}
+
+// Every setting at least once in narrower numbers.
+TEST(Covering, SinglePrecision) {
+  CoveringDesign design = layout_design();
+  References references(kSteps, DType::F32);
+  for (const DesignRow& row : design.rows(1)) {
+    SCOPED_TRACE(design.text(row));
+    DesignCase c = design_case(row);
+    c.one.optimizer.optimizer = c.config.optimizer.optimizer = OptimizerKind::sgd;
+    const Trained &one = references.of(c), many = train(c.config, c.sizes, references.batches(c), DType::F32);
+    for (size_t i = 0; i < one.losses.size(); ++i)
+      EXPECT_NEAR(one.losses[i], many.losses[i], 1e-5 * one.losses[i]) << "step " << i;
+    std::string where;
+    EXPECT_LE(difference(one.gradients, many.gradients, &where), 1e-4) << where;
+    EXPECT_LE(difference(one.parameters, many.parameters, &where), 1e-4) << where;
+  }
+}
+
+TEST(Covering, HalfPrecision) {
+  CoveringDesign design = layout_design();
+  References references(kSteps);
+  for (const DesignRow& row : design.rows(1)) {
+    SCOPED_TRACE(design.text(row));
+    DesignCase c = design_case(row);
+    const Trained &one = references.of(c),
+                  many = train(c.config, c.sizes, references.batches(c), DType::BF16);
+    for (size_t i = 0; i < one.losses.size(); ++i)
+      EXPECT_NEAR(one.losses[i], many.losses[i], 2e-2 * one.losses[i]) << "step " << i;
+  }
+}
+
+// Ranks that share one GPU.
+TEST(CudaParity, CoveringLayoutsOfRanksThatShareAGpu) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  CoveringDesign design = layout_design();
+  check_rows(design, design.rows(1), kSteps, Device{DeviceType::Cuda, 0});
+}
+
+}  // namespace
+}  // namespace megatron::testing
