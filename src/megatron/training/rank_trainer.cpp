@@ -76,6 +76,25 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
   return {tokens, microbatch_size_, length_, lengths, documents, model_parallel_.context};
 }
 
+// Each prediction layer's mean loss counts as much as the others', all together
+// by their factor.
+Tensor RankTrainer::predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden,
+                                  const MicroBatches& batch, int64_t microbatch, double share,
+                                  const SeqInfo& seq) const {
+  const int64_t layers = config_.model.mtp_num_layers;
+  const double each = config_.model.mtp_loss_scaling_factor / static_cast<double>(layers) * share *
+                      static_cast<double>(batch.counted_labels(microbatch));
+  std::vector<AheadTokens> tokens;
+  for (int64_t depth = 1; depth <= layers; ++depth) {
+    MicroBatches::Ahead ahead = batch.ahead(ctx, microbatch, depth);
+    tokens.push_back({ahead.ids,
+                      ahead.labels,
+                      each / static_cast<double>(std::max<int64_t>(1, ahead.counted_labels)),
+                      {}});
+  }
+  return model.predict_ahead(ctx, hidden, tokens, seq);
+}
+
 RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
   int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
@@ -118,6 +137,8 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
     if (!model.slice().head) return hidden;
+    if (config_.model.mtp_num_layers > 0 && !forward_only)
+      hidden = predict_ahead(rank, model, hidden, batch, microbatch, share(microbatch), seq);
     return model.loss_sum(rank, hidden, batch.labels(rank, microbatch), share(microbatch));
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));

@@ -56,6 +56,8 @@ class RankTrainer {
     Tensor loss;             // the mean, one fp64 element on the device
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
   };
+  Tensor predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden, const MicroBatches& batch,
+                       int64_t microbatch, double share, const SeqInfo& seq) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
 
   const Config& config_;
