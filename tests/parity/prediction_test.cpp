@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "megatron/comm/run_ranks.h"
 #include "megatron/ops/reduce.h"
 #include "megatron/training/micro_batches.h"
 #include "megatron/training/rank_trainer.h"
@@ -53,6 +56,30 @@ TEST(PredictionParity, LossPerToken) {
   Config config = two_ahead();
   per_token(config);
   check_layouts(config, {kLayouts.begin() + 2, 1});
+}
+
+// What is reported is the mean over all ranks' tokens.
+TEST(Prediction, LossesOfTheLog) {
+  std::vector<std::vector<double>> reported;
+  for (const Layout& layout : {Layout{.name = "one"},
+                               {.name = "pp2 dp2", .pp = 2, .dp = 2},
+                               {.name = "tp2 cp2", .tp = 2, .cp = 2}}) {
+    const Config config = apply(two_ahead(), layout);
+    const std::vector<int64_t> tokens = batches_for(config, 1)[0];
+    const ParallelSizes sizes = sizes_of(layout);
+    run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
+      RankContext ctx(kCpu, 1, rank);
+      const ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+      RankTrainer trainer(ctx, config, parallel, DType::F64);
+      const size_t share = tokens.size() / static_cast<size_t>(parallel.size(Axis::dp));
+      StepReport report = trainer.step(
+          ctx, std::span(tokens).subspan(share * static_cast<size_t>(parallel.rank(Axis::dp)), share), 0);
+      if (rank == 0) reported.push_back(report.ahead_losses);
+    });
+    ASSERT_EQ(reported.back().size(), 2u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(reported.back()[i], reported[0][i], 1e-12) << layout.name;
+  }
+  EXPECT_NEAR(reported[0][0], std::log(50.0), 0.2);  // as good as guessing
 }
 
 TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
