@@ -12,11 +12,13 @@
 namespace megatron {
 namespace {
 
-// Buffers that some files carry and no model needs.
+// Buffers that some files carry and no model needs, and the copies of embedding and head that belong to
+// prediction layers.
 bool is_ignored(std::string_view name) {
-  for (std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".position_ids"})
+  for (std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".position_ids",
+                               ".shared_head.head.weight"})
     if (name.ends_with(end)) return true;
-  return false;
+  return name.starts_with("model.layers.") && name.ends_with(".embed_tokens.weight");
 }
 
 constexpr int64_t kElementsAtOnce = int64_t{16} << 20;  // of a tensor whose numbers must be computed

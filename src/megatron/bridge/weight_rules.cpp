@@ -27,6 +27,21 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
   return numbers;
 }
 
+// "mtp.layers.0.enorm.weight" of a model with 61 layers →
+// "decoder.layers.61.enorm.weight"; likewise what is in the layer that a
+// prediction layer contains. Empty where the name is none of such a layer.
+std::string as_decoder_layer(std::string_view name, const ModelConfig& config) {
+  constexpr std::string_view prefix = "mtp.layers.", inner = "mtp_model_layer.";
+  if (!name.starts_with(prefix)) return {};
+  name.remove_prefix(prefix.size());
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return {};
+  const int64_t layer = config.num_layers + std::stoll(std::string(name.substr(0, dot)));
+  name.remove_prefix(dot + 1);
+  if (name.starts_with(inner)) name.remove_prefix(inner.size());
+  return fmt::format("decoder.layers.{}.{}", layer, name);
+}
+
 std::string fill(std::string_view pattern, const std::vector<std::string>& numbers, int64_t expert) {
   std::string name;
   size_t next = 0;
@@ -211,7 +226,8 @@ std::vector<HfPart> hf_parts(const std::vector<WeightRule>& rules, const ModelCo
     }
     return parts;
   }
-  return {};
+  const std::string layer = as_decoder_layer(name, config);
+  return layer.empty() ? std::vector<HfPart>{} : hf_parts(rules, config, layer, global_shape);
 }
 
 }  // namespace megatron

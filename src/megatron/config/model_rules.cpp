@@ -132,6 +132,9 @@ void mup(Draft& draft) {
 
 void prediction_layers(Draft& draft) {
   const ModelConfig& model = draft.config.model;
+  if (model.mtp_num_layers > 0 && model.position_embedding_type == PositionEmbedding::learned_absolute)
+    draft.refuse("model.mtp_num_layers", "prediction layers have no learned positions",
+                 "use --position-embedding-type rope");
   if (model.mtp_hsm && model.mtp_num_layers < 2)
     draft.refuse("model.mtp_hsm", "mixes the states of at least two prediction layers",
                  "use --mtp-num-layers 2");
@@ -178,7 +181,8 @@ constexpr Rule rules[] = {
      "model.pipeline_model_parallel_size model.mtp_num_layers",
      "options of the residual stream suit the rest", residuals},
     {"mup", "model.use_mup model.mup_base_hidden_size", "muP needs its base width", mup},
-    {"prediction_layers", "model.mtp_num_layers model.mtp_hsm inference.num_speculative_tokens",
+    {"prediction_layers",
+     "model.mtp_num_layers model.mtp_hsm model.position_embedding_type inference.num_speculative_tokens",
      "options of prediction layers need them", prediction_layers},
     {"heterogeneous", "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json",
      "single layers are described once", heterogeneous},

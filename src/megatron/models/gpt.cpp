@@ -5,10 +5,12 @@
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/reduce.h"
 #include "megatron/ops/rope.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
+#include "megatron/transformer/moe/balancing.h"
 
 namespace megatron {
 namespace {
@@ -95,8 +97,13 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
 void GptModel::make_head(Parameter* embedding) {
   final_norm_ =
       std::make_unique<Norm>("decoder.final_layernorm", config_.hidden_size, config_, parallel_.tensor);
+  if (config_.mtp_num_layers > 0) make_prediction_layers(embedding);
   bool tied = config_.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
+  if (tied && ahead_embedding_) {
+    shared_ = &ahead_embedding_->table();
+    return;
+  }
   if (tied && embedding) {
     shared_ = embedding;
     return;
@@ -110,9 +117,23 @@ void GptModel::make_head(Parameter* embedding) {
   output_->tied_copy = tied;
 }
 
+void GptModel::make_prediction_layers(Parameter* embedding) {
+  for (int64_t i = 0; i < config_.mtp_num_layers; ++i)
+    ahead_.push_back(std::make_unique<PredictionLayer>("mtp.layers." + std::to_string(i),
+                                                       config_.num_layers + i, config_, parallel_));
+  if (embedding_) return;
+  require(!embedding,
+          "multi-token prediction: embedding and prediction layers "
+          "are in two chunks of one rank; use another "
+          "pipeline schedule");
+  ahead_embedding_ = std::make_unique<Embedding>("embedding", config_, parallel_.tensor);
+  ahead_embedding_->table().tied_copy = true;
+}
+
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   for (auto& layer : layers_) layer->set_activation_plan(plan);
+  for (auto& layer : ahead_) layer->set_activation_plan(plan);
 }
 
 void GptModel::make_units() {
@@ -123,6 +144,11 @@ void GptModel::make_units() {
   for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   if (!final_norm_) return;
   norm_unit_ = std::make_unique<ParameterUnit>(*final_norm_);
+  if (ahead_embedding_) {
+    ahead_embedding_unit_ = std::make_unique<ParameterUnit>(*ahead_embedding_);
+    ahead_embedding_unit_->needed_in_backward = false;
+  }
+  for (auto& layer : ahead_) ahead_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
 }
 
@@ -131,6 +157,8 @@ std::vector<ParameterUnit*> GptModel::units() {
   if (embedding_unit_) list.push_back(embedding_unit_.get());
   for (auto& unit : layer_units_) list.push_back(unit.get());
   if (norm_unit_) list.push_back(norm_unit_.get());
+  if (ahead_embedding_unit_) list.push_back(ahead_embedding_unit_.get());
+  for (auto& unit : ahead_units_) list.push_back(unit.get());
   if (output_unit_) list.push_back(output_unit_.get());
   return list;
 }
@@ -222,21 +250,42 @@ Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
   });
 }
 
+Tensor GptModel::predict_ahead(RankContext& ctx, const Tensor& hidden, std::span<AheadTokens> tokens,
+                               const SeqInfo& seq) {
+  require(tokens.size() == ahead_.size(), "multi-token prediction: {} layers were given tokens for {}",
+          ahead_.size(), tokens.size());
+  Embedding& embedding = embedding_ ? *embedding_ : *ahead_embedding_;
+  ParameterUnit& table = embedding_ ? *embedding_unit_ : *ahead_embedding_unit_;
+  Tensor result = hidden, before = hidden;
+  for (size_t i = 0; i < ahead_.size(); ++i) {
+    AheadTokens& own = tokens[i];
+    Tensor embedded = use_unit(ctx, table, [&] { return embedding.forward(ctx, own.ids, seq); });
+    before = use_unit(ctx, *ahead_units_[i], [&] { return ahead_[i]->forward(ctx, embedded, before, seq); });
+    Tensor loss = ops::sum(ctx, token_losses(ctx, before, own.labels));
+    own.loss = loss.detach();
+    result = attach_loss(ctx, result, loss, own.weight);
+  }
+  return result;
+}
+
 void GptModel::visit(const ParameterVisitor& visitor) {
   if (embedding_) embedding_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
   if (final_norm_) final_norm_->visit(visitor);
+  if (ahead_embedding_) ahead_embedding_->visit(visitor);
+  for (auto& layer : ahead_) layer->visit(visitor);
   if (output_) visitor(*output_);
 }
 
 void GptModel::finish_batch(RankContext& ctx) {
   for (auto& layer : layers_) layer->finish_batch(ctx);
+  for (auto& layer : ahead_) layer->finish_batch(ctx);
 }
 
 Parameter* GptModel::tied_weight() {
-  if (!config_.share_embeddings_and_output_weights) return nullptr;
+  if (!config_.share_embeddings_and_output_weights && config_.mtp_num_layers == 0) return nullptr;
   if (embedding_) return &embedding_->table();
-  return output_.get();
+  return ahead_embedding_ ? &ahead_embedding_->table() : output_.get();
 }
 
 }  // namespace megatron

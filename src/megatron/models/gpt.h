@@ -4,6 +4,7 @@
 #include "megatron/parallel/context/sequences.h"
 #include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer.h"
+#include "megatron/transformer/prediction_layer.h"
 
 namespace megatron {
 
@@ -15,6 +16,13 @@ struct ModelSlice {
 
 // Told what the residual stream is behind each layer of a pass, by the layer's place in the whole model.
 using LayerObserver = std::function<void(int64_t layer, const Tensor& stream)>;
+
+// What a prediction layer looks at, further ahead than the layer before it.
+struct AheadTokens {
+  Tensor ids, labels;  // int64 [tokens]
+  double weight = 1;   // of the sum of its losses
+  Tensor loss;         // that sum, one element: set by predict_ahead()
+};
 
 // A GPT-style decoder, or one pipeline chunk of it.
 class GptModel final : public Module {
@@ -42,6 +50,10 @@ class GptModel final : public Module {
   // factor · Σ of the token losses, one element: what a training step's backward pass starts from.
   Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor);
   Tensor logits(RankContext& ctx, const Tensor& hidden);
+  // On the last chunk, with multi-token prediction: forward()'s result, with the losses of the prediction
+  // layers added to whatever is computed from it.
+  Tensor predict_ahead(RankContext& ctx, const Tensor& hidden, std::span<AheadTokens> tokens,
+                       const SeqInfo& seq);
 
   void visit(const ParameterVisitor& visitor) override;
   // After the last micro-batch of a step: routers move their expert biases.
@@ -51,11 +63,13 @@ class GptModel final : public Module {
   DType dtype() const { return dtype_; }
   // Its parts in order of use; that of a tied output weight holds the embedding's parameter again.
   std::vector<ParameterUnit*> units();
-  // The parameter that is both embedding and output weight, where this chunk has it.
+  // The parameter that first and last stage both have, as embedding, output weight or for prediction layers,
+  // where this chunk has it.
   Parameter* tied_weight();
 
  private:
   void make_head(Parameter* embedding);
+  void make_prediction_layers(Parameter* embedding);
   void make_units();
   void run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq);
   Tensor run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
@@ -71,10 +85,12 @@ class GptModel final : public Module {
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<Parameter> output_;  // absent where the embedding of this rank serves
   Parameter* shared_ = nullptr;        // another chunk's
+  std::vector<std::unique_ptr<PredictionLayer>> ahead_;
+  std::unique_ptr<Embedding> ahead_embedding_;  // their copy of the table, where another stage has it
   ActivationPlan plan_;
   std::unique_ptr<HostOffload> host_;  // made when it is first used
-  std::unique_ptr<ParameterUnit> embedding_unit_, norm_unit_, output_unit_;
-  std::vector<std::unique_ptr<ParameterUnit>> layer_units_;
+  std::unique_ptr<ParameterUnit> embedding_unit_, norm_unit_, ahead_embedding_unit_, output_unit_;
+  std::vector<std::unique_ptr<ParameterUnit>> layer_units_, ahead_units_;
 };
 
 }  // namespace megatron

@@ -27,11 +27,14 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
       " iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): {:.1f} |",
       r.iteration, r.iterations, r.consumed_samples, r.milliseconds);
   if (throughput) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", r.model_tflops);
-  return line +
-         fmt::format(
-             " learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} | loss scale: {:.1f} | "
-             "grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} |",
-             r.learning_rate, r.global_batch_size, r.loss, 1.0, r.grad_norm, 0, 0);
+  line += fmt::format(" learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} |", r.learning_rate,
+                      r.global_batch_size, r.loss);
+  for (size_t i = 0; i < r.ahead_losses.size(); ++i)
+    line += fmt::format(" mtp_{} loss: {:.6E} |", i + 1, r.ahead_losses[i]);
+  return line + fmt::format(
+                    " loss scale: {:.1f} | grad norm: {:.3f} | number of skipped iterations: {:3} | "
+                    "number of nan iterations: {:3} |",
+                    1.0, r.grad_norm, 0, 0);
 }
 
 MetricsFile::MetricsFile(const std::string& path, int64_t iteration) {
@@ -52,6 +55,8 @@ void MetricsFile::write(const IterationReport& r) {
   row["iteration"] = r.iteration;
   row["consumed_samples"] = r.consumed_samples;
   row["lm_loss"] = r.loss;
+  for (size_t i = 0; i < r.ahead_losses.size(); ++i)
+    row[fmt::format("mtp_{}_loss", i + 1)] = r.ahead_losses[i];
   row["grad_norm"] = r.grad_norm;
   row["learning_rate"] = r.learning_rate;
   row["iteration_ms"] = r.milliseconds;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace megatron {
 
@@ -11,6 +12,7 @@ struct IterationReport {
   int64_t iteration = 0, iterations = 0;  // counted from 1; of the whole run
   int64_t consumed_samples = 0, global_batch_size = 0;
   double loss = 0, grad_norm = 0, learning_rate = 0;
+  std::vector<double> ahead_losses;                                  // of the prediction layers
   double milliseconds = 0, tokens_per_second = 0, model_tflops = 0;  // per rank
   double memory_gib = 0;                                             // the most that this rank held
 };

@@ -1,6 +1,11 @@
 #include "megatron/training/micro_batches.h"
 
 namespace megatron {
+namespace {
+
+constexpr int64_t kIgnored = -100;  // a label that does not count
+
+}  // namespace
 
 MicroBatches::MicroBatches(std::span<const int64_t> tokens, int64_t size, int64_t length,
                            std::span<const int64_t> lengths, std::span<const std::vector<int64_t>> documents,
@@ -36,11 +41,10 @@ TokenRows MicroBatches::rows(int64_t microbatch) const {
 }
 
 int64_t MicroBatches::counted_labels(int64_t microbatch) const {
-  constexpr int64_t ignored = -100;
   auto at = static_cast<size_t>(microbatch);
   int64_t row = lengths_[at] + 1, count = 0;
   for (int64_t i = 0; i < size_ * row; ++i)
-    count += i % row != 0 && tokens_[static_cast<size_t>(begins_[at] + i)] != ignored;
+    count += i % row != 0 && tokens_[static_cast<size_t>(begins_[at] + i)] != kIgnored;
   return count;
 }
 
@@ -50,6 +54,34 @@ Tensor MicroBatches::held(RankContext& ctx, int64_t microbatch, int64_t offset) 
   int64_t first = begins_[static_cast<size_t>(microbatch)] + offset;
   for (int64_t& id : ids) id = tokens_[static_cast<size_t>(first + id / length * (length + 1) + id % length)];
   return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+}
+
+MicroBatches::Ahead MicroBatches::ahead(RankContext& ctx, int64_t microbatch, int64_t depth) const {
+  const TokenRows shape = rows(microbatch);
+  const int64_t begin = begins_[static_cast<size_t>(microbatch)];
+  // The token at a place of the rows, or the one after it.
+  const auto token = [&](int64_t place, int64_t offset) {
+    const int64_t row = place / shape.length;
+    return tokens_[static_cast<size_t>(begin + row * (shape.length + 1) + place % shape.length + offset)];
+  };
+  std::vector<int64_t> ids, labels;  // of all ranks
+  int64_t counted = 0, end = 0;
+  for (int64_t length : shape.sequences()) {
+    end += length;
+    for (int64_t place = end - length; place < end; ++place) {
+      const bool inside = place + depth < end;
+      ids.push_back(inside ? token(place + depth, 0) : 0);
+      labels.push_back(inside ? token(place + depth, 1) : kIgnored);
+      counted += labels.back() != kIgnored;
+    }
+  }
+  std::vector<int64_t> own_ids, own_labels;
+  for (int64_t place : held_tokens(shape, context_)) {
+    own_ids.push_back(ids[static_cast<size_t>(place)]);
+    own_labels.push_back(labels[static_cast<size_t>(place)]);
+  }
+  const Shape held_shape{static_cast<int64_t>(own_ids.size())};
+  return {ctx.from_vector(own_ids, held_shape), ctx.from_vector(own_labels, held_shape), counted};
 }
 
 }  // namespace megatron

@@ -23,6 +23,14 @@ class MicroBatches {
   Tensor inputs(RankContext& ctx, int64_t microbatch) const { return held(ctx, microbatch, 0); }
   Tensor labels(RankContext& ctx, int64_t microbatch) const { return held(ctx, microbatch, 1); }
 
+  // For multi-token prediction: what stands `depth` tokens further on in the
+  // same sequence. Beyond its end ids are 0 and labels ignored.
+  struct Ahead {
+    Tensor ids, labels;
+    int64_t counted_labels;  // of all context-parallel ranks
+  };
+  Ahead ahead(RankContext& ctx, int64_t microbatch, int64_t depth) const;
+
  private:
   Tensor held(RankContext& ctx, int64_t microbatch, int64_t offset) const;
 

@@ -31,6 +31,33 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
   return {tokens, microbatch_size_, length_, lengths, documents, model_.parallel().context};
 }
 
+// Each prediction layer's mean loss counts as much as the others', all together
+// by their factor.
+Tensor RankTrainer::predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden,
+                                  const MicroBatches& batch, int64_t microbatch, double share,
+                                  const SeqInfo& seq, const Tensor& means) const {
+  const int64_t layers = config_.model.mtp_num_layers;
+  const double each = config_.model.mtp_loss_scaling_factor / static_cast<double>(layers) * share *
+                      static_cast<double>(batch.counted_labels(microbatch));
+  std::vector<AheadTokens> tokens;
+  std::vector<double> counts;
+  for (int64_t depth = 1; depth <= layers; ++depth) {
+    MicroBatches::Ahead ahead = batch.ahead(ctx, microbatch, depth);
+    counts.push_back(static_cast<double>(std::max<int64_t>(1, ahead.counted_labels)));
+    tokens.push_back({ahead.ids, ahead.labels, each / counts.back(), {}});
+  }
+  Tensor result = model.predict_ahead(ctx, hidden, tokens, seq);
+  const double batches = static_cast<double>(batch.count() * parallel_.size(Axis::dp));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    Tensor mean = means.slice(0, at, at + 1), wide = ctx.empty({1}, DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {tokens[i].loss.view({1}), wide});
+    ctx.kernels->axpby(ctx.kernel_context(),
+                       {.alpha = 1 / (counts[i] * batches), .a = wide, .beta = 1, .b = mean, .out = mean});
+  }
+  return result;
+}
+
 RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
   int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
@@ -61,6 +88,10 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   for (int i = 0; i < static_cast<int>(microbatches); ++i)
     sequences[static_cast<size_t>(i)].loss_weight = share(i) * static_cast<double>(batch.counted_labels(i));
 
+  Tensor ahead;
+  if (config_.model.mtp_num_layers > 0 && !forward_only)
+    ahead = ctx.zeros({config_.model.mtp_num_layers}, DType::F64);
+
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
@@ -73,6 +104,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
     if (!model.slice().head) return hidden;
+    if (ahead) hidden = predict_ahead(rank, model, hidden, batch, microbatch, share(microbatch), seq, ahead);
     return model.loss_sum(rank, hidden, batch.labels(rank, microbatch), share(microbatch));
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
@@ -86,7 +118,11 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   }
   parallel_.group(Axis::pp).all_reduce(total).wait();
   parallel_.group(Axis::dp_cp).all_reduce(total).wait();
-  Outcome outcome{.loss = total, .gradient_factor = {}};
+  if (ahead) {
+    parallel_.group(Axis::pp).all_reduce(ahead).wait();
+    parallel_.group(Axis::dp_cp).all_reduce(ahead).wait();
+  }
+  Outcome outcome{.loss = total, .gradient_factor = {}, .ahead = ahead};
   if (per_token) {
     int64_t count = 0;
     for (int64_t i = 0; i < microbatches; ++i) count += batch.counted_labels(i);
@@ -116,11 +152,13 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
-  Tensor both = ctx.empty({2}, DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {outcome.loss, both.slice(0, 0, 1)});
-  ctx.kernels->copy(ctx.kernel_context(), {norm, both.slice(0, 1, 2)});
-  auto values = ctx.to_vector<double>(both);
-  return {values[0], values[1]};
+  const int64_t layers = outcome.ahead ? outcome.ahead.numel() : 0;
+  Tensor all = ctx.empty({2 + layers}, DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {outcome.loss, all.slice(0, 0, 1)});
+  ctx.kernels->copy(ctx.kernel_context(), {norm, all.slice(0, 1, 2)});
+  if (outcome.ahead) ctx.kernels->copy(ctx.kernel_context(), {outcome.ahead, all.slice(0, 2, 2 + layers)});
+  auto values = ctx.to_vector<double>(all);
+  return {values[0], values[1], {values.begin() + 2, values.end()}};
 }
 
 void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set) {

@@ -15,6 +15,7 @@ namespace megatron {
 
 struct StepReport {
   double loss = 0, grad_norm = 0;
+  std::vector<double> ahead_losses;  // the mean loss of each prediction layer
 };
 
 // One rank of a training run: its chunks of the model, its optimizer, and the step that they take together
@@ -53,7 +54,10 @@ class RankTrainer {
   struct Outcome {
     Tensor loss;             // the mean, one fp64 element on the device
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
+    Tensor ahead;            // means as well, of the prediction layers; undefined without them
   };
+  Tensor predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden, const MicroBatches& batch,
+                       int64_t microbatch, double share, const SeqInfo& seq, const Tensor& means) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
 
   const Config& config_;

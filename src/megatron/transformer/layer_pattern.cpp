@@ -1,5 +1,7 @@
 #include "megatron/transformer/layer_pattern.h"
 
+#include <algorithm>
+
 namespace megatron {
 namespace {
 
@@ -31,6 +33,21 @@ bool has_experts(const ModelConfig& config, int64_t layer) {
   const Json& pattern = config.moe_layer_freq;
   if (pattern.is_array()) return pattern[static_cast<size_t>(layer)].as_int() != 0;
   return layer % pattern.as_int() == 0;
+}
+
+ModelConfig continue_patterns(const ModelConfig& config, int64_t layers) {
+  Json windows = Json::array(), without_rope = Json::array(), experts = Json::array();
+  for (int64_t i = 0; i < layers; ++i) {
+    const int64_t layer = std::min(i, config.num_layers - 1);
+    windows.push_back(has_window(config, layer) ? 1 : 0);
+    without_rope.push_back(has_rope(config, layer) ? 0 : 1);
+    experts.push_back(has_experts(config, layer) ? 1 : 0);
+  }
+  ModelConfig longer = config;
+  longer.window_attn_skip_freq = windows;
+  longer.no_rope_freq = without_rope;
+  longer.moe_layer_freq = experts;
+  return longer;
 }
 
 }  // namespace megatron

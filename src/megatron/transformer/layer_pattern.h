@@ -9,4 +9,8 @@ bool has_window(const ModelConfig& config, int64_t layer);   // sees only the la
 bool has_rope(const ModelConfig& config, int64_t layer);     // turns queries and keys by their positions
 bool has_experts(const ModelConfig& config, int64_t layer);  // in place of an MLP
 
+// The same model with its patterns written out for `layers` layers: those
+// beyond its own are as its last.
+ModelConfig continue_patterns(const ModelConfig& config, int64_t layers);
+
 }  // namespace megatron

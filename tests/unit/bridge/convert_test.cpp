@@ -151,6 +151,35 @@ struct Copy {
   }
 };
 
+// Prediction layers stand after the decoder's, with copies of embedding and head that are not kept.
+TEST_F(Convert, PredictionLayers) {
+  const SafetensorsFile file(source("deepseek_v3") + "/model.safetensors");
+  std::vector<std::pair<std::string, Tensor>> tensors, kept;
+  for (const std::string& name : file.names()) {
+    tensors.emplace_back(name, file.tensor(name));
+    const std::string last = "model.layers.2.";
+    if (name.starts_with(last))
+      tensors.emplace_back("model.layers.3." + name.substr(last.size()), file.tensor(name));
+  }
+  const Tensor norm = file.tensor("model.norm.weight"), table = file.tensor("model.embed_tokens.weight");
+  for (const char* name : {"enorm", "hnorm", "shared_head.norm"})
+    tensors.emplace_back(fmt::format("model.layers.3.{}.weight", name), norm);
+  tensors.emplace_back("model.layers.3.eh_proj.weight", table.slice(0, 0, 96).view({48, 96}));
+  kept = tensors;
+  tensors.emplace_back("model.layers.3.embed_tokens.weight", table);
+  tensors.emplace_back("model.layers.3.shared_head.head.weight", file.tensor("lm_head.weight"));
+  TempDir folder;
+  for (const auto& [name, contents] : {std::pair{"model", &tensors}, {"kept", &kept}}) {
+    fs::create_directories(folder / name);
+    fs::copy(source("deepseek_v3") + "/config.json", folder / name);
+    write_safetensors(folder / name + "/model.safetensors", *contents, {{"format", "pt"}});
+  }
+  EXPECT_EQ(AutoBridge(folder / "model").model_config().mtp_num_layers, 1);
+  import_model(folder / "model", folder / "checkpoint");
+  export_model(folder / "checkpoint", folder / "hf");
+  expect_same_model(folder / "kept", folder / "hf");
+}
+
 TEST_F(Convert, WhatDoesNotFitIsListed) {
   Copy copy("llama");
   copy.rewrite([](auto& tensors) {

@@ -106,6 +106,17 @@ void read_groups(const HfConfig& hf, ModelConfig& model) {
   set_expert_layers(model, [&](int64_t layer) { return layer >= dense; });
 }
 
+// Prediction layers are there where the files have them, whatever the
+// configuration says.
+void read_prediction_layers(const HfSource& source, ModelConfig& model, double loss_factor) {
+  const int64_t layers = source.config.integer({"num_nextn_predict_layers"}, 0);
+  if (layers == 0 ||
+      !source.has_tensor(fmt::format("model.layers.{}.eh_proj.weight", model.num_layers), false))
+    return;
+  model.mtp_num_layers = layers;
+  model.mtp_loss_scaling_factor = loss_factor;
+}
+
 ModelConfig glm4_moe(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model = mixture_config(source);
@@ -115,6 +126,7 @@ ModelConfig glm4_moe(const HfSource& source) {
   model.qk_layernorm = hf.flag("use_qk_norm");
   read_sigmoid_router(hf, model);
   read_groups(hf, model);
+  read_prediction_layers(source, model, 0.3);
   return model;
 }
 
@@ -159,6 +171,7 @@ ModelConfig deepseek_v2(const HfSource& source) {
   model.moe_router_group_score_topk = 1;
   if (hf.text({"topk_method"}, "greedy") != "group_limited_greedy")
     model.moe_router_num_groups = model.moe_router_group_topk = 0;
+  read_prediction_layers(source, model, 0.1);
   return model;
 }
 
@@ -167,6 +180,7 @@ ModelConfig deepseek_v3(const HfSource& source) {
   read_latent_attention(source.config, model);
   read_sigmoid_router(source.config, model);
   read_groups(source.config, model);
+  read_prediction_layers(source, model, 0.1);
   return model;
 }
 
@@ -237,6 +251,14 @@ std::vector<WeightRule> latent_attention_rules() {
           "model.layers.*.self_attn.kv_b_proj.weight")};
 }
 
+// Numbered after the decoder's layers, whose rules their inner layer follows.
+std::vector<WeightRule> prediction_rules() {
+  return {{same, "decoder.layers.*.enorm.weight", {"model.layers.*.enorm.weight"}},
+          {same, "decoder.layers.*.hnorm.weight", {"model.layers.*.hnorm.weight"}},
+          {same, "decoder.layers.*.eh_proj.weight", {"model.layers.*.eh_proj.weight"}},
+          {same, "decoder.layers.*.final_layernorm.weight", {"model.layers.*.shared_head.norm.weight"}}};
+}
+
 std::vector<WeightRule> gpt_oss_rules() {
   return {{same, "decoder.layers.*.mlp.router.weight", {"model.layers.*.mlp.router.weight"}},
           {same, "decoder.layers.*.mlp.router.bias", {"model.layers.*.mlp.router.bias"}},
@@ -268,14 +290,15 @@ std::vector<Family> mixture_families() {
   const auto qwen_shared = shared_expert_rules("model.layers.*.mlp.shared_expert.gate_proj.weight",
                                                "model.layers.*.mlp.shared_expert.up_proj.weight",
                                                "model.layers.*.mlp.shared_expert.down_proj.weight");
-  const auto deepseek = latent_attention_rules() + usual_expert_rules() + usual_shared_expert_rules() + rules;
+  const auto deepseek = latent_attention_rules() + usual_expert_rules() + usual_shared_expert_rules() +
+                        prediction_rules() + rules;
   return {{{"MixtralForCausalLM"}, mixtral, mixtral_rules + rules},
           {{"Qwen2MoeForCausalLM"}, qwen2_moe, usual_expert_rules() + qwen_shared + rules},
           {{"Qwen3MoeForCausalLM"}, qwen3_moe, usual_expert_rules() + qk_norm_rules() + rules},
           {{"OlmoeForCausalLM"}, olmoe, usual_expert_rules() + qk_norm_rules() + rules},
           {{"Glm4MoeForCausalLM"},
            glm4_moe,
-           usual_expert_rules() + usual_shared_expert_rules() + qk_norm_rules() + rules},
+           usual_expert_rules() + usual_shared_expert_rules() + qk_norm_rules() + prediction_rules() + rules},
           {{"DeepseekV2ForCausalLM"}, deepseek_v2, deepseek},
           {{"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"}, deepseek_v3, deepseek},
           {{"GptOssForCausalLM"}, gpt_oss, gpt_oss_rules() + rules}};
