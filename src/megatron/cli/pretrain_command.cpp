@@ -13,6 +13,7 @@
 #include "megatron/config/resolve.h"
 #include "megatron/device/cpu_pool.h"
 #include "megatron/training/training_run.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -32,8 +33,11 @@ std::string help(std::string_view command, std::string_view what) {
       command, what, settings_help());
 }
 
-Device device_of(const RunConfig& run, int rank) {
-  const int gpus = run.device == DeviceChoice::cpu ? 0 : cuda_device_count();
+Device device_of(const Config& config, int rank) {
+  const RunConfig& run = config.run;
+  const bool cpu =
+      run.device == DeviceChoice::cpu || (run.device != DeviceChoice::cuda && carries_states(config.model));
+  const int gpus = cpu ? 0 : cuda_device_count();
   if (run.device == DeviceChoice::cuda && gpus == 0)
     throw ConfigError("--device cuda: no usable GPU is there; leave it out, or use --device cpu");
   return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
@@ -79,12 +83,12 @@ int train(Invocation& invocation, bool needs_weights) {
   const RunConfig& where = run.config.run;
   Launch launch({.ranks = ranks,
                  .comm = connection_from_name(names(where.comm)[static_cast<size_t>(where.comm)]),
-                 .cuda = device_of(where, 0).is_cuda(),
+                 .cuda = device_of(run.config, 0).is_cuda(),
                  .timeout = std::chrono::milliseconds(
                      static_cast<int64_t>(run.config.dist.distributed_timeout_minutes * 60e3)),
                  .place = place});
   launch.run([&](int rank, const ProcessGroup& world) {
-    RankContext ctx(device_of(run.config.run, rank), threads, rank);
+    RankContext ctx(device_of(run.config, rank), threads, rank);
     world.attach(ctx);
     train_rank(ctx, world, run);
   });

@@ -144,6 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Dense, HfModels, ::testing::ValuesIn(testing::kDenseCas
                          [](const auto& info) { return std::string(info.param); });
 INSTANTIATE_TEST_SUITE_P(Mixtures, HfModels, ::testing::ValuesIn(testing::kMixtureCases),
                          [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Hybrids, HfModels, ::testing::ValuesIn(testing::kHybridCases),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace megatron

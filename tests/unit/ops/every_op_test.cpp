@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "megatron/ops/activation.h"
+#include "megatron/ops/causal_conv.h"
+#include "megatron/ops/delta_rule.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/gated_linear.h"
+#include "megatron/ops/gated_norm.h"
 #include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
@@ -14,6 +17,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
+#include "megatron/ops/ssd.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -28,6 +32,9 @@ struct OpCase {
   const char* name;
   std::vector<Shape> inputs, weights;  // the first size of an input is its number of rows
   std::function<Tensors(RankContext&, const Tensors&, const Weights&)> run;
+  bool wide_weights = false;  // they stay in the accumulation dtype
+
+  DType weight_dtype(DType dtype) const { return wide_weights ? accumulation_dtype(dtype) : dtype; }
 };
 
 ops::Rotation rotation_for(RankContext& ctx, const Tensor& x) {
@@ -136,6 +143,35 @@ std::vector<OpCase> cases() {
        [](C c, T x, W w) {
          return Tensors{ops::grouped_linear(c, x[0], w[0], offsets_for(c, x[0].size(0)))};
        }},
+      {"causal_conv",
+       {{12, 16}},
+       {{16, 1, 4}, {16}},
+       [](C c, T x, W w) { return Tensors{ops::causal_conv(c, x[0], w[0], w[1], {.count = 2, .cu = {}})}; }},
+      {"gated_norm",
+       {{12, 16}, {12, 16}},
+       {{16}},
+       [](C c, T x, W w) {
+         return Tensors{ops::gated_norm(c, x[0], x[1], w[0], {.groups = 2, .sum_over_ranks = {}})};
+       }},
+      {"ssd",
+       {{12, 16}, {12, 4}},
+       {{4}, {4}, {4}},
+       [](C c, T x, W w) {
+         return Tensors{ops::ssd(c, x[0], x[1], {w[0], w[1], w[2]},
+                                 {.heads = 4, .channels = 2, .groups = 2, .states = 2, .chunk = 4},
+                                 {.count = 2, .cu = {}})};
+       },
+       true},
+      {"delta_rule",
+       {{12, 16}, {12, 4}, {12, 4}},
+       {{4}, {4}},
+       [](C c, T x, W w) {
+         return Tensors{ops::delta_rule(
+             c, x[0], x[1], x[2], w[0], w[1],
+             {.key_heads = 2, .value_heads = 4, .key_channels = 2, .value_channels = 2, .chunk = 4},
+             {.count = 2, .cu = {}})};
+       },
+       true},
   };
 }
 
@@ -210,7 +246,8 @@ TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
   for (auto [dtype, tolerance] : {std::pair{DType::F32, 2e-6}, {DType::BF16, 2e-2}, {DType::F16, 2.5e-3}})
     for (const OpCase& op : cases()) {
       SCOPED_TRACE(fmt::format("{} in {}", op.name, dtype));
-      Tensors inputs = make(ctx, op.inputs, 1, dtype), weights = make(ctx, op.weights, 50, dtype);
+      Tensors inputs = make(ctx, op.inputs, 1, dtype),
+              weights = make(ctx, op.weights, 50, op.weight_dtype(dtype));
       Tensors wide_inputs, wide_weights;
       for (const Tensor& x : inputs) wide_inputs.push_back(widened(ctx, x));
       for (const Tensor& w : weights) wide_weights.push_back(widened(ctx, w));
@@ -230,8 +267,10 @@ TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
   RankContext ctx, meta(kMeta);
   for (const OpCase& op : cases()) {
     SCOPED_TRACE(op.name);
-    auto real = run(ctx, op, make(ctx, op.inputs, 1, DType::BF16), make(ctx, op.weights, 50, DType::BF16));
-    auto dry = run(meta, op, make(meta, op.inputs, 1, DType::BF16), make(meta, op.weights, 50, DType::BF16));
+    auto real = run(ctx, op, make(ctx, op.inputs, 1, DType::BF16),
+                    make(ctx, op.weights, 50, op.weight_dtype(DType::BF16)));
+    auto dry = run(meta, op, make(meta, op.inputs, 1, DType::BF16),
+                   make(meta, op.weights, 50, op.weight_dtype(DType::BF16)));
     for (size_t i = 0; i < real.outputs.size(); ++i)
       EXPECT_EQ(real.outputs[i].shape(), dry.outputs[i].shape());
     for (size_t i = 0; i < real.grads.size(); ++i) EXPECT_EQ(real.grads[i].shape(), dry.grads[i].shape());
@@ -265,7 +304,8 @@ TEST(EveryOp, NoRowsAreNoProblem) {
     auto shapes = op.inputs;
     for (Shape& shape : shapes) shape[0] = 0;
     for (DType dtype : {DType::F32, DType::BF16}) {
-      auto outcome = run(ctx, op, make(ctx, shapes, 1, dtype), make(ctx, op.weights, 50, dtype));
+      auto outcome =
+          run(ctx, op, make(ctx, shapes, 1, dtype), make(ctx, op.weights, 50, op.weight_dtype(dtype)));
       for (size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(outcome.grads[i].shape(), shapes[i]);
       for (size_t i = shapes.size(); i < outcome.grads.size(); ++i)
         for (float v : ctx.to_vector<float>(outcome.grads[i])) EXPECT_EQ(v, 0.f);
