@@ -173,6 +173,15 @@ std::vector<Piece> pieces_of(WeightLayout layout, const ModelConfig& config, con
               {1, rows(shape, qkv.key_rows, qkv.key)},
               {2, rows(shape, qkv.key_rows, qkv.value)}};
     }
+    case WeightLayout::kv: {
+      std::vector<RowRange> key, value;
+      const int64_t channels = config.kv_channels, half = shape[0] / 2;
+      for (int64_t row = 0; row < half; row += channels) {
+        key.push_back({2 * row, row, channels});
+        value.push_back({2 * row + channels, row, channels});
+      }
+      return {{0, rows(shape, half, key)}, {1, rows(shape, half, value)}};
+    }
     case WeightLayout::packed_qkv:
       return {{0, packed_qkv(qkv_rows(config), shape)}};
     case WeightLayout::packed_qkv_transposed:
@@ -182,6 +191,7 @@ std::vector<Piece> pieces_of(WeightLayout layout, const ModelConfig& config, con
       return {{0, rows(shape, delta.qkvz_rows, delta.qkvz)}, {1, rows(shape, delta.ba_rows, delta.ba)}};
     }
     case WeightLayout::gate_up: {
+      if (!config.gated_linear_unit) return {{2, ShardSpec::whole(shape)}};
       int64_t half = shape[0] / 2;
       return {{0, rows(shape, half, {{0, 0, half}})}, {1, rows(shape, half, {{half, 0, half}})}};
     }

@@ -75,8 +75,7 @@ constexpr Feature table[] = {
     {later, "hyper-connections", "model.enable_mhc_connections model.mhc_*"},
     {later, "encoder-decoder models and BERT",
      "model.encoder_* model.decoder_* model.bert_binary_head model.relative_attention_* "
-     "model.position_embedding_type=relative model.layernorm_after_residual model.embedding_layernorm "
-     "model.num_tokentypes model.masked_lm_head model.bidirectional_attention model.output_multiplier"},
+     "model.position_embedding_type=relative model.num_tokentypes"},
     {later, "multimodal positions", "model.mrope_section model.position_embedding_type=mrope"},
     {later, "layers that differ", "model.heterogeneous_*"},
     {later, "muP", "model.use_mup model.mup_*"},

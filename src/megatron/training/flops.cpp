@@ -1,6 +1,6 @@
 #include "megatron/training/flops.h"
 
-#include "megatron/models/gpt.h"
+#include "megatron/models/whole_model.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -68,9 +68,8 @@ double model_flops_per_token(const ModelConfig& config, int64_t length) {
 }
 
 int64_t parameter_count(const ModelConfig& config) {
-  GptModel model(config, {.first_layer = 0, .layers = config.num_layers}, {}, DType::F32);
   int64_t count = 0;
-  model.visit([&](Parameter& parameter) { count += parameter.shard.global_shape.numel(); });
+  whole_model(config)->visit([&](Parameter& parameter) { count += parameter.shard.global_shape.numel(); });
   return count;
 }
 

@@ -47,6 +47,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       dropout_(config.attention_dropout),
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
+      causal_(!config.bidirectional_attention),
       gated_(config.attention_output_gate),
       context_(parallel.context),
       key_group_(parallel.tensor.key_group),
@@ -58,6 +59,9 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
   require(groups_ * parallel.tensor.size() == groups_of(config) * key_group_.size(),
           "attention: {} query groups cannot be split over {} ranks, {} to a group", groups_of(config),
           parallel.tensor.size(), key_group_.size());
+  require(causal_ || context_.size() == 1,
+          "attention: sequences whose tokens see those after them cannot be split over {} ranks yet",
+          context_.size());
   if (has_window(config, layer)) {
     window_left_ = config.window_size[0];
     local_rope_ = config.rotary_base_local.has_value();
@@ -127,6 +131,8 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
   options.batch = seq.batch;
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
   options.max_queries = options.max_keys = seq.max_length;
+  options.causal = causal_;
+  options.bias = seq.attention_bias;
   options.scale = scale_;
   options.softcap = softcap_;
   if (sinks_) options.sinks = sinks_->get(ctx);

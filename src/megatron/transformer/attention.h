@@ -26,6 +26,7 @@ class SelfAttention final : public TokenMixer {
   double scale_, softcap_, dropout_;
   int64_t window_left_ = -1;
   bool interleaved_, rotates_, local_rope_ = false;
+  bool causal_;
   bool gated_;  // the projection also makes a gate of the output, behind the queries of each group
   ContextParallel context_;
   ProcessGroup key_group_;

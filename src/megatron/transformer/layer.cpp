@@ -41,23 +41,36 @@ Tensor enter(RankContext& ctx, Norm* norm, Residual& residual) {
   return residual.hidden;
 }
 
+// The stream becomes the norm of its sum with what was added, where the model has it so.
+void norm_sum(RankContext& ctx, Norm* norm, Residual& residual) {
+  if (norm) residual = {norm->forward(ctx, residual), {}};
+}
+
 }  // namespace
 
 TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
-                                   const ModelParallel& parallel)
+                                   const ModelParallel& parallel, bool cross_attention)
     : index_(index),
       dropout_(config.hidden_dropout),
       tp_(parallel.tensor),
       mixer_(make_mixer(name, index, config, parallel)) {
+  const bool before = config.pre_layernorm && !config.layernorm_after_residual,
+             after = config.layernorm_after_residual;
   if (mixer_) {
     const bool mamba = mixer_kind(config, index) == MixerKind::mamba;
-    mixer_norm_ = norm_if(config.pre_layernorm, name + (mamba ? ".norm" : ".input_layernorm"), config, tp_);
+    mixer_norm_ = norm_if(before, name + (mamba ? ".norm" : ".input_layernorm"), config, tp_);
     post_mixer_norm_ = norm_if(config.post_attention_layernorm,
                                name + ".self_attention.linear_proj.post_layernorm", config, tp_);
+    mixer_sum_norm_ = norm_if(after, name + ".post_attention_layernorm", config, tp_);
+  }
+  if (cross_attention) {
+    cross_ = std::make_unique<CrossAttention>(name + ".cross_attention", index, config, parallel);
+    cross_norm_ = norm_if(before, name + ".pre_cross_attn_layernorm", config, tp_);
   }
   const FeedForwardKind kind = feed_forward_kind(config, index);
   if (kind == FeedForwardKind::none) return;
-  mlp_norm_ = norm_if(config.pre_layernorm, name + ".pre_mlp_layernorm", config, tp_);
+  mlp_norm_ = norm_if(before, name + ".pre_mlp_layernorm", config, tp_);
+  mlp_sum_norm_ = norm_if(after, name + ".post_mlp_layernorm", config, tp_);
   post_mlp_norm_ = norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_);
   if (kind == FeedForwardKind::experts)
     moe_ = std::make_unique<MoeLayer>(name + ".mlp", index, config, parallel);
@@ -86,6 +99,7 @@ Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe
 
 void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
   if (mixer_) mix(ctx, residual, seq, host);
+  if (cross_) look_at_encoder(ctx, residual, seq);
   if (mlp_ || moe_) feed_forward(ctx, residual, seq, host);
   if (host) host->forget();
 }
@@ -99,6 +113,12 @@ void TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& 
   x = mixer_->forward(ctx, x, seq, norm_again(ctx, mixer_norm_.get(), residual), host);
   if (post_mixer_norm_) x = post_mixer_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
+  norm_sum(ctx, mixer_sum_norm_.get(), residual);
+}
+
+void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq) {
+  Tensor x = cross_->forward(ctx, enter(ctx, cross_norm_.get(), residual), seq);
+  residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 5, tp_);
 }
 
 void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq,
@@ -111,16 +131,21 @@ void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const 
   x = moe_ ? moe_->forward(ctx, x, seq) : run_mlp(ctx, x, norm_again(ctx, mlp_norm_.get(), residual));
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
+  norm_sum(ctx, mlp_sum_norm_.get(), residual);
 }
 
 void TransformerLayer::visit(const ParameterVisitor& visitor) {
   if (mixer_norm_) mixer_norm_->visit(visitor);
   if (mixer_) mixer_->visit(visitor);
   if (post_mixer_norm_) post_mixer_norm_->visit(visitor);
+  if (mixer_sum_norm_) mixer_sum_norm_->visit(visitor);
+  if (cross_norm_) cross_norm_->visit(visitor);
+  if (cross_) cross_->visit(visitor);
   if (mlp_norm_) mlp_norm_->visit(visitor);
   if (moe_) moe_->visit(visitor);
   if (mlp_) mlp_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
+  if (mlp_sum_norm_) mlp_sum_norm_->visit(visitor);
 }
 
 void TransformerLayer::finish_batch(RankContext& ctx) {
