@@ -7,7 +7,7 @@
 #include "megatron/base/problems.h"
 #include "megatron/checkpoint/copy_in.h"
 #include "megatron/checkpoint/host_tensor.h"
-#include "megatron/models/gpt.h"
+#include "megatron/models/whole_model.h"
 
 namespace megatron {
 namespace {
@@ -18,6 +18,11 @@ bool is_ignored(std::string_view name) {
   for (std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".position_ids",
                                ".shared_head.head.weight"})
     if (name.ends_with(end)) return true;
+  // Heads of BERT's other tasks, and copies of shared weights.
+  for (std::string_view begin :
+       {"bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder.", "encoder.embed_tokens.",
+        "decoder.embed_tokens.", "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias."})
+    if (name.starts_with(begin)) return true;
   return name.starts_with("model.layers.") && name.ends_with(".embed_tokens.weight");
 }
 
@@ -41,11 +46,10 @@ std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global
 }
 
 void AutoBridge::check() const {
-  GptModel whole(model_, {.first_layer = 0, .layers = model_.num_layers}, {}, DType::F32);
   Problems problems;
   std::set<std::string> used;
   const std::vector<std::string> names = weights_.names();
-  whole.visit([&](Parameter& parameter) {
+  whole_model(model_)->visit([&](Parameter& parameter) {
     for (const HfPart& part : parts(parameter.name, parameter.shard.global_shape)) {
       used.insert(part.name);
       if (!weights_.contains(part.name)) {

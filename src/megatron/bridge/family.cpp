@@ -11,7 +11,8 @@ namespace {
 const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list;
-    for (auto group : {llama_families, qwen_families, gemma_families, other_families, mixture_families})
+    for (auto group : {llama_families, qwen_families, gemma_families, other_families, mixture_families,
+                       hybrid_families, encoder_families})
       for (Family& family : group()) list.push_back(std::move(family));
     return list;
   }();

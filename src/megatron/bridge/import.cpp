@@ -5,7 +5,7 @@
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/rewrite.h"
 #include "megatron/config/config.h"
-#include "megatron/models/gpt.h"
+#include "megatron/models/whole_model.h"
 
 namespace megatron {
 namespace {
@@ -33,8 +33,7 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
   resolved.model = config;
   source.state.config = resolved.to_json();
   int64_t total = 0, done = 0;
-  GptModel whole(config, {.first_layer = 0, .layers = config.num_layers}, {}, DType::F32);
-  whole.visit([&](Parameter& parameter) {
+  whole_model(config)->visit([&](Parameter& parameter) {
     const DType stored = stored_dtype(bridge, parameter);
     const DType dtype = parameter.wide ? stored : options.dtype.value_or(stored);
     source.tensors.push_back({parameter.name, dtype, parameter.shard.global_shape, {}});

@@ -82,16 +82,23 @@ struct QkvRows {
   int64_t query_rows, key_rows;
 };
 
-// Ours are ordered by query group: its queries, its key, its value.
+// Ours are ordered by query group: its queries, their gates, its key, its value.
 QkvRows qkv_rows(const ModelConfig& config) {
   int64_t channels = config.kv_channels, heads = config.num_attention_heads;
   int64_t groups = config.num_query_groups ? config.num_query_groups : heads;
-  int64_t queries = heads / groups * channels, stride = queries + 2 * channels;
-  QkvRows result{{}, {}, {}, heads * channels, groups * channels};
+  const bool gated = config.attention_output_gate;
+  int64_t queries = heads / groups * channels, before_key = (gated ? 2 : 1) * queries,
+          stride = before_key + 2 * channels;
+  QkvRows result{{}, {}, {}, (gated ? 2 : 1) * heads * channels, groups * channels};
   for (int64_t g = 0; g < groups; ++g) {
-    result.query.push_back({g * stride, g * queries, queries});
-    result.key.push_back({g * stride + queries, g * channels, channels});
-    result.value.push_back({g * stride + queries + channels, g * channels, channels});
+    if (!gated) result.query.push_back({g * stride, g * queries, queries});
+    for (int64_t row = 0; gated && row < queries; row += channels) {  // theirs: a head, then its gate
+      const int64_t theirs = 2 * (g * queries + row);
+      result.query.push_back({g * stride + row, theirs, channels});
+      result.query.push_back({g * stride + queries + row, theirs + channels, channels});
+    }
+    result.key.push_back({g * stride + before_key, g * channels, channels});
+    result.value.push_back({g * stride + before_key + channels, g * channels, channels});
   }
   return result;
 }
@@ -102,6 +109,29 @@ ShardSpec packed_qkv(const QkvRows& qkv, const Shape& shape) {
   for (RowRange range : qkv.value)
     all.push_back({range.ours, range.theirs + qkv.query_rows + qkv.key_rows, range.count});
   return rows(shape, qkv.query_rows + 2 * qkv.key_rows, all);
+}
+
+// The two projections of a delta net that are one of ours.
+struct DeltaRows {
+  std::vector<RowRange> qkvz, ba;
+  int64_t qkvz_rows, ba_rows;
+};
+
+DeltaRows delta_rows(const ModelConfig& config) {
+  const int64_t heads = config.linear_num_key_heads, share = config.linear_num_value_heads / heads;
+  const int64_t key = config.linear_key_head_dim, value = share * config.linear_value_head_dim;
+  const int64_t keys = heads * key, values = heads * value, gates = 2 * keys + 2 * values;
+  DeltaRows rows{{}, {}, gates, 2 * heads * share};
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t theirs = h * 2 * (key + value);
+    rows.qkvz.push_back({h * key, theirs, key});
+    rows.qkvz.push_back({keys + h * key, theirs + key, key});
+    rows.qkvz.push_back({2 * keys + h * value, theirs + 2 * key, value});
+    rows.qkvz.push_back({2 * keys + values + h * value, theirs + 2 * key + value, value});
+    rows.ba.push_back({gates + h * share, 2 * h * share, share});
+    rows.ba.push_back({gates + (heads + h) * share, (2 * h + 1) * share, share});
+  }
+  return rows;
 }
 
 struct Piece {
@@ -158,11 +188,25 @@ std::vector<Piece> pieces_of(WeightLayout layout, const ModelConfig& config, con
               {1, rows(shape, qkv.key_rows, qkv.key)},
               {2, rows(shape, qkv.key_rows, qkv.value)}};
     }
+    case WeightLayout::kv: {
+      std::vector<RowRange> key, value;
+      const int64_t channels = config.kv_channels, half = shape[0] / 2;
+      for (int64_t row = 0; row < half; row += channels) {
+        key.push_back({2 * row, row, channels});
+        value.push_back({2 * row + channels, row, channels});
+      }
+      return {{0, rows(shape, half, key)}, {1, rows(shape, half, value)}};
+    }
     case WeightLayout::packed_qkv:
       return {{0, packed_qkv(qkv_rows(config), shape)}};
     case WeightLayout::packed_qkv_transposed:
       return {{0, packed_qkv(qkv_rows(config), shape), HfView::turned}};
+    case WeightLayout::delta_in: {
+      DeltaRows delta = delta_rows(config);
+      return {{0, rows(shape, delta.qkvz_rows, delta.qkvz)}, {1, rows(shape, delta.ba_rows, delta.ba)}};
+    }
     case WeightLayout::gate_up: {
+      if (!config.gated_linear_unit) return {{2, ShardSpec::whole(shape)}};
       int64_t half = shape[0] / 2;
       return {{0, rows(shape, half, {{0, 0, half}})}, {1, rows(shape, half, {{half, 0, half}})}};
     }

@@ -14,10 +14,13 @@ namespace megatron {
 enum class WeightLayout : uint8_t {
   same,
   transposed,                    // [in, out] instead of [out, in]
-  qkv,                           // query, key and value projections → one, ordered by query group
+  qkv,                           // query, key and value projections → one, ordered by query group; queries
+                                 // with their gates, head by head, where attention has a gate
   packed_qkv,                    // the rows of all queries, then all keys, then all values, in one tensor
   packed_qkv_transposed,         // the same as columns
-  gate_up,                       // gate, then up
+  kv,                            // key and value projections → of each head the key, then the value
+  gate_up,                       // gate, then up; the third name where the unit is not gated
+  delta_in,                      // delta net: q, k, v, z and b, a of each key head → all q, k, v, z, b, a
   experts,                       // one tensor per expert → one with a leading dimension of experts
   experts_gate_up,               // the same of gate and up
   packed_experts,                // one tensor of all experts, [experts, in, out]

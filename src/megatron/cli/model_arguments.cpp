@@ -3,6 +3,7 @@
 #include "megatron/base/error.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/models/whole_model.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/run_settings.h"
 
@@ -30,6 +31,12 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   Resolved resolved = resolve(sources, {.purpose = Purpose::model});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  const ModelConfig& model = resolved.config.model;
+  if (is_encoder_decoder(model) || model.masked_lm_head)
+    throw ConfigError(
+        fmt::format("{}: this is no decoder, which alone goes on from a prompt; BERT and T5 are "
+                    "trained and converted, not run",
+                    source.path()));
   // A token that is decoded cannot be shared out among ranks.
   resolved.config.parallel.sequence_parallel = false;
   resolved.config.parallel.tp_comm_overlap = false;

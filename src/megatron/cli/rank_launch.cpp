@@ -8,12 +8,16 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/device/cpu_pool.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
 
-Device device_of(const RunConfig& run, int rank) {
-  const int gpus = run.device == DeviceChoice::cpu ? 0 : cuda_device_count();
+Device device_of(const Config& config, int rank) {
+  const RunConfig& run = config.run;
+  const bool cpu =
+      run.device == DeviceChoice::cpu || (run.device != DeviceChoice::cuda && carries_states(config.model));
+  const int gpus = cpu ? 0 : cuda_device_count();
   if (run.device == DeviceChoice::cuda && gpus == 0)
     throw ConfigError("--device cuda: no usable GPU is there; leave it out, or use --device cpu");
   return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
@@ -44,14 +48,14 @@ void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log
   const int threads = std::max(1, available_cores() / (ranks * place.processes_here));
   Launch launch({.ranks = ranks,
                  .comm = connection_from_name(names(where.comm)[static_cast<size_t>(where.comm)]),
-                 .cuda = device_of(where, 0).is_cuda(),
+                 .cuda = device_of(config, 0).is_cuda(),
                  .timeout = std::chrono::milliseconds(
                      static_cast<int64_t>(config.dist.distributed_timeout_minutes * 60e3)),
                  .place = place});
   std::once_flag told;
   launch.run([&](int rank, const ProcessGroup& world) {
     try {
-      RankContext ctx(device_of(where, rank), threads, rank);
+      RankContext ctx(device_of(config, rank), threads, rank);
       world.attach(ctx);
       fn(ctx, world);
     } catch (...) {

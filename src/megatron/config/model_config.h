@@ -48,6 +48,8 @@ struct ModelConfig : MoeConfig {
   int64_t encoder_seq_length = 0;
   int64_t decoder_seq_length = 0;
   bool bert_binary_head = true;
+  int64_t num_tokentypes = 0;
+  bool masked_lm_head = false;
 
   // Positions
   PositionEmbedding position_embedding_type = PositionEmbedding::learned_absolute;
@@ -88,6 +90,8 @@ struct ModelConfig : MoeConfig {
   bool pre_layernorm = true;
   bool post_attention_layernorm = false;
   bool post_mlp_layernorm = false;
+  bool layernorm_after_residual = false;
+  bool embedding_layernorm = false;
   bool apply_residual_connection_post_layernorm = false;
   bool fp32_residual_connection = false;
   Activation activation_func = Activation::gelu;
@@ -107,6 +111,7 @@ struct ModelConfig : MoeConfig {
   double qk_clip_alpha = 0.5;
   double qk_clip_threshold = 100;
   bool attention_output_gate = false;
+  bool bidirectional_attention = false;
   SoftmaxType softmax_type = SoftmaxType::vanilla;
   std::optional<double> softmax_scale;
   std::optional<double> query_scaling_beta;
@@ -114,6 +119,7 @@ struct ModelConfig : MoeConfig {
   std::optional<double> attn_logit_softcapping;
   std::optional<double> final_logit_softcapping;
   std::optional<double> embedding_multiplier;
+  std::optional<double> output_multiplier;
   std::vector<int64_t> window_size;
   Json window_attn_skip_freq;
   double attention_dropout = 0.1;
@@ -185,6 +191,13 @@ struct ModelConfig : MoeConfig {
   int64_t mamba_head_dim = 64;
   int64_t mamba_num_groups = 8;
   int64_t mamba_num_heads = 0;
+  int64_t mamba_conv_kernel = 4;
+  bool mamba_conv_bias = true;
+  bool mamba_proj_bias = false;
+  int64_t mamba_chunk_size = 128;
+  double mamba_time_step_min = 0;
+  std::optional<double> mamba_time_step_max;
+  bool mamba_norm_full_width = false;
   int64_t gdp_num_householder = 3;
   bool enable_mhc_connections = false;
   int64_t mhc_num_residual_streams = 4;

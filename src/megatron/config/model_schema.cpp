@@ -56,6 +56,10 @@ Schema model_config_schema() {
   s.field<&C::decoder_num_layers>("decoder_num_layers", "decoder layers of an encoder-decoder model").min(1);
   s.field<&C::encoder_seq_length>("encoder_seq_length", "tokens of an encoder sequence").min(1);
   s.field<&C::decoder_seq_length>("decoder_seq_length", "tokens of a decoder sequence").min(1);
+  s.field<&C::num_tokentypes>("num_tokentypes", "rows of an embedding of token types; 0: there is none")
+      .min(0);
+  s.field<&C::masked_lm_head>("masked_lm_head",
+                              "logits come from a further layer, activation and norm, and have a bias");
   s.field<&C::bert_binary_head>("bert_binary_head", "the sentence-order head of BERT")
       .off_flag("--bert-no-binary-head");
 
@@ -147,6 +151,9 @@ Schema model_config_schema() {
   s.field<&C::post_attention_layernorm>("post_attention_layernorm",
                                         "a further norm after attention's output");
   s.field<&C::post_mlp_layernorm>("post_mlp_layernorm", "a further norm after the feed-forward output");
+  s.field<&C::layernorm_after_residual>("layernorm_after_residual",
+                                        "BERT's order: norms of the sum with the residual, none before");
+  s.field<&C::embedding_layernorm>("embedding_layernorm", "a norm of the embedding's output");
   s.field<&C::apply_residual_connection_post_layernorm>("apply_residual_connection_post_layernorm",
                                                         "the residual is taken after the norm");
   s.field<&C::fp32_residual_connection>("fp32_residual_connection", "the residual stream stays in fp32");
@@ -179,6 +186,7 @@ Schema model_config_schema() {
       .max(1);
   s.field<&C::qk_clip_threshold>("qk_clip_threshold", "attention logit from which heads are scaled down")
       .above(0);
+  s.field<&C::bidirectional_attention>("bidirectional_attention", "tokens see those after them, too");
   s.field<&C::attention_output_gate>("attention_output_gate",
                                      "attention's output is multiplied by a sigmoid gate");
   s.field<&C::softmax_type>("softmax_type",
@@ -198,6 +206,7 @@ Schema model_config_schema() {
                                        "bound of the output logits, reached smoothly")
       .above(0);
   s.field<&C::embedding_multiplier>("embedding_multiplier", "factor of the embedding's output");
+  s.field<&C::output_multiplier>("output_multiplier", "factor of the hidden states that logits are made of");
   s.field<&C::window_size>("window_size", "keys seen to the left and right of a query (-1: all)")
       .min(-1)
       .count(2);
@@ -310,6 +319,15 @@ Schema model_config_schema() {
       .min(1)
       .max(1 << 24)
       .when_unset("2 x hidden_size / mamba_head_dim");
+  s.field<&C::mamba_conv_kernel>("mamba_conv_kernel", "tokens that Mamba's convolution sees").min(1).max(16);
+  s.field<&C::mamba_conv_bias>("mamba_conv_bias", "Mamba's convolution has a bias");
+  s.field<&C::mamba_proj_bias>("mamba_proj_bias", "Mamba's projections have a bias");
+  s.field<&C::mamba_chunk_size>("mamba_chunk_size", "tokens whose products Mamba's scan makes at once")
+      .min(1);
+  s.field<&C::mamba_time_step_min>("mamba_time_step_min", "least step of Mamba's states").min(0);
+  s.field<&C::mamba_time_step_max>("mamba_time_step_max", "largest step of Mamba's states").above(0);
+  s.field<&C::mamba_norm_full_width>("mamba_norm_full_width",
+                                     "Mamba's output is normed as a whole, not by groups");
   s.field<&C::gdp_num_householder>("gdp_num_householder",
                                    "Householder steps per token of a gated delta product")
       .min(1);

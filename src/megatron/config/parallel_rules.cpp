@@ -96,6 +96,36 @@ void mamba_divides_by_tp(Draft& draft) {
           fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads, model.mamba_num_groups})));
 }
 
+// Layers that carry a state along the sequence.
+void states_stay_whole(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  const bool states = model.hybrid_layer_pattern.find_first_of("MG") != std::string::npos ||
+                      model.experimental_attention_variant == AttentionVariant::gdn ||
+                      model.experimental_attention_variant == AttentionVariant::gated_delta_net;
+  if (!states) return;
+  if (draft.config.parallel.context_parallel_size > 1)
+    draft.refuse("model.context_parallel_size", "Mamba and delta-net layers are not split along the sequence",
+                 "use 1, and tensor or pipeline parallelism instead");
+  if (draft.config.run.device == DeviceChoice::cuda)
+    draft.refuse("run.device", "Mamba and delta-net layers have no CUDA kernels yet", "use --device cpu");
+}
+
+void delta_net_divides_by_tp(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
+  const bool used = model.hybrid_layer_pattern.find('G') != std::string::npos ||
+                    model.experimental_attention_variant == AttentionVariant::gdn ||
+                    model.experimental_attention_variant == AttentionVariant::gated_delta_net;
+  if (!used) return;
+  if (model.linear_num_value_heads % model.linear_num_key_heads != 0)
+    draft.refuse("model.linear_num_value_heads",
+                 fmt::format("is not a multiple of linear_num_key_heads = {}", model.linear_num_key_heads),
+                 "use a multiple");
+  if (model.linear_num_key_heads % tp != 0)
+    draft.refuse(tp_key, fmt::format("does not divide linear_num_key_heads = {}", model.linear_num_key_heads),
+                 fmt::format("use {}", common_divisors(std::array{model.linear_num_key_heads})));
+}
+
 void sequence_divides(Draft& draft) {
   const ParallelConfig& p = draft.config.parallel;
   const int64_t length = draft.config.model.seq_length;
@@ -242,6 +272,13 @@ constexpr Rule rules[] = {
      "model.tensor_model_parallel_size model.mamba_num_heads model.mamba_num_groups "
      "model.hybrid_layer_pattern",
      "the tensor-parallel size divides Mamba's heads and groups", mamba_divides_by_tp},
+    {"delta_net_divides_by_tp",
+     "model.tensor_model_parallel_size model.linear_num_key_heads model.linear_num_value_heads "
+     "model.hybrid_layer_pattern model.experimental_attention_variant",
+     "the tensor-parallel size divides the key heads of delta nets", delta_net_divides_by_tp},
+    {"states_stay_whole",
+     "model.hybrid_layer_pattern model.experimental_attention_variant model.context_parallel_size run.device",
+     "layers with states run on the CPU, on whole sequences", states_stay_whole},
     {"sequence_divides",
      "model.seq_length model.context_parallel_size model.tensor_model_parallel_size model.sequence_parallel",
      "sequences divide evenly over context- and sequence-parallel ranks", sequence_divides},

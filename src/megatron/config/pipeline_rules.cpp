@@ -188,6 +188,11 @@ void hybrid_pattern_is_right(Draft& draft) {
       draft.refuse("model.mtp_num_layers",
                    fmt::format("the hybrid_layer_pattern has {} prediction layers", pattern.mtp_depths),
                    "leave out --mtp-num-layers");
+    if (pattern.layers.find('D') != std::string::npos)
+      draft.refuse(key, "sparse attention (D) is not built yet", "use M, G, *, +, - and E");
+    if ((pattern.layers.find('+') != std::string::npos) != model.multi_latent_attention)
+      draft.refuse(key, "multi-latent attention is + in a pattern, and needs its sizes",
+                   "give --multi-latent-attention with +, and not without");
     if (pattern.layers.find('E') != std::string::npos && model.num_moe_experts == 0)
       draft.refuse(key, "it has expert layers (E) but the model no experts", "give --num-experts");
     if (pattern.segments > 1 && pattern.segments % p.pipeline_model_parallel_size != 0)

@@ -12,6 +12,7 @@
 #include "megatron/kernels/optimizer.h"
 #include "megatron/kernels/qkv.h"
 #include "megatron/kernels/quantize.h"
+#include "megatron/kernels/recurrent.h"
 #include "megatron/kernels/rope.h"
 
 namespace megatron {
@@ -50,6 +51,16 @@ struct KernelTable {
   Kernel<GatedArgs> gated = nullptr;
   Kernel<GatedBackwardArgs> gated_backward = nullptr;
 
+  Kernel<CausalConvArgs> causal_conv = nullptr;
+  Kernel<CausalConvBackwardArgs> causal_conv_backward = nullptr;
+  Kernel<GatedNormSumsArgs> gated_norm_sums = nullptr;
+  Kernel<GatedNormArgs> gated_norm = nullptr;
+  Kernel<GatedNormBackwardArgs> gated_norm_backward = nullptr;
+  Kernel<SsdArgs> ssd = nullptr;
+  Kernel<SsdBackwardArgs> ssd_backward = nullptr;
+  Kernel<DeltaRuleArgs> delta_rule = nullptr;
+  Kernel<DeltaRuleBackwardArgs> delta_rule_backward = nullptr;
+
   Kernel<GatherRowsArgs> gather_rows = nullptr;
   Kernel<ScatterAddRowsArgs> scatter_add_rows = nullptr;
   Kernel<GatherColumnsArgs> gather_columns = nullptr;
@@ -83,7 +94,12 @@ struct KernelTable {
     v("norm", t.norm), v("norm_backward", t.norm_backward), v("rope_table", t.rope_table), v("rope", t.rope);
     v("qkv_split", t.qkv_split), v("attention", t.attention), v("attention_backward", t.attention_backward),
         v("attention_merge", t.attention_merge), v("gated", t.gated);
-    v("gated_backward", t.gated_backward), v("gather_rows", t.gather_rows);
+    v("gated_backward", t.gated_backward);
+    v("causal_conv", t.causal_conv), v("causal_conv_backward", t.causal_conv_backward);
+    v("gated_norm_sums", t.gated_norm_sums), v("gated_norm", t.gated_norm);
+    v("gated_norm_backward", t.gated_norm_backward), v("ssd", t.ssd), v("ssd_backward", t.ssd_backward);
+    v("delta_rule", t.delta_rule), v("delta_rule_backward", t.delta_rule_backward);
+    v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("gather_columns", t.gather_columns);
     v("scatter_columns", t.scatter_columns), v("top_k", t.top_k);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);

@@ -95,8 +95,10 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
 }
 
 void GptModel::make_head(Parameter* embedding) {
-  final_norm_ =
-      std::make_unique<Norm>("decoder.final_layernorm", config_.hidden_size, config_, parallel_.tensor);
+  final_ = std::make_unique<FinalStage>(config_, parallel_.tensor);
+  if (config_.masked_lm_head)
+    output_bias_ = std::make_unique<Parameter>(
+        "output_layer.bias", vocabulary_bias_shard(config_, parallel_.tensor), Initializer::constant(0));
   if (config_.mtp_num_layers > 0) make_prediction_layers(embedding);
   bool tied = config_.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
@@ -142,21 +144,22 @@ void GptModel::make_units() {
     embedding_unit_->needed_in_backward = false;
   }
   for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
-  if (!final_norm_) return;
-  norm_unit_ = std::make_unique<ParameterUnit>(*final_norm_);
+  if (!final_) return;
+  final_unit_ = std::make_unique<ParameterUnit>(*final_);
   if (ahead_embedding_) {
     ahead_embedding_unit_ = std::make_unique<ParameterUnit>(*ahead_embedding_);
     ahead_embedding_unit_->needed_in_backward = false;
   }
   for (auto& layer : ahead_) ahead_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
+  if (output_bias_) output_unit_->parameters.push_back(output_bias_.get());
 }
 
 std::vector<ParameterUnit*> GptModel::units() {
   std::vector<ParameterUnit*> list;
   if (embedding_unit_) list.push_back(embedding_unit_.get());
   for (auto& unit : layer_units_) list.push_back(unit.get());
-  if (norm_unit_) list.push_back(norm_unit_.get());
+  if (final_unit_) list.push_back(final_unit_.get());
   if (ahead_embedding_unit_) list.push_back(ahead_embedding_unit_.get());
   for (auto& unit : ahead_units_) list.push_back(unit.get());
   if (output_unit_) list.push_back(output_unit_.get());
@@ -202,7 +205,7 @@ Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& s
     i += std::max<int64_t>(1, region);
     if (on_layer) on_layer(slice_.first_layer + i - 1, total(ctx, residual));
   }
-  if (final_norm_) return use_unit(ctx, *norm_unit_, [&] { return final_norm_->forward(ctx, residual); });
+  if (final_) return use_unit(ctx, *final_unit_, [&] { return final_->forward(ctx, residual); });
   return total(ctx, residual);
 }
 
@@ -226,27 +229,29 @@ Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, cons
                    })[0];
 }
 
+VocabLossOptions GptModel::loss_options(RankContext& ctx) {
+  return {.vocab_size = config_.vocab_size,
+          .logit_softcap = config_.final_logit_softcapping.value_or(0),
+          .bias = output_bias_ ? output_bias_->get(ctx) : Weight{}};
+}
+
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {
   return use_unit(ctx, *output_unit_, [&] {
-    return vocab_parallel_loss(
-        ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
-        {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+    return vocab_parallel_loss(ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
+                               loss_options(ctx));
   });
 }
 
 Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor) {
   return use_unit(ctx, *output_unit_, [&] {
-    return vocab_parallel_loss_sum(
-        ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
-        {.vocab_size = config_.vocab_size, .logit_softcap = config_.final_logit_softcapping.value_or(0)});
+    return vocab_parallel_loss_sum(ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
+                                   loss_options(ctx));
   });
 }
 
 Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
   return use_unit(ctx, *output_unit_, [&] {
-    Tensor logits =
-        ops::linear(ctx, enter_tensor_parallel(ctx, hidden, parallel_.tensor), output_weight().get(ctx));
-    return config_.final_logit_softcapping ? softcap(ctx, logits, *config_.final_logit_softcapping) : logits;
+    return vocab_parallel_logits(ctx, hidden, output_weight().get(ctx), parallel_.tensor, loss_options(ctx));
   });
 }
 
@@ -271,10 +276,11 @@ Tensor GptModel::predict_ahead(RankContext& ctx, const Tensor& hidden, std::span
 void GptModel::visit(const ParameterVisitor& visitor) {
   if (embedding_) embedding_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
-  if (final_norm_) final_norm_->visit(visitor);
+  if (final_) final_->visit(visitor);
   if (ahead_embedding_) ahead_embedding_->visit(visitor);
   for (auto& layer : ahead_) layer->visit(visitor);
   if (output_) visitor(*output_);
+  if (output_bias_) visitor(*output_bias_);
 }
 
 void GptModel::finish_batch(RankContext& ctx) {

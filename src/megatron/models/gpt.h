@@ -2,7 +2,9 @@
 
 #include "megatron/nn/parameter_unit.h"
 #include "megatron/parallel/context/sequences.h"
+#include "megatron/parallel/tensor/vocab_cross_entropy.h"
 #include "megatron/transformer/embedding.h"
+#include "megatron/transformer/final_stage.h"
 #include "megatron/transformer/layer.h"
 #include "megatron/transformer/prediction_layer.h"
 
@@ -24,7 +26,8 @@ struct AheadTokens {
   Tensor loss;         // that sum, one element: set by predict_ahead()
 };
 
-// A GPT-style decoder, or one pipeline chunk of it.
+// A GPT-style decoder, or one pipeline chunk of it; without its causal mask, and with the head of masked
+// tokens, BERT.
 class GptModel final : public Module {
  public:
   // `embedding`: the table of another chunk of this rank, which a tied output layer uses instead of a copy.
@@ -74,6 +77,7 @@ class GptModel final : public Module {
   void run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq);
   Tensor run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
                     const SeqInfo& seq);
+  VocabLossOptions loss_options(RankContext& ctx);
   Parameter& output_weight() { return output_ ? *output_ : embedding_ ? embedding_->table() : *shared_; }
 
   ModelConfig config_;
@@ -82,14 +86,15 @@ class GptModel final : public Module {
   DType dtype_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
-  std::unique_ptr<Norm> final_norm_;
+  std::unique_ptr<FinalStage> final_;
   std::unique_ptr<Parameter> output_;  // absent where the embedding of this rank serves
-  Parameter* shared_ = nullptr;        // another chunk's
+  std::unique_ptr<Parameter> output_bias_;
+  Parameter* shared_ = nullptr;  // another chunk's
   std::vector<std::unique_ptr<PredictionLayer>> ahead_;
   std::unique_ptr<Embedding> ahead_embedding_;  // their copy of the table, where another stage has it
   ActivationPlan plan_;
   std::unique_ptr<HostOffload> host_;  // made when it is first used
-  std::unique_ptr<ParameterUnit> embedding_unit_, norm_unit_, ahead_embedding_unit_, output_unit_;
+  std::unique_ptr<ParameterUnit> embedding_unit_, final_unit_, ahead_embedding_unit_, output_unit_;
   std::vector<std::unique_ptr<ParameterUnit>> layer_units_, ahead_units_;
 };
 

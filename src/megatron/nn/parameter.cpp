@@ -1,8 +1,26 @@
 #include "megatron/nn/parameter.h"
 
+#include <cmath>
+
 #include "megatron/base/hash.h"
 
 namespace megatron {
+namespace {
+
+// From the numbers drawn to the values that the initialiser wants, in place.
+void transform(RankContext& ctx, Initializer::Kind kind, const Tensor& x) {
+  auto apply = [&](Unary f) { ctx.kernels->unary(ctx.kernel_context(), {f, x, {}, x}); };
+  if (kind == Initializer::Kind::LogUniform) apply(Unary::Log);
+  if (kind != Initializer::Kind::StepBias) return;
+  apply(Unary::Exp);
+  // ln(eᵘ − 1)
+  apply(Unary::Exp);
+  Tensor one = ctx.full(x.shape(), x.dtype(), 1, MemoryTag::Workspace);
+  ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1, .a = x, .beta = -1, .b = one, .out = x});
+  apply(Unary::Log);
+}
+
+}  // namespace
 
 void Parameter::allocate(RankContext& ctx, DType dtype) {
   value = ctx.empty(shard.local_shape, wide ? accumulation_dtype(dtype) : dtype, MemoryTag::Parameter);
@@ -28,6 +46,11 @@ void Parameter::initialize(RankContext& ctx, uint64_t seed) {
   // Padding, which belongs to no block, is zero.
   ctx.kernels->fill(ctx.kernel_context(), {value, 0});
   Shape strides = shard.global_shape.row_major_strides();
+  using Kind = Initializer::Kind;
+  const Kind kind = initializer.kind;
+  double low = initializer.value, high = initializer.upper;
+  if (kind == Kind::StepBias) low = std::log(low), high = std::log(high);
+  if (kind == Kind::Normal) low = 0, high = initializer.value;
   for (const ShardBlock& block : shard.blocks) {
     Tensor piece = ctx.empty(block.extent, value.dtype(), MemoryTag::Workspace);
     Tensor target = value;
@@ -36,13 +59,15 @@ void Parameter::initialize(RankContext& ctx, uint64_t seed) {
       target = target.slice(d, block.local_offset[d], block.local_offset[d] + block.extent[d]);
       base += block.global_offset[d] * strides[d];
     }
-    ctx.kernels->random(ctx.kernel_context(), {.kind = Distribution::Normal,
-                                               .out = piece,
-                                               .a = 0,
-                                               .b = initializer.value,
-                                               .key = {seed, hash_text(name)},
-                                               .base = base,
-                                               .global_strides = strides});
+    ctx.kernels->random(ctx.kernel_context(),
+                        {.kind = kind == Kind::Normal ? Distribution::Normal : Distribution::Uniform,
+                         .out = piece,
+                         .a = low,
+                         .b = high,
+                         .key = {seed, hash_text(name)},
+                         .base = base,
+                         .global_strides = strides});
+    transform(ctx, kind, piece);
     ctx.kernels->copy(ctx.kernel_context(), {piece, target});
   }
 }

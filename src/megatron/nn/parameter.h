@@ -12,11 +12,17 @@ namespace megatron {
 // How a parameter starts. Values come from the seed, the parameter's name and the global index of each
 // element, so they do not depend on the layout.
 struct Initializer {
-  enum class Kind : uint8_t { Normal, Constant } kind = Kind::Constant;
-  double value = 0;  // the deviation of Normal, or the constant
+  enum class Kind : uint8_t { Normal, Constant, Uniform, LogUniform, StepBias } kind = Kind::Constant;
+  double value = 0;  // the deviation of Normal, the constant, the lower bound of the others
+  double upper = 0;
 
   static Initializer normal(double deviation) { return {Kind::Normal, deviation}; }
   static Initializer constant(double value) { return {Kind::Constant, value}; }
+  static Initializer uniform(double bound) { return {Kind::Uniform, -bound, bound}; }
+  // ln u, u uniform in [low, high).
+  static Initializer log_uniform(double low, double high) { return {Kind::LogUniform, low, high}; }
+  // softplus⁻¹(u), ln u uniform in [ln low, ln high).
+  static Initializer step_bias(double low, double high) { return {Kind::StepBias, low, high}; }
 };
 
 struct Parameter {

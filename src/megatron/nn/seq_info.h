@@ -42,6 +42,10 @@ struct SeqInfo {
   Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs
   Tensor query_scale;             // [tokens, 1, 1], where queries grow with their position
   KvCache* cache = nullptr;       // decoding: what came before these tokens of one sequence; takes theirs too
+  Tensor token_types;             // int64 [tokens], where the embedding knows types
+  Tensor attention_bias;          // [1 or batch, 1 or heads, length, length]: added to scores of attention
+  Tensor encoder_states;          // [tokens, hidden] of an encoder that layers attend to, and
+  Tensor encoder_bias;            // [batch, 1, length, its length]: what is added to those scores
   uint64_t seed = 0;              // of dropout
   int64_t step = 0;               // of the run, so that every one draws other numbers
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch

@@ -69,6 +69,35 @@ inline void trace(RankContext& ctx, const char* op, Phase phase, double flops,
   ctx.trace(op, phase, flops, bytes);
 }
 
+// Tokens form the sequences that are said.
+inline void check_rows(const char* op, const Tensor& x, const SequenceRows& rows) {
+  require(rows.count > 0, "{}: there is no sequence", op);
+  if (rows.cu.defined())
+    check_shape(op, "cu_seqlens", rows.cu, {rows.count + 1});
+  else
+    require(x.size(0) % rows.count == 0, "{}: {} tokens are not {} sequences of one length", op, x.size(0),
+            rows.count);
+}
+
+// A matrix whose rows are contiguous, wherever they lie: itself, or a copy. Not differentiable.
+inline Tensor with_dense_rows(RankContext& ctx, const Tensor& tensor) {
+  return tensor.rank() == 2 && (tensor.stride(1) == 1 || tensor.size(1) == 1) ? tensor.detach()
+                                                                              : dense(ctx, tensor);
+}
+
+// sink.main_grad (+)= grad, whose elements are the weight's, in the accumulation dtype.
+inline void add_to_sink(RankContext& ctx, const Tensor& grad, const Weight& weight) {
+  if (!weight.sink) return;
+  GradSink& sink = *weight.sink;
+  const Tensor& target = sink.target(ctx);
+  ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1,
+                                            .a = grad.view(target.shape()),
+                                            .beta = 1,
+                                            .b = sink.has_value() ? target : Tensor{},
+                                            .out = target});
+  sink.contribute(ctx);
+}
+
 // sink.main_grad (+)= Σ over rows of grad [rows, n]: the gradient of a bias.
 inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, GradSink& sink) {
   int64_t n = grad.size(-1);

@@ -4,6 +4,7 @@
 #include "megatron/ops/index.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/pipeline_setup.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -51,6 +52,9 @@ std::vector<Parameter*> RankModel::parameters() {
     for (Parameter* parameter : chunk->parameters()) all.push_back(parameter);
   return all;
 }
+
+// States along the sequence are not kept, and ranks that share a sequence do not share a cache.
+bool RankModel::can_cache() const { return parallel_.context.size() == 1 && !carries_states(config_); }
 
 // From stage to stage; the result is that of the last one, undefined on ranks that do not hold it.
 Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq,

@@ -31,7 +31,7 @@ class RankModel {
   const ModelConfig& config() const { return config_; }
   const ModelParallel& parallel() const { return parallel_; }
   // Whether a KvCache may be used; without one, every pass takes the whole sequence.
-  bool can_cache() const { return parallel_.context.size() == 1; }
+  bool can_cache() const;
 
   // Logits [rows · length or rows, vocabulary], whole on every rank.
   Tensor logits(RankContext& ctx, const ForwardPass& pass);

@@ -1,9 +1,11 @@
 #include "megatron/transformer/attention.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/nn/kv_cache.h"
+#include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
@@ -27,7 +29,7 @@ LinearOptions qkv_options(const ModelConfig& config, const TensorParallel& tp) {
 }
 
 LinearOptions projection_options(const ModelConfig& config) {
-  return {.initializer = Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers)),
+  return {.initializer = Initializer::normal(output_deviation(config)),
           .bias = config.add_attention_output_bias.value_or(config.add_bias_linear)};
 }
 
@@ -46,16 +48,21 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       dropout_(config.attention_dropout),
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
+      causal_(!config.bidirectional_attention),
+      gated_(config.attention_output_gate),
       context_(parallel.context),
       key_group_(parallel.tensor.key_group),
       qkv_(name + ".linear_qkv", config.hidden_size,
-           (config.num_attention_heads + 2 * groups_of(config)) * channels_, parallel.tensor,
-           qkv_options(config, parallel.tensor)),
+           ((gated_ ? 2 : 1) * config.num_attention_heads + 2 * groups_of(config)) * channels_,
+           parallel.tensor, qkv_options(config, parallel.tensor)),
       projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size,
                   parallel.tensor, projection_options(config)) {
   require(groups_ * parallel.tensor.size() == groups_of(config) * key_group_.size(),
           "attention: {} query groups cannot be split over {} ranks, {} to a group", groups_of(config),
           parallel.tensor.size(), key_group_.size());
+  require(causal_ || context_.size() == 1,
+          "attention: sequences whose tokens see those after them cannot be split over {} ranks yet",
+          context_.size());
   if (has_window(config, layer)) {
     window_left_ = config.window_size[0];
     local_rope_ = config.rotary_base_local.has_value();
@@ -100,22 +107,25 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
 
 // From queries, keys and values as the projection leaves them to what the heads make of them.
 Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq) {
+  const int64_t columns = gated_ ? 2 * heads_ : heads_;  // heads that are neither key nor value
   Tensor fused =
-      key_group_.size() > 1 ? share_keys(ctx, projected, key_group_, heads_, channels_) : projected;
+      key_group_.size() > 1 ? share_keys(ctx, projected, key_group_, columns, channels_) : projected;
   ops::Rotation rotation;
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}
                            : ops::Rotation{seq.rope_cos, seq.rope_sin, interleaved_};
-  const bool normed = q_norm_ || wide_q_norm_;
+  const bool normed = q_norm_ || wide_q_norm_, rotates_later = normed || gated_;
   auto [q, k, v] =
-      ops::split_qkv(ctx, fused, heads_, groups_, channels_, normed ? ops::Rotation{} : rotation);
+      ops::split_qkv(ctx, fused, columns, groups_, channels_, rotates_later ? ops::Rotation{} : rotation);
+  Tensor gate;
+  if (gated_) std::tie(q, gate) = split_gate(ctx, q);
   if (normed) {
     q = q_norm_ ? q_norm_->forward(ctx, q) : wide_q_norm_->forward(ctx, q);
     k = k_norm_ ? k_norm_->forward(ctx, k) : wide_k_norm_->forward(ctx, k);
-    if (rotation.cos) {
-      q = ops::rope(ctx, q, rotation);
-      k = ops::rope(ctx, k, rotation);
-    }
+  }
+  if (rotates_later && rotation.cos) {
+    q = ops::rope(ctx, q, rotation);
+    k = ops::rope(ctx, k, rotation);
   }
   if (seq.query_scale) q = ops::mul(ctx, q, seq.query_scale);
   if (seq.cache) {
@@ -127,6 +137,8 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
   options.batch = seq.batch;
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
   options.max_queries = options.max_keys = seq.max_length;
+  options.causal = causal_;
+  options.bias = seq.attention_bias;
   options.scale = scale_;
   options.softcap = softcap_;
   if (sinks_) options.sinks = sinks_->get(ctx);
@@ -138,7 +150,17 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
   Tensor o = context_.size() == 1
                  ? ops::attention(ctx, q, k, v, options).o
                  : context_attention(ctx, q, k, v, options, seq.context, context_, context_.kind(layer_));
-  return ops::view(ctx, o, {o.size(0), heads_ * channels_});
+  o = ops::view(ctx, o, {o.size(0), heads_ * channels_});
+  return gated_ ? ops::mul(ctx, o, ops::activation(ctx, Unary::Sigmoid, gate)) : o;
+}
+
+// Of each group the queries, then as many heads of the gate: [tokens, heads, channels] and [tokens, heads ·
+// channels].
+std::pair<Tensor, Tensor> SelfAttention::split_gate(RankContext& ctx, const Tensor& both) const {
+  const int64_t tokens = both.size(0), width = heads_ / groups_ * channels_;
+  auto parts = ops::chunk(ctx, ops::view(ctx, both, {tokens * groups_, 2 * width}), 2, 1);
+  return {ops::view(ctx, ops::contiguous(ctx, parts[0]), {tokens, heads_, channels_}),
+          ops::view(ctx, ops::contiguous(ctx, parts[1]), {tokens, heads_ * channels_})};
 }
 
 void SelfAttention::visit(const ParameterVisitor& visitor) {

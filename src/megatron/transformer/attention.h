@@ -1,33 +1,33 @@
 #pragma once
 
-#include "megatron/nn/seq_info.h"
-#include "megatron/parallel/model_parallel.h"
-#include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
+#include "megatron/transformer/token_mixer.h"
 #include "megatron/transformer/wide_norm.h"
 
 namespace megatron {
 
 // Multi-head attention of a sequence with itself; query heads may share key/value heads.
-class SelfAttention final : public Module {
+class SelfAttention final : public TokenMixer {
  public:
   SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                 const ModelParallel& parallel);
-  // `again`: how x is made again, where it shall not be kept. `host`: where the plan's activations wait.
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr);
-  void set_activation_plan(const ActivationPlan& plan) { plan_ = plan; }
+                 HostOffload* host = nullptr) override;
+  void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
   Tensor core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq);
+  std::pair<Tensor, Tensor> split_gate(RankContext& ctx, const Tensor& both) const;
 
   int64_t layer_, heads_, groups_, channels_;  // heads and groups of this rank
   int64_t first_head_, global_heads_;
   double scale_, softcap_, dropout_;
   int64_t window_left_ = -1;
   bool interleaved_, rotates_, local_rope_ = false;
+  bool causal_;
+  bool gated_;  // the projection also makes a gate of the output, behind the queries of each group
   ContextParallel context_;
   ProcessGroup key_group_;
   ColumnParallelLinear qkv_;

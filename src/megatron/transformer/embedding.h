@@ -4,6 +4,7 @@
 #include "megatron/nn/parameter.h"
 #include "megatron/nn/seq_info.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
+#include "megatron/transformer/norm.h"
 
 namespace megatron {
 
@@ -12,7 +13,9 @@ int64_t padded_vocab_size(const ModelConfig& config, int tensor_parallel);
 // This rank's rows of a [vocabulary, hidden] table.
 ShardSpec vocabulary_shard(const ModelConfig& config, const TensorParallel& tp);
 
-// Token (and learned position) embeddings; the rows of the token table are split over the TP group.
+ShardSpec vocabulary_bias_shard(const ModelConfig& config, const TensorParallel& tp);  // of a [vocabulary]
+
+// Token (and learned position and type) embeddings; the rows of the token table are split over the TP group.
 class Embedding final : public Module {
  public:
   Embedding(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
@@ -25,7 +28,8 @@ class Embedding final : public Module {
   int64_t vocab_size_;
   double dropout_, multiplier_;
   Parameter words_;
-  std::unique_ptr<Parameter> positions_;
+  std::unique_ptr<Parameter> positions_, types_;
+  std::unique_ptr<Norm> norm_;
 };
 
 }  // namespace megatron

@@ -12,6 +12,7 @@
 #include "megatron/ops/shape.h"
 #include "megatron/parallel/context/attention.h"
 #include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -21,7 +22,7 @@ LinearOptions up_options(const ModelConfig& config) {
 }
 
 LinearOptions projection_options(const ModelConfig& config) {
-  return {.initializer = Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers))};
+  return {.initializer = Initializer::normal(output_deviation(config))};
 }
 
 double softmax_scale(const ModelConfig& config) {

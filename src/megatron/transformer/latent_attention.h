@@ -1,23 +1,20 @@
 #pragma once
 
-#include "megatron/nn/seq_info.h"
-#include "megatron/parallel/model_parallel.h"
-#include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
+#include "megatron/transformer/token_mixer.h"
 
 namespace megatron {
 
 // Multi-latent attention (DeepSeek): queries, keys and values come from narrow latent vectors, and a part of
 // each key, which alone is turned by its position, is shared by all heads.
-class LatentAttention final : public Module {
+class LatentAttention final : public TokenMixer {
  public:
   LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                   const ModelParallel& parallel);
-  // `again` and `host` as for SelfAttention.
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr);
-  void set_activation_plan(const ActivationPlan& plan) { plan_ = plan; }
+                 HostOffload* host = nullptr) override;
+  void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:

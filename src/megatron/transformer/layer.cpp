@@ -2,8 +2,12 @@
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/transformer/attention.h"
+#include "megatron/transformer/delta_net.h"
 #include "megatron/transformer/hidden_dropout.h"
+#include "megatron/transformer/latent_attention.h"
 #include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/mamba.h"
 
 namespace megatron {
 namespace {
@@ -13,6 +17,23 @@ std::unique_ptr<Norm> norm_if(bool wanted, const std::string& name, const ModelC
   return wanted ? std::make_unique<Norm>(name, config.hidden_size, config, tp) : nullptr;
 }
 
+std::unique_ptr<TokenMixer> make_mixer(const std::string& layer, int64_t index, const ModelConfig& config,
+                                       const ModelParallel& parallel) {
+  switch (mixer_kind(config, index)) {
+    case MixerKind::attention:
+      return std::make_unique<SelfAttention>(layer + ".self_attention", index, config, parallel);
+    case MixerKind::latent_attention:
+      return std::make_unique<LatentAttention>(layer + ".self_attention", index, config, parallel);
+    case MixerKind::mamba:
+      return std::make_unique<MambaMixer>(layer + ".mixer", config, parallel);
+    case MixerKind::delta_net:
+      return std::make_unique<DeltaNet>(layer + ".self_attention", config, parallel);
+    case MixerKind::none:
+      return nullptr;
+  }
+  fail("layer {}: unknown kind", index);
+}
+
 // What attention or MLP gets: the normed stream, or the stream itself.
 Tensor enter(RankContext& ctx, Norm* norm, Residual& residual) {
   if (norm) return norm->forward(ctx, residual);
@@ -20,24 +41,38 @@ Tensor enter(RankContext& ctx, Norm* norm, Residual& residual) {
   return residual.hidden;
 }
 
+// The stream becomes the norm of its sum with what was added, where the model has it so.
+void norm_sum(RankContext& ctx, Norm* norm, Residual& residual) {
+  if (norm) residual = {norm->forward(ctx, residual), {}};
+}
+
 }  // namespace
 
 TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
-                                   const ModelParallel& parallel)
+                                   const ModelParallel& parallel, bool cross_attention)
     : index_(index),
       dropout_(config.hidden_dropout),
       tp_(parallel.tensor),
-      attention_norm_(norm_if(config.pre_layernorm, name + ".input_layernorm", config, tp_)),
-      post_attention_norm_(norm_if(config.post_attention_layernorm,
-                                   name + ".self_attention.linear_proj.post_layernorm", config, tp_)),
-      mlp_norm_(norm_if(config.pre_layernorm, name + ".pre_mlp_layernorm", config, tp_)),
-      post_mlp_norm_(
-          norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_)) {
-  if (config.multi_latent_attention)
-    latent_attention_ = std::make_unique<LatentAttention>(name + ".self_attention", index, config, parallel);
-  else
-    attention_ = std::make_unique<SelfAttention>(name + ".self_attention", index, config, parallel);
-  if (has_experts(config, index))
+      mixer_(make_mixer(name, index, config, parallel)) {
+  const bool before = config.pre_layernorm && !config.layernorm_after_residual,
+             after = config.layernorm_after_residual;
+  if (mixer_) {
+    const bool mamba = mixer_kind(config, index) == MixerKind::mamba;
+    mixer_norm_ = norm_if(before, name + (mamba ? ".norm" : ".input_layernorm"), config, tp_);
+    post_mixer_norm_ = norm_if(config.post_attention_layernorm,
+                               name + ".self_attention.linear_proj.post_layernorm", config, tp_);
+    mixer_sum_norm_ = norm_if(after, name + ".post_attention_layernorm", config, tp_);
+  }
+  if (cross_attention) {
+    cross_ = std::make_unique<CrossAttention>(name + ".cross_attention", index, config, parallel);
+    cross_norm_ = norm_if(before, name + ".pre_cross_attn_layernorm", config, tp_);
+  }
+  const FeedForwardKind kind = feed_forward_kind(config, index);
+  if (kind == FeedForwardKind::none) return;
+  mlp_norm_ = norm_if(before, name + ".pre_mlp_layernorm", config, tp_);
+  mlp_sum_norm_ = norm_if(after, name + ".post_mlp_layernorm", config, tp_);
+  post_mlp_norm_ = norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_);
+  if (kind == FeedForwardKind::experts)
     moe_ = std::make_unique<MoeLayer>(name + ".mlp", index, config, parallel);
   else
     mlp_ = std::make_unique<Mlp>(name + ".mlp", config, tp_);
@@ -45,8 +80,7 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
 
 void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
-  if (attention_) attention_->set_activation_plan(plan);
-  if (latent_attention_) latent_attention_->set_activation_plan(plan);
+  if (mixer_) mixer_->set_activation_plan(plan);
   if (moe_) moe_->set_activation_plan(plan);
 }
 
@@ -75,16 +109,32 @@ Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const Se
 }
 
 void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
+  if (mixer_) mix(ctx, residual, seq, host);
+  if (cross_) look_at_encoder(ctx, residual, seq);
+  if (mlp_ || moe_) feed_forward(ctx, residual, seq, host);
+  if (host) host->forget();
+}
+
+void TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
-    x = enter(ctx, attention_norm_.get(), residual);
+    x = enter(ctx, mixer_norm_.get(), residual);
   }
-  Recipe again = norm_again(ctx, attention_norm_.get(), residual);
-  x = attention_ ? attention_->forward(ctx, x, seq, again, host)
-                 : latent_attention_->forward(ctx, x, seq, again, host);
-  if (post_attention_norm_) x = post_attention_norm_->forward(ctx, x);
+  x = mixer_->forward(ctx, x, seq, norm_again(ctx, mixer_norm_.get(), residual), host);
+  if (post_mixer_norm_) x = post_mixer_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
+  norm_sum(ctx, mixer_sum_norm_.get(), residual);
+}
+
+void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq) {
+  Tensor x = cross_->forward(ctx, enter(ctx, cross_norm_.get(), residual), seq);
+  residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 5, tp_);
+}
+
+void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq,
+                                    HostOffload* host) {
+  Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
     x = enter(ctx, mlp_norm_.get(), residual);
@@ -93,18 +143,21 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
   x = moe_ ? run_experts(ctx, x, seq, again, host) : run_mlp(ctx, x, again);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
-  if (host) host->forget();
+  norm_sum(ctx, mlp_sum_norm_.get(), residual);
 }
 
 void TransformerLayer::visit(const ParameterVisitor& visitor) {
-  if (attention_norm_) attention_norm_->visit(visitor);
-  if (attention_) attention_->visit(visitor);
-  if (latent_attention_) latent_attention_->visit(visitor);
-  if (post_attention_norm_) post_attention_norm_->visit(visitor);
+  if (mixer_norm_) mixer_norm_->visit(visitor);
+  if (mixer_) mixer_->visit(visitor);
+  if (post_mixer_norm_) post_mixer_norm_->visit(visitor);
+  if (mixer_sum_norm_) mixer_sum_norm_->visit(visitor);
+  if (cross_norm_) cross_norm_->visit(visitor);
+  if (cross_) cross_->visit(visitor);
   if (mlp_norm_) mlp_norm_->visit(visitor);
   if (moe_) moe_->visit(visitor);
   if (mlp_) mlp_->visit(visitor);
   if (post_mlp_norm_) post_mlp_norm_->visit(visitor);
+  if (mlp_sum_norm_) mlp_sum_norm_->visit(visitor);
 }
 
 void TransformerLayer::finish_batch(RankContext& ctx) {

@@ -1,6 +1,10 @@
 #include "megatron/transformer/layer_pattern.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "megatron/base/error.h"
+#include "megatron/config/hybrid_pattern.h"
 
 namespace megatron {
 namespace {
@@ -11,7 +15,63 @@ bool nth_or_listed(const Json& setting, int64_t layer) {
   return (layer + 1) % setting.as_int() == 0;
 }
 
+// The symbol of a hybrid model's layer; 0 in other models.
+char symbol(const ModelConfig& config, int64_t layer) {
+  if (!config.is_hybrid_model) return 0;
+  const std::string layers = parse_hybrid_pattern(config.hybrid_layer_pattern).layers;
+  require(layer < static_cast<int64_t>(layers.size()), "layer {}: the hybrid pattern {} ends before it",
+          layer, config.hybrid_layer_pattern);
+  return layers[static_cast<size_t>(layer)];
+}
+
+bool is_linear(const ModelConfig& config, int64_t layer) {
+  if (config.experimental_attention_variant != AttentionVariant::gated_delta_net &&
+      config.experimental_attention_variant != AttentionVariant::gdn)
+    return false;
+  const Json& setting = config.linear_attention_freq;
+  // A list marks the linear layers, a number the others.
+  return setting.is_null() || nth_or_listed(setting, layer) == setting.is_array();
+}
+
 }  // namespace
+
+MixerKind mixer_kind(const ModelConfig& config, int64_t layer) {
+  switch (symbol(config, layer)) {
+    case 0:
+      if (is_linear(config, layer)) return MixerKind::delta_net;
+      return config.multi_latent_attention ? MixerKind::latent_attention : MixerKind::attention;
+    case '+':
+      return MixerKind::latent_attention;
+    case 'M':
+      return MixerKind::mamba;
+    case 'G':
+      return MixerKind::delta_net;
+    case '-':
+    case 'E':
+      return MixerKind::none;
+    default:
+      return MixerKind::attention;
+  }
+}
+
+FeedForwardKind feed_forward_kind(const ModelConfig& config, int64_t layer) {
+  if (has_experts(config, layer)) return FeedForwardKind::experts;
+  const char kind = symbol(config, layer);
+  return kind == 0 || kind == '-' ? FeedForwardKind::mlp : FeedForwardKind::none;
+}
+
+bool carries_states(const ModelConfig& config) {
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const MixerKind kind = mixer_kind(config, layer);
+    if (kind == MixerKind::mamba || kind == MixerKind::delta_net) return true;
+  }
+  return false;
+}
+
+double output_deviation(const ModelConfig& config) {
+  const double parts = config.is_hybrid_model ? 1 : 2;  // of a layer
+  return config.init_method_std / std::sqrt(parts * static_cast<double>(config.num_layers));
+}
 
 bool has_window(const ModelConfig& config, int64_t layer) {
   if (config.window_size.empty()) return false;
@@ -30,6 +90,7 @@ bool has_rope(const ModelConfig& config, int64_t layer) {
 
 bool has_experts(const ModelConfig& config, int64_t layer) {
   if (config.num_moe_experts == 0) return false;
+  if (config.is_hybrid_model) return symbol(config, layer) == 'E';
   const Json& pattern = config.moe_layer_freq;
   if (pattern.is_array()) return pattern[static_cast<size_t>(layer)].as_int() != 0;
   return layer % pattern.as_int() == 0;

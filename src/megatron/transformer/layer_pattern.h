@@ -4,6 +4,18 @@
 
 namespace megatron {
 
+// What a layer is made of: a part in which tokens see each other, a part in which each is alone, or both.
+enum class MixerKind : uint8_t { none, attention, latent_attention, mamba, delta_net };
+enum class FeedForwardKind : uint8_t { none, mlp, experts };
+MixerKind mixer_kind(const ModelConfig& config, int64_t layer);
+FeedForwardKind feed_forward_kind(const ModelConfig& config, int64_t layer);
+
+// Whether some layer carries a state along the sequence: such layers run on the CPU alone so far.
+bool carries_states(const ModelConfig& config);
+
+// Of the initial weights that lead back to the residual stream: smaller the more parts add to it.
+double output_deviation(const ModelConfig& config);
+
 // Which layers (counted from 0 over the whole model) differ from the others.
 bool has_window(const ModelConfig& config, int64_t layer);   // sees only the last window_size[0] + 1 keys
 bool has_rope(const ModelConfig& config, int64_t layer);     // turns queries and keys by their positions

@@ -1,8 +1,7 @@
 #include "megatron/transformer/mlp.h"
 
-#include <cmath>
-
 #include "megatron/ops/activation.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 
@@ -39,7 +38,7 @@ LinearOptions fc1_options(const ModelConfig& config, const TensorParallel& tp) {
 }
 
 LinearOptions fc2_options(const ModelConfig& config) {
-  return {.initializer = Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers)),
+  return {.initializer = Initializer::normal(output_deviation(config)),
           .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
 }
 

@@ -33,4 +33,7 @@ inline constexpr std::array kMixtureCases = {
     "glm4_moe",         "deepseek_v2",        "deepseek_v2_lite", "deepseek_v2_groups", "deepseek_v3",
     "deepseek_v3_yarn", "deepseek_v3_groups", "gpt_oss"};
 
+// Layers with states along the sequence, alone or among others.
+inline constexpr std::array kHybridCases = {"mamba2", "nemotron_h", "qwen3_next"};
+
 }  // namespace megatron::testing

@@ -1,10 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "golden/hf_models/cases.h"
-#include "megatron/bridge/auto_bridge.h"
-#include "megatron/checkpoint/host_tensor.h"
+#include "golden/hf_models/gradients.h"
 #include "megatron/inference/generate.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
@@ -19,17 +16,6 @@ using testing::golden_path;
 using testing::is_close;
 using testing::to_doubles;
 using testing::Tolerance;
-
-// What a gradient of ours (whole, on the CPU) adds to a tensor under Hugging Face's name.
-void put_hf(const HfPart& part, const Shape& shape, const Tensor& ours,
-            std::map<std::string, Tensor>& theirs) {
-  const ShardSpec whole = ShardSpec::whole(shape);
-  Tensor& tensor = theirs[part.name];
-  if (!tensor) tensor = host_tensor(stored_shape(part.shard.local_shape, part.view), ours.dtype());
-  const Tensor view = view_of(tensor, part.view);
-  for (const Transfer& t : plan_transfers({&whole, 1}, {&part.shard, 1}).transfers)
-    copy_host(box_of(ours, {t.source_offset, t.extent}), box_of(view, {t.target_offset, t.extent}));
-}
 
 class HfModels : public ::testing::TestWithParam<const char*> {
  protected:
@@ -81,14 +67,7 @@ TEST_P(HfModels, LogitsLossAndGradients) {
   }
   tape.backward(ctx_, loss, ctx_.full(loss.shape(), loss.dtype(), 1));
   const Tolerance tolerance{.of_max = std::max(1e-4, noise("grad_max_rel_to_absmax"))};
-  std::map<std::string, Tensor> theirs;
-  for (Parameter* parameter : model->parameters()) {
-    if (!parameter->trainable) continue;
-    ASSERT_TRUE(parameter->sink.has_value()) << parameter->name;
-    const Shape& shape = parameter->shard.global_shape;
-    for (const HfPart& part : bridge_.parts(parameter->name, shape))
-      put_hf(part, shape, parameter->sink.main_grad.slice(0, 0, shape[0]), theirs);
-  }
+  const auto theirs = testing::hf_gradients(bridge_, model->parameters());
   for (const auto& [name, grad] : theirs)
     EXPECT_TRUE(is_close(ctx_, name, grad, grads_.tensor(name), tolerance));
   for (const std::string& name : grads_.names())
@@ -152,6 +131,8 @@ TEST_P(HfModels, GreedyGeneration) {
 INSTANTIATE_TEST_SUITE_P(Dense, HfModels, ::testing::ValuesIn(testing::kDenseCases),
                          [](const auto& info) { return std::string(info.param); });
 INSTANTIATE_TEST_SUITE_P(Mixtures, HfModels, ::testing::ValuesIn(testing::kMixtureCases),
+                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Hybrids, HfModels, ::testing::ValuesIn(testing::kHybridCases),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/training_run.h"
+#include "megatron/transformer/layer_pattern.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 
@@ -47,8 +48,8 @@ Config config_of(const AutoBridge& bridge, const Layout& layout) {
     config.ddp.use_megatron_fsdp = true;
     config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
   }
-  if (layout.pp == 2 && config.model.num_layers == 3)
-    config.parallel.pipeline_model_parallel_layout = "Et*2|tL";
+  if (const int64_t layers = config.model.num_layers; layout.pp == 2 && layers % 2 != 0)
+    config.parallel.pipeline_model_parallel_layout = fmt::format("Et*{}|t*{}L", layers / 2 + 1, layers / 2);
   config.train.micro_batch_size = 1;
   config.train.global_batch_size = 2;
   config.optimizer.lr = 1e-3;
@@ -111,13 +112,16 @@ TEST_P(HfLayouts, LogitsOfEveryLayout) {
   const SafetensorsFile io(golden_path("hf_models", folder + "io.safetensors"));
   const std::vector<double> wide = testing::to_doubles(io.tensor("in.input_ids"));
   const std::vector<int64_t> ids(wide.begin(), wide.end());
+  // The norm behind a delta net magnifies rounding errors beyond what fp32 can tell from a wrong layout.
+  const bool magnifies = bridge.model_config().experimental_attention_variant != AttentionVariant::none;
+  const DType dtype = magnifies ? DType::F64 : DType::F32;
   const auto logits_of = [&](const Layout& layout) {
     const Config config = config_of(bridge, layout);
     std::vector<double> result;
     run_ranks(layout.ranks(), [&](int rank, const ProcessGroup& world) {
       RankContext ctx(kCpu, 1, rank);
       const auto parallel = ParallelContext::from_sizes(world, parallel_sizes(config, layout.ranks()));
-      RankTrainer trainer(ctx, config, parallel, DType::F32);
+      RankTrainer trainer(ctx, config, parallel, dtype);
       trainer.set_weights(ctx, [&] { bridge.load(ctx, trainer.parameters()); });
       std::vector<double> logits =
           testing::to_doubles(ctx, trainer.model().logits(ctx, {.tokens = ids, .rows = 2}));
@@ -128,16 +132,19 @@ TEST_P(HfLayouts, LogitsOfEveryLayout) {
   const std::vector<double> one = logits_of({"one"});
   EXPECT_TRUE(testing::is_close("logits of one rank", io.tensor("out.logits").shape(), one,
                                 testing::to_doubles(io.tensor("out.logits")), {.absolute = 1e-4}));
-  std::vector<Layout> layouts = {kTp2, kSp2, kPp2, kTp2Pp2, kCp2, kZero3};
+  std::vector<Layout> layouts = {kTp2, kSp2, kPp2, kTp2Pp2, kZero3};
+  if (!carries_states(bridge.model_config())) layouts.push_back(kCp2);
   if (bridge.model_config().num_moe_experts > 0) layouts.insert(layouts.end(), {kEp2, kTp2Pp2Ep2});
   for (const Layout& layout : layouts)
     EXPECT_TRUE(testing::is_close(layout.name, io.tensor("out.logits").shape(), logits_of(layout), one,
-                                  {.absolute = 1e-5}));
+                                  {.absolute = magnifies ? 1e-9 : 1e-5}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dense, HfLayouts, ::testing::ValuesIn(testing::kDenseCases),
                          [](const auto& info) { return std::string(info.param); });
 INSTANTIATE_TEST_SUITE_P(Mixtures, HfLayouts, ::testing::ValuesIn(testing::kMixtureCases),
+                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Hybrids, HfLayouts, ::testing::ValuesIn(testing::kHybridCases),
                          [](const auto& info) { return std::string(info.param); });
 
 // A run that is stopped and started again, on another layout too, goes on as if it had not been.

@@ -49,14 +49,17 @@ class Convert : public ::testing::Test {
   }
 };
 
-std::vector<std::string> all_cases() {
+std::vector<std::string> decoder_cases() {
   std::vector<std::string> names(testing::kDenseCases.begin(), testing::kDenseCases.end());
   names.insert(names.end(), testing::kMixtureCases.begin(), testing::kMixtureCases.end());
+  names.insert(names.end(), testing::kHybridCases.begin(), testing::kHybridCases.end());
   return names;
 }
 
 TEST_F(Convert, ThereAndBackIsExact) {
-  for (const std::string& name : all_cases()) {
+  std::vector<std::string> names = decoder_cases();
+  names.insert(names.end(), {"bert", "t5_gated"});
+  for (const std::string& name : names) {
     SCOPED_TRACE(name);
     TempDir folder;
     import_model(source(name), folder / "checkpoint", {.files = 2});
@@ -99,14 +102,15 @@ TEST_F(Convert, AnotherDtype) {
 
 // Ranks read their slices, train nothing, save; what goes out is what came in.
 TEST_F(Convert, ThroughRanksOfAnyLayout) {
-  for (const std::string& name : all_cases()) {
+  for (const std::string& name : decoder_cases()) {
     SCOPED_TRACE(name);
     TempDir folder;
     const AutoBridge bridge(source(name));
     Config config;
     config.model = bridge.model_config();
     config.parallel.tensor_model_parallel_size = config.parallel.pipeline_model_parallel_size = 2;
-    if (config.model.num_layers % 2 != 0) config.parallel.pipeline_model_parallel_layout = "Et*2|tL";
+    if (const int64_t layers = config.model.num_layers; layers % 2 != 0)
+      config.parallel.pipeline_model_parallel_layout = fmt::format("Et*{}|t*{}L", layers / 2 + 1, layers / 2);
     if (config.model.num_moe_experts > 0) {  // whole experts, instead of parts of them, on two ranks
       config.parallel.expert_model_parallel_size = 2;
       config.parallel.expert_tensor_parallel_size = 1;

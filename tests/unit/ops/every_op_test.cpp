@@ -166,7 +166,8 @@ TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
   for (auto [dtype, tolerance] : {std::pair{DType::F32, 2e-6}, {DType::BF16, 2e-2}, {DType::F16, 2.5e-3}})
     for (const OpCase& op : op_cases()) {
       SCOPED_TRACE(fmt::format("{} in {}", op.name, dtype));
-      Tensors inputs = make(ctx, op.inputs, 1, dtype), weights = make(ctx, op.weights, 50, dtype);
+      Tensors inputs = make(ctx, op.inputs, 1, dtype),
+              weights = make(ctx, op.weights, 50, op.weight_dtype(dtype));
       Tensors wide_inputs, wide_weights;
       for (const Tensor& x : inputs) wide_inputs.push_back(widened(ctx, x));
       for (const Tensor& w : weights) wide_weights.push_back(widened(ctx, w));
@@ -186,8 +187,10 @@ TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
   RankContext ctx, meta(kMeta);
   for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
-    auto real = run(ctx, op, make(ctx, op.inputs, 1, DType::BF16), make(ctx, op.weights, 50, DType::BF16));
-    auto dry = run(meta, op, make(meta, op.inputs, 1, DType::BF16), make(meta, op.weights, 50, DType::BF16));
+    auto real = run(ctx, op, make(ctx, op.inputs, 1, DType::BF16),
+                    make(ctx, op.weights, 50, op.weight_dtype(DType::BF16)));
+    auto dry = run(meta, op, make(meta, op.inputs, 1, DType::BF16),
+                   make(meta, op.weights, 50, op.weight_dtype(DType::BF16)));
     for (size_t i = 0; i < real.outputs.size(); ++i)
       EXPECT_EQ(real.outputs[i].shape(), dry.outputs[i].shape());
     for (size_t i = 0; i < real.grads.size(); ++i) EXPECT_EQ(real.grads[i].shape(), dry.grads[i].shape());
@@ -221,7 +224,8 @@ TEST(EveryOp, NoRowsAreNoProblem) {
     auto shapes = op.inputs;
     for (Shape& shape : shapes) shape[0] = 0;
     for (DType dtype : {DType::F32, DType::BF16}) {
-      auto outcome = run(ctx, op, make(ctx, shapes, 1, dtype), make(ctx, op.weights, 50, dtype));
+      auto outcome =
+          run(ctx, op, make(ctx, shapes, 1, dtype), make(ctx, op.weights, 50, op.weight_dtype(dtype)));
       for (size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(outcome.grads[i].shape(), shapes[i]);
       for (size_t i = shapes.size(); i < outcome.grads.size(); ++i)
         for (float v : ctx.to_vector<float>(outcome.grads[i])) EXPECT_EQ(v, 0.f);

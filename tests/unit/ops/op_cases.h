@@ -5,11 +5,14 @@
 
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/delta_rule.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/gated_linear.h"
+#include "megatron/ops/gated_norm.h"
 #include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
@@ -22,6 +25,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
+#include "megatron/ops/ssd.h"
 #include "megatron/ops/weight_tensor.h"
 
 namespace megatron::testing {
@@ -35,7 +39,10 @@ struct OpCase {
   std::vector<Shape> inputs, weights;  // the first size of an input is its number of rows
   std::function<std::vector<Tensor>(RankContext&, const std::vector<Tensor>&, const std::vector<Weight>&)>
       run;
-  bool wide_output = false;  // fp32 also of narrower inputs
+  bool wide_output = false;   // fp32 also of narrower inputs
+  bool wide_weights = false;  // they stay in the accumulation dtype
+
+  DType weight_dtype(DType dtype) const { return wide_weights ? accumulation_dtype(dtype) : dtype; }
 };
 
 inline ops::Rotation rotation_for(RankContext& ctx, const Tensor& x) {
@@ -159,6 +166,37 @@ inline std::vector<OpCase> op_cases() {
        [](C c, T x, W w) {
          return Tensors{ops::grouped_linear(c, x[0], w[0], offsets_for(c, x[0].size(0)))};
        }},
+      {"causal_conv",
+       {{12, 16}},
+       {{16, 1, 4}, {16}},
+       [](C c, T x, W w) { return Tensors{ops::causal_conv(c, x[0], w[0], w[1], {.count = 2, .cu = {}})}; }},
+      {"gated_norm",
+       {{12, 16}, {12, 16}},
+       {{16}},
+       [](C c, T x, W w) {
+         return Tensors{ops::gated_norm(c, x[0], x[1], w[0], {.groups = 2, .sum_over_ranks = {}})};
+       }},
+      {"ssd",
+       {{12, 16}, {12, 4}},
+       {{4}, {4}, {4}},
+       [](C c, T x, W w) {
+         return Tensors{ops::ssd(c, x[0], x[1], {w[0], w[1], w[2]},
+                                 {.heads = 4, .channels = 2, .groups = 2, .states = 2, .chunk = 4},
+                                 {.count = 2, .cu = {}})};
+       },
+       false,
+       true},
+      {"delta_rule",
+       {{12, 16}, {12, 4}, {12, 4}},
+       {{4}, {4}},
+       [](C c, T x, W w) {
+         return Tensors{ops::delta_rule(
+             c, x[0], x[1], x[2], w[0], w[1],
+             {.key_heads = 2, .value_heads = 4, .key_channels = 2, .value_channels = 2, .chunk = 4},
+             {.count = 2, .cu = {}})};
+       },
+       false,
+       true},
       {"split_qkv",
        {{12, 128}},
        {},

@@ -1,16 +1,40 @@
 #include "megatron/base/error.h"
-#include "megatron/bridge/families/common.h"
 #include "megatron/bridge/families/families.h"
+#include "megatron/bridge/families/mixtures.h"
 
 namespace megatron {
 namespace {
 
 using enum WeightLayout;
 
-bool every_layer(const HfConfig&, int64_t) { return true; }
+void set_expert_layers(ModelConfig& model, const std::function<bool(int64_t layer)>& has_experts) {
+  Json list = Json::array();
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) list.push_back(has_experts(layer) ? 1 : 0);
+  model.moe_layer_freq = list;
+}
 
-// The part that all mixtures share. Their balancing loss counts in training only where the file asks for it,
-// as in the Hugging Face libraries.
+std::vector<WeightRule> router_rules(std::string_view weight) {
+  return {
+      {same, "decoder.layers.*.mlp.router.weight", {weight}},
+      {same, "decoder.layers.*.mlp.router.expert_bias", {"model.layers.*.mlp.gate.e_score_correction_bias"}}};
+}
+
+std::vector<WeightRule> expert_rules(std::string_view gate, std::string_view up, std::string_view down) {
+  return {{experts_gate_up, "decoder.layers.*.mlp.experts.experts.linear_fc1.weight", {gate, up}},
+          {experts, "decoder.layers.*.mlp.experts.experts.linear_fc2.weight", {down}}};
+}
+
+std::vector<WeightRule> shared_expert_rules(std::string_view gate, std::string_view up,
+                                            std::string_view down) {
+  return {{gate_up, "decoder.layers.*.mlp.shared_experts.linear_fc1.weight", {gate, up}},
+          {same, "decoder.layers.*.mlp.shared_experts.linear_fc2.weight", {down}},
+          {same,
+           "decoder.layers.*.mlp.shared_experts.gate_weight",
+           {"model.layers.*.mlp.shared_expert_gate.weight"}}};
+}
+
+}  // namespace
+
 ModelConfig mixture_config(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model = decoder_config(source);
@@ -23,21 +47,6 @@ ModelConfig mixture_config(const HfSource& source) {
   return model;
 }
 
-void set_expert_layers(ModelConfig& model, const std::function<bool(int64_t layer)>& has_experts) {
-  Json list = Json::array();
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) list.push_back(has_experts(layer) ? 1 : 0);
-  model.moe_layer_freq = list;
-}
-
-ModelConfig mixtral(const HfSource& source) {
-  ModelConfig model = mixture_config(source);
-  model.moe_router_pre_softmax = false;
-  read_rope(source.config.rope(), source.config, 1e6, model);
-  read_windows(source.config, model, every_layer);
-  return model;
-}
-
-// Layers without experts are named one by one, or every so many have them.
 void read_qwen_layers(const HfConfig& hf, ModelConfig& model) {
   const Json* dense = hf.find({"mlp_only_layers"});
   const int64_t step = hf.integer({"decoder_sparse_step"}, 1);
@@ -47,6 +56,40 @@ void read_qwen_layers(const HfConfig& hf, ModelConfig& model) {
         if (own.as_int() == layer) return false;
     return (layer + 1) % step == 0;
   });
+}
+
+void read_sigmoid_router(const HfConfig& hf, ModelConfig& model) {
+  model.moe_router_pre_softmax = false;
+  model.moe_router_score_function = RouterScore::sigmoid;
+  model.moe_router_enable_expert_bias = true;
+  model.moe_router_bias_update_rate = 0;
+  model.moe_router_group_score_topk = 2;
+  model.moe_router_normalize_topk = hf.flag("norm_topk_prob", true);
+}
+
+std::vector<WeightRule> usual_expert_rules() {
+  return router_rules("model.layers.*.mlp.gate.weight") +
+         expert_rules("model.layers.*.mlp.experts.#.gate_proj.weight",
+                      "model.layers.*.mlp.experts.#.up_proj.weight",
+                      "model.layers.*.mlp.experts.#.down_proj.weight");
+}
+
+std::vector<WeightRule> qwen_shared_expert_rules() {
+  return shared_expert_rules("model.layers.*.mlp.shared_expert.gate_proj.weight",
+                             "model.layers.*.mlp.shared_expert.up_proj.weight",
+                             "model.layers.*.mlp.shared_expert.down_proj.weight");
+}
+
+namespace {
+
+bool every_layer(const HfConfig&, int64_t) { return true; }
+
+ModelConfig mixtral(const HfSource& source) {
+  ModelConfig model = mixture_config(source);
+  model.moe_router_pre_softmax = false;
+  read_rope(source.config.rope(), source.config, 1e6, model);
+  read_windows(source.config, model, every_layer);
+  return model;
 }
 
 ModelConfig qwen2_moe(const HfSource& source) {
@@ -81,16 +124,6 @@ ModelConfig olmoe(const HfSource& source) {
   read_rope(source.config.rope(), source.config, 1e4, model);
   model.qk_layernorm = model.qk_layernorm_full_width = true;
   return model;
-}
-
-// Scores by the sigmoid, chosen with a bias, weights that sum to the scaling factor.
-void read_sigmoid_router(const HfConfig& hf, ModelConfig& model) {
-  model.moe_router_pre_softmax = false;
-  model.moe_router_score_function = RouterScore::sigmoid;
-  model.moe_router_enable_expert_bias = true;
-  model.moe_router_bias_update_rate = 0;
-  model.moe_router_group_score_topk = 2;
-  model.moe_router_normalize_topk = hf.flag("norm_topk_prob", true);
 }
 
 void read_groups(const HfConfig& hf, ModelConfig& model) {
@@ -198,33 +231,6 @@ ModelConfig gpt_oss(const HfSource& source) {
   return model;
 }
 
-std::vector<WeightRule> router_rules(std::string_view weight) {
-  return {
-      {same, "decoder.layers.*.mlp.router.weight", {weight}},
-      {same, "decoder.layers.*.mlp.router.expert_bias", {"model.layers.*.mlp.gate.e_score_correction_bias"}}};
-}
-
-std::vector<WeightRule> expert_rules(std::string_view gate, std::string_view up, std::string_view down) {
-  return {{experts_gate_up, "decoder.layers.*.mlp.experts.experts.linear_fc1.weight", {gate, up}},
-          {experts, "decoder.layers.*.mlp.experts.experts.linear_fc2.weight", {down}}};
-}
-
-std::vector<WeightRule> usual_expert_rules() {
-  return router_rules("model.layers.*.mlp.gate.weight") +
-         expert_rules("model.layers.*.mlp.experts.#.gate_proj.weight",
-                      "model.layers.*.mlp.experts.#.up_proj.weight",
-                      "model.layers.*.mlp.experts.#.down_proj.weight");
-}
-
-std::vector<WeightRule> shared_expert_rules(std::string_view gate, std::string_view up,
-                                            std::string_view down) {
-  return {{gate_up, "decoder.layers.*.mlp.shared_experts.linear_fc1.weight", {gate, up}},
-          {same, "decoder.layers.*.mlp.shared_experts.linear_fc2.weight", {down}},
-          {same,
-           "decoder.layers.*.mlp.shared_experts.gate_weight",
-           {"model.layers.*.mlp.shared_expert_gate.weight"}}};
-}
-
 std::vector<WeightRule> usual_shared_expert_rules() {
   return shared_expert_rules("model.layers.*.mlp.shared_experts.gate_proj.weight",
                              "model.layers.*.mlp.shared_experts.up_proj.weight",
@@ -287,13 +293,10 @@ std::vector<Family> mixture_families() {
                              expert_rules("model.layers.*.block_sparse_moe.experts.#.w1.weight",
                                           "model.layers.*.block_sparse_moe.experts.#.w3.weight",
                                           "model.layers.*.block_sparse_moe.experts.#.w2.weight");
-  const auto qwen_shared = shared_expert_rules("model.layers.*.mlp.shared_expert.gate_proj.weight",
-                                               "model.layers.*.mlp.shared_expert.up_proj.weight",
-                                               "model.layers.*.mlp.shared_expert.down_proj.weight");
   const auto deepseek = latent_attention_rules() + usual_expert_rules() + usual_shared_expert_rules() +
                         prediction_rules() + rules;
   return {{{"MixtralForCausalLM"}, mixtral, mixtral_rules + rules},
-          {{"Qwen2MoeForCausalLM"}, qwen2_moe, usual_expert_rules() + qwen_shared + rules},
+          {{"Qwen2MoeForCausalLM"}, qwen2_moe, usual_expert_rules() + qwen_shared_expert_rules() + rules},
           {{"Qwen3MoeForCausalLM"}, qwen3_moe, usual_expert_rules() + qk_norm_rules() + rules},
           {{"OlmoeForCausalLM"}, olmoe, usual_expert_rules() + qk_norm_rules() + rules},
           {{"Glm4MoeForCausalLM"},

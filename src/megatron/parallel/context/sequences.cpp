@@ -130,4 +130,18 @@ SeqInfo held_sequences(RankContext& ctx, const TokenRows& rows, const ContextPar
   return seq;
 }
 
+Tensor padding_bias(RankContext& ctx, std::span<const int64_t> lengths, int64_t queries, int64_t keys,
+                    DType dtype) {
+  // Not an infinity: a block of keys that is hidden whole must still have a largest score.
+  constexpr double hidden = -1e30;
+  const auto count = static_cast<int64_t>(lengths.size());
+  std::vector<double> values;
+  for (int64_t length : lengths)
+    for (int64_t query = 0; query < queries; ++query)
+      for (int64_t key = 0; key < keys; ++key) values.push_back(key < length ? 0 : hidden);
+  Tensor wide = ctx.from_vector(values, {count, 1, queries, keys}), bias = ctx.empty(wide.shape(), dtype);
+  ctx.kernels->copy(ctx.kernel_context(), {wide, bias});
+  return bias;
+}
+
 }  // namespace megatron

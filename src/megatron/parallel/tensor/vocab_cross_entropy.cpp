@@ -39,21 +39,31 @@ ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel
   return loss;
 }
 
+// Whether the logits are more than a product, so that they must exist whole.
+bool needs_logits(const VocabLossOptions& options) {
+  return options.logit_softcap > 0 || options.bias.defined();
+}
+
 }  // namespace
+
+Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                             const TensorParallel& tp, const VocabLossOptions& options) {
+  Tensor logits = ops::linear(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, options.bias);
+  return options.logit_softcap > 0 ? softcap(ctx, logits, options.logit_softcap) : logits;
+}
 
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
                            const TensorParallel& tp, const VocabLossOptions& options) {
-  Tensor whole = enter_tensor_parallel(ctx, hidden, tp);
   ops::CrossEntropyOptions loss = loss_options(weight.value, tp, options);
-  if (options.logit_softcap == 0) return ops::linear_cross_entropy(ctx, whole, weight, labels, loss);
-  Tensor logits = softcap(ctx, ops::linear(ctx, whole, weight), options.logit_softcap);
-  return ops::cross_entropy(ctx, logits, labels, loss);
+  if (!needs_logits(options))
+    return ops::linear_cross_entropy(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, loss);
+  return ops::cross_entropy(ctx, vocab_parallel_logits(ctx, hidden, weight, tp, options), labels, loss);
 }
 
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
                                const Tensor& labels, double factor, const TensorParallel& tp,
                                const VocabLossOptions& options) {
-  if (options.logit_softcap > 0)
+  if (needs_logits(options))
     return ops::scale(ctx, ops::sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options)),
                       factor);
   return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, factor,

@@ -10,7 +10,12 @@ struct VocabLossOptions {
   double label_smoothing = 0, z_loss = 0;
   double logit_softcap = 0;  // 0: none; such logits are always kept for the backward pass
   int64_t ignore_index = -100;
+  Weight bias = {};  // of the logits, split as the rows of the weight; optional
 };
+
+// hidden [tokens, hidden] · weightᵀ (+ bias), capped: this rank's columns of the logits.
+Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weight& weight,
+                             const TensorParallel& tp, const VocabLossOptions& options);
 
 // Cross entropy of hidden [tokens, hidden] · weightᵀ against labels int64 [tokens], per token, the rows of
 // weight split over the group. Every rank gets all losses.

@@ -1,10 +1,9 @@
 #include "megatron/transformer/moe/experts.h"
 
-#include <cmath>
-
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/grouped_linear.h"
+#include "megatron/transformer/layer_pattern.h"
 #include "megatron/transformer/mlp.h"
 
 namespace megatron {
@@ -49,8 +48,7 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
                           ShardSpec::split_parts({rows, hidden}, 0, parts, rank, size), experts, parallel,
                           Initializer::normal(config.init_method_std));
   fc2_ = expert_parameter(name + ".linear_fc2.weight", ShardSpec::split({hidden, width}, 1, rank, size),
-                          experts, parallel,
-                          Initializer::normal(config.init_method_std / std::sqrt(2.0 * config.num_layers)));
+                          experts, parallel, Initializer::normal(output_deviation(config)));
   if (!config.add_mlp_bias.value_or(config.add_bias_linear)) return;
   fc1_bias_ =
       expert_parameter(name + ".linear_fc1.bias", ShardSpec::split_parts({rows}, 0, parts, rank, size),

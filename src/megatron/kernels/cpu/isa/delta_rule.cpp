@@ -1,0 +1,240 @@
+#include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/functions.h"
+#include "megatron/kernels/cpu/isa/lanes.h"
+#include "megatron/kernels/cpu/isa/sequences.h"
+
+namespace megatron::cpu::MEGATRON_ISA {
+namespace {
+
+// One key head, with the value heads that share it, along one sequence. A state is [key channels, value
+// channels]; states before chunks are kept, those inside are made again.
+template <class T>
+class DeltaScan {
+ public:
+  using C = Compute<T>;
+
+  DeltaScan(const DeltaRuleArgs& args, int64_t key_head)
+      : args_(args),
+        key_head_(key_head),
+        keys_(args.key_channels),
+        values_(args.value_channels),
+        share_(args.value_heads / args.key_heads),
+        q_(size(keys_)),
+        k_(size(keys_)),
+        v_(size(values_)) {}
+
+  void forward(const TokenSpan& span, int64_t first_slot) {
+    C* before = optional_pointer<C>(args_.before);
+    std::vector<C> state(size(keys_ * values_)), delta(size(values_)), out(size(values_));
+    for (int64_t h = first_head(); h < first_head() + share_; ++h) {
+      std::fill(state.begin(), state.end(), C(0));
+      for (int64_t t = span.begin; t < span.end; ++t) {
+        const int64_t in_sequence = t - span.begin;
+        if (before && in_sequence % args_.chunk == 0)
+          std::copy(state.begin(), state.end(), before + saved_at(first_slot + in_sequence / args_.chunk, h));
+        load(t, h);
+        advance(state.data(), delta.data());
+        read(state.data(), out.data());
+        T* row = pointer<T>(args_.o) + (t * args_.value_heads + h) * values_;
+        for (int64_t c = 0; c < values_; ++c) row[c] = T(out[at(c)]);
+      }
+    }
+  }
+
+  struct Gradients {
+    C *da_log, *ddt_bias;  // of this sequence, one per value head
+  };
+
+  void backward(const DeltaRuleBackwardArgs& back, const TokenSpan& span, int64_t first_slot,
+                Gradients totals) {
+    const int64_t length = span.end - span.begin, chunks = (length + args_.chunk - 1) / args_.chunk;
+    // q and k serve several value heads: their gradients gather over all of them.
+    std::vector<C> dq(size(length * keys_), C(0)), dk(size(length * keys_), C(0));
+    std::vector<C> states(size((args_.chunk + 1) * keys_ * values_)), dstate(size(keys_ * values_));
+    const C* before = pointer<C>(args_.before);
+    for (int64_t h = first_head(); h < first_head() + share_; ++h) {
+      std::fill(dstate.begin(), dstate.end(), C(0));
+      for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+        const int64_t begin = span.begin + chunk * args_.chunk, end = std::min(span.end, begin + args_.chunk);
+        again(before + saved_at(first_slot + chunk, h), begin, end, h, states);
+        for (int64_t t = end - 1; t >= begin; --t) {
+          load(t, h);
+          step_back(back, t, h, states.data() + (t - begin) * keys_ * values_, dstate.data(),
+                    &dq[at((t - span.begin) * keys_)], &dk[at((t - span.begin) * keys_)], totals);
+        }
+      }
+    }
+    for (int64_t t = span.begin; t < span.end; ++t) {
+      load(t, first_head());
+      T* row = pointer<T>(back.dqkv) + t * width();
+      unscale(&dq[at((t - span.begin) * keys_)], q_, q_length_, query_scale(), row + key_head_ * keys_);
+      unscale(&dk[at((t - span.begin) * keys_)], k_, k_length_, C(1),
+              row + (args_.key_heads + key_head_) * keys_);
+    }
+  }
+
+ private:
+  static size_t at(int64_t i) { return static_cast<size_t>(i); }
+  static size_t size(int64_t n) { return static_cast<size_t>(n); }
+  int64_t first_head() const { return key_head_ * share_; }
+  int64_t width() const { return 2 * args_.key_heads * keys_ + args_.value_heads * values_; }
+  int64_t value_at(int64_t h) const { return 2 * args_.key_heads * keys_ + h * values_; }
+  int64_t saved_at(int64_t slot, int64_t h) const { return (slot * args_.value_heads + h) * keys_ * values_; }
+  C query_scale() const { return C(1) / std::sqrt(C(keys_)); }
+
+  // q and k of unit length (q then scaled), v, the decay and the strength of a token for one value head.
+  void load(int64_t t, int64_t h) {
+    const T* row = pointer<T>(args_.qkv) + t * args_.qkv.stride(0);
+    q_length_ = unit(row + key_head_ * keys_, q_, query_scale());
+    k_length_ = unit(row + (args_.key_heads + key_head_) * keys_, k_, C(1));
+    for (int64_t c = 0; c < values_; ++c) v_[at(c)] = C(row[value_at(h) + c]);
+    rate_ = -math::exp(pointer<C>(args_.a_log)[h]);
+    raw_ = C(pointer<T>(args_.a)[t * args_.a.stride(0) + h]) + pointer<C>(args_.dt_bias)[h];
+    log_decay_ = rate_ * math::softplus(raw_);
+    decay_ = math::exp(log_decay_);
+    beta_ = math::sigmoid(C(pointer<T>(args_.b)[t * args_.b.stride(0) + h]));
+  }
+
+  // The length that the vector is divided by.
+  C unit(const T* in, std::vector<C>& out, C scale) const {
+    C length =
+        std::sqrt(sum_over<C>(keys_, [&](int64_t i) { return C(in[i]) * C(in[i]); }) + C(args_.epsilon));
+    for (int64_t i = 0; i < keys_; ++i) out[at(i)] = C(in[i]) / length * scale;
+    return length;
+  }
+
+  // The gradient of a vector from that of its scaled unit vector.
+  void unscale(const C* grad, const std::vector<C>& scaled, C length, C scale, T* out) const {
+    const C along = sum_over<C>(keys_, [&](int64_t i) { return grad[i] * scaled[at(i)]; });
+    for (int64_t i = 0; i < keys_; ++i)
+      out[i] = T((scale * grad[i] - scaled[at(i)] * along / scale) / length);
+  }
+
+  void advance(C* state, C* delta) const {
+    for (int64_t i = 0; i < keys_ * values_; ++i) state[i] *= decay_;
+    for (int64_t c = 0; c < values_; ++c) delta[c] = v_[at(c)];
+    for (int64_t i = 0; i < keys_; ++i)
+      for (int64_t c = 0; c < values_; ++c) delta[c] -= state[i * values_ + c] * k_[at(i)];
+    for (int64_t i = 0; i < keys_; ++i)
+      for (int64_t c = 0; c < values_; ++c) state[i * values_ + c] += k_[at(i)] * beta_ * delta[c];
+  }
+
+  void read(const C* state, C* out) const {
+    for (int64_t c = 0; c < values_; ++c) out[c] = 0;
+    for (int64_t i = 0; i < keys_; ++i)
+      for (int64_t c = 0; c < values_; ++c) out[c] += state[i * values_ + c] * q_[at(i)];
+  }
+
+  // The states before each token of a chunk, and after its last one.
+  void again(const C* before, int64_t begin, int64_t end, int64_t h, std::vector<C>& states) {
+    const int64_t count = keys_ * values_;
+    std::vector<C> delta(size(values_));
+    std::copy_n(before, count, states.data());
+    for (int64_t t = begin; t < end; ++t) {
+      C* next = states.data() + (t + 1 - begin) * count;
+      std::copy_n(next - count, count, next);
+      load(t, h);
+      advance(next, delta.data());
+    }
+  }
+
+  // `states`: before this token, then after it. dstate: of the state after it, becomes that before it.
+  void step_back(const DeltaRuleBackwardArgs& back, int64_t t, int64_t h, const C* states, C* dstate, C* dq,
+                 C* dk, Gradients totals) {
+    const C *old = states, *now = states + keys_ * values_;
+    const T* grad = pointer<T>(back.d_o) + t * back.d_o.stride(0) + h * values_;
+    std::vector<C> d_o(size(values_)), error(v_), pushed(size(values_), C(0));
+    for (int64_t c = 0; c < values_; ++c) d_o[at(c)] = C(grad[c]);
+    for (int64_t i = 0; i < keys_; ++i) {
+      C sum = 0;
+      for (int64_t c = 0; c < values_; ++c) {
+        sum += now[i * values_ + c] * d_o[at(c)];
+        dstate[i * values_ + c] += q_[at(i)] * d_o[at(c)];
+        error[at(c)] -= decay_ * old[i * values_ + c] * k_[at(i)];  // v − Rᵀk of the decayed state
+        pushed[at(c)] += dstate[i * values_ + c] * k_[at(i)];       // the gradient of what is written
+      }
+      dq[i] += sum;
+    }
+    C dbeta = 0, ddecay = 0;
+    for (int64_t c = 0; c < values_; ++c) dbeta += pushed[at(c)] * error[at(c)];
+    for (int64_t i = 0; i < keys_; ++i) {
+      C sum = 0;
+      for (int64_t c = 0; c < values_; ++c) {
+        const C kept = old[i * values_ + c] * decay_;
+        sum += dstate[i * values_ + c] * beta_ * error[at(c)] - kept * beta_ * pushed[at(c)];
+        const C dkept = dstate[i * values_ + c] - k_[at(i)] * beta_ * pushed[at(c)];
+        ddecay += dkept * kept;
+        dstate[i * values_ + c] = dkept * decay_;
+      }
+      dk[i] += sum;
+    }
+    T* dv = pointer<T>(back.dqkv) + t * width() + value_at(h);
+    for (int64_t c = 0; c < values_; ++c) dv[c] = T(beta_ * pushed[at(c)]);
+    pointer<T>(back.db)[t * args_.value_heads + h] = T(dbeta * beta_ * (C(1) - beta_));
+    const C draw = ddecay * rate_ * math::sigmoid(raw_);
+    pointer<T>(back.da)[t * args_.value_heads + h] = T(draw);
+    totals.ddt_bias[h] += draw;
+    totals.da_log[h] += ddecay * log_decay_;
+  }
+
+  const DeltaRuleArgs& args_;
+  int64_t key_head_, keys_, values_, share_;
+  std::vector<C> q_, k_, v_;
+  C q_length_ = 0, k_length_ = 0, rate_ = 0, raw_ = 0, log_decay_ = 0, decay_ = 0, beta_ = 0;
+};
+
+template <class T>
+void forward(const KernelContext& ctx, const DeltaRuleArgs& args) {
+  auto spans = token_spans(args.rows, args.qkv.size(0));
+  auto tasks = static_cast<int64_t>(spans.size()) * args.key_heads;
+  ctx.pool.parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      int64_t i = task / args.key_heads;
+      const TokenSpan& span = spans[static_cast<size_t>(i)];
+      DeltaScan<T>(args, task % args.key_heads).forward(span, span.begin / args.chunk + i);
+    }
+  });
+}
+
+template <class T>
+void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
+  using C = Compute<T>;
+  const DeltaRuleArgs& forward = args.forward;
+  const int64_t heads = forward.value_heads;
+  auto spans = token_spans(forward.rows, forward.qkv.size(0));
+  auto sequences = static_cast<int64_t>(spans.size());
+  std::vector<C> sums(static_cast<size_t>(2 * sequences * heads), C(0));
+  ctx.pool.parallel_for(sequences * forward.key_heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      int64_t i = task / forward.key_heads;
+      const TokenSpan& span = spans[static_cast<size_t>(i)];
+      C* own = sums.data() + 2 * i * heads;
+      DeltaScan<T>(forward, task % forward.key_heads)
+          .backward(args, span, span.begin / forward.chunk + i, {own, own + heads});
+    }
+  });
+  C* targets[] = {pointer<C>(args.da_log), pointer<C>(args.ddt_bias)};
+  for (int k = 0; k < 2; ++k)
+    for (int64_t h = 0; h < heads; ++h) {
+      C total = 0;
+      for (int64_t i = 0; i < sequences; ++i) total += sums[static_cast<size_t>((2 * i + k) * heads + h)];
+      targets[k][h] = total;
+    }
+}
+
+void delta_rule(const KernelContext& ctx, const DeltaRuleArgs& args) {
+  dispatch_float("delta_rule", args.qkv.dtype(), [&]<class T>(Type<T>) { forward<T>(ctx, args); });
+}
+void delta_rule_backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
+  dispatch_float("delta_rule_backward", args.forward.qkv.dtype(),
+                 [&]<class T>(Type<T>) { backward<T>(ctx, args); });
+}
+
+}  // namespace
+
+void add_delta_rule_kernels(KernelTable& table) {
+  table.delta_rule = delta_rule;
+  table.delta_rule_backward = delta_rule_backward;
+}
+
+}  // namespace megatron::cpu::MEGATRON_ISA

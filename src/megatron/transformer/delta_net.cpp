@@ -1,0 +1,91 @@
+#include "megatron/transformer/delta_net.h"
+
+#include <cmath>
+
+#include "megatron/ops/causal_conv.h"
+#include "megatron/ops/delta_rule.h"
+#include "megatron/ops/gated_norm.h"
+#include "megatron/ops/shape.h"
+#include "megatron/transformer/layer_pattern.h"
+
+namespace megatron {
+namespace {
+
+int64_t keys(const ModelConfig& config) { return config.linear_num_key_heads * config.linear_key_head_dim; }
+int64_t values(const ModelConfig& config) {
+  return config.linear_num_value_heads * config.linear_value_head_dim;
+}
+
+// Of the output of the projection: queries, keys, values, gate, strengths, decays.
+std::vector<int64_t> projected(const ModelConfig& config) {
+  return {keys(config),
+          keys(config),
+          values(config),
+          values(config),
+          config.linear_num_value_heads,
+          config.linear_num_value_heads};
+}
+
+ShardSpec by_heads(const ModelConfig& config, const TensorParallel& tp) {
+  return ShardSpec::split({config.linear_num_value_heads}, 0, tp.rank(), tp.size());
+}
+
+ShardSpec convolution(const ModelConfig& config, const TensorParallel& tp) {
+  const int64_t parts[] = {keys(config), keys(config), values(config)};
+  return ShardSpec::split_parts({2 * keys(config) + values(config), 1, config.linear_conv_kernel_dim}, 0,
+                                parts, tp.rank(), tp.size());
+}
+
+}  // namespace
+
+DeltaNet::DeltaNet(const std::string& name, const ModelConfig& config, const ModelParallel& parallel)
+    : key_heads_(config.linear_num_key_heads / parallel.tensor.size()),
+      value_heads_(config.linear_num_value_heads / parallel.tensor.size()),
+      key_channels_(config.linear_key_head_dim),
+      value_channels_(config.linear_value_head_dim),
+      epsilon_(config.layernorm_epsilon),
+      in_(name + ".in_proj", config.hidden_size,
+          2 * (keys(config) + values(config) + config.linear_num_value_heads), parallel.tensor,
+          {.initializer = Initializer::normal(config.init_method_std), .parts = projected(config)}),
+      conv_weight_(name + ".conv1d.weight", convolution(config, parallel.tensor),
+                   Initializer::uniform(1 / std::sqrt(static_cast<double>(config.linear_conv_kernel_dim)))),
+      a_log_(name + ".A_log", by_heads(config, parallel.tensor), Initializer::log_uniform(1, 16)),
+      dt_bias_(name + ".dt_bias", by_heads(config, parallel.tensor), Initializer::constant(1)),
+      norm_weight_(name + ".out_norm.weight", ShardSpec::whole({value_channels_}), Initializer::constant(1)),
+      out_(name + ".out_proj", values(config), config.hidden_size, parallel.tensor,
+           {.initializer = Initializer::normal(output_deviation(config))}) {
+  require(parallel.context.size() == 1, "delta net: sequences cannot be split over {} ranks yet",
+          parallel.context.size());
+  require(key_heads_ * parallel.tensor.size() == config.linear_num_key_heads,
+          "delta net: {} key heads cannot be split over {} ranks", config.linear_num_key_heads,
+          parallel.tensor.size());
+  for (Parameter* parameter : {&a_log_, &dt_bias_}) parameter->wide = true;
+  norm_weight_.partial_over_tp = parallel.tensor.size() > 1;  // each rank sees its own heads
+}
+
+Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                         HostOffload*) {
+  const SequenceRows rows = sequence_rows(seq);
+  const int64_t inner = value_heads_ * value_channels_,
+                sizes[] = {2 * key_heads_ * key_channels_ + inner, inner, value_heads_, value_heads_};
+  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
+  Tensor qkv = ops::causal_conv(ctx, parts[0], conv_weight_.get(ctx), {}, rows);
+  Tensor o = ops::delta_rule(ctx, qkv, parts[2], parts[3], a_log_.get(ctx), dt_bias_.get(ctx),
+                             {.key_heads = key_heads_,
+                              .value_heads = value_heads_,
+                              .key_channels = key_channels_,
+                              .value_channels = value_channels_},
+                             rows);
+  o = ops::gated_norm(
+      ctx, o, parts[1], norm_weight_.get(ctx),
+      {.groups = value_heads_, .gate_first = false, .epsilon = epsilon_, .sum_over_ranks = {}});
+  return out_.forward(ctx, o);
+}
+
+void DeltaNet::visit(const ParameterVisitor& visitor) {
+  in_.visit(visitor);
+  for (Parameter* parameter : {&conv_weight_, &a_log_, &dt_bias_, &norm_weight_}) visitor(*parameter);
+  out_.visit(visitor);
+}
+
+}  // namespace megatron

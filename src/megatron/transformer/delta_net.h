@@ -1,0 +1,26 @@
+#pragma once
+
+#include "megatron/transformer/linear.h"
+#include "megatron/transformer/token_mixer.h"
+
+namespace megatron {
+
+// A gated delta net (linear attention of Qwen3-Next): a short convolution of queries, keys and values, a
+// state that is corrected towards each value, a norm and a gate. Key heads and their value heads are split
+// over TP.
+class DeltaNet final : public TokenMixer {
+ public:
+  DeltaNet(const std::string& name, const ModelConfig& config, const ModelParallel& parallel);
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+                 HostOffload* host = nullptr) override;
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  int64_t key_heads_, value_heads_, key_channels_, value_channels_;  // heads of this rank
+  double epsilon_;
+  ColumnParallelLinear in_;
+  Parameter conv_weight_, a_log_, dt_bias_, norm_weight_;
+  RowParallelLinear out_;
+};
+
+}  // namespace megatron

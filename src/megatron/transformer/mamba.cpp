@@ -1,0 +1,124 @@
+#include "megatron/transformer/mamba.h"
+
+#include <cmath>
+#include <limits>
+
+#include "megatron/ops/causal_conv.h"
+#include "megatron/ops/gated_norm.h"
+#include "megatron/ops/shape.h"
+#include "megatron/ops/ssd.h"
+#include "megatron/transformer/layer_pattern.h"
+
+namespace megatron {
+namespace {
+
+// Of the output of the projection: gate, x, B, C, steps.
+std::vector<int64_t> projected(const ModelConfig& config) {
+  const int64_t inner = config.mamba_num_heads * config.mamba_head_dim,
+                shared = config.mamba_num_groups * config.mamba_state_dim;
+  return {inner, inner, shared, shared, config.mamba_num_heads};
+}
+
+// The part of it that passes the convolution: x, B, C.
+std::vector<int64_t> convolved(const ModelConfig& config) {
+  const std::vector<int64_t> parts = projected(config);
+  return {parts[1], parts[2], parts[3]};
+}
+
+int64_t sum(const std::vector<int64_t>& parts) {
+  int64_t total = 0;
+  for (int64_t part : parts) total += part;
+  return total;
+}
+
+ShardSpec by_heads(const ModelConfig& config, const TensorParallel& tp) {
+  return ShardSpec::split({config.mamba_num_heads}, 0, tp.rank(), tp.size());
+}
+
+Initializer convolution(const ModelConfig& config) {
+  return Initializer::uniform(1 / std::sqrt(static_cast<double>(config.mamba_conv_kernel)));
+}
+
+}  // namespace
+
+MambaMixer::MambaMixer(const std::string& name, const ModelConfig& config, const ModelParallel& parallel)
+    : tp_(parallel.tensor),
+      heads_(config.mamba_num_heads / tp_.size()),
+      channels_(config.mamba_head_dim),
+      groups_(config.mamba_num_groups / tp_.size()),
+      states_(config.mamba_state_dim),
+      chunk_(config.mamba_chunk_size),
+      inner_(config.mamba_num_heads * config.mamba_head_dim),
+      step_min_(config.mamba_time_step_min),
+      step_max_(config.mamba_time_step_max.value_or(std::numeric_limits<double>::infinity())),
+      epsilon_(config.layernorm_epsilon),
+      full_width_norm_(config.mamba_norm_full_width),
+      in_(name + ".in_proj", config.hidden_size, sum(projected(config)), tp_,
+          {.initializer = Initializer::normal(config.init_method_std),
+           .bias = config.mamba_proj_bias,
+           .parts = projected(config)}),
+      conv_weight_(name + ".conv1d.weight",
+                   ShardSpec::split_parts({sum(convolved(config)), 1, config.mamba_conv_kernel}, 0,
+                                          convolved(config), tp_.rank(), tp_.size()),
+                   convolution(config)),
+      a_log_(name + ".A_log", by_heads(config, tp_), Initializer::log_uniform(1, 16)),
+      d_(name + ".D", by_heads(config, tp_), Initializer::constant(1)),
+      dt_bias_(name + ".dt_bias", by_heads(config, tp_), Initializer::step_bias(1e-3, 1e-1)),
+      norm_weight_(name + ".norm.weight", ShardSpec::split({inner_}, 0, tp_.rank(), tp_.size()),
+                   Initializer::constant(1)),
+      out_(name + ".out_proj", inner_, config.hidden_size, tp_,
+           {.initializer = Initializer::normal(output_deviation(config)), .bias = config.mamba_proj_bias}) {
+  require(parallel.context.size() == 1, "mamba: sequences cannot be split over {} ranks yet",
+          parallel.context.size());
+  require(heads_ * tp_.size() == config.mamba_num_heads && groups_ * tp_.size() == config.mamba_num_groups,
+          "mamba: {} heads in {} groups cannot be split over {} ranks", config.mamba_num_heads,
+          config.mamba_num_groups, tp_.size());
+  for (Parameter* parameter : {&a_log_, &d_, &dt_bias_}) parameter->wide = true;
+  if (config.mamba_conv_bias)
+    conv_bias_ = std::make_unique<Parameter>(
+        name + ".conv1d.bias",
+        ShardSpec::split_parts({sum(convolved(config))}, 0, convolved(config), tp_.rank(), tp_.size()),
+        convolution(config));
+}
+
+Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                           HostOffload*) {
+  const SequenceRows rows = sequence_rows(seq);
+  const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
+  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
+  Tensor xbc = ops::causal_conv(ctx, parts[1], conv_weight_.get(ctx),
+                                conv_bias_ ? conv_bias_->get(ctx) : Weight{}, rows);
+  Tensor y = ops::ssd(ctx, xbc, parts[2], {a_log_.get(ctx), d_.get(ctx), dt_bias_.get(ctx)},
+                      {.heads = heads_,
+                       .channels = channels_,
+                       .groups = groups_,
+                       .states = states_,
+                       .chunk = chunk_,
+                       .step_min = step_min_,
+                       .step_max = step_max_},
+                      rows);
+  return out_.forward(ctx, norm(ctx, y, parts[0]));
+}
+
+// Of each group, all of which this rank holds, or of all heads, some of which other ranks hold.
+Tensor MambaMixer::norm(RankContext& ctx, const Tensor& y, const Tensor& gate) {
+  ops::GatedNormOptions options{
+      .groups = full_width_norm_ ? 1 : groups_, .epsilon = epsilon_, .sum_over_ranks = {}};
+  if (full_width_norm_ && tp_.size() > 1) {
+    options.width = inner_;
+    options.sum_over_ranks = [group = tp_.group](RankContext&, const Tensor& sums) {
+      group.all_reduce(sums).wait();
+    };
+  }
+  return ops::gated_norm(ctx, y, gate, norm_weight_.get(ctx), options);
+}
+
+void MambaMixer::visit(const ParameterVisitor& visitor) {
+  in_.visit(visitor);
+  visitor(conv_weight_);
+  if (conv_bias_) visitor(*conv_bias_);
+  for (Parameter* parameter : {&a_log_, &d_, &dt_bias_, &norm_weight_}) visitor(*parameter);
+  out_.visit(visitor);
+}
+
+}  // namespace megatron

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "megatron/transformer/linear.h"
+#include "megatron/transformer/token_mixer.h"
+
+namespace megatron {
+
+// Mamba-2: a short convolution, a state space whose decay depends on the token, and a gated norm. Heads and
+// the groups that share B and C are split over TP.
+class MambaMixer final : public TokenMixer {
+ public:
+  MambaMixer(const std::string& name, const ModelConfig& config, const ModelParallel& parallel);
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+                 HostOffload* host = nullptr) override;
+  void visit(const ParameterVisitor& visitor) override;
+
+ private:
+  Tensor norm(RankContext& ctx, const Tensor& y, const Tensor& gate);
+
+  TensorParallel tp_;
+  int64_t heads_, channels_, groups_, states_, chunk_;  // heads and groups of this rank
+  int64_t inner_;                                       // channels of all ranks' heads
+  double step_min_, step_max_, epsilon_;
+  bool full_width_norm_;
+  ColumnParallelLinear in_;
+  Parameter conv_weight_;
+  std::unique_ptr<Parameter> conv_bias_;
+  Parameter a_log_, d_, dt_bias_, norm_weight_;
+  RowParallelLinear out_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "megatron/config/model_config.h"
+#include "megatron/nn/seq_info.h"
+#include "megatron/parallel/model_parallel.h"
+#include "megatron/transformer/activation_plan.h"
+
+namespace megatron {
+
+// The part of a layer in which tokens see each other: attention of some kind, or a state along the sequence.
+class TokenMixer : public Module {
+ public:
+  // x and the result [tokens, hidden]. `again`: how x is made again, where it shall not be kept. `host`:
+  // where the plan's activations wait.
+  virtual Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+                         HostOffload* host = nullptr) = 0;
+  virtual void set_activation_plan(const ActivationPlan&) {}
+};
+
+// Sequences as ops along them take them.
+inline SequenceRows sequence_rows(const SeqInfo& seq) {
+  if (!seq.cu_seqlens) return {.count = seq.batch, .cu = {}};
+  return {.count = seq.cu_seqlens.size(0) - 1, .cu = seq.cu_seqlens};
+}
+
+}  // namespace megatron

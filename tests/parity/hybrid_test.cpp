@@ -1,0 +1,123 @@
+#include "parity/cases.h"
+
+// Layers with states along the sequence, alone and among others, on every kind of layout against one rank.
+namespace megatron {
+namespace {
+
+using namespace testing;
+
+Config hybrid(const char* pattern) {
+  Config config = small_gpt();
+  ModelConfig& model = config.model;
+  model.is_hybrid_model = true;
+  model.hybrid_layer_pattern = pattern;
+  model.num_layers = static_cast<int64_t>(std::string_view(pattern).size());
+  model.position_embedding_type = PositionEmbedding::none;
+  model.mamba_num_heads = 8;
+  model.mamba_head_dim = 4;
+  model.mamba_num_groups = 4;
+  model.mamba_state_dim = 3;
+  model.mamba_chunk_size = 3;
+  model.mamba_time_step_min = 1e-3;
+  model.linear_num_key_heads = 4;
+  model.linear_num_value_heads = 8;
+  model.linear_key_head_dim = 4;
+  model.linear_value_head_dim = 3;
+  return config;
+}
+
+void shard_everything(Config& config) {
+  config.ddp.use_megatron_fsdp = true;
+  config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
+}
+
+void recompute_layers(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::full;
+  config.execution.recompute_method = RecomputeMethod::uniform;
+  config.execution.recompute_num_layers = 1;
+}
+
+void recompute_norms(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = {"layernorm", "core_attn", "mlp"};
+}
+
+const std::vector<Layout> kLayouts = {
+    {.name = "tp2", .tp = 2},
+    {.name = "tp4 sp", .tp = 4, .sp = true},
+    {.name = "tp2 sp, norms made again", .tp = 2, .sp = true, .change = recompute_norms},
+    {.name = "pp2", .pp = 2},
+    {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2, .sp = true},
+    {.name = "dp2, all sharded", .dp = 2, .change = shard_everything},
+    {.name = "layers made again", .change = recompute_layers}};
+
+TEST(HybridParity, MambaAttentionAndMlp) { check_layouts(hybrid("M-M*"), kLayouts); }
+
+TEST(HybridParity, MambaNormedAsAWhole) {
+  Config config = hybrid("MM");
+  config.model.mamba_norm_full_width = true;
+  config.model.share_embeddings_and_output_weights = false;
+  check_layouts(config, kLayouts);
+}
+
+TEST(HybridParity, DeltaNets) { check_layouts(hybrid("G-*-"), kLayouts); }
+
+TEST(HybridParity, Experts) {
+  Config config = hybrid("MEGE");
+  ModelConfig& model = config.model;
+  model.num_moe_experts = 4;
+  model.moe_ffn_hidden_size = 16;
+  model.moe_shared_expert_intermediate_size = 24;
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  const std::vector<Layout> layouts = {{.name = "ep2", .dp = 2, .ep = 2},
+                                       {.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+                                       {.name = "tp2 pp2", .tp = 2, .pp = 2}};
+  check_layouts(config, layouts);
+}
+
+// As in Qwen3-Next: every layer has a mixer and an MLP, and attention a gate.
+TEST(HybridParity, LinearAndGatedAttention) {
+  Config config = hybrid("****");
+  ModelConfig& model = config.model;
+  model.is_hybrid_model = false;
+  model.hybrid_layer_pattern.clear();
+  model.position_embedding_type = PositionEmbedding::rope;
+  model.rotary_percent = 0.5;
+  model.experimental_attention_variant = AttentionVariant::gated_delta_net;
+  model.linear_attention_freq = Json(2);
+  model.attention_output_gate = true;
+  model.qk_layernorm = true;
+  check_layouts(config, kLayouts);
+}
+
+// Rows that hold several documents: states begin anew with each.
+TEST(HybridParity, PackedDocuments) {
+  const Config config = hybrid("M-G*");
+  const auto batches = batches_for(config, 2);
+  std::vector<std::vector<int64_t>> documents(static_cast<size_t>(config.train.global_batch_size), {3, 5});
+  const Trained packed = train(config, {}, batches, DType::F64, {}, kCpu, documents);
+  const ParallelSizes two{.world = 2, .tp = 2};
+  Config split = config;
+  split.parallel.tensor_model_parallel_size = 2;
+  const Trained same = train(split, two, batches, DType::F64, {}, kCpu, documents);
+  const Trained whole = train(config, {}, batches);
+  std::string where;
+  EXPECT_LT(difference(packed.parameters, same.parameters, &where), 1e-9) << where;
+  EXPECT_GT(difference(packed.parameters, whole.parameters, &where), 1e-6);
+}
+
+// BERT's layers, without its data: norms of sums, no causal mask, a further layer before the logits.
+TEST(HybridParity, NormsOfSumsAndBidirectionalAttention) {
+  Config config = with_biases_and_layernorm();
+  ModelConfig& model = config.model;
+  model.layernorm_after_residual = true;
+  model.embedding_layernorm = true;
+  model.bidirectional_attention = true;
+  model.masked_lm_head = true;
+  model.output_multiplier = 0.5;
+  model.share_embeddings_and_output_weights = true;
+  check_layouts(config, kLayouts);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,157 @@
+#include <gtest/gtest.h>
+
+#include "megatron/comm/run_ranks.h"
+#include "megatron/models/t5.h"
+#include "megatron/models/whole_model.h"
+#include "megatron/ops/reduce.h"
+#include "megatron/transformer/layer_pattern.h"
+
+namespace megatron {
+namespace {
+
+TEST(LayerPattern, SymbolsOfAHybridModel) {
+  ModelConfig config;
+  config.is_hybrid_model = true;
+  config.hybrid_layer_pattern = "M-|*EG";
+  config.num_layers = 5;
+  config.num_moe_experts = 2;
+  const MixerKind mixers[] = {MixerKind::mamba, MixerKind::none, MixerKind::attention, MixerKind::none,
+                              MixerKind::delta_net};
+  const FeedForwardKind feeds[] = {FeedForwardKind::none, FeedForwardKind::mlp, FeedForwardKind::none,
+                                   FeedForwardKind::experts, FeedForwardKind::none};
+  for (int64_t layer = 0; layer < 5; ++layer) {
+    EXPECT_EQ(mixer_kind(config, layer), mixers[layer]) << layer;
+    EXPECT_EQ(feed_forward_kind(config, layer), feeds[layer]) << layer;
+  }
+  EXPECT_TRUE(carries_states(config));
+  config.hybrid_layer_pattern = "*-*-E";
+  EXPECT_FALSE(carries_states(config));
+  EXPECT_THROW(mixer_kind(config, 5), Error);
+}
+
+TEST(LayerPattern, LinearLayersByNumberOrList) {
+  ModelConfig config;
+  config.num_layers = 4;
+  EXPECT_EQ(mixer_kind(config, 0), MixerKind::attention);
+  config.experimental_attention_variant = AttentionVariant::gated_delta_net;
+  EXPECT_EQ(mixer_kind(config, 3), MixerKind::delta_net);
+  config.linear_attention_freq = Json(4);
+  EXPECT_EQ(mixer_kind(config, 2), MixerKind::delta_net);
+  EXPECT_EQ(mixer_kind(config, 3), MixerKind::attention);
+  config.linear_attention_freq = Json::parse("[0, 1, 0, 1]");
+  EXPECT_EQ(mixer_kind(config, 2), MixerKind::attention);
+  EXPECT_EQ(mixer_kind(config, 3), MixerKind::delta_net);
+}
+
+TEST(RelativeBias, BucketsOfDistances) {
+  // Eight buckets up to a distance of 20: both ways four each, of which two are exact.
+  for (auto [distance, bucket] :
+       {std::pair{0, 0}, {-1, 1}, {1, 5}, {-2, 2}, {2, 6}, {-5, 2}, {-7, 3}, {100, 7}})
+    EXPECT_EQ(relative_bucket(distance, 8, 20, true), bucket) << distance;
+  // One way all eight, of which four are exact; what is after the query has the first.
+  for (auto [distance, bucket] : {std::pair{0, 0}, {3, 0}, {-3, 3}, {-4, 4}, {-6, 5}, {-19, 7}, {-100, 7}})
+    EXPECT_EQ(relative_bucket(distance, 8, 20, false), bucket) << distance;
+}
+
+ModelConfig small_t5() {
+  ModelConfig config;
+  config.encoder_num_layers = config.decoder_num_layers = config.num_layers = 2;
+  config.hidden_size = 16;
+  config.num_attention_heads = config.num_query_groups = 4;
+  config.kv_channels = 6;
+  config.ffn_hidden_size = 20;
+  config.vocab_size = 30;
+  config.make_vocab_size_divisible_by = 4;
+  config.position_embedding_type = PositionEmbedding::relative;
+  config.relative_attention_num_buckets = 8;
+  config.relative_attention_max_distance = 10;
+  config.normalization = Normalization::rms_norm;
+  config.add_bias_linear = false;
+  config.attention_dropout = config.hidden_dropout = 0;
+  config.output_multiplier = 0.25;
+  return config;
+}
+
+// The loss, and the sum of squares of each gradient over the ranks that split it.
+std::map<std::string, double> t5_on(int ranks, bool sequence_parallel) {
+  std::map<std::string, double> result;
+  run_ranks(ranks, [&](int rank, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, rank);
+    ModelParallel parallel;
+    parallel.tensor.group = world;
+    parallel.tensor.sequence_parallel = sequence_parallel;
+    T5Model model(small_t5(), parallel, DType::F64);
+    for (Parameter* parameter : model.parameters()) {
+      parameter->allocate(ctx, DType::F64);
+      parameter->allocate_gradient(ctx);
+      parameter->initialize(ctx, 1);
+    }
+    const T5Model::Source source{.ids = ctx.from_vector<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, {10}),
+                                 .batch = 2,
+                                 .length = 5,
+                                 .lengths = {5, 4}};
+    Tape tape(ctx);
+    Tensor loss;
+    {
+      TapeScope scope(ctx, &tape);
+      Tensor hidden = model.decode(ctx, ctx.from_vector<int64_t>({0, 11, 12, 0, 13, 14, 3, 5}, {8}), 4,
+                                   source, model.encode(ctx, source));
+      loss = ops::sum(
+          ctx,
+          model.token_losses(ctx, hidden, ctx.from_vector<int64_t>({11, 12, 13, -100, 13, 14, 15, 6}, {8})));
+    }
+    tape.backward(ctx, loss);
+    std::map<std::string, double> own;
+    for (Parameter* parameter : model.parameters()) {
+      Tensor grad = parameter->sink.main_grad;
+      if (parameter->partial_over_tp) world.all_reduce(grad).wait();
+      double squares = 0;
+      for (double v : ctx.to_vector<double>(grad)) squares += v * v;
+      Tensor total = ctx.full({1}, DType::F64, squares);
+      if (!parameter->replicated_over_tp()) world.all_reduce(total).wait();
+      own[parameter->name] = ctx.item(total);
+    }
+    own["loss"] = ctx.item(loss);
+    if (rank == 0) result = own;
+  });
+  return result;
+}
+
+TEST(T5, EveryTensorParallelLayoutGivesWhatOneRankGives) {
+  const auto one = t5_on(1, false);
+  EXPECT_GT(one.at("encoder.layers.0.self_attention.linear_qkv.weight"), 0);
+  for (auto [ranks, split] : {std::pair{2, false}, {2, true}, {4, false}})
+    for (const auto& [name, value] : t5_on(ranks, split))
+      EXPECT_NEAR(value, one.at(name), 1e-9 * std::max(1.0, one.at(name))) << name << " on " << ranks;
+}
+
+TEST(T5, PaddingOfTheSourceIsNotSeen) {
+  RankContext ctx;
+  T5Model model(small_t5(), {}, DType::F64);
+  for (Parameter* parameter : model.parameters()) {
+    parameter->allocate(ctx, DType::F64);
+    parameter->initialize(ctx, 1);
+  }
+  auto hidden = [&](int64_t padding, std::vector<int64_t> lengths) {
+    const T5Model::Source source{.ids = ctx.from_vector<int64_t>({1, 2, 3, padding}, {4}),
+                                 .batch = 1,
+                                 .length = 4,
+                                 .lengths = std::move(lengths)};
+    return ctx.to_vector<double>(
+        model.decode(ctx, ctx.from_vector<int64_t>({0, 5}, {2}), 2, source, model.encode(ctx, source)));
+  };
+  EXPECT_EQ(hidden(7, {3}), hidden(9, {3}));
+  EXPECT_NE(hidden(7, {}), hidden(9, {}));
+}
+
+TEST(WholeModel, HasAnEncoderWhereTheConfigurationSaysSo) {
+  EXPECT_TRUE(is_encoder_decoder(small_t5()));
+  size_t cross = 0;
+  whole_model(small_t5())->visit([&](Parameter& p) {
+    cross += p.name.find("cross_attention") != std::string::npos;
+  });
+  EXPECT_EQ(cross, 6u);  // three matrices in each of two layers
+}
+
+}  // namespace
+}  // namespace megatron
