@@ -172,6 +172,10 @@ void bench_attention(Bench& b) {
         .forward = f, .grad_o = grad, .dq = dq, .dk = dk, .dv = dv, .dsinks = {}, .dbias = {}};
     b.flops(std::string(c.name) + " backward", 2.5 * work,
             [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
+    args.deterministic = false;
+    if (c.softcap == 0)
+      b.flops(std::string(c.name) + " backward, any order", 2.5 * work,
+              [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
   }
 }
 

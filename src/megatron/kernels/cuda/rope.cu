@@ -51,17 +51,19 @@ __device__ __forceinline__ void turn_unit(const T* from, T* to, const Compute<T>
   int64_t first = unit * W;
   if (first >= head.half) {
     int64_t at = head.half + first;
-    *reinterpret_cast<Vec<T, W>*>(to + at) = *reinterpret_cast<const Vec<T, W>*>(from + at);
+    write(to + at, read<W>(from + at));
     return;
   }
-  C x[W], y[W], out_x[W], out_y[W];
+  C x[W], y[W], out_x[W], out_y[W], turn_cos[W], turn_sin[W];
   int64_t at = head.interleaved ? 2 * first : first, other = head.interleaved ? at + W : first + head.half;
   load(x, from + at);
   load(y, from + other);
+  load(turn_cos, cos + first);
+  load(turn_sin, sin + first);
   if (!head.interleaved) {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      C c = cos[first + j], s = sign * sin[first + j];
+      C c = turn_cos[j], s = sign * turn_sin[j];
       out_x[j] = x[j] * c - y[j] * s;
       out_y[j] = y[j] * c + x[j] * s;
     }
@@ -71,7 +73,7 @@ __device__ __forceinline__ void turn_unit(const T* from, T* to, const Compute<T>
     for (int j = 0; j < W; ++j) both[j] = x[j], both[W + j] = y[j];
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      C c = cos[first + j], s = sign * sin[first + j], a = both[2 * j], b = both[2 * j + 1];
+      C c = turn_cos[j], s = sign * turn_sin[j], a = both[2 * j], b = both[2 * j + 1];
       both[2 * j] = a * c - b * s;
       both[2 * j + 1] = b * c + a * s;
     }
@@ -96,8 +98,8 @@ template <class T, int W>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, int64_t n) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  int64_t units = op.head.template units<W>(), row = i / units, unit = i - row * units;
-  int64_t token = row / op.heads, h = row - token * op.heads;
+  int64_t units = op.head.template units<W>(), row = divide(i, units), unit = i - row * units;
+  int64_t token = divide(row, op.heads), h = row - token * op.heads;
   turn_unit<T, W>(op.x + token * op.x_token + h * op.x_head, op.y + token * op.y_token + h * op.y_head,
                   op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit, op.sign);
 }
@@ -119,7 +121,8 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
                  args.inverse ? C(-1) : C(1)};
     constexpr int W = kVector<T>;
     int64_t lengths = op.x_token | op.x_head | op.y_token | op.y_head | op.head.channels | op.head.half;
-    bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
+    bool vector = aligned(op.x) && aligned(op.y) && aligned(op.cos) && aligned(op.sin) &&
+                  lengths % W == 0;  // W is a power of two
     int64_t rows = args.x.size(0) * op.heads;
     cudaStream_t stream = stream_of(ctx);
     if (vector) {
@@ -146,9 +149,9 @@ template <class T, int W>
 __global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, int64_t n) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  int64_t units = op.head.template units<W>(), row = i / units, unit = i - row * units;
-  int64_t per_row = op.per_group + 2, group = row / per_row, member = row - group * per_row;
-  int64_t token = group / op.groups, channels = op.head.channels;
+  int64_t units = op.head.template units<W>(), row = divide(i, units), unit = i - row * units;
+  int64_t per_row = op.per_group + 2, group = divide(row, per_row), member = row - group * per_row;
+  int64_t token = divide(group, op.groups), channels = op.head.channels;
   T* fused = op.qkv + row * channels;
   T* apart = member < op.per_group ? op.q + (group * op.per_group + member) * channels
                                    : (member == op.per_group ? op.k : op.v) + group * channels;
@@ -156,10 +159,10 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, int64_t n) {
   T* to = op.merge ? fused : apart;
   if (member > op.per_group) {
     int64_t first = unit * W;
-    *reinterpret_cast<Vec<T, W>*>(to + first) = *reinterpret_cast<const Vec<T, W>*>(from + first);
+    write(to + first, read<W>(from + first));
     // The units of a head that turns number half fewer: they copy the rest here.
     if (int64_t rest = channels - op.head.half + first; first < op.head.half)
-      *reinterpret_cast<Vec<T, W>*>(to + rest) = *reinterpret_cast<const Vec<T, W>*>(from + rest);
+      write(to + rest, read<W>(from + rest));
     return;
   }
   turn_unit<T, W>(from, to, op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit,
@@ -182,8 +185,8 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
                 {channels, half, args.interleaved},
                 args.merge};
     constexpr int W = kVector<T>;
-    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && channels % W == 0 &&
-                  half % W == 0;
+    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && aligned(op.cos) &&
+                  aligned(op.sin) && channels % W == 0 && half % W == 0;
     int64_t rows = args.k.size(0) * groups * (op.per_group + 2);
     cudaStream_t stream = stream_of(ctx);
     if (vector) {
