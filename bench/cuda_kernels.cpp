@@ -233,6 +233,13 @@ void bench_rows(Bench& b) {
       ctx.kernels->qkv_split(context(), {.qkv = qkv, .q = q, .k = k, .v = v, .cos = cos, .sin = sin});
     });
   }
+  for (int64_t width : {4096, 28672}) {
+    Tensor x = b.random({16384, width}), q = ctx.empty({16384, width}, DType::F8E4M3),
+           turned = ctx.empty({width, 16384}, DType::F8E4M3), scale = ctx.empty({1, 1}, kF32);
+    b.bytes("fp8, also transposed 16384x" + std::to_string(width), giga({&x, &x, &q, &turned}), [&] {
+      ctx.kernels->quantize(context(), {.x = x, .q = q, .inverse_scale = scale, .transposed = turned});
+    });
+  }
   for (int64_t vocab : {50304, 128256}) {
     int64_t rows = 8192;
     std::string size = " " + std::to_string(rows) + "x" + std::to_string(vocab);

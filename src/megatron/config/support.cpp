@@ -13,7 +13,6 @@ using enum Support;
 constexpr Feature table[] = {
     // Ranks
     {acting, "ranks as threads and processes", "run.ranks run.world_size run.comm"},
-    {later, "CUDA", "run.device=cuda"},
     {acting, "devices", "run.device"},
     {acting, "tensor parallelism", "model.tensor_model_parallel_size model.sequence_parallel"},
     {acting, "overlapped tensor-parallel communication",
@@ -90,7 +89,11 @@ constexpr Feature table[] = {
     {later, "fp16",
      "model.fp16 model.fp16_lm_cross_entropy optimizer.loss_scale optimizer.initial_loss_scale "
      "optimizer.min_loss_scale optimizer.loss_scale_window optimizer.hysteresis"},
-    {later, "fp8",
+    {later, "this recipe of fp8", "model.fp8_recipe=mxfp8,blockwise,custom"},
+    {acting, "fp8",
+     "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.num_layers_at_end_in_bf16"},
+    {later, "more of fp8",
      "model.fp8* model.tp_only_amax_red model.first_last_layers_bf16 model.num_layers_at_* "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.keep_fp8_transpose_cache"},
     {later, "fp4", "model.fp4*"},

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,7 @@ class RankTrainer {
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
   };
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
+  void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
   const Config& config_;
   const ParallelContext& parallel_;
@@ -66,6 +68,8 @@ class RankTrainer {
   std::vector<std::unique_ptr<GptModel>> chunks_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<TokenRows> known_rows_;
+  SeqInfo known_sequences_;  // of known_rows_
 };
 
 }  // namespace megatron

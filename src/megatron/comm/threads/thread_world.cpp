@@ -79,6 +79,8 @@ ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout) : timeout_
 std::vector<ThreadWorld::Ticket> ThreadWorld::begin(const std::shared_ptr<ThreadGroupState>& group, int rank,
                                                     std::span<CommRequest> requests,
                                                     const std::shared_ptr<RankQueue>& queue) {
+  for (const CommRequest& request : requests)
+    if (on_gpu(request)) queue->of(request);  // refused before anything stands
   std::vector<Ticket> tickets;
   Lock lock(mutex_);
   for (CommRequest& request : requests) {

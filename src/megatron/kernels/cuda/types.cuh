@@ -114,7 +114,8 @@ __device__ __forceinline__ Vec<T, N> read(const T* from) {
   }
 }
 
-// To device memory, not to shared.
+// To device memory, not to shared. Later reads may be moved before it, so that many are under way at once: a
+// thread must not read again what it wrote.
 template <int N, class T>
 __device__ __forceinline__ void write(T* to, const Vec<T, N>& value) {
   if constexpr (sizeof value % 16 == 0) {
@@ -124,13 +125,11 @@ __device__ __forceinline__ void write(T* to, const Vec<T, N>& value) {
     for (int i = 0; i < parts; ++i)
       asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
                        __cvta_generic_to_global(reinterpret_cast<uint4*>(to) + i)),
-                   "r"(bits.v[i].x), "r"(bits.v[i].y), "r"(bits.v[i].z), "r"(bits.v[i].w)
-                   : "memory");
+                   "r"(bits.v[i].x), "r"(bits.v[i].y), "r"(bits.v[i].z), "r"(bits.v[i].w));
   } else if constexpr (sizeof value == 8) {
     auto bits = __builtin_bit_cast(uint2, value);
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(bits.x),
-                 "r"(bits.y)
-                 : "memory");
+                 "r"(bits.y));
   } else {
     *reinterpret_cast<Vec<T, N>*>(to) = value;
   }
