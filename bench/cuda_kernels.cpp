@@ -172,6 +172,10 @@ void bench_attention(Bench& b) {
         .forward = f, .grad_o = grad, .dq = dq, .dk = dk, .dv = dv, .dsinks = {}, .dbias = {}};
     b.flops(std::string(c.name) + " backward", 2.5 * work,
             [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
+    args.deterministic = false;
+    if (c.softcap == 0)
+      b.flops(std::string(c.name) + " backward, any order", 2.5 * work,
+              [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
   }
 }
 
@@ -227,6 +231,13 @@ void bench_rows(Bench& b) {
     Tensor v = ctx.empty_like(k), cos = b.random({16384, 64}, kF32), sin = b.random({16384, 64}, kF32);
     b.bytes("qkv split+rope 16384x32/8x128", giga({&qkv, &q, &k, &v, &cos, &sin}), [&] {
       ctx.kernels->qkv_split(context(), {.qkv = qkv, .q = q, .k = k, .v = v, .cos = cos, .sin = sin});
+    });
+  }
+  for (int64_t width : {4096, 28672}) {
+    Tensor x = b.random({16384, width}), q = ctx.empty({16384, width}, DType::F8E4M3),
+           turned = ctx.empty({width, 16384}, DType::F8E4M3), scale = ctx.empty({1, 1}, kF32);
+    b.bytes("fp8, also transposed 16384x" + std::to_string(width), giga({&x, &x, &q, &turned}), [&] {
+      ctx.kernels->quantize(context(), {.x = x, .q = q, .inverse_scale = scale, .transposed = turned});
     });
   }
   for (int64_t vocab : {50304, 128256}) {

@@ -23,7 +23,7 @@ struct Case {
   std::string_view name, summary;
   DecoderShape shape;
   int64_t batch;
-  bool tied;
+  bool tied, qkv_bias = false;
 };
 
 constexpr Case kCases[] = {
@@ -31,6 +31,8 @@ constexpr Case kCases[] = {
     {"gpt-124m", "GPT 124M, gated", {12, 768, 12, 12, 2048, 50304, 1024}, 32, true},
     {"llama-1b", "Llama-3.2-1B shape", {16, 2048, 32, 8, 8192, 128256, 4096}, 4, true},
     {"gpt-1.7b", "1.7B, gated", {24, 2048, 16, 16, 5632, 131072, 4096}, 4, false},
+    {"qwen2.5-0.5b", "Qwen2.5-0.5B shape", {24, 896, 14, 2, 4864, 151936, 1024}, 512, true, true},
+    {"qwen2.5-1.5b", "Qwen2.5-1.5B shape", {28, 1536, 12, 2, 8960, 151936, 1024}, 512, true, true},
     {"llama-8b-16", "Llama-3-8B shape, 16 layers", {16, 4096, 32, 8, 14336, 128256, 4096}, 4, false},
 };
 
@@ -53,7 +55,8 @@ std::vector<Flag> flags(Settings& s) {
                s.micro_batches, 1),
       int_flag("--threads", "CPU threads of the whole run (every core)", s.threads),
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
-      text_flag("--precision", "fp32|bf16", "of weights and activations (fp32 on the CPU, bf16 on a GPU)",
+      text_flag("--precision", "fp32|bf16|fp8",
+                "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8",
                 s.precision),
       switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
       switch_flag("--keep-norms", "do not make the outputs of norms again in the backward pass",
@@ -76,6 +79,7 @@ Config config_of(const Case& c, const Settings& s) {
   Config config;
   config.model = llama_style(c.shape);
   config.model.share_embeddings_and_output_weights = c.tied;
+  config.model.add_qkv_bias = c.qkv_bias;
   config.parallel.tensor_model_parallel_size = s.tensor_parallel;
   config.parallel.pipeline_model_parallel_size = s.pipeline_parallel;
   config.parallel.sequence_parallel = s.tensor_parallel > 1;
@@ -87,6 +91,10 @@ Config config_of(const Case& c, const Settings& s) {
   config.train.global_batch_size = c.batch;
   config.train.micro_batch_size = c.batch / pieces;
   config.precision.deterministic_mode = s.deterministic;
+  if (s.precision == "fp8") {
+    config.precision.fp8 = Fp8Format::hybrid;
+    config.precision.fp8_recipe = Fp8Recipe::tensorwise;
+  }
   if (!s.keep_norms) {
     config.execution.recompute_granularity = RecomputeGranularity::selective;
     config.execution.recompute_modules = {"layernorm"};
@@ -180,7 +188,8 @@ int bench_train(Invocation& invocation) {
   invocation.log.info("{}: {:.1f}M parameters, {} on {}, tp {} x pp {} x dp {}", chosen.name,
                       static_cast<double>(parameter_count(config.model)) / 1e6, settings.precision, device,
                       settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel);
-  Measured measured = measure(config, settings, device, dtype_from_name(settings.precision));
+  Measured measured = measure(config, settings, device,
+                              dtype_from_name(settings.precision == "fp8" ? "bf16" : settings.precision));
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;

@@ -94,7 +94,11 @@ constexpr Feature table[] = {
     {later, "fp16",
      "model.fp16 model.fp16_lm_cross_entropy optimizer.loss_scale optimizer.initial_loss_scale "
      "optimizer.min_loss_scale optimizer.loss_scale_window optimizer.hysteresis"},
-    {later, "fp8",
+    {later, "this recipe of fp8", "model.fp8_recipe=mxfp8,blockwise,custom"},
+    {acting, "fp8",
+     "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.num_layers_at_end_in_bf16"},
+    {later, "more of fp8",
      "model.fp8* model.tp_only_amax_red model.first_last_layers_bf16 model.num_layers_at_* "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.keep_fp8_transpose_cache"},
     {later, "fp4", "model.fp4*"},

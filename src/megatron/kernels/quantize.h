@@ -12,6 +12,7 @@ namespace megatron {
 struct QuantizeArgs {
   Tensor x, q, inverse_scale;
   int64_t block_rows = 0, block_columns = 0;
+  Tensor transposed;  // qᵀ [columns, rows], beside q; optional
 };
 struct DequantizeArgs {
   Tensor q, inverse_scale, x;

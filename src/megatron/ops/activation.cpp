@@ -43,7 +43,8 @@ class GatedNode final : public Node {
 
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output()), x = x_.get(ctx);
-    Tensor dx = ctx.empty(x.shape(), x.dtype());
+    x_.reset();
+    Tensor dx = x.storage().unique() ? x : ctx.empty(x.shape(), x.dtype());  // nobody else holds x
     ctx.kernels->gated_backward(ctx.kernel_context(), {.kind = options_.kind,
                                                        .x = x,
                                                        .bias = bias_.value,
@@ -55,7 +56,6 @@ class GatedNode final : public Node {
           {&x, &dy, &dx});
     if (bias_.sink) add_row_sum(ctx, "gated_activation_bias", dx, *bias_.sink);
     tape.add_grad(ctx, x_slot_, std::move(dx));
-    x_.reset();
   }
 
  private:

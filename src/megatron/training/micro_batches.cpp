@@ -1,5 +1,7 @@
 #include "megatron/training/micro_batches.h"
 
+#include <algorithm>
+
 namespace megatron {
 namespace {
 
@@ -43,8 +45,11 @@ TokenRows MicroBatches::rows(int64_t microbatch) const {
 int64_t MicroBatches::counted_labels(int64_t microbatch) const {
   auto at = static_cast<size_t>(microbatch);
   int64_t row = lengths_[at] + 1, count = 0;
-  for (int64_t i = 0; i < size_ * row; ++i)
-    count += i % row != 0 && tokens_[static_cast<size_t>(begins_[at] + i)] != kIgnored;
+  for (int64_t i = 0; i < size_; ++i) {
+    auto labels =
+        tokens_.subspan(static_cast<size_t>(begins_[at] + i * row + 1), static_cast<size_t>(row - 1));
+    count += static_cast<int64_t>(labels.size()) - std::count(labels.begin(), labels.end(), kIgnored);
+  }
   return count;
 }
 
@@ -52,7 +57,8 @@ Tensor MicroBatches::held(RankContext& ctx, int64_t microbatch, int64_t offset) 
   std::vector<int64_t> ids = held_tokens(rows(microbatch), context_);
   int64_t length = lengths_[static_cast<size_t>(microbatch)];
   int64_t first = begins_[static_cast<size_t>(microbatch)] + offset;
-  for (int64_t& id : ids) id = tokens_[static_cast<size_t>(first + id / length * (length + 1) + id % length)];
+  // Rows of tokens are one longer than those of inputs and labels.
+  for (int64_t& id : ids) id = tokens_[static_cast<size_t>(first + id + id / length)];
   return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
 }
 

@@ -2,6 +2,7 @@
 
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
+#include "megatron/training/fp8_setup.h"
 #include "megatron/training/optimizer_setup.h"
 
 namespace megatron {
@@ -15,6 +16,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);
   for (auto& chunk : model_.chunks()) chunk->set_activation_plan(ActivationPlan::from(config.execution));
+  choose_fp8(config, parameters());
   std::vector<DataParallelChunk> pieces;
   for (auto& chunk : model_.chunks())
     pieces.push_back({chunk->units(), splits_tied_weight(shape) ? chunk->tied_weight() : nullptr});
@@ -22,6 +24,11 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
                                                   std::move(pieces), dtype);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
   optimizer_ = make_optimizer(ctx, config.optimizer, data_parallel_->slices());
+}
+
+void RankTrainer::values_changed() {
+  for (Parameter* parameter : parameters())
+    if (parameter->fp8) parameter->fp8->current = false;
 }
 
 MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
@@ -71,7 +78,12 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
       sequences.push_back(sequences.back());
       continue;
     }
-    SeqInfo& seq = sequences.emplace_back(model_.chunks()[0]->sequences(ctx, batch.rows(i)));
+    // Mostly every step's rows are alike, and so are their positions and angles.
+    if (!known_rows_ || *known_rows_ != batch.rows(i)) {
+      known_rows_ = batch.rows(i);
+      known_sequences_ = model_.chunks()[0]->sequences(ctx, *known_rows_);
+    }
+    SeqInfo& seq = sequences.emplace_back(known_sequences_);
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
     seq.step = steps_taken();
     seq.training = !forward_only;
@@ -149,6 +161,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
   data_parallel_->publish_parameters();
+  values_changed();
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
@@ -163,6 +176,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
 
 void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set) {
   data_parallel_->set_parameters(ctx, set);
+  values_changed();
   optimizer_->read_parameters(ctx);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -59,6 +60,7 @@ class RankTrainer {
   Tensor predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden, const MicroBatches& batch,
                        int64_t microbatch, double share, const SeqInfo& seq, const Tensor& means) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
+  void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
   const Config& config_;
   const ParallelContext& parallel_;
@@ -67,6 +69,8 @@ class RankTrainer {
   int64_t microbatch_size_, length_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<TokenRows> known_rows_;
+  SeqInfo known_sequences_;  // of known_rows_
 };
 
 }  // namespace megatron

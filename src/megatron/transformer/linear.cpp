@@ -13,6 +13,11 @@ Weight get(RankContext& ctx, const std::unique_ptr<Parameter>& parameter) {
   return parameter ? parameter->get(ctx) : Weight{};
 }
 
+Tensor product(RankContext& ctx, const Tensor& x, Parameter& weight, const Weight& bias) {
+  if (weight.fp8) return ops::fp8_linear(ctx, x, weight.get(ctx), *weight.fp8, bias);
+  return ops::linear(ctx, x, weight.get(ctx), bias);
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, int64_t out,
@@ -41,7 +46,7 @@ Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Re
     });
   if (tp_.size() > 1 && overlap_)
     return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
-  return ops::linear(ctx, input, weight_.get(ctx), get(ctx, bias_));
+  return product(ctx, input, weight_, get(ctx, bias_));
 }
 
 void ColumnParallelLinear::visit(const ParameterVisitor& visitor) {
@@ -60,12 +65,14 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
 }
 
 Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
-  if (tp_.size() == 1) return ops::linear(ctx, x, weight_.get(ctx), get(ctx, bias_));
+  if (tp_.size() == 1) return product(ctx, x, weight_, get(ctx, bias_));
   return biased(ctx, overlap_ ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
                               : leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_));
 }
 
 Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x) {
+  // In fp8 the activation is kept for the weight's gradient, at half the bytes.
+  if (weight_.fp8) return forward(ctx, ops::gated_activation(ctx, options, x));
   if (tp_.size() == 1) return ops::gated_linear(ctx, options, x, weight_.get(ctx), get(ctx, bias_));
   if (overlap_) return forward(ctx, ops::gated_activation(ctx, options, x));
   return biased(ctx, leave_tensor_parallel(ctx, ops::gated_linear(ctx, options, x, weight_.get(ctx)), tp_));

@@ -42,6 +42,35 @@ TEST_F(CudaGemm, AllTranspositionsWithBiasAndBeta) {
           }
 }
 
+// Sums of products of fp8 keep fewer bits on the GPU than the CPU's fp32.
+TEST_F(CudaGemm, Fp8) {
+  for (DType second : {DType::F8E4M3, DType::F8E5M2})
+    for (bool into_gradient : {false, true})
+      for (bool fast : {false, true}) {
+        auto quantized = [&](int64_t rows, int64_t columns, DType dtype, Both& scale) {
+          Both x = uniform({rows, columns}, DType::BF16, -3, 3), q = output({rows, columns}, dtype);
+          scale = output({1, 1}, DType::F32);
+          run(&KernelTable::quantize, [&](auto on) { return QuantizeArgs{on(x), on(q), on(scale)}; });
+          return q;
+        };
+        Both a_scale, b_scale, a = quantized(64, 160, second, a_scale);
+        Both b = quantized(96, 160, DType::F8E4M3, b_scale);
+        Both c = uniform({64, 96}, into_gradient ? DType::F32 : DType::BF16),
+             bias = uniform({96}, DType::BF16);
+        run(&KernelTable::gemm, [&](auto on) {
+          return GemmArgs{.a = on(a),
+                          .b = on(b).transpose(0, 1),
+                          .c = on(c),
+                          .beta = into_gradient ? 1.0 : 0.0,
+                          .bias = into_gradient ? Tensor{} : on(bias),
+                          .a_scale = on(a_scale),
+                          .b_scale = on(b_scale),
+                          .fast_sums = fast};
+        });
+        same(c, 1.2e-2, "fp8 " + label(second));
+      }
+}
+
 TEST_F(CudaGemm, Batched) {
   for (DType dtype : kFloats) {
     Both a = uniform({5, 48, 40}, dtype), b = uniform({5, 56, 40}, dtype), c = output({5, 48, 56}, dtype);

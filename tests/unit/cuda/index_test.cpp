@@ -117,11 +117,17 @@ TEST_F(CudaIndex, QuantizeAndBack) {
         int64_t down = c.block_rows ? (c.rows + c.block_rows - 1) / c.block_rows : 1;
         int64_t across = c.block_columns ? (c.columns + c.block_columns - 1) / c.block_columns : 1;
         Both x = uniform({c.rows, c.columns}, dtype, -7, 7), q = output({c.rows, c.columns}, fp8);
+        Both turned = output({c.columns, c.rows}, fp8);
         Both scale = output({down, across}, DType::F32), back = output({c.rows, c.columns}, dtype);
         run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(0, 0, 1), 0}; });
         run(&KernelTable::quantize, [&](auto on) {
-          return QuantizeArgs{on(x), on(q), on(scale), c.block_rows, c.block_columns};
+          return QuantizeArgs{on(x), on(q), on(scale), c.block_rows, c.block_columns, on(turned)};
         });
+        auto there = values(gpu(), q.gpu), across_there = values(gpu(), turned.gpu);
+        for (int64_t i = 0; i < c.rows * c.columns; ++i)
+          ASSERT_EQ(across_there[static_cast<size_t>(i % c.columns * c.rows + i / c.columns)],
+                    there[static_cast<size_t>(i)])
+              << "transposed, element " << i;
         same(scale, 1e-7, "scale");
         // A value on the edge between two steps may fall either way: one step of fp8.
         same(q, fp8 == DType::F8E4M3 ? 0.13 : 0.26, "q");

@@ -80,11 +80,6 @@ __device__ __forceinline__ Unary kind_or(Unary kind) {
   return K == kAnyKind ? kind : static_cast<Unary>(K);
 }
 
-// Divisions of 64 bits cost more than all the rest of an element.
-__device__ __forceinline__ int64_t row_of(int64_t i, int64_t width) {
-  return (i | width) >> 32 ? i / width : static_cast<uint32_t>(i) / static_cast<uint32_t>(width);
-}
-
 // Elements are those of y [rows, width]; a vector never straddles rows.
 template <class T, int K>
 struct GatedOp {
@@ -97,7 +92,7 @@ struct GatedOp {
   template <int W>
   __device__ void run(int64_t i) const {
     using C = Compute<T>;
-    int64_t row = row_of(i, width), column = i - row * width;
+    int64_t row = divide(i, width), column = i - row * width;
     C gate[W], up[W];
     load(gate, x + row * 2 * width + column);
     load(up, x + row * 2 * width + width + column);
@@ -130,7 +125,7 @@ struct GatedBackwardOp {
   template <int W>
   __device__ void run(int64_t i) const {
     using C = Compute<T>;
-    int64_t row = row_of(i, width), column = i - row * width;
+    int64_t row = divide(i, width), column = i - row * width;
     const int64_t at = row * 2 * width + column;
     C gate[W], up[W], grad[W];
     load(gate, x + at);

@@ -66,7 +66,7 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
   for (; i + (kAhead - 1) * stride + W <= valid; i += kAhead * stride) {
     Vec<T, W> raw[kAhead];
 #pragma unroll
-    for (int v = 0; v < kAhead; ++v) raw[v] = *reinterpret_cast<const Vec<T, W>*>(x + i + v * stride);
+    for (int v = 0; v < kAhead; ++v) raw[v] = read<W>(x + i + v * stride);
     C values[kAhead * W];
 #pragma unroll
     for (int v = 0; v < kAhead; ++v)
@@ -217,7 +217,7 @@ struct WholeTask {
   T* dlogits;  // null: the loss alone
   const int64_t* labels;
   Compute<T>* loss;
-  int64_t ignore_index;
+  int64_t ignore_index, rows;
   int columns, valid, cached;  // cached: vectors of a row that stay in shared memory
   Compute<T> scale, smoothing, vocab_size, z_loss;
 };
@@ -235,120 +235,124 @@ __device__ __forceinline__ C largest_of(const C (&x)[W]) {
   return best[0];
 }
 
-// A block per row. The row is on its way into shared memory as a whole, as far as that reaches, while its
-// beginning is being summed; the gradient then reads little of it again. Threads read what they fetched
-// themselves, so that nobody waits for another's copies.
+// Blocks stay, and take every gridDim.x-th row. A row is on its way into shared memory, as far as that
+// reaches, while its beginning is being summed; the gradient then reads little of it again, and each vector
+// makes room for one of the next row. Threads read what they fetched themselves, so that nobody waits for
+// another's copies.
 template <class T, int W, bool Smooth>
 __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   using C = Compute<T>;
   using V = Vec<T, W>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ MaxSum<C> partial[32];
-  V* cache = reinterpret_cast<V*>(memory);
-  const int64_t row = blockIdx.x, label = a.labels[row];
+  __shared__ MaxSum<C> partial[2][32];  // of rows in turn: the next may begin while this one's are still read
+  T* cache = reinterpret_cast<T*>(memory);
   const int vectors = a.columns / W, step = static_cast<int>(blockDim.x), thread = threadIdx.x;
-  const T* x = a.logits + row * a.columns;
-  T* dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
-  const V* from = reinterpret_cast<const V*>(x);
-  if (label == a.ignore_index) {
-    if (thread == 0) a.loss[row] = 0;
-    C zeros[W] = {};
-    if (dx)
-      for (int v = thread; v < vectors; v += step) store(dx + v * W, zeros);
-    return;
-  }
-  constexpr int kGroups = 6;
+  const int lane = thread % 32, warp = thread / 32, warps = step / 32;
+  constexpr bool kCaches = sizeof(V) == 16;
+  constexpr int kGroups = 6;  // of copies; the beginning of a row arrives first
   const int per_group = (a.cached + kGroups * step - 1) / (kGroups * step) * step;
-  if constexpr (sizeof(V) == 16)
-    for (int g = 0; g < kGroups; ++g) {
-      for (int v = g * per_group + thread; v < min(a.cached, (g + 1) * per_group); v += step)
-        copy_async(cache + v, from + v, true);
-      commit_copies();
-    }
   const C lowest = -std::numeric_limits<C>::infinity();
-  // Read before anyone writes the gradient in its place.
-  const C target = label >= 0 && label < a.valid ? widen(x[label]) : C(0);
-  MaxSum<C> state;
-  C total = 0;
-  auto take = [&](const V& raw, int v) {
-    C values[W], largest;
-#pragma unroll
-    for (int j = 0; j < W; ++j) values[j] = widen(raw.v[j]);
-    if (v * W + W > a.valid) {
-#pragma unroll
-      for (int j = 0; j < W; ++j)
-        if (v * W + j >= a.valid) values[j] = lowest;
-    }
-    largest = largest_of(values);
-    if (largest > state.maximum) {
-      state.sum *= exp_of(state.maximum - largest);
-      state.maximum = largest;
-    }
-    const C shift = state.maximum == lowest ? C(0) : state.maximum;
-    C sum = 0;
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      if constexpr (kRough<T>)
-        sum += exp2_rough(fmaf(values[j], kRoughLog2e, -shift * kRoughLog2e));
-      else
-        sum += exp_of(values[j] - shift);
-      if constexpr (Smooth)
-        if (values[j] != lowest) total += values[j];
-    }
-    state.sum += sum;
+  auto group_end = [&](int g) { return min(a.cached, (g + 1) * per_group); };
+  auto fetch = [&](int64_t row, int v) {
+    if (kCaches && row < a.rows) copy_async(cache + v * W, a.logits + row * a.columns + v * W, true);
   };
-  [&]<int... G>(std::integer_sequence<int, G...>) {
-    ((wait_copies<kGroups - 1 - G>(),
-      [&] {
-        const int end = min(a.cached, (G + 1) * per_group);
-#pragma unroll 2
-        for (int v = G * per_group + thread; v < end; v += step) take(cache[v], v);
-      }()),
-     ...);
+  for (int g = 0; g < kGroups; ++g) {
+    for (int v = g * per_group + thread; v < group_end(g); v += step) fetch(blockIdx.x, v);
+    commit_copies();
   }
-  (std::make_integer_sequence<int, kGroups>{});
-#pragma unroll 2
-  for (int v = a.cached + thread; v < vectors; v += step) take(from[v], v);
-  int lane = thread % 32, warp = thread / 32, warps = step / 32;
-  state = warp_merge(state);
-  if (lane == 0) partial[warp] = state;
-  __syncthreads();
-  state = warp_merge(lane < warps ? partial[lane] : MaxSum<C>{});
-  if constexpr (Smooth) total = block_sum(total);
-  const C lse = state.maximum + log_of(state.sum);
-  if (thread == 0) {
-    C expected = target;
-    if constexpr (Smooth) expected += a.smoothing * (total / a.vocab_size - expected);
-    a.loss[row] = lse - expected + a.z_loss * lse * lse;
-  }
-  if (!dx) return;
-  const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
-  const int label_vector = label >= 0 && label < a.valid ? static_cast<int>(label / W) : -1;
-  auto give = [&](const V& raw, int v) {
-    C result[W];
+  for (int64_t row = blockIdx.x, turn = 0; row < a.rows; row += gridDim.x, ++turn) {
+    const int64_t label = a.labels[row], next = row + gridDim.x;
+    const T* x = a.logits + row * a.columns;
+    // Read before anyone writes the gradient in its place.
+    const C target = label >= 0 && label < a.valid ? widen(x[label]) : C(0);
+    MaxSum<C> state;
+    C total = 0;
+    auto take = [&](const V& raw, int v) {
+      C values[W], largest;
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      C value = widen(raw.v[j]);
-      if constexpr (kRough<T>)
-        result[j] = slope * exp2_rough(fmaf(value, kRoughLog2e, -lse * kRoughLog2e));
-      else
-        result[j] = slope * exp_of(value - lse);
-      if constexpr (Smooth) result[j] -= uniform;
-    }
-    if (v == label_vector || v * W + W > a.valid) {
+      for (int j = 0; j < W; ++j) values[j] = widen(raw.v[j]);
+      if (v * W + W > a.valid) {
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+          if (v * W + j >= a.valid) values[j] = lowest;
+      }
+      largest = largest_of(values);
+      if (largest > state.maximum) {
+        state.sum *= exp_of(state.maximum - largest);
+        state.maximum = largest;
+      }
+      const C shift = state.maximum == lowest ? C(0) : state.maximum;
+      C sum = 0;
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
-        if (v * W + j >= a.valid) result[j] = 0;
+        if constexpr (kRough<T>)
+          sum += exp2_rough(fmaf(values[j], kRoughLog2e, -shift * kRoughLog2e));
+        else
+          sum += exp_of(values[j] - shift);
+        if constexpr (Smooth)
+          if (values[j] != lowest) total += values[j];
       }
+      state.sum += sum;
+    };
+    [&]<int... G>(std::integer_sequence<int, G...>) {
+      ((wait_copies<kGroups - 1 - G>(),
+        [&] {
+#pragma unroll 2
+          for (int v = G * per_group + thread; v < group_end(G); v += step) take(read<W>(cache + v * W), v);
+        }()),
+       ...);
     }
-    store(dx + v * W, result);
-  };
-  // What is not cached comes first: it may still be in the GPU's own cache.
+    (std::make_integer_sequence<int, kGroups>{});
 #pragma unroll 2
-  for (int v = a.cached + thread; v < vectors; v += step) give(from[v], v);
+    for (int v = a.cached + thread; v < vectors; v += step) take(read<W>(x + v * W), v);
+    state = warp_merge(state);
+    if (lane == 0) partial[turn % 2][warp] = state;
+    __syncthreads();
+    state = warp_merge(lane < warps ? partial[turn % 2][lane] : MaxSum<C>{});
+    if constexpr (Smooth) total = block_sum(total);
+    const C lse = state.maximum + log_of(state.sum);
+    const bool ignored = label == a.ignore_index;
+    if (thread == 0) {
+      C expected = target;
+      if constexpr (Smooth) expected += a.smoothing * (total / a.vocab_size - expected);
+      a.loss[row] = ignored ? C(0) : lse - expected + a.z_loss * lse * lse;
+    }
+    T* dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
+    const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
+    const int label_vector = label >= 0 && label < a.valid ? static_cast<int>(label / W) : -1;
+    auto give = [&](const V& raw, int v) {
+      if (!dx) return;
+      C result[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        C value = widen(raw.v[j]);
+        if constexpr (kRough<T>)
+          result[j] = slope * exp2_rough(fmaf(value, kRoughLog2e, -lse * kRoughLog2e));
+        else
+          result[j] = slope * exp_of(value - lse);
+        if constexpr (Smooth) result[j] -= uniform;
+      }
+      if (ignored || v == label_vector || v * W + W > a.valid) {
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
+          if (ignored || v * W + j >= a.valid) result[j] = 0;
+        }
+      }
+      store(dx + v * W, result);
+    };
+    // What is not cached comes first: it may still be in the GPU's own cache.
 #pragma unroll 2
-  for (int v = thread; v < a.cached; v += step) give(cache[v], v);
+    for (int v = a.cached + thread; v < vectors; v += step) give(read<W>(x + v * W), v);
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll 2
+      for (int v = g * per_group + thread; v < group_end(g); v += step) {
+        give(read<W>(cache + v * W), v);
+        fetch(next, v);
+      }
+      commit_copies();
+    }
+  }
 }
 
 void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
@@ -361,6 +365,7 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
                       pointer<int64_t>(args.labels),
                       pointer<C>(args.loss),
                       args.ignore_index,
+                      rows,
                       static_cast<int>(columns),
                       static_cast<int>(args.valid),
                       0,
@@ -376,8 +381,8 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
       int threads = std::min(row_threads(columns, W), two ? 512 : 1024);
       task.cached = static_cast<int>(bytes / sizeof(Vec<T, W>));
       auto kernel = args.smoothing > 0 ? whole_kernel<T, W, true> : whole_kernel<T, W, false>;
-      allow_shared_memory(kernel, bytes);
-      kernel<<<static_cast<unsigned>(rows), threads, bytes, stream_of(ctx)>>>(task);
+      int64_t blocks = resident_blocks(ctx, kernel, dim3(static_cast<unsigned>(threads)), bytes, rows);
+      kernel<<<static_cast<unsigned>(blocks), threads, bytes, stream_of(ctx)>>>(task);
     };
     if (columns % kVector<T> == 0 && aligned(task.logits) && aligned(task.dlogits))
       launch(std::integral_constant<int, kVector<T>>{});

@@ -21,8 +21,12 @@ cudaDataType_t cuda_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::F16:
       return CUDA_R_16F;
+    case DType::F8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::F8E5M2:
+      return CUDA_R_8F_E5M2;
     default:
-      fail("gemm: {} is not supported by the CUDA kernel; use fp32, bf16, fp16 or fp64", dtype);
+      fail("gemm: {} is not supported by the CUDA kernel; use fp32, bf16, fp16, fp8 or fp64", dtype);
   }
 }
 
@@ -56,6 +60,13 @@ void set_layout(cublasLtMatrixLayoutOpaque_t* layout, const GemmMatrix& m, int64
   }
 }
 
+// Our b is the library's first operand.
+void set_scales(GemmPlan& plan, const GemmArgs& args) {
+  if (!args.a_scale) return;
+  set(&plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(args.b_scale.raw()));
+  set(&plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(args.a_scale.raw()));
+}
+
 // cᵀ = bᵀ · aᵀ, since the library's matrices are column-major: b comes first.
 GemmPlan describe(const GemmKey& key, bool fused_bias) {
   GemmPlan plan;
@@ -69,6 +80,7 @@ GemmPlan describe(const GemmKey& key, bool fused_bias) {
     set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(static_cast<DType>(key.bias_dtype)));
   }
+  if (key.flags & kFastSums) set(&plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   set_layout(&plan.b, key.b, key.k, key.n, key.batch);
   set_layout(&plan.a, key.a, key.m, key.k, key.batch);
   set_layout(&plan.c, key.c, key.m, key.n, key.batch);
@@ -145,11 +157,16 @@ GemmMatrix matrix_of(const char* name, const Tensor& x) {
 }
 
 GemmKey key_of(const GemmArgs& args) {
-  return {args.c.size(-2),        args.c.size(-1),
-          args.a.size(-1),        args.c.rank() == 3 ? args.c.size(0) : 1,
-          matrix_of("a", args.a), matrix_of("b", args.b),
-          matrix_of("c", args.c), args.bias ? static_cast<int32_t>(args.bias.dtype()) : -1,
-          args.beta == 0,         args.bias ? alignment_of(args.bias.raw()) : 0};
+  return {args.c.size(-2),
+          args.c.size(-1),
+          args.a.size(-1),
+          args.c.rank() == 3 ? args.c.size(0) : 1,
+          matrix_of("a", args.a),
+          matrix_of("b", args.b),
+          matrix_of("c", args.c),
+          args.bias ? static_cast<int32_t>(args.bias.dtype()) : -1,
+          (args.beta == 0 ? kBetaZero : 0) | (args.fast_sums ? kFastSums : 0),
+          args.bias ? alignment_of(args.bias.raw()) : 0};
 }
 
 GemmPlans::GemmPlans() { check_blas(cublasLtCreate(&handle_), "starting"); }
@@ -202,10 +219,12 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
   std::vector<GemmChoice> choices;
   if (key.bias_dtype >= 0) {
     plan = describe(key, true);
+    set_scales(plan, args);
     choices = propose(key, plan, worth ? most : 1);
   }
   if (choices.empty()) {
     plan = describe(key, false);
+    set_scales(plan, args);
     choices = propose(key, plan, worth ? most : 1);
   }
   require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}", args.a, args.b, args.c);
@@ -246,6 +265,7 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
                                  void* workspace) const {
   if (plan.fused_bias)
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+  set_scales(plan, args);
   float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
   bool wide = args.c.dtype() == DType::F64;
   const void* factors[2] = {&alpha, &beta};

@@ -89,6 +89,11 @@ struct Maximum {
   __device__ T operator()(T a, T b) const { return a > b ? a : b; }
 };
 
+// n / by of numbers that are not negative. Divisions of 64 bits cost more than the rest of a small kernel.
+__device__ __forceinline__ int64_t divide(int64_t n, int64_t by) {
+  return (n | by) >> 32 ? n / by : static_cast<uint32_t>(n) / static_cast<uint32_t>(by);
+}
+
 // The same result in every lane, in a fixed order.
 template <class T, class Op>
 __device__ __forceinline__ T warp_reduce(T value, Op op) {

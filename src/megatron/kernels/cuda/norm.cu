@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(RowShape<W, Items, Warp>::kThreads) norm_forwa
           Vec<T, W> other = ring.read(stage, 1, i, residual);
 #pragma unroll
           for (int j = 0; j < W; ++j) value[i].v[j] = narrow<T>(widen(value[i].v[j]) + widen(other.v[j]));
-          *reinterpret_cast<Vec<T, W>*>(a.sum + row * n + column) = value[i];
+          write(a.sum + row * n + column, value[i]);
         }
 #pragma unroll
         for (int j = 0; j < W; ++j) {

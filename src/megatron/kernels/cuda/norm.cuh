@@ -56,23 +56,11 @@ struct RowRing {
   }
   __device__ Vec<T, W> read(int stage, int tensor, int item, const T* row) const {
     if constexpr (kUsed)
-      return *slot(stage, tensor, item);
+      return cuda::read<W>(slot(stage, tensor, item)->v);
     else
-      return *reinterpret_cast<const Vec<T, W>*>(row + Row::column(item));
+      return cuda::read<W>(row + Row::column(item));
   }
 };
-
-// How many blocks the GPU holds at once, and no more than there are groups of rows.
-template <class Kernel>
-int64_t resident_blocks(const KernelContext& ctx, Kernel kernel, dim3 block, size_t bytes, int64_t groups) {
-  allow_shared_memory(kernel, bytes);
-  int per_multiprocessor = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
-                                                           static_cast<int>(block.x * block.y), bytes),
-             "planning a norm");
-  return std::clamp<int64_t>(groups, 1,
-                             int64_t{per_multiprocessor} * runtime_of(ctx).properties().multiprocessors);
-}
 
 // Calls f(RowShape, block) for the smallest shape that holds a row of n elements.
 template <class T, class F>

@@ -85,14 +85,118 @@ struct ScaleOp {
 template <class T, class Q>
 struct CastOp {
   const T* x;
-  Q* q;
+  Q *q, *transposed;
   const float* amax;
   Blocking b;
   template <int W>
   __device__ void run(int64_t i) const {
     q[i] = BlockScale<Q>(amax[b.block_of(i)], b.count() == 1).cast(static_cast<float>(widen(x[i])));
+    if (transposed) transposed[i % b.columns * b.rows + i / b.columns] = q[i];
   }
 };
+
+template <class Q>
+struct TransposeOp {
+  const Q* q;
+  Q* transposed;
+  int64_t rows, columns;
+  template <int W>
+  __device__ void run(int64_t i) const {
+    transposed[i % columns * rows + i / columns] = q[i];
+  }
+};
+
+// A whole tensor that lies well, in two passes at the speed of memory: its largest magnitude, then the cast,
+// which writes the transposed values too. The maximum is one over bits, so that order does not matter and NaN
+// wins.
+template <class T>
+__global__ void __launch_bounds__(kThreads) whole_amax_kernel(const T* x, int64_t vectors, int* amax) {
+  constexpr int W = kVector<T>, kAhead = 4;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  int largest = 0;
+  auto take = [&](const Vec<T, W>& raw) {
+#pragma unroll
+    for (int j = 0; j < W; ++j)
+      largest = max(largest, __float_as_int(fabsf(static_cast<float>(widen(raw.v[j])))));
+  };
+  int64_t v = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (; v + (kAhead - 1) * stride < vectors; v += kAhead * stride) {
+    Vec<T, W> raw[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) raw[k] = read<W>(x + (v + k * stride) * W);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) take(raw[k]);
+  }
+  for (; v < vectors; v += stride) take(read<W>(x + v * W));
+  largest = block_reduce(largest, Maximum<int>{}, 0);
+  if (threadIdx.x == 0) atomicMax(amax, largest);
+}
+
+// Four values to four bytes, saturating.
+template <class Q>
+__device__ __forceinline__ uint32_t cast4(float a, float b, float c, float d) {
+  constexpr auto kind = std::is_same_v<Q, __nv_fp8_e4m3> ? __NV_E4M3 : __NV_E5M2;
+  uint32_t low = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, kind);
+  uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, kind);
+  return low | high << 16;
+}
+
+// A tile of 128 × 128 per block. A thread takes four rows of eight columns at a time, so that four values of
+// a column make a word of the transposed tile; the lanes of a warp cover 32 rows of 32 columns, which spreads
+// those words over all banks.
+constexpr int kTile = 128, kTileWords = kTile / 4 + 1;
+
+template <class T, class Q>
+__global__ void __launch_bounds__(kThreads)
+    whole_cast_kernel(const T* x, Q* q, Q* transposed, const float* amax, float* inverse_scale, int64_t rows,
+                      int64_t columns) {
+  constexpr int W = 8;
+  __shared__ uint32_t tile[kTile * kTileWords];
+  const BlockScale<Q> scale(*amax, true);
+  const float factor = scale.factor;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = scale.inverse;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int column = (warp % 4) * 32 + lane % 4 * W;
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kTile,
+                row0 = static_cast<int64_t>(blockIdx.y) * kTile;
+#pragma unroll
+  for (int pass = 0; pass < 2; ++pass) {
+    const int row = pass * 64 + (warp / 4) * 32 + lane / 4 * 4;
+    if (row0 + row >= rows || column0 + column >= columns) continue;
+    const int64_t at = (row0 + row) * columns + column0 + column;
+    uint32_t word[4][2];
+    Vec<T, W> raw[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) raw[r] = read<W>(x + at + r * columns);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      float v[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) v[j] = static_cast<float>(widen(raw[r].v[j])) * factor;
+      word[r][0] = cast4<Q>(v[0], v[1], v[2], v[3]);
+      word[r][1] = cast4<Q>(v[4], v[5], v[6], v[7]);
+      if (q)
+        write(reinterpret_cast<uint32_t*>(q + at + r * columns), Vec<uint32_t, 2>{word[r][0], word[r][1]});
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t pick = static_cast<uint32_t>(j) | static_cast<uint32_t>(j + 4) << 4;
+        uint32_t top = __byte_perm(word[0][half], word[1][half], pick);
+        uint32_t bottom = __byte_perm(word[2][half], word[3][half], pick);
+        tile[(column + half * 4 + j) * kTileWords + row / 4] = __byte_perm(top, bottom, 0x5410);
+      }
+  }
+  if (!transposed) return;
+  __syncthreads();
+  const int64_t row = row0 + lane * 4;
+  if (row >= rows) return;
+#pragma unroll 4
+  for (int c = warp; c < kTile; c += kThreads / 32)
+    if (column0 + c < columns)
+      *reinterpret_cast<uint32_t*>(transposed + (column0 + c) * rows + row) = tile[c * kTileWords + lane];
+}
 
 template <class Q, class T>
 struct DequantizeOp {
@@ -118,6 +222,22 @@ void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
   }
 }
 
+template <class T, class Q>
+void quantize_whole(const KernelContext& ctx, const T* x, Q* q, Q* transposed, float* inverse_scale,
+                    const Blocking& b) {
+  cudaStream_t stream = stream_of(ctx);
+  Scratch amax(ctx, sizeof(float));
+  check_cuda(cudaMemsetAsync(amax.as<float>(), 0, sizeof(float), stream), "zeroing GPU memory");
+  int64_t vectors = b.rows * b.columns / kVector<T>;
+  unsigned blocks = std::min(blocks_for(vectors, kThreads * 4),
+                             static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+  whole_amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, vectors, amax.as<int>());
+  dim3 grid(blocks_for(b.columns, kTile), blocks_for(b.rows, kTile));
+  whole_cast_kernel<T, Q>
+      <<<grid, kThreads, 0, stream>>>(x, q, transposed, amax.as<float>(), inverse_scale, b.rows, b.columns);
+  check_launch("quantize");
+}
+
 void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   if (args.x.numel() == 0) return;
   Blocking b(args.x, args.block_rows, args.block_columns);
@@ -126,12 +246,19 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   dispatch_float("quantize", args.x.dtype(), [&]<class T>(Type<T>) {
     dispatch_fp8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
       const T* x = pointer<T>(args.x);
-      Q* q = pointer<Q>(args.q);
+      Q *q = pointer<Q>(args.q), *transposed = pointer<Q>(args.transposed);
+      if constexpr (sizeof(T) == 2)
+        if (b.count() == 1 && b.columns % 8 == 0 && b.rows % 4 == 0 && aligned(x) && aligned(q, 8) &&
+            aligned(transposed, 4))
+          return quantize_whole(ctx, x, q, transposed, scale, b);
       if (int64_t size = b.block_rows * b.block_columns; size <= 65536) {
         quantize_block_kernel<T, Q>
             <<<static_cast<unsigned>(b.count()), std::min(row_threads(size, 4), 512), 0, stream>>>(x, q,
                                                                                                    scale, b);
         check_launch("quantize");
+        if (transposed)
+          for_each<1>(ctx, "quantize", args.x.numel(), false,
+                      TransposeOp<Q>{q, transposed, b.rows, b.columns});
         return;
       }
       check_cuda(cudaMemsetAsync(scale, 0, static_cast<size_t>(b.count()) * sizeof(float), stream),
@@ -140,7 +267,7 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
                                  static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
       amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, scale, b);
       check_launch("quantize");
-      for_each<1>(ctx, "quantize", args.x.numel(), false, CastOp<T, Q>{x, q, scale, b});
+      for_each<1>(ctx, "quantize", args.x.numel(), false, CastOp<T, Q>{x, q, transposed, scale, b});
       for_each<1>(ctx, "quantize", b.count(), false, ScaleOp<Q>{scale, b.count() == 1});
     });
   });

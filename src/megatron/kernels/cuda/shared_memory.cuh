@@ -13,12 +13,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* data) {
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
   int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(bytes));
+               "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int N>
 __device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N));
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 template <class Kernel>
@@ -27,6 +28,18 @@ void allow_shared_memory(Kernel kernel, size_t bytes) {
     check_cuda(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "reserving shared memory");
+}
+
+// How many blocks the GPU holds at once, and no more than there are groups of rows.
+template <class Kernel>
+int64_t resident_blocks(const KernelContext& ctx, Kernel kernel, dim3 block, size_t bytes, int64_t groups) {
+  allow_shared_memory(kernel, bytes);
+  int per_multiprocessor = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
+                                                           static_cast<int>(block.x * block.y), bytes),
+             "planning a kernel");
+  return std::clamp<int64_t>(groups, 1,
+                             int64_t{per_multiprocessor} * runtime_of(ctx).properties().multiprocessors);
 }
 
 }  // namespace megatron::cuda

@@ -96,9 +96,48 @@ struct alignas(sizeof(T) * N) Vec {
 template <class T>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
+// Memory is read and written 16 bytes at a time. Copied as it is, a vector of narrow elements may be cut into
+// single ones by the compiler.
+template <int N, class T>
+__device__ __forceinline__ Vec<T, N> read(const T* from) {
+  using V = Vec<T, N>;
+  if constexpr (sizeof(V) % 16 == 0) {
+    Vec<uint4, sizeof(V) / 16> bits;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(V) / 16); ++i)
+      bits.v[i] = reinterpret_cast<const uint4*>(from)[i];
+    return __builtin_bit_cast(V, bits);
+  } else if constexpr (sizeof(V) == 8) {
+    return __builtin_bit_cast(V, *reinterpret_cast<const uint2*>(from));
+  } else {
+    return *reinterpret_cast<const V*>(from);
+  }
+}
+
+// To device memory, not to shared. Later reads may be moved before it, so that many are under way at once: a
+// thread must not read again what it wrote.
+template <int N, class T>
+__device__ __forceinline__ void write(T* to, const Vec<T, N>& value) {
+  if constexpr (sizeof value % 16 == 0) {
+    constexpr int parts = sizeof value / 16;
+    auto bits = __builtin_bit_cast(Vec<uint4, parts>, value);
+#pragma unroll
+    for (int i = 0; i < parts; ++i)
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                       __cvta_generic_to_global(reinterpret_cast<uint4*>(to) + i)),
+                   "r"(bits.v[i].x), "r"(bits.v[i].y), "r"(bits.v[i].z), "r"(bits.v[i].w));
+  } else if constexpr (sizeof value == 8) {
+    auto bits = __builtin_bit_cast(uint2, value);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(bits.x),
+                 "r"(bits.y));
+  } else {
+    *reinterpret_cast<Vec<T, N>*>(to) = value;
+  }
+}
+
 template <int N, class T>
 __device__ __forceinline__ void load(Compute<T> (&to)[N], const T* from) {
-  Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(from);
+  Vec<T, N> raw = read<N>(from);
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] = widen(raw.v[i]);
 }
@@ -108,7 +147,7 @@ __device__ __forceinline__ void store(T* to, const Compute<T> (&from)[N]) {
   Vec<T, N> raw;
 #pragma unroll
   for (int i = 0; i < N; ++i) raw.v[i] = narrow<T>(from[i]);
-  *reinterpret_cast<Vec<T, N>*>(to) = raw;
+  write(to, raw);
 }
 
 // A float tensor whose dtype is known at run time only: for small operands beside the main data.

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "megatron/kernels/cpu/isa/product.h"
+#include "megatron/kernels/cpu/isa/scratch.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -59,7 +60,35 @@ void run_all(const KernelContext& ctx, const std::vector<Product>& tasks) {
   });
 }
 
+void gemm(const KernelContext& ctx, const GemmArgs& args);
+
+// Through fp32: the CPU has no products of fp8.
+void fp8_gemm(const KernelContext& ctx, const GemmArgs& args) {
+  const KernelTable& kernels = kernels_for(kCpu);
+  auto widen = [&](const Tensor& x, const Tensor& scale, void* memory) {
+    bool turned = x.stride(-1) != 1;
+    Tensor dense = turned ? x.transpose(0, 1) : x;
+    Tensor wide = Tensor::wrap(memory, dense.shape(), DType::F32, x.device());
+    kernels.dequantize(ctx, {.q = dense, .inverse_scale = scale, .x = wide});
+    return turned ? wide.transpose(0, 1) : wide;
+  };
+  Scratch<float> a(ctx, args.a.numel()), b(ctx, args.b.numel());
+  Scratch<float> c(ctx, args.c.dtype() == DType::F32 ? 1 : args.c.numel());
+  GemmArgs wide = args;
+  wide.a = widen(args.a, args.a_scale, a.data());
+  wide.b = widen(args.b, args.b_scale, b.data());
+  wide.bias = {};
+  if (args.c.dtype() != DType::F32) {
+    wide.c = Tensor::wrap(c.data(), args.c.shape(), DType::F32, args.c.device());
+    if (args.beta != 0) kernels.copy(ctx, {args.c, wide.c});
+  }
+  gemm(ctx, wide);
+  if (args.c.dtype() != DType::F32) kernels.copy(ctx, {wide.c, args.c});
+  if (args.bias) kernels.binary(ctx, {Binary::Add, args.c, args.bias.expand(args.c.shape()), args.c});
+}
+
 void gemm(const KernelContext& ctx, const GemmArgs& args) {
+  if (is_fp8(args.a.dtype())) return fp8_gemm(ctx, args);
   std::vector<Product> tasks;
   Product p = product_of(args.a, args.b, args.c);
   p.alpha = args.alpha;

@@ -92,6 +92,14 @@ void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
     float s = scale.data()[row / blocks.block_rows * blocks.across + a];
     quantize_run(x + begin, n, s, whole, q + begin);
   });
+  if (!args.transposed) return;
+  Q* turned = pointer<Q>(args.transposed);
+  ctx.pool.parallel_for(blocks.columns, std::max<int64_t>(1, kGrain / std::max<int64_t>(blocks.rows, 1)),
+                        [&](int64_t first, int64_t last) {
+                          for (int64_t column = first; column < last; ++column)
+                            for (int64_t row = 0; row < blocks.rows; ++row)
+                              turned[column * blocks.rows + row] = q[row * blocks.columns + column];
+                        });
 }
 
 void quantize(const KernelContext& ctx, const QuantizeArgs& args) {

@@ -1,0 +1,124 @@
+#include "megatron/ops/fp8_linear.h"
+
+#include "megatron/ops/check.h"
+#include "megatron/ops/linear.h"
+
+namespace megatron::ops {
+namespace {
+
+double product_flops(int64_t tokens, const Tensor& weight) {
+  return 2.0 * static_cast<double>(tokens) * static_cast<double>(weight.numel());
+}
+
+class Fp8LinearNode final : public Node {
+ public:
+  Fp8LinearNode(RankContext& ctx, const Tensor& x, const Fp8Matrix& quantized, const Weight& weight,
+                const Fp8Weight& fp8, const Weight& bias)
+      : x_slot_(x.grad_slot()),
+        x_(weight.trainable() ? Saved(ctx, quantized.transposed) : Saved()),
+        x_scale_(quantized.inverse_scale),
+        weight_(weight),
+        bias_(bias),
+        matrix_(fp8.matrix),
+        gradient_(fp8.gradient) {
+    for (const Weight* w : {&weight_, &bias_})
+      if (w->sink) w->sink->expect_use();
+  }
+  const char* name() const override { return "fp8_linear"; }
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor dy = tape.take_grad(output());
+    to_fp8(ctx, dy, gradient_, dy_);
+    if (x_slot_) {
+      Tensor dx = ctx.empty({dy.size(0), weight_.value.size(1)}, dy.dtype());
+      ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.data,
+                                               .b = matrix_.transposed.transpose(0, 1),
+                                               .c = dx,
+                                               .bias = {},
+                                               .a_scale = dy_.inverse_scale,
+                                               .b_scale = matrix_.inverse_scale});
+      trace(ctx, "fp8_linear", Phase::BackwardData, product_flops(dy.size(0), weight_.value),
+            {&dy_.data, &matrix_.transposed, &dx});
+      tape.add_grad(ctx, x_slot_, std::move(dx));
+    }
+    if (bias_.sink) add_row_sum(ctx, "linear_bias", dy, *bias_.sink);
+    dy_.data = {};
+    if (!weight_.sink) dy_ = {};
+  }
+
+  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  void backward_weight(RankContext& ctx) override {
+    Tensor x = x_.get(ctx);
+    const Tensor& sum = weight_.sink->target(ctx);
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.transposed,
+                                             .b = x.transpose(0, 1),
+                                             .c = sum,
+                                             .beta = weight_.sink->beta(),
+                                             .bias = {},
+                                             .a_scale = dy_.inverse_scale,
+                                             .b_scale = x_scale_});
+    trace(ctx, "fp8_linear", Phase::BackwardWeight, product_flops(x.size(1), weight_.value),
+          {&dy_.transposed, &x, &sum});
+    x_.reset();
+    dy_ = {};
+    weight_.sink->contribute(ctx);
+  }
+
+ private:
+  GradSlot x_slot_;
+  Saved x_;  // transposed
+  Tensor x_scale_;
+  Weight weight_, bias_;
+  Fp8Matrix matrix_, dy_;
+  DType gradient_;
+};
+
+}  // namespace
+
+void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, MemoryTag tag) {
+  check_input(ctx, "to_fp8", "x", x);
+  check_floating("to_fp8", "x", x);
+  require(x.rank() == 2 && x.is_contiguous(), "to_fp8: x is {}, but it must be a contiguous matrix", x);
+  if (!result.data)
+    result = {ctx.empty(x.shape(), dtype, tag), ctx.empty({x.size(1), x.size(0)}, dtype, tag),
+              ctx.empty({1, 1}, DType::F32, tag)};
+  ctx.kernels->quantize(ctx.kernel_context(), {.x = x.detach(),
+                                               .q = result.data,
+                                               .inverse_scale = result.inverse_scale,
+                                               .transposed = result.transposed});
+  trace(ctx, "to_fp8", Phase::Other, 2.0 * static_cast<double>(x.numel()),
+        {&x, &x, &result.data, &result.transposed});
+}
+
+Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
+                  const Weight& bias) {
+  const Tensor& w = weight.value;
+  check_input(ctx, "fp8_linear", "x", x);
+  check_input(ctx, "fp8_linear", "weight", w);
+  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
+          "fp8_linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
+  check_dtype("fp8_linear", "weight", w, x.dtype());
+  check_vector(ctx, "fp8_linear", "bias", bias.value, w.size(0), x.dtype());
+  if (x.size(0) % 16 != 0 || x.size(1) % 16 != 0 || w.size(0) % 16 != 0 || x.numel() == 0)
+    return linear(ctx, x, weight, bias);
+  if (!fp8.current) {
+    to_fp8(ctx, w, fp8.forward, fp8.matrix, MemoryTag::Parameter);
+    fp8.current = true;
+  }
+  Fp8Matrix input;
+  to_fp8(ctx, dense(ctx, x), fp8.forward, input);
+  Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
+  ctx.kernels->gemm(ctx.kernel_context(), {.a = input.data,
+                                           .b = fp8.matrix.data.transpose(0, 1),
+                                           .c = y,
+                                           .bias = bias.value,
+                                           .a_scale = input.inverse_scale,
+                                           .b_scale = fp8.matrix.inverse_scale,
+                                           .fast_sums = true});
+  trace(ctx, "fp8_linear", Phase::Forward, product_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
+  if (recording(ctx, {&x}, {&weight, &bias}))
+    record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
+  return y;
+}
+
+}  // namespace megatron::ops

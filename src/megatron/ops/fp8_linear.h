@@ -1,0 +1,31 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron::ops {
+
+// A matrix in fp8 with one scale for all of it, as it is and transposed: products of fp8 read both operands
+// along the dimension that they sum over.
+struct Fp8Matrix {
+  Tensor data, transposed, inverse_scale;  // [rows, columns], [columns, rows], [1, 1]
+};
+
+// The scale is made from the largest magnitude of x (current scaling). Memory that `result` has is used
+// again.
+void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result,
+            MemoryTag tag = MemoryTag::Activation);
+
+// How products with a weight are made in fp8, and the weight's own fp8 form, kept until its values change.
+struct Fp8Weight {
+  DType forward = DType::F8E4M3, gradient = DType::F8E5M2;
+  Fp8Matrix matrix;
+  bool current = false;  // the matrix has the weight's values
+};
+
+// linear(x, weight, bias) with its three products in fp8: x [tokens, in], weight [out, in]. Forward keeps x
+// as transposed fp8. Where the hardware's products do not take the shape (all three sizes are multiples of
+// 16), it is an ordinary linear.
+Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
+                  const Weight& bias = {});
+
+}  // namespace megatron::ops

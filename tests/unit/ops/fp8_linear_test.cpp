@@ -1,0 +1,106 @@
+#include "megatron/ops/fp8_linear.h"
+
+#include <gtest/gtest.h>
+
+#include "megatron/ops/linear.h"
+#include "megatron/ops/quantize.h"
+#include "support/gradcheck.h"
+
+namespace megatron {
+namespace {
+
+using testing::random_tensor;
+using testing::TestWeight;
+
+struct Results {
+  std::vector<float> y, dx, dw, db;
+};
+
+// Forward and backward of a linear op, twice, so that weight gradients add up.
+Results results(RankContext& ctx, const Tensor& x, const Tensor& dy, TestWeight& w, TestWeight& b,
+                const std::function<Tensor(const Tensor&, const Weight&, const Weight&)>& op) {
+  Results r;
+  for (int time = 0; time < 2; ++time) {
+    Tape tape(ctx);
+    Tensor input = tape.watch(x), y;
+    {
+      TapeScope scope(ctx, &tape);
+      y = op(input, w.get(), b.get());
+    }
+    tape.backward(ctx, y, dy);
+    r = {ctx.to_vector<float>(y.detach()), ctx.to_vector<float>(tape.grad(input)),
+         ctx.to_vector<float>(w.sink.main_grad), ctx.to_vector<float>(b.sink.main_grad)};
+  }
+  return r;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference += (a[i] - b[i]) * (a[i] - b[i]), size += static_cast<double>(b[i]) * b[i];
+  return std::sqrt(difference / size);
+}
+
+class Fp8Linear : public ::testing::Test {
+ protected:
+  RankContext ctx;
+  Tensor x = random_tensor(ctx, {32, 48}, 1, DType::F32, 2),
+         dy = random_tensor(ctx, {32, 64}, 2, DType::F32, 0.1);
+  Tensor w = random_tensor(ctx, {64, 48}, 3, DType::F32, 0.3), b = random_tensor(ctx, {64}, 4, DType::F32);
+
+  Tensor rounded(const Tensor& t, DType dtype) {
+    return ops::dequantize(ctx, ops::quantize(ctx, t, dtype), DType::F32);
+  }
+};
+
+// The three products are those of the quantised matrices, each rounded once.
+TEST_F(Fp8Linear, IsALinearOfRoundedMatrices) {
+  for (DType gradient : {DType::F8E5M2, DType::F8E4M3}) {
+    TestWeight weight(ctx, w), bias(ctx, b), rounded_weight(ctx, rounded(w, DType::F8E4M3)),
+        plain_bias(ctx, b);
+    ops::Fp8Weight fp8{.gradient = gradient, .matrix = {}};
+    Results got = results(ctx, x, dy, weight, bias, [&](const Tensor& in, const Weight& v, const Weight& c) {
+      return ops::fp8_linear(ctx, in, v, fp8, c);
+    });
+    Results wanted = results(
+        ctx, rounded(x, DType::F8E4M3), rounded(dy, gradient), rounded_weight, plain_bias,
+        [&](const Tensor& in, const Weight& v, const Weight& c) { return ops::linear(ctx, in, v, c); });
+    EXPECT_LT(distance(got.y, wanted.y), 1e-6);
+    EXPECT_LT(distance(got.dx, wanted.dx), 1e-6);
+    EXPECT_LT(distance(got.dw, wanted.dw), 1e-6);
+    EXPECT_LT(distance(got.db, wanted.db), 0.1);  // not rounded
+    TestWeight exact_weight(ctx, w), exact_bias(ctx, b);
+    Results exact = results(
+        ctx, x, dy, exact_weight, exact_bias,
+        [&](const Tensor& in, const Weight& v, const Weight& c) { return ops::linear(ctx, in, v, c); });
+    EXPECT_EQ(got.db, exact.db);
+    EXPECT_LT(distance(got.y, exact.y), 0.05);
+    EXPECT_LT(distance(got.dx, exact.dx), 0.1);
+    EXPECT_LT(distance(got.dw, exact.dw), 0.1);
+  }
+}
+
+TEST_F(Fp8Linear, TheWeightIsRoundedAgainWhenToldSo) {
+  TestWeight weight(ctx, w);
+  ops::Fp8Weight fp8;
+  auto run = [&] { return ctx.to_vector<float>(ops::fp8_linear(ctx, x, weight.get(), fp8)); };
+  auto before = run();
+  ctx.kernels->fill(ctx.kernel_context(), {weight.value, 0});
+  EXPECT_EQ(run(), before);
+  fp8.current = false;
+  EXPECT_EQ(run(), std::vector<float>(before.size(), 0.f));
+}
+
+TEST_F(Fp8Linear, ShapesThatTheHardwareRefusesStayAsTheyAre) {
+  TestWeight weight(ctx, w);
+  ops::Fp8Weight fp8;
+  Tensor few = x.slice(0, 0, 7);
+  EXPECT_EQ(ctx.to_vector<float>(ops::fp8_linear(ctx, few, weight.get(), fp8)),
+            ctx.to_vector<float>(ops::linear(ctx, few, weight.get())));
+  EXPECT_FALSE(fp8.current);
+  EXPECT_THROW(ops::fp8_linear(ctx, random_tensor(ctx, {32, 64}, 9, DType::F32), weight.get(), fp8), Error);
+}
+
+}  // namespace
+}  // namespace megatron
