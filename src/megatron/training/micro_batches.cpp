@@ -1,6 +1,13 @@
 #include "megatron/training/micro_batches.h"
 
+#include <algorithm>
+
 namespace megatron {
+namespace {
+
+constexpr int64_t kIgnored = -100;  // as a label
+
+}  // namespace
 
 MicroBatches::MicroBatches(std::span<const int64_t> tokens, int64_t size, int64_t length,
                            std::span<const int64_t> lengths, std::span<const std::vector<int64_t>> documents,
@@ -36,20 +43,30 @@ TokenRows MicroBatches::rows(int64_t microbatch) const {
 }
 
 int64_t MicroBatches::counted_labels(int64_t microbatch) const {
-  constexpr int64_t ignored = -100;
   auto at = static_cast<size_t>(microbatch);
   int64_t row = lengths_[at] + 1, count = 0;
   for (int64_t i = 0; i < size_ * row; ++i)
-    count += i % row != 0 && tokens_[static_cast<size_t>(begins_[at] + i)] != ignored;
+    count += i % row != 0 && tokens_[static_cast<size_t>(begins_[at] + i)] != kIgnored;
   return count;
 }
 
-Tensor MicroBatches::held(RankContext& ctx, int64_t microbatch, int64_t offset) const {
+Tensor MicroBatches::inputs(RankContext& ctx, int64_t microbatch) const {
+  std::vector<int64_t> ids = held(microbatch, 0);
+  std::replace(ids.begin(), ids.end(), kIgnored, int64_t{0});
+  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+}
+
+Tensor MicroBatches::labels(RankContext& ctx, int64_t microbatch) const {
+  std::vector<int64_t> ids = held(microbatch, 1);
+  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+}
+
+std::vector<int64_t> MicroBatches::held(int64_t microbatch, int64_t offset) const {
   std::vector<int64_t> ids = held_tokens(rows(microbatch), context_);
   int64_t length = lengths_[static_cast<size_t>(microbatch)];
   int64_t first = begins_[static_cast<size_t>(microbatch)] + offset;
   for (int64_t& id : ids) id = tokens_[static_cast<size_t>(first + id / length * (length + 1) + id % length)];
-  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+  return ids;
 }
 
 }  // namespace megatron
