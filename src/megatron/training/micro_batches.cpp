@@ -53,13 +53,24 @@ int64_t MicroBatches::counted_labels(int64_t microbatch) const {
   return count;
 }
 
-Tensor MicroBatches::held(RankContext& ctx, int64_t microbatch, int64_t offset) const {
+Tensor MicroBatches::inputs(RankContext& ctx, int64_t microbatch) const {
+  std::vector<int64_t> ids = held(microbatch, 0);
+  std::replace(ids.begin(), ids.end(), kIgnored, int64_t{0});
+  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+}
+
+Tensor MicroBatches::labels(RankContext& ctx, int64_t microbatch) const {
+  std::vector<int64_t> ids = held(microbatch, 1);
+  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+}
+
+std::vector<int64_t> MicroBatches::held(int64_t microbatch, int64_t offset) const {
   std::vector<int64_t> ids = held_tokens(rows(microbatch), context_);
   int64_t length = lengths_[static_cast<size_t>(microbatch)];
   int64_t first = begins_[static_cast<size_t>(microbatch)] + offset;
   // Rows of tokens are one longer than those of inputs and labels.
   for (int64_t& id : ids) id = tokens_[static_cast<size_t>(first + id + id / length)];
-  return ctx.from_vector(ids, {static_cast<int64_t>(ids.size())});
+  return ids;
 }
 
 MicroBatches::Ahead MicroBatches::ahead(RankContext& ctx, int64_t microbatch, int64_t depth) const {
@@ -76,7 +87,7 @@ MicroBatches::Ahead MicroBatches::ahead(RankContext& ctx, int64_t microbatch, in
     end += length;
     for (int64_t place = end - length; place < end; ++place) {
       const bool inside = place + depth < end;
-      ids.push_back(inside ? token(place + depth, 0) : 0);
+      ids.push_back(inside ? std::max<int64_t>(0, token(place + depth, 0)) : 0);
       labels.push_back(inside ? token(place + depth, 1) : kIgnored);
       counted += labels.back() != kIgnored;
     }

@@ -20,8 +20,8 @@ class MicroBatches {
   int64_t count() const { return static_cast<int64_t>(lengths_.size()); }
   TokenRows rows(int64_t microbatch) const;
   int64_t counted_labels(int64_t microbatch) const;  // of all context-parallel ranks, ignored ones left out
-  Tensor inputs(RankContext& ctx, int64_t microbatch) const { return held(ctx, microbatch, 0); }
-  Tensor labels(RankContext& ctx, int64_t microbatch) const { return held(ctx, microbatch, 1); }
+  Tensor inputs(RankContext& ctx, int64_t microbatch) const;  // token 0 where there is only an ignored label
+  Tensor labels(RankContext& ctx, int64_t microbatch) const;
 
   // For multi-token prediction: what stands `depth` tokens further on in the
   // same sequence. Beyond its end ids are 0 and labels ignored.
@@ -32,7 +32,7 @@ class MicroBatches {
   Ahead ahead(RankContext& ctx, int64_t microbatch, int64_t depth) const;
 
  private:
-  Tensor held(RankContext& ctx, int64_t microbatch, int64_t offset) const;
+  std::vector<int64_t> held(int64_t microbatch, int64_t offset) const;
 
   std::span<const int64_t> tokens_;
   std::span<const std::vector<int64_t>> documents_;
