@@ -13,8 +13,8 @@ LaunchPlace
 launch_place();  // as the environment tells: alone, or one of what mpirun, torchrun or srun started
 
 // Runs a function on this process's ranks: as many threads as --ranks says, on --device, connected by --comm.
-// The cores are shared out among the ranks of the machine. Where one fails, what the ranks of this process did
-// last is kept where the configuration says.
+// The cores are shared out among the ranks of the machine. Where one fails, what the ranks of this process
+// did last is kept where the configuration says.
 void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log,
                   const std::function<void(RankContext&, const ProcessGroup& world)>& fn);
 

@@ -205,7 +205,8 @@ constexpr Rule rules[] = {
      "model.bf16 model.fp16 model.params_dtype model.fp16_lm_cross_entropy optimizer.loss_scale",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
-     "model.fp8 model.fp8_param model.fp8_recipe model.tensor_model_parallel_size model.fp4 model.first_last_layers_bf16 "
+     "model.fp8 model.fp8_param model.fp8_recipe model.tensor_model_parallel_size model.fp4 "
+     "model.first_last_layers_bf16 "
      "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "
      "ddp.use_distributed_optimizer ddp.use_megatron_fsdp model.fp8_dot_product_attention "

@@ -40,8 +40,7 @@ std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankM
       begin = length() - std::max<int64_t>(1, context / 2);
       cache.reset();
     }
-    if (caches && !cache)
-      cache.emplace(std::min(context, length() - begin + options.max_new_tokens - i));
+    if (caches && !cache) cache.emplace(std::min(context, length() - begin + options.max_new_tokens - i));
     const int64_t seen = cache ? begin + cache->length() : begin;
     Tensor logits =
         model.logits(ctx, {.tokens = std::span<const int64_t>(text).subspan(static_cast<size_t>(seen)),

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "megatron/config/config.h"
 #include "megatron/base/shape.h"
+#include "megatron/config/config.h"
 
 namespace megatron {
 
