@@ -52,7 +52,9 @@ void heads_divide_by_tp(Draft& draft) {
 void query_groups_fit_tp(Draft& draft) {
   const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
                 groups = draft.config.model.num_query_groups;
-  const int64_t rows = (draft.config.model.num_attention_heads + 2 * groups) * draft.config.model.kv_channels;
+  const int64_t sections = draft.config.model.attention_output_gate ? 2 : 1;  // queries, and their gates
+  const int64_t rows =
+      (sections * draft.config.model.num_attention_heads + 2 * groups) * draft.config.model.kv_channels;
   if (groups > 0 && tp > groups && tp % groups == 0 && rows % tp != 0 &&
       !draft.config.model.multi_latent_attention)
     return draft.refuse(
@@ -262,7 +264,8 @@ constexpr Rule rules[] = {
     {"heads_divide_by_tp", "model.tensor_model_parallel_size model.num_attention_heads",
      "the tensor-parallel size divides the attention heads", heads_divide_by_tp},
     {"query_groups_fit_tp",
-     "model.tensor_model_parallel_size model.num_query_groups model.multi_latent_attention",
+     "model.tensor_model_parallel_size model.num_query_groups model.multi_latent_attention "
+     "model.attention_output_gate",
      "the tensor-parallel size divides the key heads, or is a multiple of them", query_groups_fit_tp},
     {"ffn_divides_by_tp",
      "model.tensor_model_parallel_size model.ffn_hidden_size model.moe_ffn_hidden_size "

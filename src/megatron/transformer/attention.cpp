@@ -107,9 +107,9 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
 
 // From queries, keys and values as the projection leaves them to what the heads make of them.
 Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq) {
-  const int64_t columns = gated_ ? 2 * heads_ : heads_;  // heads that are neither key nor value
+  const int64_t sections = gated_ ? 2 : 1, columns = sections * heads_;  // that are neither key nor value
   Tensor fused =
-      key_group_.size() > 1 ? share_keys(ctx, projected, key_group_, columns, channels_) : projected;
+      key_group_.size() > 1 ? share_keys(ctx, projected, key_group_, heads_, channels_, sections) : projected;
   ops::Rotation rotation;
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}

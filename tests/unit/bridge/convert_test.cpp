@@ -6,6 +6,7 @@
 #include "golden/hf_models/cases.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/convert.h"
+#include "megatron/bridge/hf_settings.h"
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/comm/run_ranks.h"
@@ -226,6 +227,15 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
 }
 
 // The layout of config.json that older files have means the same model.
+// What a training run takes from a model's files, that of its experts too.
+TEST(HfConfig, SettingsOfATrainingRun) {
+  const Json settings = hf_model_settings(source("nemotron_h"));
+  EXPECT_EQ(settings.at("hybrid_layer_pattern").as_string(), "M*EM-");
+  EXPECT_EQ(settings.at("mamba_num_heads").as_int(), 6);
+  EXPECT_EQ(settings.at("num_moe_experts").as_int(), 4);
+  EXPECT_EQ(settings.at("moe_ffn_hidden_size").as_int(), 28);
+}
+
 TEST(HfConfig, OldLayoutOfRopeSettings) {
   for (const char* name : {"llama_rope_llama3", "llama_rope_yarn", "llama_rope_linear", "deepseek_v3_yarn",
                            "gpt_oss", "glm4_moe", "mixtral", "qwen3_moe"}) {
