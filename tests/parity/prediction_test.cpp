@@ -87,7 +87,7 @@ TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
   const std::vector<int64_t> tokens = {1, 2, 3, 4, 5, 6, -100, 8, 9, 10};  // two rows of 4 + 1
   const MicroBatches whole(tokens, 2, 4, {}, {}, {});
   const auto one = whole.ahead(ctx, 0, 1), two = whole.ahead(ctx, 0, 2);
-  EXPECT_EQ(ctx.to_vector<int64_t>(one.ids), (std::vector<int64_t>{2, 3, 4, 0, -100, 8, 9, 0}));
+  EXPECT_EQ(ctx.to_vector<int64_t>(one.ids), (std::vector<int64_t>{2, 3, 4, 0, 0, 8, 9, 0}));
   EXPECT_EQ(ctx.to_vector<int64_t>(one.labels), (std::vector<int64_t>{3, 4, 5, -100, 8, 9, 10, -100}));
   EXPECT_EQ(one.counted_labels, 6);
   EXPECT_EQ(ctx.to_vector<int64_t>(two.ids), (std::vector<int64_t>{3, 4, 0, 0, 8, 9, 0, 0}));
@@ -95,7 +95,7 @@ TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
   const std::vector<std::vector<int64_t>> documents = {{1, 3}, {4}};
   const MicroBatches packed(tokens, 2, 4, {}, documents, {});
   EXPECT_EQ(ctx.to_vector<int64_t>(packed.ahead(ctx, 0, 1).ids),
-            (std::vector<int64_t>{0, 3, 4, 0, -100, 8, 9, 0}));
+            (std::vector<int64_t>{0, 3, 4, 0, 0, 8, 9, 0}));
 }
 
 // The gradients are those of the main loss plus the weighted losses of the

@@ -141,14 +141,14 @@ void GptModel::set_activation_plan(const ActivationPlan& plan) {
 void GptModel::make_units() {
   if (embedding_) {
     embedding_unit_ = std::make_unique<ParameterUnit>(*embedding_);
-    embedding_unit_->needed_in_backward = false;
+    embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
   for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   if (!final_) return;
   final_unit_ = std::make_unique<ParameterUnit>(*final_);
   if (ahead_embedding_) {
     ahead_embedding_unit_ = std::make_unique<ParameterUnit>(*ahead_embedding_);
-    ahead_embedding_unit_->needed_in_backward = false;
+    ahead_embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
   for (auto& layer : ahead_) ahead_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
