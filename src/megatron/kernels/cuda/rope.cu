@@ -44,56 +44,43 @@ struct HeadShape {
   }
 };
 
-// What happens to one unit of a head: its angles are read once, for any number of heads.
-template <class C, int W>
-struct Turn {
-  HeadShape head;
-  int64_t first;
-  C cos[W], sin[W];
-
-  __device__ Turn(const C* cos_row, const C* sin_row, HeadShape head, int64_t unit, C sign)
-      : head(head), first(unit * W) {
-    if (first >= head.half) return;
-    load(cos, cos_row + first);
-    load(sin, sin_row + first);
-#pragma unroll
-    for (int j = 0; j < W; ++j) sin[j] *= sign;
+template <class T, int W>
+__device__ __forceinline__ void turn_unit(const T* from, T* to, const Compute<T>* cos, const Compute<T>* sin,
+                                          HeadShape head, int64_t unit, Compute<T> sign) {
+  using C = Compute<T>;
+  int64_t first = unit * W;
+  if (first >= head.half) {
+    int64_t at = head.half + first;
+    *reinterpret_cast<Vec<T, W>*>(to + at) = *reinterpret_cast<const Vec<T, W>*>(from + at);
+    return;
   }
-
-  template <class T>
-  __device__ __forceinline__ void apply(const T* from, T* to) const {
-    if (first >= head.half) {
-      int64_t at = head.half + first;
-      write(to + at, read<W>(from + at));
-      return;
+  C x[W], y[W], out_x[W], out_y[W];
+  int64_t at = head.interleaved ? 2 * first : first, other = head.interleaved ? at + W : first + head.half;
+  load(x, from + at);
+  load(y, from + other);
+  if (!head.interleaved) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      C c = cos[first + j], s = sign * sin[first + j];
+      out_x[j] = x[j] * c - y[j] * s;
+      out_y[j] = y[j] * c + x[j] * s;
     }
-    C x[W], y[W], out_x[W], out_y[W];
-    int64_t at = head.interleaved ? 2 * first : first, other = head.interleaved ? at + W : first + head.half;
-    load(x, from + at);
-    load(y, from + other);
-    if (!head.interleaved) {
+  } else {
+    C both[2 * W];
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        out_x[j] = x[j] * cos[j] - y[j] * sin[j];
-        out_y[j] = y[j] * cos[j] + x[j] * sin[j];
-      }
-    } else {
-      C both[2 * W];
+    for (int j = 0; j < W; ++j) both[j] = x[j], both[W + j] = y[j];
 #pragma unroll
-      for (int j = 0; j < W; ++j) both[j] = x[j], both[W + j] = y[j];
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        C a = both[2 * j], b = both[2 * j + 1];
-        both[2 * j] = a * cos[j] - b * sin[j];
-        both[2 * j + 1] = b * cos[j] + a * sin[j];
-      }
-#pragma unroll
-      for (int j = 0; j < W; ++j) out_x[j] = both[j], out_y[j] = both[W + j];
+    for (int j = 0; j < W; ++j) {
+      C c = cos[first + j], s = sign * sin[first + j], a = both[2 * j], b = both[2 * j + 1];
+      both[2 * j] = a * c - b * s;
+      both[2 * j + 1] = b * c + a * s;
     }
-    store(to + at, out_x);
-    store(to + other, out_y);
+#pragma unroll
+    for (int j = 0; j < W; ++j) out_x[j] = both[j], out_y[j] = both[W + j];
   }
-};
+  store(to + at, out_x);
+  store(to + other, out_y);
+}
 
 template <class T>
 struct RopeOp {
@@ -109,10 +96,10 @@ template <class T, int W>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, int64_t n) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  int64_t units = op.head.template units<W>(), row = divide(i, units), unit = i - row * units;
-  int64_t token = divide(row, op.heads), h = row - token * op.heads;
-  Turn<Compute<T>, W>(op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit, op.sign)
-      .apply(op.x + token * op.x_token + h * op.x_head, op.y + token * op.y_token + h * op.y_head);
+  int64_t units = op.head.template units<W>(), row = i / units, unit = i - row * units;
+  int64_t token = row / op.heads, h = row - token * op.heads;
+  turn_unit<T, W>(op.x + token * op.x_token + h * op.x_head, op.y + token * op.y_token + h * op.y_head,
+                  op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit, op.sign);
 }
 
 void rope(const KernelContext& ctx, const RopeArgs& args) {
@@ -132,8 +119,7 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
                  args.inverse ? C(-1) : C(1)};
     constexpr int W = kVector<T>;
     int64_t lengths = op.x_token | op.x_head | op.y_token | op.y_head | op.head.channels | op.head.half;
-    bool vector = aligned(op.x) && aligned(op.y) && aligned(op.cos) && aligned(op.sin) &&
-                  lengths % W == 0;  // W is a power of two
+    bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
     int64_t rows = args.x.size(0) * op.heads;
     cudaStream_t stream = stream_of(ctx);
     if (vector) {
@@ -151,44 +137,33 @@ template <class T>
 struct QkvOp {
   T *qkv, *q, *k, *v;
   const Compute<T>*cos, *sin;
-  int64_t tokens;
-  int groups, per_group;
+  int64_t groups, per_group;
   HeadShape head;
   bool merge;
 };
 
-// A thread has one unit of a token's heads, so that it reads their angles once, and takes every blockDim.y-th
-// head. threadIdx.z tells the token.
 template <class T, int W>
-__global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op) {
-  using C = Compute<T>;
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
-  if (token >= op.tokens) return;
-  const int64_t channels = op.head.channels;
-  const int per_row = op.per_group + 2, rows = op.groups * per_row, units = op.head.template units<W>();
-  for (int unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    const Turn<C, W> turn(op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit,
-                          op.merge ? C(-1) : C(1));
-#pragma unroll 4
-    for (int row = threadIdx.y; row < rows; row += blockDim.y) {
-      const int group = row / per_row, member = row - group * per_row;
-      const int64_t which = token * op.groups + group;
-      T* fused = op.qkv + (token * rows + row) * channels;
-      T* apart = member < op.per_group ? op.q + (which * op.per_group + member) * channels
-                                       : (member == op.per_group ? op.k : op.v) + which * channels;
-      const T* from = op.merge ? apart : fused;
-      T* to = op.merge ? fused : apart;
-      if (member <= op.per_group) {
-        turn.apply(from, to);
-        continue;
-      }
-      const int64_t first = static_cast<int64_t>(unit) * W;
-      write(to + first, read<W>(from + first));
-      // The units of a head that turns number half fewer: they copy the rest here.
-      if (int64_t rest = channels - op.head.half + first; first < op.head.half)
-        write(to + rest, read<W>(from + rest));
-    }
+__global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, int64_t n) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  int64_t units = op.head.template units<W>(), row = i / units, unit = i - row * units;
+  int64_t per_row = op.per_group + 2, group = row / per_row, member = row - group * per_row;
+  int64_t token = group / op.groups, channels = op.head.channels;
+  T* fused = op.qkv + row * channels;
+  T* apart = member < op.per_group ? op.q + (group * op.per_group + member) * channels
+                                   : (member == op.per_group ? op.k : op.v) + group * channels;
+  const T* from = op.merge ? apart : fused;
+  T* to = op.merge ? fused : apart;
+  if (member > op.per_group) {
+    int64_t first = unit * W;
+    *reinterpret_cast<Vec<T, W>*>(to + first) = *reinterpret_cast<const Vec<T, W>*>(from + first);
+    // The units of a head that turns number half fewer: they copy the rest here.
+    if (int64_t rest = channels - op.head.half + first; first < op.head.half)
+      *reinterpret_cast<Vec<T, W>*>(to + rest) = *reinterpret_cast<const Vec<T, W>*>(from + rest);
+    return;
   }
+  turn_unit<T, W>(from, to, op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit,
+                  op.merge ? Compute<T>(-1) : Compute<T>(1));
 }
 
 void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
@@ -202,26 +177,22 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
                 pointer<T>(args.v),
                 pointer<C>(args.cos),
                 pointer<C>(args.sin),
-                args.k.size(0),
-                static_cast<int>(groups),
-                static_cast<int>(args.q.size(1) / groups),
+                groups,
+                args.q.size(1) / groups,
                 {channels, half, args.interleaved},
                 args.merge};
     constexpr int W = kVector<T>;
-    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && aligned(op.cos) &&
-                  aligned(op.sin) && channels % W == 0 && half % W == 0;
-    auto launch = [&]<int Width>(std::integral_constant<int, Width>) {
-      // About four heads to a thread, several tokens to a block.
-      auto wide = static_cast<unsigned>(std::min<int64_t>(op.head.template units<Width>(), 32));
-      unsigned rows = static_cast<unsigned>(op.groups * (op.per_group + 2)), high = 1;
-      while (high * 4 < rows && high * 2 * wide <= kThreads) high *= 2;
-      dim3 block(wide, high, std::min(kThreads / (wide * high), 64u));
-      qkv_kernel<T, Width><<<blocks_for(op.tokens, block.z), block, 0, stream_of(ctx)>>>(op);
-    };
-    if (vector)
-      launch(std::integral_constant<int, W>{});
-    else
-      launch(std::integral_constant<int, 1>{});
+    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && channels % W == 0 &&
+                  half % W == 0;
+    int64_t rows = args.k.size(0) * groups * (op.per_group + 2);
+    cudaStream_t stream = stream_of(ctx);
+    if (vector) {
+      int64_t n = rows * op.head.template units<W>();
+      qkv_kernel<T, W><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(op, n);
+    } else {
+      int64_t n = rows * op.head.template units<1>();
+      qkv_kernel<T, 1><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(op, n);
+    }
     check_launch("qkv_split");
   });
 }
