@@ -28,7 +28,7 @@ constexpr std::string_view of_launcher =
     "the launcher takes it: start processes with mpirun, srun or torchrun --no-python, or ranks as threads "
     "with --ranks";
 constexpr std::string_view of_generation =
-    "it is of scripts that generate text; remove it from what trains a model";
+    "it is of scripts that generate text: see megatron generate; remove it from what trains a model";
 constexpr std::string_view no_service = "this service is not connected; use --metrics or --tensorboard-dir";
 
 constexpr ForeignSetting table[] = {
