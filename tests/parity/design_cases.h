@@ -28,7 +28,7 @@ enum Setting : size_t {
   kOverlap,
 };
 
-enum ModelLevel { kDense, kGqa, kTied, kMoe, kMoeShared, kMoeBiases };
+enum ModelLevel { kDense, kGqa, kTied, kLatent, kMoe, kMoeShared, kMoeBiases };
 enum ScheduleLevel { kNoPipeline, kOneFOneB, kGpipe, kZbH1, kInterleaved, kZbV };
 enum ZeroLevel { kZero0, kZero1, kZero2, kZero3, kZero1In2, kZero3In2 };
 enum CpLevel { kNoCp, kRing2, kGather2, kA2a2, kRing4, kMix4 };
@@ -44,7 +44,7 @@ constexpr int kMostRanks = 16, kDesignBatch = 16;
 // `ranks`: only layouts of just so many; 0: of up to sixteen.
 inline CoveringDesign layout_design(int ranks = 0) {
   std::vector<Factor> factors = {
-      {"model", {"dense", "gqa", "tied", "moe", "moe_shared", "moe_biases"}},
+      {"model", {"dense", "gqa", "tied", "mla", "moe", "moe_shared", "moe_biases"}},
       {"tp", {"1", "2", "4"}},
       {"sp", {"off", "on"}},
       {"pp", {"1", "2", "4"}},
@@ -121,6 +121,17 @@ inline void set_model(Config& config, int level, bool dropout) {
     model.num_query_groups = model.num_attention_heads;
   }
   if (level == kGqa) model.qk_layernorm = model.add_qkv_bias = true;
+  if (level == kLatent) {
+    model.multi_latent_attention = true;
+    model.group_query_attention = false;
+    model.num_query_groups = model.num_attention_heads;
+    model.q_lora_rank = 12;
+    model.kv_lora_rank = 10;
+    model.qk_head_dim = 6;
+    model.qk_pos_emb_head_dim = 4;
+    model.v_head_dim = 5;
+    model.rope_type = RopeType::rope;
+  }
   if (dropout) {
     model.attention_dropout = 0.2;
     model.hidden_dropout = 0.1;

@@ -42,9 +42,9 @@ std::string describe(const CommCall& call) {
       return text + fmt::format(" {}", name_of(call.op));
     case CommKind::Broadcast:
     case CommKind::Recv:
-      return text + fmt::format(" from rank {}", call.peer);
+      return text + fmt::format(" from rank {} of the group", call.peer);
     case CommKind::Send:
-      return text + fmt::format(" to rank {}", call.peer);
+      return text + fmt::format(" to rank {} of the group", call.peer);
     default:
       return text;
   }

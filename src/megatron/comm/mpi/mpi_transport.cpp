@@ -28,7 +28,7 @@ void check(int code, const char* doing) {
 // Long messages under way are another matter: they need the thread, for as long as they may be expected to
 // take.
 constexpr auto kUnderWay = std::chrono::milliseconds(20);
-constexpr size_t kLong = 256 << 10;
+constexpr size_t kLong = 4 << 20;
 
 class MpiTransport final : public Transport {
  public:
