@@ -1,6 +1,7 @@
 #include "megatron/comm/processes/tcp_transport.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -49,7 +50,7 @@ class TcpTransport final : public Transport {
       adopt(other, std::move(socket));
     }
     for (int count = process + 1; count < processes; ++count) {
-      Socket socket = listener.accept(deadline);
+      Socket socket = accept_next(listener, deadline);
       int other = -1;
       socket.read(&other, sizeof other, deadline);
       require(other > process && other < processes && !peers_[static_cast<size_t>(other)].socket,
@@ -105,6 +106,21 @@ class TcpTransport final : public Transport {
   }
 
  private:
+  Socket accept_next(const Socket& listener, std::chrono::steady_clock::time_point deadline) const {
+    try {
+      return listener.accept(deadline);
+    } catch (const Error& error) {
+      std::vector<int> missing;
+      for (int other = process_ + 1; other < processes(); ++other)
+        if (!peers_[static_cast<size_t>(other)].socket) missing.push_back(other);
+      fail(
+          "rendezvous: of {} processes these did not connect to process {}: {} ({}); start all of them, each "
+          "with its "
+          "own rank and the same address to meet at",
+          processes(), process_, fmt::join(missing, " "), error.what());
+    }
+  }
+
   void adopt(int other, Socket socket) {
     ::fcntl(socket.descriptor(), F_SETFL, ::fcntl(socket.descriptor(), F_GETFL) | O_NONBLOCK);
     Peer& peer = peers_[static_cast<size_t>(other)];
