@@ -34,13 +34,12 @@ AutoBridge::AutoBridge(const std::string& directory)
     : config_(HfConfig::read(directory)),
       weights_(directory, config_),
       family_(&find_family(config_.architecture())),
-      model_(
-          family_->configure({config_, [this](std::string_view name) { return weights_.contains(name); }})) {
+      model_(*family_, {config_, [this](std::string_view name) { return weights_.contains(name); }}) {
   check();
 }
 
 std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global_shape) const {
-  std::vector<HfPart> parts = hf_parts(family_->rules, model_, name, global_shape);
+  std::vector<HfPart> parts = hf_parts(family_->rules, model_.sizes_of(name), name, global_shape);
   require(!parts.empty(), "bridge: no rule of {} says where {} comes from", config_.architecture(), name);
   return parts;
 }
@@ -49,7 +48,7 @@ void AutoBridge::check() const {
   Problems problems;
   std::set<std::string> used;
   const std::vector<std::string> names = weights_.names();
-  whole_model(model_)->visit([&](Parameter& parameter) {
+  whole_model(model_config(), vision_config())->visit([&](Parameter& parameter) {
     for (const HfPart& part : parts(parameter.name, parameter.shard.global_shape)) {
       used.insert(part.name);
       if (!weights_.contains(part.name)) {
@@ -68,7 +67,7 @@ void AutoBridge::check() const {
   });
   for (const std::string& name : names)
     if (!used.contains(name) && !is_ignored(name) &&
-        !(name == "lm_head.weight" && model_.share_embeddings_and_output_weights))
+        !(name == "lm_head.weight" && model_.model.share_embeddings_and_output_weights))
       problems.add("{}: the model has no such tensor", name);
   problems.raise(
       fmt::format("{}: its weights do not fit its config.json ({})", directory(), config_.architecture()));

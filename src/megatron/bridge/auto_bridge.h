@@ -19,7 +19,8 @@ class AutoBridge {
   const std::string& directory() const { return weights_.files().path(); }
   const HfConfig& hf_config() const { return config_; }
   // Layout and precision are the caller's to choose.
-  const ModelConfig& model_config() const { return model_; }
+  const ModelConfig& model_config() const { return model_.model; }
+  const VisionConfig* vision_config() const { return model_.vision ? &*model_.vision : nullptr; }
   const HfWeights& weights() const { return weights_; }
 
   // Where the elements of one of our tensors are in the files.
@@ -37,7 +38,7 @@ class AutoBridge {
   HfConfig config_;
   HfWeights weights_;
   const Family* family_;
-  ModelConfig model_;
+  FamilyModel model_;
 };
 
 }  // namespace megatron

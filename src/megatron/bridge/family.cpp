@@ -12,7 +12,7 @@ const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list;
     for (auto group : {llama_families, qwen_families, gemma_families, other_families, mixture_families,
-                       hybrid_families, encoder_families})
+                       hybrid_families, encoder_families, vision_families})
       for (Family& family : group()) list.push_back(std::move(family));
     return list;
   }();
@@ -20,6 +20,10 @@ const std::vector<Family>& families() {
 }
 
 }  // namespace
+
+FamilyModel::FamilyModel(const Family& family, const HfSource& source) : model(family.configure(source)) {
+  if (family.configure_vision) vision = family.configure_vision(source);
+}
 
 std::vector<std::string_view> supported_architectures() {
   std::vector<std::string_view> names;

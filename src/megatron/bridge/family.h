@@ -4,6 +4,7 @@
 
 #include "megatron/bridge/hf_config.h"
 #include "megatron/bridge/weight_rules.h"
+#include "megatron/models/vision_config.h"
 
 namespace megatron {
 
@@ -21,6 +22,19 @@ struct Family {
   std::vector<std::string_view> architectures;
   ModelConfig (*configure)(const HfSource& source);
   std::vector<WeightRule> rules;
+  VisionConfig (*configure_vision)(const HfSource& source) = nullptr;  // of those with a vision tower
+};
+
+// A model as a family reads it.
+struct FamilyModel {
+  ModelConfig model;
+  std::optional<VisionConfig> vision;
+
+  FamilyModel(const Family& family, const HfSource& source);
+  // Whose heads a tensor of ours has.
+  ModelConfig sizes_of(std::string_view name) const {
+    return vision && name.starts_with("vision_model.") ? tower_config(*vision) : model;
+  }
 };
 
 // A ConfigError with what there is, where no family has the architecture.

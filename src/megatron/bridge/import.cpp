@@ -33,7 +33,7 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
   resolved.model = config;
   source.state.config = resolved.to_json();
   int64_t total = 0, done = 0;
-  whole_model(config)->visit([&](Parameter& parameter) {
+  whole_model(config, bridge.vision_config())->visit([&](Parameter& parameter) {
     const DType stored = stored_dtype(bridge, parameter);
     const DType dtype = parameter.wide ? stored : options.dtype.value_or(stored);
     source.tensors.push_back({parameter.name, dtype, parameter.shard.global_shape, {}});

@@ -265,8 +265,8 @@ std::vector<HfPart> hf_parts(const std::vector<WeightRule>& rules, const ModelCo
     std::vector<HfPart> parts;
     for (Piece& piece : pieces_of(rule.layout, config, global_shape)) {
       require(piece.theirs < rule.theirs.size(), "bridge: the rule of {} names too few tensors", rule.ours);
-      parts.push_back(
-          {fill(rule.theirs[piece.theirs], *numbers, piece.expert), piece.view, std::move(piece.shard)});
+      parts.push_back({std::string(rule.prefix) + fill(rule.theirs[piece.theirs], *numbers, piece.expert),
+                       piece.view, std::move(piece.shard)});
     }
     return parts;
   }

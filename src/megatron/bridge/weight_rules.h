@@ -33,6 +33,7 @@ struct WeightRule {
   WeightLayout layout;
   std::string_view ours;
   std::vector<std::string_view> theirs;
+  std::string_view prefix = {};  // of their names
 };
 
 // How a Hugging Face tensor is looked at, without copying.

@@ -169,7 +169,9 @@ std::vector<ParameterUnit*> GptModel::units() {
 SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
   SeqInfo seq = held_sequences(ctx, rows, parallel_.context);
   auto type = config_.position_embedding_type;
-  if (type == PositionEmbedding::rope || type == PositionEmbedding::yarn) {
+  // Tokens of text have one position in all rows of multimodal ones.
+  if (type == PositionEmbedding::rope || type == PositionEmbedding::yarn ||
+      type == PositionEmbedding::mrope) {
     auto rotation =
         ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, rows.first + rows.length), dtype_);
     seq.rope_cos = rotation.cos;
@@ -189,9 +191,17 @@ SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
 
 Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq,
                          const LayerObserver& on_layer) {
-  Residual residual{input, {}};
-  if (embedding_)
-    residual.hidden = use_unit(ctx, *embedding_unit_, [&] { return embedding_->forward(ctx, input, seq); });
+  return forward_from(ctx, embedding_ ? embed(ctx, input, seq) : input, seq, on_layer);
+}
+
+Tensor GptModel::embed(RankContext& ctx, const Tensor& ids, const SeqInfo& seq) {
+  require(embedding_ != nullptr, "model: this chunk has no embedding");
+  return use_unit(ctx, *embedding_unit_, [&] { return embedding_->forward(ctx, ids, seq); });
+}
+
+Tensor GptModel::forward_from(RankContext& ctx, const Tensor& hidden, const SeqInfo& seq,
+                              const LayerObserver& on_layer) {
+  Residual residual{hidden, {}};
   if (plan_.offloads() && ctx.tape) {
     if (!host_) host_ = std::make_unique<HostOffload>(ctx, plan_.offload_options);
     host_->start_pass();

@@ -47,6 +47,11 @@ class GptModel final : public Module {
   // chunk takes.
   Tensor forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq,
                  const LayerObserver& on_layer = {});
+  // The two halves of the first chunk's: token ids to embeddings, where rows may be put in place of others,
+  // and from there.
+  Tensor embed(RankContext& ctx, const Tensor& ids, const SeqInfo& seq);
+  Tensor forward_from(RankContext& ctx, const Tensor& hidden, const SeqInfo& seq,
+                      const LayerObserver& on_layer = {});
   // On the last chunk, from forward()'s result: the loss of each token [tokens] (0 where the label is
   // ignored), or the logits of this rank's part of the vocabulary [tokens, padded vocabulary / tp].
   Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels);

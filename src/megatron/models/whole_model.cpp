@@ -2,6 +2,7 @@
 
 #include "megatron/models/gpt.h"
 #include "megatron/models/t5.h"
+#include "megatron/models/vision_language.h"
 
 namespace megatron {
 
@@ -9,7 +10,8 @@ bool is_encoder_decoder(const ModelConfig& config) {
   return config.encoder_num_layers > 0 && config.decoder_num_layers > 0;
 }
 
-std::unique_ptr<Module> whole_model(const ModelConfig& config) {
+std::unique_ptr<Module> whole_model(const ModelConfig& config, const VisionConfig* vision) {
+  if (vision) return std::make_unique<VisionLanguageModel>(config, *vision, ModelParallel{}, DType::F32);
   if (is_encoder_decoder(config)) return std::make_unique<T5Model>(config, ModelParallel{}, DType::F32);
   return std::make_unique<GptModel>(config, ModelSlice{.first_layer = 0, .layers = config.num_layers},
                                     ModelParallel{}, DType::F32);

@@ -83,7 +83,8 @@ bool has_window(const ModelConfig& config, int64_t layer) {
 
 bool has_rope(const ModelConfig& config, int64_t layer) {
   if (config.position_embedding_type != PositionEmbedding::rope &&
-      config.position_embedding_type != PositionEmbedding::yarn)
+      config.position_embedding_type != PositionEmbedding::yarn &&
+      config.position_embedding_type != PositionEmbedding::mrope)
     return false;
   return config.no_rope_freq.is_null() || !nth_or_listed(config.no_rope_freq, layer);
 }

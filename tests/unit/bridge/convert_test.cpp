@@ -59,7 +59,7 @@ std::vector<std::string> decoder_cases() {
 
 TEST_F(Convert, ThereAndBackIsExact) {
   std::vector<std::string> names = decoder_cases();
-  names.insert(names.end(), {"bert", "t5_gated"});
+  names.insert(names.end(), {"bert", "t5_gated", "qwen2_vl", "qwen2_5_vl", "gemma3_mm"});
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     TempDir folder;

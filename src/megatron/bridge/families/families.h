@@ -9,6 +9,7 @@ std::vector<Family> llama_families();    // Llama, Mistral, Ministral, Phi-3
 std::vector<Family> qwen_families();     // Qwen2, Qwen3
 std::vector<Family> gemma_families();    // Gemma 1 to 3
 std::vector<Family> other_families();    // GLM-4, Nemotron, OLMo-2, GPT-2
+std::vector<Family> vision_families();   // Qwen2-VL, Qwen2.5-VL, Gemma 3 with images
 std::vector<Family> encoder_families();  // BERT, T5
 std::vector<Family> hybrid_families();   // Mamba-2, Nemotron-H, Qwen3-Next
 

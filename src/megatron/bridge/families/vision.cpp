@@ -1,0 +1,247 @@
+#include "megatron/base/error.h"
+#include "megatron/bridge/families/common.h"
+#include "megatron/bridge/families/families.h"
+
+// Decoders with a vision tower: Qwen2-VL, Qwen2.5-VL, Gemma 3. The decoder is read as its family without one.
+namespace megatron {
+namespace {
+
+using enum WeightLayout;
+
+Family text_family(std::vector<Family> group, std::string_view architecture) {
+  for (Family& family : group)
+    if (family.architectures.front() == architecture) return std::move(family);
+  fail("bridge: there is no family {}", architecture);
+}
+Family qwen2() { return text_family(qwen_families(), "Qwen2ForCausalLM"); }
+Family gemma3() { return text_family(gemma_families(), "Gemma3ForCausalLM"); }
+
+// The decoder's part of the configuration; older files keep it at the top. Its tensors stand under `prefix`.
+ModelConfig read_text(const HfSource& source, const Family& family, std::string_view prefix) {
+  const Json* nested = source.config.find({"text_config"});
+  const HfConfig text(nested ? *nested : source.config.json());
+  HfSource inner{text, {}};
+  if (source.holds)
+    inner.holds = [&](std::string_view name) {
+      return source.holds(std::string(prefix) + std::string(name));
+    };
+  return family.configure(inner);
+}
+
+HfConfig vision_part(const HfSource& source) {
+  const Json* vision = source.config.find({"vision_config"});
+  if (!vision) throw ConfigError("config.json: it has no vision_config");
+  return HfConfig(*vision);
+}
+
+ModelConfig qwen_vl(const HfSource& source) {
+  const HfConfig& hf = source.config;
+  ModelConfig model = read_text(source, qwen2(), "");
+  model.share_embeddings_and_output_weights =
+      hf.flag("tie_word_embeddings", !source.has_tensor("lm_head.weight", true));
+  const Json* nested = hf.find({"text_config"});
+  const HfRope rope = (nested ? HfConfig(*nested) : hf).rope();
+  model.position_embedding_type = PositionEmbedding::mrope;
+  model.rotary_base = rope.theta.value_or(1e6);
+  const HfConfig scaling(rope.scaling);
+  if (const Json* sections = scaling.find({"mrope_section"}))
+    for (const Json& section : sections->as_array()) model.mrope_section.push_back(section.as_int());
+  else
+    model.mrope_section = {16, 24, 24};
+  return model;
+}
+
+VisionConfig qwen_tower(const HfSource& source) {
+  const HfConfig& hf = source.config;
+  const HfConfig part = vision_part(source);
+  VisionConfig vision;
+  vision.image_token_id = hf.integer({"image_token_id"}, 151655);
+  vision.video_token_id = hf.integer({"video_token_id"}, 151656);
+  vision.num_layers = part.integer({"depth"}, 32);
+  vision.num_attention_heads = part.integer({"num_heads"}, 16);
+  vision.in_channels = part.integer({"in_channels", "in_chans"}, 3);
+  vision.patch_size = part.integer({"patch_size"}, 14);
+  vision.temporal_patch_size = part.integer({"temporal_patch_size"}, 2);
+  vision.spatial_merge_size = part.integer({"spatial_merge_size"}, 2);
+  vision.init_method_std = part.real({"initializer_range"}, 0.02);
+  return vision;
+}
+
+VisionConfig qwen2_tower(const HfSource& source) {
+  const HfConfig part = vision_part(source);
+  VisionConfig vision = qwen_tower(source);
+  vision.kind = VisionTowerKind::qwen2;
+  vision.hidden_size = part.integer({"embed_dim"}, 1280);
+  vision.output_size = part.integer({"hidden_size"}, 3584);
+  vision.ffn_hidden_size =
+      static_cast<int64_t>(static_cast<double>(vision.hidden_size) * part.real({"mlp_ratio"}, 4));
+  return vision;
+}
+
+VisionConfig qwen2_5_tower(const HfSource& source) {
+  const HfConfig part = vision_part(source);
+  VisionConfig vision = qwen_tower(source);
+  vision.kind = VisionTowerKind::qwen2_5;
+  vision.hidden_size = part.integer({"hidden_size"}, 1280);
+  vision.output_size = part.integer({"out_hidden_size"}, 3584);
+  vision.ffn_hidden_size = part.integer({"intermediate_size"}, 3420);
+  vision.window_size = part.integer({"window_size"}, 112);
+  vision.full_attention_layers = {7, 15, 23, 31};
+  if (const Json* layers = part.find({"fullatt_block_indexes"})) {
+    vision.full_attention_layers.clear();
+    for (const Json& layer : layers->as_array()) vision.full_attention_layers.push_back(layer.as_int());
+  }
+  return vision;
+}
+
+ModelConfig gemma3_vl(const HfSource& source) {
+  ModelConfig model = read_text(source, gemma3(), "language_model.");
+  model.share_embeddings_and_output_weights = source.config.flag("tie_word_embeddings", true);
+  model.bidirectional_attention = true;  // but for the mask: causal between texts, none inside an image
+  return model;
+}
+
+VisionConfig siglip(const HfSource& source) {
+  const HfConfig& hf = source.config;
+  const HfConfig part = vision_part(source);
+  VisionConfig vision;
+  vision.kind = VisionTowerKind::siglip;
+  vision.image_token_id = hf.integer({"image_token_index", "image_token_id"}, 262144);
+  vision.bidirectional_images = true;
+  vision.num_layers = part.integer({"num_hidden_layers"}, 27);
+  vision.hidden_size = part.integer({"hidden_size"}, 1152);
+  vision.output_size = read_text(source, gemma3(), "language_model.").hidden_size;
+  vision.ffn_hidden_size = part.integer({"intermediate_size"}, 4304);
+  vision.num_attention_heads = part.integer({"num_attention_heads"}, 16);
+  vision.in_channels = part.integer({"num_channels"}, 3);
+  vision.patch_size = part.integer({"patch_size"}, 14);
+  vision.image_size = part.integer({"image_size"}, 896);
+  vision.tokens_per_image = hf.integer({"mm_tokens_per_image"}, 256);
+  vision.layernorm_epsilon = part.real({"layer_norm_eps"}, 1e-6);
+  return vision;
+}
+
+// Weight and bias of one module after the other.
+struct Pair {
+  std::string_view ours_weight, ours_bias, weight, bias;
+};
+
+std::vector<WeightRule> pairs(WeightLayout layout, std::initializer_list<Pair> list) {
+  std::vector<WeightRule> rules;
+  for (const Pair& pair : list) {
+    rules.push_back({layout, pair.ours_weight, {pair.weight}});
+    rules.push_back({layout, pair.ours_bias, {pair.bias}});
+  }
+  return rules;
+}
+
+std::vector<WeightRule> qwen_tower_rules() {
+  return std::vector<WeightRule>{
+             {same, "vision_model.patch_embed.proj.weight", {"visual.patch_embed.proj.weight"}},
+             {gate_up,
+              "vision_model.decoder.layers.*.mlp.linear_fc1.weight",
+              {"visual.blocks.*.mlp.gate_proj.weight", "visual.blocks.*.mlp.up_proj.weight",
+               "visual.blocks.*.mlp.fc1.weight"}},
+             {gate_up,
+              "vision_model.decoder.layers.*.mlp.linear_fc1.bias",
+              {"visual.blocks.*.mlp.gate_proj.bias", "visual.blocks.*.mlp.up_proj.bias",
+               "visual.blocks.*.mlp.fc1.bias"}}} +
+         pairs(packed_qkv, {{"vision_model.decoder.layers.*.self_attention.linear_qkv.weight",
+                             "vision_model.decoder.layers.*.self_attention.linear_qkv.bias",
+                             "visual.blocks.*.attn.qkv.weight", "visual.blocks.*.attn.qkv.bias"}}) +
+         pairs(same, {{"vision_model.decoder.layers.*.input_layernorm.weight",
+                       "vision_model.decoder.layers.*.input_layernorm.bias", "visual.blocks.*.norm1.weight",
+                       "visual.blocks.*.norm1.bias"},
+                      {"vision_model.decoder.layers.*.pre_mlp_layernorm.weight",
+                       "vision_model.decoder.layers.*.pre_mlp_layernorm.bias", "visual.blocks.*.norm2.weight",
+                       "visual.blocks.*.norm2.bias"},
+                      {"vision_model.decoder.layers.*.self_attention.linear_proj.weight",
+                       "vision_model.decoder.layers.*.self_attention.linear_proj.bias",
+                       "visual.blocks.*.attn.proj.weight", "visual.blocks.*.attn.proj.bias"},
+                      {"vision_model.merger.patch_norm.weight", "vision_model.merger.patch_norm.bias",
+                       "visual.merger.ln_q.weight", "visual.merger.ln_q.bias"},
+                      {"vision_model.merger.linear_fc1.weight", "vision_model.merger.linear_fc1.bias",
+                       "visual.merger.mlp.0.weight", "visual.merger.mlp.0.bias"},
+                      {"vision_model.merger.linear_fc2.weight", "vision_model.merger.linear_fc2.bias",
+                       "visual.merger.mlp.2.weight", "visual.merger.mlp.2.bias"}});
+}
+
+// The second matrix of the tower's MLP has another name where that is gated.
+std::vector<WeightRule> tower_fc2_rules(std::string_view weight, std::string_view bias) {
+  return pairs(same, {{"vision_model.decoder.layers.*.mlp.linear_fc2.weight",
+                       "vision_model.decoder.layers.*.mlp.linear_fc2.bias", weight, bias}});
+}
+
+std::vector<WeightRule> siglip_rules() {
+  return std::vector<WeightRule>{{same,
+                                  "vision_model.position_embeddings.weight",
+                                  {"vision_tower.embeddings.position_embedding.weight"}},
+                                 {same,
+                                  "multi_modal_projector.mm_soft_embed_norm.weight",
+                                  {"multi_modal_projector.mm_soft_emb_norm.weight"}},
+                                 {same,
+                                  "multi_modal_projector.proj.weight",
+                                  {"multi_modal_projector.mm_input_projection_weight"}},
+                                 {qkv,
+                                  "vision_model.decoder.layers.*.self_attention.linear_qkv.weight",
+                                  {"vision_tower.encoder.layers.*.self_attn.q_proj.weight",
+                                   "vision_tower.encoder.layers.*.self_attn.k_proj.weight",
+                                   "vision_tower.encoder.layers.*.self_attn.v_proj.weight"}},
+                                 {qkv,
+                                  "vision_model.decoder.layers.*.self_attention.linear_qkv.bias",
+                                  {"vision_tower.encoder.layers.*.self_attn.q_proj.bias",
+                                   "vision_tower.encoder.layers.*.self_attn.k_proj.bias",
+                                   "vision_tower.encoder.layers.*.self_attn.v_proj.bias"}}} +
+         pairs(same, {{"vision_model.patch_embed.proj.weight", "vision_model.patch_embed.proj.bias",
+                       "vision_tower.embeddings.patch_embedding.weight",
+                       "vision_tower.embeddings.patch_embedding.bias"},
+                      {"vision_model.decoder.layers.*.input_layernorm.weight",
+                       "vision_model.decoder.layers.*.input_layernorm.bias",
+                       "vision_tower.encoder.layers.*.layer_norm1.weight",
+                       "vision_tower.encoder.layers.*.layer_norm1.bias"},
+                      {"vision_model.decoder.layers.*.pre_mlp_layernorm.weight",
+                       "vision_model.decoder.layers.*.pre_mlp_layernorm.bias",
+                       "vision_tower.encoder.layers.*.layer_norm2.weight",
+                       "vision_tower.encoder.layers.*.layer_norm2.bias"},
+                      {"vision_model.decoder.layers.*.self_attention.linear_proj.weight",
+                       "vision_model.decoder.layers.*.self_attention.linear_proj.bias",
+                       "vision_tower.encoder.layers.*.self_attn.out_proj.weight",
+                       "vision_tower.encoder.layers.*.self_attn.out_proj.bias"},
+                      {"vision_model.decoder.layers.*.mlp.linear_fc1.weight",
+                       "vision_model.decoder.layers.*.mlp.linear_fc1.bias",
+                       "vision_tower.encoder.layers.*.mlp.fc1.weight",
+                       "vision_tower.encoder.layers.*.mlp.fc1.bias"},
+                      {"vision_model.final_layernorm.weight", "vision_model.final_layernorm.bias",
+                       "vision_tower.post_layernorm.weight", "vision_tower.post_layernorm.bias"}}) +
+         tower_fc2_rules("vision_tower.encoder.layers.*.mlp.fc2.weight",
+                         "vision_tower.encoder.layers.*.mlp.fc2.bias");
+}
+
+// The decoder's rules, its tensors under a prefix.
+std::vector<WeightRule> under(std::string_view prefix, std::vector<WeightRule> rules) {
+  for (WeightRule& rule : rules) rule.prefix = prefix;
+  return rules;
+}
+
+}  // namespace
+
+std::vector<Family> vision_families() {
+  return {
+      {{"Qwen2VLForConditionalGeneration"},
+       qwen_vl,
+       qwen_tower_rules() +
+           tower_fc2_rules("visual.blocks.*.mlp.fc2.weight", "visual.blocks.*.mlp.fc2.bias") + qwen2().rules,
+       qwen2_tower},
+      {{"Qwen2_5_VLForConditionalGeneration"},
+       qwen_vl,
+       qwen_tower_rules() +
+           tower_fc2_rules("visual.blocks.*.mlp.down_proj.weight", "visual.blocks.*.mlp.down_proj.bias") +
+           qwen2().rules,
+       qwen2_5_tower},
+      {{"Gemma3ForConditionalGeneration"},
+       gemma3_vl,
+       siglip_rules() + under("language_model.", gemma3().rules),
+       siglip}};
+}
+
+}  // namespace megatron

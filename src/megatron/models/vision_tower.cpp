@@ -1,0 +1,241 @@
+#include "megatron/models/vision_tower.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megatron/models/patch_order.h"
+#include "megatron/ops/activation.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/index.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/matmul.h"
+#include "megatron/ops/reduce.h"
+#include "megatron/ops/rope.h"
+#include "megatron/ops/shape.h"
+#include "megatron/ops/weight_tensor.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kTheta = 1e4;  // of the tower's rotary positions
+
+bool is_siglip(const VisionConfig& config) { return config.kind == VisionTowerKind::siglip; }
+
+int64_t merged_cells(const VisionConfig& config) {
+  return config.spatial_merge_size * config.spatial_merge_size;
+}
+
+// [output, …]: as the files keep the kernel of a convolution whose steps are as wide as itself.
+Shape patch_shape(const VisionConfig& config) {
+  const int64_t side = config.patch_size;
+  if (is_siglip(config)) return {config.hidden_size, config.in_channels, side, side};
+  return {config.hidden_size, config.in_channels, config.temporal_patch_size, side, side};
+}
+
+Tensor rows_of(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& ids) {
+  return ops::gather_rows(ctx, x, ctx.from_vector(ids, {static_cast<int64_t>(ids.size())}));
+}
+
+int64_t longest(const std::vector<int32_t>& ends) {
+  int64_t most = 0;
+  for (size_t i = 1; i < ends.size(); ++i) most = std::max<int64_t>(most, ends[i] - ends[i - 1]);
+  return most;
+}
+
+// Tokens that see each other between the ends alone.
+SeqInfo packed(RankContext& ctx, const SeqInfo& like, const std::vector<int32_t>& ends) {
+  SeqInfo seq = like;
+  seq.cu_seqlens = ctx.from_vector(ends, {static_cast<int64_t>(ends.size())});
+  seq.max_length = longest(ends);
+  return seq;
+}
+
+}  // namespace
+
+ModelConfig tower_config(const VisionConfig& config) {
+  ModelConfig own;
+  own.num_layers = config.num_layers;
+  own.hidden_size = config.hidden_size;
+  own.num_attention_heads = own.num_query_groups = config.num_attention_heads;
+  own.kv_channels = own.hidden_size / std::max<int64_t>(1, own.num_attention_heads);
+  own.ffn_hidden_size = config.ffn_hidden_size;
+  own.layernorm_epsilon = config.layernorm_epsilon;
+  own.init_method_std = config.init_method_std;
+  own.attention_dropout = own.hidden_dropout = 0;
+  own.bidirectional_attention = true;
+  own.position_embedding_type = PositionEmbedding::rope;
+  switch (config.kind) {
+    case VisionTowerKind::qwen2:
+      own.activation_func = Activation::quick_gelu;
+      break;
+    case VisionTowerKind::qwen2_5:
+      own.normalization = Normalization::rms_norm;
+      own.activation_func = Activation::silu;
+      own.gated_linear_unit = true;
+      break;
+    default:
+      own.position_embedding_type = PositionEmbedding::none;
+      own.activation_func = Activation::gelu_tanh;
+  }
+  return own;
+}
+
+VisionTower::Dense::Dense(const std::string& name, const Shape& shape, double deviation, bool biased)
+    : weight(name + ".weight", ShardSpec::whole(shape), Initializer::normal(deviation)) {
+  if (biased)
+    bias =
+        std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({shape[0]}), Initializer::constant(0));
+}
+
+Tensor VisionTower::Dense::forward(RankContext& ctx, const Tensor& x) {
+  const Weight add = bias ? bias->get(ctx) : Weight{};
+  if (weight.shard.global_shape.rank() == 2) return ops::linear(ctx, x, weight.get(ctx), add);
+  Tensor kernel = ops::weight_tensor(ctx, weight.get(ctx), x.dtype());
+  kernel = ops::view(ctx, kernel, {kernel.size(0), kernel.numel() / kernel.size(0)});
+  Tensor y = ops::matmul(ctx, x, kernel, {.transpose_b = true});
+  return bias ? ops::add_bias(ctx, y, add) : y;
+}
+
+void VisionTower::Dense::visit(const ParameterVisitor& visitor) {
+  visitor(weight);
+  if (bias) visitor(*bias);
+}
+
+VisionTower::VisionTower(const VisionConfig& config, const ModelParallel& parallel, DType dtype)
+    : config_(config),
+      own_(tower_config(config)),
+      dtype_(dtype),
+      patches_("vision_model.patch_embed.proj", patch_shape(config), config.init_method_std,
+               is_siglip(config)),
+      norm_(is_siglip(config) ? "vision_model.final_layernorm" : "vision_model.merger.patch_norm",
+            config.hidden_size, own_, {}) {
+  ModelParallel split;
+  split.tensor = parallel.tensor;
+  split.tensor.sequence_parallel = false;  // patches need not divide
+  for (int64_t i = 0; i < own_.num_layers; ++i)
+    layers_.push_back(std::make_unique<TransformerLayer>("vision_model.decoder.layers." + std::to_string(i),
+                                                         i, own_, split));
+  const double deviation = config.init_method_std;
+  if (is_siglip(config)) {
+    const int64_t side = config.image_size / config.patch_size;
+    positions_ = std::make_unique<Parameter>("vision_model.position_embeddings.weight",
+                                             ShardSpec::whole({side * side, own_.hidden_size}),
+                                             Initializer::normal(deviation));
+    ModelConfig zero_centred = own_;
+    zero_centred.normalization = Normalization::rms_norm;
+    zero_centred.layernorm_zero_centered_gamma = true;
+    pooled_norm_ = std::make_unique<Norm>("multi_modal_projector.mm_soft_embed_norm", own_.hidden_size,
+                                          zero_centred, TensorParallel{});
+    project_ = std::make_unique<Parameter>("multi_modal_projector.proj.weight",
+                                           ShardSpec::whole({own_.hidden_size, config.output_size}),
+                                           Initializer::normal(deviation));
+    return;
+  }
+  const int64_t wide = own_.hidden_size * merged_cells(config);
+  up_ = std::make_unique<Dense>("vision_model.merger.linear_fc1", Shape{wide, wide}, deviation, true);
+  down_ = std::make_unique<Dense>("vision_model.merger.linear_fc2", Shape{config.output_size, wide},
+                                  deviation, true);
+}
+
+Tensor VisionTower::run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows) {
+  Residual residual{std::move(x), {}};
+  const std::vector<int64_t>& full = config_.full_attention_layers;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const bool sees_all = config_.window_size == 0 ||
+                          std::find(full.begin(), full.end(), static_cast<int64_t>(i)) != full.end();
+    layers_[i]->forward(ctx, residual, sees_all ? whole : windows);
+  }
+  return norm_.forward(ctx, residual);
+}
+
+Tensor VisionTower::forward(RankContext& ctx, const Tensor& pixels, const std::vector<PatchGrid>& grids) {
+  int64_t patches = 0;
+  for (const PatchGrid& grid : grids) patches += grid.patches();
+  require(pixels.rank() == 2 && pixels.size(0) == patches, "vision tower: pixels {} are not {} patches",
+          pixels, patches);
+  Tensor x = patches_.forward(ctx, pixels);
+  return is_siglip(config_) ? forward_siglip(ctx, x, static_cast<int64_t>(grids.size()))
+                            : forward_qwen(ctx, x, grids);
+}
+
+Tensor VisionTower::forward_qwen(RankContext& ctx, const Tensor& x, const std::vector<PatchGrid>& grids) {
+  const int64_t side = config_.spatial_merge_size, cells = merged_cells(config_), width = x.size(1),
+                patches = x.size(0);
+  const PatchOrder order = patch_order(grids, side, config_.window_size / side / config_.patch_size);
+
+  // Half of the angles follow the row, half the column.
+  std::vector<int64_t> places(static_cast<size_t>(3 * patches));
+  for (size_t block = 0; block < order.by_window.size(); ++block)
+    for (size_t cell = 0; cell < static_cast<size_t>(cells); ++cell) {
+      const size_t to = block * static_cast<size_t>(cells) + cell,
+                   from = static_cast<size_t>(order.by_window[block] * cells) + cell;
+      places[to] = order.rows[from];
+      places[static_cast<size_t>(patches) + to] = order.columns[from];
+    }
+  const int64_t quarter = own_.kv_channels / 4;
+  ops::RopeFrequencies turns = ops::rope_frequencies(own_.kv_channels / 2, kTheta);
+  turns.inverse.insert(turns.inverse.end(), turns.inverse.begin(), turns.inverse.begin() + quarter);
+  const ops::Rotation rotation = ops::rope_tables(ctx, ctx.from_vector(places, {3, patches}), turns, dtype_,
+                                                  false, {quarter, quarter, 0});
+  SeqInfo seq;
+  seq.batch = 1;
+  seq.length = seq.row_length = patches;
+  seq.rope_cos = rotation.cos;
+  seq.rope_sin = rotation.sin;
+
+  Tensor blocks = rows_of(ctx, ops::view(ctx, x, {patches / cells, cells * width}), order.by_window);
+  Tensor y = run_layers(ctx, ops::view(ctx, blocks, {patches, width}), packed(ctx, seq, order.frame_ends),
+                        packed(ctx, seq, order.window_ends));
+  y = merge(ctx, y);
+  return rows_of(ctx, y, order.back);
+}
+
+// Patches of a block side by side, through two layers.
+Tensor VisionTower::merge(RankContext& ctx, const Tensor& x) {
+  const int64_t cells = merged_cells(config_);
+  Tensor wide = ops::view(ctx, x, {x.size(0) / cells, cells * x.size(1)});
+  return down_->forward(ctx, ops::activation(ctx, Unary::Gelu, up_->forward(ctx, wide)));
+}
+
+Tensor VisionTower::forward_siglip(RankContext& ctx, const Tensor& x, int64_t images) {
+  const int64_t places = positions_->shard.global_shape[0];
+  require(x.size(0) == images * places, "vision tower: {} patches of {} images; each must have {}", x.size(0),
+          images, places);
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < x.size(0); ++i) ids.push_back(i % places);
+  Tensor own = ops::embedding(ctx, positions_->get(ctx), ctx.from_vector(ids, {x.size(0)}));
+  SeqInfo seq;
+  seq.batch = images;
+  seq.length = seq.row_length = places;
+  return pool(ctx, run_layers(ctx, ops::add(ctx, x, own), seq, seq), images);
+}
+
+// The mean over square cells of patches, normed and projected to the model's width.
+Tensor VisionTower::pool(RankContext& ctx, const Tensor& x, int64_t images) {
+  const int64_t side = config_.image_size / config_.patch_size;
+  const auto cells = static_cast<int64_t>(std::lround(std::sqrt(config_.tokens_per_image)));
+  const int64_t cell = side / cells;
+  std::vector<int64_t> order;
+  for (int64_t image = 0; image < images; ++image)
+    for (int64_t c = 0; c < cells * cells; ++c)
+      for (int64_t p = 0; p < cell * cell; ++p)
+        order.push_back(image * side * side + (c / cells * cell + p / cell) * side + c % cells * cell +
+                        p % cell);
+  Tensor grouped = ops::view(ctx, rows_of(ctx, x, order), {images * cells * cells, cell * cell, x.size(1)});
+  Tensor pooled = pooled_norm_->forward(ctx, ops::mean(ctx, grouped, 1));
+  return ops::matmul(ctx, pooled, ops::weight_tensor(ctx, project_->get(ctx), pooled.dtype()));
+}
+
+void VisionTower::visit(const ParameterVisitor& visitor) {
+  patches_.visit(visitor);
+  if (positions_) visitor(*positions_);
+  for (auto& layer : layers_) layer->visit(visitor);
+  norm_.visit(visitor);
+  if (up_) up_->visit(visitor);
+  if (down_) down_->visit(visitor);
+  if (pooled_norm_) pooled_norm_->visit(visitor);
+  if (project_) visitor(*project_);
+}
+
+}  // namespace megatron
