@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
 #include "megatron/base/problems.h"
 #include "megatron/checkpoint/copy_in.h"
@@ -42,6 +43,14 @@ std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global
   std::vector<HfPart> parts = hf_parts(family_->rules, model_.sizes_of(name), name, global_shape);
   require(!parts.empty(), "bridge: no rule of {} says where {} comes from", config_.architecture(), name);
   return parts;
+}
+
+void AutoBridge::require_decoder(std::string_view what) const {
+  const ModelConfig& model = model_config();
+  if (vision_config() || is_encoder_decoder(model) || model.num_tokentypes > 0)
+    throw ConfigError(
+        fmt::format("{}: {} is not built for {}; it can be converted, and run through the library",
+                    directory(), what, config_.architecture()));
 }
 
 void AutoBridge::check() const {

@@ -22,6 +22,9 @@ class AutoBridge {
   const ModelConfig& model_config() const { return model_.model; }
   const VisionConfig* vision_config() const { return model_.vision ? &*model_.vision : nullptr; }
   const HfWeights& weights() const { return weights_; }
+  // A ConfigError where the model is more than a decoder of text (an encoder, a vision tower), which `what`
+  // cannot run.
+  void require_decoder(std::string_view what) const;
 
   // Where the elements of one of our tensors are in the files.
   std::vector<HfPart> parts(std::string_view name, const Shape& global_shape) const;

@@ -6,7 +6,9 @@
 namespace megatron {
 
 Json hf_model_settings(const std::string& directory) {
-  return model_settings(AutoBridge(directory).model_config());
+  const AutoBridge bridge(directory);
+  bridge.require_decoder("a training run");
+  return model_settings(bridge.model_config());
 }
 
 }  // namespace megatron

@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 ModelSource ModelSource::hugging_face(const std::string& directory) {
   ModelSource source;
   source.bridge_ = std::make_shared<const AutoBridge>(directory);
+  source.bridge_->require_decoder("decoding");
   source.path_ = directory;
   return source;
 }

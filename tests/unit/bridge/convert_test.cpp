@@ -227,6 +227,13 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
 }
 
 // The layout of config.json that older files have means the same model.
+TEST(HfConfig, ModelsThatAreMoreThanDecodersAreNotTrainedAsSuch) {
+  for (const char* name : {"t5_gated", "bert", "qwen2_vl", "gemma3_mm"}) {
+    const std::string error = error_of([&] { hf_model_settings(source(name)); });
+    EXPECT_NE(error.find("a training run is not built for"), std::string::npos) << error;
+  }
+}
+
 // What a training run takes from a model's files, that of its experts too.
 TEST(HfConfig, SettingsOfATrainingRun) {
   const Json settings = hf_model_settings(source("nemotron_h"));
