@@ -89,6 +89,7 @@ void reduce_typed(const KernelContext& ctx, const ReduceArgs& args) {
 }
 
 void reduce(const KernelContext& ctx, const ReduceArgs& args) {
+  if (args.outer * args.inner == 0) return;
   if (args.n == 0) {  // a sum over nothing
     if (args.accumulate) return;
     dispatch_float("reduce", args.out.dtype(), [&]<class G>(Type<G>) {
