@@ -1,3 +1,4 @@
+#include <netdb.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -45,6 +46,10 @@ class FileStore final : public Store {
   std::string own_address() const override {
     char name[256] = "localhost";
     ::gethostname(name, sizeof name - 1);
+    addrinfo* known = nullptr;
+    if (::getaddrinfo(name, nullptr, nullptr, &known) != 0)
+      return "127.0.0.1";  // a name that even this machine does not know: only its own processes can come
+    ::freeaddrinfo(known);
     return name;
   }
 
