@@ -6,6 +6,7 @@
 #include "megatron/cli/compare_command.h"
 #include "megatron/cli/config_command.h"
 #include "megatron/cli/convert_command.h"
+#include "megatron/cli/doctor_command.h"
 #include "megatron/cli/explain_command.h"
 #include "megatron/cli/generate_command.h"
 #include "megatron/cli/groups_command.h"
@@ -41,6 +42,8 @@ std::span<const Command> commands() {
               run_parity},
       Command{"plan", "memory, arithmetic, communication and schedule of a run before it is launched",
               plan_help, run_plan},
+      Command{"doctor", "whether this machine, its GPUs and the build can train, and what to mend",
+              doctor_help, run_doctor},
   };
   return table;
 }

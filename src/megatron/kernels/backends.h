@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "megatron/kernels/choices.h"
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron {
@@ -15,5 +16,6 @@ const KernelTable& cuda_kernels();
 void measure_cuda_gemms(const KernelContext& ctx, bool on);
 std::string cuda_gemm_choices(const KernelContext& ctx);
 void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
+AttentionChoice choose_cuda_attention(const KernelContext& ctx, const AttentionBackwardArgs& args);
 
 }  // namespace megatron

@@ -1,0 +1,53 @@
+#include "megatron/device/gpu_info.h"
+
+#include <cuda_runtime_api.h>
+
+namespace megatron {
+namespace {
+
+std::string words(cudaError_t error) {
+  cudaGetLastError();  // a refused call must not be reported again by the next one
+  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
+}
+
+GpuInfo look_at(int index, int count) {
+  GpuInfo gpu;
+  cudaDeviceProp properties{};
+  cudaError_t error = cudaGetDeviceProperties(&properties, index);
+  if (error == cudaSuccess) {
+    gpu.name = properties.name;
+    gpu.compute_capability = 10 * properties.major + properties.minor;
+    gpu.multiprocessors = properties.multiProcessorCount;
+    gpu.total_bytes = properties.totalGlobalMem;
+    error = cudaSetDevice(index);
+  }
+  if (error == cudaSuccess) error = cudaMemGetInfo(&gpu.free_bytes, &gpu.total_bytes);
+  if (error != cudaSuccess) {
+    gpu.fault = words(error);
+    return gpu;
+  }
+  for (int other = 0; other < count; ++other) {
+    int can = 0;
+    if (other != index && cudaDeviceCanAccessPeer(&can, index, other) == cudaSuccess && can)
+      gpu.reaches.push_back(other);
+  }
+  return gpu;
+}
+
+}  // namespace
+
+GpuReport look_for_gpus() {
+  GpuReport report{.built_in = true};
+  cudaDriverGetVersion(&report.driver_version);
+  cudaRuntimeGetVersion(&report.runtime_version);
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    report.fault = words(error);
+    return report;
+  }
+  for (int index = 0; index < count; ++index) report.gpus.push_back(look_at(index, count));
+  return report;
+}
+
+}  // namespace megatron
