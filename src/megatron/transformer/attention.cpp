@@ -1,16 +1,13 @@
 #include "megatron/transformer/attention.h"
 
-#include <cmath>
 #include <tuple>
 
 #include "megatron/autograd/recompute.h"
-#include "megatron/nn/kv_cache.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
-#include "megatron/parallel/context/attention.h"
 #include "megatron/parallel/tensor/shared_keys.h"
 #include "megatron/transformer/layer_pattern.h"
 
@@ -37,15 +34,10 @@ LinearOptions projection_options(const ModelConfig& config) {
 
 SelfAttention::SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                              const ModelParallel& parallel)
-    : layer_(layer),
-      heads_(config.num_attention_heads / parallel.tensor.size()),
+    : heads_(layer, config, parallel.tensor),
       groups_(std::max<int64_t>(1, groups_of(config) / parallel.tensor.size())),
       channels_(config.kv_channels),
-      first_head_(heads_ * parallel.tensor.rank()),
-      global_heads_(config.num_attention_heads),
-      scale_(config.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.kv_channels)))),
       softcap_(config.attn_logit_softcapping.value_or(0)),
-      dropout_(config.attention_dropout),
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
       causal_(!config.bidirectional_attention),
@@ -74,7 +66,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
         Initializer::normal(config.init_method_std));
   if (config.qk_layernorm && config.qk_layernorm_full_width) {
     wide_q_norm_ =
-        std::make_unique<WideNorm>(name + ".q_layernorm", global_heads_ * channels_, config, parallel.tensor);
+        std::make_unique<WideNorm>(name + ".q_layernorm", heads_.global * channels_, config, parallel.tensor);
     wide_k_norm_ = std::make_unique<WideNorm>(name + ".k_layernorm", groups_of(config) * channels_, config,
                                               parallel.tensor);
   } else if (config.qk_layernorm) {
@@ -107,9 +99,11 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
 
 // From queries, keys and values as the projection leaves them to what the heads make of them.
 Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq) {
-  const int64_t sections = gated_ ? 2 : 1, columns = sections * heads_;  // that are neither key nor value
-  Tensor fused =
-      key_group_.size() > 1 ? share_keys(ctx, projected, key_group_, heads_, channels_, sections) : projected;
+  const int64_t sections = gated_ ? 2 : 1,
+                columns = sections * heads_.count;  // that are neither key nor value
+  Tensor fused = key_group_.size() > 1
+                     ? share_keys(ctx, projected, key_group_, heads_.count, channels_, sections)
+                     : projected;
   ops::Rotation rotation;
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}
@@ -128,39 +122,24 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
     k = ops::rope(ctx, k, rotation);
   }
   if (seq.query_scale) q = ops::mul(ctx, q, seq.query_scale);
-  if (seq.cache) {
-    KvCache::Pair all = seq.cache->append(ctx, layer_, {k, v});
-    k = all.keys;
-    v = all.values;
-  }
-  ops::AttentionOptions options;
-  options.batch = seq.batch;
-  options.cu_queries = options.cu_keys = seq.cu_seqlens;
-  options.max_queries = options.max_keys = seq.max_length;
+  ops::AttentionOptions options = attention_options(heads_, seq, 0);
   options.causal = causal_;
   options.bias = seq.attention_bias;
-  options.scale = scale_;
   options.softcap = softcap_;
   if (sinks_) options.sinks = sinks_->get(ctx);
   options.window_left = window_left_;
-  options.dropout = seq.training ? dropout_ : 0;
-  options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
-  options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
-  if (seq.cu_seqlens) options.place.row_length = seq.row_length;
-  Tensor o = context_.size() == 1
-                 ? ops::attention(ctx, q, k, v, options).o
-                 : context_attention(ctx, q, k, v, options, seq.context, context_, context_.kind(layer_));
-  o = ops::view(ctx, o, {o.size(0), heads_ * channels_});
+  Tensor o = attend(ctx, heads_, q, k, v, options, seq, context_);
+  o = ops::view(ctx, o, {o.size(0), heads_.count * channels_});
   return gated_ ? ops::mul(ctx, o, ops::activation(ctx, Unary::Sigmoid, gate)) : o;
 }
 
 // Of each group the queries, then as many heads of the gate: [tokens, heads, channels] and [tokens, heads ·
 // channels].
 std::pair<Tensor, Tensor> SelfAttention::split_gate(RankContext& ctx, const Tensor& both) const {
-  const int64_t tokens = both.size(0), width = heads_ / groups_ * channels_;
+  const int64_t tokens = both.size(0), width = heads_.count / groups_ * channels_;
   auto parts = ops::chunk(ctx, ops::view(ctx, both, {tokens * groups_, 2 * width}), 2, 1);
-  return {ops::view(ctx, ops::contiguous(ctx, parts[0]), {tokens, heads_, channels_}),
-          ops::view(ctx, ops::contiguous(ctx, parts[1]), {tokens, heads_ * channels_})};
+  return {ops::view(ctx, ops::contiguous(ctx, parts[0]), {tokens, heads_.count, channels_}),
+          ops::view(ctx, ops::contiguous(ctx, parts[1]), {tokens, heads_.count * channels_})};
 }
 
 void SelfAttention::visit(const ParameterVisitor& visitor) {

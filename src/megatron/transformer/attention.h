@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/transformer/attention_heads.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
 #include "megatron/transformer/token_mixer.h"
@@ -21,9 +22,9 @@ class SelfAttention final : public TokenMixer {
   Tensor core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq);
   std::pair<Tensor, Tensor> split_gate(RankContext& ctx, const Tensor& both) const;
 
-  int64_t layer_, heads_, groups_, channels_;  // heads and groups of this rank
-  int64_t first_head_, global_heads_;
-  double scale_, softcap_, dropout_;
+  AttentionHeads heads_;
+  int64_t groups_, channels_;  // groups of this rank
+  double softcap_;
   int64_t window_left_ = -1;
   bool interleaved_, rotates_, local_rope_ = false;
   bool causal_;

@@ -1,7 +1,5 @@
 #include "megatron/transformer/cross_attention.h"
 
-#include <cmath>
-
 #include "megatron/ops/attention.h"
 #include "megatron/ops/shape.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -19,13 +17,8 @@ LinearOptions input_options(const ModelConfig& config) {
 
 CrossAttention::CrossAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                                const ModelParallel& parallel)
-    : layer_(layer),
-      heads_(config.num_attention_heads / parallel.tensor.size()),
+    : heads_(layer, config, parallel.tensor),
       channels_(config.kv_channels),
-      first_head_(heads_ * parallel.tensor.rank()),
-      global_heads_(config.num_attention_heads),
-      scale_(config.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.kv_channels)))),
-      dropout_(config.attention_dropout),
       query_(name + ".linear_q", config.hidden_size, config.num_attention_heads * channels_, parallel.tensor,
              input_options(config)),
       key_value_(name + ".linear_kv", config.hidden_size, 2 * config.num_attention_heads * channels_,
@@ -43,18 +36,13 @@ Tensor CrossAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   require(seq.encoder_states.defined(), "cross attention: there are no encoder states");
   Tensor q = query_.forward(ctx, x, again), both = key_value_.forward(ctx, seq.encoder_states);
   const int64_t keys = both.size(0);
-  q = ops::view(ctx, q, {q.size(0), heads_, channels_});
-  auto parts = ops::chunk(ctx, ops::view(ctx, both, {keys, heads_, 2 * channels_}), 2, 2);
-  ops::AttentionOptions options;
-  options.batch = seq.batch;
+  q = ops::view(ctx, q, {q.size(0), heads_.count, channels_});
+  auto parts = ops::chunk(ctx, ops::view(ctx, both, {keys, heads_.count, 2 * channels_}), 2, 2);
+  ops::AttentionOptions options = attention_options(heads_, seq, 4);
   options.causal = false;
-  options.scale = scale_;
   options.bias = seq.encoder_bias;
-  options.dropout = seq.training ? dropout_ : 0;
-  options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 4)};
-  options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
   Tensor o = ops::attention(ctx, q, parts[0], parts[1], options).o;
-  return projection_.forward(ctx, ops::view(ctx, o, {o.size(0), heads_ * channels_}));
+  return projection_.forward(ctx, ops::view(ctx, o, {o.size(0), heads_.count * channels_}));
 }
 
 void CrossAttention::visit(const ParameterVisitor& visitor) {

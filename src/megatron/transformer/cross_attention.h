@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/transformer/attention_heads.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/token_mixer.h"
 
@@ -15,9 +16,8 @@ class CrossAttention final : public TokenMixer {
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  int64_t layer_, heads_, channels_;  // heads of this rank
-  int64_t first_head_, global_heads_;
-  double scale_, dropout_;
+  AttentionHeads heads_;
+  int64_t channels_;
   ColumnParallelLinear query_, key_value_;  // of each head the key, then the value
   RowParallelLinear projection_;
 };

@@ -6,11 +6,9 @@
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/autograd/rederive.h"
-#include "megatron/nn/kv_cache.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
-#include "megatron/parallel/context/attention.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/layer_pattern.h"
 
@@ -49,31 +47,24 @@ std::pair<Tensor, Tensor> cut(RankContext& ctx, const Tensor& x, int64_t first, 
 
 LatentAttention::LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                                  const ModelParallel& parallel)
-    : layer_(layer),
-      heads_(config.num_attention_heads / parallel.tensor.size()),
-      first_head_(heads_ * parallel.tensor.rank()),
-      global_heads_(config.num_attention_heads),
+    : heads_(layer, config, parallel.tensor, softmax_scale(config)),
       plain_(config.qk_head_dim),
       turned_(config.qk_pos_emb_head_dim),
       value_(config.v_head_dim),
       latent_(config.kv_lora_rank),
-      scale_(softmax_scale(config)),
-      dropout_(config.attention_dropout),
       interleaved_(config.mla_rotary_interleaved),
       parallel_(parallel),
       q_up_(name + (config.q_lora_rank ? ".linear_q_up_proj" : ".linear_q_proj"),
-            config.q_lora_rank.value_or(config.hidden_size), global_heads_ * (plain_ + turned_),
+            config.q_lora_rank.value_or(config.hidden_size), heads_.global * (plain_ + turned_),
             parallel.tensor, up_options(config)),
       kv_down_(name + ".linear_kv_down_proj.weight",
                ShardSpec::whole({latent_ + turned_, config.hidden_size}),
                Initializer::normal(config.init_method_std)),
       kv_norm_(name + ".kv_layernorm", latent_, latent_norms(config), parallel.tensor),
-      kv_up_(name + ".linear_kv_up_proj", latent_, global_heads_ * (plain_ + value_), parallel.tensor,
+      kv_up_(name + ".linear_kv_up_proj", latent_, heads_.global * (plain_ + value_), parallel.tensor,
              up_options(config)),
-      projection_(name + ".linear_proj", global_heads_ * value_, config.hidden_size, parallel.tensor,
+      projection_(name + ".linear_proj", heads_.global * value_, config.hidden_size, parallel.tensor,
                   projection_options(config)) {
-  require(heads_ * parallel.tensor.size() == global_heads_,
-          "attention: {} heads cannot be split over {} ranks", global_heads_, parallel.tensor.size());
   kv_down_.partial_over_tp = parallel.tensor.splits_tokens();
   if (!config.q_lora_rank) return;
   q_down_ = std::make_unique<Parameter>(name + ".linear_q_down_proj.weight",
@@ -122,39 +113,22 @@ Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo
 
 Tensor LatentAttention::core(RankContext& ctx, const Projected& projected, const SeqInfo& seq) {
   const int64_t tokens = projected.q.size(0);
-  Tensor q = ops::view(ctx, projected.q, {tokens, heads_, plain_ + turned_});
-  Tensor kv = ops::view(ctx, projected.kv, {tokens, heads_, plain_ + value_});
+  Tensor q = ops::view(ctx, projected.q, {tokens, heads_.count, plain_ + turned_});
+  Tensor kv = ops::view(ctx, projected.kv, {tokens, heads_.count, plain_ + value_});
   Tensor shared = ops::view(ctx, projected.shared, {tokens, 1, turned_});
 
   const ops::Rotation rotation{seq.rope_cos, seq.rope_sin, interleaved_};
   auto [q_plain, q_turned] = cut(ctx, q, plain_, 2);
   auto [k_plain, v] = cut(ctx, kv, plain_, 2);
   q_turned = ops::rope(ctx, ops::contiguous(ctx, q_turned), rotation);
-  Tensor k_turned = ops::expand(ctx, ops::rope(ctx, shared, rotation), {tokens, heads_, turned_});
+  Tensor k_turned = ops::expand(ctx, ops::rope(ctx, shared, rotation), {tokens, heads_.count, turned_});
   const Tensor q_parts[] = {q_plain, q_turned}, k_parts[] = {k_plain, k_turned};
   q = ops::concat(ctx, q_parts, 2);
   Tensor k = ops::concat(ctx, k_parts, 2);
 
-  ops::AttentionOptions options;
-  options.batch = seq.batch;
-  options.cu_queries = options.cu_keys = seq.cu_seqlens;
-  options.max_queries = options.max_keys = seq.max_length;
-  options.scale = scale_;
-  options.dropout = seq.training ? dropout_ : 0;
-  options.dropout_key = {seq.seed, dropout_stream(seq.step, layer_, 0)};
-  options.place = {.batch_begin = seq.batch_begin, .head_begin = first_head_, .global_heads = global_heads_};
-  if (seq.cu_seqlens) options.place.row_length = seq.row_length;
-  const ContextParallel& context = parallel_.context;
-  v = ops::contiguous(ctx, v);
-  if (seq.cache) {
-    KvCache::Pair all = seq.cache->append(ctx, layer_, {k, v});
-    k = all.keys;
-    v = all.values;
-  }
-  Tensor o = context.size() == 1
-                 ? ops::attention(ctx, q, k, v, options).o
-                 : context_attention(ctx, q, k, v, options, seq.context, context, context.kind(layer_));
-  return ops::view(ctx, o, {tokens, heads_ * value_});
+  Tensor o = attend(ctx, heads_, q, k, ops::contiguous(ctx, v), attention_options(heads_, seq, 0), seq,
+                    parallel_.context);
+  return ops::view(ctx, o, {tokens, heads_.count * value_});
 }
 
 void LatentAttention::visit(const ParameterVisitor& visitor) {

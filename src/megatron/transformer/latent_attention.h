@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/transformer/attention_heads.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
 #include "megatron/transformer/token_mixer.h"
@@ -26,10 +27,9 @@ class LatentAttention final : public TokenMixer {
   Projected project(RankContext& ctx, const Tensor& x, const Recipe& again);
   Tensor core(RankContext& ctx, const Projected& projected, const SeqInfo& seq);
 
-  int64_t layer_, heads_, first_head_, global_heads_;
+  AttentionHeads heads_;
   int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value
   int64_t latent_;
-  double scale_, dropout_;
   bool interleaved_;
   ModelParallel parallel_;
   std::unique_ptr<Parameter> q_down_;  // absent where queries come straight from x

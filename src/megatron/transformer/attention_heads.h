@@ -1,0 +1,29 @@
+#pragma once
+
+#include "megatron/config/model_config.h"
+#include "megatron/nn/seq_info.h"
+#include "megatron/ops/attention.h"
+#include "megatron/parallel/model_parallel.h"
+
+namespace megatron {
+
+// The heads of a layer's attention that a rank holds, whatever makes their queries, keys and values.
+struct AttentionHeads {
+  // `scale`: of scores, where it is not the configuration's or 1/√channels.
+  AttentionHeads(int64_t layer, const ModelConfig& config, const TensorParallel& tp,
+                 std::optional<double> scale = {});
+
+  int64_t layer;
+  int64_t count, first, global;  // of this rank; the first of them; of all ranks
+  double scale, dropout;
+};
+
+// How these heads see sequences. `site`: the place of this attention's dropout in the layer.
+ops::AttentionOptions attention_options(const AttentionHeads& heads, const SeqInfo& seq, int site);
+
+// Attention of sequences with themselves: behind what a decoder has seen, over all ranks that share them.
+Tensor attend(RankContext& ctx, const AttentionHeads& heads, const Tensor& q, const Tensor& k,
+              const Tensor& v, ops::AttentionOptions options, const SeqInfo& seq,
+              const ContextParallel& context);
+
+}  // namespace megatron
