@@ -185,15 +185,11 @@ class DeltaScan {
 
 template <class T>
 void forward(const KernelContext& ctx, const DeltaRuleArgs& args) {
-  auto spans = token_spans(args.rows, args.qkv.size(0));
-  auto tasks = static_cast<int64_t>(spans.size()) * args.key_heads;
-  ctx.pool.parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      int64_t i = task / args.key_heads;
-      const TokenSpan& span = spans[static_cast<size_t>(i)];
-      DeltaScan<T>(args, task % args.key_heads).forward(span, span.begin / args.chunk + i);
-    }
-  });
+  const auto spans = token_spans(args.rows, args.qkv.size(0));
+  for_each_scan(ctx, spans, args.key_heads, args.chunk,
+                [&](int64_t, const TokenSpan& span, int64_t first_slot, int64_t group) {
+                  DeltaScan<T>(args, group).forward(span, first_slot);
+                });
 }
 
 template <class T>
@@ -201,25 +197,15 @@ void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
   using C = Compute<T>;
   const DeltaRuleArgs& forward = args.forward;
   const int64_t heads = forward.value_heads;
-  auto spans = token_spans(forward.rows, forward.qkv.size(0));
-  auto sequences = static_cast<int64_t>(spans.size());
-  std::vector<C> sums(static_cast<size_t>(2 * sequences * heads), C(0));
-  ctx.pool.parallel_for(sequences * forward.key_heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      int64_t i = task / forward.key_heads;
-      const TokenSpan& span = spans[static_cast<size_t>(i)];
-      C* own = sums.data() + 2 * i * heads;
-      DeltaScan<T>(forward, task % forward.key_heads)
-          .backward(args, span, span.begin / forward.chunk + i, {own, own + heads});
-    }
-  });
+  const auto spans = token_spans(forward.rows, forward.qkv.size(0));
+  std::vector<C> sums(spans.size() * static_cast<size_t>(2 * heads), C(0));
+  for_each_scan(ctx, spans, forward.key_heads, forward.chunk,
+                [&](int64_t sequence, const TokenSpan& span, int64_t first_slot, int64_t group) {
+                  C* own = sums.data() + 2 * sequence * heads;
+                  DeltaScan<T>(forward, group).backward(args, span, first_slot, {own, own + heads});
+                });
   C* targets[] = {pointer<C>(args.da_log), pointer<C>(args.ddt_bias)};
-  for (int k = 0; k < 2; ++k)
-    for (int64_t h = 0; h < heads; ++h) {
-      C total = 0;
-      for (int64_t i = 0; i < sequences; ++i) total += sums[static_cast<size_t>((2 * i + k) * heads + h)];
-      targets[k][h] = total;
-    }
+  sum_sequences<C>(sums, heads, targets);
 }
 
 void delta_rule(const KernelContext& ctx, const DeltaRuleArgs& args) {

@@ -230,42 +230,28 @@ class GroupScan {
 
 template <class T>
 void forward(const KernelContext& ctx, const SsdArgs& args) {
-  auto spans = token_spans(args.rows, args.xbc.size(0));
-  auto tasks = static_cast<int64_t>(spans.size()) * args.groups;
-  ctx.pool.parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      int64_t i = task / args.groups;
-      const TokenSpan& span = spans[static_cast<size_t>(i)];
-      GroupScan<T>(args, task % args.groups).forward(span, span.begin / args.chunk + i);
-    }
-  });
+  const auto spans = token_spans(args.rows, args.xbc.size(0));
+  for_each_scan(ctx, spans, args.groups, args.chunk,
+                [&](int64_t, const TokenSpan& span, int64_t first_slot, int64_t group) {
+                  GroupScan<T>(args, group).forward(span, first_slot);
+                });
 }
 
 template <class T>
 void backward(const KernelContext& ctx, const SsdBackwardArgs& args) {
   using C = Compute<T>;
   const SsdArgs& forward = args.forward;
-  auto spans = token_spans(forward.rows, forward.xbc.size(0));
-  auto sequences = static_cast<int64_t>(spans.size());
-  std::vector<C> sums(static_cast<size_t>(3 * sequences * forward.heads), C(0));
-  ctx.pool.parallel_for(sequences * forward.groups, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      int64_t i = task / forward.groups;
-      const TokenSpan& span = spans[static_cast<size_t>(i)];
-      C* own = sums.data() + 3 * i * forward.heads;
-      GroupScan<T>(forward, task % forward.groups)
-          .backward(args, span, span.begin / forward.chunk + i,
-                    {own, own + forward.heads, own + 2 * forward.heads});
-    }
-  });
+  const int64_t heads = forward.heads;
+  const auto spans = token_spans(forward.rows, forward.xbc.size(0));
+  std::vector<C> sums(spans.size() * static_cast<size_t>(3 * heads), C(0));
+  for_each_scan(
+      ctx, spans, forward.groups, forward.chunk,
+      [&](int64_t sequence, const TokenSpan& span, int64_t first_slot, int64_t group) {
+        C* own = sums.data() + 3 * sequence * heads;
+        GroupScan<T>(forward, group).backward(args, span, first_slot, {own, own + heads, own + 2 * heads});
+      });
   C* targets[] = {pointer<C>(args.da_log), pointer<C>(args.dd), pointer<C>(args.ddt_bias)};
-  for (int k = 0; k < 3; ++k)
-    for (int64_t h = 0; h < forward.heads; ++h) {
-      C total = 0;
-      for (int64_t i = 0; i < sequences; ++i)
-        total += sums[static_cast<size_t>((3 * i + k) * forward.heads + h)];
-      targets[k][h] = total;
-    }
+  sum_sequences<C>(sums, heads, targets);
 }
 
 void ssd(const KernelContext& ctx, const SsdArgs& args) {
