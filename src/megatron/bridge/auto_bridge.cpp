@@ -15,14 +15,11 @@ namespace {
 
 // Buffers that some files carry and no model needs, and the copies of embedding and head that belong to
 // prediction layers.
-bool is_ignored(std::string_view name) {
+bool is_ignored(std::string_view name, const Family& family) {
   for (std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".position_ids",
                                ".shared_head.head.weight"})
     if (name.ends_with(end)) return true;
-  // Heads of BERT's other tasks, and copies of shared weights.
-  for (std::string_view begin :
-       {"bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder.", "encoder.embed_tokens.",
-        "decoder.embed_tokens.", "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias."})
+  for (std::string_view begin : family.unused)
     if (name.starts_with(begin)) return true;
   return name.starts_with("model.layers.") && name.ends_with(".embed_tokens.weight");
 }
@@ -46,8 +43,7 @@ std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global
 }
 
 void AutoBridge::require_decoder(std::string_view what) const {
-  const ModelConfig& model = model_config();
-  if (vision_config() || is_encoder_decoder(model) || model.num_tokentypes > 0)
+  if (vision_config() || !is_decoder(model_config()))
     throw ConfigError(
         fmt::format("{}: {} is not built for {}; it can be converted, and run through the library",
                     directory(), what, config_.architecture()));
@@ -75,7 +71,7 @@ void AutoBridge::check() const {
     }
   });
   for (const std::string& name : names)
-    if (!used.contains(name) && !is_ignored(name) &&
+    if (!used.contains(name) && !is_ignored(name, *family_) &&
         !(name == "lm_head.weight" && model_.model.share_embeddings_and_output_weights))
       problems.add("{}: the model has no such tensor", name);
   problems.raise(

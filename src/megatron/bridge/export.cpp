@@ -83,14 +83,13 @@ bool is_plain(const HfTensor& tensor) {
 void write_tensor(RankContext& ctx, CheckpointReader& reader, const HfTensor& tensor,
                   SafetensorsWriter& writer, StagingBuffer& staging) {
   // In pieces where rows of theirs are what they seem, else whole.
-  const int64_t piece_bytes =
-      is_plain(tensor) ? StagingBuffer::kPieceBytes : std::max<int64_t>(1, tensor.bytes());
+  const bool plain = is_plain(tensor);
+  const int64_t piece_bytes = plain ? StagingBuffer::kPieceBytes : std::max<int64_t>(1, tensor.bytes());
   size_t begin = 0;
   for (const Box& box : cut(tensor.shape, piece_bytes / static_cast<int64_t>(size_of(tensor.dtype)))) {
     const Tensor data = staging.tensor(box.extent, tensor.dtype);
     for (const HfTensor::Piece& piece : tensor.pieces) {
-      const ShardedTensor target{piece.ours,
-                                 is_plain(tensor) ? shard_within(piece.part.shard, box) : piece.part.shard,
+      const ShardedTensor target{piece.ours, plain ? shard_within(piece.part.shard, box) : piece.part.shard,
                                  view_of(data, piece.part.view)};
       reader.load(ctx, {&target, 1});
     }

@@ -23,6 +23,7 @@ struct Family {
   ModelConfig (*configure)(const HfSource& source);
   std::vector<WeightRule> rules;
   VisionConfig (*configure_vision)(const HfSource& source) = nullptr;  // of those with a vision tower
+  std::vector<std::string_view> unused = {};  // how names begin of tensors that files may hold for nothing
 };
 
 // A model as a family reads it.

@@ -5,8 +5,7 @@
 
 namespace megatron {
 
-Json hf_model_settings(const std::string& directory) {
-  const AutoBridge bridge(directory);
+Json hf_model_settings(const AutoBridge& bridge) {
   bridge.require_decoder("a training run");
   return model_settings(bridge.model_config());
 }

@@ -1,12 +1,13 @@
 #pragma once
 
-#include <string>
-
 #include "megatron/base/json.h"
 
 namespace megatron {
 
-// The fields of `model` that a Hugging Face directory gives, as --hf hands them to the configuration.
-Json hf_model_settings(const std::string& directory);
+class AutoBridge;
+
+// The fields of `model` that a Hugging Face model gives a training run, as --hf hands them to the
+// configuration.
+Json hf_model_settings(const AutoBridge& bridge);
 
 }  // namespace megatron

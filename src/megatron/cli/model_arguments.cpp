@@ -31,8 +31,7 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   Resolved resolved = resolve(sources, {.purpose = Purpose::model});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
-  const ModelConfig& model = resolved.config.model;
-  if (is_encoder_decoder(model) || model.masked_lm_head)
+  if (!is_decoder(resolved.config.model))
     throw ConfigError(
         fmt::format("{}: this is no decoder, which alone goes on from a prompt; BERT and T5 are "
                     "trained and converted, not run",

@@ -36,7 +36,12 @@ int train(Invocation& invocation, bool needs_weights) {
         fmt::format("cannot make sense of '{}': write settings as --flag value or section.key=value",
                     line.words.front()));
   const LaunchPlace place = launch_place();
-  Sources sources = read_sources(line, {.hf = hf_model_settings, .recipe = {}});
+  std::shared_ptr<const AutoBridge> hf;  // opened once: it reads and checks every file of the model
+  auto read_hf = [&hf](const std::string& directory) {
+    hf = std::make_shared<const AutoBridge>(directory);
+    return hf_model_settings(*hf);
+  };
+  Sources sources = read_sources(line, {.hf = read_hf, .recipe = {}});
   if (place.processes > 1) sources.processes = place.processes;
   const Resolved resolved = resolve(sources);
   if (place.process == 0)
@@ -46,7 +51,7 @@ int train(Invocation& invocation, bool needs_weights) {
     throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
 
   TrainingRun run = training_run(resolved.config);
-  if (!line.hf_dir.empty()) run.hf = std::make_shared<const AutoBridge>(line.hf_dir);
+  run.hf = hf;
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<Progress> progress;

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "megatron/bridge/auto_bridge.h"
-#include "megatron/bridge/hf_settings.h"
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
@@ -35,7 +34,7 @@ ModelSource ModelSource::open(const std::string& path) {
 }
 
 Json ModelSource::model_settings() const {
-  if (bridge_) return hf_model_settings(path_);
+  if (bridge_) return megatron::model_settings(bridge_->model_config());
   // What a checkpoint keeps as `model` also says how the run was laid out, which is no matter of its own.
   const Json saved = read_index(path_).state.config;
   const Json* model = saved.find("model");

@@ -10,6 +10,8 @@ bool is_encoder_decoder(const ModelConfig& config) {
   return config.encoder_num_layers > 0 && config.decoder_num_layers > 0;
 }
 
+bool is_decoder(const ModelConfig& config) { return !is_encoder_decoder(config) && !config.masked_lm_head; }
+
 std::unique_ptr<Module> whole_model(const ModelConfig& config, const VisionConfig* vision) {
   if (vision) return std::make_unique<VisionLanguageModel>(config, *vision, ModelParallel{}, DType::F32);
   if (is_encoder_decoder(config)) return std::make_unique<T5Model>(config, ModelParallel{}, DType::F32);

@@ -13,5 +13,7 @@ std::unique_ptr<Module> whole_model(const ModelConfig& config, const VisionConfi
 
 // Whether it has an encoder and a decoder, and is a T5Model, not a GptModel.
 bool is_encoder_decoder(const ModelConfig& config);
+// Whether it goes on from a text, each token seeing those before it.
+bool is_decoder(const ModelConfig& config);
 
 }  // namespace megatron

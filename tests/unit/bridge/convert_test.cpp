@@ -229,14 +229,14 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
 // The layout of config.json that older files have means the same model.
 TEST(HfConfig, ModelsThatAreMoreThanDecodersAreNotTrainedAsSuch) {
   for (const char* name : {"t5_gated", "bert", "qwen2_vl", "gemma3_mm"}) {
-    const std::string error = error_of([&] { hf_model_settings(source(name)); });
+    const std::string error = error_of([&] { hf_model_settings(AutoBridge(source(name))); });
     EXPECT_NE(error.find("a training run is not built for"), std::string::npos) << error;
   }
 }
 
 // What a training run takes from a model's files, that of its experts too.
 TEST(HfConfig, SettingsOfATrainingRun) {
-  const Json settings = hf_model_settings(source("nemotron_h"));
+  const Json settings = hf_model_settings(AutoBridge(source("nemotron_h")));
   EXPECT_EQ(settings.at("hybrid_layer_pattern").as_string(), "M*EM-");
   EXPECT_EQ(settings.at("mamba_num_heads").as_int(), 6);
   EXPECT_EQ(settings.at("num_moe_experts").as_int(), 4);

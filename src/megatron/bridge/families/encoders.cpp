@@ -175,7 +175,18 @@ std::vector<WeightRule> t5_rules() {
 }  // namespace
 
 std::vector<Family> encoder_families() {
-  return {{{"BertForMaskedLM"}, bert, bert_rules()}, {{"T5ForConditionalGeneration"}, t5, t5_rules()}};
+  // Heads of BERT's other tasks, and copies of shared weights.
+  return {{{"BertForMaskedLM"},
+           bert,
+           bert_rules(),
+           nullptr,
+           {"bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder."}},
+          {{"T5ForConditionalGeneration"},
+           t5,
+           t5_rules(),
+           nullptr,
+           {"encoder.embed_tokens.", "decoder.embed_tokens.",
+            "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias."}}};
 }
 
 }  // namespace megatron
