@@ -1,11 +1,11 @@
 #include "megatron/cli/compare_command.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/cli/flags.h"
 #include "megatron/cli/model_arguments.h"
 #include "megatron/tensor/philox.h"
 #include "megatron/training/token_batches.h"
@@ -19,24 +19,15 @@ constexpr CommandFlag kFlags[] = {
     {"--json", 0, "one JSON document"},
 };
 
-struct Tokens {
-  int64_t rows;
-  std::vector<int64_t> ids;
-};
-
-Tokens tokens_for(const CommandLine& line, const ModelConfig& model) {
+GivenTokens tokens_for(const CommandLine& line, const ModelConfig& model) {
   if (!line.has("--tokens")) {
-    Tokens tokens{2, {}};
-    const int64_t length = std::min<int64_t>(32, model.seq_length);
-    for (int64_t i = 0; i < tokens.rows * length; ++i)
-      tokens.ids.push_back(static_cast<int64_t>(Philox::at({1234, 0}, static_cast<uint64_t>(i)).word[0] %
-                                                static_cast<uint64_t>(model.vocab_size)));
-    return tokens;
+    GivenTokens given{.rows = 2, .length = std::min<int64_t>(32, model.seq_length), .tokens = {}};
+    for (int64_t i = 0; i < given.rows * given.length; ++i)
+      given.tokens.push_back(static_cast<int64_t>(Philox::at({1234, 0}, static_cast<uint64_t>(i)).word[0] %
+                                                  static_cast<uint64_t>(model.vocab_size)));
+    return given;
   }
-  TokenTensor given = read_tokens("--tokens", line.get("--tokens"), model.vocab_size);
-  if (given.shape.rank() > 2 || given.tokens.empty())
-    throw ConfigError(fmt::format("--tokens: the tensor is {}, not [batch, length]", given.shape));
-  return {given.shape.rank() == 2 ? given.shape[0] : 1, std::move(given.tokens)};
+  return read_tokens("--tokens", line.get("--tokens"), model.vocab_size);
 }
 
 std::vector<double> to_doubles(RankContext& ctx, const Tensor& tensor) {
@@ -52,11 +43,11 @@ struct Seen {
 };
 
 Seen run_model(RankContext& ctx, const ProcessGroup& world, const ModelArguments& arguments,
-               const Tokens& tokens) {
+               const GivenTokens& given) {
   LoadedModel loaded(ctx, world, arguments);
   Seen seen;
   seen.layers.resize(static_cast<size_t>(arguments.config.model.num_layers));
-  ForwardPass pass{.tokens = tokens.ids, .rows = tokens.rows};
+  ForwardPass pass{.tokens = given.tokens, .rows = given.rows};
   pass.on_layer = [&](int64_t layer, const Tensor& stream) {
     seen.layers[static_cast<size_t>(layer)] = to_doubles(ctx, stream);
   };
@@ -121,15 +112,6 @@ std::string mismatch(const ModelConfig& a, const ModelConfig& b) {
   return text;
 }
 
-double tolerance_of(const CommandLine& line) {
-  const std::string text = line.get("--tolerance", "1e-4");
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0))
-    throw UsageError(fmt::format("compare: --tolerance needs a positive number, not '{}'", text));
-  return value;
-}
-
 }  // namespace
 
 std::string compare_help() {
@@ -145,16 +127,16 @@ std::string compare_help() {
 int run_compare(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (line.words.size() != 2) throw UsageError("compare: name two models, directories or checkpoints");
-  const double tolerance = tolerance_of(line);
+  const double tolerance = parse_positive("compare", "--tolerance", line.get("--tolerance", "1e-4"));
   const ModelArguments a = model_arguments(invocation, line, ModelSource::open(line.words[0]));
   const ModelArguments b = model_arguments(invocation, line, ModelSource::open(line.words[1]));
   if (const std::string why = mismatch(a.config.model, b.config.model); !why.empty())
     throw ConfigError(fmt::format("compare: the two are different models: {}", why));
-  const Tokens tokens = tokens_for(line, a.config.model);
+  const GivenTokens given = tokens_for(line, a.config.model);
 
   Findings result;
   run_on_ranks(a.config, a.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
-    const Seen first = run_model(ctx, world, a, tokens), second = run_model(ctx, world, b, tokens);
+    const Seen first = run_model(ctx, world, a, given), second = run_model(ctx, world, b, given);
     Findings found = compare(ctx, world, first, second, a.config.model.vocab_size);
     if (world.rank() == 0) result = std::move(found);
   });

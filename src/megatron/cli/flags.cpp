@@ -1,6 +1,7 @@
 #include "megatron/cli/flags.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
@@ -27,6 +28,14 @@ int64_t parse_int(std::string_view command, std::string_view flag, std::string_v
   if (error != std::errc() || end != text.data() + text.size())
     throw UsageError(fmt::format("{}: {} needs a whole number, not '{}'", command, flag, text));
   return value;
+}
+
+double parse_positive(std::string_view command, std::string_view flag, std::string_view text, double most) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value > 0 && value <= most) return value;
+  throw UsageError(fmt::format("{}: {} needs a positive number{}, not '{}'", command, flag,
+                               std::isinf(most) ? "" : fmt::format(" of at most {}", most), text));
 }
 
 Flag int_flag(std::string_view name, std::string_view help, int64_t& target, int64_t least) {

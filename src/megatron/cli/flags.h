@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ Flag switch_flag(std::string_view name, std::string_view help, bool& target);
 
 // A whole number, or a UsageError that names command and flag.
 int64_t parse_int(std::string_view command, std::string_view flag, std::string_view text);
+// A number above 0 and at most `most`, likewise.
+double parse_positive(std::string_view command, std::string_view flag, std::string_view text,
+                      double most = std::numeric_limits<double>::infinity());
 
 // Reads "--flag value" and "--flag=value"; a UsageError names the nearest flags. Words that are no flags are
 // returned.

@@ -1,6 +1,5 @@
 #include "megatron/cli/generate_command.h"
 
-#include <charconv>
 #include <memory>
 
 #include "megatron/base/error.h"
@@ -24,17 +23,6 @@ constexpr CommandFlag kFlags[] = {
     {"--top-p", 1, "draw from the likeliest tokens that together have this probability"},
     {"--json", 0, "one JSON document: {\"ids\": [new tokens]}"},
 };
-
-double real(const CommandLine& line, std::string_view flag, double fallback, double most) {
-  if (!line.has(flag)) return fallback;
-  const std::string text = line.get(flag);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0) || value > most)
-    throw UsageError(
-        fmt::format("generate: {} needs a number above 0, at most {}, not '{}'", flag, most, text));
-  return value;
-}
 
 int64_t whole(const CommandLine& line, std::string_view flag, int64_t fallback) {
   return line.has(flag) ? parse_int("generate", flag, line.get(flag)) : fallback;
@@ -73,10 +61,11 @@ int run_generate(Invocation& invocation) {
   const bool draws = line.has("--temperature") || line.has("--top-k") || line.has("--top-p");
   const ModelArguments arguments = model_arguments(invocation, line, "generate");
   const std::vector<int64_t> prompt = prompt_ids(line.get("--prompt-ids"), arguments.config.model.vocab_size);
+  const double temperature = parse_positive("generate", "--temperature", line.get("--temperature", "1"));
   GenerateOptions options{.max_new_tokens = whole(line, "--max-new-tokens", 64)};
-  options.sampling = {.temperature = draws && !line.has("--greedy") ? real(line, "--temperature", 1, 1e9) : 0,
+  options.sampling = {.temperature = draws && !line.has("--greedy") ? temperature : 0,
                       .top_k = whole(line, "--top-k", 0),
-                      .top_p = real(line, "--top-p", 1, 1),
+                      .top_p = parse_positive("generate", "--top-p", line.get("--top-p", "1"), 1),
                       .seed = static_cast<uint64_t>(arguments.config.rng.seed)};
   if (!line.has("--ignore-eos")) options.end_tokens = arguments.source.end_tokens();
 

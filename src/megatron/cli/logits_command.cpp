@@ -36,12 +36,8 @@ int run_logits(Invocation& invocation) {
     if (!line.has(flag)) throw UsageError(fmt::format("logits: {} FILE is missing", flag));
   const ModelArguments arguments = model_arguments(invocation, line, "logits");
   const int64_t vocabulary = arguments.config.model.vocab_size;
-  const TokenTensor given = read_tokens("--tokens", line.get("--tokens"), vocabulary);
-  if (given.shape.rank() > 2 || given.tokens.empty())
-    throw ConfigError(
-        fmt::format("--tokens {}: the tensor is {}, not [batch, length]", line.get("--tokens"), given.shape));
-  const int64_t rows = given.shape.rank() == 2 ? given.shape[0] : 1;
-  const int64_t length = static_cast<int64_t>(given.tokens.size()) / rows;
+  const GivenTokens given = read_tokens("--tokens", line.get("--tokens"), vocabulary);
+  const int64_t rows = given.rows, length = given.length;
   const int64_t at_once = std::max<int64_t>(1, arguments.config.train.micro_batch_size);
 
   run_on_ranks(

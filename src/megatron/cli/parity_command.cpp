@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "megatron/base/json.h"
+#include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/models/gpt.h"
@@ -192,16 +193,6 @@ Difference compare(const TrainedLayout& a, const TrainedLayout& b, const ModelCo
   return comparison.result;
 }
 
-double real(const CommandLine& line, std::string_view flag, double fallback) {
-  if (!line.has(flag)) return fallback;
-  const std::string text = line.get(flag);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0))
-    throw UsageError(fmt::format("parity: {} needs a positive number, not '{}'", flag, text));
-  return value;
-}
-
 const Precision& precision_of(const std::string& name) {
   for (const Precision& precision : kPrecisions)
     if (precision.name == name) return precision;
@@ -230,8 +221,11 @@ int run_parity(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (line.words.size() < 2) throw UsageError("parity: name two layouts, such as one tp2,sp");
   const Precision& precision = precision_of(line.get("--dtype", "fp64"));
-  const double tolerance = real(line, "--tolerance", precision.tolerance);
-  const int steps = static_cast<int>(real(line, "--steps", 2));
+  const double tolerance = line.has("--tolerance")
+                               ? parse_positive("parity", "--tolerance", line.get("--tolerance"))
+                               : precision.tolerance;
+  const int64_t steps = parse_int("parity", "--steps", line.get("--steps", "2"));
+  if (steps < 1) throw UsageError(fmt::format("parity: --steps must be at least 1, not {}", steps));
   Sources sources = read_sources(line);
   const bool has_model = sources.file || sources.recipe || !line.hf_dir.empty();
   if (!has_model) sources.file = ConfigText{"the small model of megatron parity", kSmallModel};

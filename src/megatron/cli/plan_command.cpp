@@ -1,8 +1,7 @@
 #include "megatron/cli/plan_command.h"
 
-#include <charconv>
-
 #include "megatron/base/json.h"
+#include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/parallel/pipeline/picture.h"
@@ -18,16 +17,6 @@ constexpr CommandFlag kFlags[] = {
     {"--json", 0, "one JSON document"},
 };
 constexpr double kGib = 1 << 30, kMib = 1 << 20;
-
-double number(const CommandLine& line, std::string_view flag, double fallback) {
-  if (!line.has(flag)) return fallback;
-  const std::string text = line.get(flag);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0))
-    throw UsageError(fmt::format("plan: {} needs a positive number, not '{}'", flag, text));
-  return value;
-}
 
 std::string holds(const RankPlan& rank) {
   std::string text;
@@ -165,9 +154,11 @@ int run_plan(Invocation& invocation) {
   if (line.has("--json"))
     fmt::print(invocation.out, "{}\n", to_json(plan).dump(2));
   else
-    print_text(invocation.out, config, plan, static_cast<int>(number(line, "--width", 160)));
+    print_text(invocation.out, config, plan,
+               static_cast<int>(parse_int("plan", "--width", line.get("--width", "160"))));
   for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
-  if (line.has("--memory-gib")) check_fits(config, plan, number(line, "--memory-gib", 0) * kGib);
+  if (line.has("--memory-gib"))
+    check_fits(config, plan, parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib);
   return 0;
 }
 

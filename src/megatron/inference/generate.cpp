@@ -28,7 +28,7 @@ int64_t choose(RankContext& ctx, const ProcessGroup& world, const Tensor& logits
 std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,
                               std::span<const int64_t> prompt, const GenerateOptions& options) {
   require(!prompt.empty(), "generate: the prompt is empty");
-  const int64_t context = options.context ? options.context : model.config().seq_length;
+  const int64_t context = model.config().seq_length;  // what the model sees at most
   const bool caches = options.use_cache && model.can_cache();
   std::vector<int64_t> text(prompt.begin(), prompt.end()), added;
   auto length = [&] { return static_cast<int64_t>(text.size()); };

@@ -13,9 +13,8 @@ namespace megatron {
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
   Sampling sampling;
-  std::vector<int64_t> end_tokens;  // any of them is the last
-  int64_t context = 0;              // how many tokens the model sees at most; 0: its sequence length
-  bool use_cache = true;            // else every token reads all before it again
+  std::vector<int64_t> end_tokens;              // any of them is the last
+  bool use_cache = true;                        // else every token reads all before it again
   std::function<void(int64_t token)> on_token;  // told on every rank
 };
 

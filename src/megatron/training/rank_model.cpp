@@ -2,6 +2,7 @@
 
 #include "megatron/nn/kv_cache.h"
 #include "megatron/ops/index.h"
+#include "megatron/ops/shape.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/pipeline_setup.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -107,9 +108,14 @@ Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
   Tensor result = ctx.empty({pass.rows, kept, config_.vocab_size}, dtype_);
   if (hidden) {
     GptModel& head = *chunks_[static_cast<size_t>(last.chunk)];
+    int64_t length = rows.length, end = given;
+    if (pass.last_only && hidden.size(0) == pass.rows * length) {  // every token is here: the head reads one
+      hidden = ops::contiguous(ctx, hidden.view({pass.rows, length, hidden.size(1)}).select(1, given - 1));
+      length = end = 1;
+    }
     Tensor own = gather_columns(ctx, head.logits(ctx, hidden), parallel_.tensor.group);
     Tensor all = gather_tokens(ctx, own, context, seq.context);
-    Tensor wanted = all.view({pass.rows, rows.length, all.size(1)}).slice(1, given - kept, given);
+    Tensor wanted = all.view({pass.rows, length, all.size(1)}).slice(1, end - kept, end);
     ctx.kernels->copy(ctx.kernel_context(), {wanted.slice(2, 0, config_.vocab_size), result});
   }
   stages_.broadcast(result, last.rank).wait();

@@ -6,6 +6,7 @@
 #include "megatron/training/optimizer_setup.h"
 
 namespace megatron {
+
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config),
       parallel_(parallel),
@@ -38,8 +39,7 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
   return {tokens, microbatch_size_, length_, lengths, documents, model_.parallel().context};
 }
 
-// Each prediction layer's mean loss counts as much as the others', all together
-// by their factor.
+// Each prediction layer's mean loss counts as much as the others', all together by their factor.
 Tensor RankTrainer::predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden,
                                   const MicroBatches& batch, int64_t microbatch, double share,
                                   const SeqInfo& seq, const Tensor& means) const {

@@ -31,13 +31,22 @@ int64_t token_at(std::string_view what, const Tensor& tensor, int64_t index, int
   return token;
 }
 
+struct FileAndKey {
+  std::string file, key;  // no key where none is named
+};
+
+FileAndKey file_and_key(const std::string& source) {
+  const size_t name = source.rfind(".safetensors:");
+  if (name == std::string::npos) return {source, ""};
+  const size_t colon = source.find(':', name);
+  return {source.substr(0, colon), source.substr(colon + 1)};
+}
+
 }  // namespace
 
-TokenTensor read_tokens(std::string_view what, const std::string& source, int64_t vocabulary) {
-  const size_t colon = source.rfind(".safetensors:");
-  const size_t end = colon == std::string::npos ? source.size() : source.find(':', colon);
-  const SafetensorsFile file(source.substr(0, end));
-  std::string key = end < source.size() ? source.substr(end + 1) : "";
+GivenTokens read_tokens(std::string_view what, const std::string& source, int64_t vocabulary) {
+  auto [path, key] = file_and_key(source);
+  const SafetensorsFile file(path);
   if (key.empty()) {
     const std::vector<std::string> names = file.names();
     if (names.size() != 1)
@@ -47,9 +56,11 @@ TokenTensor read_tokens(std::string_view what, const std::string& source, int64_
   }
   const Tensor tensor = file.tensor(key);
   const std::string name = fmt::format("{} {}", what, source);
-  TokenTensor result{tensor.shape(), {}};
-  for (int64_t i = 0; i < tensor.numel(); ++i) result.tokens.push_back(token_at(name, tensor, i, vocabulary));
-  return result;
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < tensor.numel(); ++i) tokens.push_back(token_at(name, tensor, i, vocabulary));
+  if (tensor.rank() < 1 || tensor.rank() > 2 || tensor.numel() == 0)
+    throw ConfigError(fmt::format("{}: the tensor is {}, not [batch, length]", name, tensor.shape()));
+  return {tensor.rank() == 2 ? tensor.size(0) : 1, tensor.size(-1), std::move(tokens)};
 }
 
 TokenBatches mock_batches(const Config& config) {
@@ -73,11 +84,10 @@ TokenBatches mock_batches(const Config& config) {
 }
 
 TokenBatches replayed_batches(const std::string& source, const Config& config) {
-  const size_t colon = source.rfind(':');
-  if (colon == std::string::npos)
-    throw ConfigError(fmt::format("--replay {}: write FILE.safetensors:KEY", source));
-  auto file = std::make_shared<const SafetensorsFile>(source.substr(0, colon));
-  const Tensor tensor = file->tensor(source.substr(colon + 1));
+  const auto [path, key] = file_and_key(source);
+  if (key.empty()) throw ConfigError(fmt::format("--replay {}: write FILE.safetensors:KEY", source));
+  auto file = std::make_shared<const SafetensorsFile>(path);
+  const Tensor tensor = file->tensor(key);
   const int64_t batch = config.train.global_batch_size;
   if (tensor.rank() != 3 || tensor.size(2) < 2)
     throw ConfigError(fmt::format("--replay {}: the tensor is {}, not [iterations, global batch, length + 1]",

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "megatron/base/shape.h"
 #include "megatron/config/config.h"
 
 namespace megatron {
@@ -22,13 +21,13 @@ struct TokenBatches {
   Take take_validation = {};  // the same of text that is not learned from; empty: there is none
 };
 
-// Whole numbers of "FILE.safetensors:KEY"; without a key, of the only tensor that the file has. `what` is how
-// messages begin. A ConfigError where they are no tokens of a vocabulary of this size.
-struct TokenTensor {
-  Shape shape;
+// Whole numbers [rows, length] of "FILE.safetensors:KEY"; without a key, of the only tensor that the file
+// has. `what` is how messages begin. A ConfigError where they are no tokens of a vocabulary of this size.
+struct GivenTokens {
+  int64_t rows, length;
   std::vector<int64_t> tokens;
 };
-TokenTensor read_tokens(std::string_view what, const std::string& source, int64_t vocabulary);
+GivenTokens read_tokens(std::string_view what, const std::string& source, int64_t vocabulary);
 
 // Random tokens that depend on the seed and the row alone.
 TokenBatches mock_batches(const Config& config);
