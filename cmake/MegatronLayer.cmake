@@ -2,13 +2,14 @@
 set(MEGATRON_PRECOMPILED <algorithm> <array> <cstdint> <functional> <map> <memory> <optional> <span> <string> <string_view> <utility>
     <vector> <fmt/core.h>)
 
-# megatron_layer(<name> [START_UP] [USES <layers>...] [LINK <libraries>...] [PRIVATE_LINK <libraries>...] [EXCLUDE <files>...])
+# megatron_layer(<name> [START_UP] [TOGETHER] [USES <layers>...] [LINK <libraries>...] [PRIVATE_LINK <libraries>...] [EXCLUDE <files>...])
 # One static library megatron::<name> from every .cpp of the folder and its subfolders but for those that match
 # EXCLUDE: files or folders relative to the layer's own, for sources that need flags or a library of their own.
 # LINK is part of the layer's interface; PRIVATE_LINK is not, though programs still link to it. A START_UP layer runs
-# before the first step and never inside one: it is optimised less, which takes a third off its compilation.
+# before the first step and never inside one: it is optimised less, which takes a third off its compilation. The files
+# of a TOGETHER layer are compiled several at a time.
 function(megatron_layer name)
-  cmake_parse_arguments(ARG "START_UP" "" "USES;LINK;PRIVATE_LINK;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "START_UP;TOGETHER" "" "USES;LINK;PRIVATE_LINK;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(path IN LISTS ARG_EXCLUDE)
     string(REGEX REPLACE "([][+.*()^$?|])" "\\\\\\1" path "${CMAKE_CURRENT_SOURCE_DIR}/${path}")
@@ -22,6 +23,9 @@ function(megatron_layer name)
   if(ARG_START_UP)
     target_compile_options(megatron_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
+  if(ARG_TOGETHER)
+    megatron_together(megatron_${name} 6)
+  endif()
   foreach(layer IN LISTS ARG_USES)
     target_link_libraries(megatron_${name} PUBLIC megatron_${layer})
   endforeach()
@@ -30,6 +34,14 @@ function(megatron_layer name)
     target_precompile_headers(megatron_base PRIVATE ${MEGATRON_PRECOMPILED})
   else()
     target_precompile_headers(megatron_${name} REUSE_FROM megatron_base)
+  endif()
+endfunction()
+
+# megatron_together(<target> <files>): compiles that many files as one, in less than half the time of each on its own.
+# Release builds alone: the others show that every file includes what it needs.
+function(megatron_together target files)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT MEGATRON_SANITIZE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
   endif()
 endfunction()
 

@@ -191,7 +191,7 @@ void fine_tuning_data(Draft& draft) {
                  "leave out --reset-position-ids and --reset-attention-mask");
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kBatchRules[] = {
     {"micro_batch_is_given", "train.micro_batch_size", "training needs a micro-batch size",
      micro_batch_is_given},
     {"batch_divides", "train.global_batch_size train.micro_batch_size train.decrease_batch_size_if_needed",
@@ -240,6 +240,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> batch_rules() { return rules; }
+std::span<const Rule> batch_rules() { return kBatchRules; }
 
 }  // namespace megatron

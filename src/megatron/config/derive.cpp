@@ -208,7 +208,7 @@ void optimizer_kind(Draft& draft) {
   draft.note("optimizer dist_muon is now muon with optimizer.use_layer_wise_distributed_optimizer");
 }
 
-void sharding(Draft& draft) {
+void derive_sharding(Draft& draft) {
   if (draft.config.ddp.use_megatron_fsdp && !draft.given("ddp.data_parallel_sharding_strategy"))
     draft.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params", "use_megatron_fsdp");
 }
@@ -227,7 +227,7 @@ void derive_defaults(Draft& draft) {
   schedules(draft);
   recompute_defaults(draft);
   optimizer_kind(draft);
-  sharding(draft);
+  derive_sharding(draft);
 }
 
 }  // namespace megatron

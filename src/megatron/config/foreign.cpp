@@ -4,6 +4,7 @@
 #include <string>
 
 #include "megatron/config/catalog.h"
+#include "megatron/config/words.h"
 
 namespace megatron {
 namespace {
@@ -31,7 +32,7 @@ constexpr std::string_view of_generation =
     "it is of scripts that generate text: see megatron generate; remove it from what trains a model";
 constexpr std::string_view no_service = "this service is not connected; use --metrics or --tensorboard-dir";
 
-constexpr ForeignSetting table[] = {
+constexpr ForeignSetting kForeignSettings[] = {
     // Kernels and libraries
     {no_effect, "model.transformer_impl", "--transformer-impl", 1, one_model},
     {no_effect, "model.attention_backend", "--attention-backend", 1, by_shape},
@@ -432,28 +433,19 @@ constexpr ForeignSetting table[] = {
     {refused, "", "--finetune-data-files", -1, "use --data-path with --sft"},
 };
 
-bool holds_word(std::string_view words, std::string_view word) {
-  while (!words.empty()) {
-    const size_t blank = std::min(words.find(' '), words.size());
-    if (words.substr(0, blank) == word) return true;
-    words.remove_prefix(std::min(blank + 1, words.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
-std::span<const ForeignSetting> foreign_settings() { return table; }
+std::span<const ForeignSetting> foreign_settings() { return kForeignSettings; }
 
 const ForeignSetting* find_foreign_flag(std::string_view flag) {
   const std::string name = canonical_flag(flag);
-  for (const ForeignSetting& row : table)
+  for (const ForeignSetting& row : kForeignSettings)
     if (holds_word(row.flags, name)) return &row;
   return nullptr;
 }
 
 const ForeignSetting* find_foreign_key(std::string_view key) {
-  for (const ForeignSetting& row : table) {
+  for (const ForeignSetting& row : kForeignSettings) {
     if (row.key == key) return &row;
     if (row.key.ends_with('*') && key.starts_with(row.key.substr(0, row.key.size() - 1))) return &row;
   }

@@ -12,6 +12,7 @@
 #include "megatron/config/shorthand.h"
 #include "megatron/config/support.h"
 #include "megatron/config/value.h"
+#include "megatron/config/words.h"
 
 namespace megatron {
 namespace {
@@ -53,11 +54,6 @@ std::string placeholder(const Setting& setting) {
 std::string shown_default(const Catalog::Entry& entry) {
   if (!entry.setting->unset.empty()) return std::string(entry.setting->unset);
   return show_value(default_of(entry));
-}
-
-bool holds_word(std::string_view words, std::string_view word) {
-  const size_t at = (" " + std::string(words) + " ").find(" " + std::string(word) + " ");
-  return at != std::string::npos;
 }
 
 std::string joined(const std::vector<std::string>& words) {

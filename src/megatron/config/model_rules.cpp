@@ -153,7 +153,7 @@ void heterogeneous(Draft& draft) {
                  "keep the file or the text");
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kModelRules[] = {
     {"sizes_are_given", "model.num_layers model.hidden_size model.num_attention_heads",
      "layers, width and heads are given", sizes_are_given},
     {"heads_fit_width", "model.num_attention_heads model.hidden_size model.kv_channels",
@@ -190,6 +190,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> model_rules() { return rules; }
+std::span<const Rule> model_rules() { return kModelRules; }
 
 }  // namespace megatron

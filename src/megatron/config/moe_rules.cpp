@@ -110,7 +110,7 @@ void upcycling(Draft& draft) {
     draft.refuse("model.moe_use_upcycling", "the new model must be saved", "give --save DIR");
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kMoeRules[] = {
     {"topk_fits",
      "model.moe_router_topk model.num_moe_experts model.moe_router_pre_softmax "
      "model.moe_router_score_function model.moe_apply_probs_on_input model.moe_router_load_balancing_type",
@@ -137,6 +137,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> moe_rules() { return rules; }
+std::span<const Rule> moe_rules() { return kMoeRules; }
 
 }  // namespace megatron

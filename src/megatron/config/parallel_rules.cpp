@@ -252,7 +252,7 @@ void expert_overlap(Draft& draft) {
     draft.refuse(key, "works with one prediction layer at most", "use --mtp-num-layers 1");
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kParallelRules[] = {
     {"world_divides",
      "model.tensor_model_parallel_size model.pipeline_model_parallel_size model.context_parallel_size "
      "run.ranks run.world_size",
@@ -310,6 +310,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> parallel_rules() { return rules; }
+std::span<const Rule> parallel_rules() { return kParallelRules; }
 
 }  // namespace megatron

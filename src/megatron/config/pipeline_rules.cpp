@@ -205,7 +205,7 @@ void hybrid_pattern_is_right(Draft& draft) {
   }
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kPipelineRules[] = {
     {"one_way_to_cut",
      "model.pipeline_model_parallel_layout model.num_layers_per_virtual_pipeline_stage "
      "model.virtual_pipeline_model_parallel_size model.num_layers_in_first_pipeline_stage "
@@ -247,6 +247,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> pipeline_rules() { return rules; }
+std::span<const Rule> pipeline_rules() { return kPipelineRules; }
 
 }  // namespace megatron

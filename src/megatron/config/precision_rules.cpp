@@ -200,7 +200,7 @@ void graphs(Draft& draft) {
                  "add --no-check-for-nan-in-loss-and-grad");
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kPrecisionRules[] = {
     {"one_half_format",
      "model.bf16 model.fp16 model.params_dtype model.fp16_lm_cross_entropy optimizer.loss_scale",
      "one half-precision format at most", one_half_format},
@@ -248,6 +248,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> precision_rules() { return rules; }
+std::span<const Rule> precision_rules() { return kPrecisionRules; }
 
 }  // namespace megatron

@@ -167,7 +167,7 @@ void distillation(Draft& draft) {
     draft.refuse("distill.logits_save_dir", "how many logits?", "give --logits-save-top-k N");
 }
 
-constexpr Rule rules[] = {
+constexpr Rule kRunRules[] = {
     {"world_agrees", "run.world_size run.ranks", "all ranks are a multiple of those of a process",
      world_agrees},
     {"tokenizer_files",
@@ -209,6 +209,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> run_rules() { return rules; }
+std::span<const Rule> run_rules() { return kRunRules; }
 
 }  // namespace megatron

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-constexpr std::array table = {
+constexpr std::array kShorthands = {
     Shorthand{"--swiglu", "model.gated_linear_unit=true model.activation_func=silu", "gated SiLU"},
     Shorthand{"--quick-geglu", "model.gated_linear_unit=true model.activation_func=quick_gelu",
               "gated quick GELU"},
@@ -27,11 +27,11 @@ constexpr std::array table = {
 
 }  // namespace
 
-std::span<const Shorthand> shorthands() { return table; }
+std::span<const Shorthand> shorthands() { return kShorthands; }
 
 const Shorthand* find_shorthand(std::string_view flag) {
   const std::string name = canonical_flag(flag);
-  for (const Shorthand& row : table)
+  for (const Shorthand& row : kShorthands)
     if (row.flag == name) return &row;
   return nullptr;
 }

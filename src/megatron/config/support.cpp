@@ -10,7 +10,7 @@ namespace {
 
 using enum Support;
 
-constexpr Feature table[] = {
+constexpr Feature kFeatures[] = {
     // Ranks
     {acting, "ranks as threads and processes", "run.ranks run.world_size run.comm"},
     {acting, "devices", "run.device"},
@@ -210,11 +210,11 @@ bool covers(std::string_view word, std::string_view name, const Json& value) {
 
 }  // namespace
 
-std::span<const Feature> features() { return table; }
+std::span<const Feature> features() { return kFeatures; }
 
 const Feature& feature_of(const Setting& setting, const Json& value) {
   const std::string name = setting.name();
-  for (const Feature& feature : table) {
+  for (const Feature& feature : kFeatures) {
     std::string_view words = feature.settings;
     while (!words.empty()) {
       const size_t blank = std::min(words.find(' '), words.size());

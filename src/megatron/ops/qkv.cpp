@@ -5,7 +5,7 @@
 namespace megatron::ops {
 namespace {
 
-void trace(RankContext& ctx, Phase phase, const Tensor& qkv, const Rotation& rotation) {
+void trace_split(RankContext& ctx, Phase phase, const Tensor& qkv, const Rotation& rotation) {
   ctx.trace("split_qkv", phase, rotation.cos ? 3.0 * qkv.numel() : 0.0, 2.0 * qkv.bytes());
 }
 
@@ -34,7 +34,7 @@ class SplitQkvNode final : public Node {
                                                   .sin = rotation_.sin,
                                                   .interleaved = rotation_.interleaved,
                                                   .merge = true});
-    trace(ctx, Phase::BackwardData, dqkv, rotation_);
+    trace_split(ctx, Phase::BackwardData, dqkv, rotation_);
     tape.add_grad(ctx, slot_, std::move(dqkv));
   }
 
@@ -76,7 +76,7 @@ QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t g
                                                 .cos = rotation.cos,
                                                 .sin = rotation.sin,
                                                 .interleaved = rotation.interleaved});
-  trace(ctx, Phase::Forward, qkv, rotation);
+  trace_split(ctx, Phase::Forward, qkv, rotation);
   if (recording(ctx, {&qkv}))
     record(ctx, std::make_unique<SplitQkvNode>(qkv, result, rotation), result.q, result.k, result.v);
   return result;
