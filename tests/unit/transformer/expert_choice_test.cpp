@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megatron/comm/run_ranks.h"
 #include "megatron/transformer/moe/balancing.h"
 #include "megatron/transformer/moe/capacity.h"
 #include "megatron/transformer/moe/sinkhorn.h"
@@ -153,6 +154,24 @@ TEST(ExpertChoice, TiesAreBrokenByOrder) {
   for (TokenDropPolicy policy : {TokenDropPolicy::probs, TokenDropPolicy::position})
     EXPECT_EQ(ctx.to_vector<int64_t>(within_capacity(ctx, routing, 6, {1.5, policy}, alone(4), positions)),
               (std::vector<int64_t>{0, 1, 0, 1, -1, -1, -1, -1}));
+}
+
+// Sequences that are cut in zigzag over ranks: the first of equal tokens is that of the micro-batch, not of
+// the ranks in turn.
+TEST(Capacity, TiesDoNotDependOnWhoHoldsTheTokens) {
+  const std::vector<int64_t> places[] = {{0, 3}, {1, 2}}, kept[] = {{1, -1}, {1, -1}};
+  run_ranks(2, [&](int rank, ProcessGroup& world) {
+    RankContext ctx;
+    Routing routing{ctx.full({2, 1}, DType::I64, 1), ctx.full({2, 1}, DType::F64, 0.5)};
+    MicrobatchShare share = alone(2);
+    share.group = world;
+    share.parts = 2;
+    Tensor place = ctx.from_vector<int64_t>(places[rank], {2});
+    // Four tokens to expert 1, which takes two.
+    EXPECT_EQ(ctx.to_vector<int64_t>(
+                  within_capacity(ctx, routing, 2, {1, TokenDropPolicy::probs}, share, place, place)),
+              kept[rank]);
+  });
 }
 
 TEST(Capacity, KeepsTheMostProbableOrTheFirstPositions) {

@@ -201,7 +201,9 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   }
   if (capacity_) {
     Tensor positions = seq.positions.slice(0, share.begin, share.begin + share.rows);
-    result.routing.experts = within_capacity(ctx, result.routing, experts_, *capacity_, share, positions);
+    Tensor places = seq.places ? seq.places.slice(0, share.begin, share.begin + share.rows) : Tensor();
+    result.routing.experts =
+        within_capacity(ctx, result.routing, experts_, *capacity_, share, positions, places);
   }
   return result;
 }
