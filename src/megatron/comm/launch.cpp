@@ -15,9 +15,8 @@ constexpr std::array<std::string_view, 5> kChoices{"auto", "threads", "mpi", "tc
 
 bool uses_nccl(const LaunchOptions& options) {
   if (options.comm == Connection::Nccl) return true;
-  const int ranks_here = options.ranks * options.place.processes_here;
   return options.comm == Connection::Auto && options.cuda && nccl_is_built_in() &&
-         options.ranks * options.place.processes > 1 && ranks_here <= cuda_device_count();
+         options.ranks * options.place.processes > 1;
 }
 
 // MPI where mpirun started us and can be used, TCP where somebody says where to meet. With NCCL it is what
@@ -67,7 +66,7 @@ Launch::Launch(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
   const Connection choice = chosen(options);
   if (choice == Connection::Threads) {
     impl_->how = fmt::format("{} rank{} of one process{}", options.ranks, options.ranks == 1 ? "" : "s",
-                             impl_->nccl ? ", NCCL between their GPUs" : "");
+                             impl_->nccl ? ", NCCL between GPUs of their own" : "");
     return;
   }
   std::unique_ptr<Transport> transport;
@@ -79,9 +78,9 @@ Launch::Launch(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
                                               : make_file_store(place.store_folder, options.timeout);
     transport = make_tcp_transport(*impl_->store, place.process, place.processes, options.timeout);
   }
-  impl_->how =
-      fmt::format("{} processes x {} ranks over {}{}", transport->processes(), options.ranks,
-                  choice == Connection::Mpi ? "MPI" : "TCP", impl_->nccl ? ", NCCL between their GPUs" : "");
+  impl_->how = fmt::format("{} processes x {} ranks over {}{}", transport->processes(), options.ranks,
+                           choice == Connection::Mpi ? "MPI" : "TCP",
+                           impl_->nccl ? ", NCCL between GPUs of their own" : "");
   impl_->world = std::make_shared<ProcessWorld>(std::move(transport), options.ranks, options.timeout);
   for (int i = 0; i < options.ranks; ++i)
     impl_->groups.push_back(process_world_group(impl_->world, impl_->world->first_rank() + i));
@@ -97,8 +96,17 @@ void Launch::run(const RankFunction& plain) {
   RankFunction fn = plain;
   if (impl_->nccl)
     fn = [&](int rank, ProcessGroup& world) {
-      ProcessGroup gpus = nccl_group(world, impl_->options.timeout);
-      plain(rank, gpus);
+      const bool must = impl_->options.comm == Connection::Nccl;
+      ProcessGroup gpus =
+          nccl_group(world, impl_->options.timeout, must ? SharedGpus::Refuse : SharedGpus::UseWorld);
+      try {
+        plain(rank, gpus);
+      } catch (const CommAborted&) {
+        throw;
+      } catch (const std::exception& error) {  // told while the communicators are still there
+        world.abort(error.what());
+        throw;
+      }
     };
   if (!impl_->world) return run_ranks(impl_->options.ranks, fn, {impl_->options.timeout});
   ProcessWorld& world = *impl_->world;

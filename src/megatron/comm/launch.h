@@ -23,7 +23,8 @@ struct LaunchOptions {
 // Process p has the ranks p · ranks … (p + 1) · ranks − 1. Lives from the meeting of the processes until all
 // of them leave.
 //
-// GPUs: NCCL where every rank has one of its own; ranks of one process that share GPUs use those themselves.
+// GPUs: NCCL where every rank turns out to have one of its own, whatever their numbers; otherwise threads and
+// processes move the memory themselves.
 class Launch {
  public:
   explicit Launch(const LaunchOptions& options);

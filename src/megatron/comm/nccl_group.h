@@ -8,8 +8,11 @@ namespace megatron {
 
 // Implemented by comm/nccl, or by comm/none in a build without NCCL.
 bool nccl_is_built_in();
+// NCCL needs a GPU for each rank. Where several have the same one: an error, or `world` moves all memory.
+enum class SharedGpus : uint8_t { Refuse, UseWorld };
 // The same ranks as `world`, which has to be a group over threads or processes, with NCCL for what is on
-// GPUs. Everything else, the meeting of the GPUs too, goes through `world`. Each rank needs a GPU of its own.
-ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout);
+// GPUs. Everything else, the meeting of the GPUs too, goes through `world`.
+ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout,
+                        SharedGpus shared = SharedGpus::Refuse);
 
 }  // namespace megatron

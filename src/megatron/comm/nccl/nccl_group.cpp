@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <cstring>
 #include <optional>
 
 #include "megatron/comm/nccl/nccl_watch.h"
@@ -36,70 +38,84 @@ ncclRedOp_t reduction_of(ReduceOp op) {
   return kinds[static_cast<size_t>(op)];
 }
 
+bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
 char* bytes_of(const Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? static_cast<char*>(tensor.raw()) : nullptr;
 }
 
-void queue_all_to_all(const CommRequest& request, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t queue_all_to_all(const CommRequest& request, ncclComm_t comm, cudaStream_t stream) {
   const size_t width = size_of(request.input.dtype());
   const char* from = bytes_of(request.input);
   char* to = bytes_of(request.output);
+  ncclResult_t result = ncclSuccess;
   for (size_t peer = 0; peer < request.send_elements.size(); ++peer) {
     const size_t sent = static_cast<size_t>(request.send_elements[peer]) * width,
                  received = static_cast<size_t>(request.recv_elements[peer]) * width;
-    if (sent > 0)
-      check_nccl(ncclSend(from, sent, ncclUint8, static_cast<int>(peer), comm, stream), "sending");
-    if (received > 0)
-      check_nccl(ncclRecv(to, received, ncclUint8, static_cast<int>(peer), comm, stream), "receiving");
+    if (sent > 0 && !failed(result))
+      result = ncclSend(from, sent, ncclUint8, static_cast<int>(peer), comm, stream);
+    if (received > 0 && !failed(result))
+      result = ncclRecv(to, received, ncclUint8, static_cast<int>(peer), comm, stream);
     from += sent;
     to += received;
   }
+  return result;
 }
 
-void queue_one(const CommRequest& request, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t queue_one(const CommRequest& request, ncclComm_t comm, cudaStream_t stream) {
   char *in = bytes_of(request.input), *out = bytes_of(request.output);
-  const auto count = static_cast<size_t>(request.tensor().numel());
   switch (request.kind) {
     case CommKind::AllReduce:
-      return check_nccl(ncclAllReduce(in, out, count, type_of(request.input.dtype()),
-                                      reduction_of(request.op), comm, stream),
-                        "all_reduce");
+      return ncclAllReduce(in, out, static_cast<size_t>(request.input.numel()),
+                           type_of(request.input.dtype()), reduction_of(request.op), comm, stream);
     case CommKind::ReduceScatter:
-      return check_nccl(
-          ncclReduceScatter(in, out, static_cast<size_t>(request.output.numel()),
-                            type_of(request.input.dtype()), reduction_of(request.op), comm, stream),
-          "reduce_scatter");
+      return ncclReduceScatter(in, out, static_cast<size_t>(request.output.numel()),
+                               type_of(request.input.dtype()), reduction_of(request.op), comm, stream);
     case CommKind::AllGather:
-      return check_nccl(ncclAllGather(in, out, request.input.bytes(), ncclUint8, comm, stream), "all_gather");
+      return ncclAllGather(in, out, request.input.bytes(), ncclUint8, comm, stream);
     case CommKind::Broadcast:
-      return check_nccl(ncclBroadcast(in, out, request.input.bytes(), ncclUint8, request.peer, comm, stream),
-                        "broadcast");
+      return ncclBroadcast(in, out, request.input.bytes(), ncclUint8, request.peer, comm, stream);
     case CommKind::AllToAll:
       return queue_all_to_all(request, comm, stream);
     case CommKind::Send:
-      return check_nccl(ncclSend(in, request.input.bytes(), ncclUint8, request.peer, comm, stream), "send");
+      return ncclSend(in, request.input.bytes(), ncclUint8, request.peer, comm, stream);
     case CommKind::Recv:
-      return check_nccl(ncclRecv(out, request.output.bytes(), ncclUint8, request.peer, comm, stream), "recv");
+      return ncclRecv(out, request.output.bytes(), ncclUint8, request.peer, comm, stream);
     default:
       fail("NCCL: {} moves no GPU memory", name_of(request.kind));
   }
 }
 
-// The rank's stream waits for it, the host does not.
+// A group that was begun has to be ended, whatever came between.
+ncclResult_t queue_all(std::span<const CommRequest> requests, ncclComm_t comm, cudaStream_t stream) {
+  for (const CommRequest& request : requests)
+    if (request.kind == CommKind::AllReduce || request.kind == CommKind::ReduceScatter)
+      (void)type_of(request.input.dtype());  // throws where it cannot be reduced
+  ncclResult_t first = ncclGroupStart();
+  for (const CommRequest& request : requests)
+    if (!failed(first)) first = queue_one(request, comm, stream);
+  const ncclResult_t ended = ncclGroupEnd();
+  return failed(first) ? first : ended;
+}
+
+// The rank's stream waits for it, the host does not. The operation's memory is kept until then: whoever gets
+// it next uses it in the order of that stream.
 class NcclPending final : public PendingOp {
  public:
-  NcclPending(std::shared_ptr<NcclWatch> watch, std::shared_ptr<NcclComm> comm, std::shared_ptr<NcclOp> op,
+  NcclPending(std::shared_ptr<NcclWatch> watch, std::shared_ptr<NcclOp> op, std::vector<CommRequest> requests,
               std::shared_ptr<RankQueue> queue)
-      : watch_(std::move(watch)), comm_(std::move(comm)), op_(std::move(op)), queue_(std::move(queue)) {}
-  // Memory that is let go of may be used again, in the order of the rank's stream.
+      : watch_(std::move(watch)),
+        op_(std::move(op)),
+        requests_(std::move(requests)),
+        queue_(std::move(queue)) {}
   ~NcclPending() override {
-    if (!waited_) op_->finished.wait(*queue_->stream);
+    if (!requests_.empty()) op_->finished.wait(*queue_->stream);
   }
 
   void wait() override {
     watch_->require_running();
-    waited_ = true;
     op_->finished.wait(*queue_->stream);
+    requests_.clear();
   }
   bool done() override {
     watch_->require_running();
@@ -109,18 +125,27 @@ class NcclPending final : public PendingOp {
 
  private:
   std::shared_ptr<NcclWatch> watch_;
-  std::shared_ptr<NcclComm> comm_;
   std::shared_ptr<NcclOp> op_;
+  std::vector<CommRequest> requests_;
   std::shared_ptr<RankQueue> queue_;
-  bool waited_ = false;
 };
+
+using GpuId = std::array<char, sizeof(cudaUUID_t)>;
+
+GpuId id_of(int gpu) {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, gpu), "looking at the GPU");
+  GpuId id;
+  std::memcpy(id.data(), &properties.uuid, id.size());
+  return id;
+}
 
 }  // namespace
 
 class NcclBackend final : public GroupBackend {
  public:
-  NcclBackend(ProcessGroup control, std::shared_ptr<NcclWatch> watch, std::shared_ptr<NcclComm> comm)
-      : control_(std::move(control)), watch_(std::move(watch)), comm_(std::move(comm)) {}
+  NcclBackend(ProcessGroup control, std::shared_ptr<NcclWatch> watch, SharedGpus shared)
+      : control_(std::move(control)), watch_(std::move(watch)), shared_(shared) {}
 
   static std::shared_ptr<GroupBackend> backend_of(const ProcessGroup& group) { return group.backend_; }
 
@@ -131,74 +156,92 @@ class NcclBackend final : public GroupBackend {
   std::string flight_record() const override { return control_.flight_record(); }
   std::string abort_reason() override { return backend_of(control_)->abort_reason(); }
 
-  // Of the world: every rank is here. The id of the communicator travels through the control group.
+  // Of the world: every rank is here, and who does not come is named by the control group. The id of the
+  // communicator travels through it.
   void attached() override {
     *backend_of(control_)->queue() = *queue();
-    if (comm_ || !queue()->runtime->device().is_cuda()) return;
+    if (comm_ || by_control_ || !queue()->runtime->device().is_cuda()) return;
     bind();
-    control_.barrier();  // who does not come is named here; NCCL would wait for ever
-    ncclUniqueId id;
-    if (rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
-    control_.broadcast(Tensor::wrap(&id, {sizeof id}, DType::U8), 0).wait();
-    ncclComm_t native = nullptr;
-    check_nccl(ncclCommInitRank(&native, static_cast<int>(world_ranks().size()), id, rank()),
-               "connecting the GPUs");
-    comm_ = watch_->adopt(native);
+    by_control_ = gpus_are_shared();
+    if (!by_control_) comm_ = watch_->connect(control_);
   }
 
   std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
     const Tensor& tensor = requests[0].tensor();
-    if (!tensor.defined() || !tensor.device().is_cuda()) return backend_of(control_)->start(requests);
+    if (by_control_ || !tensor.defined() || !tensor.device().is_cuda())
+      return backend_of(control_)->start(requests);
     const Stream& rank_stream = queue()->of(requests[0]);
     require(comm_ != nullptr,
-            "{} at {}: NCCL has not connected the GPUs: call world.attach(ctx) on every rank",
-            name_of(requests[0].kind), describe(requests[0].where));
+            "{} at {}: NCCL has not connected the GPUs of group {}: call world.attach(ctx) on every rank "
+            "before the world is split",
+            name_of(requests[0].kind), describe(requests[0].where), name());
     watch_->require_running();
     bind();
     if (!stream_) stream_.emplace(queue()->runtime);
-    auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_++,
-                                       std::vector<CommRequest>(requests.begin(), requests.end()));
+    auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_++, requests[0]);
     op->entry = op->control->note_begin(op->sequence, requests[0]);
+    watch_->add(op);  // before NCCL is called, which waits for the others when they first meet
     Event ready(queue()->runtime);
     ready.record(rank_stream);
     ready.wait(*stream_);
-    check_nccl(ncclGroupStart(), "beginning");
-    for (const CommRequest& request : requests)
-      queue_one(request, comm_->native, static_cast<cudaStream_t>(stream_->native()));
-    check_nccl(ncclGroupEnd(), "queueing");
+    watch_->call(comm_, name_of(requests[0].kind).data(),
+                 [&] { return queue_all(requests, comm_, static_cast<cudaStream_t>(stream_->native())); });
     op->finished.record(*stream_);
-    watch_->add(op);
-    return std::make_unique<NcclPending>(watch_, comm_, std::move(op), queue());
+    op->queued = true;
+    return std::make_unique<NcclPending>(watch_, std::move(op),
+                                         std::vector<CommRequest>(requests.begin(), requests.end()), queue());
   }
 
   std::shared_ptr<GroupBackend> split(CommRequest request) override {
     ProcessGroup part = control_.split(request.color, request.key, request.name, request.where);
-    std::shared_ptr<NcclComm> comm;
+    if (!part) return nullptr;
+    auto result = std::make_shared<NcclBackend>(std::move(part), watch_, shared_);
+    result->by_control_ = by_control_;
     if (comm_) {
       bind();
-      ncclComm_t native = nullptr;
-      const int color = request.color < 0 ? NCCL_SPLIT_NOCOLOR : request.color;
-      check_nccl(ncclCommSplit(comm_->native, color, request.key, &native, nullptr), "splitting a group");
-      if (native) comm = watch_->adopt(native);
+      result->comm_ = watch_->connect(result->control_);
     }
-    return part ? std::make_shared<NcclBackend>(std::move(part), watch_, std::move(comm)) : nullptr;
+    return result;
   }
 
  private:
   void bind() const { static_cast<CudaRuntime&>(*queue()->runtime).bind(); }
 
+  bool gpus_are_shared() const {
+    GpuId own = id_of(queue()->runtime->device().index);
+    std::vector<GpuId> all(world_ranks().size());
+    const auto bytes = static_cast<int64_t>(own.size());
+    control_
+        .all_gather(Tensor::wrap(own.data(), {bytes}, DType::U8),
+                    Tensor::wrap(all.data(), {bytes * static_cast<int64_t>(all.size())}, DType::U8))
+        .wait();
+    for (size_t b = 1; b < all.size(); ++b)
+      for (size_t a = 0; a < b; ++a) {
+        if (all[a] != all[b]) continue;
+        if (shared_ == SharedGpus::Refuse)
+          throw ConfigError(fmt::format(
+              "--comm nccl: ranks {} and {} have the same GPU, which NCCL cannot connect with itself; use as "
+              "many ranks as GPUs, or --comm auto",
+              world_ranks()[a], world_ranks()[b]));
+        return true;
+      }
+    return false;
+  }
+
   ProcessGroup control_;
   std::shared_ptr<NcclWatch> watch_;
-  std::shared_ptr<NcclComm> comm_;
+  SharedGpus shared_;
+  ncclComm_t comm_ = nullptr;  // the watch's
+  bool by_control_ = false;    // ranks share GPUs: `control_` moves their memory, too
   std::optional<Stream> stream_;
   uint64_t sequence_ = 0;
 };
 
 bool nccl_is_built_in() { return true; }
 
-ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout) {
+ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout, SharedGpus shared) {
   auto watch = std::make_shared<NcclWatch>(NcclBackend::backend_of(world), timeout);
-  return ProcessGroup(std::make_shared<NcclBackend>(std::move(world), std::move(watch), nullptr));
+  return ProcessGroup(std::make_shared<NcclBackend>(std::move(world), std::move(watch), shared));
 }
 
 }  // namespace megatron

@@ -2,10 +2,26 @@
 
 #include <fmt/ranges.h>
 
+#include <exception>
+
 namespace megatron {
+namespace {
+
+constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr auto kWithinNccl = std::chrono::seconds(1);  // what a call takes at most that is not stuck
+
+bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+  return failed(asked) ? asked : state;
+}
+
+}  // namespace
 
 void check_nccl(ncclResult_t result, const char* doing) {
-  if (result == ncclSuccess || result == ncclInProgress) return;
+  if (!failed(result)) return;
   throw CommError(fmt::format("NCCL: {} failed: {} ({}); set NCCL_DEBUG=INFO to see more", doing,
                               ncclGetErrorString(result), ncclGetLastError(nullptr)));
 }
@@ -22,20 +38,27 @@ NcclWatch::~NcclWatch() {
   }
   wake_.notify_all();
   thread_.join();
+  if (!stopped_) finish();
 }
 
-std::shared_ptr<NcclComm> NcclWatch::adopt(ncclComm_t native) {
-  std::lock_guard lock(mutex_);
-  comms_.insert(native);
-  return {new NcclComm{native}, [this](NcclComm* comm) {
-            release(comm->native);
-            delete comm;
-          }};
-}
-
-void NcclWatch::release(ncclComm_t native) {
-  std::lock_guard lock(mutex_);
-  if (comms_.erase(native) > 0) ncclCommDestroy(native);
+ncclComm_t NcclWatch::connect(const ProcessGroup& control) {
+  ncclUniqueId id{};
+  if (control.rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
+  control.broadcast(Tensor::wrap(&id, {sizeof id}, DType::U8), 0).wait();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  {
+    std::lock_guard calls(calls_);
+    require_running();
+    check_nccl(ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config),
+               "connecting the GPUs");
+    std::lock_guard lock(mutex_);
+    comms_.push_back(comm);
+  }
+  wake_.notify_all();
+  settle(comm, "connecting the GPUs");
+  return comm;
 }
 
 void NcclWatch::add(std::shared_ptr<NcclOp> op) {
@@ -51,37 +74,63 @@ void NcclWatch::require_running() {
   if (!reason.empty()) throw CommAborted(reason);
 }
 
+void NcclWatch::call(ncclComm_t comm, const char* doing, const std::function<ncclResult_t()>& fn) {
+  ncclResult_t result;
+  {
+    std::lock_guard calls(calls_);
+    require_running();
+    result = fn();
+    check_nccl(result, doing);
+  }
+  if (result == ncclInProgress) settle(comm, doing);
+}
+
+// NCCL goes on in a thread of its own, until it has met the others.
+void NcclWatch::settle(ncclComm_t comm, const char* doing) {
+  const auto deadline = Clock::now() + timeout_;
+  auto pause = std::chrono::microseconds(10);
+  while (true) {
+    ncclResult_t state;
+    {
+      std::lock_guard lock(mutex_);
+      require_running();  // where it does not, the communicator may be gone
+      state = state_of(comm);
+    }
+    check_nccl(state, doing);
+    if (state == ncclSuccess) return;
+    if (Clock::now() > deadline)
+      throw CommError(fmt::format(
+          "NCCL: {} did not end within {:.1f} s: can the GPUs reach each other? NCCL_DEBUG=INFO tells more",
+          doing, static_cast<double>(timeout_.count()) / 1e3));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 3 / 2, std::chrono::microseconds(1000));
+  }
+}
+
 void NcclWatch::watch() {
-  constexpr auto pause = std::chrono::milliseconds(50);
   std::unique_lock lock(mutex_);
-  while (!closing_) {
-    if (under_way_.empty() && !stopped_ && comms_.empty())
+  while (!closing_ && !stopped_) {
+    if (comms_.empty())
       wake_.wait(lock);
     else
-      wake_.wait_for(lock, pause);
-    if (stopped_ || closing_) {
-      if (stopped_) under_way_.clear();
-      continue;
-    }
+      wake_.wait_for(lock, kPause);
+    if (closing_) return;
     const std::string problem = problem_locked(lock);
     if (problem.empty()) continue;
     world_->abort(problem);  // the first reason stays, and every rank learns it
-    stop_locked();
+    stop(lock);
   }
 }
 
 // What should end the world; "" where all is well. Forgets operations that have ended.
 std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
   if (std::string reason = world_->abort_reason(); !reason.empty()) return reason;
-  for (ncclComm_t comm : comms_) {
-    ncclResult_t state = ncclSuccess;
-    ncclCommGetAsyncError(comm, &state);
-    if (state != ncclSuccess && state != ncclInProgress)
+  for (ncclComm_t comm : comms_)
+    if (const ncclResult_t state = state_of(comm); failed(state))
       return fmt::format("NCCL found a fault: {} ({})", ncclGetErrorString(state), ncclGetLastError(comm));
-  }
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   for (auto op = under_way_.begin(); op != under_way_.end();) {
-    if ((*op)->finished.done()) {
+    if ((*op)->queued && (*op)->finished.done()) {
       (*op)->control->note_done((*op)->entry);
       op = under_way_.erase(op);
       continue;
@@ -101,22 +150,46 @@ std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
 // Which ranks have begun it is told by the others' flight records.
 std::string NcclWatch::tell_late(NcclOp& op) const {
   const std::vector<int>& ranks = op.control->world_ranks();
-  const CommRequest& request = op.requests.front();
   std::string text = fmt::format(
       "{} #{} on group {} (ranks {}) did not end within {:.1f} s on the GPU of rank {}, called at {}",
-      describe(CommCall(request)), op.sequence, op.control->name(), fmt::join(ranks, " "),
+      describe(op.call), op.sequence, op.control->name(), fmt::join(ranks, " "),
       static_cast<double>(timeout_.count()) / 1e3, ranks[static_cast<size_t>(op.control->rank())],
-      describe(request.where));
+      describe(op.call.where));
   for (size_t member = 0; member < ranks.size(); ++member)
     text += fmt::format("\n  rank {}: {}", ranks[member], op.control->last_calls(static_cast<int>(member)));
   return text;
 }
 
-void NcclWatch::stop_locked() {
+// The rank may be within NCCL: it is let out first, unless it is stuck there, and nothing but this helps it.
+void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
   stopped_ = true;
-  for (ncclComm_t comm : comms_) ncclCommAbort(comm);
-  comms_.clear();
   under_way_.clear();
+  const std::vector<ncclComm_t> comms = std::move(comms_);
+  lock.unlock();
+  {
+    std::unique_lock calls(calls_, kWithinNccl);
+    for (ncclComm_t comm : comms) ncclCommAbort(comm);
+  }
+  lock.lock();
+}
+
+// At the end of the rank, by itself: what is under way ends, and all communicators with it; none of that
+// where something went wrong, here or elsewhere.
+void NcclWatch::finish() {
+  const auto deadline = Clock::now() + timeout_;
+  bool sound = std::uncaught_exceptions() == 0;
+  if (!sound)  // the others have to know before communicators can end
+    world_->abort(fmt::format("rank {} left", world_->world_ranks()[static_cast<size_t>(world_->rank())]));
+  const auto running = [&] { return sound && world_->abort_reason().empty() && Clock::now() < deadline; };
+  if (running())
+    for (ncclComm_t comm : comms_) sound = sound && !failed(ncclCommFinalize(comm));
+  for (ncclComm_t comm : comms_) {
+    while (running() && state_of(comm) == ncclInProgress)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    sound = sound && state_of(comm) == ncclSuccess;
+  }
+  const bool whole = running();
+  for (ncclComm_t comm : comms_) whole ? ncclCommDestroy(comm) : ncclCommAbort(comm);
 }
 
 }  // namespace megatron

@@ -2,11 +2,11 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "megatron/comm/process_group.h"
@@ -15,53 +15,56 @@ namespace megatron {
 
 void check_nccl(ncclResult_t result, const char* doing);
 
-// A communicator of one rank. Shared by the group and the operations that run in it.
-struct NcclComm {
-  ncclComm_t native = nullptr;
-};
-
-// An operation that is queued on a GPU.
+// An operation that is queued on a GPU, or about to be.
 struct NcclOp {
   NcclOp(std::shared_ptr<GroupBackend> control, std::shared_ptr<DeviceRuntime> runtime, uint64_t sequence,
-         std::vector<CommRequest> requests)
-      : control(std::move(control)),
-        sequence(sequence),
-        requests(std::move(requests)),
-        finished(std::move(runtime)) {}
+         const CommRequest& request)
+      : control(std::move(control)), sequence(sequence), call(request), finished(std::move(runtime)) {}
 
   std::shared_ptr<GroupBackend> control;  // the same group, for its names and the flight record
   uint64_t sequence;
-  std::vector<CommRequest> requests;  // keep their tensors
+  CommCall call;
   Event finished;
+  std::atomic<bool> queued = false;  // `finished` tells something
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   uint64_t entry = 0;
 };
 
-// Watches over one rank's operations: one that does not end in time, a fault that NCCL found, or a world that
-// was stopped by another rank ends all of the rank's communicators, so that no kernel and no host thread
-// waits for ever. Looks a few times a second, and sleeps while nothing is under way.
+// Makes one rank's communicators and watches over its operations: one that does not end in time, a fault that
+// NCCL found, or a world that was stopped by another rank ends all of the communicators, so that no kernel
+// and no host thread waits for ever. Looks a few times a second, and sleeps while nothing is under way.
+//
+// Communicators are non-blocking: NCCL returns while it still connects, and the rank can be woken. Ending one
+// takes all ranks of a node, so they live as long as the watch and end in the order of their making, which is
+// the same on every rank.
 class NcclWatch {
  public:
   NcclWatch(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout);
   ~NcclWatch();
 
-  std::shared_ptr<NcclComm> adopt(ncclComm_t native);  // destroyed with its last user
+  ncclComm_t connect(const ProcessGroup& control);  // all ranks of the group, on their current GPUs
   void add(std::shared_ptr<NcclOp> op);
+  // Runs `fn`, which calls NCCL, while no communicator is ended; then waits until NCCL has done what it said
+  // it would. Throws CommAborted where the world was stopped.
+  void call(ncclComm_t comm, const char* doing, const std::function<ncclResult_t()>& fn);
   void require_running();  // throws CommAborted
 
  private:
+  using Clock = std::chrono::steady_clock;
   void watch();
   std::string problem_locked(std::unique_lock<std::mutex>& lock);
   std::string tell_late(NcclOp& op) const;
-  void stop_locked();
-  void release(ncclComm_t native);
+  void stop(std::unique_lock<std::mutex>& lock);
+  void settle(ncclComm_t comm, const char* doing);
+  void finish();
 
   std::shared_ptr<GroupBackend> world_;
   std::chrono::milliseconds timeout_;
+  std::timed_mutex calls_;  // held by the rank within NCCL, and by who ends communicators
   std::mutex mutex_;
   std::condition_variable wake_;
   std::list<std::shared_ptr<NcclOp>> under_way_;
-  std::set<ncclComm_t> comms_;
+  std::vector<ncclComm_t> comms_;  // in the order of their making
   bool stopped_ = false, closing_ = false;
   std::thread thread_;
 };
