@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "megatron/comm/launch.h"
 #include "parity/design_cases.h"
@@ -90,6 +92,56 @@ TEST(ProcessParity, CoveringLayouts) {
   }
 }
 
+// A world ends with its first fault, so each of these has a launch of its own.
+void expect_end(const RankFunction& fn, std::initializer_list<const char*> parts) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string told;
+  try {
+    launch->run(fn);
+  } catch (const std::exception& error) {
+    told = error.what();
+  }
+  for (const char* part : parts) EXPECT_NE(told.find(part), std::string::npos) << part << " in: " << told;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+}
+
+TEST(ProcessFault, DISABLED_ARankThatThrows) {
+  expect_end(
+      [](int rank, ProcessGroup& world) {
+        if (rank == world.size() - 1) fail("disk full");
+        std::vector<float> values(1 << 20);
+        world.all_reduce(Tensor::wrap(values.data(), {1 << 20}, DType::F32)).wait();
+      },
+      {"disk full"});
+}
+
+TEST(ProcessFault, DISABLED_ARankThatDoesNotCome) {
+  expect_end(
+      [](int rank, ProcessGroup& world) {
+        const ProcessGroup all = world.split(0, 0, "dp");
+        if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(5));
+        all.barrier();
+      },
+      {"barrier #0 on group dp (ranks 0 1 2 3) did not end within 2.0 s: missing ranks 1",
+       "rank 1 did not come; its last call here: none", "split", "processes_test.cpp:"});
+}
+
+TEST(ProcessFault, DISABLED_RanksThatDisagree) {
+  expect_end(
+      [](int rank, ProcessGroup& world) {
+        std::vector<float> values(8), all(32);
+        if (rank == 2)
+          world
+              .all_gather(Tensor::wrap(values.data(), {8}, DType::F32),
+                          Tensor::wrap(all.data(), {32}, DType::F32))
+              .wait();
+        else
+          world.all_reduce(Tensor::wrap(values.data(), {8}, DType::F32)).wait();
+      },
+      {"comm mismatch on group world (ranks 0 1 2 3): operation #0", "all_gather fp32[8]",
+       "all_reduce fp32[8] sum", "processes_test.cpp:"});
+}
+
 }  // namespace
 }  // namespace megatron::testing
 
@@ -97,9 +149,9 @@ int main(int argc, char** argv) {
   using namespace megatron;
   ::testing::InitGoogleTest(&argc, argv);
   try {
-    const char* ranks = std::getenv("MEGATRON_TEST_RANKS");
+    const char *ranks = std::getenv("MEGATRON_TEST_RANKS"), *seconds = std::getenv("MEGATRON_TEST_TIMEOUT");
     Launch launch({.ranks = ranks ? std::atoi(ranks) : 1,
-                   .timeout = std::chrono::minutes(1),
+                   .timeout = std::chrono::seconds(seconds ? std::atoi(seconds) : 60),
                    .place = find_place([](const char* name) { return std::getenv(name); })});
     if (launch.is_first()) fmt::print("{}\n", launch.how());
     megatron::testing::launch = &launch;

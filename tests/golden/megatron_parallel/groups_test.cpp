@@ -132,6 +132,10 @@ TEST(InitializeTrace, SameGroupsInTheSameSequence) {
     EXPECT_EQ(rank_in(groups, Axis::tp, rank), number(expected.at("tp_rank"), "ok"));
     EXPECT_EQ(rank_in(groups, Axis::cp, rank), number(expected.at("cp_rank"), "ok"));
     EXPECT_EQ(rank_in(groups, Axis::ep, rank), number(expected.at("ep_rank"), "ok"));
+    // The recorder wrote the world's rank where the pipeline's belongs; the grid's order gives the latter.
+    EXPECT_EQ(number(expected.at("pp_rank"), "ok"), rank);
+    const RankGrid grid = parallel_grid({sizes.tp, 1, dp, sizes.pp, sizes.cp}, sizes.order);
+    EXPECT_EQ(rank_in(groups, Axis::pp, rank), grid.coordinate(rank, "pp"));
   }
   EXPECT_EQ(refused, 12);
   EXPECT_EQ(traced, 44);
