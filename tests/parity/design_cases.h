@@ -172,10 +172,12 @@ inline void set_recompute(Config& config, int level) {
       execution.recompute_modules = {"core_attn", "layernorm", "mlp"};
       if (experts) execution.recompute_modules.push_back("moe_act");
       if (shared) execution.recompute_modules.push_back("shared_experts");
+      if (config.model.multi_latent_attention) execution.recompute_modules.push_back("mla_up_proj");
       break;
     case kExpertsAgain:
       execution.recompute_granularity = RecomputeGranularity::selective;
       execution.recompute_modules = {"layernorm", experts ? "moe" : "mlp"};
+      if (config.model.multi_latent_attention) execution.recompute_modules.push_back("mla_up_proj");
       break;
     case kOffload:
       execution.fine_grained_activation_offloading = true;

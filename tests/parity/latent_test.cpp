@@ -60,7 +60,33 @@ void recompute_core(Config& config) {
   config.execution.recompute_modules = {"core_attn", "layernorm"};
 }
 
+// Latent vectors are kept, and what comes of them is made again.
+void recompute_up(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = {"mla_up_proj"};
+}
+void recompute_up_and_core(Config& config) {
+  recompute_core(config);
+  config.execution.recompute_modules.push_back("mla_up_proj");
+}
+void recompute_up_deferred(Config& config) {
+  recompute_up(config);
+  config.execution.recompute_modules.push_back("layernorm");
+  config.parallel.pipeline_schedule = PipelineSchedule::zb_h1;
+}
+void recompute_up_sharded(Config& config) {
+  recompute_up(config);
+  config.ddp.use_distributed_optimizer = config.ddp.use_megatron_fsdp = true;
+  config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
+}
+
 const std::vector<Layout> kDense = {
+    {.name = "up made again", .change = recompute_up},
+    {.name = "tp2 sp, up and core made again", .tp = 2, .sp = true, .change = recompute_up_and_core},
+    {.name = "tp2 pp2 zb-h1, up made again", .tp = 2, .pp = 2, .change = recompute_up_deferred},
+    {.name = "dp2 zero 3, up made again", .dp = 2, .change = recompute_up_sharded},
+    {.name = "cp2 a2a, up made again", .cp = 2, .change = recompute_up, .cp_kinds = {"a2a"}},
+    {.name = "cp2, up made again", .cp = 2, .change = recompute_up},
     {.name = "tp2", .tp = 2},
     {.name = "tp2 sp", .tp = 2, .sp = true},
     {.name = "tp4 sp, core recomputed", .tp = 4, .sp = true, .change = recompute_core},

@@ -123,7 +123,7 @@ TEST(ProcessFault, DISABLED_ARankThatDoesNotCome) {
         all.barrier();
       },
       {"barrier #0 on group dp (ranks 0 1 2 3) did not end within 2.0 s: missing ranks 1",
-       "rank 1 did not come; its last call here: none", "split", "processes_test.cpp:"});
+       "rank 1 did not come; its last call here: nothing", "split", "processes_test.cpp:"});
 }
 
 TEST(ProcessFault, DISABLED_RanksThatDisagree) {

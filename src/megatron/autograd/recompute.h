@@ -15,4 +15,9 @@ using RegionBody = std::function<std::vector<Tensor>(RankContext&, std::span<con
 // second time.
 std::vector<Tensor> recompute(RankContext& ctx, std::span<const Tensor> inputs, RegionBody body);
 
+// The same for results that are larger than the inputs: `use` consumes them, and what it would keep of them
+// is made again, once, when its gradients are wanted. So `use` itself is not computed twice.
+Tensor recompute_for(RankContext& ctx, std::span<const Tensor> inputs, RegionBody body,
+                     const std::function<Tensor(std::span<const Tensor> results)>& use);
+
 }  // namespace megatron

@@ -18,12 +18,12 @@ class Remade final : public PackedTensor {
   Shape shape_;
 };
 
+}  // namespace
+
 bool same_tensor(const Tensor& a, const Tensor& b) {
   return a.storage().same(b.storage()) && a.offset() == b.offset() && a.shape() == b.shape() &&
          a.strides() == b.strides();
 }
-
-}  // namespace
 
 Rederive::Rederive(RankContext& ctx, const Tensor& tensor, Recipe recipe)
     : tensor_(tensor.detach()), recipe_(std::move(recipe)), previous_(ctx.packer), scope_(ctx, this) {}

@@ -20,6 +20,8 @@ class PackerScope {
   SavedTensorPacker* previous_;
 };
 
+bool same_tensor(const Tensor& a, const Tensor& b);  // the same elements of the same memory
+
 // How a tensor is made again, from things that are kept anyway.
 using Recipe = std::function<Tensor(RankContext&)>;
 

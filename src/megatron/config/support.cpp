@@ -107,7 +107,7 @@ constexpr Feature kFeatures[] = {
     {no_effect, "bf16 products always accumulate in fp32", "model.disable_bf16_reduced_precision_matmul"},
     {acting, "number formats, the same bits each run", "model.deterministic_mode"},
     {acting, "number formats", "model.bf16 model.params_dtype model.pipeline_dtype"},
-    {later, "recompute of these modules", "model.recompute_modules=mla_up_proj,gdn_norm_out,gdp_qkv,mhc"},
+    {later, "recompute of these modules", "model.recompute_modules=gdn_norm_out,gdp_qkv,mhc"},
     {acting, "recompute", "model.recompute_* model.distribute_saved_activations"},
     {later, "CUDA graphs", "model.cuda_graph_* optimizer.optimizer_cuda_graph"},
     {later, "offloaded weights, offload by stage",

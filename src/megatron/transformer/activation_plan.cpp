@@ -26,6 +26,7 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
     plan.experts = holds(modules, "moe");
     plan.expert_activation = holds(modules, "moe_act");
     plan.shared_experts = holds(modules, "shared_experts");
+    plan.latent_up_projection = holds(modules, "mla_up_proj");
   }
   if (config.cpu_offloading && config.cpu_offloading_activations)
     plan.offloaded_layers = config.cpu_offloading_num_layers;

@@ -23,6 +23,7 @@ struct ActivationPlan {
   // Selective recompute
   bool core_attention = false, layernorm = false, mlp = false;
   bool experts = false, expert_activation = false, shared_experts = false;
+  bool latent_up_projection = false;  // from latent vectors to queries, keys and values
 
   // Offload
   int64_t offloaded_layers = 0;  // the first layers of a chunk, whole

@@ -75,43 +75,76 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
                                    parallel.tensor);
 }
 
-LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  Projected result;
-  Tensor latent, shared;
-  {
-    std::optional<Rederive> scope;
-    if (again) scope.emplace(ctx, x, again);
-    if (q_down_) result.q = ops::linear(ctx, x, q_down_->get(ctx));
-    std::tie(latent, shared) = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
-  }
-  result.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, result.q)) : q_up_.forward(ctx, x, again);
-  result.kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, ops::contiguous(ctx, latent)));
-  result.shared = enter_tensor_parallel(ctx, ops::contiguous(ctx, shared), parallel_.tensor);
+// What is kept of x where it can be made again.
+LatentAttention::Narrow LatentAttention::narrow(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  std::optional<Rederive> scope;
+  if (again) scope.emplace(ctx, x, again);
+  Narrow result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
+  auto [latent, shared] = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
+  result.latent = ops::contiguous(ctx, latent);
+  result.shared = ops::contiguous(ctx, shared);
   return result;
+}
+
+LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Narrow& narrow,
+                                                    const Recipe& again) {
+  return {.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, narrow.query))
+                       : q_up_.forward(ctx, narrow.query, again),
+          .kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, narrow.latent)),
+          .shared = enter_tensor_parallel(ctx, narrow.shared, parallel_.tensor)};
 }
 
 Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
                                 HostOffload* host) {
-  Projected projected;
-  {
-    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    projected = project(ctx, x, again);
-  }
   Tensor o;
-  if (plan_.core_attention) {
-    const Tensor inputs[] = {projected.q, projected.kv, projected.shared};
-    o = recompute(ctx, inputs, [this, seq](RankContext& c, std::span<const Tensor> in) {
-      return std::vector<Tensor>{core(c, {in[0], in[1], in[2]}, seq)};
-    })[0];
+  if (plan_.latent_up_projection) {
+    o = with_heads_made_again(ctx, x, seq, again, host);
   } else {
-    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.core_attention);
-    o = core(ctx, projected, seq);
+    Projected projected;
+    {
+      PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
+      projected = project(ctx, narrow(ctx, x, again), again);
+    }
+    if (plan_.core_attention) {
+      const Tensor inputs[] = {projected.q, projected.kv, projected.shared};
+      o = recompute(ctx, inputs, [this, seq](RankContext& c, std::span<const Tensor> in) {
+        return std::vector<Tensor>{core(c, heads_of(c, {in[0], in[1], in[2]}, seq), seq)};
+      })[0];
+    } else {
+      PackerScope scope = offload_scope(ctx, host, plan_.offloaded.core_attention);
+      o = core(ctx, heads_of(ctx, projected, seq), seq);
+    }
   }
   PackerScope scope = offload_scope(ctx, host, plan_.offloaded.projection);
   return projection_.forward(ctx, o);
 }
 
-Tensor LatentAttention::core(RankContext& ctx, const Projected& projected, const SeqInfo& seq) {
+// Keeps the latent vectors alone; attention itself is computed again only where that is asked for, too.
+Tensor LatentAttention::with_heads_made_again(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                                              const Recipe& again, HostOffload* host) {
+  Narrow kept;
+  {
+    PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
+    kept = narrow(ctx, x, again);
+  }
+  std::optional<Rederive> made_again;
+  if (again && !q_down_) made_again.emplace(ctx, x, again);
+  const Tensor inputs[] = {kept.query, kept.latent, kept.shared};
+  return recompute_for(
+      ctx, inputs,
+      [this, seq](RankContext& c, std::span<const Tensor> in) {
+        return heads_of(c, project(c, {in[0], in[1], in[2]}, {}), seq);
+      },
+      [&](std::span<const Tensor> heads) {
+        const auto body = [this, seq](RankContext& c, std::span<const Tensor> in) {
+          return std::vector<Tensor>{core(c, in, seq)};
+        };
+        return plan_.core_attention ? recompute(ctx, heads, body)[0] : core(ctx, heads, seq);
+      });
+}
+
+std::vector<Tensor> LatentAttention::heads_of(RankContext& ctx, const Projected& projected,
+                                              const SeqInfo& seq) const {
   const int64_t tokens = projected.q.size(0);
   Tensor q = ops::view(ctx, projected.q, {tokens, heads_.count, plain_ + turned_});
   Tensor kv = ops::view(ctx, projected.kv, {tokens, heads_.count, plain_ + value_});
@@ -123,12 +156,13 @@ Tensor LatentAttention::core(RankContext& ctx, const Projected& projected, const
   q_turned = ops::rope(ctx, ops::contiguous(ctx, q_turned), rotation);
   Tensor k_turned = ops::expand(ctx, ops::rope(ctx, shared, rotation), {tokens, heads_.count, turned_});
   const Tensor q_parts[] = {q_plain, q_turned}, k_parts[] = {k_plain, k_turned};
-  q = ops::concat(ctx, q_parts, 2);
-  Tensor k = ops::concat(ctx, k_parts, 2);
+  return {ops::concat(ctx, q_parts, 2), ops::concat(ctx, k_parts, 2), ops::contiguous(ctx, v)};
+}
 
-  Tensor o = attend(ctx, heads_, q, k, ops::contiguous(ctx, v), attention_options(heads_, seq, 0), seq,
+Tensor LatentAttention::core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const {
+  Tensor o = attend(ctx, heads_, heads[0], heads[1], heads[2], attention_options(heads_, seq, 0), seq,
                     parallel_.context);
-  return ops::view(ctx, o, {tokens, heads_.count * value_});
+  return ops::view(ctx, o, {heads[0].size(0), heads_.count * value_});
 }
 
 void LatentAttention::visit(const ParameterVisitor& visitor) {

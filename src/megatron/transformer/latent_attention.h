@@ -24,8 +24,17 @@ class LatentAttention final : public TokenMixer {
   struct Projected {
     Tensor q, kv, shared;
   };
-  Projected project(RankContext& ctx, const Tensor& x, const Recipe& again);
-  Tensor core(RankContext& ctx, const Projected& projected, const SeqInfo& seq);
+  // What they are made from: latent vectors, or x itself for queries without one.
+  struct Narrow {
+    Tensor query, latent, shared;
+  };
+  Narrow narrow(RankContext& ctx, const Tensor& x, const Recipe& again);
+  Projected project(RankContext& ctx, const Narrow& narrow, const Recipe& again);
+  // Queries, keys and values [tokens, heads, channels], turned by their positions.
+  std::vector<Tensor> heads_of(RankContext& ctx, const Projected& projected, const SeqInfo& seq) const;
+  Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const;
+  Tensor with_heads_made_again(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+                               HostOffload* host);
 
   AttentionHeads heads_;
   int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value

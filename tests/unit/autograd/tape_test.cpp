@@ -108,6 +108,38 @@ TEST_F(TapeTest, RecomputeKeepsOnlyTheInput) {
   EXPECT_EQ(ctx.allocator->statistics().total.current - before, Allocator::rounded(y.bytes()));
 }
 
+// The first layer's result is made again, once, for the second, which is computed once.
+TEST_F(TapeTest, RecomputeForAConsumerThatKeepsNothing) {
+  int first = 0, second = 0;
+  auto plain = [&](const Tensor& t) { return two_layers(t); };
+  auto again = [&](const Tensor& t) {
+    return recompute_for(
+        ctx, {&t, 1},
+        [&](RankContext&, std::span<const Tensor> in) {
+          ++first;
+          return std::vector<Tensor>{ops::linear(ctx, in[0], w1.get())};
+        },
+        [&](std::span<const Tensor> results) {
+          ++second;
+          return ops::linear(ctx, results[0], w2.get());
+        });
+  };
+  EXPECT_EQ(grads_of(plain), grads_of(again));
+  EXPECT_EQ(first, 2);
+  EXPECT_EQ(second, 1);
+  EXPECT_EQ(grads_of(plain), grads_of(again, true));
+
+  Tape tape(ctx);
+  Tensor input = tape.watch(x);
+  auto before = ctx.allocator->statistics().total.current;
+  Tensor y;
+  {
+    TapeScope scope(ctx, &tape);
+    y = again(input);
+  }
+  EXPECT_EQ(ctx.allocator->statistics().total.current - before, Allocator::rounded(y.bytes()));
+}
+
 TEST_F(TapeTest, OnReadyFiresWhenAllUsesContributed) {
   int ready = 0;
   w1.sink.on_ready = [&](RankContext&) { ++ready; };
