@@ -209,8 +209,9 @@ std::string parity_help() {
       "losses, every gradient, every parameter after each step (fp32: losses and the first gradients; bf16:\n"
       "losses). Names the first tensor that differs.\n"
       "A layout is a list such as tp2,sp or pp2,vpp2,zb-v,dp2 or one: sizes tpN ppN vppN dpN cpN epN etpN\n"
-      "mbN, sp, zero0 to zero3, a pipeline schedule, SECTION.KEY=VALUE. Without a model a small one is\n"
-      "trained.\n"
+      "mbN, sp, zero0 to zero3, a pipeline schedule, SECTION.KEY=VALUE. Without --hf, --recipe or --config "
+      "a\n"
+      "small model is trained, changed by the settings that are given.\n"
       "\n"
       "options:\n";
   for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<13}  {}\n", flag.name, flag.help);

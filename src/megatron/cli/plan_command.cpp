@@ -39,13 +39,25 @@ size_t peak(const RankPlan& rank, MemoryTag tag) { return rank.memory.by_tag[sta
 constexpr MemoryTag kShown[] = {MemoryTag::Parameter, MemoryTag::Gradient, MemoryTag::Optimizer,
                                 MemoryTag::Activation, MemoryTag::Communication};
 
+std::string sharing(const Config& config) {
+  constexpr std::string_view shared[] = {"", "optimizer states", "optimizer states and gradients",
+                                         "optimizer states, gradients and parameters"};
+  const DdpConfig& ddp = config.ddp;
+  if (!ddp.use_distributed_optimizer && !ddp.use_megatron_fsdp) return {};
+  const auto level = std::max<size_t>(1, static_cast<size_t>(ddp.data_parallel_sharding_strategy));
+  const int64_t copies = ddp.num_distributed_optimizer_instances;
+  return fmt::format(" sharing {}{}", shared[level], copies > 1 ? fmt::format(", {} copies", copies) : "");
+}
+
 void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int width) {
   const ParallelSizes& s = plan.sizes;
   const PipelineShape& p = plan.pipeline;
-  fmt::print(out, "{} ranks: tp {}{}, pp {}{}, cp {}, ep {}, dp {}\n", s.world, s.tp,
+  fmt::print(out, "{} ranks: tp {}{}, pp {}{}, cp {}, {}dp {}{}\n", s.world, s.tp,
              config.parallel.sequence_parallel ? " with sequence parallelism" : "", s.pp,
-             p.vpp > 1 ? fmt::format(" of {} chunks", p.vpp) : "", s.cp, s.ep, s.dp());
-  fmt::print(out, "{:.2f} M parameters; a step is {} micro-batches of {} x {} tokens, {:.3f} model TFLOP\n\n",
+             p.vpp > 1 ? fmt::format(" of {} chunks", p.vpp) : "", s.cp,
+             config.model.num_moe_experts > 0 ? fmt::format("ep {}, etp {}, ", s.ep, s.expert_tp()) : "",
+             s.dp(), sharing(config));
+  fmt::print(out, "{:.2f} M parameters; a step is {} micro-batches of {} x {} tokens, {:.3g} model TFLOP\n\n",
              static_cast<double>(plan.parameters) / 1e6, p.microbatches, config.train.micro_batch_size,
              config.model.seq_length, plan.flops_per_step / 1e12);
 
@@ -54,9 +66,11 @@ void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int w
   for (const RankPlan& rank : plan.ranks) {
     fmt::print(out, "{:>4} {:>12}", rank.rank, rank.parameters);
     for (MemoryTag tag : kShown) fmt::print(out, " {:>9.1f}", static_cast<double>(peak(rank, tag)) / kMib);
-    fmt::print(out, " {:>9.1f} {:>9.3f}  {}\n", rank.bytes() / kMib,
+    fmt::print(out, " {:>9.1f} {:>9.3g}  {}\n", rank.bytes() / kMib,
                (rank.flops[0] + rank.flops[1] + rank.flops[2]) / 1e12, holds(rank));
   }
+
+  if (s.world > s.pp) fmt::print(out, "the ranks of one pipeline; each of the others is like one of these\n");
 
   bool communicates = false;
   for (const RankPlan& rank : plan.ranks) communicates |= !rank.traffic.by_group.empty();
