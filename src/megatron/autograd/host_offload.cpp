@@ -2,31 +2,14 @@
 
 #include <deque>
 
+#include "megatron/device/host_memory.h"
+
 namespace megatron {
-namespace {
-
-// Host memory that the device can reach, as a device of its own, so that the allocator keeps and counts it.
-class HostSide final : public DeviceRuntime {
- public:
-  explicit HostSide(std::shared_ptr<DeviceRuntime> device) : device_(std::move(device)) {}
-  Device device() const override { return kCpu; }
-  void* acquire_memory(size_t bytes) override { return device_->acquire_host_memory(bytes); }
-  void release_memory(void* data, size_t bytes) override { device_->release_host_memory(data, bytes); }
-  void copy_from_host(void*, const void*, size_t, void*) override { fail("host memory is not copied to"); }
-  void copy_to_host(void*, const void*, size_t, void*) override { fail("host memory is not copied from"); }
-
- private:
-  std::shared_ptr<DeviceRuntime> device_;
-};
-
-}  // namespace
 
 // What tensors on the host share; it outlives the packer while any of them is left.
 struct HostOffload::State {
   explicit State(RankContext& ctx)
-      : runtime(ctx.runtime),
-        host(std::make_shared<Allocator>(std::make_shared<HostSide>(ctx.runtime))),
-        copies(ctx.runtime) {}
+      : runtime(ctx.runtime), host(make_host_allocator(ctx.runtime)), copies(ctx.runtime) {}
   ~State() {
     if (!outgoing.empty()) copies.synchronize();
   }

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "megatron/base/json.h"
 #include "megatron/cli/command.h"
 #include "support/capture.h"
@@ -52,6 +54,49 @@ const Json* traffic(const Json& rank, const char* group, const char* operation) 
   for (const Json& use : rank.at("communication").as_array())
     if (use.at("group").as_string() == group && use.at("operation").as_string() == operation) return &use;
   return nullptr;
+}
+
+// Latent attention and experts under every kind of parallelism; the numbers were made by hand.
+TEST(Plan, CountedByHand) {
+  Capture out, err;
+  std::vector<std::string> args = {"plan", "--json"};
+  for (const char* text :
+       {"--num-layers 4 --hidden-size 128 --num-attention-heads 8 --multi-latent-attention --q-lora-rank 48",
+        "--kv-lora-rank 32 --qk-head-dim 16 --qk-pos-emb-head-dim 8 --v-head-dim 16 --seq-length 128",
+        "--max-position-embeddings 128 --vocab-size 1000 --swiglu --ffn-hidden-size 256",
+        "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope --num-experts 8",
+        "--moe-ffn-hidden-size 64 --moe-layer-freq [0,1,1,1] --moe-token-dispatcher-type alltoall",
+        "--moe-router-topk 2 --moe-shared-expert-intermediate-size 64 --expert-model-parallel-size 4",
+        "--expert-tensor-parallel-size 1 --tensor-model-parallel-size 2 --sequence-parallel",
+        "--context-parallel-size 2 --pipeline-model-parallel-size 2",
+        "--num-layers-per-virtual-pipeline-stage 1 --world-size 16 --micro-batch-size 1",
+        "--global-batch-size 8 --bf16 --use-distributed-optimizer"}) {
+    std::istringstream words(text);
+    for (std::string word; words >> word;) args.push_back(word);
+  }
+  ASSERT_EQ(run_cli(commands(), args, out.file(), err.file()), 0) << err.text();
+  const Json plan = Json::parse(out.text());
+  const Json &first = plan.at("ranks")[0], &last = plan.at("ranks")[1];
+  // Attention of a rank: down 48·128 + 40·128, up (192·48 + 256·32) / 2, out 128·128 / 2, norms 48 + 32 +
+  // 256.
+  const int64_t attention = 6144 + 5120 + 4608 + 4096 + 8192 + 336, dense = (512 + 256) * 128 / 2,
+                experts = 2 * (128 + 64) * 128, others = 8 * 128 + (128 + 64) * 128 / 2,
+                words = 1024 / 2 * 128;
+  EXPECT_EQ(first.at("parameters").as_int(), words + 2 * attention + dense + experts + others);
+  EXPECT_EQ(last.at("parameters").as_int(), words + 128 + 2 * (attention + experts + others));
+  EXPECT_EQ(plan.at("parameters").as_int(), 1074624);
+  EXPECT_DOUBLE_EQ(plan.at("bubble").as_double(), 1.0 / (2 * 4 + 1));
+  // In fp32 over dp · cp = 4 ranks; experts over 2; embeddings between stages by the owner of each quarter.
+  EXPECT_NEAR(traffic(first, "dp-cp", "reduce_scatter")->at("bytes").as_double(),
+              4.0 * static_cast<double>(first.at("parameters").as_int() - experts) * 3 / 4,
+              3 * 4 * 128);  // each of three buckets is padded
+  EXPECT_EQ(traffic(first, "edp", "reduce_scatter")->at("bytes").as_double(), 4.0 * experts / 2);
+  EXPECT_EQ(traffic(first, "embd", "all_reduce")->at("bytes").as_double(), 4.0 * words / 4);
+  // 4 micro-batches: there and back twice for a layer of experts, 32 tokens of 2 experts, of which 3/4 leave.
+  EXPECT_EQ(traffic(first, "etp-ep", "all_to_all")->at("times").as_int(), 16);
+  EXPECT_EQ(traffic(first, "etp-ep", "all_to_all")->at("bytes").as_double(), 16.0 * 32 * 2 * 128 * 2 * 3 / 4);
+  // Two chunks forward, one backward, 32 tokens each.
+  EXPECT_EQ(traffic(first, "pp", "send")->at("bytes").as_double(), 12.0 * 32 * 128 * 2);
 }
 
 TEST(Plan, OneRank) {

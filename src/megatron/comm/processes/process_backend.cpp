@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/device/host_memory.h"
+
 namespace megatron {
 namespace {
 
@@ -95,6 +97,7 @@ class ProcessBackend : public GroupBackend {
         *tensor = request.input;
         continue;
       }
+      if (!host_) host_ = make_host_allocator(queue()->runtime);
       const Tensor host = Tensor::empty(host_, tensor->shape(), tensor->dtype(), MemoryTag::Communication);
       if (tensor == &request.input)
         queue()->runtime->copy_to_host(host.raw(), tensor->raw(), tensor->bytes(), stream.native());
@@ -106,7 +109,7 @@ class ProcessBackend : public GroupBackend {
 
   std::shared_ptr<ProcessWorld> world_;
   std::shared_ptr<ProcessGroupState> state_;
-  std::shared_ptr<Allocator> host_ = std::make_shared<Allocator>(make_runtime(kCpu));
+  std::shared_ptr<Allocator> host_;  // that the GPU copies to by itself
 };
 
 }  // namespace
