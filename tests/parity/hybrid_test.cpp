@@ -51,16 +51,28 @@ const std::vector<Layout> kLayouts = {
     {.name = "dp2, all sharded", .dp = 2, .change = shard_everything},
     {.name = "layers made again", .change = recompute_layers}};
 
-TEST(HybridParity, MambaAttentionAndMlp) { check_layouts(hybrid("M-M*"), kLayouts); }
+const std::vector<Layout> kContextLayouts = {
+    {.name = "cp2", .cp = 2},
+    {.name = "cp4", .cp = 4, .cp_kinds = {"all_gather"}},
+    {.name = "tp2 sp cp2 pp2", .tp = 2, .pp = 2, .cp = 2, .sp = true},
+    {.name = "cp2 dp2, all sharded", .dp = 2, .cp = 2, .change = shard_everything},
+    {.name = "cp2, layers made again", .cp = 2, .change = recompute_layers}};
+
+void check_every_layout(const Config& config) {
+  check_layouts(config, kLayouts);
+  check_layouts(config, kContextLayouts);
+}
+
+TEST(HybridParity, MambaAttentionAndMlp) { check_every_layout(hybrid("M-M*")); }
 
 TEST(HybridParity, MambaNormedAsAWhole) {
   Config config = hybrid("MM");
   config.model.mamba_norm_full_width = true;
   config.model.share_embeddings_and_output_weights = false;
-  check_layouts(config, kLayouts);
+  check_every_layout(config);
 }
 
-TEST(HybridParity, DeltaNets) { check_layouts(hybrid("G-*-"), kLayouts); }
+TEST(HybridParity, DeltaNets) { check_every_layout(hybrid("G-*-")); }
 
 TEST(HybridParity, Experts) {
   Config config = hybrid("MEGE");
@@ -71,7 +83,8 @@ TEST(HybridParity, Experts) {
   model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
   const std::vector<Layout> layouts = {{.name = "ep2", .dp = 2, .ep = 2},
                                        {.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true},
-                                       {.name = "tp2 pp2", .tp = 2, .pp = 2}};
+                                       {.name = "tp2 pp2", .tp = 2, .pp = 2},
+                                       {.name = "cp2 ep2", .cp = 2, .ep = 2}};
   check_layouts(config, layouts);
 }
 
@@ -87,23 +100,38 @@ TEST(HybridParity, LinearAndGatedAttention) {
   model.linear_attention_freq = Json(2);
   model.attention_output_gate = true;
   model.qk_layernorm = true;
-  check_layouts(config, kLayouts);
+  check_every_layout(config);
 }
 
 // Rows that hold several documents: states begin anew with each.
 TEST(HybridParity, PackedDocuments) {
   const Config config = hybrid("M-G*");
   const auto batches = batches_for(config, 2);
-  std::vector<std::vector<int64_t>> documents(static_cast<size_t>(config.train.global_batch_size), {3, 5});
-  const Trained packed = train(config, {}, batches, DType::F64, {}, kCpu, documents);
-  const ParallelSizes two{.world = 2, .tp = 2};
-  Config split = config;
-  split.parallel.tensor_model_parallel_size = 2;
-  const Trained same = train(split, two, batches, DType::F64, {}, kCpu, documents);
   const Trained whole = train(config, {}, batches);
-  std::string where;
-  EXPECT_LT(difference(packed.parameters, same.parameters, &where), 1e-9) << where;
-  EXPECT_GT(difference(packed.parameters, whole.parameters, &where), 1e-6);
+  struct Case {
+    Layout layout;
+    std::vector<int64_t> row;  // lengths of the documents
+  };
+  for (const Case& c : {Case{{.name = "tp2", .tp = 2}, {3, 5}}, Case{{.name = "cp2", .cp = 2}, {4, 4}}}) {
+    SCOPED_TRACE(c.layout.name);
+    const std::vector<std::vector<int64_t>> documents(static_cast<size_t>(config.train.global_batch_size),
+                                                      c.row);
+    const Trained packed = train(config, {}, batches, DType::F64, {}, kCpu, documents);
+    const Trained same =
+        train(apply(config, c.layout), sizes_of(c.layout), batches, DType::F64, {}, kCpu, documents);
+    std::string where;
+    EXPECT_LT(difference(packed.parameters, same.parameters, &where), 1e-9) << where;
+    EXPECT_GT(difference(packed.parameters, whole.parameters, &where), 1e-6);
+  }
+}
+
+// Groups that share B and C, and key heads that value heads share, may be fewer than the ranks.
+TEST(HybridParity, MoreRanksThanSharedHeads) {
+  Config config = hybrid("M-G*");
+  config.model.mamba_num_groups = 1;
+  config.model.linear_num_key_heads = 2;
+  const std::vector<Layout> layouts = {{.name = "cp4", .cp = 4}, {.name = "cp2", .cp = 2}};
+  check_layouts(config, layouts);
 }
 
 // BERT's layers, without its data: norms of sums, no causal mask, a further layer before the logits.

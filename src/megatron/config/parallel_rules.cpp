@@ -99,26 +99,48 @@ void mamba_divides_by_tp(Draft& draft) {
 }
 
 // Layers that carry a state along the sequence.
-void states_stay_whole(Draft& draft) {
+bool has_delta_nets(const ModelConfig& model) {
+  return model.hybrid_layer_pattern.find('G') != std::string::npos ||
+         model.experimental_attention_variant == AttentionVariant::gdn ||
+         model.experimental_attention_variant == AttentionVariant::gated_delta_net;
+}
+bool has_mamba(const ModelConfig& model) { return model.hybrid_layer_pattern.find('M') != std::string::npos; }
+
+// Context-parallel ranks run whole sequences of some heads each.
+void states_divide_by_cp(Draft& draft) {
   const ModelConfig& model = draft.config.model;
-  const bool states = model.hybrid_layer_pattern.find_first_of("MG") != std::string::npos ||
-                      model.experimental_attention_variant == AttentionVariant::gdn ||
-                      model.experimental_attention_variant == AttentionVariant::gated_delta_net;
-  if (!states) return;
-  if (draft.config.parallel.context_parallel_size > 1)
-    draft.refuse("model.context_parallel_size", "Mamba and delta-net layers are not split along the sequence",
-                 "use 1, and tensor or pipeline parallelism instead");
-  if (draft.config.run.device == DeviceChoice::cuda)
+  const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
+                cp = draft.config.parallel.context_parallel_size;
+  if (cp == 1) return;
+  // Heads that others share may be fewer than the ranks.
+  auto divides = [&](const char* name, int64_t heads, bool shared) {
+    if (heads % tp != 0) return;  // said elsewhere
+    const int64_t own = heads / tp;
+    if (own % cp != 0 && !(shared && cp % own == 0))
+      draft.refuse(cp_key,
+                   fmt::format("cannot split {} = {} ({} on each tensor-parallel rank)", name, heads, own),
+                   "use a size that divides the heads of a rank");
+  };
+  if (has_mamba(model)) {
+    divides("mamba_num_heads", model.mamba_num_heads, false);
+    divides("mamba_num_groups", model.mamba_num_groups, true);
+  }
+  if (has_delta_nets(model)) {
+    divides("linear_num_value_heads", model.linear_num_value_heads, false);
+    divides("linear_num_key_heads", model.linear_num_key_heads, true);
+  }
+}
+
+void states_have_kernels(Draft& draft) {
+  if ((has_mamba(draft.config.model) || has_delta_nets(draft.config.model)) &&
+      draft.config.run.device == DeviceChoice::cuda)
     draft.refuse("run.device", "Mamba and delta-net layers have no CUDA kernels yet", "use --device cpu");
 }
 
 void delta_net_divides_by_tp(Draft& draft) {
   const ModelConfig& model = draft.config.model;
   const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
-  const bool used = model.hybrid_layer_pattern.find('G') != std::string::npos ||
-                    model.experimental_attention_variant == AttentionVariant::gdn ||
-                    model.experimental_attention_variant == AttentionVariant::gated_delta_net;
-  if (!used) return;
+  if (!has_delta_nets(model)) return;
   if (model.linear_num_value_heads % model.linear_num_key_heads != 0)
     draft.refuse("model.linear_num_value_heads",
                  fmt::format("is not a multiple of linear_num_key_heads = {}", model.linear_num_key_heads),
@@ -279,9 +301,13 @@ constexpr Rule kParallelRules[] = {
      "model.tensor_model_parallel_size model.linear_num_key_heads model.linear_num_value_heads "
      "model.hybrid_layer_pattern model.experimental_attention_variant",
      "the tensor-parallel size divides the key heads of delta nets", delta_net_divides_by_tp},
-    {"states_stay_whole",
-     "model.hybrid_layer_pattern model.experimental_attention_variant model.context_parallel_size run.device",
-     "layers with states run on the CPU, on whole sequences", states_stay_whole},
+    {"states_divide_by_cp",
+     "model.hybrid_layer_pattern model.experimental_attention_variant model.context_parallel_size "
+     "model.tensor_model_parallel_size model.mamba_num_heads model.mamba_num_groups "
+     "model.linear_num_key_heads model.linear_num_value_heads",
+     "context-parallel ranks share the heads of layers with states", states_divide_by_cp},
+    {"states_have_kernels", "model.hybrid_layer_pattern model.experimental_attention_variant run.device",
+     "layers with states run on the CPU", states_have_kernels},
     {"sequence_divides",
      "model.seq_length model.context_parallel_size model.tensor_model_parallel_size model.sequence_parallel",
      "sequences divide evenly over context- and sequence-parallel ranks", sequence_divides},

@@ -44,6 +44,12 @@ DeltaNet::DeltaNet(const std::string& name, const ModelConfig& config, const Mod
       key_channels_(config.linear_key_head_dim),
       value_channels_(config.linear_value_head_dim),
       epsilon_(config.layernorm_epsilon),
+      share_("delta net", parallel.context,
+             {{key_heads_, key_channels_, true},
+              {key_heads_, key_channels_, true},
+              {value_heads_, value_channels_},
+              {value_heads_, 1},
+              {value_heads_, 1}}),
       in_(name + ".in_proj", config.hidden_size,
           2 * (keys(config) + values(config) + config.linear_num_value_heads), parallel.tensor,
           {.initializer = Initializer::normal(config.init_method_std), .parts = projected(config)}),
@@ -54,8 +60,6 @@ DeltaNet::DeltaNet(const std::string& name, const ModelConfig& config, const Mod
       norm_weight_(name + ".out_norm.weight", ShardSpec::whole({value_channels_}), Initializer::constant(1)),
       out_(name + ".out_proj", values(config), config.hidden_size, parallel.tensor,
            {.initializer = Initializer::normal(output_deviation(config))}) {
-  require(parallel.context.size() == 1, "delta net: sequences cannot be split over {} ranks yet",
-          parallel.context.size());
   require(key_heads_ * parallel.tensor.size() == config.linear_num_key_heads,
           "delta net: {} key heads cannot be split over {} ranks", config.linear_num_key_heads,
           parallel.tensor.size());
@@ -65,17 +69,20 @@ DeltaNet::DeltaNet(const std::string& name, const ModelConfig& config, const Mod
 
 Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
                          HostOffload*) {
-  const SequenceRows rows = sequence_rows(seq);
+  const SequenceRows rows = share_.rows(seq);
   const int64_t inner = value_heads_ * value_channels_,
                 sizes[] = {2 * key_heads_ * key_channels_ + inner, inner, value_heads_, value_heads_};
   const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
-  Tensor qkv = ops::causal_conv(ctx, parts[0], conv_weight_.get(ctx), {}, rows);
-  Tensor o = ops::delta_rule(ctx, qkv, parts[2], parts[3], a_log_.get(ctx), dt_bias_.get(ctx),
-                             {.key_heads = key_heads_,
-                              .value_heads = value_heads_,
+  const std::vector<Tensor> states = share_.whole(ctx, {parts[0], parts[2], parts[3]}, seq);
+  Tensor qkv = ops::causal_conv(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3), {}, rows);
+  const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
+  Tensor o = ops::delta_rule(ctx, qkv, states[1], states[2], per_head(a_log_), per_head(dt_bias_),
+                             {.key_heads = share_.heads(0),
+                              .value_heads = share_.heads(2),
                               .key_channels = key_channels_,
                               .value_channels = value_channels_},
                              rows);
+  o = share_.held(ctx, o, seq);
   o = ops::gated_norm(
       ctx, o, parts[1], norm_weight_.get(ctx),
       {.groups = value_heads_, .gate_first = false, .epsilon = epsilon_, .sum_over_ranks = {}});

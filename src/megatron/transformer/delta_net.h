@@ -1,13 +1,14 @@
 #pragma once
 
 #include "megatron/transformer/linear.h"
+#include "megatron/transformer/state_share.h"
 #include "megatron/transformer/token_mixer.h"
 
 namespace megatron {
 
 // A gated delta net (linear attention of Qwen3-Next): a short convolution of queries, keys and values, a
 // state that is corrected towards each value, a norm and a gate. Key heads and their value heads are split
-// over TP.
+// over TP, and over CP once the sequences are whole.
 class DeltaNet final : public TokenMixer {
  public:
   DeltaNet(const std::string& name, const ModelConfig& config, const ModelParallel& parallel);
@@ -18,6 +19,7 @@ class DeltaNet final : public TokenMixer {
  private:
   int64_t key_heads_, value_heads_, key_channels_, value_channels_;  // heads of this rank
   double epsilon_;
+  StateShare share_;  // of queries, keys, values, strengths, decays
   ColumnParallelLinear in_;
   Parameter conv_weight_, a_log_, dt_bias_, norm_weight_;
   RowParallelLinear out_;

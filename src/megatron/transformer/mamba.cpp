@@ -53,6 +53,8 @@ MambaMixer::MambaMixer(const std::string& name, const ModelConfig& config, const
       step_max_(config.mamba_time_step_max.value_or(std::numeric_limits<double>::infinity())),
       epsilon_(config.layernorm_epsilon),
       full_width_norm_(config.mamba_norm_full_width),
+      share_("mamba", parallel.context,
+             {{heads_, channels_}, {groups_, states_, true}, {groups_, states_, true}, {heads_, 1}}),
       in_(name + ".in_proj", config.hidden_size, sum(projected(config)), tp_,
           {.initializer = Initializer::normal(config.init_method_std),
            .bias = config.mamba_proj_bias,
@@ -68,8 +70,6 @@ MambaMixer::MambaMixer(const std::string& name, const ModelConfig& config, const
                    Initializer::constant(1)),
       out_(name + ".out_proj", inner_, config.hidden_size, tp_,
            {.initializer = Initializer::normal(output_deviation(config)), .bias = config.mamba_proj_bias}) {
-  require(parallel.context.size() == 1, "mamba: sequences cannot be split over {} ranks yet",
-          parallel.context.size());
   require(heads_ * tp_.size() == config.mamba_num_heads && groups_ * tp_.size() == config.mamba_num_groups,
           "mamba: {} heads in {} groups cannot be split over {} ranks", config.mamba_num_heads,
           config.mamba_num_groups, tp_.size());
@@ -83,20 +83,23 @@ MambaMixer::MambaMixer(const std::string& name, const ModelConfig& config, const
 
 Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
                            HostOffload*) {
-  const SequenceRows rows = sequence_rows(seq);
+  const SequenceRows rows = share_.rows(seq);
   const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
   const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
-  Tensor xbc = ops::causal_conv(ctx, parts[1], conv_weight_.get(ctx),
-                                conv_bias_ ? conv_bias_->get(ctx) : Weight{}, rows);
-  Tensor y = ops::ssd(ctx, xbc, parts[2], {a_log_.get(ctx), d_.get(ctx), dt_bias_.get(ctx)},
-                      {.heads = heads_,
+  const std::vector<Tensor> states = share_.whole(ctx, {parts[1], parts[2]}, seq);
+  Tensor xbc = ops::causal_conv(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),
+                                conv_bias_ ? share_.weight(ctx, *conv_bias_, 0, 3) : Weight{}, rows);
+  const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
+  Tensor y = ops::ssd(ctx, xbc, states[1], {per_head(a_log_), per_head(d_), per_head(dt_bias_)},
+                      {.heads = share_.heads(0),
                        .channels = channels_,
-                       .groups = groups_,
+                       .groups = share_.heads(1),
                        .states = states_,
                        .chunk = chunk_,
                        .step_min = step_min_,
                        .step_max = step_max_},
                       rows);
+  y = share_.held(ctx, y, seq);
   return out_.forward(ctx, norm(ctx, y, parts[0]));
 }
 

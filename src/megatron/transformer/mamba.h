@@ -1,12 +1,13 @@
 #pragma once
 
 #include "megatron/transformer/linear.h"
+#include "megatron/transformer/state_share.h"
 #include "megatron/transformer/token_mixer.h"
 
 namespace megatron {
 
 // Mamba-2: a short convolution, a state space whose decay depends on the token, and a gated norm. Heads and
-// the groups that share B and C are split over TP.
+// the groups that share B and C are split over TP, and over CP once the sequences are whole.
 class MambaMixer final : public TokenMixer {
  public:
   MambaMixer(const std::string& name, const ModelConfig& config, const ModelParallel& parallel);
@@ -22,6 +23,7 @@ class MambaMixer final : public TokenMixer {
   int64_t inner_;                                       // channels of all ranks' heads
   double step_min_, step_max_, epsilon_;
   bool full_width_norm_;
+  StateShare share_;  // of x, B, C, steps
   ColumnParallelLinear in_;
   Parameter conv_weight_;
   std::unique_ptr<Parameter> conv_bias_;

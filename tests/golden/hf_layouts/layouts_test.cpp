@@ -9,7 +9,6 @@
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/training_run.h"
-#include "megatron/transformer/layer_pattern.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 
@@ -132,8 +131,7 @@ TEST_P(HfLayouts, LogitsOfEveryLayout) {
   const std::vector<double> one = logits_of({"one"});
   EXPECT_TRUE(testing::is_close("logits of one rank", io.tensor("out.logits").shape(), one,
                                 testing::to_doubles(io.tensor("out.logits")), {.absolute = 1e-4}));
-  std::vector<Layout> layouts = {kTp2, kSp2, kPp2, kTp2Pp2, kZero3};
-  if (!carries_states(bridge.model_config())) layouts.push_back(kCp2);
+  std::vector<Layout> layouts = {kTp2, kSp2, kPp2, kTp2Pp2, kZero3, kCp2};
   if (bridge.model_config().num_moe_experts > 0) layouts.insert(layouts.end(), {kEp2, kTp2Pp2Ep2});
   for (const Layout& layout : layouts)
     EXPECT_TRUE(testing::is_close(layout.name, io.tensor("out.logits").shape(), logits_of(layout), one,

@@ -26,6 +26,7 @@
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
 #include "megatron/ops/ssd.h"
+#include "megatron/ops/weight_rows.h"
 #include "megatron/ops/weight_tensor.h"
 
 namespace megatron::testing {
@@ -281,6 +282,13 @@ inline std::vector<OpCase> op_cases() {
        {{12, 16}},
        {{16}},
        [](C c, T x, W w) { return Tensors{ops::mul(c, x[0], ops::weight_tensor(c, w[0], x[0].dtype()))}; }},
+      {"weight_rows",
+       {{12, 4}},
+       {{6}},
+       [](C c, T x, W w) {
+         const Weight rows = ops::weight_rows(c, w[0], {{4, 6}, {1, 2}, {4, 5}});  // one of them twice
+         return Tensors{ops::mul(c, x[0], ops::weight_tensor(c, rows, x[0].dtype()))};
+       }},
       {"expand",
        {{12, 1}},
        {},
