@@ -29,7 +29,7 @@ std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankM
                               std::span<const int64_t> prompt, const GenerateOptions& options) {
   require(!prompt.empty(), "generate: the prompt is empty");
   const int64_t context = model.config().seq_length;  // what the model sees at most
-  const bool caches = options.use_cache && model.can_cache();
+  const bool caches = options.use_cache && model.can_cache(ctx.device);
   std::vector<int64_t> text(prompt.begin(), prompt.end()), added;
   auto length = [&] { return static_cast<int64_t>(text.size()); };
 

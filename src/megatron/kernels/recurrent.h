@@ -62,6 +62,8 @@ struct SsdArgs {
   Tensor y;                  // [tokens, heads · channels]
   Tensor before;  // [chunk_slots, heads, channels, states]: the state before each chunk, accumulation dtype;
                   // optional
+  Tensor state;   // [sequences, heads, channels, states], accumulation dtype, optional: what each sequence
+                  // begins with (else zeros), and is left with
 };
 struct SsdBackwardArgs {
   SsdArgs forward;  // y undefined
@@ -81,6 +83,7 @@ struct DeltaRuleArgs {
   Tensor a_log, dt_bias;  // [value_heads]
   Tensor o;               // [tokens, value_heads · value_channels]
   Tensor before;  // [chunk_slots, value_heads, key_channels, value_channels], accumulation dtype; optional
+  Tensor state;   // [sequences, value_heads, key_channels, value_channels] likewise: before and behind each
 };
 struct DeltaRuleBackwardArgs {
   DeltaRuleArgs forward;  // o undefined

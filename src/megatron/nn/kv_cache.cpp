@@ -19,4 +19,10 @@ KvCache::Pair KvCache::append(RankContext& ctx, int64_t layer, const Pair& added
           put(ctx, held.values, added.values, length_, capacity_)};
 }
 
+Tensor KvCache::state(RankContext& ctx, int64_t layer, int which, const Shape& shape, DType dtype) {
+  Tensor& held = states_[{layer, which}];
+  if (!held) held = ctx.zeros(shape, dtype);
+  return held;
+}
+
 }  // namespace megatron

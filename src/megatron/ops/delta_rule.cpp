@@ -1,6 +1,6 @@
 #include "megatron/ops/delta_rule.h"
 
-#include "megatron/ops/check.h"
+#include "megatron/ops/carried_state.h"
 
 namespace megatron::ops {
 namespace {
@@ -67,7 +67,8 @@ class DeltaRuleNode final : public Node {
 }  // namespace
 
 Tensor delta_rule(RankContext& ctx, const Tensor& qkv, const Tensor& b, const Tensor& a, const Weight& a_log,
-                  const Weight& dt_bias, const DeltaRuleOptions& options, const SequenceRows& rows) {
+                  const Weight& dt_bias, const DeltaRuleOptions& options, const SequenceRows& rows,
+                  const Tensor& state) {
   const auto& [key_heads, value_heads, key_channels, value_channels, chunk] = options;
   require(key_heads > 0 && value_heads % key_heads == 0 && chunk > 0,
           "delta_rule: {} value heads cannot share {} key heads in chunks of {}", value_heads, key_heads,
@@ -100,8 +101,12 @@ Tensor delta_rule(RankContext& ctx, const Tensor& qkv, const Tensor& b, const Te
                      .a = with_dense_rows(ctx, a),
                      .a_log = a_log.value,
                      .dt_bias = dt_bias.value,
-                     .o = ctx.empty({tokens, value_heads * value_channels}, qkv.dtype())};
+                     .o = ctx.empty({tokens, value_heads * value_channels}, qkv.dtype()),
+                     .before = {},
+                     .state = state};
   const bool recorded = recording(ctx, {&qkv, &b, &a}, {&a_log, &dt_bias});
+  check_carried(ctx, "delta_rule", state, {rows.count, value_heads, key_channels, value_channels}, wide,
+                recorded);
   if (recorded)
     args.before =
         ctx.empty({chunk_slots(tokens, rows.count, chunk), value_heads, key_channels, value_channels}, wide);

@@ -1,6 +1,6 @@
 #include "megatron/ops/ssd.h"
 
-#include "megatron/ops/check.h"
+#include "megatron/ops/carried_state.h"
 
 namespace megatron::ops {
 namespace {
@@ -65,7 +65,7 @@ class SsdNode final : public Node {
 }  // namespace
 
 Tensor ssd(RankContext& ctx, const Tensor& xbc, const Tensor& dt, const SsdWeights& weights,
-           const SsdOptions& options, const SequenceRows& rows) {
+           const SsdOptions& options, const SequenceRows& rows, const Tensor& state) {
   const auto& [heads, channels, groups, states, chunk, step_min, step_max] = options;
   require(heads > 0 && groups > 0 && heads % groups == 0 && chunk > 0,
           "ssd: {} groups cannot share {} heads in chunks of {}", groups, heads, chunk);
@@ -98,8 +98,11 @@ Tensor ssd(RankContext& ctx, const Tensor& xbc, const Tensor& dt, const SsdWeigh
                .a_log = weights.a_log.value,
                .d = weights.d.value,
                .dt_bias = weights.dt_bias.value,
-               .y = ctx.empty({tokens, heads * channels}, xbc.dtype())};
+               .y = ctx.empty({tokens, heads * channels}, xbc.dtype()),
+               .before = {},
+               .state = state};
   const bool recorded = recording(ctx, {&xbc, &dt}, {&weights.a_log, &weights.d, &weights.dt_bias});
+  check_carried(ctx, "ssd", state, {rows.count, heads, channels, states}, wide, recorded);
   if (recorded)
     args.before = ctx.empty({chunk_slots(tokens, rows.count, chunk), heads, channels, states}, wide);
   ctx.kernels->ssd(ctx.kernel_context(), args);

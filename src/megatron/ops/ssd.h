@@ -18,8 +18,9 @@ struct SsdWeights {
 };
 
 // Mamba-2's scan along each sequence: xbc [tokens, heads · channels + 2 · groups · states] holds x, b and c,
-// dt [tokens, heads]; the result is [tokens, heads · channels].
+// dt [tokens, heads]; the result is [tokens, heads · channels]. `state` [sequences, heads, channels, states],
+// where given, is what came before and is moved on; there is no gradient through it.
 Tensor ssd(RankContext& ctx, const Tensor& xbc, const Tensor& dt, const SsdWeights& weights,
-           const SsdOptions& options, const SequenceRows& rows);
+           const SsdOptions& options, const SequenceRows& rows, const Tensor& state = {});
 
 }  // namespace megatron::ops

@@ -54,8 +54,10 @@ std::vector<Parameter*> RankModel::parameters() {
   return all;
 }
 
-// States along the sequence are not kept, and ranks that share a sequence do not share a cache.
-bool RankModel::can_cache() const { return parallel_.context.size() == 1 && !carries_states(config_); }
+// Ranks that share a sequence do not share a cache, and states are carried on by the CPU alone.
+bool RankModel::can_cache(Device device) const {
+  return parallel_.context.size() == 1 && (device.is_cpu() || !carries_states(config_));
+}
 
 // From stage to stage; the result is that of the last one, undefined on ranks that do not hold it.
 Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq,
@@ -82,7 +84,7 @@ Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqIn
 Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
   require(pass.rows > 0 && !pass.tokens.empty() && pass.tokens.size() % static_cast<size_t>(pass.rows) == 0,
           "logits: {} tokens are not {} rows of one length", pass.tokens.size(), pass.rows);
-  require(!pass.cache || (pass.rows == 1 && can_cache()),
+  require(!pass.cache || (pass.rows == 1 && can_cache(ctx.device)),
           "logits: a cache is for one row that no context-parallel ranks share");
   NoGrad no_grad(ctx);
   const ContextParallel& context = parallel_.context;

@@ -31,7 +31,7 @@ class RankModel {
   const ModelConfig& config() const { return config_; }
   const ModelParallel& parallel() const { return parallel_; }
   // Whether a KvCache may be used; without one, every pass takes the whole sequence.
-  bool can_cache() const;
+  bool can_cache(Device device) const;
 
   // Logits [rows · length or rows, vocabulary], whole on every rank.
   Tensor logits(RankContext& ctx, const ForwardPass& pass);

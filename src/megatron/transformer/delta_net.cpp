@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
+#include "megatron/transformer/carried_states.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -38,8 +38,10 @@ ShardSpec convolution(const ModelConfig& config, const TensorParallel& tp) {
 
 }  // namespace
 
-DeltaNet::DeltaNet(const std::string& name, const ModelConfig& config, const ModelParallel& parallel)
-    : key_heads_(config.linear_num_key_heads / parallel.tensor.size()),
+DeltaNet::DeltaNet(const std::string& name, int64_t layer, const ModelConfig& config,
+                   const ModelParallel& parallel)
+    : layer_(layer),
+      key_heads_(config.linear_num_key_heads / parallel.tensor.size()),
       value_heads_(config.linear_num_value_heads / parallel.tensor.size()),
       key_channels_(config.linear_key_head_dim),
       value_channels_(config.linear_value_head_dim),
@@ -74,14 +76,17 @@ Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
                 sizes[] = {2 * key_heads_ * key_channels_ + inner, inner, value_heads_, value_heads_};
   const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[0], parts[2], parts[3]}, seq);
-  Tensor qkv = ops::causal_conv(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3), {}, rows);
+  const CarriedStates carried(seq, layer_);
+  Tensor qkv = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3), {}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
-  Tensor o = ops::delta_rule(ctx, qkv, states[1], states[2], per_head(a_log_), per_head(dt_bias_),
-                             {.key_heads = share_.heads(0),
-                              .value_heads = share_.heads(2),
-                              .key_channels = key_channels_,
-                              .value_channels = value_channels_},
-                             rows);
+  Tensor o = ops::delta_rule(
+      ctx, qkv, states[1], states[2], per_head(a_log_), per_head(dt_bias_),
+      {.key_heads = share_.heads(0),
+       .value_heads = share_.heads(2),
+       .key_channels = key_channels_,
+       .value_channels = value_channels_},
+      rows,
+      carried.state(ctx, {rows.count, value_heads_, key_channels_, value_channels_}, a_log_.value.dtype()));
   o = share_.held(ctx, o, seq);
   o = ops::gated_norm(
       ctx, o, parts[1], norm_weight_.get(ctx),

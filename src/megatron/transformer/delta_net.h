@@ -11,12 +11,13 @@ namespace megatron {
 // over TP, and over CP once the sequences are whole.
 class DeltaNet final : public TokenMixer {
  public:
-  DeltaNet(const std::string& name, const ModelConfig& config, const ModelParallel& parallel);
+  DeltaNet(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
                  HostOffload* host = nullptr) override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  int64_t layer_;
   int64_t key_heads_, value_heads_, key_channels_, value_channels_;  // heads of this rank
   double epsilon_;
   StateShare share_;  // of queries, keys, values, strengths, decays

@@ -25,9 +25,9 @@ std::unique_ptr<TokenMixer> make_mixer(const std::string& layer, int64_t index, 
     case MixerKind::latent_attention:
       return std::make_unique<LatentAttention>(layer + ".self_attention", index, config, parallel);
     case MixerKind::mamba:
-      return std::make_unique<MambaMixer>(layer + ".mixer", config, parallel);
+      return std::make_unique<MambaMixer>(layer + ".mixer", index, config, parallel);
     case MixerKind::delta_net:
-      return std::make_unique<DeltaNet>(layer + ".self_attention", config, parallel);
+      return std::make_unique<DeltaNet>(layer + ".self_attention", index, config, parallel);
     case MixerKind::none:
       return nullptr;
   }

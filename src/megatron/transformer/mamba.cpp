@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
+#include "megatron/transformer/carried_states.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -41,8 +41,10 @@ Initializer convolution(const ModelConfig& config) {
 
 }  // namespace
 
-MambaMixer::MambaMixer(const std::string& name, const ModelConfig& config, const ModelParallel& parallel)
-    : tp_(parallel.tensor),
+MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig& config,
+                       const ModelParallel& parallel)
+    : layer_(layer),
+      tp_(parallel.tensor),
       heads_(config.mamba_num_heads / tp_.size()),
       channels_(config.mamba_head_dim),
       groups_(config.mamba_num_groups / tp_.size()),
@@ -87,18 +89,20 @@ Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq
   const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
   const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[1], parts[2]}, seq);
-  Tensor xbc = ops::causal_conv(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),
+  const CarriedStates carried(seq, layer_);
+  Tensor xbc = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),
                                 conv_bias_ ? share_.weight(ctx, *conv_bias_, 0, 3) : Weight{}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
-  Tensor y = ops::ssd(ctx, xbc, states[1], {per_head(a_log_), per_head(d_), per_head(dt_bias_)},
-                      {.heads = share_.heads(0),
-                       .channels = channels_,
-                       .groups = share_.heads(1),
-                       .states = states_,
-                       .chunk = chunk_,
-                       .step_min = step_min_,
-                       .step_max = step_max_},
-                      rows);
+  Tensor y =
+      ops::ssd(ctx, xbc, states[1], {per_head(a_log_), per_head(d_), per_head(dt_bias_)},
+               {.heads = share_.heads(0),
+                .channels = channels_,
+                .groups = share_.heads(1),
+                .states = states_,
+                .chunk = chunk_,
+                .step_min = step_min_,
+                .step_max = step_max_},
+               rows, carried.state(ctx, {rows.count, heads_, channels_, states_}, a_log_.value.dtype()));
   y = share_.held(ctx, y, seq);
   return out_.forward(ctx, norm(ctx, y, parts[0]));
 }

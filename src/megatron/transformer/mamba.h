@@ -10,7 +10,8 @@ namespace megatron {
 // the groups that share B and C are split over TP, and over CP once the sequences are whole.
 class MambaMixer final : public TokenMixer {
  public:
-  MambaMixer(const std::string& name, const ModelConfig& config, const ModelParallel& parallel);
+  MambaMixer(const std::string& name, int64_t layer, const ModelConfig& config,
+             const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
                  HostOffload* host = nullptr) override;
   void visit(const ParameterVisitor& visitor) override;
@@ -18,6 +19,7 @@ class MambaMixer final : public TokenMixer {
  private:
   Tensor norm(RankContext& ctx, const Tensor& y, const Tensor& gate);
 
+  int64_t layer_;
   TensorParallel tp_;
   int64_t heads_, channels_, groups_, states_, chunk_;  // heads and groups of this rank
   int64_t inner_;                                       // channels of all ranks' heads

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "megatron/comm/run_ranks.h"
 #include "megatron/training/parallel_setup.h"
 
@@ -35,8 +37,27 @@ Config small_model(const Layout& layout) {
   return config;
 }
 
-std::vector<int64_t> text_of(const Layout& layout, const GenerateOptions& options) {
-  const Config config = small_model(layout);
+// Layers with states among others.
+Config small_hybrid(const Layout& layout) {
+  Config config = small_model(layout);
+  ModelConfig& model = config.model;
+  model.is_hybrid_model = true;
+  model.hybrid_layer_pattern = "MG*M";
+  model.mamba_num_heads = 4;
+  model.mamba_head_dim = 8;
+  model.mamba_num_groups = 2;
+  model.mamba_state_dim = 6;
+  model.mamba_chunk_size = 3;
+  model.linear_num_key_heads = 2;
+  model.linear_num_value_heads = 4;
+  model.linear_key_head_dim = 6;
+  model.linear_value_head_dim = 8;
+  return config;
+}
+
+std::vector<int64_t> text_of(const Layout& layout, const GenerateOptions& options,
+                             Config (*model_of)(const Layout&) = small_model) {
+  const Config config = model_of(layout);
   std::vector<std::vector<int64_t>> texts(static_cast<size_t>(layout.ranks()));
   run_ranks(layout.ranks(), [&](int rank, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, rank);
@@ -69,6 +90,17 @@ TEST(Generate, EveryLayoutWritesTheSame) {
     SCOPED_TRACE(layout.name);
     EXPECT_EQ(text_of(layout, greedy), one);
     EXPECT_EQ(text_of(layout, drawn), one_drawn);
+  }
+}
+
+TEST(Generate, StatesAreCarriedOn) {
+  const GenerateOptions cached{.max_new_tokens = 40}, again{.max_new_tokens = 40, .use_cache = false};
+  const auto text = text_of({"one"}, again, small_hybrid);
+  EXPECT_GT(std::set<int64_t>(text.begin(), text.end()).size(), 3U) << "a text that says something";
+  for (const Layout& layout :
+       {Layout{"one"}, Layout{"tp2", 2}, Layout{"pp2", 1, 2}, Layout{"cp2", 1, 1, 2}}) {
+    SCOPED_TRACE(layout.name);
+    EXPECT_EQ(text_of(layout, cached, small_hybrid), text);
   }
 }
 

@@ -23,11 +23,16 @@ class DeltaScan {
         k_(size(keys_)),
         v_(size(values_)) {}
 
-  void forward(const TokenSpan& span, int64_t first_slot) {
+  void forward(int64_t sequence, const TokenSpan& span, int64_t first_slot) {
+    C* carried = optional_pointer<C>(args_.state);
     C* before = optional_pointer<C>(args_.before);
     std::vector<C> state(size(keys_ * values_)), delta(size(values_)), out(size(values_));
     for (int64_t h = first_head(); h < first_head() + share_; ++h) {
-      std::fill(state.begin(), state.end(), C(0));
+      C* own = carried ? carried + saved_at(sequence, h) : nullptr;
+      if (own)
+        std::copy_n(own, keys_ * values_, state.begin());
+      else
+        std::fill(state.begin(), state.end(), C(0));
       for (int64_t t = span.begin; t < span.end; ++t) {
         const int64_t in_sequence = t - span.begin;
         if (before && in_sequence % args_.chunk == 0)
@@ -38,6 +43,7 @@ class DeltaScan {
         T* row = pointer<T>(args_.o) + (t * args_.value_heads + h) * values_;
         for (int64_t c = 0; c < values_; ++c) row[c] = T(out[at(c)]);
       }
+      if (own) std::copy_n(state.begin(), keys_ * values_, own);
     }
   }
 
@@ -187,8 +193,8 @@ template <class T>
 void forward(const KernelContext& ctx, const DeltaRuleArgs& args) {
   const auto spans = token_spans(args.rows, args.qkv.size(0));
   for_each_scan(ctx, spans, args.key_heads, args.chunk,
-                [&](int64_t, const TokenSpan& span, int64_t first_slot, int64_t group) {
-                  DeltaScan<T>(args, group).forward(span, first_slot);
+                [&](int64_t sequence, const TokenSpan& span, int64_t first_slot, int64_t group) {
+                  DeltaScan<T>(args, group).forward(sequence, span, first_slot);
                 });
 }
 

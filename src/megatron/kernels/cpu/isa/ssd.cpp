@@ -37,8 +37,15 @@ class GroupScan {
         sums_(table(1)),
         state_(static_cast<size_t>(heads_ * channels_ * states_)) {}
 
-  void forward(const TokenSpan& span, int64_t first_slot) {
-    std::fill(state_.begin(), state_.end(), C(0));
+  void forward(int64_t sequence, const TokenSpan& span, int64_t first_slot) {
+    C* carried = optional_pointer<C>(args_.state);
+    const auto count = static_cast<int64_t>(state_.size());
+    if (carried) {
+      carried += (sequence * args_.heads + head(0)) * channels_ * states_;
+      std::copy_n(carried, count, state_.begin());
+    } else {
+      std::fill(state_.begin(), state_.end(), C(0));
+    }
     C* before = optional_pointer<C>(args_.before);
     for (int64_t begin = span.begin, slot = first_slot; begin < span.end; begin += args_.chunk, ++slot) {
       load_group(begin, span.end);
@@ -50,6 +57,7 @@ class GroupScan {
         advance(state);
       }
     }
+    if (carried) std::copy_n(state_.begin(), count, carried);
   }
 
   struct Gradients {
@@ -232,8 +240,8 @@ template <class T>
 void forward(const KernelContext& ctx, const SsdArgs& args) {
   const auto spans = token_spans(args.rows, args.xbc.size(0));
   for_each_scan(ctx, spans, args.groups, args.chunk,
-                [&](int64_t, const TokenSpan& span, int64_t first_slot, int64_t group) {
-                  GroupScan<T>(args, group).forward(span, first_slot);
+                [&](int64_t sequence, const TokenSpan& span, int64_t first_slot, int64_t group) {
+                  GroupScan<T>(args, group).forward(sequence, span, first_slot);
                 });
 }
 
