@@ -15,6 +15,7 @@ namespace {
 constexpr CommandFlag kFlags[] = {
     {"--ckpt", 1, "a checkpoint, or what --save was given; --hf DIR: a Hugging Face model"},
     {"--prompt-ids", 1, "the tokens to go on from: 1,2,3"},
+    {"--images", 1, "FILE.safetensors[:PREFIX]: pixel_values (and image_grid_thw) of the images in the text"},
     {"--max-new-tokens", 1, "at most (64)"},
     {"--ignore-eos", 0, "go on past the token that ends a text"},
     {"--greedy", 0, "the likeliest token each time (the default)"},
@@ -74,6 +75,11 @@ int run_generate(Invocation& invocation) {
       arguments.config, arguments.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
         LoadedModel loaded(ctx, world, arguments);
         GenerateOptions own = options;
+        Images images;
+        if (std::unique_ptr<ImageFile> pictures = image_file(line, arguments)) {
+          images = pictures->next(ctx, prompt, arguments.dtype());
+          if (!images.grids.empty()) own.images = &images;
+        }
         std::unique_ptr<Progress> progress;
         int64_t count = 0;
         if (world.rank() == 0) {

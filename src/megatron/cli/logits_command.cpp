@@ -14,6 +14,7 @@ namespace {
 constexpr CommandFlag kFlags[] = {
     {"--ckpt", 1, "a checkpoint, or what --save was given; --hf DIR: a Hugging Face model"},
     {"--tokens", 1, "FILE.safetensors[:KEY], whole numbers [batch, length]"},
+    {"--images", 1, "FILE.safetensors[:PREFIX]: pixel_values (and image_grid_thw) of the images in the text"},
     {"--out", 1, "FILE.safetensors, which gets `logits`, fp32 [batch, length, vocabulary]"},
 };
 
@@ -26,6 +27,7 @@ std::string logits_help() {
       "                       [settings]\n"
       "\n"
       "What a model makes of given tokens, under any layout (--ranks 4 --tensor-model-parallel-size 2 ...).\n"
+      "Images stand where the text has their tokens, row after row.\n"
       "--micro-batch-size rows go through the model at once.\n",
       kFlags);
 }
@@ -43,6 +45,7 @@ int run_logits(Invocation& invocation) {
   run_on_ranks(
       arguments.config, arguments.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
         LoadedModel loaded(ctx, world, arguments);
+        std::unique_ptr<ImageFile> pictures = image_file(line, arguments);
         std::unique_ptr<SafetensorsWriter> writer;
         std::unique_ptr<Progress> progress;
         if (world.rank() == 0) {
@@ -53,11 +56,12 @@ int run_logits(Invocation& invocation) {
         }
         for (int64_t row = 0; row < rows; row += at_once) {
           const int64_t count = std::min(at_once, rows - row);
+          const auto tokens =
+              std::span<const int64_t>(given.tokens)
+                  .subspan(static_cast<size_t>(row * length), static_cast<size_t>(count * length));
+          const Images images = pictures ? pictures->next(ctx, tokens, arguments.dtype()) : Images{};
           Tensor logits = loaded.model().logits(
-              ctx,
-              {.tokens = std::span(given.tokens)
-                             .subspan(static_cast<size_t>(row * length), static_cast<size_t>(count * length)),
-               .rows = count});
+              ctx, {.tokens = tokens, .rows = count, .images = images.grids.empty() ? nullptr : &images});
           if (!writer) continue;
           Tensor single = ctx.empty(logits.shape(), DType::F32);
           ctx.kernels->copy(ctx.kernel_context(), {logits, single});

@@ -44,9 +44,17 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
 
 LoadedModel::LoadedModel(RankContext& ctx, const ProcessGroup& world, const ModelArguments& arguments)
     : parallel_(ParallelContext::from_sizes(world, parallel_sizes(arguments.config, world.size()))),
-      model_(arguments.config, parallel_, arguments.dtype()) {
+      model_(arguments.config, parallel_, arguments.dtype(), arguments.source.vision()) {
   const std::vector<Parameter*> parameters = model_.parameters();
   arguments.source.load(ctx, parameters, arguments.dtype());
+}
+
+std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArguments& arguments) {
+  if (!line.has("--images")) return nullptr;
+  const VisionConfig* vision = arguments.source.vision();
+  if (!vision)
+    throw ConfigError(fmt::format("{}: the model has no vision tower for --images", arguments.source.path()));
+  return std::make_unique<ImageFile>(line.get("--images"), *vision);
 }
 
 std::string model_command_help(std::string_view usage, std::span<const CommandFlag> flags) {

@@ -3,6 +3,7 @@
 #include "megatron/cli/command.h"
 #include "megatron/cli/rank_launch.h"
 #include "megatron/config/command_line.h"
+#include "megatron/inference/image_file.h"
 #include "megatron/inference/model_source.h"
 #include "megatron/training/rank_model.h"
 
@@ -31,6 +32,9 @@ class LoadedModel {
   ParallelContext parallel_;
   RankModel model_;
 };
+
+// What --images names; null where it was not given.
+std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArguments& arguments);
 
 // "usage" and the command's own flags, then the settings that all of them take.
 std::string model_command_help(std::string_view usage, std::span<const CommandFlag> flags);

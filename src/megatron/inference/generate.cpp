@@ -29,7 +29,7 @@ std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankM
                               std::span<const int64_t> prompt, const GenerateOptions& options) {
   require(!prompt.empty(), "generate: the prompt is empty");
   const int64_t context = model.config().seq_length;  // what the model sees at most
-  const bool caches = options.use_cache && model.can_cache(ctx.device);
+  const bool caches = options.use_cache && !options.images && model.can_cache(ctx.device);
   std::vector<int64_t> text(prompt.begin(), prompt.end()), added;
   auto length = [&] { return static_cast<int64_t>(text.size()); };
 
@@ -45,7 +45,8 @@ std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankM
     Tensor logits =
         model.logits(ctx, {.tokens = std::span<const int64_t>(text).subspan(static_cast<size_t>(seen)),
                            .last_only = true,
-                           .cache = cache ? &*cache : nullptr});
+                           .cache = cache ? &*cache : nullptr,
+                           .images = options.images});
     const int64_t token = choose(ctx, world, logits, options.sampling, i);
     text.push_back(token);
     added.push_back(token);

@@ -15,6 +15,7 @@ struct GenerateOptions {
   Sampling sampling;
   std::vector<int64_t> end_tokens;              // any of them is the last
   bool use_cache = true;                        // else every token reads all before it again
+  const Images* images = nullptr;               // that the prompt speaks of; then there is no cache
   std::function<void(int64_t token)> on_token;  // told on every rank
 };
 

@@ -15,14 +15,20 @@ namespace fs = std::filesystem;
 ModelSource ModelSource::hugging_face(const std::string& directory) {
   ModelSource source;
   source.bridge_ = std::make_shared<const AutoBridge>(directory);
-  source.bridge_->require_decoder("decoding");
   source.path_ = directory;
+  if (const VisionConfig* vision = source.bridge_->vision_config()) source.vision_ = *vision;
   return source;
 }
 
 ModelSource ModelSource::checkpoint(const std::string& path) {
   ModelSource source;
   source.path_ = resolve_checkpoint(path);
+  // A tower is described by the files that came with the model.
+  const std::string kept = source.path_ + "/" + std::string(kSourceFolder);
+  if (fs::exists(kept + "config.json")) {
+    const HfConfig config = HfConfig::read(kept);
+    source.vision_ = FamilyModel(find_family(config.architecture()), {config, {}}).vision;
+  }
   return source;
 }
 

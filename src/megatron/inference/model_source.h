@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "megatron/base/json.h"
+#include "megatron/models/vision_config.h"
 #include "megatron/nn/parameter.h"
 
 namespace megatron {
@@ -22,6 +24,8 @@ class ModelSource {
   const std::string& path() const { return path_; }
   // The fields of `model` that say what it is; layout and precision are the caller's to choose.
   Json model_settings() const;
+  // Of its vision tower, where it has one.
+  const VisionConfig* vision() const { return vision_ ? &*vision_ : nullptr; }
   // The tokens that end a text, by generation_config.json or config.json; none where neither says.
   std::vector<int64_t> end_tokens() const;
   // Gives one rank's parameters memory and fills it, under any layout.
@@ -30,6 +34,7 @@ class ModelSource {
  private:
   std::string path_;
   std::shared_ptr<const AutoBridge> bridge_;  // null: a checkpoint
+  std::optional<VisionConfig> vision_;
 };
 
 }  // namespace megatron

@@ -31,7 +31,7 @@ Tensor image_bias(RankContext& ctx, const std::vector<bool>& image, int64_t batc
 
 }  // namespace
 
-std::vector<int64_t> image_positions(const std::vector<int64_t>& ids, int64_t batch,
+std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch,
                                      const std::function<bool(int64_t)>& is_image,
                                      const std::vector<PatchGrid>& grids, int64_t merge) {
   const size_t tokens = ids.size(), length = tokens / static_cast<size_t>(batch);
@@ -73,47 +73,53 @@ VisionLanguageModel::VisionLanguageModel(const ModelConfig& config, const Vision
       tower_(vision, parallel, dtype),
       language_(config, ModelSlice{.first_layer = 0, .layers = config.num_layers}, parallel, dtype) {}
 
-bool VisionLanguageModel::is_image(int64_t id) const {
-  return id == vision_.image_token_id || id == vision_.video_token_id;
+bool is_image_token(const VisionConfig& vision, int64_t id) {
+  return id == vision.image_token_id || id == vision.video_token_id;
 }
 
-SeqInfo VisionLanguageModel::sequences(RankContext& ctx, const std::vector<int64_t>& ids, int64_t batch,
-                                       const std::vector<PatchGrid>& grids) const {
+void add_images(RankContext& ctx, const ModelConfig& config, const VisionConfig& vision,
+                std::span<const int64_t> ids, int64_t batch, const std::vector<PatchGrid>& grids, DType dtype,
+                SeqInfo& seq) {
   const auto tokens = static_cast<int64_t>(ids.size());
-  SeqInfo seq = language_.sequences(ctx, batch, tokens / batch);
-  if (config_.position_embedding_type == PositionEmbedding::mrope) {
-    require(config_.mrope_section.size() == 3, "images: mrope_section must have three numbers");
+  if (config.position_embedding_type == PositionEmbedding::mrope) {
+    require(config.mrope_section.size() == 3, "images: mrope_section must have three numbers");
     const auto positions = image_positions(
-        ids, batch, [this](int64_t id) { return is_image(id); }, grids, vision_.spatial_merge_size);
-    const auto& s = config_.mrope_section;
+        ids, batch, [&](int64_t id) { return is_image_token(vision, id); }, grids, vision.spatial_merge_size);
+    const auto& s = config.mrope_section;
     auto rotation = ops::rope_tables(ctx, ctx.from_vector(positions, {3, tokens}),
-                                     ops::rope_frequencies(config_.kv_channels, config_.rotary_base), dtype_,
+                                     ops::rope_frequencies(config.kv_channels, config.rotary_base), dtype,
                                      false, {s[0], s[1], s[2]});
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
-  if (vision_.bidirectional_images) {
+  if (vision.bidirectional_images) {
     std::vector<bool> image;
-    for (int64_t id : ids) image.push_back(is_image(id));
-    seq.attention_bias = image_bias(ctx, image, batch, dtype_);
+    for (int64_t id : ids) image.push_back(is_image_token(vision, id));
+    seq.attention_bias = image_bias(ctx, image, batch, dtype);
   }
-  return seq;
+}
+
+Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, const VisionConfig& vision,
+                   std::span<const int64_t> ids) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  std::vector<int64_t> source;  // a row of the text, or behind all of them one of the tower
+  int64_t next = tokens;
+  for (int64_t i = 0; i < tokens; ++i)
+    source.push_back(is_image_token(vision, ids[static_cast<size_t>(i)]) ? next++ : i);
+  require(next - tokens == rows.size(0), "images: the tower gives {} rows for {} tokens of the text",
+          rows.size(0), next - tokens);
+  return ops::gather_rows(ctx, ops::concat(ctx, std::vector{text, rows}, 0),
+                          ctx.from_vector(source, {tokens}));
 }
 
 Tensor VisionLanguageModel::forward(RankContext& ctx, const std::vector<int64_t>& ids, int64_t batch,
                                     const Images& images) {
   const auto tokens = static_cast<int64_t>(ids.size());
-  const SeqInfo seq = sequences(ctx, ids, batch, images.grids);
+  SeqInfo seq = language_.sequences(ctx, batch, tokens / batch);
+  add_images(ctx, config_, vision_, ids, batch, images.grids, dtype_, seq);
   const Tensor rows = tower_.forward(ctx, images.pixels, images.grids);
   const Tensor text = language_.embed(ctx, ctx.from_vector(ids, {tokens}), seq);
-  std::vector<int64_t> source;  // a row of the text, or behind all of them one of the tower
-  int64_t next = tokens;
-  for (int64_t i = 0; i < tokens; ++i) source.push_back(is_image(ids[static_cast<size_t>(i)]) ? next++ : i);
-  require(next - tokens == rows.size(0), "images: the tower gives {} rows for {} tokens of the text",
-          rows.size(0), next - tokens);
-  Tensor joined =
-      ops::gather_rows(ctx, ops::concat(ctx, std::vector{text, rows}, 0), ctx.from_vector(source, {tokens}));
-  return language_.forward_from(ctx, joined, seq);
+  return language_.forward_from(ctx, join_images(ctx, text, rows, vision_, ids), seq);
 }
 
 void VisionLanguageModel::visit(const ParameterVisitor& visitor) {

@@ -5,16 +5,28 @@
 
 namespace megatron {
 
+// Images that a text speaks of, in its order.
+struct Images {
+  Tensor pixels;  // patches, see VisionTower
+  std::vector<PatchGrid> grids;
+};
+
+bool is_image_token(const VisionConfig& vision, int64_t id);
+// What images change in how tokens (ids [batch · length] on the host) form sequences: positions and, in
+// Gemma 3, what tokens see.
+void add_images(RankContext& ctx, const ModelConfig& config, const VisionConfig& vision,
+                std::span<const int64_t> ids, int64_t batch, const std::vector<PatchGrid>& grids, DType dtype,
+                SeqInfo& seq);
+// Embeddings of the text [tokens, hidden], with the tower's rows in place of those of image tokens.
+Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, const VisionConfig& vision,
+                   std::span<const int64_t> ids);
+
 // A decoder some of whose tokens are images: the tower's rows stand in place of their embeddings.
 class VisionLanguageModel final : public Module {
  public:
   VisionLanguageModel(const ModelConfig& config, const VisionConfig& vision, const ModelParallel& parallel,
                       DType dtype);
 
-  struct Images {
-    Tensor pixels;  // patches, see VisionTower
-    std::vector<PatchGrid> grids;
-  };
   // ids [batch · length] on the host: where images stand decides positions and, in Gemma 3, what tokens see.
   Tensor forward(RankContext& ctx, const std::vector<int64_t>& ids, int64_t batch, const Images& images);
   GptModel& language() { return language_; }
@@ -22,10 +34,6 @@ class VisionLanguageModel final : public Module {
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  SeqInfo sequences(RankContext& ctx, const std::vector<int64_t>& ids, int64_t batch,
-                    const std::vector<PatchGrid>& grids) const;
-  bool is_image(int64_t id) const;
-
   ModelConfig config_;
   VisionConfig vision_;
   DType dtype_;
@@ -35,7 +43,7 @@ class VisionLanguageModel final : public Module {
 
 // Three rows of positions for each token, [3, tokens]: text counts on, the tokens of an image count by frame,
 // row and column from where it begins, and text goes on behind the larger side.
-std::vector<int64_t> image_positions(const std::vector<int64_t>& ids, int64_t batch,
+std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch,
                                      const std::function<bool(int64_t)>& is_image,
                                      const std::vector<PatchGrid>& grids, int64_t merge);
 

@@ -112,7 +112,8 @@ VisionTower::VisionTower(const VisionConfig& config, const ModelParallel& parall
             config.hidden_size, own_, {}) {
   ModelParallel split;
   split.tensor = parallel.tensor;
-  split.tensor.sequence_parallel = false;  // patches need not divide
+  split.tensor.sequence_parallel = false;                  // patches need not divide
+  split.tensor.key_group = ProcessGroup::self("tp-keys");  // every head has keys of its own
   for (int64_t i = 0; i < own_.num_layers; ++i)
     layers_.push_back(std::make_unique<TransformerLayer>("vision_model.decoder.layers." + std::to_string(i),
                                                          i, own_, split));

@@ -39,16 +39,25 @@ int64_t padded_length(int64_t length, const ContextParallel& context) {
 
 }  // namespace
 
-RankModel::RankModel(const Config& config, const ParallelContext& parallel, DType dtype)
+RankModel::RankModel(const Config& config, const ParallelContext& parallel, DType dtype,
+                     const VisionConfig* vision)
     : config_(config.model),
       parallel_(model_parallel(config, parallel)),
       shape_(pipeline_shape(config, 1)),
       stages_(parallel.group(Axis::pp)),
       dtype_(dtype),
-      chunks_(model_chunks(config, shape_, stages_.rank(), parallel_, dtype)) {}
+      chunks_(model_chunks(config, shape_, stages_.rank(), parallel_, dtype)) {
+  if (!vision) return;
+  require(parallel_.context.size() == 1,
+          "images: sequences that speak of them cannot be split over {} ranks yet", parallel_.context.size());
+  vision_ = *vision;
+  if (stages_.rank() == chunk_at(shape_, 0).rank)
+    tower_ = std::make_unique<VisionTower>(*vision, parallel_, dtype);
+}
 
 std::vector<Parameter*> RankModel::parameters() {
   std::vector<Parameter*> all;
+  if (tower_) all = tower_->parameters();
   for (auto& chunk : chunks_)
     for (Parameter* parameter : chunk->parameters()) all.push_back(parameter);
   return all;
@@ -59,9 +68,31 @@ bool RankModel::can_cache(Device device) const {
   return parallel_.context.size() == 1 && (device.is_cpu() || !carries_states(config_));
 }
 
+// Every stage needs to know where images stand; their pixels matter to the first alone.
+void RankModel::look_at_images(RankContext& ctx, const ForwardPass& pass, SeqInfo& seq) const {
+  if (pass.images) {
+    require(vision_.has_value() && !pass.cache,
+            "logits: images are for a model with a vision tower, and whole texts");
+    add_images(ctx, config_, *vision_, pass.tokens, pass.rows, pass.images->grids, dtype_, seq);
+  } else if (vision_) {
+    for (int64_t id : pass.tokens)
+      if (is_image_token(*vision_, id))
+        throw ConfigError(
+            fmt::format("logits: token {} stands for an image, but none was given (--images)", id));
+  }
+}
+
+Tensor RankModel::run_chunk(RankContext& ctx, GptModel& chunk, const Tensor& input, bool first,
+                            const SeqInfo& seq, const ForwardPass& pass) {
+  if (!first || !pass.images) return chunk.forward(ctx, input, seq, pass.on_layer);
+  const Tensor rows = tower_->forward(ctx, pass.images->pixels, pass.images->grids);
+  const Tensor joined = join_images(ctx, chunk.embed(ctx, input, seq), rows, *vision_, pass.tokens);
+  return chunk.forward_from(ctx, joined, seq, pass.on_layer);
+}
+
 // From stage to stage; the result is that of the last one, undefined on ranks that do not hold it.
 Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq,
-                             const LayerObserver& on_layer) {
+                             const ForwardPass& pass) {
   const int64_t split = parallel_.tensor.splits_tokens() ? parallel_.tensor.size() : 1;
   Tensor stream;
   for (int stage = 0; stage < shape_.pp * shape_.vpp; ++stage) {
@@ -75,8 +106,8 @@ Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqIn
       }
     }
     if (stages_.rank() == here.rank)
-      stream =
-          chunks_[static_cast<size_t>(here.chunk)]->forward(ctx, stage == 0 ? tokens : stream, seq, on_layer);
+      stream = run_chunk(ctx, *chunks_[static_cast<size_t>(here.chunk)], stage == 0 ? tokens : stream,
+                         stage == 0, seq, pass);
   }
   return stages_.rank() == chunk_at(shape_, shape_.pp * shape_.vpp - 1).rank ? stream : Tensor{};
 }
@@ -101,7 +132,8 @@ Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
   seq.training = false;
   seq.cache = pass.cache;
   Tensor tokens = ctx.from_vector(held, {static_cast<int64_t>(held.size())});
-  Tensor hidden = run_stages(ctx, tokens, seq, pass.on_layer);
+  look_at_images(ctx, pass, seq);
+  Tensor hidden = run_stages(ctx, tokens, seq, pass);
   if (pass.cache) pass.cache->finish_pass(given);
 
   // On the stage that has the head: every token in its place, then the vocabulary; and then everywhere.

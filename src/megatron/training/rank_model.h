@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "megatron/config/config.h"
 #include "megatron/models/gpt.h"
+#include "megatron/models/vision_language.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/parallel/pipeline/schedule.h"
 
@@ -16,15 +18,18 @@ namespace megatron {
 struct ForwardPass {
   std::span<const int64_t> tokens;  // [rows, length]
   int64_t rows = 1;
-  bool last_only = false;    // logits of each row's last token alone
-  KvCache* cache = nullptr;  // one row, which goes on from what the cache has seen
-  LayerObserver on_layer;    // told on the ranks that hold the layer, of the tokens that they hold
+  bool last_only = false;          // logits of each row's last token alone
+  KvCache* cache = nullptr;        // one row, which goes on from what the cache has seen
+  const Images* images = nullptr;  // that the tokens speak of, to a model with a vision tower
+  LayerObserver on_layer;          // told on the ranks that hold the layer, of the tokens that they hold
 };
 
 // One rank's part of a model under any layout: its chunks, not yet with memory.
 class RankModel {
  public:
-  RankModel(const Config& config, const ParallelContext& parallel, DType dtype);
+  // `vision`: of its tower, where it has one.
+  RankModel(const Config& config, const ParallelContext& parallel, DType dtype,
+            const VisionConfig* vision = nullptr);
 
   std::vector<std::unique_ptr<GptModel>>& chunks() { return chunks_; }
   std::vector<Parameter*> parameters();
@@ -37,8 +42,10 @@ class RankModel {
   Tensor logits(RankContext& ctx, const ForwardPass& pass);
 
  private:
-  Tensor run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq,
-                    const LayerObserver& on_layer);
+  Tensor run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq, const ForwardPass& pass);
+  Tensor run_chunk(RankContext& ctx, GptModel& chunk, const Tensor& input, bool first, const SeqInfo& seq,
+                   const ForwardPass& pass);
+  void look_at_images(RankContext& ctx, const ForwardPass& pass, SeqInfo& seq) const;
 
   ModelConfig config_;
   ModelParallel parallel_;
@@ -46,6 +53,8 @@ class RankModel {
   ProcessGroup stages_;
   DType dtype_;
   std::vector<std::unique_ptr<GptModel>> chunks_;
+  std::optional<VisionConfig> vision_;
+  std::unique_ptr<VisionTower> tower_;  // on the first stage
 };
 
 }  // namespace megatron

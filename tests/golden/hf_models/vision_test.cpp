@@ -13,8 +13,6 @@ class Vision : public DirectCase, public ::testing::WithParamInterface<const cha
  protected:
   Vision() : DirectCase(GetParam()) { load(model_); }
 
-  using Images = VisionLanguageModel::Images;
-
   // All images of the file, or the first of them. They are the same in training.
   Images images(bool first_alone = false) {
     Tensor pixels = io_.tensor("in.pixel_values");

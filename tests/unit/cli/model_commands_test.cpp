@@ -56,6 +56,54 @@ TEST_F(ModelCommands, LogitsOfAnyLayoutFromEitherSource) {
   }
 }
 
+// Decoders with a vision tower, which the first stage runs.
+TEST_F(ModelCommands, ImagesInTheText) {
+  for (const std::string name : {"qwen2_vl", "qwen2_5_vl", "gemma3_mm"}) {
+    SCOPED_TRACE(name);
+    const std::string model = golden_path("hf_models", name + "/model"), checkpoint = folder_ / name,
+                      file = golden_path("hf_models", name + "/io.safetensors"),
+                      out = folder_ / "logits.safetensors";
+    const SafetensorsFile io(file);
+    const std::vector<double> expected = to_doubles(io.tensor("out.logits"));
+    ASSERT_EQ(run({"convert", "import", "--hf", model, "--out", checkpoint}).code, 0);
+    const std::vector<std::string> tp = {"--ranks", "2", "--tensor-model-parallel-size", "2"};
+    std::vector<std::string> pp = {"--ranks", "2", "--pipeline-model-parallel-size", "2"};
+    if (name == "gemma3_mm") pp.insert(pp.end(), {"--pipeline-model-parallel-layout", "Et*2|tL"});
+    std::vector<std::string> both = pp;
+    both[1] = "4";
+    both.insert(both.end(), {"--tensor-model-parallel-size", "2"});
+    for (const std::vector<std::string>& layout : {std::vector<std::string>{}, tp, pp, both}) {
+      for (const std::vector<std::string>& source :
+           {std::vector<std::string>{"--hf", model}, {"--ckpt", checkpoint, "--micro-batch-size", "2"}}) {
+        std::vector<std::string> args = {"-q",       "logits",      "--tokens", file + ":in.input_ids",
+                                         "--images", file + ":in.", "--out",    out};
+        args.insert(args.end(), source.begin(), source.end());
+        args.insert(args.end(), layout.begin(), layout.end());
+        const Outcome outcome = run(args);
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        const std::vector<double> logits = to_doubles(SafetensorsFile(out).tensor("logits"));
+        ASSERT_EQ(logits.size(), expected.size());
+        for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 5e-5);
+      }
+    }
+    const std::vector<double> text = to_doubles(io.tensor("gen.0.ids"));
+    const auto prompt = static_cast<size_t>(to_doubles(io.tensor("gen.0.prompt_len"))[0]);
+    std::string ids;
+    for (size_t i = 0; i < prompt; ++i)
+      ids += fmt::format("{}{}", i ? "," : "", static_cast<int64_t>(text[i]));
+    std::vector<std::string> args = {
+        "-q",           "generate", "--hf",   model,          "--images",         file + ":in.",
+        "--prompt-ids", ids,        "--json", "--ignore-eos", "--max-new-tokens", "6"};
+    args.insert(args.end(), tp.begin(), tp.end());
+    const Outcome outcome = run(args);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const Json written = Json::parse(outcome.out).at("ids");
+    for (size_t i = 0; i < 6; ++i) EXPECT_EQ(written[i].as_int(), static_cast<int64_t>(text[prompt + i]));
+    EXPECT_EQ(run({"logits", "--hf", model, "--tokens", file + ":in.input_ids", "--out", out}).code, 1)
+        << "a text that speaks of images without them";
+  }
+}
+
 TEST_F(ModelCommands, GenerateWritesWhatHuggingFaceWrites) {
   const SafetensorsFile io(io_);
   const std::vector<double> ids = to_doubles(io.tensor("gen.0.ids"));
@@ -92,6 +140,9 @@ TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
   };
   const Case cases[] = {
       {{"logits", "--hf", model_, "--out", "x"}, 2, "--tokens FILE is missing"},
+      {{"logits", "--hf", model_, "--tokens", io_ + ":in.input_ids", "--images", io_, "--out", "x"},
+       1,
+       "no vision tower"},
       {{"logits", "--tokens", io_, "--out", "x"}, 2, "--hf DIR or --ckpt DIR"},
       {{"logits", "--hf", model_, "--tokens", io_, "--out", "x"}, 1, "FILE.safetensors:KEY"},
       {{"logits", "--hf", model_, "--tokens", io_ + ":out.logits", "--out", "x"}, 1, "not whole numbers"},
