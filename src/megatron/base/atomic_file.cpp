@@ -64,6 +64,12 @@ void AtomicFile::write_at(size_t offset, std::span<const std::byte> bytes) {
   }
 }
 
+void AtomicFile::reserve(size_t bytes) {
+  if (bytes == 0 || ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0) return;
+  require(errno != ENOSPC && errno != EDQUOT && errno != EFBIG, "cannot write {} bytes to {}: {}", bytes,
+          partial_, std::strerror(errno));
+}
+
 void AtomicFile::commit() {
   flush();
   require(::fsync(fd_) == 0, "cannot bring {} to the disk: {}", partial_, std::strerror(errno));

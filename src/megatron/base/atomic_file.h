@@ -22,6 +22,9 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   void write_at(size_t offset, std::span<const std::byte> bytes);  // holes read as zeros
+  // Room on the disk for this many bytes, so that a full one is noticed before anything is written and the
+  // file's blocks lie together. Where the file system cannot promise, nothing happens.
+  void reserve(size_t bytes);
   void commit();
 
  private:

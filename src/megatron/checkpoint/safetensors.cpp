@@ -256,6 +256,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
           text.size(), max_header_bytes);
   const uint64_t header_bytes = text.size();
   for (Slot& slot : slots_) slot.begin += prefix_bytes + header_bytes;
+  file_.reserve(prefix_bytes + text.size() + end);
   file_.write_at(0, std::as_bytes(std::span(&header_bytes, 1)));
   file_.write_at(prefix_bytes, std::as_bytes(std::span(text)));
 }
