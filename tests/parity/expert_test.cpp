@@ -112,6 +112,12 @@ TEST(ExpertParity, SharedExpertsWhileTokensTravel) {
                             {.name = "tp2 ep2", .tp = 2, .dp = 2, .ep = 2, .sp = true, .change = overlapped}};
   check_layouts(sigmoid_with_shared_expert(), layouts);
 }
+TEST(ExpertParity, LatentExperts) {
+  Config config = sigmoid_with_shared_expert();
+  config.model.moe_latent_size = 12;
+  config.model.add_mlp_bias = true;
+  check_layouts(config, kLayouts);
+}
 TEST(ExpertParity, Capacity) { check_layouts(with_capacity(), kLayouts); }
 TEST(ExpertParity, CapacityByPosition) { check_layouts(with_capacity_by_position(), kLayouts); }
 TEST(ExpertParity, Sinkhorn) { check_layouts(with_sinkhorn(), kLayouts); }

@@ -52,6 +52,16 @@ TEST(PredictionParity, UntiedWithExperts) {
   check_layouts(untied_mixture(), layouts);
 }
 
+// One layer that looks one token further each time.
+TEST(PredictionParity, RepeatedLayer) {
+  Config config = untied_mixture();
+  config.model.mtp_use_repeated_layer = true;
+  check_layouts(config, kLayouts);
+  const auto batches = batches_for(config, 1);
+  const Trained repeated = train(config, {}, batches), apart = train(untied_mixture(), {}, batches);
+  EXPECT_LT(repeated.parameters.size(), apart.parameters.size());
+}
+
 TEST(PredictionParity, LossPerToken) {
   Config config = two_ahead();
   per_token(config);

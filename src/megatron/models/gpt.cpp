@@ -120,9 +120,13 @@ void GptModel::make_head(Parameter* embedding) {
 }
 
 void GptModel::make_prediction_layers(Parameter* embedding) {
-  for (int64_t i = 0; i < config_.mtp_num_layers; ++i)
+  ModelConfig own = config_;
+  if (config_.mtp_use_repeated_layer)  // its balancing losses are added once for each use
+    for (double& coefficient : own.moe_aux_loss_coeff)
+      coefficient /= static_cast<double>(config_.mtp_num_layers);
+  for (int64_t i = 0; i < (config_.mtp_use_repeated_layer ? 1 : config_.mtp_num_layers); ++i)
     ahead_.push_back(std::make_unique<PredictionLayer>("mtp.layers." + std::to_string(i),
-                                                       config_.num_layers + i, config_, parallel_));
+                                                       config_.num_layers + i, own, parallel_));
   if (embedding_) return;
   require(!embedding,
           "multi-token prediction: embedding and prediction layers "
@@ -267,13 +271,14 @@ Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
 
 Tensor GptModel::predict_ahead(RankContext& ctx, const Tensor& hidden, std::span<AheadTokens> tokens,
                                const SeqInfo& seq) {
-  require(tokens.size() == ahead_.size(), "multi-token prediction: {} layers were given tokens for {}",
-          ahead_.size(), tokens.size());
+  require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,
+          "multi-token prediction: {} layers were given tokens for {}", config_.mtp_num_layers,
+          tokens.size());
   Embedding& embedding = embedding_ ? *embedding_ : *ahead_embedding_;
   ParameterUnit& table = embedding_ ? *embedding_unit_ : *ahead_embedding_unit_;
   Tensor result = hidden, before = hidden;
-  for (size_t i = 0; i < ahead_.size(); ++i) {
-    AheadTokens& own = tokens[i];
+  for (AheadTokens& own : tokens) {
+    const size_t i = ahead_.size() == 1 ? 0 : static_cast<size_t>(&own - tokens.data());  // one for all
     Tensor embedded = use_unit(ctx, table, [&] { return embedding.forward(ctx, own.ids, seq); });
     before = use_unit(ctx, *ahead_units_[i], [&] { return ahead_[i]->forward(ctx, embedded, before, seq); });
     Tensor loss = ops::sum(ctx, token_losses(ctx, before, own.labels));

@@ -49,20 +49,24 @@ double model_flops_per_token(const ModelConfig& config, int64_t length) {
       case MixerKind::none:
         break;
     }
-    double width = 0;  // of the MLPs that a token passes
+    double width = 0,
+           latent_width = 0;  // of the MLPs that a token passes, in the model's space or a smaller one
     switch (feed_forward_kind(config, layer)) {
       case FeedForwardKind::mlp:
         width = ffn;
         break;
       case FeedForwardKind::experts:
-        width = (config.moe_ffn_hidden_size ? static_cast<double>(config.moe_ffn_hidden_size) : ffn) *
-                    static_cast<double>(config.moe_router_topk) +
-                static_cast<double>(config.moe_shared_expert_intermediate_size);
+        width = static_cast<double>(config.moe_shared_expert_intermediate_size);
+        (config.moe_latent_size ? latent_width : width) +=
+            (config.moe_ffn_hidden_size ? static_cast<double>(config.moe_ffn_hidden_size) : ffn) *
+            static_cast<double>(config.moe_router_topk);
+        layers += 4 * hidden * static_cast<double>(config.moe_latent_size);
         break;
       case FeedForwardKind::none:
         break;
     }
-    layers += 2 * hidden * width * (config.gated_linear_unit ? 3 : 2);
+    layers += 2 * (hidden * width + static_cast<double>(config.moe_latent_size) * latent_width) *
+              (config.gated_linear_unit ? 3 : 2);
   }
   return 3 * (layers + head);
 }

@@ -77,6 +77,20 @@ TEST(AtomicFile, WritesAtOffsets) {
   EXPECT_EQ(read_text(dir / "a"), "headtail");
 }
 
+TEST(AtomicFile, RoomIsAskedForFirst) {
+  TempDir dir;
+  {
+    AtomicFile file(dir / "a");
+    file.reserve(8);
+    file.write_at(4, std::as_bytes(std::span("tail", 4)));
+    file.write_at(0, std::as_bytes(std::span("head", 4)));
+    file.commit();
+  }
+  EXPECT_EQ(read_text(dir / "a"), "headtail");
+  AtomicFile huge(dir / "b");
+  EXPECT_NE(error_of([&] { huge.reserve(size_t{1} << 60); }).find("cannot write"), std::string::npos);
+}
+
 TEST(AtomicFile, ReplacesTheRestOfAKilledAttempt) {
   TempDir dir;
   write_text(dir / "a.partial", "half of something longer than the new contents");

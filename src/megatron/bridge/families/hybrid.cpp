@@ -108,8 +108,7 @@ void read_experts(const HfConfig& hf, ModelConfig& model) {
     model.moe_router_num_groups = groups;
     model.moe_router_group_topk = hf.integer({"topk_group"});
   }
-  if (hf.integer({"moe_latent_size"}, 0) != 0)
-    throw ConfigError("config.json: experts between latent projections (moe_latent_size) are not built");
+  model.moe_latent_size = hf.integer({"moe_latent_size"}, 0);
 }
 
 ModelConfig nemotron_h(const HfSource& source) {
@@ -230,6 +229,18 @@ std::vector<WeightRule> nemotron_h_rules() {
              {experts,
               "decoder.layers.*.mlp.experts.experts.linear_fc2.weight",
               {"backbone.layers.*.mixer.experts.#.down_proj.weight"}},
+             {same,
+              "decoder.layers.*.mlp.fc1_latent_proj.weight",
+              {"backbone.layers.*.mixer.fc1_latent_proj.weight"}},
+             {same,
+              "decoder.layers.*.mlp.fc1_latent_proj.bias",
+              {"backbone.layers.*.mixer.fc1_latent_proj.bias"}},
+             {same,
+              "decoder.layers.*.mlp.fc2_latent_proj.weight",
+              {"backbone.layers.*.mixer.fc2_latent_proj.weight"}},
+             {same,
+              "decoder.layers.*.mlp.fc2_latent_proj.bias",
+              {"backbone.layers.*.mixer.fc2_latent_proj.bias"}},
              {same,
               "decoder.layers.*.mlp.shared_experts.linear_fc1.weight",
               {"backbone.layers.*.mixer.shared_experts.up_proj.weight"}},

@@ -39,7 +39,8 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
       gated_(config.gated_linear_unit),
       activation_{activation_kernel(config.activation_func), config.activation_func_clamp_value.value_or(0),
                   config.glu_linear_offset} {
-  int64_t hidden = config.hidden_size, experts = config.num_moe_experts;
+  int64_t hidden = config.moe_latent_size ? config.moe_latent_size : config.hidden_size,
+          experts = config.num_moe_experts;
   int64_t width = config.moe_ffn_hidden_size ? config.moe_ffn_hidden_size : config.ffn_hidden_size;
   int rank = parallel.tensor.rank(), size = parallel.tensor.size();
   std::vector<int64_t> parts(gated_ ? 2 : 1, width);

@@ -3,6 +3,7 @@
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/expert/row_collectives.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 
@@ -16,6 +17,14 @@ MoeLayer::MoeLayer(const std::string& name, int64_t layer, const ModelConfig& co
       dispatcher_(config.num_moe_experts, parallel.expert,
                   {.all_to_all = config.moe_token_dispatcher_type != TokenDispatcher::allgather,
                    .expert_of_row = experts_.has_biases()}) {
+  if (config.moe_latent_size > 0) {
+    into_latent_ = std::make_unique<LatentProjection>(name + ".fc1_latent_proj", config.hidden_size,
+                                                      config.moe_latent_size, config.init_method_std, config,
+                                                      parallel.tensor);
+    out_of_latent_ = std::make_unique<LatentProjection>(name + ".fc2_latent_proj", config.moe_latent_size,
+                                                        config.hidden_size, output_deviation(config), config,
+                                                        parallel.tensor);
+  }
   if (config.moe_shared_expert_intermediate_size > 0)
     shared_ = std::make_unique<SharedExperts>(name + ".shared_experts", config, parallel.tensor);
 }
@@ -60,9 +69,11 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
     if (shared_) shared = run_shared(ctx, x, again);
   };
   if (!overlap_shared_) with_shared();
+  if (into_latent_) own = into_latent_->forward(ctx, own);
   Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.most_rows,
                                          overlap_shared_ ? std::function<void()>(with_shared) : nullptr);
   Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host));
+  if (out_of_latent_) y = out_of_latent_->forward(ctx, y);
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
   if (shared) y = ops::add(ctx, y, shared);
   return routed.loss ? attach_loss(ctx, y, routed.loss, seq.loss_weight) : y;
@@ -70,7 +81,9 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {
   router_.visit(visitor);
+  if (into_latent_) into_latent_->visit(visitor);
   experts_.visit(visitor);
+  if (out_of_latent_) out_of_latent_->visit(visitor);
   if (shared_) shared_->visit(visitor);
 }
 

@@ -2,12 +2,14 @@
 
 #include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/moe/experts.h"
+#include "megatron/transformer/moe/latent_projection.h"
 #include "megatron/transformer/moe/router.h"
 #include "megatron/transformer/moe/shared_experts.h"
 
 namespace megatron {
 
 // A mixture of experts: each token goes to the few experts that the router chooses, and to the shared ones.
+// Latent experts see it in a smaller space; the router and the shared ones do not.
 class MoeLayer final : public Module {
  public:
   MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
@@ -27,6 +29,7 @@ class MoeLayer final : public Module {
   Router router_;
   Experts experts_;
   ExpertDispatcher dispatcher_;
+  std::unique_ptr<LatentProjection> into_latent_, out_of_latent_;
   std::unique_ptr<SharedExperts> shared_;
   ActivationPlan plan_;
 };
