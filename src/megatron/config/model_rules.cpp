@@ -128,6 +128,8 @@ void mup(Draft& draft) {
   if (model.use_mup && model.mup_base_hidden_size == 0)
     draft.refuse("model.use_mup", "needs the width at which hyperparameters were found",
                  "give --mup-base-hidden-size N");
+  if (model.use_mup && model.mtp_num_layers > 0)
+    draft.refuse("model.use_mup", "prediction layers do not scale their logits", "use --mtp-num-layers 0");
 }
 
 void prediction_layers(Draft& draft) {
@@ -180,7 +182,7 @@ constexpr Rule kModelRules[] = {
      "model.fp32_residual_connection model.enable_mhc_connections model.bf16 model.fp16 "
      "model.pipeline_model_parallel_size model.mtp_num_layers",
      "options of the residual stream suit the rest", residuals},
-    {"mup", "model.use_mup model.mup_base_hidden_size", "muP needs its base width", mup},
+    {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
     {"prediction_layers",
      "model.mtp_num_layers model.mtp_hsm model.position_embedding_type inference.num_speculative_tokens",
      "options of prediction layers need them", prediction_layers},

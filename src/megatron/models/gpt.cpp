@@ -11,6 +11,7 @@
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
 #include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/mup.h"
 
 namespace megatron {
 namespace {
@@ -85,11 +86,11 @@ Tensor total(RankContext& ctx, const Residual& residual) {
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
                    DType dtype, Parameter* embedding)
-    : config_(config), slice_(slice), parallel_(parallel), dtype_(dtype) {
-  if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config, parallel.tensor);
+    : config_(with_mup(config)), slice_(slice), parallel_(parallel), dtype_(dtype) {
+  if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config_, parallel.tensor);
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
     layers_.push_back(
-        std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config, parallel));
+        std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config_, parallel));
   if (slice.head) make_head(embedding);
   make_units();
 }
@@ -111,8 +112,9 @@ void GptModel::make_head(Parameter* embedding) {
     return;
   }
   // The last stage's copy of a tied weight has the embedding's name, so that both start from the same values.
-  double deviation =
-      tied ? config_.embedding_init_method_std.value_or(config_.init_method_std) : config_.init_method_std;
+  double deviation = tied || config_.use_mup
+                         ? config_.embedding_init_method_std.value_or(config_.init_method_std)
+                         : config_.init_method_std;
   output_ = std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
                                         vocabulary_shard(config_, parallel_.tensor),
                                         Initializer::normal(deviation));

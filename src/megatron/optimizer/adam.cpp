@@ -1,29 +1,38 @@
 #include "megatron/optimizer/adam.h"
 
+#include <map>
+
 namespace megatron {
 
 Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options)
     : Optimizer(ctx, std::move(slices)), options_(options), first_(zeros(ctx)), second_(zeros(ctx)) {}
 
 void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
-  std::vector<AdamTensor> tensors;
-  tensors.reserve(slices_.size());
-  for (size_t i = 0; i < slices_.size(); ++i)
-    tensors.push_back({.parameter = slices_[i].value,
-                       .master = masters_[i],
-                       .gradient = slices_[i].gradient,
-                       .first = first_[i],
-                       .second = second_[i],
-                       .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0});
-  ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
-                                           .lr = lr,
-                                           .beta1 = options_.beta1,
-                                           .beta2 = options_.beta2,
-                                           .epsilon = options_.epsilon,
-                                           .step = ++steps_,
-                                           .decoupled = options_.decoupled,
-                                           .gradient_scale = gradient_scale});
-  if (!ctx.tracer) return;
+  std::map<double, std::vector<AdamTensor>> by_scale;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const double scale = options_.lr_scale ? options_.lr_scale(*slices_[i].parameter) : 1.0;
+    by_scale[scale].push_back({.parameter = slices_[i].value,
+                               .master = masters_[i],
+                               .gradient = slices_[i].gradient,
+                               .first = first_[i],
+                               .second = second_[i],
+                               .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0});
+  }
+  ++steps_;
+  for (const auto& [scale, tensors] : by_scale) {
+    ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
+                                             .lr = scale * lr,
+                                             .beta1 = options_.beta1,
+                                             .beta2 = options_.beta2,
+                                             .epsilon = scale * options_.epsilon,
+                                             .step = steps_,
+                                             .decoupled = options_.decoupled,
+                                             .gradient_scale = gradient_scale});
+    if (ctx.tracer) trace_step(ctx, tensors);
+  }
+}
+
+void Adam::trace_step(RankContext& ctx, std::span<const AdamTensor> tensors) {
   double elements = 0, bytes = 0;
   for (const AdamTensor& t : tensors) {
     elements += static_cast<double>(t.first.numel());

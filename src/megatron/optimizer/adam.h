@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/kernels/optimizer.h"
 #include "megatron/optimizer/optimizer.h"
 
 namespace megatron {
@@ -7,6 +8,7 @@ namespace megatron {
 struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   bool decoupled = true;
+  LearningRateScale lr_scale = {};  // of epsilon too
 };
 
 // Adam or AdamW.
@@ -18,6 +20,8 @@ class Adam final : public Optimizer {
   std::vector<OptimizerTensor> state() const override;
 
  private:
+  static void trace_step(RankContext& ctx, std::span<const AdamTensor> tensors);
+
   AdamOptions options_;
   std::vector<Tensor> first_, second_;
 };

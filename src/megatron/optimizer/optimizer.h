@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "megatron/nn/parameter_slice.h"
@@ -12,6 +13,9 @@ struct OptimizerTensor {
   const ParameterSlice* slice;
   Tensor tensor;
 };
+
+// A factor of the learning rate of one parameter; empty: 1 for all.
+using LearningRateScale = std::function<double(const Parameter&)>;
 
 // Updates the slices of parameters that a rank owns, each with an fp32 master copy where the model is
 // narrower.

@@ -27,7 +27,8 @@ void Sgd::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                          {.a = update, .beta = options_.momentum, .b = momenta_[i], .out = momenta_[i]});
       update = momenta_[i];
     }
-    ctx.kernels->axpby(kernels, {.alpha = -lr, .a = update, .b = target, .out = target});
+    const double own = options_.lr_scale ? lr * options_.lr_scale(*slice.parameter) : lr;
+    ctx.kernels->axpby(kernels, {.alpha = -own, .a = update, .b = target, .out = target});
     if (masters_[i]) ctx.kernels->copy(kernels, {masters_[i], slice.value});
     ctx.trace("sgd", Phase::Other, 6 * static_cast<double>(target.numel()),
               static_cast<double>(slice.gradient.bytes() + 4 * target.bytes()));

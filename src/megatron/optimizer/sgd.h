@@ -6,6 +6,7 @@ namespace megatron {
 
 struct SgdOptions {
   double momentum = 0.9, weight_decay = 0.01;
+  LearningRateScale lr_scale = {};
 };
 
 // Gradient descent with momentum; decay joins the gradient.

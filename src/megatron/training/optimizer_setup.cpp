@@ -2,6 +2,7 @@
 
 #include "megatron/optimizer/adam.h"
 #include "megatron/optimizer/sgd.h"
+#include "megatron/transformer/mup.h"
 
 namespace megatron {
 namespace {
@@ -22,6 +23,15 @@ Sharding sharding_of(const DdpConfig& config) {
   fail("data parallelism: unknown sharding strategy");
 }
 
+// A wider model takes smaller steps in its matrices; with gradient descent larger ones in all else.
+LearningRateScale mup_scale(const ModelConfig& model, OptimizerKind kind) {
+  if (!model.use_mup) return {};
+  const double width = mup_width(model);
+  if (kind == OptimizerKind::sgd)
+    return [width](const Parameter& p) { return is_hidden_matrix(p) ? 1.0 : width; };
+  return [width](const Parameter& p) { return is_hidden_matrix(p) ? 1 / width : 1.0; };
+}
+
 }  // namespace
 
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
@@ -35,7 +45,7 @@ DataParallelOptions data_parallel_options(const DdpConfig& config) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                          std::span<const ParameterSlice> slices) {
+                                          const ModelConfig& model, std::span<const ParameterSlice> slices) {
   std::vector<ParameterSlice> own(slices.begin(), slices.end());
   switch (config.optimizer) {
     case OptimizerKind::adam:
@@ -44,11 +54,13 @@ std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfi
                                                 .beta2 = config.adam_beta2,
                                                 .epsilon = config.adam_eps,
                                                 .weight_decay = config.weight_decay,
-                                                .decoupled = config.decoupled_weight_decay});
+                                                .decoupled = config.decoupled_weight_decay,
+                                                .lr_scale = mup_scale(model, config.optimizer)});
     case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(
-          ctx, std::move(own),
-          SgdOptions{.momentum = config.sgd_momentum, .weight_decay = config.weight_decay});
+      return std::make_unique<Sgd>(ctx, std::move(own),
+                                   SgdOptions{.momentum = config.sgd_momentum,
+                                              .weight_decay = config.weight_decay,
+                                              .lr_scale = mup_scale(model, config.optimizer)});
     default:
       throw ConfigError("optimizer: only adam and sgd are built; use --optimizer adam");
   }

@@ -12,6 +12,6 @@ namespace megatron {
 DataParallelOptions data_parallel_options(const DdpConfig& config);
 
 std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                          std::span<const ParameterSlice> slices);
+                                          const ModelConfig& model, std::span<const ParameterSlice> slices);
 
 }  // namespace megatron

@@ -24,7 +24,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   data_parallel_ = std::make_unique<DataParallel>(ctx, data_parallel_options(config.ddp), parallel,
                                                   std::move(pieces), dtype);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
-  optimizer_ = make_optimizer(ctx, config.optimizer, data_parallel_->slices());
+  optimizer_ = make_optimizer(ctx, config.optimizer, config.model, data_parallel_->slices());
 }
 
 void RankTrainer::values_changed() {
