@@ -10,11 +10,12 @@
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/comm/run_ranks.h"
-#include "megatron/models/gpt.h"
+#include "megatron/models/t5.h"
+#include "megatron/models/whole_model.h"
 #include "megatron/ops/rope.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/parallel_setup.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/rank_model.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 
@@ -102,35 +103,53 @@ TEST_F(Convert, AnotherDtype) {
 }
 
 // Ranks read their slices, train nothing, save; what goes out is what came in.
-TEST_F(Convert, ThroughRanksOfAnyLayout) {
-  for (const std::string& name : decoder_cases()) {
-    SCOPED_TRACE(name);
-    TempDir folder;
-    const AutoBridge bridge(source(name));
-    Config config;
-    config.model = bridge.model_config();
-    config.parallel.tensor_model_parallel_size = config.parallel.pipeline_model_parallel_size = 2;
-    if (const int64_t layers = config.model.num_layers; layers % 2 != 0)
-      config.parallel.pipeline_model_parallel_layout = fmt::format("Et*{}|t*{}L", layers / 2 + 1, layers / 2);
-    if (config.model.num_moe_experts > 0) {  // whole experts, instead of parts of them, on two ranks
-      config.parallel.expert_model_parallel_size = 2;
-      config.parallel.expert_tensor_parallel_size = 1;
-    }
-    run_ranks(4, [&](int, const ProcessGroup& world) {
-      RankContext ctx(kCpu, 1, world.rank());
-      ParallelContext parallel = ParallelContext::from_sizes(world, parallel_sizes(config, 4));
-      RankTrainer trainer(ctx, config, parallel, DType::F32);
-      auto parameters = trainer.parameters();
-      bridge.load(ctx, parameters);
-      SaveRequest request{.root = folder / "checkpoint",
-                          .state = {},
-                          .tensors = checkpoint_tensors(parameters),
-                          .assets = source_files(bridge.directory(), bridge.weights().files())};
-      save_checkpoint(ctx, world, request);
-    });
-    export_model(folder / "checkpoint", folder / "hf");
-    expect_same_model(source(name), folder / "hf");
+void expect_same_through_ranks(const std::string& name) {
+  SCOPED_TRACE(name);
+  TempDir folder;
+  const AutoBridge bridge(source(name));
+  Config config;
+  config.model = bridge.model_config();
+  const bool encodes = is_encoder_decoder(config.model);  // has no stages
+  config.parallel.tensor_model_parallel_size = 2;
+  config.parallel.pipeline_model_parallel_size = encodes ? 1 : 2;
+  if (const int64_t layers = config.model.num_layers; layers % 2 != 0)
+    config.parallel.pipeline_model_parallel_layout = fmt::format("Et*{}|t*{}L", layers / 2 + 1, layers / 2);
+  if (config.model.num_moe_experts > 0) {  // whole experts, instead of parts of them, on two ranks
+    config.parallel.expert_model_parallel_size = 2;
+    config.parallel.expert_tensor_parallel_size = 1;
   }
+  const int ranks = encodes ? 2 : 4;
+  run_ranks(ranks, [&](int, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, world.rank());
+    ParallelContext parallel = ParallelContext::from_sizes(world, parallel_sizes(config, ranks));
+    std::unique_ptr<T5Model> both;
+    std::unique_ptr<RankModel> model;
+    std::vector<Parameter*> parameters;
+    if (encodes) {
+      both = std::make_unique<T5Model>(config.model, model_parallel(config, parallel), DType::F32);
+      parameters = both->parameters();
+    } else {
+      model = std::make_unique<RankModel>(config, parallel, DType::F32, bridge.vision_config());
+      parameters = model->parameters();
+    }
+    for (Parameter* parameter : parameters) parameter->allocate(ctx, DType::F32);
+    bridge.load(ctx, parameters);
+    SaveRequest request{.root = folder / "checkpoint",
+                        .state = {},
+                        .tensors = checkpoint_tensors(parameters),
+                        .assets = source_files(bridge.directory(), bridge.weights().files())};
+    save_checkpoint(ctx, world, request);
+  });
+  export_model(folder / "checkpoint", folder / "hf");
+  expect_same_model(source(name), folder / "hf");
+}
+
+TEST_F(Convert, ThroughRanksOfAnyLayout) {
+  for (const std::string& name : decoder_cases()) expect_same_through_ranks(name);
+}
+TEST_F(Convert, EncodersAndVisionThroughRanks) {
+  for (const char* name : {"bert", "t5_gated", "qwen2_vl", "qwen2_5_vl", "gemma3_mm"})
+    expect_same_through_ranks(name);
 }
 
 // A copy of a model whose tensors or config.json can be changed.
