@@ -80,7 +80,18 @@ void recompute_up_sharded(Config& config) {
   config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
 }
 
+void recompute_up_and_offload(Config& config) {
+  recompute_up(config);
+  config.execution.fine_grained_activation_offloading = true;
+  config.execution.offload_modules = {"attn_norm", "qkv_linear", "core_attn", "attn_proj"};
+  config.execution.min_offloaded_tensor_size = 0;
+}
+
 const std::vector<Layout> kDense = {
+    {.name = "tp2 sp, up made again, the rest on the host",
+     .tp = 2,
+     .sp = true,
+     .change = recompute_up_and_offload},
     {.name = "up made again", .change = recompute_up},
     {.name = "tp2 sp, up and core made again", .tp = 2, .sp = true, .change = recompute_up_and_core},
     {.name = "tp2 pp2 zb-h1, up made again", .tp = 2, .pp = 2, .change = recompute_up_deferred},

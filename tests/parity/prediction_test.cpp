@@ -36,13 +36,15 @@ void zero3(Config& config) {
   config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
 }
 
-const std::vector<Layout> kLayouts = {{.name = "tp2", .tp = 2},
-                                      {.name = "tp2 sp", .tp = 2, .sp = true},
-                                      {.name = "pp2", .pp = 2},
-                                      {.name = "tp2 sp pp2 vpp2", .tp = 2, .pp = 2, .vpp = 2, .sp = true},
-                                      {.name = "pp2, a layout", .pp = 2, .stages = "Et*3|tmmL"},
-                                      {.name = "cp2", .cp = 2},
-                                      {.name = "dp2 zero3", .dp = 2, .change = zero3}};
+const std::vector<Layout> kLayouts = {
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2 sp", .tp = 2, .sp = true},
+    {.name = "pp2", .pp = 2},
+    {.name = "tp2 sp pp2 vpp2", .tp = 2, .pp = 2, .vpp = 2, .sp = true},
+    {.name = "pp2, a layout", .pp = 2, .stages = "Et*3|tmmL"},
+    {.name = "pp2 vpp2, with a stage of their own", .pp = 2, .vpp = 2, .stages = "Et*2|(t|)*1,t,m*2|L"},
+    {.name = "cp2", .cp = 2},
+    {.name = "dp2 zero3", .dp = 2, .change = zero3}};
 
 TEST(PredictionParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
 

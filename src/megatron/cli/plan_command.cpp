@@ -18,7 +18,7 @@ constexpr CommandFlag kFlags[] = {
 };
 constexpr double kGib = 1 << 30, kMib = 1 << 20;
 
-std::string holds(const RankPlan& rank) {
+std::string holds(const RankPlan& rank, int64_t predictions) {
   std::string text;
   for (const ModelSlice& slice : rank.chunks) {
     std::string part = slice.embedding ? "embedding " : "";
@@ -26,6 +26,8 @@ std::string holds(const RankPlan& rank) {
       part += fmt::format("layer {} ", slice.first_layer);
     else if (slice.layers > 1)
       part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
+    if (slice.head && predictions > 0)
+      part += fmt::format("{} prediction layer{} ", predictions, predictions == 1 ? "" : "s");
     if (slice.head) part += "loss ";
     if (part.empty()) part = "nothing ";
     part.pop_back();
@@ -67,7 +69,8 @@ void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int w
     fmt::print(out, "{:>4} {:>12}", rank.rank, rank.parameters);
     for (MemoryTag tag : kShown) fmt::print(out, " {:>9.1f}", static_cast<double>(peak(rank, tag)) / kMib);
     fmt::print(out, " {:>9.1f} {:>9.3g}  {}\n", rank.bytes() / kMib,
-               (rank.flops[0] + rank.flops[1] + rank.flops[2]) / 1e12, holds(rank));
+               (rank.flops[0] + rank.flops[1] + rank.flops[2]) / 1e12,
+               holds(rank, config.model.mtp_num_layers));
   }
 
   if (s.world > s.pp) fmt::print(out, "the ranks of one pipeline; each of the others is like one of these\n");
@@ -88,7 +91,7 @@ void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int w
              pipeline_picture(p, plan.simulation, width));
 }
 
-Json to_json(const RunPlan& plan) {
+Json to_json(const Config& config, const RunPlan& plan) {
   Json json = Json::object();
   const ParallelSizes& s = plan.sizes;
   Json& layout = json["layout"] = Json::object();
@@ -111,7 +114,7 @@ Json to_json(const RunPlan& plan) {
     Json row = Json::object();
     row["rank"] = rank.rank;
     row["pipeline_rank"] = rank.pipeline_rank;
-    row["holds"] = holds(rank);
+    row["holds"] = holds(rank, config.model.mtp_num_layers);
     row["parameters"] = rank.parameters;
     Json& memory = row["memory_bytes"] = Json::object();
     for (MemoryTag tag : kShown) memory[std::string(name_of(tag))] = static_cast<int64_t>(peak(rank, tag));
@@ -166,7 +169,7 @@ int run_plan(Invocation& invocation) {
   const DType dtype = config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
   const RunPlan plan = plan_run(config, sizes, dtype);
   if (line.has("--json"))
-    fmt::print(invocation.out, "{}\n", to_json(plan).dump(2));
+    fmt::print(invocation.out, "{}\n", to_json(config, plan).dump(2));
   else
     print_text(invocation.out, config, plan,
                static_cast<int>(parse_int("plan", "--width", line.get("--width", "160"))));

@@ -49,12 +49,7 @@ ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pip
   int rank = stage % shape.pp, virtual_stage = stage / shape.pp;
   if (!parallel.pipeline_model_parallel_layout.empty()) {
     StageLayout layout = StageLayout::parse(parallel.pipeline_model_parallel_layout, shape.pp);
-    if (layout.count(LayerKind::mtp, rank, virtual_stage) > 0 &&
-        layout.count(LayerKind::loss, rank, virtual_stage) == 0)
-      throw ConfigError(
-          fmt::format("pipeline_model_parallel_layout {}: prediction layers (m) are computed with "
-                      "the loss here; write them in the last stage, as in t*2,mL",
-                      parallel.pipeline_model_parallel_layout));
+    // Prediction layers (m), wherever the layout has them, are computed with the loss.
     return {layout.offset(LayerKind::decoder, rank, virtual_stage),
             layout.count(LayerKind::decoder, rank, virtual_stage),
             layout.count(LayerKind::embedding, rank, virtual_stage) > 0,

@@ -258,6 +258,17 @@ TEST(Launch, FindsItsPlace) {
   EXPECT_EQ(srun.starter, Starter::Slurm);
   EXPECT_EQ(srun.master_addr, "gpu017");
   EXPECT_EQ(srun.master_port, 20123);
+  EXPECT_EQ(srun.processes, 2);
+  const LaunchPlace step = place({{"SLURM_STEP_ID", "0"},
+                                  {"SLURM_PROCID", "5"},
+                                  {"SLURM_NTASKS", "16"},
+                                  {"SLURM_STEP_NUM_TASKS", "8"},
+                                  {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+                                  {"SLURM_STEP_NODELIST", "a,b"}});
+  EXPECT_EQ(step.process, 5);
+  EXPECT_EQ(step.processes, 8);
+  EXPECT_EQ(step.processes_here, 4);
+  EXPECT_EQ(step.master_addr, "a");
   EXPECT_EQ(first_host("a,b[1-2]"), "a");
   EXPECT_EQ(first_host("n[3,5]"), "n3");
   EXPECT_THROW(place({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), ConfigError);

@@ -115,7 +115,14 @@ void NcclWatch::watch() {
     else
       wake_.wait_for(lock, kPause);
     if (closing_) return;
-    const std::string problem = problem_locked(lock);
+    std::string problem;
+    try {
+      problem = problem_locked(lock);
+    } catch (const std::exception& error) {  // the GPU itself is in trouble
+      problem = fmt::format("rank {} cannot be watched any more: {}",
+                            world_->world_ranks()[static_cast<size_t>(world_->rank())], error.what());
+      if (!lock) lock.lock();
+    }
     if (problem.empty()) continue;
     world_->abort(problem);  // the first reason stays, and every rank learns it
     stop(lock);

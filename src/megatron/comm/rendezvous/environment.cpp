@@ -28,6 +28,17 @@ std::string word(const Environment& environment, const char* name) {
 
 bool has(const Environment& environment, const char* name) { return !word(environment, name).empty(); }
 
+// The tasks of the first node in "4(x2),3", which Slurm says of a step or of the whole job.
+int tasks_per_node(const Environment& environment) {
+  for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    int value = 0;
+    const std::string text = word(environment, name);
+    if (std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc() && value > 0)
+      return value;
+  }
+  return number(environment, "SLURM_NTASKS_PER_NODE", 1);
+}
+
 // Every run of one user gets a port of its own where nobody chose one.
 int port_for_job(const Environment& environment) {
   return 20000 + number(environment, "SLURM_JOB_ID", kDefaultPort) % 20000;
@@ -66,8 +77,9 @@ LaunchPlace find_place(const Environment& environment) {
   } else if (has(environment, "SLURM_STEP_ID") && has(environment, "SLURM_PROCID")) {
     place.starter = Starter::Slurm;
     place.process = number(environment, "SLURM_PROCID", 0);
-    place.processes = number(environment, "SLURM_NTASKS", 1);
-    place.processes_here = number(environment, "SLURM_NTASKS_PER_NODE", 1);
+    // A step may have fewer tasks than its job.
+    place.processes = number(environment, "SLURM_STEP_NUM_TASKS", number(environment, "SLURM_NTASKS", 1));
+    place.processes_here = tasks_per_node(environment);
     if (place.master_addr.empty())
       place.master_addr =
           first_host(word(environment, has(environment, "SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST"
