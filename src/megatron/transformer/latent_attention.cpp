@@ -19,7 +19,7 @@ LinearOptions up_options(const ModelConfig& config) {
   return {.initializer = Initializer::normal(config.init_method_std)};
 }
 
-LinearOptions projection_options(const ModelConfig& config) {
+LinearOptions output_options(const ModelConfig& config) {
   return {.initializer = Initializer::normal(output_deviation(config))};
 }
 
@@ -64,7 +64,7 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
       kv_up_(name + ".linear_kv_up_proj", latent_, heads_.global * (plain_ + value_), parallel.tensor,
              up_options(config)),
       projection_(name + ".linear_proj", heads_.global * value_, config.hidden_size, parallel.tensor,
-                  projection_options(config)) {
+                  output_options(config)) {
   kv_down_.partial_over_tp = parallel.tensor.splits_tokens();
   if (!config.q_lora_rank) return;
   q_down_ = std::make_unique<Parameter>(name + ".linear_q_down_proj.weight",

@@ -13,7 +13,7 @@ namespace megatron {
 namespace {
 
 // Of the output of the projection: gate, x, B, C, steps.
-std::vector<int64_t> projected(const ModelConfig& config) {
+std::vector<int64_t> mamba_columns(const ModelConfig& config) {
   const int64_t inner = config.mamba_num_heads * config.mamba_head_dim,
                 shared = config.mamba_num_groups * config.mamba_state_dim;
   return {inner, inner, shared, shared, config.mamba_num_heads};
@@ -21,7 +21,7 @@ std::vector<int64_t> projected(const ModelConfig& config) {
 
 // The part of it that passes the convolution: x, B, C.
 std::vector<int64_t> convolved(const ModelConfig& config) {
-  const std::vector<int64_t> parts = projected(config);
+  const std::vector<int64_t> parts = mamba_columns(config);
   return {parts[1], parts[2], parts[3]};
 }
 
@@ -31,7 +31,7 @@ int64_t sum(const std::vector<int64_t>& parts) {
   return total;
 }
 
-ShardSpec by_heads(const ModelConfig& config, const TensorParallel& tp) {
+ShardSpec mamba_heads(const ModelConfig& config, const TensorParallel& tp) {
   return ShardSpec::split({config.mamba_num_heads}, 0, tp.rank(), tp.size());
 }
 
@@ -57,17 +57,17 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
       full_width_norm_(config.mamba_norm_full_width),
       share_("mamba", parallel.context,
              {{heads_, channels_}, {groups_, states_, true}, {groups_, states_, true}, {heads_, 1}}),
-      in_(name + ".in_proj", config.hidden_size, sum(projected(config)), tp_,
+      in_(name + ".in_proj", config.hidden_size, sum(mamba_columns(config)), tp_,
           {.initializer = Initializer::normal(config.init_method_std),
            .bias = config.mamba_proj_bias,
-           .parts = projected(config)}),
+           .parts = mamba_columns(config)}),
       conv_weight_(name + ".conv1d.weight",
                    ShardSpec::split_parts({sum(convolved(config)), 1, config.mamba_conv_kernel}, 0,
                                           convolved(config), tp_.rank(), tp_.size()),
                    convolution(config)),
-      a_log_(name + ".A_log", by_heads(config, tp_), Initializer::log_uniform(1, 16)),
-      d_(name + ".D", by_heads(config, tp_), Initializer::constant(1)),
-      dt_bias_(name + ".dt_bias", by_heads(config, tp_), Initializer::step_bias(1e-3, 1e-1)),
+      a_log_(name + ".A_log", mamba_heads(config, tp_), Initializer::log_uniform(1, 16)),
+      d_(name + ".D", mamba_heads(config, tp_), Initializer::constant(1)),
+      dt_bias_(name + ".dt_bias", mamba_heads(config, tp_), Initializer::step_bias(1e-3, 1e-1)),
       norm_weight_(name + ".norm.weight", ShardSpec::split({inner_}, 0, tp_.rank(), tp_.size()),
                    Initializer::constant(1)),
       out_(name + ".out_proj", inner_, config.hidden_size, tp_,
