@@ -3,7 +3,10 @@
 namespace megatron {
 
 Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options)
-    : Optimizer(ctx, std::move(slices)), options_(options), first_(zeros(ctx)), second_(zeros(ctx)) {}
+    : Optimizer(ctx, std::move(slices), options.masters),
+      options_(options),
+      first_(zeros(ctx, options.first)),
+      second_(zeros(ctx, options.second)) {}
 
 void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
   std::vector<AdamTensor> tensors;
@@ -14,7 +17,8 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                        .gradient = slices_[i].gradient,
                        .first = first_[i],
                        .second = second_[i],
-                       .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0});
+                       .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0,
+                       .remainder = remainders_[i]});
   ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
                                            .lr = lr,
                                            .beta1 = options_.beta1,
@@ -31,13 +35,14 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
     // The copy that is updated is read and written; where there is a master, the parameter is written alone.
     bytes += static_cast<double>(t.master.defined() ? 2 * t.master.bytes() + t.parameter.bytes()
                                                     : 2 * t.parameter.bytes());
+    if (t.remainder.defined()) bytes += 2 * static_cast<double>(t.remainder.bytes());
   }
   ctx.trace("adam", Phase::Other, 14 * elements, bytes);
 }
 
-std::vector<OptimizerTensor> Adam::state() const {
+std::vector<OptimizerTensor> Adam::state(RankContext& ctx) const {
   std::vector<OptimizerTensor> list;
-  append(list, "master", masters_);
+  append_masters(ctx, list);
   append(list, "exp_avg", first_);
   append(list, "exp_avg_sq", second_);
   return list;

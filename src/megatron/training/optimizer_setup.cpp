@@ -22,6 +22,19 @@ Sharding sharding_of(const DdpConfig& config) {
   fail("data parallelism: unknown sharding strategy");
 }
 
+AdamOptions adam_options(const OptimizerConfig& config) {
+  AdamOptions options{.beta1 = config.adam_beta1,
+                      .beta2 = config.adam_beta2,
+                      .epsilon = config.adam_eps,
+                      .weight_decay = config.weight_decay,
+                      .decoupled = config.decoupled_weight_decay};
+  if (!config.use_precision_aware_optimizer) return options;
+  if (config.store_param_remainders) options.masters = Masters::Split;
+  options.first = dtype_from_name(config.exp_avg_dtype);
+  options.second = dtype_from_name(config.exp_avg_sq_dtype);
+  return options;
+}
+
 }  // namespace
 
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
@@ -39,12 +52,7 @@ std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfi
   std::vector<ParameterSlice> own(slices.begin(), slices.end());
   switch (config.optimizer) {
     case OptimizerKind::adam:
-      return std::make_unique<Adam>(ctx, std::move(own),
-                                    AdamOptions{.beta1 = config.adam_beta1,
-                                                .beta2 = config.adam_beta2,
-                                                .epsilon = config.adam_eps,
-                                                .weight_decay = config.weight_decay,
-                                                .decoupled = config.decoupled_weight_decay});
+      return std::make_unique<Adam>(ctx, std::move(own), adam_options(config));
     case OptimizerKind::sgd:
       return std::make_unique<Sgd>(
           ctx, std::move(own),
