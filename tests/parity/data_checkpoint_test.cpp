@@ -18,6 +18,7 @@ namespace {
 struct Saved {
   Layout layout;
   int zero = 0;
+  bool split_masters = false;
 };
 
 Config config_of(const Saved& run) {
@@ -28,6 +29,7 @@ Config config_of(const Saved& run) {
   config.ddp.overlap_grad_reduce = true;
   config.ddp.overlap_param_gather = run.zero > 0;
   config.ddp.bucket_size = 3000;
+  config.optimizer.use_precision_aware_optimizer = run.split_masters;
   return config;
 }
 
@@ -48,10 +50,10 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
     RankContext ctx(kCpu, 1, world.rank());
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     RankTrainer trainer(ctx, config, parallel, dtype);
-    auto tensors = [&] { return checkpoint_tensors(trainer); };
+    auto tensors = [&] { return checkpoint_tensors(ctx, trainer); };
     if (!from.empty()) {
       CheckpointReader reader(from);
-      reader.load(ctx, tensors());
+      load_run(ctx, reader, trainer);
       trainer.optimizer().set_steps(reader.state().iteration);
     }
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
@@ -77,6 +79,7 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
 const Saved kRuns[] = {
     {{.name = "one rank"}, 0},
     {{.name = "zero 1, dp2", .dp = 2}, 1},
+    {{.name = "zero 1, dp2, split masters", .dp = 2}, 1, true},
     {{.name = "zero 2, tp2 dp2", .tp = 2, .dp = 2}, 2},
     {{.name = "zero 3, dp4", .dp = 4}, 3},
     {{.name = "zero 3, pp2 dp2", .pp = 2, .dp = 2}, 3},
@@ -98,7 +101,7 @@ TEST(DataCheckpoint, AnyShardingLoadsUnderAnyOther) {
 
 TEST(DataCheckpoint, TrainingGoesOnAsIfNothingHadBeen) {
   TempDir folder;
-  train_from(kRuns[3], DType::F64, "", folder.path(), true);
+  train_from(kRuns[4], DType::F64, "", folder.path(), true);
   State one = train_from(kRuns[0], DType::F64, folder.path(), "", true);
   for (const Saved& loader : kRuns) {
     SCOPED_TRACE(loader.layout.name);

@@ -39,8 +39,8 @@ constexpr Case kCases[] = {
 struct Settings {
   int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
   int64_t micro_batches = 1;
-  std::string device = "auto", precision;
-  bool json = false, trace = false, deterministic = false, keep_norms = false;
+  std::string device = "auto", precision, moments = "fp32";
+  bool json = false, trace = false, deterministic = false, recompute_norms = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -59,8 +59,9 @@ std::vector<Flag> flags(Settings& s) {
                 "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8",
                 s.precision),
       switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
-      switch_flag("--keep-norms", "do not make the outputs of norms again in the backward pass",
-                  s.keep_norms),
+      text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
+      switch_flag("--recompute-norms", "make the outputs of norms again in the backward pass",
+                  s.recompute_norms),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -95,10 +96,12 @@ Config config_of(const Case& c, const Settings& s) {
     config.precision.fp8 = Fp8Format::hybrid;
     config.precision.fp8_recipe = Fp8Recipe::tensorwise;
   }
-  if (!s.keep_norms) {
+  if (s.recompute_norms) {
     config.execution.recompute_granularity = RecomputeGranularity::selective;
     config.execution.recompute_modules = {"layernorm"};
   }
+  config.optimizer.use_precision_aware_optimizer = true;  // what its masters hold is fp32 all the same
+  config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = s.moments;
   config.optimizer.adam_beta2 = 0.95;
   config.optimizer.weight_decay = 0.1;
   return config;

@@ -144,7 +144,7 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
     for (int i = 0; i < rounds; ++i)
       loss += trainer.evaluate(ctx, draw(held_out, batch, length, 2, i)) / rounds;
     if (world.rank() == 0) report.validation_loss = loss;
-    SaveRequest request{.root = options.save, .tensors = checkpoint_tensors(trainer)};
+    SaveRequest request{.root = options.save, .tensors = checkpoint_tensors(ctx, trainer)};
     request.state = {.iteration = options.steps,
                      .consumed_samples = options.steps * batch,
                      .seed = static_cast<uint64_t>(config.rng.seed),

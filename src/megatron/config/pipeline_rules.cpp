@@ -117,6 +117,10 @@ void schedule_suits_chunks(Draft& draft) {
   if (p.pipeline_schedule == PipelineSchedule::automatic) return;
   if (p.pipeline_model_parallel_size == 1)
     return draft.refuse(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
+  if (p.pipeline_schedule == PipelineSchedule::zb_v && draft.config.model.mtp_num_layers > 0)
+    draft.refuse("model.pipeline_schedule",
+                 "embedding and prediction layers would be two chunks of one stage",
+                 "use zb-h1 or interleaved");
   if (p.pipeline_schedule == PipelineSchedule::zb_v) {
     if (chunks != 2)
       draft.refuse(key, fmt::format("needs two chunks per stage, not {}", chunks),
@@ -228,7 +232,8 @@ constexpr Rule kPipelineRules[] = {
      "model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size model.overlap_p2p_comm",
      "several chunks need several stages", interleaving_needs_stages},
     {"schedule_suits_chunks",
-     "model.pipeline_schedule model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size",
+     "model.pipeline_schedule model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size "
+     "model.mtp_num_layers",
      "a pipeline schedule suits the number of chunks per stage", schedule_suits_chunks},
     {"overlap_needs_interleaving", "model.overlap_p2p_comm_warmup_flush model.overlap_p2p_comm",
      "overlap while filling and draining needs overlap at all", overlap_needs_interleaving},

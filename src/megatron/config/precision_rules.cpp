@@ -65,10 +65,9 @@ void fp4_needs(Draft& draft) {
 
 void optimizer_states(Draft& draft) {
   const OptimizerConfig& o = draft.config.optimizer;
-  if (o.use_precision_aware_optimizer && !draft.config.ddp.use_distributed_optimizer &&
-      !draft.config.ddp.use_megatron_fsdp)
-    draft.refuse("optimizer.use_precision_aware_optimizer", "works on split optimizer states only",
-                 "add --use-distributed-optimizer");
+  if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
+    draft.refuse("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
+                 "use --optimizer adam");
   for (const auto& [key, dtype] : {std::pair{"optimizer.main_grads_dtype", o.main_grads_dtype},
                                    {"optimizer.main_params_dtype", o.main_params_dtype},
                                    {"optimizer.exp_avg_dtype", o.exp_avg_dtype},
@@ -215,7 +214,7 @@ constexpr Rule kPrecisionRules[] = {
     {"fp4_needs", "model.fp4 model.fp4_param model.bf16", "options of fp4 need fp4 and bf16", fp4_needs},
     {"optimizer_states",
      "optimizer.use_precision_aware_optimizer optimizer.main_grads_dtype optimizer.main_params_dtype "
-     "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype ddp.use_distributed_optimizer ddp.use_megatron_fsdp",
+     "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype optimizer.optimizer",
      "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
     {"gradients_and_parameters_overlap",
      "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp "

@@ -136,8 +136,8 @@ constexpr Feature kFeatures[] = {
      "optimizer.optimizer=muon,dist_muon,lion,soap,adaptive_muon optimizer.muon_* optimizer.lion_* "
      "optimizer.soap_* optimizer.adaptive_muon_* optimizer.use_layer_wise_distributed_optimizer"},
     {later, "optimizer states in fewer bits",
-     "optimizer.use_precision_aware_optimizer optimizer.store_param_remainders optimizer.main_grads_dtype "
-     "optimizer.main_params_dtype optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype"},
+     "optimizer.main_grads_dtype optimizer.main_params_dtype optimizer.exp_avg_dtype=fp8 "
+     "optimizer.exp_avg_sq_dtype=fp8"},
     {later, "optimizer offload",
      "optimizer.optimizer_cpu_offload optimizer.optimizer_offload_fraction "
      "optimizer.overlap_cpu_optimizer_d2h_h2d"},

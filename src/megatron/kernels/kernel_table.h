@@ -81,6 +81,7 @@ struct KernelTable {
 
   Kernel<AdamArgs> adam = nullptr;
   Kernel<SumSquaresArgs> sum_squares = nullptr;
+  Kernel<SplitFloatArgs> split_float = nullptr;
 
   // Calls visit(name, member) for every kernel: for tests and for the meta table.
   template <class Table, class Visitor>
@@ -106,7 +107,7 @@ struct KernelTable {
     v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
     v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize), v("dequantize", t.dequantize);
-    v("adam", t.adam), v("sum_squares", t.sum_squares);
+    v("adam", t.adam), v("sum_squares", t.sum_squares), v("split_float", t.split_float);
   }
 };
 

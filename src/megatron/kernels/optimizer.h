@@ -11,6 +11,8 @@ struct AdamTensor {
   Tensor master;     // fp32/fp64 copy that is updated; the parameter itself where undefined
   Tensor gradient, first, second;
   double weight_decay = 0, lr_scale = 1;
+  // Instead of a master: what an fp32 one's bits are above the bf16 parameter's (I16, kernels/split_float.h).
+  Tensor remainder;
 };
 
 // One step of Adam over many tensors. `gradient_scale` (one element, on the device, optional) multiplies
@@ -22,6 +24,13 @@ struct AdamArgs {
   int64_t step = 1;  // from 1
   bool decoupled = true;
   Tensor gradient_scale;
+};
+
+// low = what the bits of wide (fp32) are above those of high (bf16), or as near as 16 bits reach. join: wide
+// from high and low instead.
+struct SplitFloatArgs {
+  Tensor wide, high, low;
+  bool join = false;
 };
 
 // out[0] = Σ x² over all tensors (fp64 out; partial sums in a fixed order). With accumulate, added to what is

@@ -5,7 +5,10 @@
 namespace megatron {
 
 Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options)
-    : Optimizer(ctx, std::move(slices)), options_(options), first_(zeros(ctx)), second_(zeros(ctx)) {}
+    : Optimizer(ctx, std::move(slices), options.masters),
+      options_(options),
+      first_(zeros(ctx, options.first)),
+      second_(zeros(ctx, options.second)) {}
 
 void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
   std::map<double, std::vector<AdamTensor>> by_scale;
@@ -16,7 +19,8 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                                .gradient = slices_[i].gradient,
                                .first = first_[i],
                                .second = second_[i],
-                               .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0});
+                               .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0,
+                               .remainder = remainders_[i]});
   }
   ++steps_;
   for (const auto& [scale, tensors] : by_scale) {
@@ -40,13 +44,14 @@ void Adam::trace_step(RankContext& ctx, std::span<const AdamTensor> tensors) {
     // The copy that is updated is read and written; where there is a master, the parameter is written alone.
     bytes += static_cast<double>(t.master.defined() ? 2 * t.master.bytes() + t.parameter.bytes()
                                                     : 2 * t.parameter.bytes());
+    if (t.remainder.defined()) bytes += 2 * static_cast<double>(t.remainder.bytes());
   }
   ctx.trace("adam", Phase::Other, 14 * elements, bytes);
 }
 
-std::vector<OptimizerTensor> Adam::state() const {
+std::vector<OptimizerTensor> Adam::state(RankContext& ctx) const {
   std::vector<OptimizerTensor> list;
-  append(list, "master", masters_);
+  append_masters(ctx, list);
   append(list, "exp_avg", first_);
   append(list, "exp_avg_sq", second_);
   return list;

@@ -9,6 +9,8 @@ struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   bool decoupled = true;
   LearningRateScale lr_scale = {};  // of epsilon too
+  Masters masters = Masters::Whole;
+  DType first = DType::F32, second = DType::F32;  // of the moments, where parameters are not fp64
 };
 
 // Adam or AdamW.
@@ -17,7 +19,7 @@ class Adam final : public Optimizer {
   Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options);
 
   void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) override;
-  std::vector<OptimizerTensor> state() const override;
+  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
 
  private:
   static void trace_step(RankContext& ctx, std::span<const AdamTensor> tensors);

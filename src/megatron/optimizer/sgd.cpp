@@ -36,9 +36,9 @@ void Sgd::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
   ++steps_;
 }
 
-std::vector<OptimizerTensor> Sgd::state() const {
+std::vector<OptimizerTensor> Sgd::state(RankContext& ctx) const {
   std::vector<OptimizerTensor> list;
-  append(list, "master", masters_);
+  append_masters(ctx, list);
   append(list, "momentum_buffer", momenta_);
   return list;
 }

@@ -15,7 +15,7 @@ class Sgd final : public Optimizer {
   Sgd(RankContext& ctx, std::vector<ParameterSlice> slices, const SgdOptions& options);
 
   void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) override;
-  std::vector<OptimizerTensor> state() const override;
+  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
 
  private:
   SgdOptions options_;

@@ -14,6 +14,17 @@ void add(std::vector<ShardedTensor>& tensors, const std::string& name, const Par
     tensors.push_back(std::move(piece));
 }
 
+std::vector<ShardedTensor> with_state(RankTrainer& trainer, std::span<const OptimizerTensor> states) {
+  trainer.finish_parameters();
+  std::vector<ShardedTensor> tensors = checkpoint_tensors(trainer.parameters());
+  for (const ParameterSlice& slice : trainer.slices())
+    if (slice.parameter->sharded) add(tensors, slice.parameter->name, slice, slice.value);
+  for (const OptimizerTensor& state : states)
+    add(tensors, fmt::format("optimizer.{}.{}", state.kind, state.slice->parameter->name), *state.slice,
+        state.tensor);
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parameters) {
@@ -23,16 +34,20 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
   return tensors;
 }
 
-std::vector<ShardedTensor> checkpoint_tensors(RankTrainer& trainer, bool with_optimizer) {
-  trainer.finish_parameters();
-  std::vector<ShardedTensor> tensors = checkpoint_tensors(trainer.parameters());
-  for (const ParameterSlice& slice : trainer.slices())
-    if (slice.parameter->sharded) add(tensors, slice.parameter->name, slice, slice.value);
-  if (!with_optimizer) return tensors;
-  for (const OptimizerTensor& state : trainer.optimizer().state())
-    add(tensors, fmt::format("optimizer.{}.{}", state.kind, state.slice->parameter->name), *state.slice,
-        state.tensor);
-  return tensors;
+std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer, bool with_optimizer) {
+  if (!with_optimizer) return with_state(trainer, {});
+  return with_state(trainer, trainer.optimizer().state(ctx));
+}
+
+void load_run(RankContext& ctx, CheckpointReader& reader, RankTrainer& trainer, bool with_optimizer) {
+  Optimizer& optimizer = trainer.optimizer();
+  std::vector<OptimizerTensor> state;
+  if (with_optimizer) state = optimizer.state(ctx);
+  reader.load(ctx, with_state(trainer, state));
+  if (with_optimizer)
+    optimizer.take_masters(ctx, state);
+  else
+    optimizer.read_parameters(ctx);
 }
 
 }  // namespace megatron

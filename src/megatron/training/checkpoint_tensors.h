@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/checkpoint/sharded_tensor.h"
+#include "megatron/checkpoint/load.h"
 #include "megatron/training/rank_trainer.h"
 
 namespace megatron {
@@ -11,6 +11,10 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
 
 // The same of a run, with the state of its optimizer as optimizer.{master,exp_avg,exp_avg_sq}.<name>. What is
 // sharded over data-parallel ranks comes in slices, which a checkpoint puts together.
-std::vector<ShardedTensor> checkpoint_tensors(RankTrainer& trainer, bool with_optimizer = true);
+std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer,
+                                              bool with_optimizer = true);
+
+// Fills a run's parameters and, where asked to, the state of its optimizer.
+void load_run(RankContext& ctx, CheckpointReader& reader, RankTrainer& trainer, bool with_optimizer = true);
 
 }  // namespace megatron

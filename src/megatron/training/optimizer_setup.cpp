@@ -32,6 +32,20 @@ LearningRateScale mup_scale(const ModelConfig& model, OptimizerKind kind) {
   return [width](const Parameter& p) { return is_hidden_matrix(p) ? 1 / width : 1.0; };
 }
 
+AdamOptions adam_options(const OptimizerConfig& config, const ModelConfig& model) {
+  AdamOptions options{.beta1 = config.adam_beta1,
+                      .beta2 = config.adam_beta2,
+                      .epsilon = config.adam_eps,
+                      .weight_decay = config.weight_decay,
+                      .decoupled = config.decoupled_weight_decay,
+                      .lr_scale = mup_scale(model, config.optimizer)};
+  if (!config.use_precision_aware_optimizer) return options;
+  if (config.store_param_remainders) options.masters = Masters::Split;
+  options.first = dtype_from_name(config.exp_avg_dtype);
+  options.second = dtype_from_name(config.exp_avg_sq_dtype);
+  return options;
+}
+
 }  // namespace
 
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
@@ -49,13 +63,7 @@ std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfi
   std::vector<ParameterSlice> own(slices.begin(), slices.end());
   switch (config.optimizer) {
     case OptimizerKind::adam:
-      return std::make_unique<Adam>(ctx, std::move(own),
-                                    AdamOptions{.beta1 = config.adam_beta1,
-                                                .beta2 = config.adam_beta2,
-                                                .epsilon = config.adam_eps,
-                                                .weight_decay = config.weight_decay,
-                                                .decoupled = config.decoupled_weight_decay,
-                                                .lr_scale = mup_scale(model, config.optimizer)});
+      return std::make_unique<Adam>(ctx, std::move(own), adam_options(config, model));
     case OptimizerKind::sgd:
       return std::make_unique<Sgd>(ctx, std::move(own),
                                    SgdOptions{.momentum = config.sgd_momentum,

@@ -62,8 +62,7 @@ class RankRun {
       CheckpointReader reader(root);
       const bool resume = !config_.checkpoint.finetune;
       const bool optimizer = resume && config_.checkpoint.load_optim;
-      reader.load(ctx_, checkpoint_tensors(trainer_, optimizer));
-      if (!optimizer) trainer_.optimizer().read_parameters(ctx_);
+      load_run(ctx_, reader, trainer_, optimizer);
       if (resume) {
         at_ = {reader.state().iteration, reader.state().consumed_samples};
         saved_ = at_.iteration;
@@ -80,7 +79,7 @@ class RankRun {
 
   void save() {
     SaveRequest request{.root = config_.checkpoint.save,
-                        .tensors = checkpoint_tensors(trainer_, config_.checkpoint.save_optim)};
+                        .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
     request.state.iteration = at_.iteration;
     request.state.consumed_samples = at_.consumed_samples;
     request.state.seed = static_cast<uint64_t>(config_.rng.seed);

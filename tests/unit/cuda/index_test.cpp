@@ -188,6 +188,46 @@ TEST_F(CudaIndex, Adam) {
     }
 }
 
+// Masters of which only the low halves are kept give the same bits as whole ones, on both devices.
+TEST_F(CudaIndex, AdamWithSplitMasters) {
+  for (DType moments : {DType::F32, DType::BF16, DType::F16})
+    for (DType gradient : {DType::F32, DType::BF16})
+      for (int64_t n : {1, 1003, 40003}) {
+        Both parameter = uniform({n}, DType::BF16), remainder = integers({n}, -32768, 32768, DType::I16);
+        Both master = output({n}, DType::F32), first = uniform({n}, moments),
+             second = uniform({n}, moments, 0.01, 1);
+        Both grad = uniform({n}, gradient), back = output({n}, DType::F32), value = output({n}, DType::BF16);
+        run(&KernelTable::split_float, [&](auto on) {
+          return SplitFloatArgs{on(master), on(parameter), on(remainder), true};
+        });
+        same(master, 0, "joined");
+        auto copy_of = [&](const Both& x) {
+          Both y = output(x.cpu.shape(), x.cpu.dtype());
+          run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x), on(y)}; });
+          return y;
+        };
+        auto step = [&](const Both& target, const Both& whole, const Both& rest) {
+          Both m = copy_of(first), v = copy_of(second);
+          std::vector<AdamTensor> list[2] = {
+              {{target.cpu, whole.cpu, grad.cpu, m.cpu, v.cpu, 0.1, 1, rest.cpu}},
+              {{target.gpu, whole.gpu, grad.gpu, m.gpu, v.gpu, 0.1, 1, rest.gpu}}};
+          int which = 0;
+          run(&KernelTable::adam,
+              [&](auto) { return AdamArgs{.tensors = list[which++], .lr = 1e-3, .step = 3}; });
+        };
+        step(value, master, {});
+        step(parameter, {}, remainder);
+        run(&KernelTable::split_float, [&](auto on) {
+          return SplitFloatArgs{on(back), on(parameter), on(remainder), true};
+        });
+        std::string what = label(moments) + " n=" + std::to_string(n);
+        same(back, "split masters " + what);
+        EXPECT_EQ(values(cpu, back.cpu), values(cpu, master.cpu)) << what;
+        EXPECT_EQ(values(gpu(), back.gpu), values(gpu(), master.gpu)) << what;
+        same(parameter, "parameters " + what);
+      }
+}
+
 TEST_F(CudaIndex, SumSquares) {
   std::vector<Both> held;
   std::vector<Tensor> list[2];

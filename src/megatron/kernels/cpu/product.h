@@ -29,5 +29,8 @@ struct Product {
 // themselves; with more threads they are the library's own, for measuring what it does by itself.
 bool library_supports(const Product& product);
 void library_run(const Product& product, int threads = 1);
+// Whether the order in which it sums an element's terms depends on the shape of the product: then products
+// must be cut alike whatever the number of threads.
+bool library_sums_by_shape();
 
 }  // namespace megatron::cpu

@@ -56,6 +56,33 @@ inline bool aligned(const void* data, size_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
+// A kernel that may take its place while the one before it still runs: it must call wait_for_last() before it
+// reads what that one wrote, and that one may call let_next_start() once all its blocks can have begun.
+template <class... Parameters, class... Args>
+void launch_early(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                  Args... args) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), name);
+}
+__device__ __forceinline__ void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 inline constexpr int kThreads = 256;
 
 // op.run<W>(i) treats elements i … i + W − 1. W is the operator's vector width where its pointers allow it.
@@ -93,6 +120,17 @@ struct Maximum {
 __device__ __forceinline__ int64_t divide(int64_t n, int64_t by) {
   return (n | by) >> 32 ? n / by : static_cast<uint32_t>(n) / static_cast<uint32_t>(by);
 }
+
+// Divides numbers below 2³¹ by one that is known at the launch: a multiplication and a shift.
+struct Divisor {
+  uint32_t value, magic, shift = 0;
+
+  explicit Divisor(int64_t by) : value(static_cast<uint32_t>(by)) {
+    while (uint64_t{1} << shift < value) ++shift;
+    magic = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - value) / value + 1);
+  }
+  __device__ __forceinline__ uint32_t divide(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
+};
 
 // The same result in every lane, in a fixed order.
 template <class T, class Op>

@@ -13,91 +13,108 @@ struct NormForward {
   bool layer;
 };
 
-// Blocks stay, and take every gridDim.x-th row (or group of rows, one per warp).
-template <class T, int W, int Items, bool Warp>
-__global__ void __launch_bounds__(RowShape<W, Items, Warp>::kThreads) norm_forward_kernel(NormForward<T> a) {
+// All that a row needs is on its way before the first sum.
+template <class T, int W, int Items, int Most>
+__global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
   using C = Compute<T>;
-  using Row = RowShape<W, Items, Warp>;
-  using Ring = RowRing<T, W, Items, Warp, 2>;
-  extern __shared__ __align__(16) char memory[];
-  const Ring ring{memory};
-  const int64_t n = a.x_rows.columns, step = static_cast<int64_t>(gridDim.x) * Row::kRows;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * Row::kRows + threadIdx.y;
-  auto x_of = [&](int64_t row) { return a.x + a.x_rows.offset(row); };
-  auto residual_of = [&](int64_t row) {
-    return a.residual ? a.residual + a.residual_rows.offset(row) : nullptr;
-  };
-  auto fetch = [&](int64_t row, int stage) {
-    if (row < a.x_rows.count) {
-      ring.fetch(stage, 0, x_of(row), n);
-      ring.fetch(stage, 1, residual_of(row), n);
-    }
-    commit_copies();
-  };
-  if constexpr (Ring::kUsed)
-    for (int s = 0; s < Ring::kStages - 1; ++s) fetch(first + s * step, s);
-  int stage = 0;
-  for (int64_t row = first; row < a.x_rows.count; row += step) {
-    if constexpr (Ring::kUsed) {
-      fetch(row + (Ring::kStages - 1) * step, (stage + Ring::kStages - 1) % Ring::kStages);
-      wait_copies<Ring::kStages - 1>();
-    }
-    const T *x = x_of(row), *residual = residual_of(row);
-    Vec<T, W> value[Items];
+  using Row = RowShape<W, Items>;
+  __shared__ C partial[2][Row::kMostRows][32];
+  const RowSums<C> sums{partial};
+  const int64_t n = a.x_rows.columns, row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= a.x_rows.count) return;
+  Packed<T, W> value[Items], other[Items], gamma[Items];
+  const T* x = a.x + a.x_rows.offset(row);
+#pragma unroll
+  for (int i = 0; i < Items; ++i)
+    if (Row::column(i) < n) value[i].put(read<W>(x + Row::column(i)));
+  if (a.residual) {
+    const T* residual = a.residual + a.residual_rows.offset(row);
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (Row::column(i) < n) other[i].put(read<W>(residual + Row::column(i)));
+  }
+  if (a.weight) {
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (Row::column(i) < n) gamma[i].put(read<W>(a.weight + Row::column(i)));
+  }
+  if (a.residual) {
+    // Statistics are those of the rounded sum, which the backward pass will see.
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (int64_t column = Row::column(i); column < n) {
+        Vec<T, W> total = value[i].get(), added = other[i].get();
+#pragma unroll
+        for (int j = 0; j < W; ++j) total.v[j] = narrow<T>(widen(total.v[j]) + widen(added.v[j]));
+        write(a.sum + row * n + column, total);
+        value[i].put(total);
+      }
+  }
+  auto total_of = [&](auto term) {
     C total = 0;
 #pragma unroll
     for (int i = 0; i < Items; ++i)
-      if (int64_t column = Row::column(i); column < n) {
-        value[i] = ring.read(stage, 0, i, x);
-        if (residual) {
-          // Statistics are those of the rounded sum, which the backward pass will see.
-          Vec<T, W> other = ring.read(stage, 1, i, residual);
+      if (Row::column(i) < n) {
+        Vec<T, W> values = value[i].get();
 #pragma unroll
-          for (int j = 0; j < W; ++j) value[i].v[j] = narrow<T>(widen(value[i].v[j]) + widen(other.v[j]));
-          write(a.sum + row * n + column, value[i]);
-        }
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          C v = widen(value[i].v[j]);
-          total += a.layer ? v : v * v;
-        }
+        for (int j = 0; j < W; ++j) total += term(widen(values.v[j]));
+        value[i].forget();
       }
-    total = Row::sum(total);
-    C mean = 0;
-    if (a.layer) {
-      mean = total / C(n);
-      total = 0;
-#pragma unroll
-      for (int i = 0; i < Items; ++i)
-        if (Row::column(i) < n)
-#pragma unroll
-          for (int j = 0; j < W; ++j) {
-            C centred = widen(value[i].v[j]) - mean;
-            total += centred * centred;
-          }
-      total = Row::sum(total);
-    }
-    C rstd = C(1) / sqrt(total / C(n) + a.epsilon);
-    if (threadIdx.x == 0) {
-      if (a.mean) a.mean[row] = mean;
-      if (a.rstd) a.rstd[row] = rstd;
-    }
-#pragma unroll
-    for (int i = 0; i < Items; ++i)
-      if (int64_t column = Row::column(i); column < n) {
-        C gamma[W], beta[W], y[W];
-        if (a.weight) load(gamma, a.weight + column);
-        if (a.bias) load(beta, a.bias + column);
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          y[j] = (widen(value[i].v[j]) - mean) * rstd;
-          if (a.weight) y[j] *= gamma[j] + a.gamma_offset;
-          if (a.bias) y[j] += beta[j];
-        }
-        store(a.y + row * n + column, y);
-      }
-    stage = (stage + 1) % Ring::kStages;
+    return total;
+  };
+  C mean = 0;
+  if (a.layer) mean = sums.sum(total_of([](C v) { return v; }), 0) / C(n);
+  const C square = sums.sum(total_of([&](C v) { return (v - mean) * (v - mean); }), 1);
+  const C rstd = C(1) / sqrt(square / C(n) + a.epsilon);
+  if (threadIdx.x == 0) {
+    if (a.mean) a.mean[row] = mean;
+    if (a.rstd) a.rstd[row] = rstd;
   }
+#pragma unroll
+  for (int i = 0; i < Items; ++i)
+    if (int64_t column = Row::column(i); column < n) {
+      Vec<T, W> values = value[i].get(), scale = gamma[i].get();
+      C beta[W], y[W];
+      if (a.bias) load(beta, a.bias + column);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        y[j] = (widen(values.v[j]) - mean) * rstd;
+        if (a.weight) y[j] *= widen(scale.v[j]) + a.gamma_offset;
+        if (a.bias) y[j] += beta[j];
+      }
+      store(a.y + row * n + column, y);
+    }
+}
+
+// The shape of a row of n elements: few vectors a thread, and rows of one or two warps four in a block.
+template <class T, int W>
+void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
+  const int64_t n = a.x_rows.columns, vectors = (n + W - 1) / W;
+  auto fits = [&]<int Items, int Most>(RowShape<W, Items> shape, std::integral_constant<int, Most>) {
+    int64_t threads = blocks_for(vectors, 32 * Items) * 32;
+    if (threads > Most) return false;
+    if constexpr (Most > 64) {
+      norm_forward_kernel<T, W, Items, Most>
+          <<<static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads), 0, stream>>>(a);
+    } else {
+      constexpr unsigned rows = shape.kMostRows;
+      norm_forward_kernel<T, W, Items, Most * rows>
+          <<<blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows), 0, stream>>>(a);
+    }
+    return true;
+  };
+  using Warp = std::integral_constant<int, 32>;
+  using Two = std::integral_constant<int, 64>;
+  using Many = std::integral_constant<int, 512>;
+  bool done = false;
+  if constexpr (W > 1)  // rows that do not lie well have fewer shapes, which saves compiling
+    done = fits(RowShape<W, 1>{}, Warp{}) || fits(RowShape<W, 2>{}, Warp{}) ||
+           fits(RowShape<W, 3>{}, Warp{}) || fits(RowShape<W, 4>{}, Warp{}) ||
+           fits(RowShape<W, 3>{}, Two{}) || fits(RowShape<W, 4>{}, Two{});
+  using Longest = RowShape<W, W == 1 ? 16 : 8>;
+  done = done || fits(RowShape<W, 4>{}, Many{}) || fits(Longest{}, Many{});
+  require(done, "norm: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
+          Longest::columns(Many::value));
 }
 
 template <class T>
@@ -120,15 +137,10 @@ void norm_forward(const KernelContext& ctx, const NormArgs& args) {
   bool vector = a.x_rows.columns % kVector<T> == 0 && a.x_rows.aligned_rows(a.x, sizeof(T)) &&
                 (!a.residual || (a.residual_rows.aligned_rows(a.residual, sizeof(T)) && aligned(a.sum))) &&
                 aligned(a.weight) && aligned(a.bias) && aligned(a.y);
-  cudaStream_t stream = stream_of(ctx);
-  dispatch_row<T>("norm", a.x_rows.columns, vector,
-                  [&]<int W, int Items, bool Warp>(RowShape<W, Items, Warp> shape, dim3 block) {
-                    auto kernel = norm_forward_kernel<T, W, Items, Warp>;
-                    size_t bytes = RowRing<T, W, Items, Warp, 2>::bytes(block);
-                    int64_t blocks =
-                        resident_blocks(ctx, kernel, block, bytes, blocks_for(a.x_rows.count, shape.kRows));
-                    kernel<<<static_cast<unsigned>(blocks), block, bytes, stream>>>(a);
-                  });
+  if (vector)
+    launch_forward<T, kVector<T>>(a, stream_of(ctx));
+  else
+    launch_forward<T, 1>(a, stream_of(ctx));
   check_launch("norm");
 }
 

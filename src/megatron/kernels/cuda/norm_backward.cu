@@ -1,9 +1,12 @@
 #include <optional>
 
 #include "megatron/kernels/cuda/norm.cuh"
+#include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
+
+constexpr int kMostThreads = 512;
 
 template <class T>
 struct NormBackward {
@@ -15,95 +18,106 @@ struct NormBackward {
   Compute<T> gamma_offset;
 };
 
-// Each block takes every gridDim.x-th row (or group of rows, one per warp), so that which rows share a
-// partial sum does not change from run to run.
-template <class T, int W, int Items, bool Warp, bool Layer>
-__global__ void __launch_bounds__(RowShape<W, Items, Warp>::kThreads)
-    norm_backward_kernel(NormBackward<T> a) {
+// Blocks stay, and take every gridDim.x-th group of rows, one in each line of threads: which rows share a
+// partial sum does not change from run to run. The next row is on its way in registers while this one is
+// summed.
+template <class T, int W, int Items, bool Layer>
+__global__ void __launch_bounds__(kMostThreads, Items == 1 ? 2 : 1) norm_backward_kernel(NormBackward<T> a) {
   using C = Compute<T>;
-  using Row = RowShape<W, Items, Warp>;
-  using Ring = RowRing<T, W, Items, Warp, 3>;
-  extern __shared__ __align__(16) char memory[];
-  const Ring ring{memory};
-  const int64_t n = a.x_rows.columns, step = static_cast<int64_t>(gridDim.x) * Row::kRows;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * Row::kRows + threadIdx.y;
-  auto x_of = [&](int64_t row) { return a.x + a.x_rows.offset(row); };
-  auto dy_of = [&](int64_t row) { return a.dy + a.dy_rows.offset(row); };
-  auto dsum_of = [&](int64_t row) { return a.dsum ? a.dsum + a.dsum_rows.offset(row) : nullptr; };
-  auto fetch = [&](int64_t row, int stage) {
-    if (row < a.x_rows.count) {
-      ring.fetch(stage, 0, x_of(row), n);
-      ring.fetch(stage, 1, dy_of(row), n);
-      ring.fetch(stage, 2, dsum_of(row), n);
-    }
-    commit_copies();
-  };
-  if constexpr (Ring::kUsed)
-    for (int s = 0; s < Ring::kStages - 1; ++s) fetch(first + s * step, s);
+  using Row = RowShape<W, Items>;
+  __shared__ C partial[2][Row::kMostRows][32];
+  const RowSums<C> sums{partial};
+  const int64_t n = a.x_rows.columns, step = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  Packed<T, W> gamma[Items];
   C dweight[Items][W] = {}, dbias[Layer ? Items : 1][W] = {};
-  int stage = 0;
-  for (int64_t row = first; row < a.x_rows.count; row += step) {
-    if constexpr (Ring::kUsed) {
-      fetch(row + (Ring::kStages - 1) * step, (stage + Ring::kStages - 1) % Ring::kStages);
-      wait_copies<Ring::kStages - 1>();
+#pragma unroll
+  for (int i = 0; i < Items; ++i)
+    if (int64_t column = Row::column(i); a.weight && column < n) gamma[i].put(read<W>(a.weight + column));
+  auto scaled = [&](C gradient, T weight) {
+    return a.weight ? gradient * (widen(weight) + a.gamma_offset) : gradient;
+  };
+  let_next_start();
+  Packed<T, W> next_x[Items], next_dy[Items], next_dsum[Items];
+  C next_mean = 0, next_rstd = 0;
+  auto fetch = [&](int64_t from) {
+    if (from >= a.x_rows.count) return;
+    next_rstd = a.rstd[from];
+    if constexpr (Layer) next_mean = a.mean[from];
+    const T *x = a.x + a.x_rows.offset(from), *dy = a.dy + a.dy_rows.offset(from);
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (Row::column(i) < n) next_x[i].put(read<W>(x + Row::column(i)));
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (Row::column(i) < n) next_dy[i].put(read<W>(dy + Row::column(i)));
+    if (a.dsum) {
+      const T* dsum = a.dsum + a.dsum_rows.offset(from);
+#pragma unroll
+      for (int i = 0; i < Items; ++i)
+        if (Row::column(i) < n) next_dsum[i].put(read<W>(dsum + Row::column(i)));
     }
-    const T *x = x_of(row), *dy = dy_of(row), *dsum = dsum_of(row);
-    const C mean = Layer ? a.mean[row] : C(0), rstd = a.rstd[row];
+  };
+  fetch(row);
+  for (int turn = 0; row < a.x_rows.count; row += step, turn ^= 1) {
+    Packed<T, W> x[Items], dy[Items], dsum[Items];
+#pragma unroll
+    for (int i = 0; i < Items; ++i) x[i] = next_x[i], dy[i] = next_dy[i], dsum[i] = next_dsum[i];
+    const C mean = next_mean, rstd = next_rstd;
+    fetch(row + step);
     C along = 0, across = 0;
 #pragma unroll
     for (int i = 0; i < Items; ++i)
-      if (int64_t column = Row::column(i); column < n) {
-        C gamma[W];
-        if (a.weight) load(gamma, a.weight + column);
-        Vec<T, W> input = ring.read(stage, 0, i, x), grad = ring.read(stage, 1, i, dy);
+      if (Row::column(i) < n) {
+        Vec<T, W> input = x[i].get(), gradient = dy[i].get(), weight = gamma[i].get();
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          C normed = (widen(input.v[j]) - mean) * rstd, g = widen(grad.v[j]);
-          dweight[i][j] += g * normed;
-          if constexpr (Layer) dbias[i][j] += g;
-          if (a.weight) g *= gamma[j] + a.gamma_offset;
-          along += g * normed;
-          if constexpr (Layer) across += g;
-        }
-      }
-    if (a.dx) {
-      along = Row::sum(along) / C(n);
-      if constexpr (Layer) across = Row::sum(across) / C(n);
-#pragma unroll
-      for (int i = 0; i < Items; ++i)
-        if (int64_t column = Row::column(i); column < n) {
-          C gamma[W], dx[W];
-          if (a.weight) load(gamma, a.weight + column);
-          Vec<T, W> input = ring.read(stage, 0, i, x), grad = ring.read(stage, 1, i, dy), direct;
-          if (dsum) direct = ring.read(stage, 2, i, dsum);
-#pragma unroll
-          for (int j = 0; j < W; ++j) {
-            C normed = (widen(input.v[j]) - mean) * rstd, g = widen(grad.v[j]);
-            if (a.weight) g *= gamma[j] + a.gamma_offset;
-            dx[j] = rstd * (g - across - normed * along);
-            if (dsum) dx[j] += widen(direct.v[j]);
+          C g = widen(gradient.v[j]), part = g * ((widen(input.v[j]) - mean) * rstd);
+          dweight[i][j] += part;
+          along += scaled(part, weight.v[j]);
+          if constexpr (Layer) {
+            dbias[i][j] += g;
+            across += scaled(g, weight.v[j]);
           }
-          store(a.dx + row * n + column, dx);
         }
-    }
-    stage = (stage + 1) % Ring::kStages;
+        x[i].forget();
+        dy[i].forget();
+        gamma[i].forget();
+      }
+    if (!a.dx) continue;
+    along = sums.sum(along, Layer ? 0 : turn) / C(n);
+    if constexpr (Layer) across = sums.sum(across, 1) / C(n);
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (int64_t column = Row::column(i); column < n) {
+        Vec<T, W> input = x[i].get(), gradient = dy[i].get(), weight = gamma[i].get(), direct = dsum[i].get();
+        C dx[W];
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          C normed = (widen(input.v[j]) - mean) * rstd;
+          dx[j] = rstd * (scaled(widen(gradient.v[j]), weight.v[j]) - across - normed * along);
+          if (a.dsum) dx[j] += widen(direct.v[j]);
+        }
+        store(a.dx + row * n + column, dx);
+      }
   }
-  // The rows of a block add up in order, each thread's elements as one.
+  // The lines of a block add up in order, each thread's elements as one.
   using Sums = Vec<C, W>;
   auto add_up = [&](C* target, const C(&own)[Items][W]) {
-    for (int turn = 0; turn < Row::kRows; ++turn) {
-      if (turn == threadIdx.y)
+    for (int turn = 0; turn < blockDim.y; ++turn) {
+      if (turn == threadIdx.y) {
 #pragma unroll
         for (int i = 0; i < Items; ++i)
           if (int64_t column = Row::column(i); column < n) {
             Sums* at = reinterpret_cast<Sums*>(target + blockIdx.x * n + column);
-            Sums sums{};
-            if (turn) sums = *at;
+            Sums total{};
+            if (turn) total = *at;
 #pragma unroll
-            for (int j = 0; j < W; ++j) sums.v[j] += own[i][j];
-            *at = sums;
+            for (int j = 0; j < W; ++j) total.v[j] += own[i][j];
+            *at = total;
           }
-      if constexpr (Row::kRows > 1) __syncthreads();
+      }
+      if (blockDim.y > 1) __syncthreads();
     }
   };
   if (a.dweight) add_up(a.dweight, dweight);
@@ -120,6 +134,7 @@ __global__ void join_partials_kernel(const C* partial, int64_t blocks, int64_t n
   __shared__ C parts[kParts][kColumns];
   int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
   C sum = 0;
+  wait_for_last();
   if (column < n)
 #pragma unroll 8
     for (int64_t b = threadIdx.y; b < blocks; b += kParts) sum += partial[b * n + column];
@@ -155,26 +170,37 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   cudaStream_t stream = stream_of(ctx);
   int64_t blocks = 0;
   std::optional<Scratch> scratch;
-  dispatch_row<T>("norm_backward", n, vector,
-                  [&]<int W, int Items, bool Warp>(RowShape<W, Items, Warp> shape, dim3 block) {
-                    auto kernel = args.kind == NormKind::Layer
-                                      ? norm_backward_kernel<T, W, Items, Warp, true>
-                                      : norm_backward_kernel<T, W, Items, Warp, false>;
-                    // As many blocks as the GPU holds at once: each makes one partial sum of the weights'
-                    // gradients.
-                    size_t bytes = RowRing<T, W, Items, Warp, 3>::bytes(block);
-                    blocks = resident_blocks(ctx, kernel, block, bytes, blocks_for(rows, shape.kRows));
-                    scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
-                    if (args.dweight) a.dweight = scratch->as<C>();
-                    if (args.dbias) a.dbias = scratch->as<C>() + blocks * n;
-                    kernel<<<static_cast<unsigned>(blocks), block, bytes, stream>>>(a);
-                  });
+  auto fits = [&]<int W, int Items>(RowShape<W, Items>) {
+    int64_t threads = blocks_for((n + W - 1) / W, 32 * Items) * 32;
+    if (threads > (Items == 1 ? kMostThreads / 2 : kMostThreads)) return false;
+    auto kernel = args.kind == NormKind::Layer ? norm_backward_kernel<T, W, Items, true>
+                                               : norm_backward_kernel<T, W, Items, false>;
+    dim3 block(static_cast<unsigned>(threads), threads <= 128 ? RowShape<W, Items>::kMostRows : 1);
+    // As many blocks as the GPU holds at once: each makes one partial sum of the weights' gradients.
+    blocks = resident_blocks(ctx, kernel, block, 0, blocks_for(rows, block.y));
+    scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
+    if (args.dweight) a.dweight = scratch->as<C>();
+    if (args.dbias) a.dbias = scratch->as<C>() + blocks * n;
+    kernel<<<static_cast<unsigned>(blocks), block, 0, stream>>>(a);
+    return true;
+  };
+  auto choose = [&]<int W>(std::integral_constant<int, W>) {
+    constexpr int most = W == 1 ? 16 : 8;
+    bool done = false;
+    if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
+    done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});
+    require(done, "norm_backward: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
+            RowShape<W, most>::columns(kMostThreads));
+  };
+  if (vector)
+    choose(std::integral_constant<int, kVector<T>>{});
+  else
+    choose(std::integral_constant<int, 1>{});
   check_launch("norm_backward");
   auto join = [&](const C* partial, const Tensor& target) {
     if (!partial) return;
-    join_partials_kernel<C><<<blocks_for(n, kColumns), dim3(kColumns, kParts), 0, stream>>>(
-        partial, blocks, n, any_float(target), args.accumulate);
-    check_launch("norm_backward");
+    launch_early("norm_backward", join_partials_kernel<C>, blocks_for(n, kColumns), dim3(kColumns, kParts),
+                 stream, partial, blocks, n, any_float(target), args.accumulate);
   };
   join(a.dweight, args.dweight);
   join(a.dbias, args.dbias);

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/split_float.h"
 
 namespace megatron::cuda {
 namespace {
@@ -37,6 +38,7 @@ struct TensorTable {
 
 struct AdamItem {
   AnyFloat parameter, master, gradient, first, second;  // master.data null: the parameter itself
+  int16_t* remainder;                                   // or this and the parameter
   int64_t numel;
   double step_size, keep, l2;
 };
@@ -46,7 +48,7 @@ struct AdamCommon {
   AnyFloat gradient_scale;
 };
 
-using AdamTable = TensorTable<AdamItem, 28>;
+using AdamTable = TensorTable<AdamItem, 26>;
 static_assert(sizeof(AdamTable) + sizeof(AdamCommon) < 4096);
 
 template <class C>
@@ -71,6 +73,67 @@ struct AdamStep {
   }
 };
 
+// Where the fp32 value that is updated lies, and what else is written with it.
+template <class P>
+struct WithMaster {
+  P* parameter;
+  float* master;
+
+  __device__ explicit WithMaster(const AdamItem& item)
+      : parameter(static_cast<P*>(item.parameter.data)), master(static_cast<float*>(item.master.data)) {}
+  template <int N>
+  __device__ void load(float (&p)[N], int64_t i) const {
+    cuda::load(p, master + i);
+  }
+  template <int N>
+  __device__ void store(const float (&p)[N], int64_t i) const {
+    cuda::store(master + i, p);
+    cuda::store(parameter + i, p);
+  }
+};
+
+struct InPlace {
+  float* parameter;
+
+  __device__ explicit InPlace(const AdamItem& item) : parameter(static_cast<float*>(item.parameter.data)) {}
+  template <int N>
+  __device__ void load(float (&p)[N], int64_t i) const {
+    cuda::load(p, parameter + i);
+  }
+  template <int N>
+  __device__ void store(const float (&p)[N], int64_t i) const {
+    cuda::store(parameter + i, p);
+  }
+};
+
+struct WithRemainder {
+  uint16_t* parameter;
+  int16_t* remainder;
+
+  __device__ explicit WithRemainder(const AdamItem& item)
+      : parameter(static_cast<uint16_t*>(item.parameter.data)), remainder(item.remainder) {}
+  template <int N>
+  __device__ void load(float (&p)[N], int64_t i) const {
+    auto high = read<N>(parameter + i);
+    auto low = read<N>(remainder + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) p[j] = __uint_as_float(join_float({high.v[j], low.v[j]}));
+  }
+  template <int N>
+  __device__ void store(const float (&p)[N], int64_t i) const {
+    Vec<uint16_t, N> high;
+    Vec<int16_t, N> low;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      SplitFloat parts = split_float(__float_as_uint(p[j]));
+      high.v[j] = parts.high;
+      low.v[j] = parts.low;
+    }
+    write(parameter + i, high);
+    write(remainder + i, low);
+  }
+};
+
 // Any mixture of dtypes, one element at a time.
 __global__ void __launch_bounds__(kThreads) adam_any_kernel(AdamTable table, AdamCommon common) {
   int which = table.find(blockIdx.x);
@@ -81,13 +144,23 @@ __global__ void __launch_bounds__(kThreads) adam_any_kernel(AdamTable table, Ada
   auto pass = [&]<class C>(C) {
     AdamStep<C> step(item, common);
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-      C parameter = static_cast<C>(target.get(i)), first = static_cast<C>(item.first.get(i)),
-        second = static_cast<C>(item.second.get(i));
-      step.run(parameter, static_cast<C>(item.gradient.get(i)), first, second);
+      C first = static_cast<C>(item.first.get(i)), second = static_cast<C>(item.second.get(i));
+      C gradient = static_cast<C>(item.gradient.get(i));
+      if (item.remainder) {
+        float parameter[1];
+        WithRemainder(item).load(parameter, i);
+        C wide = parameter[0];
+        step.run(wide, gradient, first, second);
+        parameter[0] = static_cast<float>(wide);
+        WithRemainder(item).store(parameter, i);
+      } else {
+        C parameter = static_cast<C>(target.get(i));
+        step.run(parameter, gradient, first, second);
+        target.set(i, parameter);
+        if (item.master.data) item.parameter.set(i, parameter);
+      }
       item.first.set(i, first);
       item.second.set(i, second);
-      target.set(i, parameter);
-      if (item.master.data) item.parameter.set(i, parameter);
     }
   };
   if (target.dtype == DType::F64)
@@ -96,8 +169,8 @@ __global__ void __launch_bounds__(kThreads) adam_any_kernel(AdamTable table, Ada
     pass(float{});
 }
 
-// fp32 states and target, parameter P with an fp32 master (or P = float without), gradient G.
-template <class P, class G, bool Master>
+// An fp32 value wherever it lies, gradient G, moments M.
+template <class Target, class G, class M>
 __global__ void __launch_bounds__(kThreads) adam_kernel(AdamTable table, AdamCommon common) {
   constexpr int W = 4;
   int which = table.find(blockIdx.x);
@@ -105,13 +178,12 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(AdamTable table, AdamCom
   int64_t begin = (blockIdx.x - table.first_chunk[which]) * kChunkElements;
   int64_t end = min(item.numel, begin + kChunkElements);
   AdamStep<float> step(item, common);
-  P* parameter = static_cast<P*>(item.parameter.data);
-  float* target = static_cast<float*>(Master ? item.master.data : item.parameter.data);
+  const Target target(item);
   const G* gradient = static_cast<const G*>(item.gradient.data);
-  float *first = static_cast<float*>(item.first.data), *second = static_cast<float*>(item.second.data);
+  M *first = static_cast<M*>(item.first.data), *second = static_cast<M*>(item.second.data);
   auto pass = [&]<int N>(int64_t i, std::integral_constant<int, N>) {
     float p[N], g[N], m[N], v[N];
-    load(p, target + i);
+    target.load(p, i);
     load(g, gradient + i);
     load(m, first + i);
     load(v, second + i);
@@ -119,8 +191,7 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(AdamTable table, AdamCom
     for (int j = 0; j < N; ++j) step.run(p[j], g[j], m[j], v[j]);
     store(first + i, m);
     store(second + i, v);
-    store(target + i, p);
-    if constexpr (Master) store(parameter + i, p);
+    target.store(p, i);
   };
   int64_t i = begin + threadIdx.x * W;
   for (; i + W <= end; i += kThreads * W) pass(i, std::integral_constant<int, W>{});
@@ -129,19 +200,29 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(AdamTable table, AdamCom
 
 using AdamLaunch = void (*)(AdamTable, AdamCommon);
 
+template <class Target, class G>
+AdamLaunch adam_kernel_with(DType moments) {
+  return moments == DType::F32 ? adam_kernel<Target, G, float> : adam_kernel<Target, G, bfloat>;
+}
+
 AdamLaunch adam_kernel_for(const AdamTensor& t) {
   auto fast = [&](const Tensor& tensor, DType dtype) {
-    return tensor.dtype() == dtype && aligned(tensor.raw());
+    return tensor.defined() && tensor.dtype() == dtype && aligned(tensor.raw());
   };
-  bool states = fast(t.first, DType::F32) && fast(t.second, DType::F32);
+  DType moments = t.first.dtype();
+  bool states =
+      (moments == DType::F32 || moments == DType::BF16) && fast(t.first, moments) && fast(t.second, moments);
   bool gradient32 = fast(t.gradient, DType::F32), gradient16 = fast(t.gradient, DType::BF16);
   if (!states || !(gradient32 || gradient16)) return adam_any_kernel;
-  if (!t.master && fast(t.parameter, DType::F32))
-    return gradient32 ? adam_kernel<float, float, false> : adam_kernel<float, bfloat, false>;
-  if (t.master && fast(t.master, DType::F32) && fast(t.parameter, DType::BF16))
-    return gradient32 ? adam_kernel<bfloat, float, true> : adam_kernel<bfloat, bfloat, true>;
-  if (t.master && fast(t.master, DType::F32) && fast(t.parameter, DType::F16) && gradient32)
-    return adam_kernel<half, float, true>;
+  auto with = [&]<class Target>(Type<Target>) {
+    return gradient32 ? adam_kernel_with<Target, float>(moments) : adam_kernel_with<Target, bfloat>(moments);
+  };
+  bool bf16 = fast(t.parameter, DType::BF16);
+  if (t.remainder) return bf16 && aligned(t.remainder.raw()) ? with(Type<WithRemainder>{}) : adam_any_kernel;
+  if (!t.master) return fast(t.parameter, DType::F32) ? with(Type<InPlace>{}) : adam_any_kernel;
+  if (!fast(t.master, DType::F32)) return adam_any_kernel;
+  if (bf16) return with(Type<WithMaster<bfloat>>{});
+  if (fast(t.parameter, DType::F16)) return with(Type<WithMaster<half>>{});
   return adam_any_kernel;
 }
 
@@ -166,13 +247,34 @@ void adam(const KernelContext& ctx, const AdamArgs& args) {
       kernel = wanted;
     }
     double lr = args.lr * t.lr_scale;
-    table.add(
-        {any_float(t.parameter), t.master ? any_float(t.master) : AnyFloat{}, any_float(t.gradient),
-         any_float(t.first), any_float(t.second), t.parameter.numel(), lr / (1 - std::pow(args.beta1, step)),
-         args.decoupled ? 1 - lr * t.weight_decay : 1.0, args.decoupled ? 0.0 : t.weight_decay},
-        t.parameter.numel());
+    table.add({any_float(t.parameter), t.master ? any_float(t.master) : AnyFloat{}, any_float(t.gradient),
+               any_float(t.first), any_float(t.second), t.remainder ? pointer<int16_t>(t.remainder) : nullptr,
+               t.parameter.numel(), lr / (1 - std::pow(args.beta1, step)),
+               args.decoupled ? 1 - lr * t.weight_decay : 1.0, args.decoupled ? 0.0 : t.weight_decay},
+              t.parameter.numel());
   }
   flush();
+}
+
+struct SplitOp {
+  float* wide;
+  const uint16_t* high;
+  int16_t* low;
+  bool join;
+
+  template <int W>
+  __device__ void run(int64_t i) const {
+    if (join)
+      wide[i] = __uint_as_float(join_float({high[i], low[i]}));
+    else
+      low[i] = rest_of_float(__float_as_uint(wide[i]), high[i]);
+  }
+};
+
+void split_floats(const KernelContext& ctx, const SplitFloatArgs& args) {
+  for_each<1>(ctx, "split_float", args.wide.numel(), false,
+              SplitOp{pointer<float>(args.wide), pointer<uint16_t>(args.high), pointer<int16_t>(args.low),
+                      args.join});
 }
 
 struct SquaresItem {
@@ -263,6 +365,7 @@ void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
 void add_optimizer_kernels(KernelTable& table) {
   table.adam = adam;
   table.sum_squares = sum_squares;
+  table.split_float = split_floats;
 }
 
 }  // namespace megatron::cuda

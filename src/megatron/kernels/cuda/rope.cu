@@ -36,50 +36,126 @@ void rope_table(const KernelContext& ctx, const RopeTableArgs& args) {
 // A head is cut into units: first those of W pairs of channels that turn together, then those of W channels
 // that are only copied.
 struct HeadShape {
-  int64_t channels, half;
+  int channels, half;
   bool interleaved;
+
   template <int W>
-  __host__ __device__ int64_t units() const {
+  int64_t units() const {
     return (channels - half) / W;
   }
 };
 
-template <class T, int W>
-__device__ __forceinline__ void turn_unit(const T* from, T* to, const Compute<T>* cos, const Compute<T>* sin,
-                                          HeadShape head, int64_t unit, Compute<T> sign) {
+template <int W>
+struct Unit {
+  int first, second = 0;  // where its channels begin; second: of those that turn
+  bool turns;
+
+  __device__ Unit(HeadShape head, uint32_t unit)
+      : first(static_cast<int>(unit) * W), turns(first < head.half) {
+    if (!turns) {
+      first += head.half;
+    } else if (head.interleaved) {
+      first *= 2;
+      second = first + W;
+    } else {
+      second = first + head.half;
+    }
+  }
+};
+
+template <int W, class T>
+__device__ __forceinline__ void turn(Vec<T, W>& first, Vec<T, W>& second, const Compute<T> (&cos)[W],
+                                     const Compute<T> (&sin)[W], bool interleaved) {
   using C = Compute<T>;
-  int64_t first = unit * W;
-  if (first >= head.half) {
-    int64_t at = head.half + first;
-    *reinterpret_cast<Vec<T, W>*>(to + at) = *reinterpret_cast<const Vec<T, W>*>(from + at);
-    return;
-  }
-  C x[W], y[W], out_x[W], out_y[W];
-  int64_t at = head.interleaved ? 2 * first : first, other = head.interleaved ? at + W : first + head.half;
-  load(x, from + at);
-  load(y, from + other);
-  if (!head.interleaved) {
+  auto pair = [&](T& x, T& y, int j) {
+    C a = widen(x), b = widen(y);
+    x = narrow<T>(a * cos[j] - b * sin[j]);
+    y = narrow<T>(b * cos[j] + a * sin[j]);
+  };
+  if (!interleaved) {
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      C c = cos[first + j], s = sign * sin[first + j];
-      out_x[j] = x[j] * c - y[j] * s;
-      out_y[j] = y[j] * c + x[j] * s;
-    }
+    for (int j = 0; j < W; ++j) pair(first.v[j], second.v[j], j);
   } else {
-    C both[2 * W];
+    T both[2 * W];
 #pragma unroll
-    for (int j = 0; j < W; ++j) both[j] = x[j], both[W + j] = y[j];
+    for (int j = 0; j < W; ++j) both[j] = first.v[j], both[W + j] = second.v[j];
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      C c = cos[first + j], s = sign * sin[first + j], a = both[2 * j], b = both[2 * j + 1];
-      both[2 * j] = a * c - b * s;
-      both[2 * j + 1] = b * c + a * s;
-    }
+    for (int j = 0; j < W; ++j) pair(both[2 * j], both[2 * j + 1], j);
 #pragma unroll
-    for (int j = 0; j < W; ++j) out_x[j] = both[j], out_y[j] = both[W + j];
+    for (int j = 0; j < W; ++j) first.v[j] = both[j], second.v[j] = both[W + j];
   }
-  store(to + at, out_x);
-  store(to + other, out_y);
+}
+
+// One unit of a few heads of a token, which have its angles in common: where they lie, and which of them
+// turn.
+template <class T, int Heads>
+struct HeadList {
+  const T* from[Heads];
+  T* to[Heads];
+  bool turns[Heads];
+};
+
+template <int W, class T, int Heads>
+__device__ __forceinline__ void turn_heads(const HeadList<T, Heads>& list, HeadShape head, uint32_t token,
+                                           uint32_t unit, const Compute<T>* cos_table,
+                                           const Compute<T>* sin_table, bool inverse) {
+  const Unit<W> at(head, unit);
+  Vec<T, W> first[Heads], second[Heads];
+#pragma unroll
+  for (int h = 0; h < Heads; ++h) {
+    first[h] = read<W>(list.from[h] + at.first);
+    if (at.turns) second[h] = read<W>(list.from[h] + at.second);
+  }
+  Compute<T> cos[W], sin[W];
+  if (at.turns) {
+    const int64_t angle = static_cast<int64_t>(token) * head.half + static_cast<int64_t>(unit) * W;
+    load(cos, cos_table + angle);
+    load(sin, sin_table + angle);
+#pragma unroll
+    for (int j = 0; j < W; ++j) sin[j] = inverse ? -sin[j] : sin[j];
+  }
+#pragma unroll
+  for (int h = 0; h < Heads; ++h) {
+    if (at.turns && list.turns[h]) turn<W>(first[h], second[h], cos, sin, head.interleaved);
+    write(list.to[h] + at.first, first[h]);
+    if (at.turns) write(list.to[h] + at.second, second[h]);
+  }
+}
+
+// How threads share the work: units of a head fastest, then the heads of a token, one or two each, then
+// tokens.
+struct Sharing {
+  Divisor units, steps;
+  uint32_t threads;
+
+  Sharing(const char* kernel, int64_t tokens, int64_t heads, int64_t each, int64_t units_of_head)
+      : units(units_of_head), steps(heads / each) {
+    int64_t all = tokens * steps.value * units.value;
+    require(all < int64_t{1} << 31, "{}: {} tokens of {} heads are too many for one call", kernel, tokens,
+            heads);
+    threads = static_cast<uint32_t>(all);
+  }
+  // f(token, first head, unit) of this thread; the other heads follow steps.value apart.
+  template <class F>
+  __device__ void run(F&& f) const {
+    const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+    if (i >= threads) return;
+    const uint32_t rest = units.divide(i), token = steps.divide(rest);
+    f(token, rest - token * steps.value, i - rest * units.value);
+  }
+};
+
+// Whole vectors of two heads, of one where their number is odd, or single channels where they do not lie
+// well.
+template <int W, class F>
+void for_width(bool vector, bool even, F&& launch) {
+  using One = std::integral_constant<int, 1>;
+  if (!vector)
+    launch(One{}, One{});
+  else if (even)
+    launch(std::integral_constant<int, W>{}, std::integral_constant<int, 2>{});
+  else
+    launch(std::integral_constant<int, W>{}, One{});
 }
 
 template <class T>
@@ -89,17 +165,22 @@ struct RopeOp {
   const Compute<T>*cos, *sin;
   int64_t heads, x_token, x_head, y_token, y_head;
   HeadShape head;
-  Compute<T> sign;
+  bool inverse;
 };
 
-template <class T, int W>
-__global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, int64_t n) {
-  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= n) return;
-  int64_t units = op.head.template units<W>(), row = i / units, unit = i - row * units;
-  int64_t token = row / op.heads, h = row - token * op.heads;
-  turn_unit<T, W>(op.x + token * op.x_token + h * op.x_head, op.y + token * op.y_token + h * op.y_head,
-                  op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit, op.sign);
+template <class T, int W, int Heads>
+__global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, Sharing sharing) {
+  sharing.run([&](uint32_t token, uint32_t first, uint32_t unit) {
+    HeadList<T, Heads> list;
+#pragma unroll
+    for (int h = 0; h < Heads; ++h) {
+      const int64_t head = first + h * sharing.steps.value;
+      list.turns[h] = true;
+      list.from[h] = op.x + token * op.x_token + head * op.x_head;
+      list.to[h] = op.y + token * op.y_token + head * op.y_head;
+    }
+    turn_heads<W>(list, op.head, token, unit, op.cos, op.sin, op.inverse);
+  });
 }
 
 void rope(const KernelContext& ctx, const RopeArgs& args) {
@@ -115,20 +196,17 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
                  args.x.stride(1),
                  args.y.stride(0),
                  args.y.stride(1),
-                 {args.x.size(2), args.cos.size(1), args.interleaved},
-                 args.inverse ? C(-1) : C(1)};
+                 {static_cast<int>(args.x.size(2)), static_cast<int>(args.cos.size(1)), args.interleaved},
+                 args.inverse};
+    auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
+      Sharing sharing("rope", args.x.size(0), op.heads, Heads, op.head.template units<W>());
+      rope_kernel<T, W, Heads>
+          <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
+    };
     constexpr int W = kVector<T>;
     int64_t lengths = op.x_token | op.x_head | op.y_token | op.y_head | op.head.channels | op.head.half;
     bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
-    int64_t rows = args.x.size(0) * op.heads;
-    cudaStream_t stream = stream_of(ctx);
-    if (vector) {
-      int64_t n = rows * op.head.template units<W>();
-      rope_kernel<T, W><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(op, n);
-    } else {
-      int64_t n = rows * op.head.template units<1>();
-      rope_kernel<T, 1><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(op, n);
-    }
+    for_width<W>(vector, op.heads % 2 == 0, launch);
     check_launch("rope");
   });
 }
@@ -137,33 +215,31 @@ template <class T>
 struct QkvOp {
   T *qkv, *q, *k, *v;
   const Compute<T>*cos, *sin;
-  int64_t groups, per_group;
+  Divisor per_group;  // heads of a group: its queries, its key and its value
+  uint32_t groups;
   HeadShape head;
   bool merge;
 };
 
-template <class T, int W>
-__global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, int64_t n) {
-  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= n) return;
-  int64_t units = op.head.template units<W>(), row = i / units, unit = i - row * units;
-  int64_t per_row = op.per_group + 2, group = row / per_row, member = row - group * per_row;
-  int64_t token = group / op.groups, channels = op.head.channels;
-  T* fused = op.qkv + row * channels;
-  T* apart = member < op.per_group ? op.q + (group * op.per_group + member) * channels
-                                   : (member == op.per_group ? op.k : op.v) + group * channels;
-  const T* from = op.merge ? apart : fused;
-  T* to = op.merge ? fused : apart;
-  if (member > op.per_group) {
-    int64_t first = unit * W;
-    *reinterpret_cast<Vec<T, W>*>(to + first) = *reinterpret_cast<const Vec<T, W>*>(from + first);
-    // The units of a head that turns number half fewer: they copy the rest here.
-    if (int64_t rest = channels - op.head.half + first; first < op.head.half)
-      *reinterpret_cast<Vec<T, W>*>(to + rest) = *reinterpret_cast<const Vec<T, W>*>(from + rest);
-    return;
-  }
-  turn_unit<T, W>(from, to, op.cos + token * op.head.half, op.sin + token * op.head.half, op.head, unit,
-                  op.merge ? Compute<T>(-1) : Compute<T>(1));
+template <class T, int W, int Heads>
+__global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, Sharing sharing) {
+  sharing.run([&](uint32_t token, uint32_t first, uint32_t unit) {
+    HeadList<T, Heads> list;
+    const uint32_t heads = op.groups * op.per_group.value, queries = op.per_group.value - 2;
+#pragma unroll
+    for (int h = 0; h < Heads; ++h) {
+      const uint32_t head = first + h * sharing.steps.value;
+      const uint32_t group = op.per_group.divide(head), member = head - group * op.per_group.value;
+      const int64_t row = static_cast<int64_t>(token) * op.groups + group;
+      T* fused = op.qkv + (static_cast<int64_t>(token) * heads + head) * op.head.channels;
+      T* apart = member < queries ? op.q + (row * queries + member) * op.head.channels
+                                  : (member == queries ? op.k : op.v) + row * op.head.channels;
+      list.turns[h] = member <= queries;
+      list.from[h] = op.merge ? apart : fused;
+      list.to[h] = op.merge ? fused : apart;
+    }
+    turn_heads<W>(list, op.head, token, unit, op.cos, op.sin, op.merge);
+  });
 }
 
 void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
@@ -171,28 +247,26 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
   dispatch_float("qkv_split", args.qkv.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     int64_t groups = args.k.size(1), channels = args.k.size(2), half = args.cos ? args.cos.size(1) : 0;
+    int64_t heads = args.q.size(1) + 2 * groups;
     QkvOp<T> op{pointer<T>(args.qkv),
                 pointer<T>(args.q),
                 pointer<T>(args.k),
                 pointer<T>(args.v),
                 pointer<C>(args.cos),
                 pointer<C>(args.sin),
-                groups,
-                args.q.size(1) / groups,
-                {channels, half, args.interleaved},
+                Divisor(heads / groups),
+                static_cast<uint32_t>(groups),
+                {static_cast<int>(channels), static_cast<int>(half), args.interleaved},
                 args.merge};
+    auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
+      Sharing sharing("qkv_split", args.k.size(0), heads, Heads, op.head.template units<W>());
+      qkv_kernel<T, W, Heads>
+          <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
+    };
     constexpr int W = kVector<T>;
     bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && channels % W == 0 &&
                   half % W == 0;
-    int64_t rows = args.k.size(0) * groups * (op.per_group + 2);
-    cudaStream_t stream = stream_of(ctx);
-    if (vector) {
-      int64_t n = rows * op.head.template units<W>();
-      qkv_kernel<T, W><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(op, n);
-    } else {
-      int64_t n = rows * op.head.template units<1>();
-      qkv_kernel<T, 1><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(op, n);
-    }
+    for_width<W>(vector, heads % 2 == 0, launch);
     check_launch("qkv_split");
   });
 }

@@ -12,7 +12,8 @@ struct Rows {
 
   __host__ __device__ int64_t offset(int64_t row) const {
     if (outer_stride == 0) return row * inner_stride;  // spares the divisions of the usual case
-    return row / inner * outer_stride + row % inner * inner_stride;
+    const auto r = static_cast<uint32_t>(row), by = static_cast<uint32_t>(inner), outer = r / by;
+    return outer * outer_stride + (r - outer * by) * inner_stride;
   }
   // Whether every row of data of this element size starts at a multiple of 16 bytes.
   bool aligned_rows(const void* data, size_t element) const {
@@ -20,7 +21,8 @@ struct Rows {
   }
 };
 
-// Ranks above three must be contiguous in all but the last two dimensions.
+// Ranks above three must be contiguous in all but the last two dimensions. Fewer than 2³² rows: divisions of
+// 64 bits would cost a kernel more registers than the rest of it.
 inline Rows rows_of(const Tensor& tensor) {
   Rows rows;
   if (!tensor.defined()) return rows;
@@ -28,6 +30,7 @@ inline Rows rows_of(const Tensor& tensor) {
   if (rank == 0) return rows;
   rows.columns = tensor.size(-1);
   for (int d = 0; d < rank - 1; ++d) rows.count *= tensor.size(d);
+  require(rows.count >> 32 == 0, "{} has too many rows for the CUDA kernels", tensor);
   if (tensor.is_contiguous() || rank < 2) {
     rows.inner = std::max<int64_t>(rows.count, 1);
     rows.inner_stride = rows.columns;

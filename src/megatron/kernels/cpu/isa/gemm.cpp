@@ -35,7 +35,8 @@ void cut(const Product& p, int width, std::vector<Product>& tasks) {
     int64_t longer = std::max(p.m, p.n);
     double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
     auto by_flops = static_cast<int64_t>(std::min(flops / least_flops, 1e9));
-    int64_t most = width == 1 ? 1 : std::min<int64_t>(4 * width, std::max<int64_t>(by_flops, 1));
+    int64_t most = library_sums_by_shape() ? 16 : width == 1 ? 1 : 4 * width;
+    most = std::min(most, std::max<int64_t>(by_flops, 1));
     int64_t pieces = std::clamp<int64_t>(longer / smallest, 1, most);
     int64_t step = round_up((longer + pieces - 1) / pieces, grain);
     for (int64_t begin = 0; begin < longer; begin += step) {

@@ -1,8 +1,10 @@
+#include <bit>
 #include <cmath>
 #include <vector>
 
 #include "megatron/kernels/cpu/isa/blocks.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
+#include "megatron/kernels/split_float.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -45,6 +47,17 @@ void store(const Tensor& tensor, int64_t offset, int64_t n, const C* values) {
   });
 }
 
+void join(const uint16_t* high, const int16_t* low, int64_t n, float* wide) {
+  for (int64_t i = 0; i < n; ++i) wide[i] = std::bit_cast<float>(join_float({high[i], low[i]}));
+}
+void split(const float* wide, int64_t n, uint16_t* high, int16_t* low) {
+  for (int64_t i = 0; i < n; ++i) {
+    SplitFloat parts = split_float(std::bit_cast<uint32_t>(wide[i]));
+    high[i] = parts.high;
+    low[i] = parts.low;
+  }
+}
+
 template <class C>
 struct AdamStep {
   C gradient_scale, beta1, beta2, step_size, inverse_root, epsilon, keep, l2;
@@ -75,16 +88,31 @@ void adam_piece(const AdamArgs& args, const AdamTensor& t, double gradient_scale
                    .keep = args.decoupled ? C(1 - lr * t.weight_decay) : C(1),
                    .l2 = args.decoupled ? C(0) : C(t.weight_decay)};
   const Tensor& target = t.master.defined() ? t.master : t.parameter;
+  uint16_t* high = nullptr;
+  int16_t* low = nullptr;
+  if constexpr (std::is_same_v<C, float>)
+    if (t.remainder.defined()) {
+      high = static_cast<uint16_t*>(t.parameter.raw());
+      low = pointer<int16_t>(t.remainder);
+    }
   for (int64_t offset = begin; offset < end; offset += kBlock) {
     int64_t n = std::min(kBlock, end - offset);
     Buffer<C> buffers[4];
     C* gradient = load<C>(t.gradient, offset, n, buffers[0]);
     C* first = load<C>(t.first, offset, n, buffers[1]);
     C* second = load<C>(t.second, offset, n, buffers[2]);
-    C* parameter = load<C>(target, offset, n, buffers[3]);
+    C* parameter = buffers[3];
+    if constexpr (std::is_same_v<C, float>)
+      if (low) join(high + offset, low + offset, n, parameter);
+    if (!low) parameter = load<C>(target, offset, n, buffers[3]);
     adam.run(parameter, gradient, first, second, n);
     store(t.first, offset, n, first);
     store(t.second, offset, n, second);
+    if constexpr (std::is_same_v<C, float>)
+      if (low) {
+        split(parameter, n, high + offset, low + offset);
+        continue;
+      }
     store(target, offset, n, parameter);
     if (t.master.defined()) store(t.parameter, offset, n, parameter);
   }
@@ -107,6 +135,16 @@ void adam(const KernelContext& ctx, const AdamArgs& args) {
       else
         adam_piece<float>(args, t, gradient_scale, piece.begin, piece.end);
     }
+  });
+}
+
+void split_floats(const KernelContext& ctx, const SplitFloatArgs& args) {
+  const auto* high = static_cast<const uint16_t*>(args.high.raw());
+  int16_t* low = pointer<int16_t>(args.low);
+  float* wide = pointer<float>(args.wide);
+  ctx.pool.parallel_for(args.wide.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    if (args.join) return join(high + begin, low + begin, end - begin, wide + begin);
+    for (int64_t i = begin; i < end; ++i) low[i] = rest_of_float(std::bit_cast<uint32_t>(wide[i]), high[i]);
   });
 }
 
@@ -137,6 +175,7 @@ void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
 void add_optimizer_kernels(KernelTable& table) {
   table.adam = adam;
   table.sum_squares = sum_squares;
+  table.split_float = split_floats;
 }
 
 }  // namespace megatron::cpu::MEGATRON_ISA

@@ -85,6 +85,8 @@ bool library_supports(const Product& p) {
   return bf16 && library().bf16;
 }
 
+bool library_sums_by_shape() { return false; }
+
 void library_run(const Product& p, int threads) {
   omp_set_num_threads(threads);  // of those that this thread may start
   library();

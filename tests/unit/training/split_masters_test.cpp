@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "megatron/kernels/split_float.h"
+#include "megatron/optimizer/adam.h"
+#include "support/gradcheck.h"
+
+// Adam with masters of which only the low halves are kept beside the bf16 parameters.
+namespace megatron::testing {
+namespace {
+
+TEST(SplitMasters, AnyNumberComesBack) {
+  for (uint64_t i = 0; i < 200000; ++i) {
+    const uint32_t bits = Philox::at({5, 0}, i).word[0];
+    if (std::isnan(std::bit_cast<float>(bits))) continue;
+    const SplitFloat parts = split_float(bits);
+    ASSERT_EQ(join_float(parts), bits);
+    ASSERT_EQ(rest_of_float(bits, parts.high), parts.low);
+    // Nearest: no further away than half a step of bf16.
+    const auto high = std::bit_cast<float>(uint32_t{parts.high} << 16), value = std::bit_cast<float>(bits);
+    const auto down = std::bit_cast<float>(bits & 0xffff0000u);
+    if (std::isfinite(high)) {
+      ASSERT_LE(std::abs(double{high} - value), std::abs(double{down} - value));
+    }
+  }
+  const uint32_t not_a_number = 0x7fffffff;
+  const SplitFloat parts = split_float(not_a_number);
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(uint32_t{parts.high} << 16)));
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(join_float(parts))));
+}
+
+class SplitAdam : public ::testing::Test {
+ protected:
+  static constexpr int64_t kSize = 3001;
+
+  struct Side {
+    explicit Side(RankContext& ctx, AdamOptions options) : parameter("w", ShardSpec::whole({kSize}), {}) {
+      Tensor value = random_tensor(ctx, {kSize}, 1, DType::BF16);
+      gradient = ctx.zeros({kSize}, DType::F32);
+      adam =
+          std::make_unique<Adam>(ctx, std::vector<ParameterSlice>{{&parameter, 0, value, gradient}}, options);
+    }
+    void step(RankContext& ctx, uint64_t seed) {
+      ctx.kernels->copy(ctx.kernel_context(), {random_tensor(ctx, {kSize}, seed, DType::F32), gradient});
+      adam->step(ctx, 1e-3);
+    }
+    std::vector<float> master(RankContext& ctx) const {
+      for (const OptimizerTensor& entry : adam->state(ctx))
+        if (entry.kind == "master") return ctx.to_vector<float>(entry.tensor);
+      return {};
+    }
+    Parameter parameter;
+    Tensor gradient;
+    std::unique_ptr<Adam> adam;
+  };
+
+  RankContext ctx;
+};
+
+TEST_F(SplitAdam, HoldsTheBitsOfWholeMasters) {
+  Side whole(ctx, {}), split(ctx, {.masters = Masters::Split});
+  for (uint64_t step = 1; step <= 20; ++step) {
+    whole.step(ctx, step);
+    split.step(ctx, step);
+    ASSERT_EQ(whole.master(ctx), split.master(ctx)) << "after step " << step;
+  }
+  // Parameters are the nearest of the masters on both sides, which differ in exact halves alone.
+  auto values = [&](const Side& side) {
+    Tensor wide = ctx.empty({kSize}, DType::F32);
+    ctx.kernels->copy(ctx.kernel_context(), {side.adam->slices()[0].value, wide});
+    return ctx.to_vector<float>(wide);
+  };
+  auto a = values(whole), b = values(split), master = whole.master(ctx);
+  for (size_t i = 0; i < a.size(); ++i)
+    if ((std::bit_cast<uint32_t>(master[i]) & 0xffff) != 0x8000) {
+      ASSERT_EQ(a[i], b[i]) << i;
+    }
+}
+
+TEST_F(SplitAdam, TakesMastersFromACheckpoint) {
+  Side saved(ctx, {}), loaded(ctx, {.masters = Masters::Split});
+  for (uint64_t step = 1; step <= 5; ++step) saved.step(ctx, step);
+  auto state = loaded.adam->state(ctx), source = saved.adam->state(ctx);
+  ASSERT_EQ(state.size(), source.size());
+  for (size_t i = 0; i < state.size(); ++i)
+    ctx.kernels->copy(ctx.kernel_context(), {source[i].tensor, state[i].tensor});
+  ctx.kernels->copy(ctx.kernel_context(), {saved.adam->slices()[0].value, loaded.adam->slices()[0].value});
+  loaded.adam->take_masters(ctx, state);
+  EXPECT_EQ(saved.master(ctx), loaded.master(ctx));
+}
+
+TEST_F(SplitAdam, NarrowMomentsStayNear) {
+  Side wide(ctx, {}), narrow(ctx, {.first = DType::BF16, .second = DType::BF16});
+  for (uint64_t step = 1; step <= 20; ++step) {
+    wide.step(ctx, step);
+    narrow.step(ctx, step);
+  }
+  for (const OptimizerTensor& entry : narrow.adam->state(ctx))
+    if (entry.kind != "master") {
+      EXPECT_EQ(entry.tensor.dtype(), DType::BF16);
+    }
+  auto a = wide.master(ctx), b = narrow.master(ctx);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-3) << i;
+}
+
+}  // namespace
+}  // namespace megatron::testing
