@@ -108,8 +108,6 @@ void states_stay_whole(Draft& draft) {
   if (draft.config.parallel.context_parallel_size > 1)
     draft.refuse("model.context_parallel_size", "Mamba and delta-net layers are not split along the sequence",
                  "use 1, and tensor or pipeline parallelism instead");
-  if (draft.config.run.device == DeviceChoice::cuda)
-    draft.refuse("run.device", "Mamba and delta-net layers have no CUDA kernels yet", "use --device cpu");
 }
 
 void delta_net_divides_by_tp(Draft& draft) {
@@ -280,8 +278,8 @@ constexpr Rule kParallelRules[] = {
      "model.hybrid_layer_pattern model.experimental_attention_variant",
      "the tensor-parallel size divides the key heads of delta nets", delta_net_divides_by_tp},
     {"states_stay_whole",
-     "model.hybrid_layer_pattern model.experimental_attention_variant model.context_parallel_size run.device",
-     "layers with states run on the CPU, on whole sequences", states_stay_whole},
+     "model.hybrid_layer_pattern model.experimental_attention_variant model.context_parallel_size",
+     "layers with states run on whole sequences", states_stay_whole},
     {"sequence_divides",
      "model.seq_length model.context_parallel_size model.tensor_model_parallel_size model.sequence_parallel",
      "sequences divide evenly over context- and sequence-parallel ranks", sequence_divides},
