@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "megatron/training/rank_trainer.h"
 #include "parity/cases.h"
 #include "parity/pass_through.h"
 
@@ -194,6 +195,40 @@ TEST(PlantedFault, TokensThatArriveInTheWrongOrderTurnParityRed) {
         });
     std::string where;
     EXPECT_GT(difference(one.parameters, faulty.parameters, &where), 1e-6) << "exchange " << swapped;
+  }
+}
+
+// On a GPU: one rank, and ranks that share it.
+TEST(CudaParity, Experts) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  const Device gpu{DeviceType::Cuda, 0};
+  for (const Config& config : {top2_with_losses(), sigmoid_with_shared_expert(), with_capacity()}) {
+    const auto batches = batches_for(config, kSteps);
+    const Trained cpu = train(config, {}, batches);
+    expect_equal(cpu, train(config, {}, batches, DType::F64, {}, gpu), kTolerance);
+    for (const Layout& layout : {Layout{.name = "ep2", .dp = 2, .ep = 2},
+                                 Layout{.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true}}) {
+      SCOPED_TRACE(layout.name);
+      expect_equal(cpu, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
+                   kTolerance);
+    }
+  }
+}
+
+// How many tokens an expert gets is known to the GPU alone: the host still waits once a step.
+TEST(CudaParity, AStepOfExpertsWaitsOnce) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  for (const Config& config : {top2_with_losses(), sigmoid_with_shared_expert()}) {
+    const auto batches = batches_for(config, 4);
+    RankContext ctx(Device{DeviceType::Cuda, 0});
+    ParallelContext alone;
+    RankTrainer trainer(ctx, config, alone, DType::BF16);
+    trainer.step(ctx, batches[0], 1e-2);
+    for (size_t step = 1; step < 4; ++step) {
+      const uint64_t before = ctx.runtime->host_waits();
+      trainer.step(ctx, batches[step], 1e-2);
+      EXPECT_EQ(ctx.runtime->host_waits() - before, 1u) << "step " << step;
+    }
   }
 }
 

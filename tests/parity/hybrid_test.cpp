@@ -88,6 +88,30 @@ TEST(HybridParity, Experts) {
   check_layouts(config, layouts);
 }
 
+// The same on a GPU, alone and on ranks that share it.
+TEST(CudaParity, LayersWithStates) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  const Device gpu{DeviceType::Cuda, 0};
+  for (const char* pattern : {"M-M*", "G-*-"}) {
+    SCOPED_TRACE(pattern);
+    const Config config = hybrid(pattern);
+    const auto batches = batches_for(config, kSteps);
+    const Trained cpu = train(config, {}, batches);
+    expect_equal(cpu, train(config, {}, batches, DType::F64, {}, gpu), kTolerance);
+    for (const Layout& layout : kLayouts) {
+      SCOPED_TRACE(layout.name);
+      expect_equal(cpu, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
+                   kTolerance);
+    }
+    const Trained narrow = train(config, {}, batches, DType::F32, {}, gpu),
+                  half = train(config, {}, batches, DType::BF16, {}, gpu);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      EXPECT_NEAR(narrow.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << "fp32, step " << i;
+      EXPECT_NEAR(half.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "bf16, step " << i;
+    }
+  }
+}
+
 // As in Qwen3-Next: every layer has a mixer and an MLP, and attention a gate.
 TEST(HybridParity, LinearAndGatedAttention) {
   Config config = hybrid("****");

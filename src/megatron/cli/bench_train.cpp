@@ -13,6 +13,7 @@
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
+#include "megatron/training/plan.h"
 #include "megatron/training/rank_trainer.h"
 
 namespace megatron {
@@ -55,9 +56,11 @@ std::vector<Flag> flags(Settings& s) {
                s.micro_batches, 1),
       int_flag("--threads", "CPU threads of the whole run (every core)", s.threads),
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
-      text_flag("--precision", "fp32|bf16|fp8",
-                "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8",
-                s.precision),
+      text_flag(
+          "--precision", "fp32|bf16|fp8|fp8-delayed",
+          "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8, "
+          "scaled by what is at hand or by the last 16 steps",
+          s.precision),
       switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
       text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
       switch_flag("--recompute-norms", "make the outputs of norms again in the backward pass",
@@ -66,6 +69,8 @@ std::vector<Flag> flags(Settings& s) {
       switch_flag("--json", "one JSON document", s.json),
   };
 }
+
+bool is_fp8(const std::string& precision) { return precision == "fp8" || precision == "fp8-delayed"; }
 
 const Case& find_case(const std::vector<std::string>& words) {
   if (words.size() == 1)
@@ -92,9 +97,11 @@ Config config_of(const Case& c, const Settings& s) {
   config.train.global_batch_size = c.batch;
   config.train.micro_batch_size = c.batch / pieces;
   config.precision.deterministic_mode = s.deterministic;
-  if (s.precision == "fp8") {
+  if (is_fp8(s.precision)) {
     config.precision.fp8 = Fp8Format::hybrid;
-    config.precision.fp8_recipe = Fp8Recipe::tensorwise;
+    config.precision.fp8_recipe = s.precision == "fp8" ? Fp8Recipe::tensorwise : Fp8Recipe::delayed;
+    config.precision.fp8_amax_history_len = 16;
+    config.precision.fp8_amax_compute_algo = AmaxAlgorithm::max;
   }
   if (s.recompute_norms) {
     config.execution.recompute_granularity = RecomputeGranularity::selective;
@@ -105,6 +112,12 @@ Config config_of(const Case& c, const Settings& s) {
   config.optimizer.adam_beta2 = 0.95;
   config.optimizer.weight_decay = 0.1;
   return config;
+}
+
+ParallelSizes sizes_of(const Settings& s) {
+  return {.world = static_cast<int>(s.tensor_parallel * s.pipeline_parallel * s.data_parallel),
+          .tp = static_cast<int>(s.tensor_parallel),
+          .pp = static_cast<int>(s.pipeline_parallel)};
 }
 
 struct Measured {
@@ -119,9 +132,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
-  ParallelSizes sizes{.world = static_cast<int>(s.tensor_parallel * s.pipeline_parallel * s.data_parallel),
-                      .tp = static_cast<int>(s.tensor_parallel),
-                      .pp = static_cast<int>(s.pipeline_parallel)};
+  const ParallelSizes sizes = sizes_of(s);
   int threads = s.threads > 0 ? static_cast<int>(s.threads) : available_cores();
   Measured result;
   auto begin = Clock::now();
@@ -136,6 +147,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     auto stream = static_cast<uint64_t>(parallel.rank(Axis::dp));
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = Philox::at({99, stream}, i).word[0] % static_cast<uint64_t>(config.model.vocab_size);
+    size_t reserved = 0;
     for (int64_t step = 0; step < s.warmup + s.steps; ++step) {
       auto start = Clock::now();
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
@@ -143,12 +155,15 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       if (step == 0) {
         result.start_up = since(begin);
         products.save(ctx.kernel_context());
+        reserved = ctx.allocator->statistics().peak_reserved;
+        ctx.allocator->reset_peaks();  // measuring products takes memory, once
       }
       if (step >= s.warmup) result.seconds.push_back(since(start));
       result.loss = loss;
     }
     if (rank != 0) return;
     result.memory = ctx.allocator->statistics();
+    result.memory.peak_reserved = std::max(reserved, result.memory.peak_reserved);
     if (!s.trace) return;
     NodeTimer timer(ctx);
     constexpr int steps = 5;
@@ -191,8 +206,9 @@ int bench_train(Invocation& invocation) {
   invocation.log.info("{}: {:.1f}M parameters, {} on {}, tp {} x pp {} x dp {}", chosen.name,
                       static_cast<double>(parameter_count(config.model)) / 1e6, settings.precision, device,
                       settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel);
-  Measured measured = measure(config, settings, device,
-                              dtype_from_name(settings.precision == "fp8" ? "bf16" : settings.precision));
+  const DType dtype = dtype_from_name(is_fp8(settings.precision) ? "bf16" : settings.precision);
+  const double predicted = plan_run(config, sizes_of(settings), dtype).ranks[0].bytes() / (1 << 30);
+  Measured measured = measure(config, settings, device, dtype);
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
@@ -207,6 +223,7 @@ int bench_train(Invocation& invocation) {
     json["iteration_ms"] = median * 1e3;
     json["first_step_seconds"] = measured.start_up;
     json["memory_gib"] = gib;
+    json["predicted_memory_gib"] = predicted;
     json["reserved_gib"] = reserved;
     json["loss"] = measured.loss;
     fmt::print(invocation.out, "{}\n", json.dump());
@@ -215,8 +232,9 @@ int bench_train(Invocation& invocation) {
   fmt::print(
       invocation.out,
       "{:.0f} tokens/s  {:.3f} model TFLOP/s  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
-      "{:.2f} GiB a rank ({:.2f} reserved)  loss {:.4f}\n",
-      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, reserved, measured.loss);
+      "{:.2f} GiB a rank ({:.2f} predicted, {:.2f} reserved)  loss {:.4f}\n",
+      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, predicted, reserved,
+      measured.loss);
   if (settings.trace) fmt::print(invocation.out, "\n{}\n{}", measured.trace, measured.memory.table());
   return 0;
 }

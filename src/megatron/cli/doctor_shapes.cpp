@@ -100,7 +100,11 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
     const AttentionChoice choice = attention_of(config, device);
     const std::string shape = fmt::format("{} tokens, {} heads of {}/{} channels on {} key heads", h.length,
                                           h.heads, h.d, h.dv, h.groups);
-    add(Grade::Ok, "attention", fmt::format("{}: {}", shape, choice.forward));
+    const bool dropped = cuda && choice.forward != "cuDNN" && model.attention_dropout > 0;
+    add(dropped ? Grade::Note : Grade::Ok, "attention", fmt::format("{}: {}", shape, choice.forward),
+        dropped ? fmt::format("attention_dropout = {} keeps it from cuDNN: --attention-dropout 0",
+                              model.attention_dropout)
+                : "");
     add(Grade::Ok, "its gradient", choice.backward);
   }
   if (has_mixer(model, {MixerKind::mamba, MixerKind::delta_net}))

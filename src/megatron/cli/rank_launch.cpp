@@ -8,16 +8,13 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/device/cpu_pool.h"
-#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
 
 Device device_of(const Config& config, int rank) {
   const RunConfig& run = config.run;
-  const bool cpu =
-      run.device == DeviceChoice::cpu || (run.device != DeviceChoice::cuda && carries_states(config.model));
-  const int gpus = cpu ? 0 : cuda_device_count();
+  const int gpus = run.device == DeviceChoice::cpu ? 0 : cuda_device_count();
   if (run.device == DeviceChoice::cuda && gpus == 0)
     throw ConfigError("--device cuda: no usable GPU is there; leave it out, or use --device cpu");
   return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;

@@ -131,12 +131,6 @@ void states_divide_by_cp(Draft& draft) {
   }
 }
 
-void states_have_kernels(Draft& draft) {
-  if ((has_mamba(draft.config.model) || has_delta_nets(draft.config.model)) &&
-      draft.config.run.device == DeviceChoice::cuda)
-    draft.refuse("run.device", "Mamba and delta-net layers have no CUDA kernels yet", "use --device cpu");
-}
-
 void delta_net_divides_by_tp(Draft& draft) {
   const ModelConfig& model = draft.config.model;
   const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
@@ -306,8 +300,6 @@ constexpr Rule kParallelRules[] = {
      "model.tensor_model_parallel_size model.mamba_num_heads model.mamba_num_groups "
      "model.linear_num_key_heads model.linear_num_value_heads",
      "context-parallel ranks share the heads of layers with states", states_divide_by_cp},
-    {"states_have_kernels", "model.hybrid_layer_pattern model.experimental_attention_variant run.device",
-     "layers with states run on the CPU", states_have_kernels},
     {"sequence_divides",
      "model.seq_length model.context_parallel_size model.tensor_model_parallel_size model.sequence_parallel",
      "sequences divide evenly over context- and sequence-parallel ranks", sequence_divides},

@@ -26,12 +26,6 @@ void fp8_needs(Draft& draft) {
     draft.refuse("model.fp4", "fp8 is on too", "keep one of --fp8-format and --fp4-format");
   if (on && !p.bf16 && !p.fp16)
     draft.refuse("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
-  if (on && p.fp8_recipe == Fp8Recipe::delayed && draft.purpose == Purpose::training)
-    draft.refuse("model.fp8_recipe", "scales from earlier steps are not built yet",
-                 "use --fp8-recipe tensorwise");
-  if (on && config.parallel.tensor_model_parallel_size > 1)
-    draft.refuse("model.fp8", "fp8 products are not split over tensor-parallel ranks yet",
-                 "use --tensor-model-parallel-size 1");
   if (p.fp8_param && !on) draft.refuse("model.fp8_param", "fp8 is off", "give --fp8-format e4m3 or hybrid");
   if (p.fp8_param && on && !config.ddp.use_distributed_optimizer && !config.ddp.use_megatron_fsdp &&
       draft.purpose == Purpose::training)
@@ -204,7 +198,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.bf16 model.fp16 model.params_dtype model.fp16_lm_cross_entropy optimizer.loss_scale",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
-     "model.fp8 model.fp8_param model.fp8_recipe model.tensor_model_parallel_size model.fp4 "
+     "model.fp8 model.fp8_param model.fp8_recipe model.fp4 "
      "model.first_last_layers_bf16 "
      "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "

@@ -94,7 +94,8 @@ constexpr Feature kFeatures[] = {
     {later, "this recipe of fp8", "model.fp8_recipe=mxfp8,blockwise,custom"},
     {acting, "fp8",
      "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
-     "model.num_layers_at_end_in_bf16"},
+     "model.num_layers_at_end_in_bf16 model.fp8_margin model.fp8_amax_history_len "
+     "model.fp8_amax_compute_algo"},
     {later, "more of fp8",
      "model.fp8* model.tp_only_amax_red model.first_last_layers_bf16 model.num_layers_at_* "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.keep_fp8_transpose_cache"},

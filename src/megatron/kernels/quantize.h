@@ -13,6 +13,9 @@ struct QuantizeArgs {
   Tensor x, q, inverse_scale;
   int64_t block_rows = 0, block_columns = 0;
   Tensor transposed;  // qᵀ [columns, rows], beside q; optional
+  // Of a single block, each optional, fp32 with one element: `scale` is what x is multiplied by, whatever its
+  // own magnitude is (delayed scaling); `amax` becomes the larger of itself and x's largest magnitude.
+  Tensor scale, amax;
 };
 struct DequantizeArgs {
   Tensor q, inverse_scale, x;

@@ -20,7 +20,8 @@ class Fp8LinearNode final : public Node {
         weight_(weight),
         bias_(bias),
         matrix_(fp8.matrix),
-        gradient_(fp8.gradient) {
+        gradient_(fp8.gradient),
+        delay_(fp8.gradient_delay) {
     for (const Weight* w : {&weight_, &bias_})
       if (w->sink) w->sink->expect_use();
   }
@@ -28,7 +29,7 @@ class Fp8LinearNode final : public Node {
 
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output());
-    to_fp8(ctx, dy, gradient_, dy_);
+    to_fp8(ctx, dy, gradient_, dy_, delay_);
     if (x_slot_) {
       Tensor dx = ctx.empty({dy.size(0), weight_.value.size(1)}, dy.dtype());
       ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.data,
@@ -71,11 +72,13 @@ class Fp8LinearNode final : public Node {
   Weight weight_, bias_;
   Fp8Matrix matrix_, dy_;
   DType gradient_;
+  Fp8Delay delay_;
 };
 
 }  // namespace
 
-void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, MemoryTag tag) {
+void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, const Fp8Delay& delay,
+            MemoryTag tag) {
   check_input(ctx, "to_fp8", "x", x);
   check_floating("to_fp8", "x", x);
   require(x.rank() == 2 && x.is_contiguous(), "to_fp8: x is {}, but it must be a contiguous matrix", x);
@@ -85,9 +88,12 @@ void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, M
   ctx.kernels->quantize(ctx.kernel_context(), {.x = x.detach(),
                                                .q = result.data,
                                                .inverse_scale = result.inverse_scale,
-                                               .transposed = result.transposed});
+                                               .transposed = result.transposed,
+                                               .scale = delay.scale,
+                                               .amax = delay.amax});
+  const Tensor* again = delay.scale ? nullptr : &x;  // current scaling reads it twice
   trace(ctx, "to_fp8", Phase::Other, 2.0 * static_cast<double>(x.numel()),
-        {&x, &x, &result.data, &result.transposed});
+        {&x, again, &result.data, &result.transposed});
 }
 
 Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
@@ -102,11 +108,14 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
   if (x.size(0) % 16 != 0 || x.size(1) % 16 != 0 || w.size(0) % 16 != 0 || x.numel() == 0)
     return linear(ctx, x, weight, bias);
   if (!fp8.current) {
-    to_fp8(ctx, w, fp8.forward, fp8.matrix, MemoryTag::Parameter);
+    to_fp8(ctx, w, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
     fp8.current = true;
   }
+  const bool recorded = recording(ctx, {&x}, {&weight, &bias});
   Fp8Matrix input;
-  to_fp8(ctx, dense(ctx, x), fp8.forward, input);
+  Fp8Delay delay = fp8.input_delay;
+  if (!recorded) delay.amax = {};  // what is not trained on leaves no trace
+  to_fp8(ctx, dense(ctx, x), fp8.forward, input, delay);
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   ctx.kernels->gemm(ctx.kernel_context(), {.a = input.data,
                                            .b = fp8.matrix.data.transpose(0, 1),
@@ -116,8 +125,7 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
                                            .b_scale = fp8.matrix.inverse_scale,
                                            .fast_sums = true});
   trace(ctx, "fp8_linear", Phase::Forward, product_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
-  if (recording(ctx, {&x}, {&weight, &bias}))
-    record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
+  if (recorded) record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
   return y;
 }
 

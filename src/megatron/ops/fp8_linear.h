@@ -10,16 +10,23 @@ struct Fp8Matrix {
   Tensor data, transposed, inverse_scale;  // [rows, columns], [columns, rows], [1, 1]
 };
 
-// The scale is made from the largest magnitude of x (current scaling). Memory that `result` has is used
-// again.
-void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result,
+// Delayed scaling of one kind of matrix, one fp32 element each. Undefined: the scale is made from the matrix
+// at hand (current scaling), and nothing is noted.
+struct Fp8Delay {
+  Tensor scale;  // what values are multiplied by, from earlier steps
+  Tensor amax;   // collects the largest magnitude that is met
+};
+
+// Memory that `result` has is used again.
+void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, const Fp8Delay& delay = {},
             MemoryTag tag = MemoryTag::Activation);
 
 // How products with a weight are made in fp8, and the weight's own fp8 form, kept until its values change.
 struct Fp8Weight {
   DType forward = DType::F8E4M3, gradient = DType::F8E5M2;
   Fp8Matrix matrix;
-  bool current = false;  // the matrix has the weight's values
+  bool current = false;                                // the matrix has the weight's values
+  Fp8Delay input_delay, weight_delay, gradient_delay;  // of delayed scaling
 };
 
 // linear(x, weight, bias) with its three products in fp8: x [tokens, in], weight [out, in]. Forward keeps x

@@ -25,6 +25,16 @@ std::vector<ShardedTensor> with_state(RankTrainer& trainer, std::span<const Opti
   return tensors;
 }
 
+// Of delayed scaling.
+std::vector<ShardedTensor> fp8_tensors(RankTrainer& trainer) {
+  std::vector<ShardedTensor> tensors;
+  if (Fp8History* fp8 = trainer.fp8_history())
+    for (const Fp8History::State& state : fp8->state())
+      tensors.push_back({fmt::format("fp8.history.{}", state.weight->name),
+                         ShardSpec::whole(state.history.shape()), state.history});
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parameters) {
@@ -36,14 +46,22 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
 
 std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer, bool with_optimizer) {
   if (!with_optimizer) return with_state(trainer, {});
-  return with_state(trainer, trainer.optimizer().state(ctx));
+  std::vector<ShardedTensor> tensors = with_state(trainer, trainer.optimizer().state(ctx));
+  for (ShardedTensor& tensor : fp8_tensors(trainer)) tensors.push_back(std::move(tensor));
+  return tensors;
 }
 
 void load_run(RankContext& ctx, CheckpointReader& reader, RankTrainer& trainer, bool with_optimizer) {
   Optimizer& optimizer = trainer.optimizer();
   std::vector<OptimizerTensor> state;
   if (with_optimizer) state = optimizer.state(ctx);
-  reader.load(ctx, with_state(trainer, state));
+  std::vector<ShardedTensor> tensors = with_state(trainer, state);
+  // A run that was not in fp8 so far begins its history now.
+  std::vector<ShardedTensor> fp8 = with_optimizer ? fp8_tensors(trainer) : std::vector<ShardedTensor>();
+  const bool known = !fp8.empty() && reader.index().find(fp8.front().name) != nullptr;
+  if (known) tensors.insert(tensors.end(), fp8.begin(), fp8.end());
+  reader.load(ctx, tensors);
+  if (known) trainer.fp8_history()->use(ctx);
   if (with_optimizer)
     optimizer.take_masters(ctx, state);
   else

@@ -1,6 +1,8 @@
 #include "megatron/training/fp8_setup.h"
 
 #include <charconv>
+#include <cmath>
+#include <limits>
 
 namespace megatron {
 namespace {
@@ -32,6 +34,89 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
     parameter->fp8 = std::make_unique<ops::Fp8Weight>();
     if (p.fp8 == Fp8Format::e4m3) parameter->fp8->gradient = DType::F8E4M3;
   }
+}
+
+Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
+                       std::span<Parameter* const> parameters)
+    : length_(precision.fp8_amax_history_len),
+      most_recent_(precision.fp8_amax_compute_algo == AmaxAlgorithm::most_recent) {
+  for (Parameter* parameter : parameters)
+    if (parameter->fp8) weights_.push_back(parameter);
+  const auto count = static_cast<int64_t>(weights_.size());
+  auto make = [&](Shape shape, double value) {
+    return ctx.full(shape, DType::F32, value, MemoryTag::Optimizer);
+  };
+  amax_ = make({count, 3}, 0);
+  scale_ = make({count, 3}, 1);
+  history_ = make({count, length_, 3}, 0);
+  std::vector<float> largest;
+  auto largest_of = [&](DType dtype) {
+    return static_cast<float>((dtype == DType::F8E4M3 ? 448.0 : 57344.0) *
+                              std::exp2(-static_cast<double>(precision.fp8_margin)));
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    ops::Fp8Weight& fp8 = *weights_[static_cast<size_t>(i)]->fp8;
+    largest.insert(largest.end(),
+                   {largest_of(fp8.forward), largest_of(fp8.forward), largest_of(fp8.gradient)});
+    int64_t kind = 0;
+    for (ops::Fp8Delay* delay : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) {
+      delay->amax = amax_.slice(0, i, i + 1).slice(1, kind, kind + 1);
+      ++kind;
+    }
+  }
+  largest_ = ctx.from_vector(largest, {count, 3});
+}
+
+void Fp8History::finish_step(RankContext& ctx, const ParallelContext& parallel) {
+  if (weights_.empty()) return;
+  parallel.group(Axis::tp).all_reduce(amax_, ReduceOp::Max).wait();
+  parallel.group(Axis::dp_cp).all_reduce(amax_, ReduceOp::Max).wait();
+  auto kernels = ctx.kernel_context();
+  if (length_ > 1) {
+    Tensor kept = ctx.empty({history_.size(0), length_ - 1, 3}, DType::F32);
+    ctx.kernels->copy(kernels, {history_.slice(1, 0, length_ - 1), kept});
+    ctx.kernels->copy(kernels, {kept, history_.slice(1, 1, length_)});
+  }
+  ctx.kernels->copy(kernels, {amax_.view({amax_.size(0), 1, 3}), history_.slice(1, 0, 1)});
+  ctx.kernels->fill(kernels, {amax_, 0});
+  use(ctx);
+}
+
+void Fp8History::use(RankContext& ctx) {
+  auto kernels = ctx.kernel_context();
+  const Shape shape = scale_.shape();
+  Tensor amax = ctx.empty(shape, DType::F32), fresh = ctx.empty(shape, DType::F32);
+  if (most_recent_)
+    ctx.kernels->copy(kernels, {history_.slice(1, 0, 1), amax.view({shape[0], 1, 3})});
+  else
+    ctx.kernels->reduce(kernels, {Reduction::Max, history_, amax, shape[0], length_, 3});
+  ctx.kernels->binary(kernels, {Binary::Div, largest_, amax, fresh});
+  // Where nothing was met, or something infinite, the scale stays.
+  Tensor right = ctx.empty(shape, DType::Bool), bound = ctx.full(shape, DType::F32, 0);
+  ctx.kernels->compare(kernels, {Comparison::Less, bound, amax, right});
+  ctx.kernels->where(kernels, {right, fresh, scale_, fresh});
+  ctx.kernels->fill(kernels, {bound, static_cast<double>(std::numeric_limits<float>::max())});
+  ctx.kernels->compare(kernels, {Comparison::LessEqual, amax, bound, right});
+  ctx.kernels->where(kernels, {right, fresh, scale_, fresh});
+  ctx.kernels->copy(kernels, {fresh, scale_});
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    ops::Fp8Weight& fp8 = *weights_[i]->fp8;
+    Tensor row = scale_.slice(0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1);
+    int64_t kind = 0;
+    for (ops::Fp8Delay* delay : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) {
+      delay->scale = row.slice(1, kind, kind + 1);
+      ++kind;
+    }
+  }
+}
+
+std::vector<Fp8History::State> Fp8History::state() const {
+  std::vector<State> states;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    states.push_back({weights_[i], history_.slice(0, at, at + 1).view({length_, 3})});
+  }
+  return states;
 }
 
 }  // namespace megatron

@@ -2,7 +2,6 @@
 
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
-#include "megatron/training/fp8_setup.h"
 #include "megatron/training/optimizer_setup.h"
 
 namespace megatron {
@@ -18,6 +17,8 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   PipelineShape shape = pipeline_shape(config, 1);
   for (auto& chunk : model_.chunks()) chunk->set_activation_plan(ActivationPlan::from(config.execution));
   choose_fp8(config, parameters());
+  if (config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed)
+    fp8_history_ = std::make_unique<Fp8History>(ctx, config.precision, parameters());
   std::vector<DataParallelChunk> pieces;
   for (auto& chunk : model_.chunks())
     pieces.push_back({chunk->units(), splits_tied_weight(shape) ? chunk->tied_weight() : nullptr});
@@ -161,6 +162,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
   data_parallel_->publish_parameters();
+  if (fp8_history_) fp8_history_->finish_step(ctx, parallel_);
   values_changed();
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.

@@ -8,6 +8,7 @@
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
 #include "megatron/parallel/parallel_context.h"
+#include "megatron/training/fp8_setup.h"
 #include "megatron/training/micro_batches.h"
 #include "megatron/training/pipeline_setup.h"
 #include "megatron/training/rank_model.h"
@@ -48,6 +49,7 @@ class RankTrainer {
   void set_weights(RankContext& ctx, const std::function<void()>& set);
   GptModel& chunk(int i) { return *model_.chunks()[static_cast<size_t>(i)]; }
   int64_t steps_taken() const { return optimizer_->steps(); }
+  Fp8History* fp8_history() { return fp8_history_.get(); }  // null but with delayed scaling
 
  private:
   MicroBatches micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
@@ -69,6 +71,7 @@ class RankTrainer {
   int64_t microbatch_size_, length_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Fp8History> fp8_history_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
 };

@@ -10,7 +10,7 @@ enum class FeedForwardKind : uint8_t { none, mlp, experts };
 MixerKind mixer_kind(const ModelConfig& config, int64_t layer);
 FeedForwardKind feed_forward_kind(const ModelConfig& config, int64_t layer);
 
-// Whether some layer carries a state along the sequence: such layers run on the CPU alone so far.
+// Whether some layer carries a state along the sequence.
 bool carries_states(const ModelConfig& config);
 
 // Of the initial weights that lead back to the residual stream: smaller the more parts add to it.

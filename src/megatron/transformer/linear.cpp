@@ -37,14 +37,14 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
 }
 
 Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  bool gathers = tp_.size() > 1 && !overlap_;
+  const bool overlap = overlap_ && !weight_.fp8, gathers = tp_.size() > 1 && !overlap;
   Tensor input = gathers ? enter_tensor_parallel(ctx, x, tp_) : x;
   std::optional<Rederive> scope;
   if (again)
     scope.emplace(ctx, input, [again, gathers, tp = tp_](RankContext& c) {
       return gathers ? enter_tensor_parallel(c, again(c), tp) : again(c);
     });
-  if (tp_.size() > 1 && overlap_)
+  if (tp_.size() > 1 && overlap)
     return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
   return product(ctx, input, weight_, get(ctx, bias_));
 }
@@ -66,8 +66,9 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
 
 Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
   if (tp_.size() == 1) return product(ctx, x, weight_, get(ctx, bias_));
-  return biased(ctx, overlap_ ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
-                              : leave_tensor_parallel(ctx, ops::linear(ctx, x, weight_.get(ctx)), tp_));
+  return biased(ctx, overlap_ && !weight_.fp8
+                         ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
+                         : leave_tensor_parallel(ctx, product(ctx, x, weight_, {}), tp_));
 }
 
 Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x) {

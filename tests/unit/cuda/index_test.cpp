@@ -138,6 +138,28 @@ TEST_F(CudaIndex, QuantizeAndBack) {
       }
 }
 
+// A scale from earlier steps, and the magnitude that is met for later ones.
+TEST_F(CudaIndex, QuantizeByAGivenScale) {
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16})
+    for (DType fp8 : {DType::F8E4M3, DType::F8E5M2})
+      for (int64_t columns : {512, 100})  // in one pass, and element by element
+        for (bool given : {true, false})
+          for (double met : {0.0, 9.0}) {
+            const int64_t rows = 300;
+            Both x = uniform({rows, columns}, dtype, -7, 7), q = output({rows, columns}, fp8);
+            Both turned = output({columns, rows}, fp8), inverse = output({1, 1}, DType::F32);
+            Both scale = given ? cast({100}, {1, 1}, DType::F32) : Both{},
+                 amax = cast({met}, {1, 1}, DType::F32);
+            run(&KernelTable::quantize, [&](auto on) {
+              return QuantizeArgs{on(x), on(q), on(inverse), 0, 0, on(turned), on(scale), on(amax)};
+            });
+            same(inverse, 1e-7, "inverse scale");
+            same(amax, 0, "largest magnitude");
+            same(q, fp8 == DType::F8E4M3 ? 0.13 : 0.26, "q");
+            same(turned, fp8 == DType::F8E4M3 ? 0.13 : 0.26, "transposed");
+          }
+}
+
 TEST_F(CudaIndex, Adam) {
   struct Case {
     DType parameter, master, gradient, state;

@@ -92,6 +92,39 @@ TEST_F(Fp8Linear, TheWeightIsRoundedAgainWhenToldSo) {
   EXPECT_EQ(run(), std::vector<float>(before.size(), 0.f));
 }
 
+// Delayed scaling: values are scaled by what is given, too large ones saturate, and the magnitudes are noted.
+TEST_F(Fp8Linear, ScalesFromEarlierSteps) {
+  auto one = [&](float value) { return ctx.from_vector(std::vector<float>{value}, {1, 1}); };
+  ops::Fp8Delay delay{one(64), one(0.5)};
+  ops::Fp8Matrix matrix;
+  Tensor values = ctx.from_vector(std::vector<float>{0.25f, -1, 3, 100}, {2, 2});
+  ops::to_fp8(ctx, values, DType::F8E4M3, matrix, delay);
+  EXPECT_EQ(ctx.item(matrix.inverse_scale), 1.0 / 64);
+  Tensor wide = ctx.empty({2, 2}, DType::F32);
+  ctx.kernels->copy(ctx.kernel_context(), {matrix.data, wide});
+  EXPECT_EQ(ctx.to_vector<float>(wide), (std::vector<float>{16, -64, 192, 448}));
+  EXPECT_EQ(ctx.item(delay.amax), 100);
+  ops::to_fp8(ctx, ctx.from_vector(std::vector<float>{1, 2}, {1, 2}), DType::F8E4M3, matrix = {}, delay);
+  EXPECT_EQ(ctx.item(delay.amax), 100);
+
+  TestWeight weight(ctx, w), bias(ctx, b);
+  ops::Fp8Weight fp8;
+  for (ops::Fp8Delay* d : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) d->amax = one(0);
+  ops::fp8_linear(ctx, x, weight.get(), fp8, bias.get());  // not recorded: only the weight is noted
+  EXPECT_EQ(ctx.item(fp8.input_delay.amax), 0);
+  results(ctx, x, dy, weight, bias, [&](const Tensor& in, const Weight& v, const Weight& c) {
+    return ops::fp8_linear(ctx, in, v, fp8, c);
+  });
+  auto largest = [&](const Tensor& t) {
+    float amax = 0;
+    for (float v : ctx.to_vector<float>(t)) amax = std::max(amax, std::fabs(v));
+    return amax;
+  };
+  EXPECT_EQ(ctx.item(fp8.input_delay.amax), largest(x));
+  EXPECT_EQ(ctx.item(fp8.weight_delay.amax), largest(w));
+  EXPECT_EQ(ctx.item(fp8.gradient_delay.amax), largest(dy));
+}
+
 TEST_F(Fp8Linear, ShapesThatTheHardwareRefusesStayAsTheyAre) {
   TestWeight weight(ctx, w);
   ops::Fp8Weight fp8;

@@ -20,5 +20,9 @@ void add_cross_entropy_kernels(KernelTable&);
 void add_moe_kernels(KernelTable&);
 void add_quantize_kernels(KernelTable&);
 void add_optimizer_kernels(KernelTable&);
+void add_causal_conv_kernels(KernelTable&);
+void add_gated_norm_kernels(KernelTable&);
+void add_ssd_kernels(KernelTable&);
+void add_delta_rule_kernels(KernelTable&);
 
 }  // namespace megatron::cuda

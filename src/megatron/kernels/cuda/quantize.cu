@@ -13,8 +13,11 @@ struct BlockScale {
   float factor, inverse;
   bool whole;
 
-  __device__ BlockScale(float amax, bool whole)
-      : factor(amax == 0 ? 1.f : kLargest<Q> / amax),
+  // `scale`: where given, what the block is multiplied by whatever it holds.
+  __device__ BlockScale(float amax, bool whole, const float* scale = nullptr)
+      : factor(scale       ? *scale
+               : amax == 0 ? 1.f
+                           : kLargest<Q> / amax),
         inverse(whole ? 1.f / factor : (amax == 0 ? 1.f : amax / kLargest<Q>)),
         whole(whole) {}
   __device__ Q cast(float value) const {
@@ -148,12 +151,13 @@ constexpr int kTile = 128, kTileWords = kTile / 4 + 1;
 
 template <class T, class Q>
 __global__ void __launch_bounds__(kThreads)
-    whole_cast_kernel(const T* x, Q* q, Q* transposed, const float* amax, float* inverse_scale, int64_t rows,
-                      int64_t columns) {
+    whole_cast_kernel(const T* x, Q* q, Q* transposed, const float* amax, const float* given, int* met,
+                      float* inverse_scale, int64_t rows, int64_t columns) {
   constexpr int W = 8;
   __shared__ uint32_t tile[kTile * kTileWords];
-  const BlockScale<Q> scale(*amax, true);
+  const BlockScale<Q> scale(given ? 0.f : *amax, true, given);
   const float factor = scale.factor;
+  int largest = 0;  // as bits; only with a given scale, else it is known
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = scale.inverse;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int column = (warp % 4) * 32 + lane % 4 * W;
@@ -172,7 +176,11 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < 4; ++r) {
       float v[W];
 #pragma unroll
-      for (int j = 0; j < W; ++j) v[j] = static_cast<float>(widen(raw[r].v[j])) * factor;
+      for (int j = 0; j < W; ++j) {
+        v[j] = static_cast<float>(widen(raw[r].v[j]));
+        if (met) largest = max(largest, __float_as_int(fabsf(v[j])));
+        v[j] *= factor;
+      }
       word[r][0] = cast4<Q>(v[0], v[1], v[2], v[3]);
       word[r][1] = cast4<Q>(v[4], v[5], v[6], v[7]);
       if (q)
@@ -187,6 +195,10 @@ __global__ void __launch_bounds__(kThreads)
         uint32_t bottom = __byte_perm(word[2][half], word[3][half], pick);
         tile[(column + half * 4 + j) * kTileWords + row / 4] = __byte_perm(top, bottom, 0x5410);
       }
+  }
+  if (met) {
+    largest = warp_reduce(largest, Maximum<int>{});
+    if (lane == 0) atomicMax(met, largest);
   }
   if (!transposed) return;
   __syncthreads();
@@ -210,6 +222,34 @@ struct DequantizeOp {
   }
 };
 
+struct NoteOp {
+  const float* amax;
+  float* met;
+  template <int W>
+  __device__ void run(int64_t) const {
+    atomicMax(reinterpret_cast<int*>(met), __float_as_int(*amax));
+  }
+};
+
+// A whole tensor with a given scale that does not lie well.
+template <class T, class Q>
+struct GivenOp {
+  const T* x;
+  Q *q, *transposed;
+  const float* scale;
+  float *inverse_scale, *met;
+  int64_t rows, columns;
+  template <int W>
+  __device__ void run(int64_t i) const {
+    const BlockScale<Q> by(0.f, true, scale);
+    const float value = static_cast<float>(widen(x[i]));
+    q[i] = by.cast(value);
+    if (transposed) transposed[i % columns * rows + i / columns] = q[i];
+    if (i == 0) *inverse_scale = by.inverse;
+    if (met) atomicMax(reinterpret_cast<int*>(met), __float_as_int(fabsf(value)));
+  }
+};
+
 template <class F>
 void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
   switch (dtype) {
@@ -222,27 +262,35 @@ void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
   }
 }
 
+// With a given scale one pass does all.
 template <class T, class Q>
 void quantize_whole(const KernelContext& ctx, const T* x, Q* q, Q* transposed, float* inverse_scale,
-                    const Blocking& b) {
+                    const float* given, float* met, const Blocking& b) {
   cudaStream_t stream = stream_of(ctx);
+  dim3 grid(blocks_for(b.columns, kTile), blocks_for(b.rows, kTile));
+  if (given) {
+    whole_cast_kernel<T, Q><<<grid, kThreads, 0, stream>>>(
+        x, q, transposed, nullptr, given, reinterpret_cast<int*>(met), inverse_scale, b.rows, b.columns);
+    return check_launch("quantize");
+  }
   Scratch amax(ctx, sizeof(float));
   check_cuda(cudaMemsetAsync(amax.as<float>(), 0, sizeof(float), stream), "zeroing GPU memory");
   int64_t vectors = b.rows * b.columns / kVector<T>;
   unsigned blocks = std::min(blocks_for(vectors, kThreads * 4),
                              static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
   whole_amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, vectors, amax.as<int>());
-  dim3 grid(blocks_for(b.columns, kTile), blocks_for(b.rows, kTile));
-  whole_cast_kernel<T, Q>
-      <<<grid, kThreads, 0, stream>>>(x, q, transposed, amax.as<float>(), inverse_scale, b.rows, b.columns);
+  whole_cast_kernel<T, Q><<<grid, kThreads, 0, stream>>>(x, q, transposed, amax.as<float>(), nullptr, nullptr,
+                                                         inverse_scale, b.rows, b.columns);
   check_launch("quantize");
+  if (met) for_each<1>(ctx, "quantize", 1, false, NoteOp{amax.as<float>(), met});
 }
 
 void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   if (args.x.numel() == 0) return;
   Blocking b(args.x, args.block_rows, args.block_columns);
   cudaStream_t stream = stream_of(ctx);
-  float* scale = pointer<float>(args.inverse_scale);
+  float *scale = pointer<float>(args.inverse_scale), *met = pointer<float>(args.amax);
+  const float* given = pointer<float>(args.scale);
   dispatch_float("quantize", args.x.dtype(), [&]<class T>(Type<T>) {
     dispatch_fp8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
       const T* x = pointer<T>(args.x);
@@ -250,7 +298,18 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
       if constexpr (sizeof(T) == 2)
         if (b.count() == 1 && b.columns % 8 == 0 && b.rows % 4 == 0 && aligned(x) && aligned(q, 8) &&
             aligned(transposed, 4))
-          return quantize_whole(ctx, x, q, transposed, scale, b);
+          return quantize_whole(ctx, x, q, transposed, scale, given, met, b);
+      if (given) {
+        for_each<1>(ctx, "quantize", args.x.numel(), false,
+                    GivenOp<T, Q>{x, q, transposed, given, scale, met, b.rows, b.columns});
+        return;
+      }
+      if (met) {  // into it, without a change of what was there
+        unsigned blocks = std::min(blocks_for(args.x.numel(), kThreads * 8),
+                                   static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+        amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, met, b);
+        check_launch("quantize");
+      }
       if (int64_t size = b.block_rows * b.block_columns; size <= 65536) {
         quantize_block_kernel<T, Q>
             <<<static_cast<unsigned>(b.count()), std::min(row_threads(size, 4), 512), 0, stream>>>(x, q,

@@ -86,6 +86,8 @@ void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
     // One rounding decides the last bit: a whole tensor is multiplied by its scale, a block divided by its
     // own.
     scale.data()[block] = amax == 0 ? 1.f : whole ? Q::max / amax : amax / Q::max;
+    if (args.scale) scale.data()[block] = *pointer<float>(args.scale);
+    if (float* largest = optional_pointer<float>(args.amax)) *largest = std::max(*largest, amax);
     inverse_scale[block] = whole ? 1.f / scale.data()[block] : scale.data()[block];
   }
   blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {

@@ -1,0 +1,193 @@
+#include "megatron/kernels/cuda/activation_math.cuh"
+#include "megatron/kernels/cuda/sequences.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+constexpr int kRun = 32, kBackwardRun = 128;  // tokens that a thread takes, of one channel
+constexpr int kMostWidth = 16;
+
+template <class T>
+struct Conv {
+  using C = Compute<T>;
+  Sequences sequences;
+  const T *x, *weight, *bias;
+  int64_t stride, channels;
+  int width;
+
+  template <class Args>
+  explicit Conv(const Args& args)
+      : sequences(args.rows, args.x.size(0)),
+        x(pointer<T>(args.x)),
+        weight(pointer<T>(args.weight)),
+        bias(pointer<T>(args.bias)),
+        stride(args.x.stride(0)),
+        channels(args.x.size(1)),
+        width(static_cast<int>(args.weight.size(-1))) {
+    require(width <= kMostWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
+            width, kMostWidth);
+  }
+};
+
+// The last W inputs of a channel while a thread walks along the tokens, and the weights that they meet; where
+// the convolution is narrower, the first weights are zeros.
+template <class T, int W>
+struct Window {
+  using C = Compute<T>;
+  const Conv<T>& conv;
+  int64_t channel;
+  TokenSpan span;
+  C weight[W], bias, input[W] = {};
+
+  __device__ Window(const Conv<T>& conv, int64_t channel, int64_t begin)
+      : conv(conv), channel(channel), span(conv.sequences.span_of(begin)) {
+    const int missing = W - conv.width;
+    for (int j = 0; j < W; ++j)
+      weight[j] = j < missing ? C(0) : widen(conv.weight[channel * conv.width + j - missing]);
+    bias = conv.bias ? widen(conv.bias[channel]) : C(0);
+#pragma unroll
+    for (int j = 1; j < W; ++j)
+      if (int64_t t = begin - W + j; t >= span.begin) input[j] = widen(conv.x[t * conv.stride + channel]);
+  }
+  // What token t gives before the activation; tokens come one after the other.
+  __device__ C step(int64_t t) {
+    if (t >= span.end) {
+      span = conv.sequences.span_of(t);
+#pragma unroll
+      for (int j = 0; j < W; ++j) input[j] = 0;
+    }
+#pragma unroll
+    for (int j = 0; j + 1 < W; ++j) input[j] = input[j + 1];
+    input[W - 1] = widen(conv.x[t * conv.stride + channel]);
+    C sum = bias;
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum += weight[j] * input[j];
+    return sum;
+  }
+};
+
+template <class T, int W>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Conv<T> conv, T* y) {
+  const int64_t c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  if (c >= conv.channels) return;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRun;
+  const int64_t end = min(begin + kRun, conv.sequences.tokens);
+  Window<T, W> window(conv, c, begin);
+#pragma unroll 4
+  for (int64_t t = begin; t < end; ++t) {
+    const Compute<T> sum = window.step(t);
+    y[t * conv.channels + c] = narrow<T>(sum * sigmoid<false>(sum));
+  }
+}
+
+// The gradients of a run of tokens, and partial[run, channel, width + 1], the bias last. The slopes of W − 1
+// later tokens are computed again by the next run.
+template <class T, int W>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(Conv<T> conv, const T* dy, T* dx, Compute<T>* partial) {
+  using C = Compute<T>;
+  const int64_t c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  if (c >= conv.channels) return;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kBackwardRun;
+  const int64_t end = min(begin + kBackwardRun, conv.sequences.tokens);
+  Window<T, W> window(conv, c, begin);
+  TokenSpan own = window.span;  // of the token whose gradient is due
+  C slopes[W] = {}, dweight[W] = {}, dbias = 0;
+  for (int64_t t = begin; t < end + W - 1; ++t) {
+#pragma unroll
+    for (int j = 0; j + 1 < W; ++j) slopes[j] = slopes[j + 1];
+    slopes[W - 1] = 0;
+    if (t < conv.sequences.tokens) {
+      const C sum = window.step(t), s = sigmoid<false>(sum);
+      slopes[W - 1] = widen(dy[t * conv.channels + c]) * s * (C(1) + sum * (C(1) - s));
+      if (t < end) {
+        dbias += slopes[W - 1];
+#pragma unroll
+        for (int j = 0; j < W; ++j) dweight[j] += slopes[W - 1] * window.input[j];
+      }
+    }
+    const int64_t due = t - (W - 1);
+    if (due < begin || !dx) continue;
+    if (due >= own.end) own = conv.sequences.span_of(due);
+    C sum = 0;
+#pragma unroll
+    for (int m = 0; m < W; ++m)
+      if (due + m < own.end) sum += window.weight[W - 1 - m] * slopes[m];
+    dx[due * conv.channels + c] = narrow<T>(sum);
+  }
+  C* out = partial + (static_cast<int64_t>(blockIdx.x) * conv.channels + c) * (conv.width + 1);
+#pragma unroll
+  for (int j = 0; j < W; ++j)
+    if (int at = j - (W - conv.width); at >= 0) out[at] = dweight[j];
+  out[conv.width] = dbias;
+}
+
+// f(std::integral_constant<int, W>) with a width that is at least this.
+template <class F>
+void dispatch_width(int width, F&& f) {
+  if (width <= 4) return f(std::integral_constant<int, 4>{});
+  f(std::integral_constant<int, kMostWidth>{});
+}
+
+template <class C>
+struct FinishOp {
+  const C* partial;
+  C *dweight, *dbias;
+  int64_t channels;
+  int width, parts;
+
+  template <int W>
+  __device__ void run(int64_t i) const {
+    C total = 0;
+    for (int part = 0; part < parts; ++part) total += partial[part * channels * (width + 1) + i];
+    int64_t c = i / (width + 1);
+    int j = static_cast<int>(i - c * (width + 1));
+    if (j == width) {
+      if (dbias) dbias[c] = total;
+    } else if (dweight) {
+      dweight[c * width + j] = total;
+    }
+  }
+};
+
+void causal_conv(const KernelContext& ctx, const CausalConvArgs& args) {
+  if (args.x.numel() == 0) return;
+  dispatch_float("causal_conv", args.x.dtype(), [&]<class T>(Type<T>) {
+    const Conv<T> conv(args);
+    dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
+      dim3 grid(blocks_for(conv.sequences.tokens, kRun), blocks_for(conv.channels, kThreads));
+      forward_kernel<T, W><<<grid, kThreads, 0, stream_of(ctx)>>>(conv, pointer<T>(args.y));
+    });
+  });
+  check_launch("causal_conv");
+}
+
+void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs& args) {
+  dispatch_float("causal_conv_backward", args.x.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    const Conv<T> conv(args);
+    const int parts = static_cast<int>(blocks_for(conv.sequences.tokens, kBackwardRun));
+    Scratch partial(ctx,
+                    static_cast<size_t>(std::max(1, parts) * conv.channels * (conv.width + 1)) * sizeof(C));
+    if (parts > 0)
+      dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
+        dim3 grid(parts, blocks_for(conv.channels, kThreads));
+        backward_kernel<T, W><<<grid, kThreads, 0, stream_of(ctx)>>>(conv, pointer<T>(args.dy),
+                                                                     pointer<T>(args.dx), partial.as<C>());
+        check_launch("causal_conv_backward");
+      });
+    if (!args.dweight.defined() && !args.dbias.defined()) return;
+    for_each<1>(ctx, "causal_conv_backward", conv.channels * (conv.width + 1), false,
+                FinishOp<C>{partial.as<C>(), pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels,
+                            conv.width, parts});
+  });
+}
+
+}  // namespace
+
+void add_causal_conv_kernels(KernelTable& table) {
+  table.causal_conv = causal_conv;
+  table.causal_conv_backward = causal_conv_backward;
+}
+
+}  // namespace megatron::cuda
