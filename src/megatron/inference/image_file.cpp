@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/checkpoint/file_and_key.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/safetensors.h"
 
@@ -25,10 +26,8 @@ Tensor patches_of(const Tensor& pixels, int64_t patch) {
 
 ImageFile::ImageFile(const std::string& source, const VisionConfig& vision)
     : source_(source), vision_(vision) {
-  const size_t name = source.rfind(".safetensors:");
-  const size_t colon = name == std::string::npos ? source.size() : source.find(':', name);
-  const std::string prefix = colon < source.size() ? source.substr(colon + 1) : "";
-  const SafetensorsFile file(source.substr(0, colon));
+  const auto [path, prefix] = file_and_key(source);
+  const SafetensorsFile file(path);
   const Tensor pixels = file.tensor(prefix + "pixel_values");
   if (pixels.dtype() != DType::F32)
     throw ConfigError(fmt::format("{}: pixel_values are {}, not fp32", source, pixels.dtype()));

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "megatron/checkpoint/file_and_key.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/tensor/philox.h"
 
@@ -29,17 +30,6 @@ int64_t token_at(std::string_view what, const Tensor& tensor, int64_t index, int
   if (token < 0 || token >= vocabulary)
     throw ConfigError(fmt::format("{}: token {} is not in the vocabulary of {}", what, token, vocabulary));
   return token;
-}
-
-struct FileAndKey {
-  std::string file, key;  // no key where none is named
-};
-
-FileAndKey file_and_key(const std::string& source) {
-  const size_t name = source.rfind(".safetensors:");
-  if (name == std::string::npos) return {source, ""};
-  const size_t colon = source.find(':', name);
-  return {source.substr(0, colon), source.substr(colon + 1)};
 }
 
 }  // namespace
