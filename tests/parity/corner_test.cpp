@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/cases.h"
+#include "parity/settings.h"
 
 // Layouts that no covering design holds: many settings at their ends at once.
 namespace megatron::testing {
@@ -19,22 +20,13 @@ void recompute_layers(Config& config, RecomputeMethod method, int64_t layers) {
 
 template <int level>
 void zero(Config& config) {
-  config.ddp.use_distributed_optimizer = true;
-  config.ddp.use_megatron_fsdp = level > 1;
-  config.ddp.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(level);
-  config.ddp.bucket_size = 777;
-  config.ddp.overlap_grad_reduce = config.ddp.overlap_param_gather = true;
+  shard<level>(config, 777);
 }
 
 template <int level>
 void zero_with_layers_made_again(Config& config) {
   zero<level>(config);
   recompute_layers(config, RecomputeMethod::uniform, 2);
-}
-
-template <PipelineSchedule kind>
-void use(Config& config) {
-  config.parallel.pipeline_schedule = kind;
 }
 
 Config clipped(Config config) {

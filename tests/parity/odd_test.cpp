@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/cases.h"
+#include "parity/settings.h"
 
 // Sizes that are no powers of two, and experts that nobody chooses.
 namespace megatron::testing {
@@ -33,16 +34,7 @@ Config odd_mixture() {
 
 template <int level>
 void zero(Config& config) {
-  config.ddp.use_distributed_optimizer = true;
-  config.ddp.use_megatron_fsdp = level > 1;
-  config.ddp.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(level);
-  config.ddp.bucket_size = 1001;
-  config.ddp.overlap_grad_reduce = config.ddp.overlap_param_gather = true;
-}
-
-template <PipelineSchedule kind>
-void use(Config& config) {
-  config.parallel.pipeline_schedule = kind;
+  shard<level>(config, 1001);
 }
 
 void by_all_gather(Config& config) { config.model.moe_token_dispatcher_type = TokenDispatcher::allgather; }

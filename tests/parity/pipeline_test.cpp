@@ -2,15 +2,12 @@
 
 #include "parity/cases.h"
 #include "parity/pass_through.h"
+#include "parity/settings.h"
 
 // Every pipeline schedule, executed, trains like one rank.
 namespace megatron::testing {
 namespace {
 
-template <PipelineSchedule kind>
-void use(Config& config) {
-  config.parallel.pipeline_schedule = kind;
-}
 constexpr auto gpipe = use<PipelineSchedule::gpipe>;
 constexpr auto zb_h1 = use<PipelineSchedule::zb_h1>;
 constexpr auto zb_v = use<PipelineSchedule::zb_v>;

@@ -5,24 +5,17 @@
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/save.h"
-#include "support/capture.h"
 #include "support/temp_dir.h"
+#include "unit/cli/run_command.h"
 
 namespace megatron {
 namespace {
 
 using testing::TempDir;
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
 Outcome run(std::vector<std::string> args) {
-  Capture out, err;
   args.insert(args.begin(), "checkpoint");
-  const int code = run_cli(commands(), std::move(args), out.file(), err.file());
-  return {code, out.text(), err.text()};
+  return run_command(std::move(args));
 }
 
 // Two ranks, each with half of "w", both with "b".

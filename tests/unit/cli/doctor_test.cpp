@@ -2,22 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/cli/command.h"
-#include "support/capture.h"
+#include "unit/cli/run_command.h"
 
 namespace megatron {
 namespace {
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
 Outcome run(std::vector<std::string> args) {
-  Capture out, err;
   args.insert(args.begin(), "doctor");
-  const int code = run_cli(commands(), std::move(args), out.file(), err.file());
-  return {code, out.text(), err.text()};
+  return run_command(std::move(args));
 }
 
 Machine good_machine() {

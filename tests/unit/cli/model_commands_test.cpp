@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "megatron/cli/command.h"
-#include "support/capture.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
+#include "unit/cli/run_command.h"
 
 // logits, generate, compare and convert as a user calls them, on Hugging Face's own small models.
 namespace megatron {
@@ -13,17 +12,6 @@ using testing::golden_path;
 using testing::TempDir;
 using testing::to_doubles;
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome run(std::vector<std::string> args) {
-  Capture out, err;
-  const int code = run_cli(commands(), std::move(args), out.file(), err.file());
-  return {code, out.text(), err.text()};
-}
-
 class ModelCommands : public ::testing::Test {
  protected:
   std::string model_ = golden_path("hf_models", "llama/model");
@@ -31,7 +19,7 @@ class ModelCommands : public ::testing::Test {
   TempDir folder_;
 
   std::string imported() {
-    EXPECT_EQ(run({"convert", "import", "--hf", model_, "--out", folder_ / "ckpt"}).code, 0);
+    EXPECT_EQ(run_command({"convert", "import", "--hf", model_, "--out", folder_ / "ckpt"}).code, 0);
     return folder_ / "ckpt";
   }
 };
@@ -47,7 +35,7 @@ TEST_F(ModelCommands, LogitsOfAnyLayoutFromEitherSource) {
       {"--ckpt", checkpoint, "--ranks", "4", "--context-parallel-size", "2"}};
   for (std::vector<std::string> args : calls) {
     args.insert(args.begin(), {"-q", "logits", "--tokens", io_ + ":in.input_ids", "--out", out});
-    const Outcome outcome = run(args);
+    const Outcome outcome = run_command(args);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const SafetensorsFile file(out);
     EXPECT_EQ(file.tensor("logits").shape(), SafetensorsFile(io_).tensor("out.logits").shape());
@@ -65,7 +53,7 @@ TEST_F(ModelCommands, ImagesInTheText) {
                       out = folder_ / "logits.safetensors";
     const SafetensorsFile io(file);
     const std::vector<double> expected = to_doubles(io.tensor("out.logits"));
-    ASSERT_EQ(run({"convert", "import", "--hf", model, "--out", checkpoint}).code, 0);
+    ASSERT_EQ(run_command({"convert", "import", "--hf", model, "--out", checkpoint}).code, 0);
     const std::vector<std::string> tp = {"--ranks", "2", "--tensor-model-parallel-size", "2"};
     std::vector<std::string> pp = {"--ranks", "2", "--pipeline-model-parallel-size", "2"};
     if (name == "gemma3_mm") pp.insert(pp.end(), {"--pipeline-model-parallel-layout", "Et*2|tL"});
@@ -79,7 +67,7 @@ TEST_F(ModelCommands, ImagesInTheText) {
                                          "--images", file + ":in.", "--out",    out};
         args.insert(args.end(), source.begin(), source.end());
         args.insert(args.end(), layout.begin(), layout.end());
-        const Outcome outcome = run(args);
+        const Outcome outcome = run_command(args);
         ASSERT_EQ(outcome.code, 0) << outcome.err;
         const std::vector<double> logits = to_doubles(SafetensorsFile(out).tensor("logits"));
         ASSERT_EQ(logits.size(), expected.size());
@@ -95,11 +83,12 @@ TEST_F(ModelCommands, ImagesInTheText) {
         "-q",           "generate", "--hf",   model,          "--images",         file + ":in.",
         "--prompt-ids", ids,        "--json", "--ignore-eos", "--max-new-tokens", "6"};
     args.insert(args.end(), tp.begin(), tp.end());
-    const Outcome outcome = run(args);
+    const Outcome outcome = run_command(args);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const Json written = Json::parse(outcome.out).at("ids");
     for (size_t i = 0; i < 6; ++i) EXPECT_EQ(written[i].as_int(), static_cast<int64_t>(text[prompt + i]));
-    EXPECT_EQ(run({"logits", "--hf", model, "--tokens", file + ":in.input_ids", "--out", out}).code, 1)
+    EXPECT_EQ(run_command({"logits", "--hf", model, "--tokens", file + ":in.input_ids", "--out", out}).code,
+              1)
         << "a text that speaks of images without them";
   }
 }
@@ -111,8 +100,8 @@ TEST_F(ModelCommands, GenerateWritesWhatHuggingFaceWrites) {
   std::string list;
   for (size_t i = 0; i < prompt; ++i) list += (i ? "," : "") + std::to_string(static_cast<int64_t>(ids[i]));
   const Outcome outcome =
-      run({"-q", "generate", "--hf", model_, "--prompt-ids", list, "--max-new-tokens", "6", "--ignore-eos",
-           "--json", "--ranks", "2", "--tensor-model-parallel-size", "2"});
+      run_command({"-q", "generate", "--hf", model_, "--prompt-ids", list, "--max-new-tokens", "6",
+                   "--ignore-eos", "--json", "--ranks", "2", "--tensor-model-parallel-size", "2"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json added = Json::parse(outcome.out).at("ids");
   ASSERT_EQ(added.size(), 6);
@@ -121,13 +110,14 @@ TEST_F(ModelCommands, GenerateWritesWhatHuggingFaceWrites) {
 }
 
 TEST_F(ModelCommands, CompareNamesTheFirstLayerThatDiffers) {
-  const Outcome same = run({"-q", "compare", model_, imported(), "--json"});
+  const Outcome same = run_command({"-q", "compare", model_, imported(), "--json"});
   EXPECT_EQ(same.code, 0) << same.err;
   EXPECT_EQ(Json::parse(same.out).at("logits_max_abs_difference").as_double(), 0);
-  const Outcome other = run({"-q", "compare", model_, golden_path("hf_models", "llama_tied/model")});
+  const Outcome other = run_command({"-q", "compare", model_, golden_path("hf_models", "llama_tied/model")});
   EXPECT_EQ(other.code, 3);
   EXPECT_NE(other.out.find("layer 0 is the first"), std::string::npos) << other.out;
-  const Outcome unlike = run({"-q", "compare", model_, golden_path("hf_models", "gemma3_text/model")});
+  const Outcome unlike =
+      run_command({"-q", "compare", model_, golden_path("hf_models", "gemma3_text/model")});
   EXPECT_EQ(unlike.code, 1);
   EXPECT_NE(unlike.err.find("different models"), std::string::npos) << unlike.err;
 }
@@ -154,7 +144,7 @@ TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
       {{"compare", model_, folder_ / "nothing"}, 1, "neither a Hugging Face model"},
   };
   for (const Case& one : cases) {
-    const Outcome outcome = run(one.args);
+    const Outcome outcome = run_command(one.args);
     EXPECT_EQ(outcome.code, one.code) << one.says << "\n" << outcome.err;
     EXPECT_NE(outcome.err.find(one.says), std::string::npos) << outcome.err;
   }

@@ -3,22 +3,10 @@
 #include <sstream>
 
 #include "megatron/base/json.h"
-#include "megatron/cli/command.h"
-#include "support/capture.h"
+#include "unit/cli/run_command.h"
 
 namespace megatron {
 namespace {
-
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome run(std::vector<std::string> args) {
-  Capture out, err;
-  const int code = run_cli(commands(), std::move(args), out.file(), err.file());
-  return {code, out.text(), err.text()};
-}
 
 std::vector<std::string> plan_of(std::vector<std::string> more) {
   std::vector<std::string> args = {"plan",
@@ -45,7 +33,7 @@ std::vector<std::string> plan_of(std::vector<std::string> more) {
 
 Json json_of(std::vector<std::string> more) {
   more.push_back("--json");
-  const Outcome outcome = run(plan_of(std::move(more)));
+  const Outcome outcome = run_command(plan_of(std::move(more)));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   return Json::parse(outcome.out);
 }
@@ -58,7 +46,6 @@ const Json* traffic(const Json& rank, const char* group, const char* operation) 
 
 // Latent attention and experts under every kind of parallelism; the numbers were made by hand.
 TEST(Plan, CountedByHand) {
-  Capture out, err;
   std::vector<std::string> args = {"plan", "--json"};
   for (const char* text :
        {"--num-layers 4 --hidden-size 128 --num-attention-heads 8 --multi-latent-attention --q-lora-rank 48",
@@ -74,8 +61,9 @@ TEST(Plan, CountedByHand) {
     std::istringstream words(text);
     for (std::string word; words >> word;) args.push_back(word);
   }
-  ASSERT_EQ(run_cli(commands(), args, out.file(), err.file()), 0) << err.text();
-  const Json plan = Json::parse(out.text());
+  const Outcome outcome = run_command(args);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json plan = Json::parse(outcome.out);
   const Json &first = plan.at("ranks")[0], &last = plan.at("ranks")[1];
   // Attention of a rank: down 48·128 + 40·128, up (192·48 + 256·32) / 2, out 128·128 / 2, norms 48 + 32 +
   // 256.
@@ -149,7 +137,7 @@ TEST(Plan, RecomputeLowersActivations) {
 }
 
 TEST(Plan, PictureForPeople) {
-  const Outcome outcome = run(plan_of({"-pp", "2", "--global-batch-size", "4"}));
+  const Outcome outcome = run_command(plan_of({"-pp", "2", "--global-batch-size", "4"}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("rank 0  |F0 F1 .  .  B0--- F2 B1--- F3 B2--- .  B3---\n"
                              "rank 1  |.  F0 B0--- F1 B1--- F2 B2--- F3 B3--- .  .\n"),
@@ -158,33 +146,34 @@ TEST(Plan, PictureForPeople) {
 }
 
 TEST(Plan, RefusesWhatDoesNotFit) {
-  const Outcome outcome = run(plan_of({"--memory-gib", "0.001"}));
+  const Outcome outcome = run_command(plan_of({"--memory-gib", "0.001"}));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.err.find("--tensor-model-parallel-size"), std::string::npos) << outcome.err;
-  EXPECT_EQ(run(plan_of({"--memory-gib", "4"})).code, 0);
-  EXPECT_EQ(run(plan_of({"--memory-gib", "much"})).code, 2);
-  EXPECT_EQ(run(plan_of({"-tp", "3"})).code, 1);
+  EXPECT_EQ(run_command(plan_of({"--memory-gib", "4"})).code, 0);
+  EXPECT_EQ(run_command(plan_of({"--memory-gib", "much"})).code, 2);
+  EXPECT_EQ(run_command(plan_of({"-tp", "3"})).code, 1);
 }
 
 TEST(Parity, LayoutsAreAlike) {
-  const Outcome outcome = run({"parity", "one", "tp2,sp", "pp2,zb-v,vpp2", "--json"});
+  const Outcome outcome = run_command({"parity", "one", "tp2,sp", "pp2,zb-v,vpp2", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   const Json document = Json::parse(outcome.out);
   EXPECT_TRUE(document.at("equal").as_bool());
   ASSERT_EQ(document.at("comparisons").as_array().size(), 2u);
   EXPECT_LT(document.at("comparisons")[1].at("worst").as_double(), 1e-9);
-  EXPECT_EQ(run({"parity", "dp2", "tp2,dp2,mb2", "--dtype", "fp32"}).code, 0);
-  EXPECT_EQ(run({"parity", "one", "dp2,zero3",
+  EXPECT_EQ(run_command({"parity", "dp2", "tp2,dp2,mb2", "--dtype", "fp32"}).code, 0);
+  EXPECT_EQ(run_command(
+                {"parity", "one", "dp2,zero3",
                  "cp4,model.cp_comm_type=a2a+p2p,model.hierarchical_context_parallel_sizes=[2,2],dp2,zero1"})
                 .code,
             0);
 }
 
 TEST(Parity, NamesTheFirstDifference) {
-  const Outcome seed = run({"parity", "one", "pp2,rng.seed=5"});
+  const Outcome seed = run_command({"parity", "one", "pp2,rng.seed=5"});
   EXPECT_EQ(seed.code, 3);
   EXPECT_NE(seed.out.find("differ first at step 1: loss"), std::string::npos) << seed.out;
-  const Outcome decay = run({"parity", "one", "one,optimizer.weight_decay=0.5"});
+  const Outcome decay = run_command({"parity", "one", "one,optimizer.weight_decay=0.5"});
   EXPECT_EQ(decay.code, 3);
   EXPECT_NE(decay.out.find("differ first at step 1: parameter of embedding.word_embeddings.weight"),
             std::string::npos)
@@ -192,11 +181,11 @@ TEST(Parity, NamesTheFirstDifference) {
 }
 
 TEST(Parity, Refusals) {
-  EXPECT_EQ(run({"parity", "one"}).code, 2);
-  EXPECT_EQ(run({"parity", "one", "tp"}).code, 2);
-  EXPECT_EQ(run({"parity", "one", "xp2"}).code, 2);
-  EXPECT_EQ(run({"parity", "one", "tp3"}).code, 1);
-  EXPECT_EQ(run({"parity", "one", "tp2", "--dtype", "int8"}).code, 2);
+  EXPECT_EQ(run_command({"parity", "one"}).code, 2);
+  EXPECT_EQ(run_command({"parity", "one", "tp"}).code, 2);
+  EXPECT_EQ(run_command({"parity", "one", "xp2"}).code, 2);
+  EXPECT_EQ(run_command({"parity", "one", "tp3"}).code, 1);
+  EXPECT_EQ(run_command({"parity", "one", "tp2", "--dtype", "int8"}).code, 2);
 }
 
 }  // namespace
