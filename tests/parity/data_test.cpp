@@ -223,6 +223,24 @@ TEST_P(Zero, HalfPrecision) {
   }
 }
 
+// Gradients in bf16: those of fp32 but for rounding, which each sum over micro-batches and ranks adds.
+TEST_P(Zero, NarrowGradients) {
+  Config config = small_gpt();
+  auto batches = batches_for(config, 1);
+  Trained wide = train(config, {}, batches, DType::BF16);
+  config.ddp.grad_reduce_in_fp32 = false;
+  for (const Layout& layout : kLayouts) {
+    if (layout.instances > 1 && GetParam() == 0) continue;
+    SCOPED_TRACE(layout.name);
+    Trained narrow = run(config, layout, {GetParam(), true}, batches, DType::BF16);
+    EXPECT_NEAR(wide.losses[0], narrow.losses[0], 5e-3 * wide.losses[0]);
+    std::string where;
+    const double apart = difference(wide.gradients, narrow.gradients, &where);
+    EXPECT_LE(apart, 2e-2) << where;
+    EXPECT_GT(apart, 1e-4) << "nothing was rounded";
+  }
+}
+
 // A group whose requests a test changes: what a fault in the collectives' use looks like.
 class Changed final : public PassThrough {
  public:

@@ -9,8 +9,8 @@ namespace megatron {
 struct RankContext;
 
 // Where the gradient of one parameter gathers over micro-batches. `main_grad` is fp32 (fp64 in an fp64
-// model). Kernels add to it by their beta: `beta()` is 0 for the first contribution of a step, so that
-// nothing needs zeroing.
+// model; bf16 where that is asked for). Kernels add to it by their beta: `beta()` is 0 for the first
+// contribution of a step, so that nothing needs zeroing.
 class GradSink {
  public:
   Tensor main_grad;

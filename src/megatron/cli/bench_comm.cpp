@@ -79,9 +79,7 @@ struct Row {
 
 std::vector<int64_t> parse_sizes(std::string_view list) {
   std::vector<int64_t> sizes;
-  while (!list.empty()) {
-    std::string_view word = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(list.size(), word.size() + 1));
+  for (std::string_view word : comma_separated(list)) {
     int64_t unit = 1;
     for (auto [suffix, bytes] : {std::pair{"KiB", int64_t{1} << 10}, {"MiB", int64_t{1} << 20}})
       if (word.ends_with(suffix)) {

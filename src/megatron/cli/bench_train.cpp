@@ -25,11 +25,12 @@ struct Case {
   DecoderShape shape;
   int64_t batch;
   bool tied, qkv_bias = false;
+  std::string_view recompute = "";  // modules, where memory should be saved
 };
 
 constexpr Case kCases[] = {
     {"gpt-10m", "10M parameters, for two cores", {8, 256, 8, 8, 640, 14336, 256}, 8, true},
-    {"gpt-124m", "GPT 124M, gated", {12, 768, 12, 12, 2048, 50304, 1024}, 32, true},
+    {"gpt-124m", "GPT 124M, gated", {12, 768, 12, 12, 2048, 50304, 1024}, 32, true, false, "mlp_act"},
     {"llama-1b", "Llama-3.2-1B shape", {16, 2048, 32, 8, 8192, 128256, 4096}, 4, true},
     {"gpt-1.7b", "1.7B, gated", {24, 2048, 16, 16, 5632, 131072, 4096}, 4, false},
     {"qwen2.5-0.5b", "Qwen2.5-0.5B shape", {24, 896, 14, 2, 4864, 151936, 1024}, 512, true, true},
@@ -40,8 +41,8 @@ constexpr Case kCases[] = {
 struct Settings {
   int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
   int64_t micro_batches = 1;
-  std::string device = "auto", precision, moments = "fp32";
-  bool json = false, trace = false, deterministic = false, recompute_norms = false;
+  std::string device = "auto", precision, gradients = "bf16", moments = "fp32", recompute;
+  bool json = false, trace = false, deterministic = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -63,8 +64,10 @@ std::vector<Flag> flags(Settings& s) {
           s.precision),
       switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
       text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
-      switch_flag("--recompute-norms", "make the outputs of norms again in the backward pass",
-                  s.recompute_norms),
+      text_flag("--gradients", "bf16|fp32", "of bf16 weights (bf16, as PyTorch has them)", s.gradients),
+      text_flag("--recompute", "MODULES",
+                "make these again in the backward pass, as in layernorm,mlp_act (what the case says)",
+                s.recompute),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -103,9 +106,15 @@ Config config_of(const Case& c, const Settings& s) {
     config.precision.fp8_amax_history_len = 16;
     config.precision.fp8_amax_compute_algo = AmaxAlgorithm::max;
   }
-  if (s.recompute_norms) {
+  if (s.gradients != "bf16" && s.gradients != "fp32")
+    throw UsageError(fmt::format("bench train: --gradients {} is neither bf16 nor fp32", s.gradients));
+  config.ddp.grad_reduce_in_fp32 = s.gradients == "fp32";
+  for (std::string_view module : comma_separated(s.recompute.empty() ? c.recompute : s.recompute)) {
+    if (module != "core_attn" && module != "layernorm" && module != "mlp_act")
+      throw UsageError(
+          fmt::format("bench train: --recompute takes core_attn, layernorm and mlp_act, not {}", module));
     config.execution.recompute_granularity = RecomputeGranularity::selective;
-    config.execution.recompute_modules = {"layernorm"};
+    config.execution.recompute_modules.emplace_back(module);
   }
   config.optimizer.use_precision_aware_optimizer = true;  // what its masters hold is fp32 all the same
   config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = s.moments;

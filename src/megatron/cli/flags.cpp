@@ -22,6 +22,14 @@ const Flag& find_flag(std::string_view command, const std::string& name, std::sp
 
 }  // namespace
 
+std::vector<std::string_view> comma_separated(std::string_view list) {
+  std::vector<std::string_view> words;
+  if (list.empty()) return words;
+  for (size_t at = 0; at <= list.size(); at += words.back().size() + 1)
+    words.push_back(list.substr(at, list.find(',', at) - at));
+  return words;
+}
+
 int64_t parse_int(std::string_view command, std::string_view flag, std::string_view text) {
   int64_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

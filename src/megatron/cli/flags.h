@@ -23,6 +23,8 @@ Flag int_flag(std::string_view name, std::string_view help, int64_t& target, int
 Flag text_flag(std::string_view name, std::string_view value, std::string_view help, std::string& target);
 Flag switch_flag(std::string_view name, std::string_view help, bool& target);
 
+// The words of "a,b,c"; none of "".
+std::vector<std::string_view> comma_separated(std::string_view list);
 // A whole number, or a UsageError that names command and flag.
 int64_t parse_int(std::string_view command, std::string_view flag, std::string_view text);
 // A number above 0 and at most `most`, likewise.

@@ -31,14 +31,13 @@ int64_t whole(const CommandLine& line, std::string_view flag, int64_t fallback) 
 
 std::vector<int64_t> prompt_ids(const std::string& list, int64_t vocabulary) {
   std::vector<int64_t> ids;
-  for (size_t at = 0; at <= list.size();) {
-    const size_t end = std::min(list.find(',', at), list.size());
-    ids.push_back(parse_int("generate", "--prompt-ids", list.substr(at, end - at)));
+  for (std::string_view word : comma_separated(list)) {
+    ids.push_back(parse_int("generate", "--prompt-ids", word));
     if (ids.back() < 0 || ids.back() >= vocabulary)
       throw ConfigError(
           fmt::format("--prompt-ids: token {} is not in the vocabulary of {}", ids.back(), vocabulary));
-    at = end + 1;
   }
+  if (ids.empty()) throw UsageError("generate: --prompt-ids names no token");
   return ids;
 }
 

@@ -6,7 +6,8 @@ namespace {
 Schema ddp_config_schema() {
   using C = DdpConfig;
   Schema s("ddp", "Data parallelism");
-  s.field<&C::grad_reduce_in_fp32>("grad_reduce_in_fp32", "gradients are summed over ranks in fp32")
+  s.field<&C::grad_reduce_in_fp32>("grad_reduce_in_fp32",
+                                   "gradients gather and are summed over ranks in fp32, not bf16")
       .flag("--accumulate-allreduce-grads-in-fp32")
       .off_flag("--grad-reduce-in-bf16")
       .also("--grad-reduce-in-fp32")

@@ -19,7 +19,7 @@ Schema execution_config_schema() {
                                     "layers in one group (uniform), or layers that are recomputed (block)")
       .min(1);
   s.field<&C::recompute_modules>("recompute_modules", "modules that selective recompute forgets")
-      .one_of({"core_attn", "mlp", "moe", "shared_experts", "layernorm", "moe_act", "mla_up_proj",
+      .one_of({"core_attn", "mlp", "mlp_act", "moe", "shared_experts", "layernorm", "moe_act", "mla_up_proj",
                "gdn_norm_out", "gdp_qkv", "mhc"})
       .when_unset("core_attn");
   s.field<&C::distribute_saved_activations>("distribute_saved_activations",

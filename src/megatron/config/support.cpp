@@ -39,9 +39,8 @@ constexpr Feature kFeatures[] = {
      "model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm model.delay_wgrad_compute "
      "model.ep_overlap_early_attn_memory_release model.overlap_dispatch_backward_with_experts_wgrad"},
     {acting, "gradient checks", "ddp.check_for_nan_in_grad"},
-    {no_effect, "gradients are always summed in fp32", "ddp.grad_reduce_in_fp32"},
     {acting, "data parallelism",
-     "ddp.overlap_grad_reduce ddp.overlap_param_gather ddp.use_distributed_optimizer "
+     "ddp.grad_reduce_in_fp32 ddp.overlap_grad_reduce ddp.overlap_param_gather ddp.use_distributed_optimizer "
      "ddp.num_distributed_optimizer_instances ddp.bucket_size ddp.num_buckets "
      "ddp.pad_buckets_for_high_nccl_busbw ddp.average_in_collective ddp.use_megatron_fsdp "
      "ddp.data_parallel_sharding_strategy"},

@@ -23,6 +23,7 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
     plan.core_attention = modules.empty() || holds(modules, "core_attn");
     plan.layernorm = holds(modules, "layernorm");
     plan.mlp = holds(modules, "mlp");
+    plan.mlp_activation = holds(modules, "mlp_act");
     plan.experts = holds(modules, "moe");
     plan.expert_activation = holds(modules, "moe_act");
     plan.shared_experts = holds(modules, "shared_experts");

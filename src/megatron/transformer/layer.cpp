@@ -81,6 +81,7 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
 void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   if (mixer_) mixer_->set_activation_plan(plan);
+  if (mlp_) mlp_->set_activation_plan(plan);
   if (moe_) moe_->set_activation_plan(plan);
 }
 

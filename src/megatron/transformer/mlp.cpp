@@ -55,7 +55,9 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
   Tensor up = fc1_.forward(ctx, x, again);
-  if (gated_) return fc2_.forward_gated(ctx, {activation_, limit_, up_offset_}, up);
+  const ops::GatedOptions gated{activation_, limit_, up_offset_};
+  if (gated_ && activation_again_) return fc2_.forward_gated(ctx, gated, up);
+  if (gated_) return fc2_.forward(ctx, ops::gated_activation(ctx, gated, up));
   return fc2_.forward(ctx, ops::activation(ctx, activation_, up));
 }
 

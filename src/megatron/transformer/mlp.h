@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/config/model_config.h"
+#include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/linear.h"
 
 namespace megatron {
@@ -13,10 +14,11 @@ class Mlp final : public Module {
  public:
   Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
   Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});  // again: as for linears
+  void set_activation_plan(const ActivationPlan& plan) { activation_again_ = plan.mlp_activation; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  bool gated_;
+  bool gated_, activation_again_ = false;
   Unary activation_;
   double limit_, up_offset_;
   ColumnParallelLinear fc1_;

@@ -40,11 +40,12 @@ double per_layer(void (*change)(Config&), Device device = kMeta) {
   return (peak(large, device) - peak(small, device)) / 4 / 4;
 }
 
-// The stream before each norm, each norm's result, q k v, the attention's result, and what
-// the gated MLP begins from; a number a token for each norm and a number a token and head for attention.
+// The stream before each norm, each norm's result, q k v, the attention's result, what the gated MLP begins
+// from and its activation; a number a token for each norm and a number a token and head for attention.
 constexpr double kStream = kTokens * kHidden, kQkv = kTokens * (kHeads + 2 * kGroups) * kChannels,
-                 kInner = 2.0 * kTokens * kFfn, kNormStatistics = kTokens, kLse = kTokens * kHeads;
-constexpr double kAll = 5 * kStream + kQkv + kInner + 2 * kNormStatistics + kLse;
+                 kGateAndUp = 2.0 * kTokens * kFfn, kActive = kTokens * kFfn, kNormStatistics = kTokens,
+                 kLse = kTokens * kHeads;
+constexpr double kAll = 5 * kStream + kQkv + kGateAndUp + kActive + 2 * kNormStatistics + kLse;
 
 void nothing(Config&) {}
 void select(Config& config, const char* module) {
@@ -56,7 +57,8 @@ TEST(ActivationMemory, OfALayerThatKeepsEverything) { EXPECT_EQ(per_layer(nothin
 
 TEST(ActivationMemory, SelectiveRecompute) {
   EXPECT_EQ(per_layer([](Config& c) { select(c, "layernorm"); }), kAll - 2 * kStream);
-  EXPECT_EQ(per_layer([](Config& c) { select(c, "mlp"); }), kAll - kInner);
+  EXPECT_EQ(per_layer([](Config& c) { select(c, "mlp"); }), kAll - kGateAndUp - kActive);
+  EXPECT_EQ(per_layer([](Config& c) { select(c, "mlp_act"); }), kAll - kActive);
   EXPECT_EQ(per_layer([](Config& c) { select(c, "core_attn"); }), kAll - kLse);
 }
 
@@ -101,10 +103,11 @@ double with_experts(std::vector<std::string> modules) {
 
 TEST(ActivationMemory, RecomputeOfExperts) {
   double all = with_experts({});
-  EXPECT_EQ(with_experts({"moe"}), kAll - kInner);  // nothing but what the router begins from
-  EXPECT_EQ(with_experts({"moe", "layernorm"}), kAll - kInner - 2 * kStream);
+  EXPECT_EQ(with_experts({"moe"}), kAll - kGateAndUp - kActive);  // nothing but what the router begins from
+  EXPECT_EQ(with_experts({"moe", "layernorm"}), kAll - kGateAndUp - kActive - 2 * kStream);
   EXPECT_EQ(with_experts({"moe_act"}), all - static_cast<double>(kTokens * kChoices * kExpertFfn));
-  EXPECT_EQ(with_experts({"shared_experts"}), all - static_cast<double>(2 * kTokens * kSharedFfn));
+  EXPECT_EQ(with_experts({"shared_experts"}), all - static_cast<double>(3 * kTokens * kSharedFfn));
+  EXPECT_EQ(with_experts({"mlp_act"}), all - static_cast<double>(kTokens * kSharedFfn));
 }
 
 TEST(ActivationMemory, Offload) {

@@ -35,7 +35,7 @@ __global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t toke
 
 // A sink takes exp(sink − lse) of the probability and gives nothing for it. One block per head.
 template <class T>
-__global__ void dsinks_kernel(AttentionTask<T> task, const Compute<T>* delta, Compute<T>* dsinks,
+__global__ void dsinks_kernel(AttentionTask<T> task, const Compute<T>* delta, AnyFloat dsinks,
                               bool accumulate) {
   using C = Compute<T>;
   int head = blockIdx.x;
@@ -44,7 +44,7 @@ __global__ void dsinks_kernel(AttentionTask<T> task, const Compute<T>* delta, Co
     sum += exp_of(sink - task.lse[head * task.lse_stride + token]) *
            delta[static_cast<int64_t>(head) * task.query_tokens + token];
   sum = block_sum(sum);
-  if (threadIdx.x == 0) dsinks[head] = (accumulate ? dsinks[head] : C(0)) - sum;
+  if (threadIdx.x == 0) dsinks.set(head, (accumulate ? C(dsinks.get(head)) : C(0)) - sum);
 }
 
 // A thread per element of dbias sums over the batches and heads that share it, in order.
@@ -90,7 +90,7 @@ void run_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
   check_launch("attention_backward");
   if (args.dsinks) {
     dsinks_kernel<T>
-        <<<task.heads, kThreads, 0, stream>>>(task, delta.as<C>(), pointer<C>(args.dsinks), args.accumulate);
+        <<<task.heads, kThreads, 0, stream>>>(task, delta.as<C>(), any_float(args.dsinks), args.accumulate);
     check_launch("attention_backward");
   }
   if (args.dbias) {

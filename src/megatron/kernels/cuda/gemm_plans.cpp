@@ -275,8 +275,9 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
                         plan.choice.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
 }
 
-// Into memory of its own: the product may add to c. A GPU that has been idle runs faster than one at work, so
-// it is kept busy first; the candidates then take turns, so that what changes meanwhile changes for all.
+// Into memory of its own: the product may add to c. A GPU that is kept busy slows down at its power limit, by
+// how much depends on what it runs: so each candidate that is near the best runs alone for long enough to
+// settle.
 GemmChoice GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
                               const std::vector<GemmChoice>& choices, const GemmArgs& args) {
   auto stream = static_cast<cudaStream_t>(ctx.stream.native());
@@ -318,13 +319,12 @@ GemmChoice GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key, cons
     best = std::min(best, entries.back().total);
   }
   if (!entries.empty()) {
-    std::erase_if(entries, [&](const Entry& entry) { return entry.total > 1.15f * best; });
-    for (Entry& entry : entries) entry.total = 0;
-    constexpr int count = 3;
-    float budget = 80 / (static_cast<float>(entries.size()) * count * best);  // milliseconds a shape
-    int rounds = std::clamp(static_cast<int>(budget), 2, 8);
-    for (int round = 0; round < rounds; ++round)
-      for (Entry& entry : entries) entry.total += time(entry.choice, count);
+    std::erase_if(entries, [&](const Entry& entry) { return entry.total > 1.1f * best; });
+    const int count = std::max(2, static_cast<int>(40 / best));  // milliseconds
+    for (Entry& entry : entries) {
+      time(entry.choice, count);
+      entry.total = time(entry.choice, count);
+    }
   }
   for (auto event : events) cudaEventDestroy(event);
   auto first = std::min_element(entries.begin(), entries.end(),

@@ -14,9 +14,9 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     return flat.slice(0, member.offset, member.offset + member.numel)
         .view(member.parameter->shard.local_shape);
   };
-  DType wide = accumulation_dtype(dtype);
-  gradients_ = ctx.zeros({numel_}, wide, MemoryTag::Gradient);
-  gradient_shard_ = by_round() ? ctx.zeros({shard_size()}, wide, MemoryTag::Gradient) : own_part(gradients_);
+  DType sums = options_.narrow && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
+  gradients_ = ctx.zeros({numel_}, sums, MemoryTag::Gradient);
+  gradient_shard_ = by_round() ? ctx.zeros({shard_size()}, sums, MemoryTag::Gradient) : own_part(gradients_);
   if (options_.sharding != Sharding::None) {
     parameters_ = ctx.zeros({numel_}, dtype, MemoryTag::Parameter);
     parameter_shard_ = options_.sharding == Sharding::Parameters

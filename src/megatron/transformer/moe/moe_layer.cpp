@@ -29,6 +29,11 @@ MoeLayer::MoeLayer(const std::string& name, int64_t layer, const ModelConfig& co
     shared_ = std::make_unique<SharedExperts>(name + ".shared_experts", config, parallel.tensor);
 }
 
+void MoeLayer::set_activation_plan(const ActivationPlan& plan) {
+  plan_ = plan;
+  if (shared_) shared_->set_activation_plan(plan);
+}
+
 MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
   const TensorParallel& tp = parallel_.tensor;
   MicrobatchShare share{.tokens = x.size(0),

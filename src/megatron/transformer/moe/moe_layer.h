@@ -16,7 +16,7 @@ class MoeLayer final : public Module {
   // again: how x is made again, where it shall not be kept.
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
                  HostOffload* host = nullptr);
-  void set_activation_plan(const ActivationPlan& plan) { plan_ = plan; }
+  void set_activation_plan(const ActivationPlan& plan);
   void finish_batch(RankContext& ctx) { router_.finish_batch(ctx); }
   void visit(const ParameterVisitor& visitor) override;
 

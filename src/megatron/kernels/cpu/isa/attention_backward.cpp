@@ -141,8 +141,10 @@ void add_dsinks(const AttentionBackwardArgs& args, const C* delta) {
     C sink = C(pointer<T>(f.sinks)[head]);
     C sum =
         sum_over<C>(tokens, [&](int64_t t) { return math::exp(sink - lse[t]) * delta[head * tokens + t]; });
-    C& target = pointer<C>(args.dsinks)[head];
-    target = (args.accumulate ? target : C(0)) - sum;
+    dispatch_float("attention_backward", args.dsinks.dtype(), [&]<class G>(Type<G>) {
+      G& target = pointer<G>(args.dsinks)[head];
+      target = G((args.accumulate ? C(target) : C(0)) - sum);
+    });
   }
 }
 
