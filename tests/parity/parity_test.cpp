@@ -76,6 +76,33 @@ TEST(CudaParity, RanksThatShareAGpu) {
   }
 }
 
+// A recorded step computes what the step itself does, bit for bit; one with other labels runs as always.
+TEST(CudaParity, RecordedSteps) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  const Device gpu{DeviceType::Cuda, 0};
+  for (Config config : {small_gpt(), with_biases_and_layernorm()}) {
+    config.precision.deterministic_mode = true;
+    auto batches = batches_for(config, 8);
+    for (size_t i = 5; i < batches[5].size(); i += 9) batches[5][i] = -100;
+    for (DType dtype : {DType::F64, DType::BF16}) {
+      config.execution.cuda_graph_impl = GraphImpl::none;
+      const Trained plain = train(config, {}, batches, dtype, {}, gpu);
+      config.execution.cuda_graph_impl = GraphImpl::full_iteration;
+      config.execution.cuda_graph_warmup_steps = 2;
+      expect_equal(plain, train(config, {}, batches, dtype, {}, gpu), 0);
+    }
+  }
+}
+
+// Nothing is recorded where it cannot be.
+TEST(RecordedSteps, AreForOneRankOnAGpu) {
+  Config config = small_gpt();
+  config.execution.cuda_graph_impl = GraphImpl::full_iteration;
+  RankContext ctx;
+  ParallelContext alone;
+  EXPECT_THROW(RankTrainer(ctx, config, alone, DType::F32), ConfigError);
+}
+
 // The host asks for a whole step and waits once, for its loss and norm.
 TEST(CudaParity, AStepWaitsOnce) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";

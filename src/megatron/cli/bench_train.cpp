@@ -42,7 +42,7 @@ struct Settings {
   int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
   int64_t micro_batches = 1;
   std::string device = "auto", precision, gradients = "bf16", moments = "fp32", recompute;
-  bool json = false, trace = false, deterministic = false;
+  bool json = false, trace = false, deterministic = false, graphs = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -68,6 +68,7 @@ std::vector<Flag> flags(Settings& s) {
       text_flag("--recompute", "MODULES",
                 "make these again in the backward pass, as in layernorm,mlp_act (what the case says)",
                 s.recompute),
+      switch_flag("--graphs", "record forward and backward once and replay them", s.graphs),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -116,6 +117,8 @@ Config config_of(const Case& c, const Settings& s) {
     config.execution.recompute_granularity = RecomputeGranularity::selective;
     config.execution.recompute_modules.emplace_back(module);
   }
+  if (s.graphs) config.execution.cuda_graph_impl = GraphImpl::full_iteration;
+  config.execution.cuda_graph_warmup_steps = 2;
   config.optimizer.use_precision_aware_optimizer = true;  // what its masters hold is fp32 all the same
   config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = s.moments;
   config.optimizer.adam_beta2 = 0.95;
@@ -208,6 +211,8 @@ int bench_train(Invocation& invocation) {
   Config config = config_of(chosen, settings);
   if (settings.trace && settings.tensor_parallel * settings.pipeline_parallel * settings.data_parallel > 1)
     throw UsageError("bench train: --trace is for one rank");
+  if (settings.trace && settings.graphs)
+    throw UsageError("bench train: --trace times nodes one by one, which --graphs runs as one");
   check_layout(config, settings.data_parallel);
   bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
   if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";

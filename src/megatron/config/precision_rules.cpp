@@ -181,17 +181,35 @@ void offload(Draft& draft) {
 }
 
 void graphs(Draft& draft) {
-  const ExecutionConfig& e = draft.config.execution;
+  const Config& config = draft.config;
+  const ModelConfig& m = config.model;
+  const ExecutionConfig& e = config.execution;
   if (!e.cuda_graph_modules.empty() && e.cuda_graph_impl == GraphImpl::none)
     draft.refuse("model.cuda_graph_modules", "nothing is recorded", "give --cuda-graph-impl local");
-  if (e.cuda_graph_impl != GraphImpl::none && e.cuda_graph_impl != GraphImpl::full_iteration &&
-      e.recompute_granularity == RecomputeGranularity::full)
-    draft.refuse("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
-                 "use --cuda-graph-impl full_iteration");
-  if (e.cuda_graph_impl == GraphImpl::full_iteration &&
-      draft.config.rerun_state_machine.check_for_nan_in_loss)
-    draft.refuse("model.cuda_graph_impl", "a recorded iteration cannot stop at a loss that is not a number",
-                 "add --no-check-for-nan-in-loss-and-grad");
+  if (e.cuda_graph_impl == GraphImpl::none) return;
+  if (e.cuda_graph_impl != GraphImpl::full_iteration) {
+    if (e.recompute_granularity == RecomputeGranularity::full)
+      draft.refuse("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
+                   "use --cuda-graph-impl full_iteration");
+    return;
+  }
+  const auto refuse_if = [&](bool what, const char* why, const char* fix) {
+    if (what) draft.refuse("model.cuda_graph_impl", why, fix);
+  };
+  const ParallelConfig& p = config.parallel;
+  refuse_if(p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size *
+                    p.expert_model_parallel_size >
+                1,
+            "only a rank that is alone can record its step", "leave it out");
+  refuse_if(m.hidden_dropout > 0 || m.attention_dropout > 0,
+            "a recording would draw the same numbers each step",
+            "add --hidden-dropout 0 --attention-dropout 0");
+  refuse_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
+  refuse_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
+  refuse_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
+            "offload nothing");
+  refuse_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
+            "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
 }
 
 constexpr Rule kPrecisionRules[] = {
@@ -235,8 +253,10 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
-     "rerun_state_machine.check_for_nan_in_loss",
+     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity model.hidden_dropout "
+     "model.attention_dropout model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
+     "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.tensor_model_parallel_size "
+     "model.pipeline_model_parallel_size model.context_parallel_size model.expert_model_parallel_size",
      "recorded graphs have their conditions", graphs},
 };
 

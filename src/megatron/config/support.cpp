@@ -106,7 +106,10 @@ constexpr Feature kFeatures[] = {
     {acting, "number formats", "model.bf16 model.params_dtype model.pipeline_dtype"},
     {later, "recompute of these modules", "model.recompute_modules=gdn_norm_out,gdp_qkv,mhc"},
     {acting, "recompute", "model.recompute_* model.distribute_saved_activations"},
-    {later, "CUDA graphs", "model.cuda_graph_* optimizer.optimizer_cuda_graph"},
+    {later, "graphs of parts of a step (full_iteration records all of it)",
+     "model.cuda_graph_impl=local,transformer_engine model.cuda_graph_modules "
+     "optimizer.optimizer_cuda_graph"},
+    {acting, "CUDA graphs", "model.cuda_graph_impl model.cuda_graph_warmup_steps"},
     {later, "offloaded weights, offload by stage",
      "model.cpu_offloading_weights model.delta_offload_bytes_across_pp_ranks"},
     {later, "offload of these modules", "model.offload_modules=fused_group_mlp,gdp_qkv"},

@@ -85,6 +85,18 @@ void Allocator::trim() {
   trim_locked();
 }
 
+std::shared_ptr<void> Allocator::set_aside() {
+  std::lock_guard lock(mutex_);
+  return std::shared_ptr<Blocks>(new Blocks(std::exchange(cached_, {})), [this](Blocks* blocks) {
+    std::lock_guard again(mutex_);
+    for (auto& [block, list] : *blocks) {
+      auto& cached = cached_[block];
+      cached.insert(cached.end(), list.begin(), list.end());
+    }
+    delete blocks;
+  });
+}
+
 void Allocator::trim_locked() {
   for (auto& [block, list] : cached_) {
     for (void* data : list) runtime_->release_memory(data, block);

@@ -47,15 +47,20 @@ class Allocator {
   void reset_peaks();
   void trim();  // returns cached blocks to the device
 
+  // Takes the blocks that are cached now out of use until the result goes: a recording computes in them.
+  std::shared_ptr<void> set_aside();
+
   // The block really taken for a request: a size class at most an eighth above it.
   static size_t rounded(size_t bytes);
 
  private:
+  using Blocks = std::unordered_map<size_t, std::vector<void*>>;
+
   void trim_locked();
 
   std::shared_ptr<DeviceRuntime> runtime_;
   mutable std::mutex mutex_;
-  std::unordered_map<size_t, std::vector<void*>> cached_;
+  Blocks cached_;
   MemoryStatistics statistics_;
 };
 

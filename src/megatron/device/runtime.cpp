@@ -5,6 +5,10 @@
 
 namespace megatron {
 
+void DeviceRuntime::begin_recording(void*) {
+  throw ConfigError(fmt::format("{} cannot record what it runs: graphs are for GPUs", device()));
+}
+
 std::shared_ptr<DeviceRuntime> make_runtime(Device device) {
   switch (device.type) {
     case DeviceType::Cuda:

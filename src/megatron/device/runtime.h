@@ -46,6 +46,15 @@ class DeviceRuntime {
     copy_to_host(target, source, bytes, stream);
   }
 
+  // Work that is put on a stream between the two is not run but recorded, to be run as often as wanted. Until
+  // then nothing may wait for the stream.
+  virtual void begin_recording(void* /*stream*/);
+  virtual void* end_recording(void* /*stream*/) {
+    return nullptr;
+  }  // null where the recording was broken off
+  virtual void run_recording(void* /*recording*/, void* /*stream*/) {}
+  virtual void destroy_recording(void*) {}
+
   // How often the host has waited for the device so far.
   virtual uint64_t host_waits() const { return 0; }
 };

@@ -26,6 +26,12 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
                                                   std::move(pieces), dtype);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
   optimizer_ = make_optimizer(ctx, config.optimizer, config.model, data_parallel_->slices());
+  if (config.execution.cuda_graph_impl != GraphImpl::full_iteration || ctx.device.is_meta()) return;
+  if (ctx.device.type != DeviceType::Cuda || parallel.world().size() > 1)
+    throw ConfigError(
+        "model.cuda_graph_impl = full_iteration: only one rank on a GPU can record its step; leave "
+        "--cuda-graph-impl out");
+  recorded_ = std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps);
 }
 
 void RankTrainer::values_changed() {
@@ -66,7 +72,17 @@ Tensor RankTrainer::predict_ahead(RankContext& ctx, GptModel& model, const Tenso
   return result;
 }
 
-RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only) {
+// Mostly every step's rows are alike, and so are their positions and angles.
+const SeqInfo& RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows) {
+  if (!known_rows_ || *known_rows_ != rows) {
+    known_rows_ = rows;
+    known_sequences_ = model_.chunks()[0]->sequences(ctx, rows);
+  }
+  return known_sequences_;
+}
+
+RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
+                                      const StepTokens* tokens) {
   int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
   shape.forward_only = forward_only;
@@ -79,12 +95,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
       sequences.push_back(sequences.back());
       continue;
     }
-    // Mostly every step's rows are alike, and so are their positions and angles.
-    if (!known_rows_ || *known_rows_ != batch.rows(i)) {
-      known_rows_ = batch.rows(i);
-      known_sequences_ = model_.chunks()[0]->sequences(ctx, *known_rows_);
-    }
-    SeqInfo& seq = sequences.emplace_back(known_sequences_);
+    SeqInfo& seq = sequences.emplace_back(sequences_of(ctx, batch.rows(i)));
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
     seq.step = steps_taken();
     seq.training = !forward_only;
@@ -115,10 +126,13 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     GptModel& model = *model_.chunks()[static_cast<size_t>(chunk)];
     SeqInfo seq = sequences[static_cast<size_t>(microbatch)];
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
-    Tensor hidden = model.forward(rank, input ? input : batch.inputs(rank, microbatch), seq);
+    const auto at = static_cast<size_t>(microbatch);
+    auto ids = [&] { return tokens ? tokens->ids[at] : batch.inputs(rank, microbatch); };
+    Tensor hidden = model.forward(rank, input ? input : ids(), seq);
     if (!model.slice().head) return hidden;
     if (ahead) hidden = predict_ahead(rank, model, hidden, batch, microbatch, share(microbatch), seq, ahead);
-    return model.loss_sum(rank, hidden, batch.labels(rank, microbatch), share(microbatch));
+    Tensor labels = tokens ? tokens->labels[at] : batch.labels(rank, microbatch);
+    return model.loss_sum(rank, hidden, labels, share(microbatch));
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
 
@@ -135,7 +149,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     parallel_.group(Axis::pp).all_reduce(ahead).wait();
     parallel_.group(Axis::dp_cp).all_reduce(ahead).wait();
   }
-  Outcome outcome{.loss = total, .gradient_factor = {}, .ahead = ahead};
+  Outcome outcome{.loss = total, .gradient_factor = {}, .ahead = ahead, .gradient_norm = {}};
   if (per_token) {
     int64_t count = 0;
     for (int64_t i = 0; i < microbatches; ++i) count += batch.counted_labels(i);
@@ -152,13 +166,28 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   return outcome;
 }
 
-StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
-                             std::span<const int64_t> lengths, Documents documents) {
-  Outcome outcome = run(ctx, micro_batches(tokens, lengths, documents), false);
+RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBatches& batch,
+                                                 const StepTokens* tokens) {
+  Outcome outcome = run(ctx, batch, false, tokens);
   data_parallel_->finish_gradients(ctx);
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
   if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);
-  Tensor norm = gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
+  outcome.gradient_norm =
+      gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
+  return outcome;
+}
+
+StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
+                             std::span<const int64_t> lengths, Documents documents) {
+  const MicroBatches batch = micro_batches(tokens, lengths, documents);
+  if (recorded_) sequences_of(ctx, batch.rows(0));  // what comes from the host cannot be recorded
+  const bool replayed = recorded_ && recorded_->run(ctx, batch, [&](const StepTokens& fixed) {
+    values_changed();  // so that fp8 forms are always made
+    recorded_sequences_ = known_sequences_;
+    recorded_outcome_ = make_gradients(ctx, batch, &fixed);
+  });
+  const Outcome outcome = replayed ? recorded_outcome_ : make_gradients(ctx, batch);
+  const Tensor& norm = outcome.gradient_norm;
   double limit = config_.optimizer.clip_grad;
   optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
   data_parallel_->publish_parameters();

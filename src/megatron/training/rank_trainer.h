@@ -12,6 +12,7 @@
 #include "megatron/training/micro_batches.h"
 #include "megatron/training/pipeline_setup.h"
 #include "megatron/training/rank_model.h"
+#include "megatron/training/recorded_passes.h"
 
 namespace megatron {
 
@@ -58,10 +59,15 @@ class RankTrainer {
     Tensor loss;             // the mean, one fp64 element on the device
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
     Tensor ahead;            // means as well, of the prediction layers; undefined without them
+    Tensor gradient_norm;    // where gradients were made
   };
   Tensor predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden, const MicroBatches& batch,
                        int64_t microbatch, double share, const SeqInfo& seq, const Tensor& means) const;
-  Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
+  Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
+              const StepTokens* tokens = nullptr);
+  // Forward and backward of all micro-batches, with `tokens` in place of the batch's own.
+  Outcome make_gradients(RankContext& ctx, const MicroBatches& batch, const StepTokens* tokens = nullptr);
+  const SeqInfo& sequences_of(RankContext& ctx, const TokenRows& rows);
   void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
   const Config& config_;
@@ -74,6 +80,9 @@ class RankTrainer {
   std::unique_ptr<Fp8History> fp8_history_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
+  std::unique_ptr<RecordedPasses> recorded_;
+  Outcome recorded_outcome_;    // what the recording leaves
+  SeqInfo recorded_sequences_;  // what it reads
 };
 
 }  // namespace megatron

@@ -36,6 +36,23 @@ TEST(Allocator, ReusesFreedBlocksAndCountsByTag) {
   EXPECT_EQ(allocator.statistics().reserved, 0u);
 }
 
+TEST(Allocator, BlocksSetAsideComeBack) {
+  Allocator allocator(make_runtime(kCpu));
+  void* a = allocator.allocate(1000, MemoryTag::Activation);
+  void* live = allocator.allocate(1000, MemoryTag::Activation);
+  allocator.deallocate(a, 1000, MemoryTag::Activation);
+  auto aside = allocator.set_aside();
+  void* other = allocator.allocate(1000, MemoryTag::Activation);
+  EXPECT_NE(other, a) << "a recording computes there";
+  allocator.deallocate(live, 1000, MemoryTag::Activation);
+  EXPECT_EQ(allocator.allocate(1000, MemoryTag::Activation), live) << "it was in use";
+  aside.reset();
+  EXPECT_EQ(allocator.allocate(1000, MemoryTag::Activation), a);
+  for (void* data : {a, live, other}) allocator.deallocate(data, 1000, MemoryTag::Activation);
+  allocator.trim();
+  EXPECT_EQ(allocator.statistics().reserved, 0u);
+}
+
 TEST(Allocator, MetaMemoryIsCountedButNeverTouched) {
   Allocator allocator(make_runtime(kMeta));
   size_t huge = size_t{1} << 45;

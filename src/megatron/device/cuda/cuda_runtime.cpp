@@ -203,6 +203,36 @@ void CudaRuntime::copy_to_host_async(void* target, const void* source, size_t by
              "copying from the GPU");
 }
 
+// Relaxed: memory that is missing may be taken from the device meanwhile.
+void CudaRuntime::begin_recording(void* stream) {
+  bind();
+  check_cuda(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed),
+             "beginning a recording");
+}
+
+// Where an exception broke the recording off, nothing is left to report here.
+void* CudaRuntime::end_recording(void* stream) {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream_of(stream), &graph) != cudaSuccess || !graph) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  cudaGraphExec_t runnable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&runnable, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(error, "making a recording runnable");
+  return runnable;
+}
+
+void CudaRuntime::run_recording(void* recording, void* stream) {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), stream_of(stream)),
+             "running a recording");
+}
+
+void CudaRuntime::destroy_recording(void* recording) {
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(recording));
+}
+
 int count_cuda_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {

@@ -1,0 +1,42 @@
+#include "megatron/training/recorded_passes.h"
+
+#include <algorithm>
+
+namespace megatron {
+
+RecordedPasses::Kind RecordedPasses::kind_of(const MicroBatches& batch) {
+  Kind kind;
+  for (int64_t i = 0; i < batch.count(); ++i) {
+    kind.rows.push_back(batch.rows(i));
+    kind.counted_labels.push_back(batch.counted_labels(i));
+  }
+  return kind;
+}
+
+bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, const Passes& passes) {
+  Kind kind = kind_of(batch);
+  const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
+  if (steps_before_ > 0 || !alike || (recording_ && kind != kind_)) {
+    if (steps_before_ > 0) --steps_before_;
+    return false;
+  }
+  StepTokens now;
+  for (int64_t i = 0; i < batch.count(); ++i) {
+    now.ids.push_back(batch.inputs(ctx, i));
+    now.labels.push_back(batch.labels(ctx, i));
+  }
+  if (!recording_) {
+    kind_ = std::move(kind);
+    tokens_ = std::move(now);
+    recording_.emplace(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
+  } else {
+    for (size_t i = 0; i < now.ids.size(); ++i) {
+      ctx.kernels->copy(ctx.kernel_context(), {now.ids[i], tokens_.ids[i]});
+      ctx.kernels->copy(ctx.kernel_context(), {now.labels[i], tokens_.labels[i]});
+    }
+  }
+  recording_->run(ctx.stream);
+  return true;
+}
+
+}  // namespace megatron

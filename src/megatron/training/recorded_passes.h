@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/config/config.h"
+#include "megatron/device/recording.h"
+#include "megatron/training/micro_batches.h"
+
+namespace megatron {
+
+// The tokens of a step on the device.
+struct StepTokens {
+  std::vector<Tensor> ids, labels;  // of each micro-batch
+};
+
+// Forward and backward passes as a recording (a CUDA graph): one call to the driver instead of hundreds of
+// launches. Steps of other shapes, or with other numbers of labels that count, run as always.
+class RecordedPasses {
+ public:
+  // `passes` reads its tokens from what it is given and leaves its results in the same tensors each time.
+  using Passes = std::function<void(const StepTokens&)>;
+
+  explicit RecordedPasses(int64_t steps_before) : steps_before_(steps_before) {}
+
+  // True where the passes were run, from the recording. The first steps, which plan and measure, are not.
+  bool run(RankContext& ctx, const MicroBatches& batch, const Passes& passes);
+
+ private:
+  struct Kind {
+    std::vector<TokenRows> rows;
+    std::vector<int64_t> counted_labels;
+    bool operator==(const Kind&) const = default;
+  };
+  static Kind kind_of(const MicroBatches& batch);
+
+  int64_t steps_before_;
+  Kind kind_;
+  StepTokens tokens_;
+  std::optional<Recording> recording_;
+};
+
+}  // namespace megatron
