@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/base/error.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
 

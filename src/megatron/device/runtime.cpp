@@ -1,5 +1,6 @@
 #include "megatron/device/runtime.h"
 
+#include "megatron/base/error.h"
 #include "megatron/device/cpu/cpu_runtime.h"
 #include "megatron/device/cuda_runtime.h"
 
