@@ -139,6 +139,12 @@ TEST_F(CudaRows, Rope) {
           run(&KernelTable::rope,
               [&](auto on) { return RopeArgs{on(x), on(x), on(cos), on(sin), interleaved, inverse}; });
           same(x, "rope in place " + label(dtype));
+          Both groups = uniform({13, 4, 3, 64}, dtype);
+          run(&KernelTable::rope, [&](auto on) {
+            Tensor turning = on(groups).slice(2, 0, 2);
+            return RopeArgs{turning, turning, on(cos), on(sin), interleaved, inverse};
+          });
+          same(groups, "rope of groups " + label(dtype));
         }
 }
 

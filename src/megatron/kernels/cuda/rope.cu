@@ -158,12 +158,22 @@ void for_width(bool vector, bool even, F&& launch) {
     launch(std::integral_constant<int, W>{}, One{});
 }
 
+// Where the heads of tokens lie that come in groups, or all in one.
+struct HeadPlaces {
+  int64_t token, group, head;
+
+  explicit HeadPlaces(const Tensor& x)
+      : token(x.stride(0)), group(x.rank() == 4 ? x.stride(1) : 0), head(x.stride(-2)) {}
+  int64_t lengths() const { return token | group | head; }
+};
+
 template <class T>
 struct RopeOp {
   const T* x;
   T* y;
   const Compute<T>*cos, *sin;
-  int64_t heads, x_token, x_head, y_token, y_head;
+  HeadPlaces from, to;
+  Divisor per_group;  // heads
   HeadShape head;
   bool inverse;
 };
@@ -174,10 +184,11 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, Sharing sh
     HeadList<T, Heads> list;
 #pragma unroll
     for (int h = 0; h < Heads; ++h) {
-      const int64_t head = first + h * sharing.steps.value;
+      const uint32_t head = first + h * sharing.steps.value;
+      const int64_t group = op.per_group.divide(head), member = head - group * op.per_group.value;
       list.turns[h] = true;
-      list.from[h] = op.x + token * op.x_token + head * op.x_head;
-      list.to[h] = op.y + token * op.y_token + head * op.y_head;
+      list.from[h] = op.x + token * op.from.token + group * op.from.group + member * op.from.head;
+      list.to[h] = op.y + token * op.to.token + group * op.to.group + member * op.to.head;
     }
     turn_heads<W>(list, op.head, token, unit, op.cos, op.sin, op.inverse);
   });
@@ -187,26 +198,26 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
   if (args.x.numel() == 0) return;
   dispatch_float("rope", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
+    const int64_t per_group = args.x.size(-2),
+                  heads = args.x.rank() == 4 ? args.x.size(1) * per_group : per_group;
     RopeOp<T> op{pointer<T>(args.x),
                  pointer<T>(args.y),
                  pointer<C>(args.cos),
                  pointer<C>(args.sin),
-                 args.x.size(1),
-                 args.x.stride(0),
-                 args.x.stride(1),
-                 args.y.stride(0),
-                 args.y.stride(1),
-                 {static_cast<int>(args.x.size(2)), static_cast<int>(args.cos.size(1)), args.interleaved},
+                 HeadPlaces(args.x),
+                 HeadPlaces(args.y),
+                 Divisor(per_group),
+                 {static_cast<int>(args.x.size(-1)), static_cast<int>(args.cos.size(1)), args.interleaved},
                  args.inverse};
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
-      Sharing sharing("rope", args.x.size(0), op.heads, Heads, op.head.template units<W>());
+      Sharing sharing("rope", args.x.size(0), heads, Heads, op.head.template units<W>());
       rope_kernel<T, W, Heads>
           <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
     };
     constexpr int W = kVector<T>;
-    int64_t lengths = op.x_token | op.x_head | op.y_token | op.y_head | op.head.channels | op.head.half;
+    int64_t lengths = op.from.lengths() | op.to.lengths() | op.head.channels | op.head.half;
     bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
-    for_width<W>(vector, op.heads % 2 == 0, launch);
+    for_width<W>(vector, heads % 2 == 0, launch);
     check_launch("rope");
   });
 }
