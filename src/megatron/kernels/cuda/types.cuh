@@ -142,12 +142,31 @@ __device__ __forceinline__ void load(Compute<T> (&to)[N], const T* from) {
   for (int i = 0; i < N; ++i) to[i] = widen(raw.v[i]);
 }
 
+// Two elements of 16 bits in a word, rounded to nearest even in one instruction.
+template <class T>
+__device__ __forceinline__ uint32_t narrow_pair(float low, float high) {
+  static_assert(std::is_same_v<T, bfloat> || std::is_same_v<T, half>);
+  uint32_t word;
+  if constexpr (std::is_same_v<T, bfloat>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const Compute<T> (&from)[N]) {
-  Vec<T, N> raw;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    Vec<uint32_t, N / 2> words;
 #pragma unroll
-  for (int i = 0; i < N; ++i) raw.v[i] = narrow<T>(from[i]);
-  write(to, raw);
+    for (int i = 0; i < N / 2; ++i) words.v[i] = narrow_pair<T>(from[2 * i], from[2 * i + 1]);
+    write(reinterpret_cast<uint32_t*>(to), words);
+  } else {
+    Vec<T, N> raw;
+#pragma unroll
+    for (int i = 0; i < N; ++i) raw.v[i] = narrow<T>(from[i]);
+    write(to, raw);
+  }
 }
 
 // A float tensor whose dtype is known at run time only: for small operands beside the main data.
