@@ -212,10 +212,10 @@ TEST_F(CudaRows, CrossEntropy) {
       }
 }
 
-// Rows that fit shared memory (once or twice a multiprocessor), that do not, and that do not lie well.
+// Rows for one block and for clusters of two, four and eight, too long for any, and that do not lie well.
 TEST_F(CudaRows, CrossEntropyInOne) {
   for (DType dtype : kFloats)
-    for (int64_t columns : {64, 1000, 1003, 50304, 131072})
+    for (int64_t columns : {64, 1000, 1003, 50304, 131072, 151936, 262208})
       for (double smoothing : {0.0, 0.1})
         for (bool gradient : {true, false}) {
           constexpr int64_t rows = 9;
