@@ -64,25 +64,25 @@ struct Unit {
 };
 
 template <int W, class T>
-__device__ __forceinline__ void turn(Vec<T, W>& first, Vec<T, W>& second, const Compute<T> (&cos)[W],
-                                     const Compute<T> (&sin)[W], bool interleaved) {
+__device__ __forceinline__ void turn(Compute<T> (&first)[W], Compute<T> (&second)[W],
+                                     const Compute<T> (&cos)[W], const Compute<T> (&sin)[W],
+                                     bool interleaved) {
   using C = Compute<T>;
-  auto pair = [&](T& x, T& y, int j) {
-    C a = widen(x), b = widen(y);
-    x = narrow<T>(a * cos[j] - b * sin[j]);
-    y = narrow<T>(b * cos[j] + a * sin[j]);
+  auto pair = [&](C& x, C& y, int j) {
+    C a = x, b = y;
+    x = a * cos[j] - b * sin[j];
+    y = b * cos[j] + a * sin[j];
   };
-  if (!interleaved) {
 #pragma unroll
-    for (int j = 0; j < W; ++j) pair(first.v[j], second.v[j], j);
-  } else {
-    T both[2 * W];
-#pragma unroll
-    for (int j = 0; j < W; ++j) both[j] = first.v[j], both[W + j] = second.v[j];
-#pragma unroll
-    for (int j = 0; j < W; ++j) pair(both[2 * j], both[2 * j + 1], j);
-#pragma unroll
-    for (int j = 0; j < W; ++j) first.v[j] = both[j], second.v[j] = both[W + j];
+  for (int j = 0; j < W; ++j) {
+    if (!interleaved)
+      pair(first[j], second[j], j);
+    else if (W == 1)
+      pair(first[0], second[0], 0);
+    else if (j < W / 2)
+      pair(first[2 * j], first[2 * j + 1], j);
+    else
+      pair(second[2 * j - W], second[2 * j + 1 - W], j);
   }
 }
 
@@ -100,11 +100,11 @@ __device__ __forceinline__ void turn_heads(const HeadList<T, Heads>& list, HeadS
                                            uint32_t unit, const Compute<T>* cos_table,
                                            const Compute<T>* sin_table, bool inverse) {
   const Unit<W> at(head, unit);
-  Vec<T, W> first[Heads], second[Heads];
+  Packed<T, W> first[Heads], second[Heads];
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
-    first[h] = read<W>(list.from[h] + at.first);
-    if (at.turns) second[h] = read<W>(list.from[h] + at.second);
+    first[h].put(read<W>(list.from[h] + at.first));
+    if (at.turns) second[h].put(read<W>(list.from[h] + at.second));
   }
   Compute<T> cos[W], sin[W];
   if (at.turns) {
@@ -116,9 +116,17 @@ __device__ __forceinline__ void turn_heads(const HeadList<T, Heads>& list, HeadS
   }
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
-    if (at.turns && list.turns[h]) turn<W>(first[h], second[h], cos, sin, head.interleaved);
-    write(list.to[h] + at.first, first[h]);
-    if (at.turns) write(list.to[h] + at.second, second[h]);
+    if (at.turns && list.turns[h]) {
+      Compute<T> a[W], b[W];
+      first[h].widened(a);
+      second[h].widened(b);
+      turn<W, T>(a, b, cos, sin, head.interleaved);
+      store(list.to[h] + at.first, a);
+      store(list.to[h] + at.second, b);
+    } else {
+      write(list.to[h] + at.first, first[h].get());
+      if (at.turns) write(list.to[h] + at.second, second[h].get());
+    }
   }
 }
 
