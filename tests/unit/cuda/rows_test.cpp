@@ -20,6 +20,7 @@ TEST_F(CudaRows, Reduce) {
                      {3, 9000, 1},
                      {1, 1000, 96},
                      {1, 5000, 33},
+                     {1, 3000, 1024},
                      {5, 70, 64}})
         for (int kind = 0; kind <= static_cast<int>(Reduction::Min); ++kind)
           for (bool accumulate : {false, true}) {
@@ -56,7 +57,7 @@ TEST_F(CudaRows, Softmax) {
 TEST_F(CudaRows, NormAndItsGradient) {
   for (DType dtype : kFloats)
     for (NormKind kind : {NormKind::Rms, NormKind::Layer})
-      for (int64_t n : {64, 100, 768, 1021, 4096})
+      for (int64_t n : {64, 100, 768, 1021, 2048, 4096, 10240})
         for (int variant = 0; variant < 4; ++variant) {
           bool with_residual = variant & 1, with_weight = variant != 2, layer = kind == NormKind::Layer;
           int64_t rows = n == 64 ? 700 : 21;
