@@ -24,20 +24,22 @@ struct WholeTask {
 // A row lies spread over a cluster of blocks, each of which has its part in registers: as logits, then as
 // their exponentials, which are made once. Each thread makes them relative to its own largest logit and
 // corrects them by one factor when the whole row's sum is known. Blocks stay, and take every so many rows;
-// the parts of the next ones are meanwhile on their way into shared memory.
+// the parts of the next ones are meanwhile on their way into shared memory. Warps tell their sums to all
+// blocks by stores that count themselves at a barrier of the receiver: a barrier of the cluster would wait
+// for the gradients' stores too.
 constexpr int kItems = 4, kStages = 3, kClusterThreads = 1024, kMostRanks = 8;
 
 template <class T, bool Smooth>
 __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a, int part) {
 #if __CUDA_ARCH__ >= 900
-  constexpr int W = kVector<T>;
+  constexpr int W = kVector<T>, kMostParts = kMostRanks * kClusterThreads / 32;
   constexpr float lowest = -std::numeric_limits<float>::infinity();
-  constexpr int kMostParts = kMostRanks * kClusterThreads / 32;
   extern __shared__ __align__(128) char memory[];
-  __shared__ uint64_t arrived[kStages];
-  // Of rows in turn: the next one's may come while this one's are still read.
+  __shared__ uint64_t arrived[kStages], told[2];
+  // Of rows in turn: the next one's may come while this one's are still read. No warp tells the sums of the
+  // row after that before all have told the next one's, and so have read these.
   __shared__ float2 sums[2][kMostParts];  // each warp's largest logit, and its sum relative to that
-  __shared__ float totals[2][Smooth ? kMostParts : 1], targets[2];
+  __shared__ float totals[2][Smooth ? kMostParts : 1];
   T* stages = reinterpret_cast<T*>(memory);
   const unsigned ranks = cluster_ranks(), rank = cluster_rank(), warps = blockDim.x / 32,
                  parts = ranks * warps;
@@ -52,15 +54,19 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
   };
   if (thread == 0) {
     for (uint64_t& barrier : arrived) start_barrier(barrier);
+    for (uint64_t& barrier : told) start_barrier(barrier);
     for (int s = 0; s < kStages; ++s) fetch(cluster + s * clusters, s);
   }
   cluster_barrier();
   int stage = 0, turn = 0;
-  uint32_t phase = 0;
-  for (int64_t row = cluster; row < a.rows; row += clusters, turn ^= 1) {
-    const int64_t label = a.labels[row];
+  uint32_t stage_phase = 0, turn_phase = 0;
+  int64_t next_label = cluster < a.rows ? a.labels[cluster] : 0;
+  for (int64_t row = cluster; row < a.rows; row += clusters) {
+    const int64_t label = next_label;
+    if (row + clusters < a.rows) next_label = a.labels[row + clusters];
+    if (thread == 0) expect_bytes(told[turn], parts * (Smooth ? 12 : 8));
     const T* x = stages + stage * part * W;
-    if (count) wait_bytes(arrived[stage], phase);
+    if (count) wait_bytes(arrived[stage], stage_phase);
     float value[kItems][W], largest = lowest, sum = 0, total = 0;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -77,7 +83,7 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
     // The label's place in this part, and whether it is this thread's.
     const int at = a.has(label) ? static_cast<int>(label) - first * W : -1;
     const bool mine = at >= 0 && at / W < count && at / W % step == thread;
-    if (mine) store_remote(&targets[turn], 0, widen(x[at]));
+    const float target = mine ? widen(x[at]) : 0.f;
     const float shift = largest == lowest ? 0.f : -largest * kRoughLog2e;
 #pragma unroll
     for (int i = 0; i < kItems; ++i)
@@ -91,11 +97,11 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
     sum = warp_sum(largest == lowest ? 0.f : sum * exp2_rough((largest - warp_largest) * kRoughLog2e));
     if (Smooth) total = warp_sum(total);
     if (lane < ranks) {
-      store_remote(&sums[turn][slot], lane, make_float2(warp_largest, sum));
-      if (Smooth) store_remote(&totals[turn][slot], lane, total);
+      tell(&sums[turn][slot], lane, make_float2(warp_largest, sum), told[turn]);
+      if (Smooth) tell(&totals[turn][slot], lane, total, told[turn]);
     }
-    cluster_barrier();
-    if (thread == 0) fetch(row + kStages * clusters, stage);  // all have read this stage
+    wait_bytes(told[turn], turn_phase);
+    if (thread == 0) fetch(row + kStages * clusters, stage);  // all warps here have read this stage
     float row_largest = lowest, row_sum = 0;
     total = 0;
     for (unsigned k = lane; k < parts; k += 32) row_largest = fmaxf(row_largest, sums[turn][k].x);
@@ -108,8 +114,8 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
     if (Smooth) total = warp_sum(total);
     const float lse = row_largest + logf(row_sum);
     const bool ignored = label == a.ignore_index;
-    if (rank == 0 && thread == 0)
-      a.loss[row] = ignored ? 0.f : a.loss_of(lse, a.has(label) ? targets[turn] : 0.f, total);
+    if (mine || (!a.has(label) && rank == 0 && thread == 0))
+      a.loss[row] = ignored ? 0.f : a.loss_of(lse, target, total);
     if (a.dlogits) {
       T* dx = a.dlogits + row * a.columns + first * W;
       const float scale = ignored ? 0.f : a.scale, uniform = scale * a.smoothing / a.vocab_size;
@@ -133,9 +139,11 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
         store(dx + v * W, value[i]);
       }
     }
-    if (++stage == kStages) stage = 0, phase ^= 1;
+    if (++stage == kStages) stage = 0, stage_phase ^= 1;
+    turn ^= 1;
+    if (turn == 0) turn_phase ^= 1;
   }
-  cluster_barrier();  // nobody leaves while another may still write to its memory
+  cluster_barrier();  // nobody leaves while another may still tell it something
 #endif
 }
 

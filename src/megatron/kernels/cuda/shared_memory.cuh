@@ -75,12 +75,19 @@ __device__ __forceinline__ uint32_t remote_address(const void* mine, unsigned ra
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(mine)), "r"(rank));
   return address;
 }
-__device__ __forceinline__ void store_remote(const float* mine, unsigned rank, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote_address(mine, rank)), "f"(value) : "memory");
+// Stores into another block's memory, at the place of `mine`, and counts the bytes at its barrier.
+__device__ __forceinline__ void tell(const float* mine, unsigned rank, float value, const uint64_t& barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                   remote_address(mine, rank)),
+               "r"(__float_as_uint(value)), "r"(remote_address(&barrier, rank))
+               : "memory");
 }
-__device__ __forceinline__ void store_remote(const float2* mine, unsigned rank, float2 value) {
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(remote_address(mine, rank)), "f"(value.x),
-               "f"(value.y)
+__device__ __forceinline__ void tell(const float2* mine, unsigned rank, float2 value,
+                                     const uint64_t& barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+                   remote_address(mine, rank)),
+               "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)),
+               "r"(remote_address(&barrier, rank))
                : "memory");
 }
 
