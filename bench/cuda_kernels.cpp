@@ -1,5 +1,6 @@
 // Times the CUDA kernels on training shapes, against the copy bandwidth and the matrix rate of the same run.
 //   bench_cuda_kernels [filter]: only rows whose name contains the filter
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -129,24 +130,44 @@ void bench_gemm(Bench& b, const std::string& kind) {
 
 void bench_attention(Bench& b) {
   auto& ctx = b.ctx;
+  // How a token's queries, keys and values lie: apart, or in one row, in turn or group by group.
+  enum class Layout { Apart, InTurn, ByGroup };
   struct Case {
     const char* name;
     int64_t batch, length, heads, kv_heads, d;
-    double softcap;  // a tiny one sends the call to our own kernels
+    bool own;
+    Layout layout = Layout::Apart;
   };
-  for (Case c : {Case{"attention 32/8x128 4k", 4, 4096, 32, 8, 128, 0},
-                 {"attention 32/8x64 4k", 4, 4096, 32, 8, 64, 0},
-                 {"attention 16/16x128 4k", 4, 4096, 16, 16, 128, 0},
-                 {"attention 12x64 32x1k", 32, 1024, 12, 12, 64, 0},
-                 {"own attention 32/8x128 4k", 4, 4096, 32, 8, 128, 1},
-                 {"own attention 12x64 32x1k", 32, 1024, 12, 12, 64, 1}}) {
+  for (Case c : {Case{"attention 32/8x128 4k", 4, 4096, 32, 8, 128, false},
+                 {"attention 32/8x128 4k in one, in turn", 4, 4096, 32, 8, 128, false, Layout::InTurn},
+                 {"attention 32/8x64 4k", 4, 4096, 32, 8, 64, false},
+                 {"attention 32/8x64 4k in one, in turn", 4, 4096, 32, 8, 64, false, Layout::InTurn},
+                 {"attention 16/16x128 4k", 4, 4096, 16, 16, 128, false},
+                 {"attention 16/16x128 4k in one, by group", 4, 4096, 16, 16, 128, false, Layout::ByGroup},
+                 {"attention 16/16x128 4k in one, in turn", 4, 4096, 16, 16, 128, false, Layout::InTurn},
+                 {"attention 12x64 32x1k", 32, 1024, 12, 12, 64, false},
+                 {"attention 12x64 32x1k in one, by group", 32, 1024, 12, 12, 64, false, Layout::ByGroup},
+                 {"own attention 32/8x128 4k", 4, 4096, 32, 8, 128, true},
+                 {"own attention 12x64 32x1k", 32, 1024, 12, 12, 64, true}}) {
     if (!b.wanted(c.name)) continue;
-    int64_t tokens = c.batch * c.length;
-    Tensor q = b.random({tokens, c.heads, c.d}), k = b.random({tokens, c.kv_heads, c.d}),
-           v = b.random({tokens, c.kv_heads, c.d});
-    Tensor o = ctx.empty_like(q), lse = ctx.empty({c.heads, tokens}, kF32),
+    int64_t tokens = c.batch * c.length, all = c.heads + 2 * c.kv_heads;
+    // Queries, keys and values of a tensor, and their gradients: tensors of their own, or views of one.
+    auto make = [&] {
+      if (c.layout == Layout::Apart)
+        return std::array<Tensor, 3>{b.random({tokens, c.heads, c.d}), b.random({tokens, c.kv_heads, c.d}),
+                                     b.random({tokens, c.kv_heads, c.d})};
+      Tensor fused = b.random({tokens, all, c.d});
+      if (c.layout == Layout::InTurn)
+        return std::array<Tensor, 3>{fused.slice(1, 0, c.heads),
+                                     fused.slice(1, c.heads, c.heads + c.kv_heads),
+                                     fused.slice(1, c.heads + c.kv_heads, all)};
+      Tensor groups = fused.view({tokens, c.heads, 3, c.d});  // as many key heads as query heads
+      return std::array<Tensor, 3>{groups.select(2, 0), groups.select(2, 1), groups.select(2, 2)};
+    };
+    auto [q, k, v] = make();
+    auto [dq, dk, dv] = make();
+    Tensor o = ctx.empty({tokens, c.heads, c.d}, kBf16), lse = ctx.empty({c.heads, tokens}, kF32),
            grad = b.random({tokens, c.heads, c.d});
-    Tensor dq = ctx.empty_like(q), dk = ctx.empty_like(k), dv = ctx.empty_like(v);
     AttentionArgs f{.q = q,
                     .k = k,
                     .v = v,
@@ -161,7 +182,7 @@ void bench_attention(Bench& b) {
     // One packed sequence per batch entry keeps the call from cuDNN without adding work.
     std::vector<int32_t> bounds;
     for (int64_t i = 0; i <= c.batch; ++i) bounds.push_back(static_cast<int32_t>(i * c.length));
-    if (c.softcap > 0) {
+    if (c.own) {
       f.cu_queries = f.cu_keys = ctx.from_vector(bounds, {c.batch + 1});
       f.max_queries = f.max_keys = c.length;
     }
@@ -173,7 +194,7 @@ void bench_attention(Bench& b) {
     b.flops(std::string(c.name) + " backward", 2.5 * work,
             [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
     args.deterministic = false;
-    if (c.softcap == 0)
+    if (!c.own)
       b.flops(std::string(c.name) + " backward, any order", 2.5 * work,
               [&] { ctx.kernels->attention_backward(ctx.kernel_context(), args); });
   }

@@ -13,9 +13,9 @@ struct RopeTableArgs {
   int64_t sections[3] = {0, 0, 0};
 };
 
-// Rotates the first 2 · frequencies channels of each head of x [tokens, heads, channels] into y (which may be
-// x) and copies the rest. Half-split pairs channel i with i + frequencies, interleaved 2i with 2i + 1.
-// `inverse` turns back (the backward pass).
+// Rotates the first 2 · frequencies channels of each head of x [tokens, heads, channels], or [tokens, groups,
+// heads of a group, channels], into y (which may be x) and copies the rest. Half-split pairs channel i with i
+// + frequencies, interleaved 2i with 2i + 1. `inverse` turns back (the backward pass).
 struct RopeArgs {
   Tensor x, y;  // unit stride in channels
   Tensor cos, sin;

@@ -33,40 +33,37 @@ void trace_attention(RankContext& ctx, const AttentionArgs& args, Phase phase) {
             phase == Phase::Forward ? bytes : 2 * bytes);
 }
 
-class AttentionNode final : public Node {
+// What the gradients of attention need, wherever q, k and v lie.
+class AttentionBase : public Node {
  public:
-  AttentionNode(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                const AttentionArgs& args, const AttentionOptions& options)
+  const char* name() const override { return "attention"; }
+
+ protected:
+  AttentionBase(RankContext& ctx, const AttentionArgs& args, const AttentionOptions& options)
       : args_(args),
-        q_(ctx, q),
-        k_(ctx, k),
-        v_(ctx, v),
         o_(ctx, args.o),
-        q_slot_(q.grad_slot()),
-        k_slot_(k.grad_slot()),
-        v_slot_(v.grad_slot()),
         bias_slot_(options.bias.grad_slot()),
         sinks_(options.sinks),
         sinks_begin_(options.sinks_begin) {
     args_.q = args_.k = args_.v = args_.o = {};  // held by Saved, which may pack them
     if (sinks_.sink) sinks_.sink->expect_use();
   }
-  const char* name() const override { return "attention"; }
 
-  void backward_data(RankContext& ctx, Tape& tape) override {
-    AttentionBackwardArgs args{
-        .forward = args_, .grad_o = tape.take_grad(output()), .deterministic = ctx.deterministic};
+  // Into `grads`, and the gradients of sinks and bias to where they belong.
+  void differentiate(RankContext& ctx, Tape& tape, const QkvHeads& heads, const QkvHeads& grads) {
+    AttentionBackwardArgs args{.forward = args_,
+                               .grad_o = tape.take_grad(output()),
+                               .dq = grads.q,
+                               .dk = grads.k,
+                               .dv = grads.v,
+                               .accumulate = true,
+                               .deterministic = ctx.deterministic};
     AttentionArgs& f = args.forward;
-    f.q = q_.get(ctx), f.k = k_.get(ctx), f.v = v_.get(ctx), f.o = o_.get(ctx);
-    args.dq = ctx.empty_like(f.q), args.dk = ctx.empty_like(f.k), args.dv = ctx.empty_like(f.v);
+    f.q = heads.q, f.k = heads.k, f.v = heads.v, f.o = o_.get(ctx);
     args.dsinks = sinks_gradient(ctx, sinks_, sinks_begin_, f.q.size(1));
-    args.accumulate = true;
     if (bias_slot_) args.dbias = ctx.empty(f.bias.shape(), accumulation_dtype(f.bias.dtype()));
     ctx.kernels->attention_backward(ctx.kernel_context(), args);
     trace_attention(ctx, f, Phase::BackwardData);
-    tape.add_grad(ctx, q_slot_, std::move(args.dq));
-    tape.add_grad(ctx, k_slot_, std::move(args.dk));
-    tape.add_grad(ctx, v_slot_, std::move(args.dv));
     if (sinks_.sink) sinks_.sink->contribute(ctx);
     if (bias_slot_) {
       Tensor dbias = args.dbias;
@@ -77,15 +74,68 @@ class AttentionNode final : public Node {
       tape.add_grad(ctx, bias_slot_, std::move(dbias));
     }
     args_ = {};
-    for (Saved* saved : {&q_, &k_, &v_, &o_}) saved->reset();
+    o_.reset();
   }
 
  private:
   AttentionArgs args_;
-  Saved q_, k_, v_, o_;
-  GradSlot q_slot_, k_slot_, v_slot_, bias_slot_;
+  Saved o_;
+  GradSlot bias_slot_;
   Weight sinks_;
   int64_t sinks_begin_;
+};
+
+class AttentionNode final : public AttentionBase {
+ public:
+  AttentionNode(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                const AttentionArgs& args, const AttentionOptions& options)
+      : AttentionBase(ctx, args, options),
+        q_(ctx, q),
+        k_(ctx, k),
+        v_(ctx, v),
+        q_slot_(q.grad_slot()),
+        k_slot_(k.grad_slot()),
+        v_slot_(v.grad_slot()) {}
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    QkvHeads heads{q_.get(ctx), k_.get(ctx), v_.get(ctx)};
+    QkvHeads grads{ctx.empty_like(heads.q), ctx.empty_like(heads.k), ctx.empty_like(heads.v)};
+    differentiate(ctx, tape, heads, grads);
+    tape.add_grad(ctx, q_slot_, std::move(grads.q));
+    tape.add_grad(ctx, k_slot_, std::move(grads.k));
+    tape.add_grad(ctx, v_slot_, std::move(grads.v));
+    for (Saved* saved : {&q_, &k_, &v_}) saved->reset();
+  }
+
+ private:
+  Saved q_, k_, v_;
+  GradSlot q_slot_, k_slot_, v_slot_;
+};
+
+class FusedAttentionNode final : public AttentionBase {
+ public:
+  FusedAttentionNode(RankContext& ctx, const Tensor& turned, GradSlot slot, const QkvShape& shape,
+                     const Rotation& rotation, const AttentionArgs& args, const AttentionOptions& options)
+      : AttentionBase(ctx, args, options),
+        qkv_(ctx, turned),
+        slot_(slot),
+        shape_(shape),
+        rotation_(rotation) {}
+
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    Tensor qkv = qkv_.get(ctx), grad = ctx.empty_like(qkv);
+    differentiate(ctx, tape, views_of(qkv, shape_), views_of(grad, shape_));
+    turn_projection(ctx, grad, shape_, rotation_, true);
+    tape.add_grad(ctx, slot_, std::move(grad));
+    qkv_.reset();
+    rotation_ = {};
+  }
+
+ private:
+  Saved qkv_;  // queries and keys turned
+  GradSlot slot_;
+  QkvShape shape_;
+  Rotation rotation_;
 };
 
 void check_packed(const RankContext& ctx, const AttentionOptions& options, const Tensor& cu_keys) {
@@ -174,18 +224,44 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
   return args;
 }
 
-}  // namespace
-
-AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                          const AttentionOptions& options) {
+// The forward pass.
+AttentionArgs attend(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const AttentionOptions& options) {
   AttentionArgs args = make_args(ctx, q, k, v, options);
   args.o = ctx.empty({q.size(0), q.size(1), v.size(2)}, q.dtype());
   args.lse = ctx.empty({q.size(1), q.size(0)}, accumulation_dtype(q.dtype()));
   ctx.kernels->attention(ctx.kernel_context(), args);
   trace_attention(ctx, args, Phase::Forward);
+  return args;
+}
+
+}  // namespace
+
+AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                          const AttentionOptions& options) {
+  AttentionArgs args = attend(ctx, q, k, v, options);
   AttentionResult result{args.o, args.lse};
   if (recording(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
     record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
+  return result;
+}
+
+AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& shape, const Rotation& rotation,
+                                const AttentionOptions& options) {
+  check_projection(ctx, "fused_attention", qkv, shape, rotation);
+  require(shape.even(),
+          "fused_attention: {} query heads that share {} key heads do not lie evenly; use split_qkv",
+          shape.heads, shape.groups);
+  const bool recorded = recording(ctx, {&qkv, &options.bias}, {&options.sinks});
+  const GradSlot slot = qkv.grad_slot();
+  qkv = qkv.detach();
+  turn_projection(ctx, qkv, shape, rotation);
+  auto [q, k, v] = views_of(qkv, shape);
+  AttentionArgs args = attend(ctx, q, k, v, options);
+  AttentionResult result{args.o, args.lse};
+  if (recorded)
+    record(ctx, std::make_unique<FusedAttentionNode>(ctx, qkv, slot, shape, rotation, args, options),
+           result.o);
   return result;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/autograd/rank_context.h"
+#include "megatron/ops/qkv.h"
 
 namespace megatron::ops {
 
@@ -31,6 +31,13 @@ struct AttentionResult {
 // With more keys than queries, the last query stands at the last key.
 AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttentionOptions& options = {});
+
+// Attention of a fused projection qkv [tokens, shape.columns()] with itself, queries and keys turned. What
+// split_qkv and attention give, for a shape that is even(): q, k and v are read where they lie and their
+// gradients written where they will be read, so values and their gradients are never moved. Turns in qkv's
+// own memory where nobody else holds it (move it in), in a copy otherwise.
+AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& shape, const Rotation& rotation,
+                                const AttentionOptions& options = {});
 
 struct AttentionGrads {
   Tensor dq, dk, dv;

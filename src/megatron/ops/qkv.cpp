@@ -47,25 +47,59 @@ class SplitQkvNode final : public Node {
 
 }  // namespace
 
+void check_projection(const RankContext& ctx, const char* op, const Tensor& qkv, const QkvShape& shape,
+                      const Rotation& rotation) {
+  check_input(ctx, op, "qkv", qkv);
+  require(shape.groups > 0 && shape.heads % shape.groups == 0, "{}: {} query heads cannot share {} key heads",
+          op, shape.heads, shape.groups);
+  require(qkv.rank() == 2, "{}: qkv is {}, but it must be [tokens, projections]", op, qkv);
+  int64_t tokens = qkv.size(0);
+  check_shape(op, "qkv", qkv, {tokens, shape.columns()});
+  require(qkv.is_contiguous(), "{}: qkv {} must be contiguous", op, qkv);
+  if (!rotation.cos) return;
+  check_input(ctx, op, "cos", rotation.cos);
+  check_input(ctx, op, "sin", rotation.sin);
+  check_dtype(op, "cos", rotation.cos, accumulation_dtype(qkv.dtype()));
+  check_dtype(op, "sin", rotation.sin, rotation.cos.dtype());
+  check_shape(op, "sin", rotation.sin, rotation.cos.shape());
+  require(rotation.cos.size(0) == tokens && 2 * rotation.cos.size(1) <= shape.channels,
+          "{}: angles {} do not fit {} tokens with heads of {} channels", op, rotation.cos, tokens,
+          shape.channels);
+}
+
+QkvHeads views_of(const Tensor& qkv, const QkvShape& shape) {
+  const int64_t queries = shape.heads / shape.groups;
+  const Tensor groups = qkv.view({qkv.size(0), shape.groups, queries + 2, shape.channels});
+  return {shape.groups == 1 ? groups.select(1, 0).slice(1, 0, queries) : groups.select(2, 0),
+          groups.select(2, queries), groups.select(2, queries + 1)};
+}
+
+void turn_projection(RankContext& ctx, Tensor& qkv, const QkvShape& shape, const Rotation& rotation,
+                     bool inverse) {
+  if (!rotation.cos) return;
+  const int64_t turning = shape.heads / shape.groups + 1;  // of each group; its value does not
+  auto groups = [&](const Tensor& x) {
+    return x.view({x.size(0), shape.groups, turning + 1, shape.channels});
+  };
+  Tensor turned = qkv.storage().unique() ? qkv : ctx.empty_like(qkv);
+  Tensor from = groups(qkv), to = groups(turned), heads = to.slice(2, 0, turning);
+  ctx.kernels->rope(ctx.kernel_context(), {.x = from.slice(2, 0, turning),
+                                           .y = heads,
+                                           .cos = rotation.cos,
+                                           .sin = rotation.sin,
+                                           .interleaved = rotation.interleaved,
+                                           .inverse = inverse});
+  if (!turned.storage().same(qkv.storage()))
+    ctx.kernels->copy(ctx.kernel_context(), {from.select(2, turning), to.select(2, turning)});
+  trace(ctx, "rope", inverse ? Phase::BackwardData : Phase::Forward, 3.0 * static_cast<double>(heads.numel()),
+        {&heads, &heads, &rotation.cos, &rotation.sin});
+  qkv = std::move(turned);
+}
+
 QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t groups, int64_t channels,
                    const Rotation& rotation) {
-  check_input(ctx, "split_qkv", "qkv", qkv);
-  require(groups > 0 && heads % groups == 0, "split_qkv: {} query heads cannot share {} key heads", heads,
-          groups);
-  require(qkv.rank() == 2, "split_qkv: qkv is {}, but it must be [tokens, projections]", qkv);
+  check_projection(ctx, "split_qkv", qkv, {heads, groups, channels}, rotation);
   int64_t tokens = qkv.size(0);
-  check_shape("split_qkv", "qkv", qkv, {tokens, (heads + 2 * groups) * channels});
-  require(qkv.is_contiguous(), "split_qkv: qkv {} must be contiguous", qkv);
-  if (rotation.cos) {
-    check_input(ctx, "split_qkv", "cos", rotation.cos);
-    check_input(ctx, "split_qkv", "sin", rotation.sin);
-    check_dtype("split_qkv", "cos", rotation.cos, accumulation_dtype(qkv.dtype()));
-    check_dtype("split_qkv", "sin", rotation.sin, rotation.cos.dtype());
-    check_shape("split_qkv", "sin", rotation.sin, rotation.cos.shape());
-    require(rotation.cos.size(0) == tokens && 2 * rotation.cos.size(1) <= channels,
-            "split_qkv: angles {} do not fit {} tokens with heads of {} channels", rotation.cos, tokens,
-            channels);
-  }
   QkvHeads result{ctx.empty({tokens, heads, channels}, qkv.dtype()),
                   ctx.empty({tokens, groups, channels}, qkv.dtype()),
                   ctx.empty({tokens, groups, channels}, qkv.dtype())};

@@ -91,23 +91,41 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
     })[0];
   } else {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.core_attention);
-    o = core(ctx, fused, seq);
+    o = core(ctx, std::move(fused), seq);
   }
   PackerScope scope = offload_scope(ctx, host, plan_.offloaded.projection);
   return projection_.forward(ctx, o);
 }
 
-// From queries, keys and values as the projection leaves them to what the heads make of them.
-Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq) {
-  const int64_t sections = gated_ ? 2 : 1,
-                columns = sections * heads_.count;  // that are neither key nor value
+// From queries, keys and values as the projection leaves them to what the heads make of them. The projection
+// is given up, so that it may be changed in place.
+Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& seq) {
   Tensor fused = key_group_.size() > 1
-                     ? share_keys(ctx, projected, key_group_, heads_.count, channels_, sections)
-                     : projected;
+                     ? share_keys(ctx, projected, key_group_, heads_.count, channels_, gated_ ? 2 : 1)
+                     : std::move(projected);
   ops::Rotation rotation;
   if (rotates_)
     rotation = local_rope_ ? ops::Rotation{seq.local_cos, seq.local_sin, interleaved_}
                            : ops::Rotation{seq.rope_cos, seq.rope_sin, interleaved_};
+  ops::AttentionOptions options = self_attention_options(heads_, seq);
+  options.causal = causal_;
+  options.bias = seq.attention_bias;
+  options.softcap = softcap_;
+  if (sinks_) options.sinks = sinks_->get(ctx);
+  options.window_left = window_left_;
+  const ops::QkvShape shape{heads_.count, groups_, channels_};
+  const bool as_projected = !q_norm_ && !wide_q_norm_ && !gated_ && !seq.query_scale && !seq.cache;
+  if (as_projected && shape.even() && context_.size() == 1) {
+    Tensor o = ops::fused_attention(ctx, std::move(fused), shape, rotation, options).o;
+    return ops::view(ctx, o, {o.size(0), heads_.count * channels_});
+  }
+  return attend_apart(ctx, fused, seq, rotation, options);
+}
+
+// With queries, keys and values as tensors of their own, to which something is done before they meet.
+Tensor SelfAttention::attend_apart(RankContext& ctx, const Tensor& fused, const SeqInfo& seq,
+                                   const ops::Rotation& rotation, const ops::AttentionOptions& options) {
+  const int64_t columns = (gated_ ? 2 : 1) * heads_.count;  // that are neither key nor value
   const bool normed = q_norm_ || wide_q_norm_, rotates_later = normed || gated_;
   auto [q, k, v] =
       ops::split_qkv(ctx, fused, columns, groups_, channels_, rotates_later ? ops::Rotation{} : rotation);
@@ -122,12 +140,6 @@ Tensor SelfAttention::core(RankContext& ctx, const Tensor& projected, const SeqI
     k = ops::rope(ctx, k, rotation);
   }
   if (seq.query_scale) q = ops::mul(ctx, q, seq.query_scale);
-  ops::AttentionOptions options = attention_options(heads_, seq, 0);
-  options.causal = causal_;
-  options.bias = seq.attention_bias;
-  options.softcap = softcap_;
-  if (sinks_) options.sinks = sinks_->get(ctx);
-  options.window_left = window_left_;
   Tensor o = attend(ctx, heads_, q, k, v, options, seq, context_);
   o = ops::view(ctx, o, {o.size(0), heads_.count * channels_});
   return gated_ ? ops::mul(ctx, o, ops::activation(ctx, Unary::Sigmoid, gate)) : o;

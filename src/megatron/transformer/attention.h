@@ -19,7 +19,9 @@ class SelfAttention final : public TokenMixer {
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  Tensor core(RankContext& ctx, const Tensor& projected, const SeqInfo& seq);
+  Tensor core(RankContext& ctx, Tensor projected, const SeqInfo& seq);
+  Tensor attend_apart(RankContext& ctx, const Tensor& fused, const SeqInfo& seq,
+                      const ops::Rotation& rotation, const ops::AttentionOptions& options);
   std::pair<Tensor, Tensor> split_gate(RankContext& ctx, const Tensor& both) const;
 
   AttentionHeads heads_;

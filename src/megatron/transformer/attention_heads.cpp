@@ -30,12 +30,17 @@ ops::AttentionOptions attention_options(const AttentionHeads& heads, const SeqIn
   return options;
 }
 
-Tensor attend(RankContext& ctx, const AttentionHeads& heads, const Tensor& q, const Tensor& k,
-              const Tensor& v, ops::AttentionOptions options, const SeqInfo& seq,
-              const ContextParallel& context) {
+ops::AttentionOptions self_attention_options(const AttentionHeads& heads, const SeqInfo& seq) {
+  ops::AttentionOptions options = attention_options(heads, seq, 0);
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
   options.max_queries = options.max_keys = seq.max_length;
   if (seq.cu_seqlens) options.place.row_length = seq.row_length;
+  return options;
+}
+
+Tensor attend(RankContext& ctx, const AttentionHeads& heads, const Tensor& q, const Tensor& k,
+              const Tensor& v, const ops::AttentionOptions& options, const SeqInfo& seq,
+              const ContextParallel& context) {
   KvCache::Pair seen{k, v};
   if (seq.cache) seen = seq.cache->append(ctx, heads.layer, seen);
   if (context.size() == 1) return ops::attention(ctx, q, seen.keys, seen.values, options).o;

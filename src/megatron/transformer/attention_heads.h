@@ -21,9 +21,12 @@ struct AttentionHeads {
 // How these heads see sequences. `site`: the place of this attention's dropout in the layer.
 ops::AttentionOptions attention_options(const AttentionHeads& heads, const SeqInfo& seq, int site);
 
+// The same for sequences that see themselves, which may be packed.
+ops::AttentionOptions self_attention_options(const AttentionHeads& heads, const SeqInfo& seq);
+
 // Attention of sequences with themselves: behind what a decoder has seen, over all ranks that share them.
 Tensor attend(RankContext& ctx, const AttentionHeads& heads, const Tensor& q, const Tensor& k,
-              const Tensor& v, ops::AttentionOptions options, const SeqInfo& seq,
+              const Tensor& v, const ops::AttentionOptions& options, const SeqInfo& seq,
               const ContextParallel& context);
 
 }  // namespace megatron

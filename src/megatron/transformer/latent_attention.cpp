@@ -160,7 +160,7 @@ std::vector<Tensor> LatentAttention::heads_of(RankContext& ctx, const Projected&
 }
 
 Tensor LatentAttention::core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const {
-  Tensor o = attend(ctx, heads_, heads[0], heads[1], heads[2], attention_options(heads_, seq, 0), seq,
+  Tensor o = attend(ctx, heads_, heads[0], heads[1], heads[2], self_attention_options(heads_, seq), seq,
                     parallel_.context);
   return ops::view(ctx, o, {heads[0].size(0), heads_.count * value_});
 }

@@ -18,29 +18,41 @@ TEST_F(CudaElementwise, CopiesBetweenAllDtypes) {
     }
 }
 
+// Sizes that are multiples of words and tiles, and that are not.
 TEST_F(CudaElementwise, CopiesStridedViews) {
-  for (DType dtype : {DType::F64, DType::F32, DType::BF16, DType::F8E4M3}) {
-    Both x = uniform({5, 70, 44}, dtype);
-    Both turned = output({5, 44, 70}, dtype), matrix = output({44, 5, 70}, dtype),
-         cut = output({5, 33, 44}, dtype);
-    run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x).transpose(1, 2), on(turned)}; });
-    same(turned, 0, "batched transpose");
-    run(&KernelTable::copy, [&](auto on) {
-      return CopyArgs{on(x).transpose(0, 2).transpose(1, 2), on(matrix)};
-    });
-    same(matrix, 0, "rotated dimensions");
-    run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x).slice(1, 20, 53), on(cut)}; });
-    same(cut, 0, "slice");
-    Both wide = output({5, 44, 70}, DType::F64);
-    run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x).transpose(1, 2), on(wide)}; });
-    same(wide, 0, "transpose with conversion");
-    Both target = uniform({5, 70, 44}, dtype);
-    run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x), on(target).transpose(0, 0)}; });
-    same(target, 0, "whole");
-    Both square = uniform({40, 40}, dtype), into = uniform({40, 40}, dtype);
-    run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(square), on(into).transpose(0, 1)}; });
-    same(into, 0, "into a transposed view");
-  }
+  struct Size {
+    int64_t rows, columns;
+  };
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16, DType::F8E4M3})
+    for (auto [rows, columns] : {Size{70, 44}, {136, 72}, {128, 64}}) {
+      SCOPED_TRACE(label(dtype) + " " + std::to_string(rows) + " rows");
+      Both x = uniform({5, rows, columns}, dtype);
+      Both turned = output({5, columns, rows}, dtype), matrix = output({columns, 5, rows}, dtype),
+           cut = output({5, 33, columns}, dtype), narrow = output({5, rows, 32}, dtype);
+      run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x).transpose(1, 2), on(turned)}; });
+      same(turned, 0, "batched transpose");
+      run(&KernelTable::copy, [&](auto on) {
+        return CopyArgs{on(x).transpose(0, 2).transpose(1, 2), on(matrix)};
+      });
+      same(matrix, 0, "rotated dimensions");
+      run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x).slice(1, 20, 53), on(cut)}; });
+      same(cut, 0, "slice");
+      for (int64_t first : {8, 9}) {
+        run(&KernelTable::copy, [&](auto on) {
+          return CopyArgs{on(x).slice(2, first, first + 32), on(narrow)};
+        });
+        same(narrow, 0, "slice of columns");
+      }
+      Both wide = output({5, columns, rows}, DType::F64);
+      run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x).transpose(1, 2), on(wide)}; });
+      same(wide, 0, "transpose with conversion");
+      Both target = uniform({5, rows, columns}, dtype);
+      run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(x), on(target).transpose(0, 0)}; });
+      same(target, 0, "whole");
+      Both square = uniform({40, 40}, dtype), into = uniform({40, 40}, dtype);
+      run(&KernelTable::copy, [&](auto on) { return CopyArgs{on(square), on(into).transpose(0, 1)}; });
+      same(into, 0, "into a transposed view");
+    }
 }
 
 TEST_F(CudaElementwise, Fills) {
@@ -130,28 +142,30 @@ TEST_F(CudaElementwise, Where) {
   }
 }
 
+// Of a part of the columns, which begins within a counter or not, and of whole rows; in their order or not.
 TEST_F(CudaElementwise, DropoutKeepsTheSameElements) {
   for (DType dtype : kFloats)
     for (bool with_residual : {false, true})
-      for (int64_t columns : {64, 37}) {
-        Both x = uniform({19, columns}, dtype), y = output({19, columns}, dtype);
-        Both residual = with_residual ? uniform({19, columns}, dtype) : Both{};
-        std::vector<int64_t> places;
-        for (int64_t row = 0; row < 19; ++row) places.push_back(row * 7 % 19);
-        Both rows = with_residual ? on_both(cpu.from_vector(places, {19})) : Both{};
-        run(&KernelTable::dropout, [&](auto on) {
-          return DropoutArgs{.x = on(x),
-                             .residual = on(residual),
-                             .y = on(y),
-                             .p = 0.3,
-                             .key = {5, 9},
-                             .row_begin = 3,
-                             .column_begin = 11,
-                             .global_columns = 200,
-                             .rows = on(rows)};
-        });
-        same(y, dtype == DType::F64 ? 1e-15 : tolerance_of(dtype), "dropout " + label(dtype));
-      }
+      for (int64_t columns : {64, 37})
+        for (int64_t column_begin : {11, 12, 0}) {
+          Both x = uniform({19, columns}, dtype), y = output({19, columns}, dtype);
+          Both residual = with_residual ? uniform({19, columns}, dtype) : Both{};
+          std::vector<int64_t> places;
+          for (int64_t row = 0; row < 19; ++row) places.push_back(row * 7 % 19);
+          Both rows = with_residual && column_begin != 12 ? on_both(cpu.from_vector(places, {19})) : Both{};
+          run(&KernelTable::dropout, [&](auto on) {
+            return DropoutArgs{.x = on(x),
+                               .residual = on(residual),
+                               .y = on(y),
+                               .p = 0.3,
+                               .key = {5, 9},
+                               .row_begin = 3,
+                               .column_begin = column_begin,
+                               .global_columns = column_begin ? 200 : columns,
+                               .rows = on(rows)};
+          });
+          same(y, dtype == DType::F64 ? 1e-15 : tolerance_of(dtype), "dropout " + label(dtype));
+        }
 }
 
 TEST_F(CudaElementwise, RandomNumbersAreThoseOfTheCpu) {

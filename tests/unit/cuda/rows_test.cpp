@@ -20,6 +20,7 @@ TEST_F(CudaRows, Reduce) {
                      {3, 9000, 1},
                      {1, 1000, 96},
                      {1, 5000, 33},
+                     {1, 3000, 1024},
                      {5, 70, 64}})
         for (int kind = 0; kind <= static_cast<int>(Reduction::Min); ++kind)
           for (bool accumulate : {false, true}) {
@@ -56,7 +57,7 @@ TEST_F(CudaRows, Softmax) {
 TEST_F(CudaRows, NormAndItsGradient) {
   for (DType dtype : kFloats)
     for (NormKind kind : {NormKind::Rms, NormKind::Layer})
-      for (int64_t n : {64, 100, 768, 1021, 4096})
+      for (int64_t n : {64, 100, 768, 1021, 2048, 4096, 10240})
         for (int variant = 0; variant < 4; ++variant) {
           bool with_residual = variant & 1, with_weight = variant != 2, layer = kind == NormKind::Layer;
           int64_t rows = n == 64 ? 700 : 21;
@@ -139,6 +140,12 @@ TEST_F(CudaRows, Rope) {
           run(&KernelTable::rope,
               [&](auto on) { return RopeArgs{on(x), on(x), on(cos), on(sin), interleaved, inverse}; });
           same(x, "rope in place " + label(dtype));
+          Both groups = uniform({13, 4, 3, 64}, dtype);
+          run(&KernelTable::rope, [&](auto on) {
+            Tensor turning = on(groups).slice(2, 0, 2);
+            return RopeArgs{turning, turning, on(cos), on(sin), interleaved, inverse};
+          });
+          same(groups, "rope of groups " + label(dtype));
         }
 }
 
@@ -206,10 +213,10 @@ TEST_F(CudaRows, CrossEntropy) {
       }
 }
 
-// Rows that fit shared memory (once or twice a multiprocessor), that do not, and that do not lie well.
+// Rows for one block and for clusters of two, four and eight, too long for any, and that do not lie well.
 TEST_F(CudaRows, CrossEntropyInOne) {
   for (DType dtype : kFloats)
-    for (int64_t columns : {64, 1000, 1003, 50304, 131072})
+    for (int64_t columns : {64, 1000, 1003, 50304, 131072, 151936, 262208})
       for (double smoothing : {0.0, 0.1})
         for (bool gradient : {true, false}) {
           constexpr int64_t rows = 9;

@@ -205,6 +205,13 @@ inline std::vector<OpCase> op_cases() {
          auto [q, k, v] = ops::split_qkv(c, x[0], 4, 2, 16, rotation_for(c, x[0]));
          return Tensors{q, k, v};
        }},
+      {"fused_attention",
+       {{12, 96}},
+       {{4}},
+       [](C c, T x, W w) {
+         ops::AttentionOptions options{.batch = 2, .window_left = 3, .sinks = w[0]};
+         return Tensors{ops::fused_attention(c, x[0], {4, 4, 8}, rotation_for(c, x[0]), options).o};
+       }},
       {"attention",
        {{12, 4, 8}, {12, 2, 8}, {12, 2, 16}},
        {{4}},

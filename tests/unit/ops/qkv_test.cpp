@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megatron/ops/attention.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/rope.h"
 #include "support/gradcheck.h"
 
@@ -55,6 +57,66 @@ TEST(SplitQkv, IsTheGroupedLayoutWithRopeOnQueriesAndKeys) {
   EXPECT_EQ(values(q), values(ops::rope(ctx, copied(groups.slice(2, 0, 2), {5, 4, 6}), turn)));
   EXPECT_EQ(values(k), values(ops::rope(ctx, copied(groups.slice(2, 2, 3), {5, 2, 6}), turn)));
   EXPECT_EQ(values(v), values(groups.slice(2, 3, 4)));
+}
+
+// Heads that lie evenly, with and without rotation, of two sequences. The projection is held by the test, or
+// given up and turned in place.
+TEST(FusedAttention, IsAttentionOfTheSplitProjection) {
+  RankContext ctx;
+  for (int64_t groups : {1, 4})
+    for (int kind = 0; kind < 6; ++kind) {
+      SCOPED_TRACE(fmt::format("{} groups, case {}", groups, kind));
+      const ops::QkvShape shape{4, groups, 6};
+      ops::Rotation turn = kind / 2 ? rotation(ctx, kind / 2 == 2) : ops::Rotation{};
+      ops::AttentionOptions options;
+      options.cu_queries = ctx.from_vector<int32_t>({0, 2, 5}, {3});
+      options.max_queries = 3;
+      Tensor x = random_tensor(ctx, {5, shape.columns()}, 1), grad = random_tensor(ctx, {5, 4, 6}, 2);
+      auto run = [&](auto&& attend) {
+        Tape tape(ctx);
+        Tensor leaf = tape.watch(x), o;
+        {
+          TapeScope scope(ctx, &tape);
+          o = attend(leaf);
+        }
+        tape.backward(ctx, o, grad);
+        return std::pair{ctx.to_vector<double>(o.detach()), ctx.to_vector<double>(tape.grad(leaf))};
+      };
+      const std::vector<double> before = ctx.to_vector<double>(x);
+      auto apart = run([&](const Tensor& leaf) {
+        auto [q, k, v] = ops::split_qkv(ctx, ops::scale(ctx, leaf, 2), 4, groups, 6, turn);
+        return ops::attention(ctx, q, k, v, options).o;
+      });
+      auto fused = run([&](const Tensor& leaf) {
+        Tensor qkv = ops::scale(ctx, leaf, 2), held;
+        if (kind % 2) held = qkv;
+        return ops::fused_attention(ctx, std::move(qkv), shape, turn, options).o;
+      });
+      EXPECT_EQ(fused.first, apart.first);
+      EXPECT_EQ(fused.second, apart.second);
+      EXPECT_EQ(ctx.to_vector<double>(x), before);
+    }
+}
+
+TEST(FusedAttention, TurnsInPlaceWhatNobodyElseHolds) {
+  RankContext ctx;
+  const ops::QkvShape shape{2, 2, 6};
+  ops::Rotation turn = rotation(ctx, false);
+  Tensor held = random_tensor(ctx, {5, shape.columns()}, 1),
+         mine = ctx.from_vector(ctx.to_vector<double>(held), {5, shape.columns()});
+  const void* memory = mine.raw();
+  ops::turn_projection(ctx, mine, shape, turn);
+  EXPECT_EQ(mine.raw(), memory);
+  Tensor other = held;
+  ops::turn_projection(ctx, other, shape, turn);
+  EXPECT_NE(other.raw(), held.raw());
+  EXPECT_EQ(ctx.to_vector<double>(other), ctx.to_vector<double>(mine));
+  EXPECT_NE(ctx.to_vector<double>(other), ctx.to_vector<double>(held));
+}
+
+TEST(FusedAttention, RefusesHeadsThatDoNotLieEvenly) {
+  RankContext ctx;
+  EXPECT_THROW(ops::fused_attention(ctx, random_tensor(ctx, {5, 48}, 1), {4, 2, 6}, {}), Error);
 }
 
 }  // namespace

@@ -144,6 +144,46 @@ __global__ void transpose_kernel(const T* source, T* target, int64_t rows, int64
       target[(column0 + c) * target_stride + row0 + threadIdx.x] = tile[threadIdx.x][c];
 }
 
+constexpr int kWideTile = 64;
+
+// Elements of two bytes, 16 bytes of them at a time on both sides; both sizes are multiples of eight. Shared
+// memory holds pairs of neighbours in a row; a thread makes eight rows of a pair into eight columns of two
+// rows.
+__global__ void __launch_bounds__(kThreads)
+    transpose_pairs_kernel(const uint16_t* source, uint16_t* target, int64_t rows, int64_t columns,
+                           int64_t source_stride, int64_t target_stride, int64_t source_batch,
+                           int64_t target_batch) {
+  __shared__ uint32_t tile[kWideTile][kWideTile / 2 + 1];
+  source += blockIdx.z * source_batch;
+  target += blockIdx.z * target_batch;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kWideTile,
+                column0 = static_cast<int64_t>(blockIdx.x) * kWideTile;
+  const int line = static_cast<int>(threadIdx.x) / 8, eighth = static_cast<int>(threadIdx.x) % 8;
+  uint4 words[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (int64_t row = row0 + line + 32 * half; row < rows && column0 + 8 * eighth < columns)
+      words[half] = *reinterpret_cast<const uint4*>(source + row * source_stride + column0 + 8 * eighth);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t* to = &tile[line + 32 * half][4 * eighth];
+    to[0] = words[half].x, to[1] = words[half].y, to[2] = words[half].z, to[3] = words[half].w;
+  }
+  __syncthreads();
+  uint32_t pair[8];
+#pragma unroll
+  for (int r = 0; r < 8; ++r) pair[r] = tile[8 * eighth + r][line];
+  auto joined = [&](uint32_t which) {
+    return Vec<uint32_t, 4>{__byte_perm(pair[0], pair[1], which), __byte_perm(pair[2], pair[3], which),
+                            __byte_perm(pair[4], pair[5], which), __byte_perm(pair[6], pair[7], which)};
+  };
+  const int64_t column = column0 + 2 * line, row = row0 + 8 * eighth;
+  if (column >= columns || row >= rows) return;
+  uint16_t* to = target + column * target_stride + row;
+  write(reinterpret_cast<uint32_t*>(to), joined(0x5410));
+  write(reinterpret_cast<uint32_t*>(to + target_stride), joined(0x7632));
+}
+
 // Whether the copy is a (batched) matrix transposition; launches it then.
 template <class T>
 bool transpose(cudaStream_t stream, const CopyArgs& args, const StridedIndex<2>& index) {
@@ -153,17 +193,51 @@ bool transpose(cudaStream_t stream, const CopyArgs& args, const StridedIndex<2>&
   if (index.stride[0][r] != 1 || index.stride[1][c] != 1) return false;
   int64_t rows = index.size[c], columns = index.size[r], batches = batched ? index.size[0] : 1;
   if (rows > int64_t{65535} * kTile || batches > 65535) return false;
-  dim3 grid(blocks_for(columns, kTile), blocks_for(rows, kTile), static_cast<unsigned>(batches));
-  transpose_kernel<T><<<grid, dim3(kTile, kTileRows), 0, stream>>>(
-      pointer<T>(args.source), pointer<T>(args.target), rows, columns, index.stride[0][c], index.stride[1][r],
-      batched ? index.stride[0][0] : 0, batched ? index.stride[1][0] : 0);
+  const T* source = pointer<T>(args.source);
+  T* target = pointer<T>(args.target);
+  const int64_t source_stride = index.stride[0][c], target_stride = index.stride[1][r];
+  const int64_t source_batch = batched ? index.stride[0][0] : 0,
+                target_batch = batched ? index.stride[1][0] : 0;
+  auto grid = [&](int tile) {
+    return dim3(blocks_for(columns, tile), blocks_for(rows, tile), static_cast<unsigned>(batches));
+  };
+  if constexpr (sizeof(T) == 2) {
+    const int64_t lengths = rows | columns | source_stride | target_stride | source_batch | target_batch;
+    if (lengths % 8 == 0 && aligned(source) && aligned(target)) {
+      transpose_pairs_kernel<<<grid(kWideTile), kThreads, 0, stream>>>(
+          source, target, rows, columns, source_stride, target_stride, source_batch, target_batch);
+      check_launch("copy");
+      return true;
+    }
+  }
+  transpose_kernel<T><<<grid(kTile), dim3(kTile, kTileRows), 0, stream>>>(
+      source, target, rows, columns, source_stride, target_stride, source_batch, target_batch);
   check_launch("copy");
   return true;
 }
 
+// Whether both sides have runs of elements that are whole words of 16 bytes, and all lies at multiples of
+// these; counts the index in words then.
+bool in_words(const CopyArgs& args, StridedIndex<2>& index) {
+  const int last = index.rank - 1;
+  if (last < 0 || index.stride[0][last] != 1 || index.stride[1][last] != 1) return false;
+  const auto per_word = static_cast<int64_t>(16 / size_of(args.source.dtype()));
+  int64_t lengths = index.size[last];
+  for (int side = 0; side < 2; ++side)
+    for (int d = 0; d < last; ++d) lengths |= index.stride[side][d];
+  if (lengths % per_word || !aligned(args.source.raw()) || !aligned(args.target.raw())) return false;
+  index.size[last] /= per_word;
+  for (int side = 0; side < 2; ++side)
+    for (int d = 0; d < last; ++d) index.stride[side][d] /= per_word;
+  return true;
+}
+
 template <class T>
-void move(const KernelContext& ctx, const CopyArgs& args, const StridedIndex<2>& index) {
-  if (!transpose<T>(stream_of(ctx), args, index))
+void move(const KernelContext& ctx, const CopyArgs& args, StridedIndex<2> index) {
+  if (in_words(args, index))
+    for_each<1>(ctx, "copy", static_cast<int64_t>(args.source.bytes() / 16), false,
+                MoveOp<uint4>{pointer<uint4>(args.source), pointer<uint4>(args.target), index});
+  else if (!transpose<T>(stream_of(ctx), args, index))
     for_each<1>(ctx, "copy", args.source.numel(), false,
                 MoveOp<T>{pointer<T>(args.source), pointer<T>(args.target), index});
 }

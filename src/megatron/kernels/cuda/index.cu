@@ -5,28 +5,40 @@
 namespace megatron::cuda {
 namespace {
 
-// out[i] = table[row_of(i)], zero where there is no such row. Columns are counted in units of V.
+// Vectors of a row that a thread has on their way at once.
+constexpr int kGatherAhead = 2;
+
+// out[i] = table[row_of(i)], zero where there is no such row. Columns are counted in units of V; a line of
+// threads takes a piece of a row.
 template <class V>
-__global__ void gather_kernel(const V* table, const int64_t* ids, V* out, int64_t n, int64_t rows,
-                              int64_t columns, int64_t stride, int64_t first, int64_t divisor) {
-  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const V* table, const int64_t* ids, V* out, int64_t n, int64_t rows, int64_t columns,
+                  int64_t stride, int64_t first, int64_t divisor) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (i >= n) return;
-  int64_t id = ids[i], row = id < 0 ? -1 : id / divisor - first;
-  bool inside = row >= 0 && row < rows;
-  for (int64_t c = threadIdx.x; c < columns; c += blockDim.x)
-    out[i * columns + c] = inside ? table[row * stride + c] : V{};
+  const int64_t id = ids[i], row = id < 0 ? -1 : (divisor == 1 ? id : id / divisor) - first;
+  const bool inside = row >= 0 && row < rows;
+  const int64_t step = blockDim.x, begin = blockIdx.y * step * kGatherAhead + threadIdx.x;
+  V held[kGatherAhead];
+#pragma unroll
+  for (int k = 0; k < kGatherAhead; ++k)
+    held[k] = inside && begin + k * step < columns ? table[row * stride + begin + k * step] : V{};
+#pragma unroll
+  for (int k = 0; k < kGatherAhead; ++k)
+    if (begin + k * step < columns) out[i * columns + begin + k * step] = held[k];
 }
 
 template <class V>
 void launch_gather(const KernelContext& ctx, const Tensor& table, const Tensor& ids, const Tensor& out,
                    int64_t first, int64_t divisor, int64_t columns, int64_t stride) {
   int64_t n = ids.numel();
-  int width = row_threads(columns, 1);
-  width = std::min(width, 256);
-  dim3 block(width, 256 / width);
-  gather_kernel<V><<<blocks_for(n, block.y), block, 0, stream_of(ctx)>>>(
-      pointer<V>(table), pointer<int64_t>(ids), pointer<V>(out), n, table.size(0), columns, stride, first,
-      divisor);
+  int width = std::min(row_threads(columns, kGatherAhead), kThreads);
+  dim3 block(width, kThreads / width);
+  dim3 grid(blocks_for(n, block.y), blocks_for(columns, int64_t{width} * kGatherAhead));
+  require(grid.y <= 65535, "gather_rows: a row of {} elements is too long for the CUDA kernel", columns);
+  gather_kernel<V><<<grid, block, 0, stream_of(ctx)>>>(pointer<V>(table), pointer<int64_t>(ids),
+                                                       pointer<V>(out), n, table.size(0), columns, stride,
+                                                       first, divisor);
   check_launch("gather_rows");
 }
 

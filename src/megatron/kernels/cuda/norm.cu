@@ -10,11 +10,11 @@ struct NormForward {
   T *y, *sum;
   Compute<T>*mean, *rstd;
   Compute<T> epsilon, gamma_offset;
-  bool layer;
 };
 
-// All that a row needs is on its way before the first sum.
-template <class T, int W, int Items, int Most>
+// Input and residual are on their way before the first sum; the weight, which all rows share, is read when it
+// is needed, so that more rows fit a multiprocessor.
+template <class T, int W, int Items, int Most, bool Layer>
 __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
   using C = Compute<T>;
   using Row = RowShape<W, Items>;
@@ -22,32 +22,28 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
   const RowSums<C> sums{partial};
   const int64_t n = a.x_rows.columns, row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.x_rows.count) return;
-  Packed<T, W> value[Items], other[Items], gamma[Items];
+  Packed<T, W> value[Items];
   const T* x = a.x + a.x_rows.offset(row);
 #pragma unroll
   for (int i = 0; i < Items; ++i)
     if (Row::column(i) < n) value[i].put(read<W>(x + Row::column(i)));
   if (a.residual) {
+    Packed<T, W> other[Items];
     const T* residual = a.residual + a.residual_rows.offset(row);
 #pragma unroll
     for (int i = 0; i < Items; ++i)
       if (Row::column(i) < n) other[i].put(read<W>(residual + Row::column(i)));
-  }
-  if (a.weight) {
-#pragma unroll
-    for (int i = 0; i < Items; ++i)
-      if (Row::column(i) < n) gamma[i].put(read<W>(a.weight + Row::column(i)));
-  }
-  if (a.residual) {
-    // Statistics are those of the rounded sum, which the backward pass will see.
+        // Statistics are those of the rounded sum, which the backward pass will see.
 #pragma unroll
     for (int i = 0; i < Items; ++i)
       if (int64_t column = Row::column(i); column < n) {
-        Vec<T, W> total = value[i].get(), added = other[i].get();
+        C total[W], added[W];
+        value[i].widened(total);
+        other[i].widened(added);
 #pragma unroll
-        for (int j = 0; j < W; ++j) total.v[j] = narrow<T>(widen(total.v[j]) + widen(added.v[j]));
-        write(a.sum + row * n + column, total);
-        value[i].put(total);
+        for (int j = 0; j < W; ++j) total[j] += added[j];
+        value[i].narrowed(total);
+        write(a.sum + row * n + column, value[i].get());
       }
   }
   auto total_of = [&](auto term) {
@@ -55,15 +51,16 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
 #pragma unroll
     for (int i = 0; i < Items; ++i)
       if (Row::column(i) < n) {
-        Vec<T, W> values = value[i].get();
+        C values[W];
+        value[i].widened(values);
 #pragma unroll
-        for (int j = 0; j < W; ++j) total += term(widen(values.v[j]));
+        for (int j = 0; j < W; ++j) total += term(values[j]);
         value[i].forget();
       }
     return total;
   };
   C mean = 0;
-  if (a.layer) mean = sums.sum(total_of([](C v) { return v; }), 0) / C(n);
+  if constexpr (Layer) mean = sums.sum(total_of([](C v) { return v; }), 0) / C(n);
   const C square = sums.sum(total_of([&](C v) { return (v - mean) * (v - mean); }), 1);
   const C rstd = C(1) / sqrt(square / C(n) + a.epsilon);
   if (threadIdx.x == 0) {
@@ -73,13 +70,14 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
 #pragma unroll
   for (int i = 0; i < Items; ++i)
     if (int64_t column = Row::column(i); column < n) {
-      Vec<T, W> values = value[i].get(), scale = gamma[i].get();
-      C beta[W], y[W];
+      C y[W], gamma[W], beta[W];
+      value[i].widened(y);
+      if (a.weight) load(gamma, a.weight + column);
       if (a.bias) load(beta, a.bias + column);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        y[j] = (widen(values.v[j]) - mean) * rstd;
-        if (a.weight) y[j] *= widen(scale.v[j]) + a.gamma_offset;
+        y[j] = (y[j] - mean) * rstd;
+        if (a.weight) y[j] *= gamma[j] + a.gamma_offset;
         if (a.bias) y[j] += beta[j];
       }
       store(a.y + row * n + column, y);
@@ -87,18 +85,18 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
 }
 
 // The shape of a row of n elements: few vectors a thread, and rows of one or two warps four in a block.
-template <class T, int W>
+template <class T, int W, bool Layer>
 void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
   const int64_t n = a.x_rows.columns, vectors = (n + W - 1) / W;
   auto fits = [&]<int Items, int Most>(RowShape<W, Items> shape, std::integral_constant<int, Most>) {
     int64_t threads = blocks_for(vectors, 32 * Items) * 32;
     if (threads > Most) return false;
     if constexpr (Most > 64) {
-      norm_forward_kernel<T, W, Items, Most>
+      norm_forward_kernel<T, W, Items, Most, Layer>
           <<<static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads), 0, stream>>>(a);
     } else {
       constexpr unsigned rows = shape.kMostRows;
-      norm_forward_kernel<T, W, Items, Most * rows>
+      norm_forward_kernel<T, W, Items, Most * rows, Layer>
           <<<blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows), 0, stream>>>(a);
     }
     return true;
@@ -120,27 +118,24 @@ void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
 template <class T>
 void norm_forward(const KernelContext& ctx, const NormArgs& args) {
   using C = Compute<T>;
-  NormForward<T> a{rows_of(args.x),
-                   rows_of(args.residual),
-                   pointer<T>(args.x),
-                   pointer<T>(args.residual),
-                   pointer<T>(args.weight),
-                   pointer<T>(args.bias),
-                   pointer<T>(args.y),
-                   pointer<T>(args.sum),
-                   pointer<C>(args.mean),
-                   pointer<C>(args.rstd),
-                   static_cast<C>(args.epsilon),
-                   args.zero_centered ? C(1) : C(0),
-                   args.kind == NormKind::Layer};
+  NormForward<T> a{rows_of(args.x),           rows_of(args.residual),       pointer<T>(args.x),
+                   pointer<T>(args.residual), pointer<T>(args.weight),      pointer<T>(args.bias),
+                   pointer<T>(args.y),        pointer<T>(args.sum),         pointer<C>(args.mean),
+                   pointer<C>(args.rstd),     static_cast<C>(args.epsilon), args.zero_centered ? C(1) : C(0)};
   if (args.x.numel() == 0) return;
   bool vector = a.x_rows.columns % kVector<T> == 0 && a.x_rows.aligned_rows(a.x, sizeof(T)) &&
                 (!a.residual || (a.residual_rows.aligned_rows(a.residual, sizeof(T)) && aligned(a.sum))) &&
                 aligned(a.weight) && aligned(a.bias) && aligned(a.y);
+  auto launch = [&]<int W>(std::integral_constant<int, W>) {
+    if (args.kind == NormKind::Layer)
+      launch_forward<T, W, true>(a, stream_of(ctx));
+    else
+      launch_forward<T, W, false>(a, stream_of(ctx));
+  };
   if (vector)
-    launch_forward<T, kVector<T>>(a, stream_of(ctx));
+    launch(std::integral_constant<int, kVector<T>>{});
   else
-    launch_forward<T, 1>(a, stream_of(ctx));
+    launch(std::integral_constant<int, 1>{});
   check_launch("norm");
 }
 

@@ -18,43 +18,6 @@ struct RowShape {
   }
 };
 
-// A vector in words, as it came from memory. Held as elements, those of two bytes would take a register each,
-// and so would what they widen to.
-template <class T, int W>
-struct Packed {
-  static constexpr bool kHalf = sizeof(T) * W < 4;
-  static constexpr int kWords = kHalf ? 1 : sizeof(T) * W / 4;
-  uint32_t word[kWords];
-
-  __device__ void put(const Vec<T, W>& value) {
-    if constexpr (kHalf)
-      word[0] = __builtin_bit_cast(uint16_t, value);
-    else
-      put_words(__builtin_bit_cast(Vec<uint32_t, kWords>, value));
-  }
-  __device__ Vec<T, W> get() const {
-    if constexpr (kHalf) {
-      return __builtin_bit_cast(Vec<T, W>, static_cast<uint16_t>(word[0]));
-    } else {
-      Vec<uint32_t, kWords> words;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) words.v[i] = word[i];
-      return __builtin_bit_cast(Vec<T, W>, words);
-    }
-  }
-  // What was made of it so far is not kept for later uses, which make it again.
-  __device__ void forget() {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(word[i]));
-  }
-
- private:
-  __device__ void put_words(const Vec<uint32_t, kWords>& words) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) word[i] = words.v[i];
-  }
-};
-
 // A row's sum, for all of its threads. Where a row has several warps they meet once: `partial` must be
 // another one of two from call to call, so that a slow warp may still read the last one's.
 template <class C>

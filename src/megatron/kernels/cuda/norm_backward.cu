@@ -6,7 +6,10 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr int kMostThreads = 512;
+// Threads of a block. Those with one vector each are kept to fewer registers, so that two blocks share a
+// multiprocessor.
+template <int Items>
+constexpr int kMostThreads = Items == 1 ? 384 : 512;
 
 template <class T>
 struct NormBackward {
@@ -22,20 +25,41 @@ struct NormBackward {
 // partial sum does not change from run to run. The next row is on its way in registers while this one is
 // summed.
 template <class T, int W, int Items, bool Layer>
-__global__ void __launch_bounds__(kMostThreads, Items == 1 ? 2 : 1) norm_backward_kernel(NormBackward<T> a) {
+__global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
+    norm_backward_kernel(NormBackward<T> a) {
   using C = Compute<T>;
   using Row = RowShape<W, Items>;
   __shared__ C partial[2][Row::kMostRows][32];
   const RowSums<C> sums{partial};
   const int64_t n = a.x_rows.columns, step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  Packed<T, W> gamma[Items];
   C dweight[Items][W] = {}, dbias[Layer ? Items : 1][W] = {};
+  constexpr bool kWide = Items <= 2;  // the weight as it is used, where there are registers for it
+  Packed<T, W> packed[kWide ? 1 : Items];
+  C wide[kWide ? Items : 1][W];
+  auto finish = [&](C(&gamma)[W]) {
 #pragma unroll
-  for (int i = 0; i < Items; ++i)
-    if (int64_t column = Row::column(i); a.weight && column < n) gamma[i].put(read<W>(a.weight + column));
-  auto scaled = [&](C gradient, T weight) {
-    return a.weight ? gradient * (widen(weight) + a.gamma_offset) : gradient;
+    for (int j = 0; j < W; ++j) gamma[j] = a.weight ? gamma[j] + a.gamma_offset : C(1);
+  };
+#pragma unroll
+  for (int i = 0; i < Items; ++i) {
+    const int64_t column = Row::column(i);
+    if constexpr (kWide) {
+      if (a.weight && column < n) load(wide[i], a.weight + column);
+      finish(wide[i]);
+    } else if (a.weight && column < n) {
+      packed[i].put(read<W>(a.weight + column));
+    }
+  }
+  auto gamma_of = [&](int i, C(&gamma)[W]) {
+    if constexpr (kWide) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) gamma[j] = wide[i][j];
+    } else {
+      packed[i].widened(gamma);
+      packed[i].forget();
+      finish(gamma);
+    }
   };
   let_next_start();
   Packed<T, W> next_x[Items], next_dy[Items], next_dsum[Items];
@@ -63,40 +87,46 @@ __global__ void __launch_bounds__(kMostThreads, Items == 1 ? 2 : 1) norm_backwar
     Packed<T, W> x[Items], dy[Items], dsum[Items];
 #pragma unroll
     for (int i = 0; i < Items; ++i) x[i] = next_x[i], dy[i] = next_dy[i], dsum[i] = next_dsum[i];
-    const C mean = next_mean, rstd = next_rstd;
+    const C mean = Layer ? next_mean : C(0), rstd = next_rstd;
     fetch(row + step);
+    // With g = rstd · dy and c = x − mean: the weight's gradient is Σ g · c over rows, and dx = g · gamma −
+    // ⟨g · gamma⟩ − rstd² · c · ⟨g · gamma · c⟩, where ⟨⟩ is the mean over the row.
     C along = 0, across = 0;
 #pragma unroll
     for (int i = 0; i < Items; ++i)
       if (Row::column(i) < n) {
-        Vec<T, W> input = x[i].get(), gradient = dy[i].get(), weight = gamma[i].get();
+        C input[W], gradient[W], gamma[W];
+        x[i].widened(input);
+        dy[i].widened(gradient);
+        gamma_of(i, gamma);
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          C g = widen(gradient.v[j]), part = g * ((widen(input.v[j]) - mean) * rstd);
-          dweight[i][j] += part;
-          along += scaled(part, weight.v[j]);
+          const C centered = input[j] - mean, g = gradient[j] * rstd, weighted = g * gamma[j];
+          dweight[i][j] += g * centered;
+          along += weighted * centered;
           if constexpr (Layer) {
-            dbias[i][j] += g;
-            across += scaled(g, weight.v[j]);
+            dbias[i][j] += gradient[j];
+            across += weighted;
           }
         }
         x[i].forget();
         dy[i].forget();
-        gamma[i].forget();
       }
     if (!a.dx) continue;
-    along = sums.sum(along, Layer ? 0 : turn) / C(n);
+    along = sums.sum(along, Layer ? 0 : turn) * rstd * rstd / C(n);
     if constexpr (Layer) across = sums.sum(across, 1) / C(n);
 #pragma unroll
     for (int i = 0; i < Items; ++i)
       if (int64_t column = Row::column(i); column < n) {
-        Vec<T, W> input = x[i].get(), gradient = dy[i].get(), weight = gamma[i].get(), direct = dsum[i].get();
-        C dx[W];
+        C input[W], gradient[W], gamma[W], dx[W];
+        x[i].widened(input);
+        dy[i].widened(gradient);
+        gamma_of(i, gamma);
+        if (a.dsum) dsum[i].widened(dx);
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          C normed = (widen(input.v[j]) - mean) * rstd;
-          dx[j] = rstd * (scaled(widen(gradient.v[j]), weight.v[j]) - across - normed * along);
-          if (a.dsum) dx[j] += widen(direct.v[j]);
+          const C direct = a.dsum ? dx[j] : C(0);
+          dx[j] = gradient[j] * rstd * gamma[j] + (direct - across - along * (input[j] - mean));
         }
         store(a.dx + row * n + column, dx);
       }
@@ -172,10 +202,13 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   std::optional<Scratch> scratch;
   auto fits = [&]<int W, int Items>(RowShape<W, Items>) {
     int64_t threads = blocks_for((n + W - 1) / W, 32 * Items) * 32;
-    if (threads > (Items == 1 ? kMostThreads / 2 : kMostThreads)) return false;
+    if (threads > (Items == 1 ? 128 : kMostThreads<Items>)) return false;
     auto kernel = args.kind == NormKind::Layer ? norm_backward_kernel<T, W, Items, true>
                                                : norm_backward_kernel<T, W, Items, false>;
-    dim3 block(static_cast<unsigned>(threads), threads <= 128 ? RowShape<W, Items>::kMostRows : 1);
+    // Rows side by side make a block of some hundred threads.
+    const int64_t together = kMostThreads<Items> / (Items == 1 ? 1 : 2) / threads;
+    dim3 block(static_cast<unsigned>(threads),
+               static_cast<unsigned>(std::clamp<int64_t>(together, 1, RowShape<W, Items>::kMostRows)));
     // As many blocks as the GPU holds at once: each makes one partial sum of the weights' gradients.
     blocks = resident_blocks(ctx, kernel, block, 0, blocks_for(rows, block.y));
     scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
@@ -190,7 +223,7 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
     if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
     done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});
     require(done, "norm_backward: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
-            RowShape<W, most>::columns(kMostThreads));
+            RowShape<W, most>::columns(kMostThreads<most>));
   };
   if (vector)
     choose(std::integral_constant<int, kVector<T>>{});

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "megatron/kernels/cuda/strided.cuh"
 
 namespace megatron::cuda {
@@ -13,39 +15,52 @@ struct DropoutOp {
   int64_t columns, row_begin, column_begin, global_columns;
   const int64_t* rows;
 
-  __device__ int64_t place_of(int64_t row) const { return (rows ? rows[row] : row) + row_begin; }
+  // Where an element stands in the global matrix, and how many of its row are left. Whole rows that follow
+  // each other need no division.
+  struct Place {
+    uint64_t at;
+    int64_t left;
+  };
+  __device__ Place place_of(int64_t i) const {
+    if (!rows && columns == global_columns)
+      return {static_cast<uint64_t>(row_begin * columns + i), std::numeric_limits<int64_t>::max()};
+    const int64_t row = divide(i, columns), column = i - row * columns;
+    const int64_t place = (rows ? rows[row] : row) + row_begin;
+    return {static_cast<uint64_t>(place * global_columns + column_begin + column), columns - column};
+  }
 
   template <int W>
   __device__ void run(int64_t i) const {
     using C = Compute<T>;
+    const Place place = place_of(i);
+    if (W > 1 && (W % 4 || place.at % 4 || place.left < W)) {  // not whole counters
+#pragma unroll 1
+      for (int j = 0; j < W; ++j) run<1>(i + j);
+      return;
+    }
     C value[W], other[W];
     load(value, x + i);
     if (residual) load(other, residual + i);
-    int64_t row = i / columns, column = i - row * columns;
-    uint64_t at = static_cast<uint64_t>(place_of(row) * global_columns + column + column_begin);
     auto drop = [&](C& x, uint32_t bits) {
       x = static_cast<float>(bits >> 8) * 0x1p-24f >= p ? x * scale : C(0);
     };
-    if (W % 4 == 0 && at % 4 == 0 && column + W <= columns) {  // whole counters
+    if constexpr (W == 1) {
+      const Philox words = Philox::at(key, place.at / 4);
+      const auto word = static_cast<int>(place.at & 3);
+      drop(value[0],
+           word < 2 ? (word ? words.word[1] : words.word[0]) : (word == 2 ? words.word[2] : words.word[3]));
+    } else {
 #pragma unroll
       for (int j = 0; j + 3 < W; j += 4) {
-        Philox words = Philox::at(key, at / 4 + j / 4);
+        const Philox words = Philox::at(key, place.at / 4 + j / 4);
 #pragma unroll
         for (int word = 0; word < 4; ++word) drop(value[j + word], words.word[word]);
       }
-    } else {
-      for (int j = 0; j < W; ++j) {
-        at = static_cast<uint64_t>(place_of(row) * global_columns + column + column_begin);
-        Philox words = Philox::at(key, at / 4);
-        int word = static_cast<int>(at & 3);
-        drop(value[j],
-             word < 2 ? (word ? words.word[1] : words.word[0]) : (word == 2 ? words.word[2] : words.word[3]));
-        if (++column == columns) column = 0, ++row;
-      }
     }
+    if (residual) {
 #pragma unroll
-    for (int j = 0; j < W; ++j)
-      if (residual) value[j] += other[j];
+      for (int j = 0; j < W; ++j) value[j] += other[j];
+    }
     store(y + i, value);
   }
 };

@@ -57,58 +57,86 @@ __global__ void reduce_rows_kernel(ReduceTask<T> task) {
 
 constexpr int kColumnThreads = 32, kRowThreads = 8;
 
-// inner > 1: 32 · W columns per block; threads along y share the rows.
+// inner > 1: 32 · W columns per block; threads along y share the rows, of which each has several on their
+// way.
 template <class T, int W>
-__global__ void reduce_columns_kernel(ReduceTask<T> task) {
+__global__ void __launch_bounds__(kColumnThreads* kRowThreads) reduce_columns_kernel(ReduceTask<T> task) {
   using C = Compute<T>;
-  __shared__ C shared[kRowThreads][kColumnThreads * W];
-  int64_t column = (static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x) * W;
-  int64_t split = blockIdx.y, outer = blockIdx.z;
-  int64_t begin = split * task.per_split, end = min(task.n, begin + task.per_split);
+  constexpr int kAhead = W > 1 ? 4 : 1, kColumns = kColumnThreads * W;
+  __shared__ C shared[kRowThreads][kColumns + 4];
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kColumns, column = column0 + threadIdx.x * W;
+  const int64_t split = blockIdx.y, outer = blockIdx.z;
+  const int64_t begin = split * task.per_split, end = min(task.n, begin + task.per_split);
   C value[W];
 #pragma unroll
   for (int j = 0; j < W; ++j) value[j] = task.join.identity();
-  if (column < task.inner)
-    for (int64_t r = begin + threadIdx.y; r < end; r += kRowThreads) {
-      C x[W];
-      load(x, task.x + (outer * task.n + r) * task.inner + column);
+  auto take = [&](const Packed<T, W>& raw) {
+    C x[W];
+    raw.widened(x);
 #pragma unroll
-      for (int j = 0; j < W; ++j) value[j] = task.join(value[j], x[j]);
+    for (int j = 0; j < W; ++j) value[j] = task.join(value[j], x[j]);
+  };
+  let_next_start();
+  wait_for_last();
+  if (column < task.inner) {
+    const T* x = task.x + outer * task.n * task.inner + column;
+    int64_t r = begin + threadIdx.y;
+    for (; r + (kAhead - 1) * kRowThreads < end; r += kAhead * kRowThreads) {
+      Packed<T, W> raw[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) raw[a].put(read<W>(x + (r + a * kRowThreads) * task.inner));
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) take(raw[a]);
     }
+    for (; r < end; r += kRowThreads) {
+      Packed<T, W> raw;
+      raw.put(read<W>(x + r * task.inner));
+      take(raw);
+    }
+  }
 #pragma unroll
   for (int j = 0; j < W; ++j) shared[threadIdx.y][threadIdx.x * W + j] = value[j];
   __syncthreads();
-  if (threadIdx.y || column >= task.inner) return;
+  for (int c = static_cast<int>(threadIdx.y * kColumnThreads + threadIdx.x); c < kColumns;
+       c += kColumnThreads * kRowThreads) {
+    if (column0 + c >= task.inner) break;
+    C sum = shared[0][c];
 #pragma unroll
-  for (int j = 0; j < W; ++j) {
-    for (int r = 1; r < kRowThreads; ++r) value[j] = task.join(value[j], shared[r][threadIdx.x * W + j]);
-    task.finish(outer, split, column + j, value[j]);
+    for (int r = 1; r < kRowThreads; ++r) sum = task.join(sum, shared[r][c]);
+    task.finish(outer, split, column0 + c, sum);
   }
 }
 
+// `early`: the partial results of the launch before this one are joined.
 template <class T>
-void launch_reduce(cudaStream_t stream, const ReduceTask<T>& task, int64_t outer) {
+void launch_reduce(cudaStream_t stream, const ReduceTask<T>& task, int64_t outer, bool early = false) {
   if (task.inner == 1) {
     dim3 grid(static_cast<unsigned>(outer), static_cast<unsigned>(task.splits));
     reduce_rows_kernel<T><<<grid, row_threads(std::min(task.n, task.per_split), 4), 0, stream>>>(task);
-  } else {
-    constexpr int W = std::min(4, kVector<T>);
-    bool vector = task.inner % W == 0 && aligned(task.x);
-    dim3 grid(blocks_for(task.inner, kColumnThreads * (vector ? W : 1)), static_cast<unsigned>(task.splits),
+    check_launch("reduce");
+    return;
+  }
+  auto launch = [&]<int W>(std::integral_constant<int, W>) {
+    dim3 grid(blocks_for(task.inner, kColumnThreads * W), static_cast<unsigned>(task.splits),
               static_cast<unsigned>(outer));
     dim3 block(kColumnThreads, kRowThreads);
-    if (vector)
-      reduce_columns_kernel<T, W><<<grid, block, 0, stream>>>(task);
+    if (early)
+      launch_early("reduce", reduce_columns_kernel<T, W>, grid, block, stream, task);
     else
-      reduce_columns_kernel<T, 1><<<grid, block, 0, stream>>>(task);
-  }
-  check_launch("reduce");
+      reduce_columns_kernel<T, W><<<grid, block, 0, stream>>>(task);
+    check_launch("reduce");
+  };
+  constexpr int W = kVector<T>;
+  if (task.inner % W == 0 && aligned(task.x))
+    launch(std::integral_constant<int, W>{});
+  else
+    launch(std::integral_constant<int, 1>{});
 }
 
 // How many parts n is cut into: enough to fill the GPU, whatever else runs, so that sums are always alike.
 int64_t splits_for(int64_t outer, int64_t n, int64_t inner) {
   constexpr int64_t wanted_blocks = 512;
-  int64_t blocks = outer * (inner == 1 ? 1 : (inner + 127) / 128), least = inner == 1 ? 4096 : 64;
+  int64_t blocks = outer * (inner == 1 ? 1 : (inner + 255) / 256), least = inner == 1 ? 4096 : 64;
   return std::clamp<int64_t>(std::min(wanted_blocks / std::max<int64_t>(blocks, 1), n / least), 1, 512);
 }
 
@@ -133,7 +161,7 @@ void reduce(const KernelContext& ctx, const ReduceArgs& args) {
     launch_reduce(stream, task, outer);
     ReduceTask<C> joined{{args.kind}, task.partial, nullptr, task.out,       splits, inner,
                          1,           splits,       mean_of, args.accumulate};
-    launch_reduce(stream, joined, outer);
+    launch_reduce(stream, joined, outer, true);
   });
 }
 

@@ -64,25 +64,25 @@ struct Unit {
 };
 
 template <int W, class T>
-__device__ __forceinline__ void turn(Vec<T, W>& first, Vec<T, W>& second, const Compute<T> (&cos)[W],
-                                     const Compute<T> (&sin)[W], bool interleaved) {
+__device__ __forceinline__ void turn(Compute<T> (&first)[W], Compute<T> (&second)[W],
+                                     const Compute<T> (&cos)[W], const Compute<T> (&sin)[W],
+                                     bool interleaved) {
   using C = Compute<T>;
-  auto pair = [&](T& x, T& y, int j) {
-    C a = widen(x), b = widen(y);
-    x = narrow<T>(a * cos[j] - b * sin[j]);
-    y = narrow<T>(b * cos[j] + a * sin[j]);
+  auto pair = [&](C& x, C& y, int j) {
+    C a = x, b = y;
+    x = a * cos[j] - b * sin[j];
+    y = b * cos[j] + a * sin[j];
   };
-  if (!interleaved) {
 #pragma unroll
-    for (int j = 0; j < W; ++j) pair(first.v[j], second.v[j], j);
-  } else {
-    T both[2 * W];
-#pragma unroll
-    for (int j = 0; j < W; ++j) both[j] = first.v[j], both[W + j] = second.v[j];
-#pragma unroll
-    for (int j = 0; j < W; ++j) pair(both[2 * j], both[2 * j + 1], j);
-#pragma unroll
-    for (int j = 0; j < W; ++j) first.v[j] = both[j], second.v[j] = both[W + j];
+  for (int j = 0; j < W; ++j) {
+    if (!interleaved)
+      pair(first[j], second[j], j);
+    else if (W == 1)
+      pair(first[0], second[0], 0);
+    else if (j < W / 2)
+      pair(first[2 * j], first[2 * j + 1], j);
+    else
+      pair(second[2 * j - W], second[2 * j + 1 - W], j);
   }
 }
 
@@ -100,11 +100,11 @@ __device__ __forceinline__ void turn_heads(const HeadList<T, Heads>& list, HeadS
                                            uint32_t unit, const Compute<T>* cos_table,
                                            const Compute<T>* sin_table, bool inverse) {
   const Unit<W> at(head, unit);
-  Vec<T, W> first[Heads], second[Heads];
+  Packed<T, W> first[Heads], second[Heads];
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
-    first[h] = read<W>(list.from[h] + at.first);
-    if (at.turns) second[h] = read<W>(list.from[h] + at.second);
+    first[h].put(read<W>(list.from[h] + at.first));
+    if (at.turns) second[h].put(read<W>(list.from[h] + at.second));
   }
   Compute<T> cos[W], sin[W];
   if (at.turns) {
@@ -116,9 +116,17 @@ __device__ __forceinline__ void turn_heads(const HeadList<T, Heads>& list, HeadS
   }
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
-    if (at.turns && list.turns[h]) turn<W>(first[h], second[h], cos, sin, head.interleaved);
-    write(list.to[h] + at.first, first[h]);
-    if (at.turns) write(list.to[h] + at.second, second[h]);
+    if (at.turns && list.turns[h]) {
+      Compute<T> a[W], b[W];
+      first[h].widened(a);
+      second[h].widened(b);
+      turn<W, T>(a, b, cos, sin, head.interleaved);
+      store(list.to[h] + at.first, a);
+      store(list.to[h] + at.second, b);
+    } else {
+      write(list.to[h] + at.first, first[h].get());
+      if (at.turns) write(list.to[h] + at.second, second[h].get());
+    }
   }
 }
 
@@ -158,12 +166,22 @@ void for_width(bool vector, bool even, F&& launch) {
     launch(std::integral_constant<int, W>{}, One{});
 }
 
+// Where the heads of tokens lie that come in groups, or all in one.
+struct HeadPlaces {
+  int64_t token, group, head;
+
+  explicit HeadPlaces(const Tensor& x)
+      : token(x.stride(0)), group(x.rank() == 4 ? x.stride(1) : 0), head(x.stride(-2)) {}
+  int64_t lengths() const { return token | group | head; }
+};
+
 template <class T>
 struct RopeOp {
   const T* x;
   T* y;
   const Compute<T>*cos, *sin;
-  int64_t heads, x_token, x_head, y_token, y_head;
+  HeadPlaces from, to;
+  Divisor per_group;  // heads
   HeadShape head;
   bool inverse;
 };
@@ -174,10 +192,11 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, Sharing sh
     HeadList<T, Heads> list;
 #pragma unroll
     for (int h = 0; h < Heads; ++h) {
-      const int64_t head = first + h * sharing.steps.value;
+      const uint32_t head = first + h * sharing.steps.value;
+      const int64_t group = op.per_group.divide(head), member = head - group * op.per_group.value;
       list.turns[h] = true;
-      list.from[h] = op.x + token * op.x_token + head * op.x_head;
-      list.to[h] = op.y + token * op.y_token + head * op.y_head;
+      list.from[h] = op.x + token * op.from.token + group * op.from.group + member * op.from.head;
+      list.to[h] = op.y + token * op.to.token + group * op.to.group + member * op.to.head;
     }
     turn_heads<W>(list, op.head, token, unit, op.cos, op.sin, op.inverse);
   });
@@ -187,26 +206,26 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
   if (args.x.numel() == 0) return;
   dispatch_float("rope", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
+    const int64_t per_group = args.x.size(-2),
+                  heads = args.x.rank() == 4 ? args.x.size(1) * per_group : per_group;
     RopeOp<T> op{pointer<T>(args.x),
                  pointer<T>(args.y),
                  pointer<C>(args.cos),
                  pointer<C>(args.sin),
-                 args.x.size(1),
-                 args.x.stride(0),
-                 args.x.stride(1),
-                 args.y.stride(0),
-                 args.y.stride(1),
-                 {static_cast<int>(args.x.size(2)), static_cast<int>(args.cos.size(1)), args.interleaved},
+                 HeadPlaces(args.x),
+                 HeadPlaces(args.y),
+                 Divisor(per_group),
+                 {static_cast<int>(args.x.size(-1)), static_cast<int>(args.cos.size(1)), args.interleaved},
                  args.inverse};
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
-      Sharing sharing("rope", args.x.size(0), op.heads, Heads, op.head.template units<W>());
+      Sharing sharing("rope", args.x.size(0), heads, Heads, op.head.template units<W>());
       rope_kernel<T, W, Heads>
           <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
     };
     constexpr int W = kVector<T>;
-    int64_t lengths = op.x_token | op.x_head | op.y_token | op.y_head | op.head.channels | op.head.half;
+    int64_t lengths = op.from.lengths() | op.to.lengths() | op.head.channels | op.head.half;
     bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
-    for_width<W>(vector, op.heads % 2 == 0, launch);
+    for_width<W>(vector, heads % 2 == 0, launch);
     check_launch("rope");
   });
 }

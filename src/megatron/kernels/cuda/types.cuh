@@ -135,6 +135,71 @@ __device__ __forceinline__ void write(T* to, const Vec<T, N>& value) {
   }
 }
 
+// Two elements of 16 bits in a word, rounded to nearest even in one instruction.
+template <class T>
+__device__ __forceinline__ uint32_t narrow_pair(float low, float high) {
+  static_assert(std::is_same_v<T, bfloat> || std::is_same_v<T, half>);
+  uint32_t word;
+  if constexpr (std::is_same_v<T, bfloat>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+// A vector in words, as it came from memory. Held as elements, those of two bytes would take a register each,
+// and so would what they widen to.
+template <class T, int W>
+struct Packed {
+  static constexpr bool kHalf = sizeof(T) * W < 4;
+  static constexpr int kWords = kHalf ? 1 : sizeof(T) * W / 4;
+  uint32_t word[kWords];
+
+  __device__ void put(const Vec<T, W>& value) {
+    if constexpr (kHalf)
+      word[0] = __builtin_bit_cast(uint16_t, value);
+    else
+      put_words(__builtin_bit_cast(Vec<uint32_t, kWords>, value));
+  }
+  __device__ Vec<T, W> get() const {
+    if constexpr (kHalf) {
+      return __builtin_bit_cast(Vec<T, W>, static_cast<uint16_t>(word[0]));
+    } else {
+      Vec<uint32_t, kWords> words;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words.v[i] = word[i];
+      return __builtin_bit_cast(Vec<T, W>, words);
+    }
+  }
+  __device__ void widened(Compute<T> (&to)[W]) const {
+    Vec<T, W> value = get();
+#pragma unroll
+    for (int i = 0; i < W; ++i) to[i] = widen(value.v[i]);
+  }
+  __device__ void narrowed(const Compute<T> (&from)[W]) {
+    if constexpr (sizeof(T) == 2 && W % 2 == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) word[i] = narrow_pair<T>(from[2 * i], from[2 * i + 1]);
+    } else {
+      Vec<T, W> value;
+#pragma unroll
+      for (int i = 0; i < W; ++i) value.v[i] = narrow<T>(from[i]);
+      put(value);
+    }
+  }
+  // What was made of it so far is not kept for later uses, which make it again.
+  __device__ void forget() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(word[i]));
+  }
+
+ private:
+  __device__ void put_words(const Vec<uint32_t, kWords>& words) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = words.v[i];
+  }
+};
+
 template <int N, class T>
 __device__ __forceinline__ void load(Compute<T> (&to)[N], const T* from) {
   Vec<T, N> raw = read<N>(from);
@@ -144,10 +209,17 @@ __device__ __forceinline__ void load(Compute<T> (&to)[N], const T* from) {
 
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const Compute<T> (&from)[N]) {
-  Vec<T, N> raw;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    Vec<uint32_t, N / 2> words;
 #pragma unroll
-  for (int i = 0; i < N; ++i) raw.v[i] = narrow<T>(from[i]);
-  write(to, raw);
+    for (int i = 0; i < N / 2; ++i) words.v[i] = narrow_pair<T>(from[2 * i], from[2 * i + 1]);
+    write(reinterpret_cast<uint32_t*>(to), words);
+  } else {
+    Vec<T, N> raw;
+#pragma unroll
+    for (int i = 0; i < N; ++i) raw.v[i] = narrow<T>(from[i]);
+    write(to, raw);
+  }
 }
 
 // A float tensor whose dtype is known at run time only: for small operands beside the main data.

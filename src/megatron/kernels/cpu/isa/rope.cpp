@@ -46,8 +46,9 @@ void rotate_interleaved(const T* x, T* y, const C* cos, const C* sin, C sign, in
 }
 
 void rope(const KernelContext& ctx, const RopeArgs& args) {
-  int64_t tokens = args.x.size(0), heads = args.x.size(1), channels = args.x.size(2);
-  int64_t frequencies = args.cos.size(1);
+  const bool grouped = args.x.rank() == 4;
+  int64_t tokens = args.x.size(0), groups = grouped ? args.x.size(1) : 1, heads = args.x.size(-2);
+  int64_t channels = args.x.size(-1), frequencies = args.cos.size(1);
   dispatch_float("rope", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     const T* x = pointer<T>(args.x);
@@ -56,11 +57,15 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
     C sign = args.inverse ? C(-1) : C(1);
     auto rotate = args.interleaved ? rotate_interleaved<T, C> : rotate_half_split<T, C>;
     ctx.pool.parallel_for(
-        tokens, std::max<int64_t>(1, kGrain / (heads * channels)), [&](int64_t begin, int64_t end) {
+        tokens, std::max<int64_t>(1, kGrain / (groups * heads * channels)), [&](int64_t begin, int64_t end) {
           for (int64_t t = begin; t < end; ++t)
-            for (int64_t h = 0; h < heads; ++h) {
-              const T* in = x + t * args.x.stride(0) + h * args.x.stride(1);
-              T* out = y + t * args.y.stride(0) + h * args.y.stride(1);
+            for (int64_t h = 0; h < groups * heads; ++h) {
+              auto place = [&](const Tensor& of) {
+                return t * of.stride(0) + (grouped ? h / heads * of.stride(1) : 0) +
+                       h % heads * of.stride(-2);
+              };
+              const T* in = x + place(args.x);
+              T* out = y + place(args.y);
               rotate(in, out, cos + t * frequencies, sin + t * frequencies, sign, frequencies);
               if (in != out) std::copy(in + 2 * frequencies, in + channels, out + 2 * frequencies);
             }
