@@ -9,6 +9,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/kernels/tuning.h"
+#include "megatron/ops/fp8_linear.h"
 
 using namespace megatron;
 
@@ -261,6 +262,22 @@ void bench_rows(Bench& b) {
       ctx.kernels->quantize(context(), {.x = x, .q = q, .inverse_scale = scale, .transposed = turned});
     });
   }
+  for (int64_t width : {4096, 28672})
+    for (int64_t block_rows : {1, 128}) {
+      const int64_t rows = 16384 / block_rows, columns = width / block_rows;
+      Tensor x = b.random({16384, width}), q = ctx.empty({16384, width}, DType::F8E4M3),
+             turned = ctx.empty({width, 16384}, DType::F8E4M3);
+      Tensor scale = ctx.empty({width / 128, rows}, kF32), other = ctx.empty({128, columns}, kF32);
+      b.bytes("fp8 by " + std::to_string(block_rows) + "x128, also transposed 16384x" + std::to_string(width),
+              giga({&x, &q, &turned, &scale, &other}), [&] {
+                ctx.kernels->quantize_blocks(context(), {.x = x,
+                                                         .q = q,
+                                                         .inverse_scale = scale.transpose(0, 1),
+                                                         .transposed = turned,
+                                                         .transposed_inverse_scale = other.transpose(0, 1),
+                                                         .block_rows = block_rows});
+              });
+    }
   for (int64_t vocab : {50304, 128256}) {
     int64_t rows = 8192;
     std::string size = " " + std::to_string(rows) + "x" + std::to_string(vocab);
@@ -381,6 +398,52 @@ void bench_rest(Bench& b) {
   }
 }
 
+// Products with one scale, and with one per block.
+void bench_fp8(Bench& b, const std::string& kind) {
+  auto& ctx = b.ctx;
+  struct Size {
+    int64_t tokens, in, out;
+  };
+  for (Size s : {Size{16384, 2048, 16384}, {16384, 4096, 6144}, {16384, 4096, 28672}, {16384, 14336, 4096}})
+    for (bool blocks : {false, true}) {
+      const std::string size = kind + (blocks ? "in blocks " : "") + std::to_string(s.tokens) + "x" +
+                               std::to_string(s.in) + "x" + std::to_string(s.out);
+      if (!b.wanted(size)) continue;
+      const double work = 2.0 * static_cast<double>(s.tokens * s.in) * static_cast<double>(s.out);
+      auto cast = [&](int64_t rows, int64_t columns, int64_t block_rows) {
+        ops::Fp8Matrix q;
+        if (blocks)
+          ops::to_fp8_blocks(ctx, b.random({rows, columns}), DType::F8E4M3, block_rows, q);
+        else
+          ops::to_fp8(ctx, b.random({rows, columns}), DType::F8E4M3, q);
+        return q;
+      };
+      ops::Fp8Matrix x = cast(s.tokens, s.in, 1), w = cast(s.out, s.in, 128), dy = cast(s.tokens, s.out, 1);
+      Tensor y = ctx.empty({s.tokens, s.out}, kBf16), dx = ctx.empty({s.tokens, s.in}, kBf16),
+             dw = ctx.zeros({s.out, s.in}, kF32);
+      auto product = [&](const Tensor& a, const Tensor& a_scale, const Tensor& c, const Tensor& c_scale,
+                         const Tensor& to, int64_t rows, double beta, bool fast) {
+        ctx.kernels->gemm(ctx.kernel_context(), {.a = a,
+                                                 .b = c.transpose(0, 1),
+                                                 .c = to,
+                                                 .beta = beta,
+                                                 .a_scale = a_scale,
+                                                 .b_scale = c_scale.transpose(0, 1),
+                                                 .a_block_rows = blocks ? 1 : 0,
+                                                 .b_block_rows = blocks ? rows : 0,
+                                                 .fast_sums = fast});
+      };
+      b.flops(size + " forward", work,
+              [&] { product(x.data, x.inverse_scale, w.data, w.inverse_scale, y, 128, 0, !blocks); });
+      b.flops(size + " dgrad", work, [&] {
+        product(dy.data, dy.inverse_scale, w.transposed, w.transposed_scale, dx, 128, 0, false);
+      });
+      b.flops(size + " wgrad fp32", work, [&] {
+        product(dy.transposed, dy.transposed_scale, x.transposed, x.transposed_scale, dw, 1, 1, false);
+      });
+    }
+}
+
 // What a call costs the host, the GPU being left behind: a queue holds about a thousand launches.
 void bench_host(Bench& b) {
   auto& ctx = b.ctx;
@@ -427,6 +490,7 @@ int main(int argc, char** argv) {
   bench_gemm(bench, "gemm ");
   measure_gemms(bench.ctx.kernel_context(), true);
   bench_gemm(bench, "measured gemm ");
+  bench_fp8(bench, "fp8 gemm ");
   bench_ceilings(bench);  // again: a warm GPU may run slower than at the beginning
   return 0;
 }

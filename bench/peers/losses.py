@@ -4,7 +4,8 @@
   losses.py train DIR       trains torch_llama.py's model on it: DIR/torch.jsonl
   losses.py compare A B     two files of losses: the largest and the mean relative difference
 
-Between the last two, ours (always with --bf16; again with --fp8-format hybrid --fp8-recipe tensorwise, or delayed):
+Between the last two, ours (always with --bf16; again with --fp8-format hybrid --fp8-recipe tensorwise, or delayed, or with
+--fp8-format e4m3 --fp8-recipe blockwise):
   megatron pretrain --hf DIR --replay DIR/text.safetensors:tokens --bf16 --metrics DIR/ours.jsonl …
 """
 import glob, json, os, sys

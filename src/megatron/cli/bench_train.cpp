@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
@@ -58,9 +59,9 @@ std::vector<Flag> flags(Settings& s) {
       int_flag("--threads", "CPU threads of the whole run (every core)", s.threads),
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
       text_flag(
-          "--precision", "fp32|bf16|fp8|fp8-delayed",
+          "--precision", "fp32|bf16|fp8|fp8-delayed|fp8-block",
           "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8, "
-          "scaled by what is at hand or by the last 16 steps",
+          "scaled by what is at hand, by the last 16 steps or block by block (all e4m3)",
           s.precision),
       switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
       text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
@@ -74,7 +75,12 @@ std::vector<Flag> flags(Settings& s) {
   };
 }
 
-bool is_fp8(const std::string& precision) { return precision == "fp8" || precision == "fp8-delayed"; }
+std::optional<Fp8Recipe> fp8_recipe(const std::string& precision) {
+  if (precision == "fp8") return Fp8Recipe::tensorwise;
+  if (precision == "fp8-delayed") return Fp8Recipe::delayed;
+  if (precision == "fp8-block") return Fp8Recipe::blockwise;
+  return {};
+}
 
 const Case& find_case(const std::vector<std::string>& words) {
   if (words.size() == 1)
@@ -101,9 +107,9 @@ Config config_of(const Case& c, const Settings& s) {
   config.train.global_batch_size = c.batch;
   config.train.micro_batch_size = c.batch / pieces;
   config.precision.deterministic_mode = s.deterministic;
-  if (is_fp8(s.precision)) {
-    config.precision.fp8 = Fp8Format::hybrid;
-    config.precision.fp8_recipe = s.precision == "fp8" ? Fp8Recipe::tensorwise : Fp8Recipe::delayed;
+  if (auto recipe = fp8_recipe(s.precision)) {
+    config.precision.fp8 = *recipe == Fp8Recipe::blockwise ? Fp8Format::e4m3 : Fp8Format::hybrid;
+    config.precision.fp8_recipe = *recipe;
     config.precision.fp8_amax_history_len = 16;
     config.precision.fp8_amax_compute_algo = AmaxAlgorithm::max;
   }
@@ -220,7 +226,7 @@ int bench_train(Invocation& invocation) {
   invocation.log.info("{}: {:.1f}M parameters, {} on {}, tp {} x pp {} x dp {}", chosen.name,
                       static_cast<double>(parameter_count(config.model)) / 1e6, settings.precision, device,
                       settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel);
-  const DType dtype = dtype_from_name(is_fp8(settings.precision) ? "bf16" : settings.precision);
+  const DType dtype = dtype_from_name(fp8_recipe(settings.precision) ? "bf16" : settings.precision);
   const double predicted = plan_run(config, sizes_of(settings), dtype).ranks[0].bytes() / (1 << 30);
   Measured measured = measure(config, settings, device, dtype);
   std::sort(measured.seconds.begin(), measured.seconds.end());

@@ -90,7 +90,7 @@ constexpr Feature kFeatures[] = {
     {later, "fp16",
      "model.fp16 model.fp16_lm_cross_entropy optimizer.loss_scale optimizer.initial_loss_scale "
      "optimizer.min_loss_scale optimizer.loss_scale_window optimizer.hysteresis"},
-    {later, "this recipe of fp8", "model.fp8_recipe=mxfp8,blockwise,custom"},
+    {later, "this recipe of fp8", "model.fp8_recipe=mxfp8,custom"},
     {acting, "fp8",
      "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
      "model.num_layers_at_end_in_bf16 model.fp8_margin model.fp8_amax_history_len "

@@ -9,13 +9,17 @@ namespace megatron {
 // dimensions. Sums are kept in fp32 (fp64 for fp64); c may be wider than a and b, as for a weight gradient
 // into fp32 main_grad. With beta 0 the old contents of c are not read.
 // Of fp8 operands, rank 2 only, both have unit stride along k, m, n and k are multiples of 16, and a_scale
-// and b_scale (fp32, one element, on the device) are what their elements are multiplied by. fast_sums lets
-// the hardware keep fewer bits of their sums.
+// and b_scale (fp32, on the device) are what their elements are multiplied by: one for all, or one for each
+// block of block_rows × 128, the latter along k, [⌈m / block_rows⌉, ⌈k / 128⌉] for a and the transposed of
+// that for b. block_rows is 1, with unit stride along m (n), or 128 for one of the operands, with unit stride
+// along k and a multiple of four between rows. fast_sums lets the hardware keep fewer bits of the sums of
+// products with one scale.
 struct GemmArgs {
   Tensor a, b, c;
   double alpha = 1, beta = 0;
   Tensor bias;
   Tensor a_scale, b_scale;
+  int64_t a_block_rows = 0, b_block_rows = 0;  // 0: one scale for all
   bool fast_sums = false;
 };
 

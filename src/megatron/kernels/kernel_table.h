@@ -77,6 +77,7 @@ struct KernelTable {
   Kernel<UnpermuteBackwardArgs> unpermute_backward = nullptr;
 
   Kernel<QuantizeArgs> quantize = nullptr;
+  Kernel<QuantizeBlocksArgs> quantize_blocks = nullptr;
   Kernel<DequantizeArgs> dequantize = nullptr;
 
   Kernel<AdamArgs> adam = nullptr;
@@ -106,7 +107,8 @@ struct KernelTable {
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
     v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
-    v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize), v("dequantize", t.dequantize);
+    v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize),
+        v("quantize_blocks", t.quantize_blocks), v("dequantize", t.dequantize);
     v("adam", t.adam), v("sum_squares", t.sum_squares), v("split_float", t.split_float);
   }
 };

@@ -17,6 +17,20 @@ struct QuantizeArgs {
   // own magnitude is (delayed scaling); `amax` becomes the larger of itself and x's largest magnitude.
   Tensor scale, amax;
 };
+
+// For products with a scale per block: x [rows, columns] in fp8, as it is and transposed, each in blocks of
+// block_rows (1 or 128) × 128 of its own. Single rows of the two hold different numbers, so both are rounded
+// from x. A block is multiplied by the largest power of two that keeps it within the format (1 if it is all
+// zero), and inverse_scale is one over that: scaling rounds nothing. The strides of the scales are free, as
+// gemm wants them in a layout of its own. NaN and infinity make their block NaN.
+struct QuantizeBlocksArgs {
+  Tensor x;
+  Tensor q, inverse_scale;                      // fp32 [⌈rows / block_rows⌉, ⌈columns / 128⌉]
+  Tensor transposed, transposed_inverse_scale;  // of [columns, rows]
+  int64_t block_rows = 1;
+};
+
+// The strides of inverse_scale are free.
 struct DequantizeArgs {
   Tensor q, inverse_scale, x;
   int64_t block_rows = 0, block_columns = 0;

@@ -16,11 +16,12 @@ class Fp8LinearNode final : public Node {
                 const Fp8Weight& fp8, const Weight& bias)
       : x_slot_(x.grad_slot()),
         x_(weight.trainable() ? Saved(ctx, quantized.transposed) : Saved()),
-        x_scale_(quantized.inverse_scale),
+        x_scale_(quantized.transposed_scale),
         weight_(weight),
         bias_(bias),
         matrix_(fp8.matrix),
         gradient_(fp8.gradient),
+        blocks_(fp8.blocks),
         delay_(fp8.gradient_delay) {
     for (const Weight* w : {&weight_, &bias_})
       if (w->sink) w->sink->expect_use();
@@ -29,7 +30,10 @@ class Fp8LinearNode final : public Node {
 
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output());
-    to_fp8(ctx, dy, gradient_, dy_, delay_);
+    if (blocks_)
+      to_fp8_blocks(ctx, dy, gradient_, 1, dy_);
+    else
+      to_fp8(ctx, dy, gradient_, dy_, delay_);
     if (x_slot_) {
       Tensor dx = ctx.empty({dy.size(0), weight_.value.size(1)}, dy.dtype());
       ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.data,
@@ -37,13 +41,15 @@ class Fp8LinearNode final : public Node {
                                                .c = dx,
                                                .bias = {},
                                                .a_scale = dy_.inverse_scale,
-                                               .b_scale = matrix_.inverse_scale});
+                                               .b_scale = matrix_.transposed_scale.transpose(0, 1),
+                                               .a_block_rows = dy_.block_rows,
+                                               .b_block_rows = matrix_.block_rows});
       trace(ctx, "fp8_linear", Phase::BackwardData, product_flops(dy.size(0), weight_.value),
             {&dy_.data, &matrix_.transposed, &dx});
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
     if (bias_.sink) add_row_sum(ctx, "linear_bias", dy, *bias_.sink);
-    dy_.data = {};
+    dy_.data = dy_.inverse_scale = {};
     if (!weight_.sink) dy_ = {};
   }
 
@@ -56,8 +62,10 @@ class Fp8LinearNode final : public Node {
                                              .c = sum,
                                              .beta = weight_.sink->beta(),
                                              .bias = {},
-                                             .a_scale = dy_.inverse_scale,
-                                             .b_scale = x_scale_});
+                                             .a_scale = dy_.transposed_scale,
+                                             .b_scale = x_scale_.transpose(0, 1),
+                                             .a_block_rows = dy_.block_rows,
+                                             .b_block_rows = dy_.block_rows});
     trace(ctx, "fp8_linear", Phase::BackwardWeight, product_flops(x.size(1), weight_.value),
           {&dy_.transposed, &x, &sum});
     x_.reset();
@@ -72,19 +80,33 @@ class Fp8LinearNode final : public Node {
   Weight weight_, bias_;
   Fp8Matrix matrix_, dy_;
   DType gradient_;
+  bool blocks_;
   Fp8Delay delay_;
 };
+
+// As products read them: of single rows next to each other, of squares along the summed dimension, where rows
+// are padded to a multiple of four.
+Tensor block_scales(RankContext& ctx, int64_t rows, int64_t columns, int64_t block_rows, MemoryTag tag) {
+  const int64_t across = (columns + 127) / 128;
+  if (block_rows == 1) return ctx.empty({across, rows}, DType::F32, tag).transpose(0, 1);
+  return ctx.full({(rows + 127) / 128, (across + 3) / 4 * 4}, DType::F32, 0, tag).slice(1, 0, across);
+}
+
+void check_matrix(const RankContext& ctx, const Tensor& x) {
+  check_input(ctx, "to_fp8", "x", x);
+  check_floating("to_fp8", "x", x);
+  require(x.rank() == 2 && x.is_contiguous(), "to_fp8: x is {}, but it must be a contiguous matrix", x);
+}
 
 }  // namespace
 
 void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, const Fp8Delay& delay,
             MemoryTag tag) {
-  check_input(ctx, "to_fp8", "x", x);
-  check_floating("to_fp8", "x", x);
-  require(x.rank() == 2 && x.is_contiguous(), "to_fp8: x is {}, but it must be a contiguous matrix", x);
-  if (!result.data)
-    result = {ctx.empty(x.shape(), dtype, tag), ctx.empty({x.size(1), x.size(0)}, dtype, tag),
-              ctx.empty({1, 1}, DType::F32, tag)};
+  check_matrix(ctx, x);
+  if (!result.data) {
+    Tensor scale = ctx.empty({1, 1}, DType::F32, tag);
+    result = {ctx.empty(x.shape(), dtype, tag), ctx.empty({x.size(1), x.size(0)}, dtype, tag), scale, scale};
+  }
   ctx.kernels->quantize(ctx.kernel_context(), {.x = x.detach(),
                                                .q = result.data,
                                                .inverse_scale = result.inverse_scale,
@@ -94,6 +116,24 @@ void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, c
   const Tensor* again = delay.scale ? nullptr : &x;  // current scaling reads it twice
   trace(ctx, "to_fp8", Phase::Other, 2.0 * static_cast<double>(x.numel()),
         {&x, again, &result.data, &result.transposed});
+}
+
+void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows, Fp8Matrix& result,
+                   MemoryTag tag) {
+  check_matrix(ctx, x);
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (!result.data)
+    result = {ctx.empty({rows, columns}, dtype, tag), ctx.empty({columns, rows}, dtype, tag),
+              block_scales(ctx, rows, columns, block_rows, tag),
+              block_scales(ctx, columns, rows, block_rows, tag), block_rows};
+  ctx.kernels->quantize_blocks(ctx.kernel_context(), {.x = x.detach(),
+                                                      .q = result.data,
+                                                      .inverse_scale = result.inverse_scale,
+                                                      .transposed = result.transposed,
+                                                      .transposed_inverse_scale = result.transposed_scale,
+                                                      .block_rows = block_rows});
+  trace(ctx, "to_fp8", Phase::Other, 2.0 * static_cast<double>(x.numel()),
+        {&x, &result.data, &result.transposed, &result.inverse_scale, &result.transposed_scale});
 }
 
 Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
@@ -108,22 +148,30 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
   if (x.size(0) % 16 != 0 || x.size(1) % 16 != 0 || w.size(0) % 16 != 0 || x.numel() == 0)
     return linear(ctx, x, weight, bias);
   if (!fp8.current) {
-    to_fp8(ctx, w, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
+    if (fp8.blocks)
+      to_fp8_blocks(ctx, w, fp8.forward, 128, fp8.matrix, MemoryTag::Parameter);
+    else
+      to_fp8(ctx, w, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
     fp8.current = true;
   }
   const bool recorded = recording(ctx, {&x}, {&weight, &bias});
   Fp8Matrix input;
   Fp8Delay delay = fp8.input_delay;
   if (!recorded) delay.amax = {};  // what is not trained on leaves no trace
-  to_fp8(ctx, dense(ctx, x), fp8.forward, input, delay);
+  if (fp8.blocks)
+    to_fp8_blocks(ctx, dense(ctx, x), fp8.forward, 1, input);
+  else
+    to_fp8(ctx, dense(ctx, x), fp8.forward, input, delay);
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   ctx.kernels->gemm(ctx.kernel_context(), {.a = input.data,
                                            .b = fp8.matrix.data.transpose(0, 1),
                                            .c = y,
                                            .bias = bias.value,
                                            .a_scale = input.inverse_scale,
-                                           .b_scale = fp8.matrix.inverse_scale,
-                                           .fast_sums = true});
+                                           .b_scale = fp8.matrix.inverse_scale.transpose(0, 1),
+                                           .a_block_rows = input.block_rows,
+                                           .b_block_rows = fp8.matrix.block_rows,
+                                           .fast_sums = !fp8.blocks});
   trace(ctx, "fp8_linear", Phase::Forward, product_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
   if (recorded) record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
   return y;

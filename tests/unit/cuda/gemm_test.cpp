@@ -71,6 +71,54 @@ TEST_F(CudaGemm, Fp8) {
       }
 }
 
+// A scale per block: rows of one operand, rows or squares of the other.
+TEST_F(CudaGemm, Fp8Blocks) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  auto quantized = [&](int64_t rows, int64_t columns, DType dtype, int64_t block_rows, Both& scale) {
+    const int64_t across = (columns + 127) / 128;
+    Both x = uniform({rows, columns}, DType::BF16, -3, 3), q = output({rows, columns}, dtype);
+    Both turned = output({columns, rows}, dtype),
+         other = output({(columns + block_rows - 1) / block_rows, (rows + 127) / 128}, DType::F32);
+    scale = block_rows == 1
+                ? output({across, rows}, DType::F32).map([](const Tensor& t) { return t.transpose(0, 1); })
+                : output({(rows + 127) / 128, (across + 3) / 4 * 4}, DType::F32).map([&](const Tensor& t) {
+                    return t.slice(1, 0, across);
+                  });
+    std::vector<double> factors;  // blocks of different magnitudes
+    for (int64_t i = 0; i < rows * columns; ++i)
+      factors.push_back(std::exp2((i / columns / 16 * 3 + i % columns / 128 * 5) % 7 - 3));
+    Both factor = cast(factors, {rows, columns}, DType::BF16);
+    run(&KernelTable::binary, [&](auto on) { return BinaryArgs{Binary::Mul, on(x), on(factor), on(x)}; });
+    run(&KernelTable::quantize_blocks, [&](auto on) {
+      return QuantizeBlocksArgs{on(x), on(q), on(scale), on(turned), on(other), block_rows};
+    });
+    return q;
+  };
+  for (Size s : {Size{256, 384, 512}, {64, 96, 160}, {272, 144, 80}, {128, 128, 1152}})
+    for (DType first : {DType::F8E4M3, DType::F8E5M2})
+      for (int64_t block_rows : {1, 128})
+        for (bool into_gradient : {false, true}) {
+          Both a_scale, b_scale, a = quantized(s.m, s.k, first, 1, a_scale);
+          Both b = quantized(s.n, s.k, DType::F8E4M3, block_rows, b_scale);
+          Both c = uniform({s.m, s.n}, into_gradient ? DType::F32 : DType::BF16),
+               bias = uniform({s.n}, DType::BF16);
+          run(&KernelTable::gemm, [&](auto on) {
+            return GemmArgs{.a = on(a),
+                            .b = on(b).transpose(0, 1),
+                            .c = on(c),
+                            .beta = into_gradient ? 1.0 : 0.0,
+                            .bias = into_gradient ? Tensor{} : on(bias),
+                            .a_scale = on(a_scale),
+                            .b_scale = on(b_scale).transpose(0, 1),
+                            .a_block_rows = 1,
+                            .b_block_rows = block_rows};
+          });
+          same(c, 1.2e-2, "fp8 in blocks, " + label(first) + " by " + std::to_string(block_rows));
+        }
+}
+
 TEST_F(CudaGemm, Batched) {
   for (DType dtype : kFloats) {
     Both a = uniform({5, 48, 40}, dtype), b = uniform({5, 56, 40}, dtype), c = output({5, 48, 56}, dtype);

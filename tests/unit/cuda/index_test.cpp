@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -158,6 +160,50 @@ TEST_F(CudaIndex, QuantizeByAGivenScale) {
             same(q, fp8 == DType::F8E4M3 ? 0.13 : 0.26, "q");
             same(turned, fp8 == DType::F8E4M3 ? 0.13 : 0.26, "transposed");
           }
+}
+
+// Powers of two leave no last bit to differ in: the same bits as the CPU's.
+TEST_F(CudaIndex, QuantizeBlocks) {
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16})
+    for (DType fp8 : {DType::F8E4M3, DType::F8E5M2})
+      for (auto [rows, columns] : {std::pair<int64_t, int64_t>{256, 384}, {272, 144}, {16, 80}, {7, 5}})
+        for (int64_t block_rows : {1, 128}) {
+          auto scales = [&](int64_t down, int64_t across) {
+            return output({(down + block_rows - 1) / block_rows, (across + 127) / 128}, DType::F32);
+          };
+          Both x = uniform({rows, columns}, dtype, -7, 7), q = output({rows, columns}, fp8);
+          Both turned = output({columns, rows}, fp8), scale = scales(rows, columns);
+          Both turned_scale = scales(columns, rows);
+          run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(0, 0, 1), 0}; });
+          run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(1, 1, 2), 1e-3}; });
+          run(&KernelTable::quantize_blocks, [&](auto on) {
+            return QuantizeBlocksArgs{on(x), on(q), on(scale), on(turned), on(turned_scale), block_rows};
+          });
+          const std::string what = label(dtype) + " " + label(fp8) + " by " + std::to_string(block_rows);
+          same(scale, 0, "scale, " + what);
+          same(turned_scale, 0, "transposed scale, " + what);
+          same(q, 0, "q, " + what);
+          same(turned, 0, "transposed, " + what);
+        }
+}
+
+TEST_F(CudaIndex, QuantizeBlocksOfWhatIsNotFinite) {
+  for (double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+    for (int64_t block_rows : {1, 128}) {
+      std::vector<double> numbers(256 * 256, 3);
+      numbers[300] = bad;
+      Both x = cast(numbers, {256, 256}, DType::BF16), q = output({256, 256}, DType::F8E4M3);
+      Both turned = output({256, 256}, DType::F8E4M3), back = output({256, 256}, DType::F32);
+      Both scale = output({256 / block_rows, 2}, DType::F32),
+           other = output({256 / block_rows, 2}, DType::F32);
+      run(&KernelTable::quantize_blocks, [&](auto on) {
+        return QuantizeBlocksArgs{on(x), on(q), on(scale), on(turned), on(other), block_rows};
+      });
+      run(&KernelTable::dequantize, [&](auto on) {
+        return DequantizeArgs{on(q), on(scale), on(back), block_rows, 128};
+      });
+      same(back, 0, "back");
+    }
 }
 
 TEST_F(CudaIndex, Adam) {

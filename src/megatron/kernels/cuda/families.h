@@ -19,6 +19,7 @@ void add_index_kernels(KernelTable&);
 void add_cross_entropy_kernels(KernelTable&);
 void add_moe_kernels(KernelTable&);
 void add_quantize_kernels(KernelTable&);
+void add_quantize_blocks_kernels(KernelTable&);
 void add_optimizer_kernels(KernelTable&);
 void add_causal_conv_kernels(KernelTable&);
 void add_gated_norm_kernels(KernelTable&);

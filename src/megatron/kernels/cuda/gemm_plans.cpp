@@ -80,6 +80,12 @@ GemmPlan describe(const GemmKey& key, bool fused_bias) {
     set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(static_cast<DType>(key.bias_dtype)));
   }
+  auto scale_mode = [&](cublasLtMatmulDescAttributes_t attribute, int32_t rows, int32_t squares) {
+    if (key.flags & rows) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    if (key.flags & squares) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+  };
+  scale_mode(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kRowsOfB, kSquaresOfB);
+  scale_mode(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kRowsOfA, kSquaresOfA);
   if (key.flags & kFastSums) set(&plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   set_layout(&plan.b, key.b, key.k, key.n, key.batch);
   set_layout(&plan.a, key.a, key.m, key.k, key.batch);
@@ -156,7 +162,22 @@ GemmMatrix matrix_of(const char* name, const Tensor& x) {
   return m;
 }
 
+// A scale per block is read in one layout: `scales` is [⌈rows / block_rows⌉, ⌈k / 128⌉].
+int32_t scale_flags(const char* name, int64_t block_rows, const Tensor& scales, int32_t rows,
+                    int32_t squares) {
+  if (block_rows == 0) return 0;
+  require(block_rows == 1 ? scales.stride(0) == 1 && scales.stride(1) == scales.size(0)
+                          : scales.stride(1) == 1 && scales.stride(0) % 4 == 0,
+          "gemm: the scales of {}, {} with strides {}, do not lie as cuBLASLt reads them", name, scales,
+          scales.strides());
+  return block_rows == 1 ? rows : squares;
+}
+
 GemmKey key_of(const GemmArgs& args) {
+  int32_t flags = (args.beta == 0 ? kBetaZero : 0) | (args.fast_sums ? kFastSums : 0);
+  if (args.a_block_rows)
+    flags |= scale_flags("a", args.a_block_rows, args.a_scale, kRowsOfA, kSquaresOfA) |
+             scale_flags("b", args.b_block_rows, args.b_scale.transpose(0, 1), kRowsOfB, kSquaresOfB);
   return {args.c.size(-2),
           args.c.size(-1),
           args.a.size(-1),
@@ -165,7 +186,7 @@ GemmKey key_of(const GemmArgs& args) {
           matrix_of("b", args.b),
           matrix_of("c", args.c),
           args.bias ? static_cast<int32_t>(args.bias.dtype()) : -1,
-          (args.beta == 0 ? kBetaZero : 0) | (args.fast_sums ? kFastSums : 0),
+          flags,
           args.bias ? alignment_of(args.bias.raw()) : 0};
 }
 
@@ -227,7 +248,11 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
     set_scales(plan, args);
     choices = propose(key, plan, worth ? most : 1);
   }
-  require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}", args.a, args.b, args.c);
+  require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b,
+          args.c,
+          args.a_block_rows ? "; a scale per block needs a GPU of compute capability 9.0, elsewhere use "
+                              "--fp8-recipe tensorwise"
+                            : "");
   plan.choice = choices[0];
   if (auto known = measured_.find(key); known != measured_.end())
     plan.choice = known->second;

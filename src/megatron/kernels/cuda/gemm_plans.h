@@ -26,13 +26,14 @@ struct GemmMatrix {
 GemmMatrix matrix_of(const char* name, const Tensor& x);
 
 inline constexpr int32_t kBetaZero = 1, kFastSums = 2;
+inline constexpr int32_t kRowsOfA = 4, kSquaresOfA = 8, kRowsOfB = 16, kSquaresOfB = 32;  // blocks of scales
 
 // Everything that a plan depends on. Compared, hashed and written down as bytes, so without padding.
 struct GemmKey {
   int64_t m, n, k, batch;
   GemmMatrix a, b, c;
   int32_t bias_dtype;  // −1: none
-  int32_t flags;       // kBetaZero, kFastSums
+  int32_t flags;       // kBetaZero and so on
   int64_t bias_alignment;
 
   friend bool operator==(const GemmKey&, const GemmKey&) = default;

@@ -1,10 +1,7 @@
-#include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/fp8_tile.cuh"
 
 namespace megatron::cuda {
 namespace {
-
-template <class Q>
-constexpr float kLargest = std::is_same_v<Q, __nv_fp8_e4m3> ? 448.f : 57344.f;
 
 // How a block is scaled. A single block, the whole tensor, is multiplied by its scale, others are divided by
 // their inverse: the conventions of kernels/quantize.h, which differ in the last bit.
@@ -117,6 +114,7 @@ __global__ void __launch_bounds__(kThreads) whole_amax_kernel(const T* x, int64_
   constexpr int W = kVector<T>, kAhead = 4;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   int largest = 0;
+  let_next_start();
   auto take = [&](const Vec<T, W>& raw) {
 #pragma unroll
     for (int j = 0; j < W; ++j)
@@ -135,90 +133,57 @@ __global__ void __launch_bounds__(kThreads) whole_amax_kernel(const T* x, int64_
   if (threadIdx.x == 0) atomicMax(amax, largest);
 }
 
-// Four values to four bytes, saturating.
-template <class Q>
-__device__ __forceinline__ uint32_t cast4(float a, float b, float c, float d) {
-  constexpr auto kind = std::is_same_v<Q, __nv_fp8_e4m3> ? __NV_E4M3 : __NV_E5M2;
-  uint32_t low = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, kind);
-  uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, kind);
-  return low | high << 16;
-}
-
-// A tile of 128 × 128 per block. A thread takes four rows of eight columns at a time, so that four values of
-// a column make a word of the transposed tile; the lanes of a warp cover 32 rows of 32 columns, which spreads
-// those words over all banks.
-constexpr int kTile = 128, kTileWords = kTile / 4 + 1;
-
 template <class T, class Q>
 __global__ void __launch_bounds__(kThreads)
     whole_cast_kernel(const T* x, Q* q, Q* transposed, const float* amax, const float* given, int* met,
                       float* inverse_scale, int64_t rows, int64_t columns) {
-  constexpr int W = 8;
-  __shared__ uint32_t tile[kTile * kTileWords];
+  __shared__ uint32_t turned[Fp8Tile::kSize * Fp8Tile::kPitch];
+  const Fp8Tile tile(rows, columns);
+  uint32_t raw[2][4][4];
+  tile.load(raw, x);
+  wait_for_last();  // for amax
   const BlockScale<Q> scale(given ? 0.f : *amax, true, given);
-  const float factor = scale.factor;
+  const float f = scale.factor;
   int largest = 0;  // as bits; only with a given scale, else it is known
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = scale.inverse;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int column = (warp % 4) * 32 + lane % 4 * W;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kTile,
-                row0 = static_cast<int64_t>(blockIdx.y) * kTile;
 #pragma unroll
   for (int pass = 0; pass < 2; ++pass) {
-    const int row = pass * 64 + (warp / 4) * 32 + lane / 4 * 4;
-    if (row0 + row >= rows || column0 + column >= columns) continue;
-    const int64_t at = (row0 + row) * columns + column0 + column;
     uint32_t word[4][2];
-    Vec<T, W> raw[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) raw[r] = read<W>(x + at + r * columns);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      float v[W];
+      float v[8];
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        v[j] = static_cast<float>(widen(raw[r].v[j]));
-        if (met) largest = max(largest, __float_as_int(fabsf(v[j])));
-        v[j] *= factor;
-      }
-      word[r][0] = cast4<Q>(v[0], v[1], v[2], v[3]);
-      word[r][1] = cast4<Q>(v[4], v[5], v[6], v[7]);
-      if (q)
-        write(reinterpret_cast<uint32_t*>(q + at + r * columns), Vec<uint32_t, 2>{word[r][0], word[r][1]});
+      for (int j = 0; j < 4; ++j) v[2 * j] = low<T>(raw[pass][r][j]), v[2 * j + 1] = high<T>(raw[pass][r][j]);
+      if (met)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) largest = max(largest, __float_as_int(fabsf(v[j])));
+      word[r][0] = cast4<Q>(v[0] * f, v[1] * f, v[2] * f, v[3] * f);
+      word[r][1] = cast4<Q>(v[4] * f, v[5] * f, v[6] * f, v[7] * f);
+      if (q && tile.has(pass))
+        write(reinterpret_cast<uint32_t*>(q + tile.index(pass, r)), Vec<uint32_t, 2>{word[r][0], word[r][1]});
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t pick = static_cast<uint32_t>(j) | static_cast<uint32_t>(j + 4) << 4;
-        uint32_t top = __byte_perm(word[0][half], word[1][half], pick);
-        uint32_t bottom = __byte_perm(word[2][half], word[3][half], pick);
-        tile[(column + half * 4 + j) * kTileWords + row / 4] = __byte_perm(top, bottom, 0x5410);
-      }
+    tile.turn(turned, word, pass);
   }
   if (met) {
     largest = warp_reduce(largest, Maximum<int>{});
-    if (lane == 0) atomicMax(met, largest);
+    if (tile.lane == 0) atomicMax(met, largest);
   }
   if (!transposed) return;
   __syncthreads();
-  const int64_t row = row0 + lane * 4;
-  if (row >= rows) return;
-#pragma unroll 4
-  for (int c = warp; c < kTile; c += kThreads / 32)
-    if (column0 + c < columns)
-      *reinterpret_cast<uint32_t*>(transposed + (column0 + c) * rows + row) = tile[c * kTileWords + lane];
+  tile.store_turned(turned, transposed);
 }
 
 template <class Q, class T>
 struct DequantizeOp {
   const Q* q;
   const float* inverse_scale;
+  int64_t down, across;  // strides of the scales
   T* x;
   Blocking b;
   template <int W>
   __device__ void run(int64_t i) const {
-    x[i] = narrow<T>(static_cast<float>(q[i]) * inverse_scale[b.block_of(i)]);
+    const int64_t row = i / b.columns / b.block_rows, column = i % b.columns / b.block_columns;
+    x[i] = narrow<T>(static_cast<float>(q[i]) * inverse_scale[row * down + column * across]);
   }
 };
 
@@ -250,24 +215,12 @@ struct GivenOp {
   }
 };
 
-template <class F>
-void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::F8E4M3:
-      return f(Type<__nv_fp8_e4m3>{});
-    case DType::F8E5M2:
-      return f(Type<__nv_fp8_e5m2>{});
-    default:
-      fail("{}: {} is no fp8 format; use fp8_e4m3 or fp8_e5m2", kernel, dtype);
-  }
-}
-
 // With a given scale one pass does all.
 template <class T, class Q>
 void quantize_whole(const KernelContext& ctx, const T* x, Q* q, Q* transposed, float* inverse_scale,
                     const float* given, float* met, const Blocking& b) {
   cudaStream_t stream = stream_of(ctx);
-  dim3 grid(blocks_for(b.columns, kTile), blocks_for(b.rows, kTile));
+  dim3 grid(blocks_for(b.columns, Fp8Tile::kSize), blocks_for(b.rows, Fp8Tile::kSize));
   if (given) {
     whole_cast_kernel<T, Q><<<grid, kThreads, 0, stream>>>(
         x, q, transposed, nullptr, given, reinterpret_cast<int*>(met), inverse_scale, b.rows, b.columns);
@@ -279,9 +232,9 @@ void quantize_whole(const KernelContext& ctx, const T* x, Q* q, Q* transposed, f
   unsigned blocks = std::min(blocks_for(vectors, kThreads * 4),
                              static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
   whole_amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, vectors, amax.as<int>());
-  whole_cast_kernel<T, Q><<<grid, kThreads, 0, stream>>>(x, q, transposed, amax.as<float>(), nullptr, nullptr,
-                                                         inverse_scale, b.rows, b.columns);
   check_launch("quantize");
+  launch_early("quantize", whole_cast_kernel<T, Q>, grid, kThreads, stream, x, q, transposed,
+               amax.as<const float>(), nullptr, nullptr, inverse_scale, b.rows, b.columns);
   if (met) for_each<1>(ctx, "quantize", 1, false, NoteOp{amax.as<float>(), met});
 }
 
@@ -337,9 +290,10 @@ void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
   Blocking b(args.x, args.block_rows, args.block_columns);
   dispatch_fp8("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
     dispatch_float("dequantize", args.x.dtype(), [&]<class T>(Type<T>) {
-      for_each<1>(
-          ctx, "dequantize", args.x.numel(), false,
-          DequantizeOp<Q, T>{pointer<Q>(args.q), pointer<float>(args.inverse_scale), pointer<T>(args.x), b});
+      for_each<1>(ctx, "dequantize", args.x.numel(), false,
+                  DequantizeOp<Q, T>{pointer<Q>(args.q), pointer<float>(args.inverse_scale),
+                                     args.inverse_scale.stride(0), args.inverse_scale.stride(1),
+                                     pointer<T>(args.x), b});
     });
   });
 }

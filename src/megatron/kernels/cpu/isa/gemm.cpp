@@ -66,18 +66,21 @@ void gemm(const KernelContext& ctx, const GemmArgs& args);
 // Through fp32: the CPU has no products of fp8.
 void fp8_gemm(const KernelContext& ctx, const GemmArgs& args) {
   const KernelTable& kernels = kernels_for(kCpu);
-  auto widen = [&](const Tensor& x, const Tensor& scale, void* memory) {
-    bool turned = x.stride(-1) != 1;
-    Tensor dense = turned ? x.transpose(0, 1) : x;
-    Tensor wide = Tensor::wrap(memory, dense.shape(), DType::F32, x.device());
-    kernels.dequantize(ctx, {.q = dense, .inverse_scale = scale, .x = wide});
-    return turned ? wide.transpose(0, 1) : wide;
+  auto widen = [&](const Tensor& x, const Tensor& scale, int64_t block_rows, void* memory) {
+    Tensor wide = Tensor::wrap(memory, x.shape(), DType::F32, x.device());
+    kernels.dequantize(ctx, {.q = x,
+                             .inverse_scale = scale,
+                             .x = wide,
+                             .block_rows = block_rows,
+                             .block_columns = block_rows ? 128 : 0});
+    return wide;
   };
   Scratch<float> a(ctx, args.a.numel()), b(ctx, args.b.numel());
   Scratch<float> c(ctx, args.c.dtype() == DType::F32 ? 1 : args.c.numel());
   GemmArgs wide = args;
-  wide.a = widen(args.a, args.a_scale, a.data());
-  wide.b = widen(args.b, args.b_scale, b.data());
+  wide.a = widen(args.a, args.a_scale, args.a_block_rows, a.data());
+  wide.b = widen(args.b.transpose(0, 1), args.b_scale.transpose(0, 1), args.b_block_rows, b.data())
+               .transpose(0, 1);
   wide.bias = {};
   if (args.c.dtype() != DType::F32) {
     wide.c = Tensor::wrap(c.data(), args.c.shape(), DType::F32, args.c.device());

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
@@ -110,9 +112,67 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   });
 }
 
+// The largest power of two that keeps values up to amax within the format, no larger than what has an
+// inverse; 0, whose inverse is infinite, where something is not finite.
+template <class Q>
+float power_of_two_for(float amax) {
+  if (amax == 0) return 1;
+  if (!(amax <= std::numeric_limits<float>::max())) return 0;
+  const float factor = std::min(Q::max / amax, 0x1p126f);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(factor) & 0x7f800000u);
+}
+
+template <class T, class Q>
+void quantize_by_blocks(const KernelContext& ctx, const Tensor& from, const Tensor& to, const Tensor& scales,
+                        int64_t block_rows) {
+  const Blocks blocks(from, block_rows, 128);
+  const T* x = pointer<T>(from);
+  Q* q = pointer<Q>(to);
+  float* inverse_scale = pointer<float>(scales);
+  ctx.pool.parallel_for(
+      blocks.count(), std::max<int64_t>(1, kGrain / (block_rows * 128)), [&](int64_t first, int64_t last) {
+        for (int64_t block = first; block < last; ++block) {
+          const int64_t a = block % blocks.across, d = block / blocks.across;
+          const int64_t top = d * block_rows, bottom = std::min(blocks.rows, top + block_rows);
+          const int64_t n = std::min<int64_t>(128, blocks.columns - a * 128);
+          auto begin = [&](int64_t row) { return row * blocks.columns + a * 128; };
+          int32_t amax = 0;  // as bits, so that NaN is the largest
+          for (int64_t row = top; row < bottom; ++row)
+            amax = std::max(amax, max_over<int32_t>(n, [&](int64_t i) {
+                              return std::bit_cast<int32_t>(std::fabs(static_cast<float>(x[begin(row) + i])));
+                            }));
+          const float factor = power_of_two_for<Q>(std::bit_cast<float>(amax));
+          inverse_scale[d * scales.stride(0) + a * scales.stride(1)] = 1 / factor;
+          for (int64_t row = top; row < bottom; ++row)
+            quantize_run(x + begin(row), n, factor, true, q + begin(row));
+        }
+      });
+}
+
+void quantize_blocks(const KernelContext& ctx, const QuantizeBlocksArgs& args) {
+  const int64_t rows = args.x.size(0), columns = args.x.size(1);
+  dispatch_float("quantize_blocks", args.x.dtype(), [&]<class T>(Type<T>) {
+    dispatch_fp8("quantize_blocks", args.q.dtype(), [&]<class Q>(Type<Q>) {
+      quantize_by_blocks<T, Q>(ctx, args.x, args.q, args.inverse_scale, args.block_rows);
+      Scratch<T> turned(ctx, rows * columns);
+      const T* x = pointer<T>(args.x);
+      ctx.pool.parallel_for(columns, std::max<int64_t>(1, kGrain / std::max<int64_t>(rows, 1)),
+                            [&](int64_t first, int64_t last) {
+                              for (int64_t column = first; column < last; ++column)
+                                for (int64_t row = 0; row < rows; ++row)
+                                  turned.data()[column * rows + row] = x[row * columns + column];
+                            });
+      quantize_by_blocks<T, Q>(ctx,
+                               Tensor::wrap(turned.data(), {columns, rows}, args.x.dtype(), args.x.device()),
+                               args.transposed, args.transposed_inverse_scale, args.block_rows);
+    });
+  });
+}
+
 void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
   Blocks blocks(args.q, args.block_rows, args.block_columns);
   const float* inverse_scale = pointer<float>(args.inverse_scale);
+  const int64_t down = args.inverse_scale.stride(0), across = args.inverse_scale.stride(1);
   dispatch_float("dequantize", args.x.dtype(), [&]<class T>(Type<T>) {
     dispatch_fp8("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
       const Q* q = pointer<Q>(args.q);
@@ -120,7 +180,7 @@ void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
       float values[256];  // of every pattern
       for (int i = 0; i < 256; ++i) values[i] = static_cast<float>(std::bit_cast<Q>(static_cast<uint8_t>(i)));
       blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
-        float s = inverse_scale[row / blocks.block_rows * blocks.across + a];
+        float s = inverse_scale[row / blocks.block_rows * down + a * across];
         for (int64_t i = begin; i < begin + n; ++i) x[i] = T(values[q[i].bits] * s);
       });
     });
@@ -131,6 +191,7 @@ void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
 
 void add_quantize_kernels(KernelTable& table) {
   table.quantize = quantize;
+  table.quantize_blocks = quantize_blocks;
   table.dequantize = dequantize;
 }
 
