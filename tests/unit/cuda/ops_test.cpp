@@ -4,6 +4,7 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/fp8_linear.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/qkv.h"
@@ -78,6 +79,34 @@ TEST_F(CudaOps, ALayerTrainsAsOnTheCpu) {
       alike({on_cpu[i], on_gpu[i]}, tolerance,
             label(dtype) + (i ? " gradient of weight " + std::to_string(i - 1) : std::string(" loss")));
   }
+}
+
+// One scale a tensor, and one a block. Sums of products of fp8 keep fewer bits on the GPU.
+TEST_F(CudaOps, Fp8Linear) {
+  auto run = [](RankContext& ctx, bool blocks, int64_t tokens, int64_t in, int64_t out) {
+    Tensor x = random_tensor(ctx, {tokens, in}, 1, DType::BF16, 2),
+           dy = random_tensor(ctx, {tokens, out}, 2, DType::BF16, 0.1);
+    TestWeight weight(ctx, random_tensor(ctx, {out, in}, 3, DType::BF16, 0.3)),
+        bias(ctx, random_tensor(ctx, {out}, 4, DType::BF16, 1));
+    ops::Fp8Weight fp8{.blocks = blocks, .matrix = {}};
+    Tape tape(ctx);
+    Tensor input = tape.watch(x), y;
+    {
+      TapeScope scope(ctx, &tape);
+      y = ops::fp8_linear(ctx, input, weight.get(), fp8, bias.get());
+    }
+    tape.backward(ctx, y, dy);
+    return std::vector<Tensor>{y.detach(), tape.grad(input), weight.sink.main_grad, bias.sink.main_grad};
+  };
+  for (bool blocks : {false, true})
+    for (auto [tokens, in, out] :
+         {std::tuple<int64_t, int64_t, int64_t>{256, 384, 128}, {272, 144, 160}, {32, 48, 64}}) {
+      auto on_cpu = run(cpu, blocks, tokens, in, out), on_gpu = run(gpu(), blocks, tokens, in, out);
+      const char* names[] = {"result", "gradient of x", "gradient of the weight", "gradient of the bias"};
+      for (size_t i = 0; i < on_cpu.size(); ++i)
+        alike({on_cpu[i], on_gpu[i]}, 1.2e-2,
+              fmt::format("{} {}×{}×{}, {}", blocks ? "blocks" : "whole", tokens, in, out, names[i]));
+    }
 }
 
 TEST_F(CudaOps, TrainsBitwiseTheSameTwice) {
