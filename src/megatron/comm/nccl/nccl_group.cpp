@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -130,14 +130,18 @@ class NcclPending final : public PendingOp {
   std::shared_ptr<RankQueue> queue_;
 };
 
-using GpuId = std::array<char, sizeof(cudaUUID_t)>;
+// What NCCL tells GPUs apart by: the GPU, and the name that NCCL_HOSTID gives its host, where it does.
+struct GpuId {
+  cudaUUID_t gpu;
+  uint64_t host;
+  bool operator==(const GpuId& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
+};
 
 GpuId id_of(int gpu) {
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, gpu), "looking at the GPU");
-  GpuId id;
-  std::memcpy(id.data(), &properties.uuid, id.size());
-  return id;
+  const char* host = std::getenv("NCCL_HOSTID");
+  return {properties.uuid, host ? std::hash<std::string_view>()(host) : 0};
 }
 
 }  // namespace
@@ -210,14 +214,14 @@ class NcclBackend final : public GroupBackend {
   bool gpus_are_shared() const {
     GpuId own = id_of(queue()->runtime->device().index);
     std::vector<GpuId> all(world_ranks().size());
-    const auto bytes = static_cast<int64_t>(own.size());
+    constexpr int64_t bytes = sizeof own;
     control_
-        .all_gather(Tensor::wrap(own.data(), {bytes}, DType::U8),
+        .all_gather(Tensor::wrap(&own, {bytes}, DType::U8),
                     Tensor::wrap(all.data(), {bytes * static_cast<int64_t>(all.size())}, DType::U8))
         .wait();
     for (size_t b = 1; b < all.size(); ++b)
       for (size_t a = 0; a < b; ++a) {
-        if (all[a] != all[b]) continue;
+        if (!(all[a] == all[b])) continue;
         if (shared_ == SharedGpus::Refuse)
           throw ConfigError(fmt::format(
               "--comm nccl: ranks {} and {} have the same GPU, which NCCL cannot connect with itself; use as "

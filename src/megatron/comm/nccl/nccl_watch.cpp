@@ -134,7 +134,8 @@ std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
   if (std::string reason = world_->abort_reason(); !reason.empty()) return reason;
   for (ncclComm_t comm : comms_)
     if (const ncclResult_t state = state_of(comm); failed(state))
-      return fmt::format("NCCL found a fault: {} ({})", ncclGetErrorString(state), ncclGetLastError(comm));
+      return tell_first(lock, fmt::format("NCCL found a fault, {} ({})", ncclGetErrorString(state),
+                                          ncclGetLastError(comm)));
   const auto now = Clock::now();
   for (auto op = under_way_.begin(); op != under_way_.end();) {
     if ((*op)->queued && (*op)->finished.done()) {
@@ -143,25 +144,33 @@ std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
       continue;
     }
     if (now - (*op)->begun > timeout_) {
-      const std::shared_ptr<NcclOp> late = *op;
-      lock.unlock();  // asking the others takes a while
-      std::string text = tell_late(*late);
-      lock.lock();
-      return text;
+      under_way_.splice(under_way_.begin(), under_way_, op);
+      return tell_first(
+          lock, fmt::format("it did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3));
     }
     ++op;
   }
   return {};
 }
 
+// What went wrong, with the first operation that is under way here.
+std::string NcclWatch::tell_first(std::unique_lock<std::mutex>& lock, const std::string& what) {
+  const int self = world_->world_ranks()[static_cast<size_t>(world_->rank())];
+  if (under_way_.empty()) return fmt::format("rank {}: {}", self, what);
+  const std::shared_ptr<NcclOp> op = under_way_.front();
+  lock.unlock();  // asking the others takes a while
+  std::string text = tell(*op, what);
+  lock.lock();
+  return text;
+}
+
 // Which ranks have begun it is told by the others' flight records.
-std::string NcclWatch::tell_late(NcclOp& op) const {
+std::string NcclWatch::tell(NcclOp& op, const std::string& what) const {
   const std::vector<int>& ranks = op.control->world_ranks();
-  std::string text = fmt::format(
-      "{} #{} on group {} (ranks {}) did not end within {:.1f} s on the GPU of rank {}, called at {}",
-      describe(op.call), op.sequence, op.control->name(), fmt::join(ranks, " "),
-      static_cast<double>(timeout_.count()) / 1e3, ranks[static_cast<size_t>(op.control->rank())],
-      describe(op.call.where));
+  std::string text =
+      fmt::format("{} #{} on group {} (ranks {}) cannot end on the GPU of rank {}, which called it at {}: {}",
+                  describe(op.call), op.sequence, op.control->name(), fmt::join(ranks, " "),
+                  ranks[static_cast<size_t>(op.control->rank())], describe(op.call.where), what);
   for (size_t member = 0; member < ranks.size(); ++member)
     text += fmt::format("\n  rank {}: {}", ranks[member], op.control->last_calls(static_cast<int>(member)));
   return text;

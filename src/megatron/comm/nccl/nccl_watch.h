@@ -54,7 +54,8 @@ class NcclWatch {
   using Clock = std::chrono::steady_clock;
   void watch();
   std::string problem_locked(std::unique_lock<std::mutex>& lock);
-  std::string tell_late(NcclOp& op) const;
+  std::string tell_first(std::unique_lock<std::mutex>& lock, const std::string& what);
+  std::string tell(NcclOp& op, const std::string& what) const;
   void stop(std::unique_lock<std::mutex>& lock);
   void settle(ncclComm_t comm, const char* doing);
   void finish();

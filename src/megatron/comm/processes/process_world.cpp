@@ -385,7 +385,8 @@ std::string ProcessWorld::last_calls(const ProcessGroupState& group, int rank) {
 
 std::string ProcessWorld::abort_reason() {
   Lock lock(mutex_);
-  return aborted_ ? reason_ : "";
+  if (aborted_ || died_.empty()) return reason_;
+  return fmt::format("the process of rank {} has died; {}", *died_.begin(), answers_[*died_.begin()]);
 }
 
 std::string ProcessWorld::flight_record() {
