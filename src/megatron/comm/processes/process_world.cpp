@@ -14,8 +14,6 @@ namespace {
 constexpr auto kPatience = std::chrono::milliseconds(200);
 constexpr auto kGrace = std::chrono::seconds(2);  // for answers and goodbyes of processes in trouble
 
-bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
-
 std::string tell_group(const ProcessGroupState& group) {
   return fmt::format("group {} (ranks {})", *group.name, fmt::join(group.world_ranks, " "));
 }
