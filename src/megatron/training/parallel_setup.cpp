@@ -16,7 +16,8 @@ TensorParallel tensor_parallel(const Config& config, const ParallelContext& para
                 .fc1 = !p.tp_comm_overlap_disable_fc1};
   int groups = static_cast<int>(config.model.num_query_groups);
   if (groups > 0 && tp.size() > groups && !config.model.multi_latent_attention)
-    tp.key_group = tp.group.split(tp.rank() / (tp.size() / groups), tp.rank(), "tp-keys");
+    tp.key_group =
+        tp.group.split_by([each = tp.size() / groups](int rank) { return rank / each; }, "tp-keys");
   return tp;
 }
 
