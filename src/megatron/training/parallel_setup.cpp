@@ -1,5 +1,7 @@
 #include "megatron/training/parallel_setup.h"
 
+#include "megatron/training/pipeline_setup.h"
+
 namespace megatron {
 namespace {
 
@@ -52,6 +54,7 @@ ParallelSizes parallel_sizes(const Config& config, int64_t world) {
     sizes.cp_levels.push_back(static_cast<int>(level));
   sizes.hybrid_cp = p.hybrid_context_parallel;
   if (config.dist.use_tp_pp_dp_mapping) sizes.order = "tp-cp-ep-pp-dp";
+  sizes.embedding_stages = embedding_stages(config);
   return sizes;
 }
 

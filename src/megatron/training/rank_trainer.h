@@ -59,8 +59,8 @@ class RankTrainer {
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
     Tensor ahead;            // means as well, of the prediction layers; undefined without them
   };
-  Tensor predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden, const MicroBatches& batch,
-                       int64_t microbatch, double share, const SeqInfo& seq, const Tensor& means) const;
+  std::vector<AheadTokens> ahead_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
+                                        double share) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only);
   void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
