@@ -46,7 +46,36 @@ const std::vector<Layout> kLayouts = {
     {.name = "cp2", .cp = 2},
     {.name = "dp2 zero3", .dp = 2, .change = zero3}};
 
+void zb_v(Config& config) { config.parallel.pipeline_schedule = PipelineSchedule::zb_v; }
+void zb_h1_zero3(Config& config) {
+  config.parallel.pipeline_schedule = PipelineSchedule::zb_h1;
+  zero3(config);
+}
+
+// Prediction layers in a stage before the loss: what they made travels on beside the hidden states.
+const std::vector<Layout> kApart = {
+    {.name = "with the embedding", .pp = 2, .stages = "Ettttmm|L"},
+    {.name = "between", .pp = 3, .stages = "Et|tttmm|L"},
+    {.name = "a stage of their own, tp2 sp", .tp = 2, .pp = 4, .sp = true, .stages = "Et|ttt|mm|L"},
+    {.name = "an empty stage behind, cp2", .pp = 4, .cp = 2, .stages = "Ett|ttmm||L"},
+    {.name = "zb-h1 zero3", .pp = 3, .dp = 2, .stages = "Ett|ttmm|L", .change = zb_h1_zero3},
+    {.name = "in another chunk of the embedding's rank", .pp = 2, .vpp = 2, .stages = "Et|tt|tmm|L"},
+    {.name = "the same, zero3", .pp = 2, .dp = 2, .vpp = 2, .stages = "Et|tt|tmm|L", .change = zero3},
+    {.name = "zb-v", .pp = 2, .vpp = 2, .change = zb_v},
+    {.name = "zb-v, on another rank than embedding and loss",
+     .pp = 2,
+     .vpp = 2,
+     .stages = "Et|tt|tmm|L",
+     .change = zb_v},
+    {.name = "zb-v, where the third rank has no copy",
+     .pp = 3,
+     .vpp = 2,
+     .stages = "Et|t|t|t|mm|L",
+     .change = zb_v}};
+
 TEST(PredictionParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
+TEST(PredictionParity, ApartTied) { check_layouts(two_ahead(), kApart); }
+TEST(PredictionParity, ApartUntiedWithExperts) { check_layouts(untied_mixture(), kApart); }
 
 TEST(PredictionParity, UntiedWithExperts) {
   std::vector<Layout> layouts = kLayouts;
@@ -62,12 +91,14 @@ TEST(PredictionParity, RepeatedLayer) {
   const auto batches = batches_for(config, 1);
   const Trained repeated = train(config, {}, batches), apart = train(untied_mixture(), {}, batches);
   EXPECT_LT(repeated.parameters.size(), apart.parameters.size());
+  check_layouts(config, {kApart.begin() + 1, 1});
 }
 
 TEST(PredictionParity, LossPerToken) {
   Config config = two_ahead();
   per_token(config);
   check_layouts(config, {kLayouts.begin() + 2, 1});
+  check_layouts(config, {kApart.begin() + 1, 1});
 }
 
 // What is reported is the mean over all ranks' tokens.
@@ -130,7 +161,7 @@ TEST(Prediction, GradientsByDifferences) {
     std::vector<AheadTokens> ahead;
     for (int64_t depth : {1, 2}) {
       auto own = batch.ahead(ctx, 0, depth);
-      ahead.push_back({own.ids, own.labels, 0.25 * static_cast<double>(depth), {}});
+      ahead.push_back({.ids = own.ids, .labels = own.labels, .weight = 0.25 * static_cast<double>(depth)});
     }
     return ahead;
   };

@@ -4,8 +4,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "megatron/comm/launch.h"
-#include "parity/design_cases.h"
+#include "processes/process_parity.h"
 #include "unit/comm/exercise.h"
 
 // Runs in every process of a launch: by mpirun, by torchrun's variables, or alone with ranks as threads.
@@ -27,19 +26,6 @@ TEST(Processes, ReturnTheBitsOfThreads) {
     EXPECT_TRUE(results[rank].empty() || results[rank] == expected[rank]) << "rank " << rank;
 }
 
-// Compares what the ranks of this process hold with one rank's.
-void expect_parts_equal(const WholeTensors& one, const WholeTensors& parts, const char* what) {
-  for (const auto& [name, part] : parts) {
-    const WholeTensor& whole = one.at(name);
-    double largest = 1e-300, apart = 0;
-    for (size_t i = 0; i < whole.values.size(); ++i) {
-      largest = std::max(largest, std::abs(whole.values[i]));
-      if (part.filled[i]) apart = std::max(apart, std::abs(part.values[i] - whole.values[i]));
-    }
-    EXPECT_LE(apart / largest, kTolerance) << what << " " << name;
-  }
-}
-
 const Layout kLayouts[] = {
     {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sp = true},
     {.name = "pp2_vpp2_dp2", .pp = 2, .dp = 2, .vpp = 2},
@@ -49,27 +35,13 @@ const Layout kLayouts[] = {
 
 constexpr int kFewSteps = 3;
 
-void check(const Trained& one, const Config& config, const ParallelSizes& sizes,
-           const std::vector<std::vector<int64_t>>& batches) {
-  ParityRun run{.sizes = sizes};
-  run.launch = [](const RankFunction& fn) { launch->run(fn); };
-  const Trained many = train_layout(config, run, batches);
-  expect_parts_equal(one.gradients, many.gradients, "gradient of");
-  expect_parts_equal(one.parameters, many.parameters, "parameter");
-  EXPECT_FALSE(launch->is_first() && many.parameters.empty());  // others may hold stages without layers
-  EXPECT_LE(many.ranks_apart, kTolerance);
-  ASSERT_EQ(many.losses.size(), batches.size());
-  for (size_t i = 0; i < many.losses.size(); ++i)
-    EXPECT_NEAR(many.losses[i], one.losses[i], kTolerance * one.losses[i]) << "loss of step " << i;
-}
-
 void check(const Config& config, std::span<const Layout> layouts) {
   if (launch->world_size() != 4) GTEST_SKIP() << "made for 4 ranks";
   auto batches = batches_for(config, kFewSteps);
   const Trained one = train(config, {}, batches);
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(layout.name);
-    check(one, apply(config, layout), sizes_of(layout), batches);
+    check_processes(*launch, one, apply(config, layout), sizes_of(layout), batches);
   }
 }
 
@@ -88,7 +60,7 @@ TEST(ProcessParity, CoveringLayouts) {
   for (const DesignRow& row : rows) {
     SCOPED_TRACE(design.text(row));
     const DesignCase c = design_case(row);
-    check(references.of(c), c.config, c.sizes, references.batches(c));
+    check_processes(*launch, references.of(c), c.config, c.sizes, references.batches(c));
   }
 }
 

@@ -20,8 +20,8 @@ constexpr size_t buffer_bytes = size_t{1} << 20;
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), partial_(path_ + ".partial") {
   // A new file rather than a truncated one: whoever still writes the old partial file cannot spoil this one.
-  require(::unlink(partial_.c_str()) == 0 || errno == ENOENT, "cannot remove {}: {}", partial_,
-          std::strerror(errno));
+  const bool removed = ::unlink(partial_.c_str()) == 0 || errno == ENOENT;
+  require(removed, "cannot remove {}: {}", partial_, std::strerror(errno));
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   require(fd_ >= 0, "cannot create {}: {}", partial_, std::strerror(errno));
 }
@@ -72,14 +72,15 @@ void AtomicFile::reserve(size_t bytes) {
 
 void AtomicFile::commit() {
   flush();
-  require(::fsync(fd_) == 0, "cannot bring {} to the disk: {}", partial_, std::strerror(errno));
+  const bool synced = ::fsync(fd_) == 0;
+  require(synced, "cannot bring {} to the disk: {}", partial_, std::strerror(errno));
   struct stat mine {
   }, named{};
   bool ours = ::fstat(fd_, &mine) == 0 && ::stat(partial_.c_str(), &named) == 0 &&
               mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
   require(ours, "{} was taken over by another writer: write it from one place at a time", partial_);
-  require(::rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename {} to {}: {}", partial_, path_,
-          std::strerror(errno));
+  const bool renamed = ::rename(partial_.c_str(), path_.c_str()) == 0;
+  require(renamed, "cannot rename {} to {}: {}", partial_, path_, std::strerror(errno));
   ::close(fd_);
   fd_ = -1;
   sync_directory(std::filesystem::path(path_).parent_path().string());

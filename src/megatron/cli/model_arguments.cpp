@@ -27,7 +27,7 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   Sources sources = read_sources(settings);
   sources.hf = source.model_settings();
   sources.hf_origin = source.path();
-  if (place.processes > 1) sources.processes = place.processes;
+  sources.processes = place.processes;
   Resolved resolved = resolve(sources, {.purpose = Purpose::model});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);

@@ -127,6 +127,21 @@ Layout read_layout(const std::string& word, const Sources& given) {
   return layout;
 }
 
+// Layouts say how a batch is computed, not what it is.
+void require_same_batch(const Layout& first, const Layout& other) {
+  const auto check = [&](const char* key, int64_t a, int64_t b) {
+    if (a == b) return;
+    throw UsageError(
+        fmt::format("parity: {} is {} under {} and {} under {}: both train the same batch; give {}={} "
+                    "behind the layouts, for all of them",
+                    key, a, first.name, b, other.name, key, b));
+  };
+  const Config &a = first.config, &b = other.config;
+  check("train.global_batch_size", a.train.global_batch_size, b.train.global_batch_size);
+  check("model.seq_length", a.model.seq_length, b.model.seq_length);
+  check("model.vocab_size", a.model.vocab_size, b.model.vocab_size);
+}
+
 struct Difference {
   bool equal = true;
   double worst = 0;   // of everything that was compared
@@ -233,6 +248,7 @@ int run_parity(Invocation& invocation) {
 
   std::vector<Layout> layouts;
   for (const std::string& word : line.words) layouts.push_back(read_layout(word, sources));
+  for (const Layout& layout : layouts) require_same_batch(layouts[0], layout);
   const auto batches = random_batches(layouts[0].config, steps);
   std::vector<TrainedLayout> trained;
   for (const Layout& layout : layouts) {

@@ -26,7 +26,7 @@ std::string holds(const RankPlan& rank, int64_t predictions) {
       part += fmt::format("layer {} ", slice.first_layer);
     else if (slice.layers > 1)
       part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
-    if (slice.head && predictions > 0)
+    if (slice.ahead && predictions > 0)
       part += fmt::format("{} prediction layer{} ", predictions, predictions == 1 ? "" : "s");
     if (slice.head) part += "loss ";
     if (part.empty()) part = "nothing ";
@@ -156,6 +156,9 @@ std::string plan_help() {
 int run_plan(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (!line.words.empty()) throw UsageError(fmt::format("plan: cannot make sense of '{}'", line.words[0]));
+  const int64_t width = parse_int("plan", "--width", line.get("--width", "160"));
+  if (width < 20 || width > 100000)
+    throw UsageError(fmt::format("plan: --width needs 20 to 100000 columns, not {}", width));
   Resolved resolved = resolve(read_sources(line), {.purpose = Purpose::model});
   Config& config = resolved.config;
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
@@ -171,8 +174,7 @@ int run_plan(Invocation& invocation) {
   if (line.has("--json"))
     fmt::print(invocation.out, "{}\n", to_json(config, plan).dump(2));
   else
-    print_text(invocation.out, config, plan,
-               static_cast<int>(parse_int("plan", "--width", line.get("--width", "160"))));
+    print_text(invocation.out, config, plan, static_cast<int>(width));
   for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   if (line.has("--memory-gib"))
     check_fits(config, plan, parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib);

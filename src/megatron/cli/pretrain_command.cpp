@@ -42,7 +42,7 @@ int train(Invocation& invocation, bool needs_weights) {
     return hf_model_settings(*hf);
   };
   Sources sources = read_sources(line, {.hf = read_hf, .recipe = {}});
-  if (place.processes > 1) sources.processes = place.processes;
+  sources.processes = place.processes;
   const Resolved resolved = resolve(sources);
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);

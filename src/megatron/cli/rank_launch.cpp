@@ -1,12 +1,14 @@
 #include "megatron/cli/rank_launch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
+#include "megatron/base/json.h"
 #include "megatron/device/cpu_pool.h"
 
 namespace megatron {
@@ -32,6 +34,37 @@ void keep_flight_record(const DistConfig& dist, int rank, const ProcessGroup& wo
   }
 }
 
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+// Sections that decide what is computed; where ranks live, what they print and where files are may differ.
+constexpr std::array<std::string_view, 8> kCommon{"model",     "train", "validation", "optimizer",
+                                                  "scheduler", "ddp",   "rng",        "peft"};
+
+// Processes that were given other settings would compute something that nobody asked for, or wait for each
+// other.
+void require_same_settings(const Config& config, const ProcessGroup& world) {
+  const Json settings = config.to_json();
+  std::vector<uint64_t> own;
+  for (const std::string_view section : kCommon)
+    own.push_back(hash_of(settings.at(std::string(section)).dump()));
+  const auto count = static_cast<int64_t>(own.size());
+  std::vector<uint64_t> all(own.size() * static_cast<size_t>(world.size()));
+  world
+      .all_gather(Tensor::wrap(own.data(), {count}, DType::I64),
+                  Tensor::wrap(all.data(), {count * world.size()}, DType::I64))
+      .wait();
+  for (size_t i = own.size(); i < all.size(); ++i)
+    if (all[i] != all[i % own.size()])
+      throw ConfigError(
+          fmt::format("the process of rank {} was given other settings than that of rank 0, the first in "
+                      "section {}; give all processes the same",
+                      i / own.size(), kCommon[i % own.size()]));
+}
+
 }  // namespace
 
 LaunchPlace launch_place() {
@@ -53,6 +86,7 @@ void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log
   launch.run([&](int rank, const ProcessGroup& world) {
     try {
       RankContext ctx(device_of(config, rank), threads, rank);
+      if (place.processes > 1) require_same_settings(config, world);
       world.attach(ctx);
       fn(ctx, world);
     } catch (...) {

@@ -19,6 +19,7 @@ CommCall::CommCall(const CommRequest& request)
       op(request.op),
       has_tensor(request.tensor().defined()),
       peer(request.peer),
+      name(request.name),
       where(request.where) {
   if (!has_tensor) return;
   dtype = request.tensor().dtype();
@@ -45,6 +46,8 @@ std::string describe(const CommCall& call) {
       return text + fmt::format(" from rank {} of the group", call.peer);
     case CommKind::Send:
       return text + fmt::format(" to rank {} of the group", call.peer);
+    case CommKind::Split:
+      return text + fmt::format(" into groups {}", call.name);
     default:
       return text;
   }

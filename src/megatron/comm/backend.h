@@ -39,6 +39,7 @@ enum class CommKind : uint8_t {
   Split
 };
 std::string_view name_of(CommKind kind);
+constexpr bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
 
 enum class ReduceOp : uint8_t { Sum, Avg, Max, Min };
 std::string_view name_of(ReduceOp op);
@@ -52,8 +53,9 @@ struct CommRequest {
   int peer = -1;                            // root of a broadcast, other end of a message
   std::vector<int64_t> send_elements = {};  // all-to-all: to and from each rank
   std::vector<int64_t> recv_elements = {};
-  int color = 0, key = 0;  // split
-  std::string name = {};   // of the groups that a split makes
+  int color = 0, key = 0;         // split
+  std::string name = {};          // of the groups that a split makes
+  std::vector<int> members = {};  // of the rank's, where the rank itself can tell
   CallSite where = {};
 
   const Tensor& tensor() const { return input.defined() ? input : output; }
@@ -68,6 +70,7 @@ struct CommCall {
   DType dtype = DType::F32;
   Shape shape;
   int peer;
+  std::string name;
   CallSite where;
 };
 std::string describe(const CommCall& call);   // "all_reduce fp32[4, 8] sum"
@@ -89,6 +92,11 @@ struct RankQueue {
 
   const Stream& of(const CommRequest& request) const;  // an Error where the rank has not said
 };
+
+// Where a tensor's bytes are; null where it has none.
+inline char* bytes_of(const Tensor& tensor) {
+  return tensor.defined() && tensor.numel() > 0 ? static_cast<char*>(tensor.raw()) : nullptr;
+}
 
 // What a kind of process group must be able to do. Ranks are those of the group.
 class GroupBackend {

@@ -104,10 +104,6 @@ void HostMover::copy(void* target, const void* source, size_t bytes) const {
 
 namespace {
 
-char* bytes_of(const Tensor& tensor) {
-  return tensor.numel() == 0 ? nullptr : static_cast<char*>(tensor.raw());
-}
-
 void copy(const Mover& mover, void* target, const void* source, size_t bytes) {
   if (bytes > 0 && target != source) mover.copy(target, source, bytes);
 }

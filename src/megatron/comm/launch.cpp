@@ -31,7 +31,8 @@ Connection chosen(const LaunchOptions& options) {
   }
   if (choice == Connection::Threads && place.processes > 1)
     throw ConfigError(fmt::format(
-        "--comm threads connects the ranks of one process, but there are {} processes; use auto, mpi or tcp",
+        "--comm threads connects the ranks of one process, but there are {} processes; leave it out, which "
+        "finds MPI or TCP",
         place.processes));
   if (choice == Connection::Tcp && place.processes > 1 && !meets)
     throw ConfigError(

@@ -199,11 +199,29 @@ void ProcessGroup::barrier(CallSite where) const {
   start({.kind = CommKind::Barrier, .where = where}).wait();
 }
 
-ProcessGroup ProcessGroup::split(int color, int key, std::string name, CallSite where) const {
-  std::shared_ptr<GroupBackend> part = backend().split(
-      {.kind = CommKind::Split, .color = color, .key = key, .name = std::move(name), .where = where});
+ProcessGroup ProcessGroup::split(CommRequest request) const {
+  std::shared_ptr<GroupBackend> part = backend().split(std::move(request));
   if (part) part->share_queue(backend().queue());
   return ProcessGroup(std::move(part));
+}
+
+ProcessGroup ProcessGroup::split(int color, int key, std::string name, CallSite where) const {
+  return split(
+      {.kind = CommKind::Split, .color = color, .key = key, .name = std::move(name), .where = where});
+}
+
+ProcessGroup ProcessGroup::split_by(const std::function<int(int rank)>& color, std::string name,
+                                    CallSite where) const {
+  const int own = color(rank());
+  std::vector<int> members;
+  for (int other = 0; other < size(); ++other)
+    if (color(other) == own) members.push_back(other);
+  return split({.kind = CommKind::Split,
+                .color = own,
+                .key = rank(),
+                .name = std::move(name),
+                .members = std::move(members),
+                .where = where});
 }
 
 }  // namespace megatron

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,6 +85,10 @@ class ProcessGroup {
 
   // Ranks of one color form a group, ranked by key, then by their rank here; a negative color: no group.
   ProcessGroup split(int color, int key, std::string name, CallSite where = CallSite::current()) const;
+  // The same by a rule that tells the color of every rank of this group, so that a plan can be made without
+  // the others.
+  ProcessGroup split_by(const std::function<int(int rank)>& color, std::string name,
+                        CallSite where = CallSite::current()) const;
 
   // Every operation of this group and of all that were split from the same world ends, on all ranks, with
   // this reason.
@@ -99,6 +104,7 @@ class ProcessGroup {
   }
   friend class NcclBackend;
   Work start(CommRequest request) const;
+  ProcessGroup split(CommRequest request) const;
 
   std::shared_ptr<GroupBackend> backend_;
 };

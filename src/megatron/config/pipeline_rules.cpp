@@ -117,10 +117,6 @@ void schedule_suits_chunks(Draft& draft) {
   if (p.pipeline_schedule == PipelineSchedule::automatic) return;
   if (p.pipeline_model_parallel_size == 1)
     return draft.refuse(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
-  if (p.pipeline_schedule == PipelineSchedule::zb_v && draft.config.model.mtp_num_layers > 0)
-    draft.refuse("model.pipeline_schedule",
-                 "embedding and prediction layers would be two chunks of one stage",
-                 "use zb-h1 or interleaved");
   if (p.pipeline_schedule == PipelineSchedule::zb_v) {
     if (chunks != 2)
       draft.refuse(key, fmt::format("needs two chunks per stage, not {}", chunks),

@@ -85,22 +85,24 @@ Tensor total(RankContext& ctx, const Residual& residual) {
 }  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
-                   DType dtype, Parameter* embedding)
+                   DType dtype, Embedding* embedding)
     : config_(with_mup(config)), slice_(slice), parallel_(parallel), dtype_(dtype) {
   if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config_, parallel.tensor);
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
     layers_.push_back(
         std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config_, parallel));
+  const bool predicts = slice.ahead && config_.mtp_num_layers > 0;
+  if (config_.mtp_num_layers > 0 ? slice.ahead : slice.head)
+    final_ = std::make_unique<FinalStage>(config_, parallel_.tensor);  // prediction layers come behind it
+  if (predicts) make_prediction_layers(embedding_ ? embedding_.get() : embedding);
   if (slice.head) make_head(embedding);
   make_units();
 }
 
-void GptModel::make_head(Parameter* embedding) {
-  final_ = std::make_unique<FinalStage>(config_, parallel_.tensor);
+void GptModel::make_head(Embedding* embedding) {
   if (config_.masked_lm_head)
     output_bias_ = std::make_unique<Parameter>(
         "output_layer.bias", vocabulary_bias_shard(config_, parallel_.tensor), Initializer::constant(0));
-  if (config_.mtp_num_layers > 0) make_prediction_layers(embedding);
   bool tied = config_.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
   if (tied && ahead_embedding_) {
@@ -108,7 +110,7 @@ void GptModel::make_head(Parameter* embedding) {
     return;
   }
   if (tied && embedding) {
-    shared_ = embedding;
+    shared_ = &embedding->table();
     return;
   }
   // The last stage's copy of a tied weight has the embedding's name, so that both start from the same values.
@@ -121,7 +123,7 @@ void GptModel::make_head(Parameter* embedding) {
   output_->tied_copy = tied;
 }
 
-void GptModel::make_prediction_layers(Parameter* embedding) {
+void GptModel::make_prediction_layers(Embedding* embedding) {
   ModelConfig own = config_;
   if (config_.mtp_use_repeated_layer)  // its balancing losses are added once for each use
     for (double& coefficient : own.moe_aux_loss_coeff)
@@ -129,13 +131,11 @@ void GptModel::make_prediction_layers(Parameter* embedding) {
   for (int64_t i = 0; i < (config_.mtp_use_repeated_layer ? 1 : config_.mtp_num_layers); ++i)
     ahead_.push_back(std::make_unique<PredictionLayer>("mtp.layers." + std::to_string(i),
                                                        config_.num_layers + i, own, parallel_));
-  if (embedding_) return;
-  require(!embedding,
-          "multi-token prediction: embedding and prediction layers "
-          "are in two chunks of one rank; use another "
-          "pipeline schedule");
-  ahead_embedding_ = std::make_unique<Embedding>("embedding", config_, parallel_.tensor);
-  ahead_embedding_->table().tied_copy = true;
+  ahead_embedding_ = embedding;
+  if (embedding) return;
+  ahead_copy_ = std::make_unique<Embedding>("embedding", config_, parallel_.tensor);
+  ahead_copy_->table().tied_copy = true;
+  ahead_embedding_ = ahead_copy_.get();
 }
 
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
@@ -150,13 +150,13 @@ void GptModel::make_units() {
     embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
   for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
-  if (!final_) return;
-  final_unit_ = std::make_unique<ParameterUnit>(*final_);
-  if (ahead_embedding_) {
+  if (final_) final_unit_ = std::make_unique<ParameterUnit>(*final_);
+  if (ahead_embedding_ && !embedding_) {
     ahead_embedding_unit_ = std::make_unique<ParameterUnit>(*ahead_embedding_);
     ahead_embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
   for (auto& layer : ahead_) ahead_units_.push_back(std::make_unique<ParameterUnit>(*layer));
+  if (!slice_.head) return;
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
   if (output_bias_) output_unit_->parameters.push_back(output_bias_.get());
 }
@@ -271,21 +271,31 @@ Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
   });
 }
 
-Tensor GptModel::predict_ahead(RankContext& ctx, const Tensor& hidden, std::span<AheadTokens> tokens,
-                               const SeqInfo& seq) {
+std::vector<Tensor> GptModel::look_ahead(RankContext& ctx, const Tensor& hidden,
+                                         std::span<const AheadTokens> tokens, const SeqInfo& seq) {
   require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,
           "multi-token prediction: {} layers were given tokens for {}", config_.mtp_num_layers,
           tokens.size());
-  Embedding& embedding = embedding_ ? *embedding_ : *ahead_embedding_;
   ParameterUnit& table = embedding_ ? *embedding_unit_ : *ahead_embedding_unit_;
-  Tensor result = hidden, before = hidden;
-  for (AheadTokens& own : tokens) {
-    const size_t i = ahead_.size() == 1 ? 0 : static_cast<size_t>(&own - tokens.data());  // one for all
-    Tensor embedded = use_unit(ctx, table, [&] { return embedding.forward(ctx, own.ids, seq); });
-    before = use_unit(ctx, *ahead_units_[i], [&] { return ahead_[i]->forward(ctx, embedded, before, seq); });
-    Tensor loss = ops::sum(ctx, token_losses(ctx, before, own.labels));
-    own.loss = loss.detach();
-    result = attach_loss(ctx, result, loss, own.weight);
+  std::vector<Tensor> states;
+  for (size_t depth = 0; depth < tokens.size(); ++depth) {
+    const size_t i = ahead_.size() == 1 ? 0 : depth;  // one for all
+    Tensor embedded =
+        use_unit(ctx, table, [&] { return ahead_embedding_->forward(ctx, tokens[depth].ids, seq); });
+    const Tensor& before = depth == 0 ? hidden : states.back();
+    states.push_back(
+        use_unit(ctx, *ahead_units_[i], [&] { return ahead_[i]->forward(ctx, embedded, before, seq); }));
+  }
+  return states;
+}
+
+Tensor GptModel::add_losses_ahead(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
+                                  std::span<AheadTokens> tokens) {
+  Tensor result = hidden;
+  for (size_t depth = 0; depth < tokens.size(); ++depth) {
+    Tensor loss = ops::sum(ctx, token_losses(ctx, states[depth], tokens[depth].labels));
+    tokens[depth].loss = loss.detach();
+    result = attach_loss(ctx, result, loss, tokens[depth].weight);
   }
   return result;
 }
@@ -294,7 +304,7 @@ void GptModel::visit(const ParameterVisitor& visitor) {
   if (embedding_) embedding_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
   if (final_) final_->visit(visitor);
-  if (ahead_embedding_) ahead_embedding_->visit(visitor);
+  if (ahead_copy_) ahead_copy_->visit(visitor);
   for (auto& layer : ahead_) layer->visit(visitor);
   if (output_) visitor(*output_);
   if (output_bias_) visitor(*output_bias_);
@@ -306,9 +316,11 @@ void GptModel::finish_batch(RankContext& ctx) {
 }
 
 Parameter* GptModel::tied_weight() {
-  if (!config_.share_embeddings_and_output_weights && config_.mtp_num_layers == 0) return nullptr;
+  const bool tied = config_.share_embeddings_and_output_weights;
+  if (!tied && config_.mtp_num_layers == 0) return nullptr;
   if (embedding_) return &embedding_->table();
-  return ahead_embedding_ ? &ahead_embedding_->table() : output_.get();
+  if (ahead_copy_) return &ahead_copy_->table();
+  return tied ? output_.get() : nullptr;
 }
 
 }  // namespace megatron

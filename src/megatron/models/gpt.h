@@ -14,6 +14,7 @@ namespace megatron {
 struct ModelSlice {
   int64_t first_layer = 0, layers = 0;
   bool embedding = true, head = true;
+  bool ahead = true;  // the prediction layers, where the model has them
 };
 
 // Told what the residual stream is behind each layer of a pass, by the layer's place in the whole model.
@@ -23,16 +24,18 @@ using LayerObserver = std::function<void(int64_t layer, const Tensor& stream)>;
 struct AheadTokens {
   Tensor ids, labels;  // int64 [tokens]
   double weight = 1;   // of the sum of its losses
-  Tensor loss;         // that sum, one element: set by predict_ahead()
+  double share = 1;    // by which that sum counts in the mean that is reported
+  Tensor loss = {};    // that sum, one element: set by add_losses_ahead()
 };
 
 // A GPT-style decoder, or one pipeline chunk of it; without its causal mask, and with the head of masked
 // tokens, BERT.
 class GptModel final : public Module {
  public:
-  // `embedding`: the table of another chunk of this rank, which a tied output layer uses instead of a copy.
+  // `embedding`: that of another chunk of this rank, which a tied output layer and prediction layers use
+  // instead of a copy.
   GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
-           Parameter* embedding = nullptr);
+           Embedding* embedding = nullptr);
 
   // What is recomputed and what waits on the host; by default everything is kept.
   void set_activation_plan(const ActivationPlan& plan);
@@ -58,10 +61,18 @@ class GptModel final : public Module {
   // factor · Σ of the token losses, one element: what a training step's backward pass starts from.
   Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor);
   Tensor logits(RankContext& ctx, const Tensor& hidden);
-  // On the last chunk, with multi-token prediction: forward()'s result, with the losses of the prediction
-  // layers added to whatever is computed from it.
+  // Multi-token prediction, in the chunk that has the layers: what each of them makes of forward()'s result.
+  std::vector<Tensor> look_ahead(RankContext& ctx, const Tensor& hidden, std::span<const AheadTokens> tokens,
+                                 const SeqInfo& seq);
+  // On the last chunk: forward()'s result, with the losses of the prediction layers, whose results are
+  // `states`, added to whatever is computed from it.
+  Tensor add_losses_ahead(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
+                          std::span<AheadTokens> tokens);
+  // Both.
   Tensor predict_ahead(RankContext& ctx, const Tensor& hidden, std::span<AheadTokens> tokens,
-                       const SeqInfo& seq);
+                       const SeqInfo& seq) {
+    return add_losses_ahead(ctx, hidden, look_ahead(ctx, hidden, tokens, seq), tokens);
+  }
 
   void visit(const ParameterVisitor& visitor) override;
   // After the last micro-batch of a step: routers move their expert biases.
@@ -71,13 +82,14 @@ class GptModel final : public Module {
   DType dtype() const { return dtype_; }
   // Its parts in order of use; that of a tied output weight holds the embedding's parameter again.
   std::vector<ParameterUnit*> units();
-  // The parameter that first and last stage both have, as embedding, output weight or for prediction layers,
-  // where this chunk has it.
+  // The parameter of which several stages have a copy, as embedding, output weight or for prediction layers,
+  // where this chunk has one.
   Parameter* tied_weight();
+  Embedding* embedding() { return embedding_.get(); }  // null where another chunk has it
 
  private:
-  void make_head(Parameter* embedding);
-  void make_prediction_layers(Parameter* embedding);
+  void make_head(Embedding* embedding);
+  void make_prediction_layers(Embedding* embedding);
   void make_units();
   void run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq);
   Tensor run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
@@ -96,7 +108,8 @@ class GptModel final : public Module {
   std::unique_ptr<Parameter> output_bias_;
   Parameter* shared_ = nullptr;  // another chunk's
   std::vector<std::unique_ptr<PredictionLayer>> ahead_;
-  std::unique_ptr<Embedding> ahead_embedding_;  // their copy of the table, where another stage has it
+  std::unique_ptr<Embedding> ahead_copy_;  // their copy of the table, where another rank has it
+  Embedding* ahead_embedding_ = nullptr;   // what they use: that copy, or one of this rank's chunks'
   ActivationPlan plan_;
   std::unique_ptr<HostOffload> host_;  // made when it is first used
   std::unique_ptr<ParameterUnit> embedding_unit_, final_unit_, ahead_embedding_unit_, output_unit_;

@@ -121,7 +121,7 @@ class GroupLister {
     add(Axis::tp, dense_.groups("tp"));
     for (const auto& pipeline : dense_.groups("pp")) {
       add(Axis::pp, {pipeline});
-      add(Axis::embd, {embedding_ranks(pipeline)});
+      add(Axis::embd, {embedding_ranks(pipeline, sizes_.embedding_stages)});
       add(Axis::pos_embd, {position_embedding_ranks(pipeline)});
     }
     add(Axis::tp_dp_cp, dense_.groups("tp-gtp-dp-cp"));
@@ -205,9 +205,12 @@ RankGrid expert_grid(const ParallelSizes& s) {
   return parallel_grid({s.expert_tp(), s.ep, s.edp(), s.pp, 1, s.egtp}, s.order, s.rank_offset, "ep");
 }
 
-std::vector<int> embedding_ranks(const std::vector<int>& pipeline) {
+std::vector<int> embedding_ranks(const std::vector<int>& pipeline, const std::vector<int>& stages) {
   if (pipeline.size() == 1) return pipeline;
-  return {pipeline.front(), pipeline.back()};
+  if (stages.empty()) return {pipeline.front(), pipeline.back()};
+  std::vector<int> ranks;
+  for (int stage : stages) ranks.push_back(pipeline.at(static_cast<size_t>(stage)));
+  return ranks;
 }
 
 std::vector<int> position_embedding_ranks(const std::vector<int>& pipeline) { return {pipeline.front()}; }
@@ -254,7 +257,7 @@ std::vector<std::string> parallel_problems(const ParallelSizes& s) {
     const int64_t levels = std::accumulate(s.cp_levels.begin(), s.cp_levels.end(), int64_t{1},
                                            [&](int64_t a, int b) { return product(a, b); });
     if (levels != s.cp)
-      problems.push_back(fmt::format("cp levels [{}] multiply to {}, not to cp = {}",
+      problems.push_back(fmt::format("cp levels [{}] multiply to {}, not to cp = {}: make them agree",
                                      fmt::join(s.cp_levels, ","), levels, s.cp));
   }
   if (s.hybrid_cp && s.dp() * s.cp % 2 != 0)

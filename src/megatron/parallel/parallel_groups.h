@@ -62,6 +62,8 @@ struct ParallelSizes {
   bool hybrid_cp = false;
   std::string order{kDefaultRankOrder};
   int rank_offset = 0;
+  // Pipeline ranks with a copy of the word embeddings; empty: the first and the last.
+  std::vector<int> embedding_stages;
 
   int expert_tp() const { return etp.value_or(tp); }
   int dp() const { return world / (tp * pp * cp * gtp); }
@@ -86,8 +88,9 @@ RankGrid parallel_grid(const GridSizes& sizes, std::string_view order = kDefault
 RankGrid dense_grid(const ParallelSizes& sizes);
 RankGrid expert_grid(const ParallelSizes& sizes);
 
-// The ranks whose embedding weights must agree, of one pipeline.
-std::vector<int> embedding_ranks(const std::vector<int>& pipeline);
+// The ranks whose embedding weights must agree, of one pipeline; `stages`: those that hold them, the first
+// and the last where empty.
+std::vector<int> embedding_ranks(const std::vector<int>& pipeline, const std::vector<int>& stages = {});
 std::vector<int> position_embedding_ranks(const std::vector<int>& pipeline);
 
 struct GroupRanks {

@@ -36,10 +36,15 @@ class PlannedGroup final : public GroupBackend {
     return std::make_unique<Over>();
   }
 
-  // The groups of a ParallelContext, by the names that it gives them.
+  // By a rule that tells the members, or the groups of a ParallelContext, by the names that it gives them.
   std::shared_ptr<GroupBackend> split(CommRequest request) override {
     if (request.color < 0) return nullptr;
     const int self = ranks_[static_cast<size_t>(rank_)];
+    if (!request.members.empty()) {
+      std::vector<int> ranks;
+      for (int member : request.members) ranks.push_back(ranks_[static_cast<size_t>(member)]);
+      return std::make_shared<PlannedGroup>(request.name, std::move(ranks), self, log_, lists_);
+    }
     for (const GroupRanks& list : *lists_) {
       std::string name(axis_name(list.axis));
       if (list.level > 0) name += "." + std::to_string(list.level);

@@ -64,7 +64,9 @@ RankGrid RankGrid::ordered(std::vector<GridAxis> axes, std::string_view order, i
         std::find_if(axes.begin(), axes.end(), [&](const GridAxis& a) { return a.name == name; });
     if (found == axes.end())
       refuse(
-          fmt::format("order {} names \"{}\", which is not an axis left of {}", order, name, describe(axes)));
+          fmt::format("order {} names \"{}\", which is not an axis left of {}: name each axis once, such as "
+                      "tp-cp-ep-dp-pp",
+                      order, name, describe(axes)));
     sequence.push_back(*found);
     axes.erase(found);
   }

@@ -1,5 +1,7 @@
 #include "megatron/training/parallel_setup.h"
 
+#include "megatron/training/pipeline_setup.h"
+
 namespace megatron {
 namespace {
 
@@ -16,7 +18,8 @@ TensorParallel tensor_parallel(const Config& config, const ParallelContext& para
                 .fc1 = !p.tp_comm_overlap_disable_fc1};
   int groups = static_cast<int>(config.model.num_query_groups);
   if (groups > 0 && tp.size() > groups && !config.model.multi_latent_attention)
-    tp.key_group = tp.group.split(tp.rank() / (tp.size() / groups), tp.rank(), "tp-keys");
+    tp.key_group =
+        tp.group.split_by([each = tp.size() / groups](int rank) { return rank / each; }, "tp-keys");
   return tp;
 }
 
@@ -51,6 +54,7 @@ ParallelSizes parallel_sizes(const Config& config, int64_t world) {
     sizes.cp_levels.push_back(static_cast<int>(level));
   sizes.hybrid_cp = p.hybrid_context_parallel;
   if (config.dist.use_tp_pp_dp_mapping) sizes.order = "tp-cp-ep-pp-dp";
+  sizes.embedding_stages = embedding_stages(config);
   return sizes;
 }
 

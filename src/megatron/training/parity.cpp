@@ -77,12 +77,14 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     const double apart = std::abs(value - known[step]) / std::max(std::abs(value), 1e-300);
     result.ranks_apart = std::max(result.ranks_apart, std::isnan(apart) ? kInfinitelyFar : apart);
   };
+  ParallelSizes sizes = run.sizes;
+  sizes.embedding_stages = embedding_stages(config);
   const RankFunction rank = [&](int, const ProcessGroup& plain) {
     ProcessGroup world = run.interpose ? run.interpose(plain) : plain;
     RankContext ctx(run.device, 1, world.rank());
     plain.attach(ctx);
     world.attach(ctx);
-    ParallelContext parallel = ParallelContext::from_sizes(world, run.sizes);
+    ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     RankTrainer trainer(ctx, config, parallel, run.dtype);
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     RankTrainer::Documents documents = run.documents;

@@ -1,5 +1,7 @@
 #include "megatron/training/pipeline_setup.h"
 
+#include <algorithm>
+
 #include "megatron/parallel/pipeline/layer_split.h"
 #include "megatron/parallel/pipeline/stage_layout.h"
 
@@ -39,8 +41,35 @@ PipelineShape pipeline_shape(const Config& config, int64_t microbatches) {
   return shape;
 }
 
-bool splits_tied_weight(const PipelineShape& shape) {
-  return chunk_at(shape, 0).rank != chunk_at(shape, shape.pp * shape.vpp - 1).rank;
+int prediction_stage(const Config& config, const PipelineShape& shape) {
+  if (config.model.mtp_num_layers == 0) return -1;
+  const std::string& text = config.parallel.pipeline_model_parallel_layout;
+  if (text.empty()) return shape.pp * shape.vpp - 1;
+  const std::vector<StageLayers> stages = parse_pipeline_layout(text);
+  const auto found = std::find_if(stages.begin(), stages.end(), [](const StageLayers& stage) {
+    return std::find(stage.begin(), stage.end(), LayerKind::mtp) != stage.end();
+  });
+  return static_cast<int>(std::min(found, stages.end() - 1) - stages.begin());
+}
+
+std::vector<int> embedding_holders(const Config& config, const PipelineShape& shape) {
+  std::vector<int> ranks;
+  const auto add = [&](int stage) {
+    const int rank = chunk_at(shape, stage).rank;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  add(0);
+  if (config.model.mtp_num_layers > 0) add(prediction_stage(config, shape));
+  if (config.model.share_embeddings_and_output_weights) add(shape.pp * shape.vpp - 1);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<int> embedding_stages(const Config& config) {
+  const PipelineShape shape = pipeline_shape(config, 1);
+  const int stage = prediction_stage(config, shape);
+  if (stage < 0 || stage == shape.pp * shape.vpp - 1) return {};
+  return embedding_holders(config, shape);
 }
 
 ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pipeline_rank, int chunk) {
@@ -49,11 +78,11 @@ ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pip
   int rank = stage % shape.pp, virtual_stage = stage / shape.pp;
   if (!parallel.pipeline_model_parallel_layout.empty()) {
     StageLayout layout = StageLayout::parse(parallel.pipeline_model_parallel_layout, shape.pp);
-    // Prediction layers (m), wherever the layout has them, are computed with the loss.
     return {layout.offset(LayerKind::decoder, rank, virtual_stage),
             layout.count(LayerKind::decoder, rank, virtual_stage),
             layout.count(LayerKind::embedding, rank, virtual_stage) > 0,
-            layout.count(LayerKind::loss, rank, virtual_stage) > 0};
+            layout.count(LayerKind::loss, rank, virtual_stage) > 0,
+            layout.count(LayerKind::mtp, rank, virtual_stage) > 0};
   }
   LayerSplit split{.num_layers = static_cast<int>(config.model.num_layers), .pp = shape.pp, .vpp = shape.vpp};
   if (parallel.num_layers_in_first_pipeline_stage)
@@ -63,7 +92,8 @@ ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pip
   split.account_for_embedding = parallel.account_for_embedding_in_pipeline_split;
   split.account_for_loss = parallel.account_for_loss_in_pipeline_split;
   LayerRange range = stage_layers(split, rank, virtual_stage);
-  return {range.first, range.count, stage == 0, stage == stages - 1};
+  const bool last = stage == stages - 1;
+  return {range.first, range.count, stage == 0, last, last};
 }
 
 std::vector<std::unique_ptr<GptModel>> model_chunks(const Config& config, const PipelineShape& shape,
@@ -73,7 +103,7 @@ std::vector<std::unique_ptr<GptModel>> model_chunks(const Config& config, const 
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
     chunks.push_back(std::make_unique<GptModel>(config.model,
                                                 model_slice(config, shape, pipeline_rank, chunk), parallel,
-                                                dtype, chunk > 0 ? chunks[0]->tied_weight() : nullptr));
+                                                dtype, chunk > 0 ? chunks[0]->embedding() : nullptr));
   return chunks;
 }
 

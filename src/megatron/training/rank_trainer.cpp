@@ -1,10 +1,32 @@
 #include "megatron/training/rank_trainer.h"
 
+#include "megatron/ops/shape.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/optimizer_setup.h"
 
 namespace megatron {
+namespace {
+
+std::vector<Tensor> split_rows(RankContext& ctx, const Tensor& all, int64_t parts) {
+  const int64_t rows = all.size(0) / parts;
+  std::vector<Tensor> result;
+  for (int64_t i = 0; i < parts; ++i) result.push_back(ops::slice(ctx, all, 0, i * rows, (i + 1) * rows));
+  return result;
+}
+
+// Adds each prediction layer's share of its mean loss to what is reported.
+void add_means(RankContext& ctx, std::span<const AheadTokens> tokens, const Tensor& means) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    Tensor mean = means.slice(0, at, at + 1), wide = ctx.empty({1}, DType::F64);
+    ctx.kernels->copy(ctx.kernel_context(), {tokens[i].loss.view({1}), wide});
+    ctx.kernels->axpby(ctx.kernel_context(),
+                       {.alpha = tokens[i].share, .a = wide, .beta = 1, .b = mean, .out = mean});
+  }
+}
+
+}  // namespace
 
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config),
@@ -19,9 +41,10 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   choose_fp8(config, parameters());
   if (config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed)
     fp8_history_ = std::make_unique<Fp8History>(ctx, config.precision, parameters());
+  const bool copies = embedding_holders(config, shape).size() > 1;
   std::vector<DataParallelChunk> pieces;
   for (auto& chunk : model_.chunks())
-    pieces.push_back({chunk->units(), splits_tied_weight(shape) ? chunk->tied_weight() : nullptr});
+    pieces.push_back({chunk->units(), copies ? chunk->tied_weight() : nullptr});
   data_parallel_ = std::make_unique<DataParallel>(ctx, data_parallel_options(config.ddp), parallel,
                                                   std::move(pieces), dtype);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
@@ -47,29 +70,20 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
 }
 
 // Each prediction layer's mean loss counts as much as the others', all together by their factor.
-Tensor RankTrainer::predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden,
-                                  const MicroBatches& batch, int64_t microbatch, double share,
-                                  const SeqInfo& seq, const Tensor& means) const {
+std::vector<AheadTokens> RankTrainer::ahead_tokens(RankContext& ctx, const MicroBatches& batch,
+                                                   int64_t microbatch, double share) const {
   const int64_t layers = config_.model.mtp_num_layers;
   const double each = config_.model.mtp_loss_scaling_factor / static_cast<double>(layers) * share *
                       static_cast<double>(batch.counted_labels(microbatch));
+  const double batches = static_cast<double>(batch.count() * parallel_.size(Axis::dp));
   std::vector<AheadTokens> tokens;
-  std::vector<double> counts;
   for (int64_t depth = 1; depth <= layers; ++depth) {
     MicroBatches::Ahead ahead = batch.ahead(ctx, microbatch, depth);
-    counts.push_back(static_cast<double>(std::max<int64_t>(1, ahead.counted_labels)));
-    tokens.push_back({ahead.ids, ahead.labels, each / counts.back(), {}});
+    const double count = static_cast<double>(std::max<int64_t>(1, ahead.counted_labels));
+    tokens.push_back(
+        {.ids = ahead.ids, .labels = ahead.labels, .weight = each / count, .share = 1 / (count * batches)});
   }
-  Tensor result = model.predict_ahead(ctx, hidden, tokens, seq);
-  const double batches = static_cast<double>(batch.count() * parallel_.size(Axis::dp));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    Tensor mean = means.slice(0, at, at + 1), wide = ctx.empty({1}, DType::F64);
-    ctx.kernels->copy(ctx.kernel_context(), {tokens[i].loss.view({1}), wide});
-    ctx.kernels->axpby(ctx.kernel_context(),
-                       {.alpha = 1 / (counts[i] * batches), .a = wide, .beta = 1, .b = mean, .out = mean});
-  }
-  return result;
+  return tokens;
 }
 
 // Mostly every step's rows are alike, and so are their positions and angles.
@@ -82,7 +96,7 @@ const SeqInfo& RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows
 }
 
 RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
-                                      const StepTokens* tokens) {
+                                      const StepTokens* fixed) {
   int64_t microbatches = batch.count();
   PipelineShape shape = pipeline_shape(config_, microbatches);
   shape.forward_only = forward_only;
@@ -120,18 +134,38 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
   int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
+  // Behind the stage of the prediction layers, what they made travels on beside the hidden states.
+  const int predicting = prediction_stage(config_, shape);
   if (!config_.parallel.variable_seq_lengths)
-    work.boundary = Shape{sequences[0].tokens() / split, config_.model.hidden_size};
+    work.input_shape = [&, rows = sequences[0].tokens() / split](int stage) {
+      const bool wide = ahead && stage > predicting;
+      return Shape{rows * (wide ? 1 + ahead.numel() : 1), config_.model.hidden_size};
+    };
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     GptModel& model = *model_.chunks()[static_cast<size_t>(chunk)];
     SeqInfo seq = sequences[static_cast<size_t>(microbatch)];
     seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
     const auto at = static_cast<size_t>(microbatch);
-    auto ids = [&] { return tokens ? tokens->ids[at] : batch.inputs(rank, microbatch); };
+    auto ids = [&] { return fixed ? fixed->ids[at] : batch.inputs(rank, microbatch); };
     Tensor hidden = model.forward(rank, input ? input : ids(), seq);
-    if (!model.slice().head) return hidden;
-    if (ahead) hidden = predict_ahead(rank, model, hidden, batch, microbatch, share(microbatch), seq, ahead);
-    Tensor labels = tokens ? tokens->labels[at] : batch.labels(rank, microbatch);
+    const ModelSlice& slice = model.slice();
+    if (ahead && (slice.ahead || slice.head)) {
+      std::vector<AheadTokens> tokens = ahead_tokens(rank, batch, microbatch, share(microbatch));
+      std::vector<Tensor> states = slice.ahead ? model.look_ahead(rank, hidden, tokens, seq)
+                                               : split_rows(rank, hidden, 1 + ahead.numel());
+      if (!slice.head) {
+        states.insert(states.begin(), hidden);
+        return ops::concat(rank, states, 0);
+      }
+      if (!slice.ahead) {
+        hidden = states[0];
+        states.erase(states.begin());
+      }
+      hidden = model.add_losses_ahead(rank, hidden, states, tokens);
+      add_means(rank, tokens, ahead);
+    }
+    if (!slice.head) return hidden;
+    Tensor labels = fixed ? fixed->labels[at] : batch.labels(rank, microbatch);
     return model.loss_sum(rank, hidden, labels, share(microbatch));
   };
   std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
@@ -167,8 +201,8 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
 }
 
 RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBatches& batch,
-                                                 const StepTokens* tokens) {
-  Outcome outcome = run(ctx, batch, false, tokens);
+                                                 const StepTokens* fixed) {
+  Outcome outcome = run(ctx, batch, false, fixed);
   data_parallel_->finish_gradients(ctx);
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
   if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);

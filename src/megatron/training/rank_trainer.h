@@ -61,12 +61,12 @@ class RankTrainer {
     Tensor ahead;            // means as well, of the prediction layers; undefined without them
     Tensor gradient_norm;    // where gradients were made
   };
-  Tensor predict_ahead(RankContext& ctx, GptModel& model, const Tensor& hidden, const MicroBatches& batch,
-                       int64_t microbatch, double share, const SeqInfo& seq, const Tensor& means) const;
+  std::vector<AheadTokens> ahead_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
+                                        double share) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
-              const StepTokens* tokens = nullptr);
-  // Forward and backward of all micro-batches, with `tokens` in place of the batch's own.
-  Outcome make_gradients(RankContext& ctx, const MicroBatches& batch, const StepTokens* tokens = nullptr);
+              const StepTokens* fixed = nullptr);
+  // Forward and backward of all micro-batches, with `fixed` in place of the batch's own tokens.
+  Outcome make_gradients(RankContext& ctx, const MicroBatches& batch, const StepTokens* fixed = nullptr);
   const SeqInfo& sequences_of(RankContext& ctx, const TokenRows& rows);
   void values_changed();  // of parameters: their fp8 forms are made again at the next use
 

@@ -152,6 +152,39 @@ TEST(Plan, RefusesWhatDoesNotFit) {
   EXPECT_EQ(run_command(plan_of({"--memory-gib", "4"})).code, 0);
   EXPECT_EQ(run_command(plan_of({"--memory-gib", "much"})).code, 2);
   EXPECT_EQ(run_command(plan_of({"-tp", "3"})).code, 1);
+  EXPECT_EQ(run_command(plan_of({"-pp", "2", "--width", "-5"})).code, 2);
+}
+
+// Groups that are split off while a rank is set up, of keys that several ranks share and of sharded copies.
+TEST(Plan, GroupsBeyondTheGrid) {
+  const Json keys = json_of({"-tp", "4", "--group-query-attention", "--num-query-groups", "2"});
+  const Json* summed = traffic(keys.at("ranks")[0], "tp-keys", "all_reduce");
+  ASSERT_NE(summed, nullptr);
+  EXPECT_EQ(summed->at("ranks").as_int(), 2);
+  const Json copies = json_of(
+      {"--world-size", "4", "--use-distributed-optimizer", "--num-distributed-optimizer-instances", "2"});
+  const Json* between = traffic(copies.at("ranks")[0], "dp-cp-inter", "all_reduce");
+  ASSERT_NE(between, nullptr);
+  EXPECT_EQ(between->at("ranks").as_int(), 2);
+}
+
+// Prediction layers stand where the layout puts them; what they made travels on beside the hidden states.
+TEST(Plan, PredictionLayersInAStageOfTheirOwn) {
+  const Json plan = json_of({"--mtp-num-layers", "2", "--position-embedding-type", "rope", "-pp", "4",
+                             "--pipeline-model-parallel-layout", "Et*4|t*4|mm|L"});
+  EXPECT_EQ(plan.at("ranks")[2].at("holds").as_string(), "2 prediction layers");
+  EXPECT_EQ(plan.at("ranks")[3].at("holds").as_string(), "loss");
+  const double message = 8.0 * 32 * 64 * 4;
+  for (const auto& [rank, messages] : {std::pair{0, 1}, {1, 2}, {2, 1 + 3}, {3, 3}})
+    EXPECT_EQ(traffic(plan.at("ranks")[static_cast<size_t>(rank)], "pp", "send")->at("bytes").as_double(),
+              messages * message)
+        << rank;
+  for (int rank : {0, 2, 3}) {
+    const Json* tied = traffic(plan.at("ranks")[static_cast<size_t>(rank)], "embd", "all_reduce");
+    ASSERT_NE(tied, nullptr) << rank;
+    EXPECT_EQ(tied->at("ranks").as_int(), 3);
+  }
+  EXPECT_EQ(traffic(plan.at("ranks")[1], "embd", "all_reduce"), nullptr);
 }
 
 TEST(Parity, LayoutsAreAlike) {
@@ -186,6 +219,12 @@ TEST(Parity, Refusals) {
   EXPECT_EQ(run_command({"parity", "one", "xp2"}).code, 2);
   EXPECT_EQ(run_command({"parity", "one", "tp3"}).code, 1);
   EXPECT_EQ(run_command({"parity", "one", "tp2", "--dtype", "int8"}).code, 2);
+  for (const char* other :
+       {"tp2,train.global_batch_size=16", "tp2,model.seq_length=8", "tp2,model.vocab_size=32"}) {
+    const Outcome outcome = run_command({"parity", "one", other});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_NE(outcome.err.find("behind the layouts, for all of them"), std::string::npos) << outcome.err;
+  }
 }
 
 }  // namespace

@@ -92,6 +92,13 @@ TEST(Faults, MismatchedShapesTypesRootsAndReductions) {
   }
 }
 
+TEST(Faults, SplitsIntoOtherGroups) {
+  const Failure failure =
+      failing(2, [](int rank, ProcessGroup& world) { (void)world.split(0, 0, rank == 0 ? "tp" : "pp"); });
+  expect_contains(failure.message,
+                  {"comm mismatch on group world", "split into groups tp", "split into groups pp"});
+}
+
 TEST(Faults, AllToAllCountsMustAgree) {
   const Failure failure = failing(2, [](int rank, ProcessGroup& world) {
     std::vector<float> in(4), out(rank == 0 ? 4u : 5u);

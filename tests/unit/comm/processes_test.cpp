@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "megatron/comm/launch.h"
+#include "megatron/comm/rendezvous/socket.h"
 #include "support/temp_dir.h"
 #include "unit/comm/exercise.h"
 
@@ -274,6 +275,7 @@ TEST(Launch, FindsItsPlace) {
   EXPECT_THROW(place({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), ConfigError);
   EXPECT_THROW(place({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}), ConfigError);
   EXPECT_THROW(place({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), ConfigError);
+  EXPECT_THROW(place({{"MASTER_PORT", "70000"}}), ConfigError);
 }
 
 TEST(Launch, RefusesWhatCannotWork) {
@@ -287,6 +289,13 @@ TEST(Launch, RefusesWhatCannotWork) {
     FAIL() << "met nobody";
   } catch (const Error& error) {
     expect_contains(error.what(), {"127.0.0.1:1 cannot be reached", "MASTER_ADDR"});
+  }
+  const Socket taken = Socket::listen(0);
+  try {
+    Socket::listen(taken.local_port());
+    FAIL() << "two listen to one port";
+  } catch (const Error& error) {
+    expect_contains(error.what(), {"cannot be listened to: Address already in use", "MASTER_PORT"});
   }
 }
 

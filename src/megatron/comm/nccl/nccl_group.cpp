@@ -2,9 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "megatron/comm/nccl/nccl_watch.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
@@ -39,10 +40,6 @@ ncclRedOp_t reduction_of(ReduceOp op) {
 }
 
 bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
-
-char* bytes_of(const Tensor& tensor) {
-  return tensor.defined() && tensor.numel() > 0 ? static_cast<char*>(tensor.raw()) : nullptr;
-}
 
 ncclResult_t queue_all_to_all(const CommRequest& request, ncclComm_t comm, cudaStream_t stream) {
   const size_t width = size_of(request.input.dtype());
@@ -130,17 +127,39 @@ class NcclPending final : public PendingOp {
   std::shared_ptr<RankQueue> queue_;
 };
 
-using GpuId = std::array<char, sizeof(cudaUUID_t)>;
+struct GpuBytes {
+  GpuBytes(std::shared_ptr<DeviceRuntime> runtime, size_t size)
+      : runtime(std::move(runtime)),
+        size(size),
+        data(static_cast<char*>(this->runtime->acquire_memory(size))) {}
+  ~GpuBytes() { runtime->release_memory(data, size); }
+  GpuBytes(const GpuBytes&) = delete;
+  GpuBytes& operator=(const GpuBytes&) = delete;
+
+  std::shared_ptr<DeviceRuntime> runtime;
+  size_t size;
+  char* data;
+};
+
+// What NCCL tells GPUs apart by: the GPU, and the name that NCCL_HOSTID gives its host, where it does.
+struct GpuId {
+  cudaUUID_t gpu;
+  uint64_t host;
+  bool operator==(const GpuId& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
+};
 
 GpuId id_of(int gpu) {
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, gpu), "looking at the GPU");
-  GpuId id;
-  std::memcpy(id.data(), &properties.uuid, id.size());
-  return id;
+  const char* host = std::getenv("NCCL_HOSTID");
+  return {properties.uuid, host ? std::hash<std::string_view>()(host) : 0};
 }
 
 }  // namespace
+
+// Of each group's operations, so many are compared with a neighbour's: where ranks run different programs,
+// they mostly do so from the first step on.
+constexpr uint64_t kCompared = 100;
 
 class NcclBackend final : public GroupBackend {
  public:
@@ -163,7 +182,7 @@ class NcclBackend final : public GroupBackend {
     if (comm_ || by_control_ || !queue()->runtime->device().is_cuda()) return;
     bind();
     by_control_ = gpus_are_shared();
-    if (!by_control_) comm_ = watch_->connect(control_);
+    if (!by_control_) connect();
   }
 
   std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
@@ -180,12 +199,15 @@ class NcclBackend final : public GroupBackend {
     if (!stream_) stream_.emplace(queue()->runtime);
     auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_++, requests[0]);
     op->entry = op->control->note_begin(op->sequence, requests[0]);
+    if (calls_ && !is_message(requests[0].kind) && compared_++ < kCompared)
+      op->compare(*backend_of(calls_), requests[0]);
     watch_->add(op);  // before NCCL is called, which waits for the others when they first meet
     Event ready(queue()->runtime);
     ready.record(rank_stream);
     ready.wait(*stream_);
-    watch_->call(comm_, name_of(requests[0].kind).data(),
-                 [&] { return queue_all(requests, comm_, static_cast<cudaStream_t>(stream_->native())); });
+    const auto stream = static_cast<cudaStream_t>(stream_->native());
+    if (is_message(requests[0].kind)) greet_new_peers(requests, stream);
+    watch_->call(comm_, name_of(requests[0].kind).data(), [&] { return queue_all(requests, comm_, stream); });
     op->finished.record(*stream_);
     op->queued = true;
     return std::make_unique<NcclPending>(watch_, std::move(op),
@@ -199,25 +221,51 @@ class NcclBackend final : public GroupBackend {
     result->by_control_ = by_control_;
     if (comm_) {
       bind();
-      result->comm_ = watch_->connect(result->control_);
+      result->connect();
     }
     return result;
   }
 
  private:
+  void connect() {
+    if (control_.size() > 1) calls_ = control_.split(0, control_.rank(), name() + "-calls");
+    comm_ = watch_->connect(control_);
+  }
+
+  // Two ranks that meet for the first time exchange a byte. NCCL connects them in the directions that a call
+  // uses, and both must ask for the same: one may begin with a send alone where the other sends and receives.
+  void greet_new_peers(std::span<const CommRequest> requests, cudaStream_t stream) {
+    std::vector<int> peers;
+    for (const CommRequest& request : requests)
+      if (request.peer != rank() && met_.insert(request.peer).second) peers.push_back(request.peer);
+    if (peers.empty()) return;
+    if (!greetings_) greetings_.emplace(queue()->runtime, world_ranks().size() + 1);
+    char* bytes = greetings_->data;
+    check_cuda(cudaMemsetAsync(bytes, 0, greetings_->size, stream), "preparing to meet a rank");
+    watch_->call(comm_, "meeting a rank", [&] {
+      ncclResult_t first = ncclGroupStart();
+      for (int peer : peers) {
+        if (!failed(first)) first = ncclSend(bytes, 1, ncclUint8, peer, comm_, stream);
+        if (!failed(first)) first = ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm_, stream);
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return failed(first) ? first : ended;
+    });
+  }
+
   void bind() const { static_cast<CudaRuntime&>(*queue()->runtime).bind(); }
 
   bool gpus_are_shared() const {
     GpuId own = id_of(queue()->runtime->device().index);
     std::vector<GpuId> all(world_ranks().size());
-    const auto bytes = static_cast<int64_t>(own.size());
+    constexpr int64_t bytes = sizeof own;
     control_
-        .all_gather(Tensor::wrap(own.data(), {bytes}, DType::U8),
+        .all_gather(Tensor::wrap(&own, {bytes}, DType::U8),
                     Tensor::wrap(all.data(), {bytes * static_cast<int64_t>(all.size())}, DType::U8))
         .wait();
     for (size_t b = 1; b < all.size(); ++b)
       for (size_t a = 0; a < b; ++a) {
-        if (all[a] != all[b]) continue;
+        if (!(all[a] == all[b])) continue;
         if (shared_ == SharedGpus::Refuse)
           throw ConfigError(fmt::format(
               "--comm nccl: ranks {} and {} have the same GPU, which NCCL cannot connect with itself; use as "
@@ -229,12 +277,15 @@ class NcclBackend final : public GroupBackend {
   }
 
   ProcessGroup control_;
+  ProcessGroup calls_;  // the same ranks, who tell each other what they called
   std::shared_ptr<NcclWatch> watch_;
   SharedGpus shared_;
   ncclComm_t comm_ = nullptr;  // the watch's
   bool by_control_ = false;    // ranks share GPUs: `control_` moves their memory, too
   std::optional<Stream> stream_;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 0, compared_ = 0;
+  std::set<int> met_;  // ranks with whom messages were exchanged
+  std::optional<GpuBytes> greetings_;
 };
 
 bool nccl_is_built_in() { return true; }

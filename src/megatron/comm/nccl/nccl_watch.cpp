@@ -2,12 +2,16 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <exception>
+
+#include "megatron/comm/processes/frame.h"
 
 namespace megatron {
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr auto kToTell = std::chrono::seconds(10);     // what asking every rank takes at most
 constexpr auto kWithinNccl = std::chrono::seconds(1);  // what a call takes at most that is not stuck
 
 bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
@@ -24,6 +28,35 @@ void check_nccl(ncclResult_t result, const char* doing) {
   if (!failed(result)) return;
   throw CommError(fmt::format("NCCL: {} failed: {} ({}); set NCCL_DEBUG=INFO to see more", doing,
                               ncclGetErrorString(result), ncclGetLastError(nullptr)));
+}
+
+void NcclOp::compare(GroupBackend& calls, const CommRequest& request) {
+  own.signature = signature_of(request);
+  const std::string text = fmt::format("{} at {}", describe(call), describe(call.where));
+  std::copy_n(text.data(), std::min(text.size(), sizeof own.text - 1), own.text);
+  const int size = static_cast<int>(calls.world_ranks().size()), rank = calls.rank();
+  CommRequest messages[] = {{.kind = CommKind::Send,
+                             .input = Tensor::wrap(&own, {sizeof own}, DType::U8),
+                             .peer = (rank + 1) % size,
+                             .where = request.where},
+                            {.kind = CommKind::Recv,
+                             .output = Tensor::wrap(&other, {sizeof other}, DType::U8),
+                             .peer = (rank + size - 1) % size,
+                             .where = request.where}};
+  comparison = calls.start(messages);
+}
+
+std::string NcclOp::mismatch() {
+  if (!comparison || !comparison->done()) return {};
+  comparison->wait();
+  comparison.reset();
+  if (own.signature == other.signature) return {};
+  const std::vector<int>& ranks = control->world_ranks();
+  const auto self = static_cast<size_t>(control->rank());
+  return fmt::format(
+      "comm mismatch on group {} (ranks {}): operation #{}: rank {} called {}, but rank {} called {}",
+      control->name(), fmt::join(ranks, " "), sequence, ranks[(self + ranks.size() - 1) % ranks.size()],
+      other.text, ranks[self], own.text);
 }
 
 NcclWatch::NcclWatch(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout)
@@ -57,7 +90,7 @@ ncclComm_t NcclWatch::connect(const ProcessGroup& control) {
     comms_.push_back(comm);
   }
   wake_.notify_all();
-  settle(comm, "connecting the GPUs");
+  settle(comm, fmt::format("connecting the GPUs of group {}", control.name()), timeout_);
   return comm;
 }
 
@@ -82,12 +115,13 @@ void NcclWatch::call(ncclComm_t comm, const char* doing, const std::function<ncc
     result = fn();
     check_nccl(result, doing);
   }
-  if (result == ncclInProgress) settle(comm, doing);
+  // Where others do not come, the watch stops the world and tells more.
+  if (result == ncclInProgress) settle(comm, doing, timeout_ + kToTell);
 }
 
 // NCCL goes on in a thread of its own, until it has met the others.
-void NcclWatch::settle(ncclComm_t comm, const char* doing) {
-  const auto deadline = Clock::now() + timeout_;
+void NcclWatch::settle(ncclComm_t comm, const std::string& doing, std::chrono::milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
   auto pause = std::chrono::microseconds(10);
   while (true) {
     ncclResult_t state;
@@ -96,12 +130,12 @@ void NcclWatch::settle(ncclComm_t comm, const char* doing) {
       require_running();  // where it does not, the communicator may be gone
       state = state_of(comm);
     }
-    check_nccl(state, doing);
+    check_nccl(state, doing.c_str());
     if (state == ncclSuccess) return;
     if (Clock::now() > deadline)
       throw CommError(fmt::format(
           "NCCL: {} did not end within {:.1f} s: can the GPUs reach each other? NCCL_DEBUG=INFO tells more",
-          doing, static_cast<double>(timeout_.count()) / 1e3));
+          doing, static_cast<double>(patience.count()) / 1e3));
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 3 / 2, std::chrono::microseconds(1000));
   }
@@ -134,34 +168,44 @@ std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
   if (std::string reason = world_->abort_reason(); !reason.empty()) return reason;
   for (ncclComm_t comm : comms_)
     if (const ncclResult_t state = state_of(comm); failed(state))
-      return fmt::format("NCCL found a fault: {} ({})", ncclGetErrorString(state), ncclGetLastError(comm));
+      return tell_first(lock, fmt::format("NCCL found a fault, {} ({})", ncclGetErrorString(state),
+                                          ncclGetLastError(comm)));
   const auto now = Clock::now();
   for (auto op = under_way_.begin(); op != under_way_.end();) {
-    if ((*op)->queued && (*op)->finished.done()) {
+    if (std::string text = (*op)->mismatch(); !text.empty()) return text;
+    if ((*op)->over()) {
       (*op)->control->note_done((*op)->entry);
       op = under_way_.erase(op);
       continue;
     }
     if (now - (*op)->begun > timeout_) {
-      const std::shared_ptr<NcclOp> late = *op;
-      lock.unlock();  // asking the others takes a while
-      std::string text = tell_late(*late);
-      lock.lock();
-      return text;
+      under_way_.splice(under_way_.begin(), under_way_, op);
+      return tell_first(
+          lock, fmt::format("it did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3));
     }
     ++op;
   }
   return {};
 }
 
+// What went wrong, with the first operation that is under way here.
+std::string NcclWatch::tell_first(std::unique_lock<std::mutex>& lock, const std::string& what) {
+  const int self = world_->world_ranks()[static_cast<size_t>(world_->rank())];
+  if (under_way_.empty()) return fmt::format("rank {}: {}", self, what);
+  const std::shared_ptr<NcclOp> op = under_way_.front();
+  lock.unlock();  // asking the others takes a while
+  std::string text = tell(*op, what);
+  lock.lock();
+  return text;
+}
+
 // Which ranks have begun it is told by the others' flight records.
-std::string NcclWatch::tell_late(NcclOp& op) const {
+std::string NcclWatch::tell(NcclOp& op, const std::string& what) const {
   const std::vector<int>& ranks = op.control->world_ranks();
-  std::string text = fmt::format(
-      "{} #{} on group {} (ranks {}) did not end within {:.1f} s on the GPU of rank {}, called at {}",
-      describe(op.call), op.sequence, op.control->name(), fmt::join(ranks, " "),
-      static_cast<double>(timeout_.count()) / 1e3, ranks[static_cast<size_t>(op.control->rank())],
-      describe(op.call.where));
+  std::string text =
+      fmt::format("{} #{} on group {} (ranks {}) cannot end on the GPU of rank {}, which called it at {}: {}",
+                  describe(op.call), op.sequence, op.control->name(), fmt::join(ranks, " "),
+                  ranks[static_cast<size_t>(op.control->rank())], describe(op.call.where), what);
   for (size_t member = 0; member < ranks.size(); ++member)
     text += fmt::format("\n  rank {}: {}", ranks[member], op.control->last_calls(static_cast<int>(member)));
   return text;
@@ -170,6 +214,8 @@ std::string NcclWatch::tell_late(NcclOp& op) const {
 // The rank may be within NCCL: it is let out first, unless it is stuck there, and nothing but this helps it.
 void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
   stopped_ = true;
+  for (const auto& op : under_way_)
+    if (op->comparison) op->comparison->withdraw();
   under_way_.clear();
   const std::vector<ncclComm_t> comms = std::move(comms_);
   lock.unlock();
@@ -187,6 +233,15 @@ void NcclWatch::finish() {
   bool sound = std::uncaught_exceptions() == 0;
   if (!sound)  // the others have to know before communicators can end
     world_->abort(fmt::format("rank {} left", world_->world_ranks()[static_cast<size_t>(world_->rank())]));
+  for (const auto& op : under_way_) {
+    if (!op->comparison) continue;
+    try {
+      if (sound) op->comparison->wait();
+    } catch (const std::exception&) {
+      sound = false;
+    }
+    if (!sound) op->comparison->withdraw();
+  }
   const auto running = [&] { return sound && world_->abort_reason().empty() && Clock::now() < deadline; };
   if (running())
     for (ncclComm_t comm : comms_) sound = sound && !failed(ncclCommFinalize(comm));

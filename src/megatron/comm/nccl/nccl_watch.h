@@ -16,6 +16,12 @@ namespace megatron {
 
 void check_nccl(ncclResult_t result, const char* doing);
 
+// What a rank called, as its neighbour is told: NCCL itself would compute something, or wait.
+struct CalledOp {
+  uint64_t signature = 0;
+  char text[120] = {};
+};
+
 // An operation that is queued on a GPU, or about to be.
 struct NcclOp {
   NcclOp(std::shared_ptr<GroupBackend> control, std::shared_ptr<DeviceRuntime> runtime, uint64_t sequence,
@@ -29,6 +35,15 @@ struct NcclOp {
   std::atomic<bool> queued = false;  // `finished` tells something
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   uint64_t entry = 0;
+
+  // Tells the next rank of the group what was called here, and hears of the one before.
+  void compare(GroupBackend& calls, const CommRequest& request);
+  // "" where both called the same, or nothing is known yet.
+  std::string mismatch();
+  bool over() { return queued && !comparison && finished.done(); }
+
+  std::unique_ptr<PendingOp> comparison;  // under way
+  CalledOp own, other;
 };
 
 // Makes one rank's communicators and watches over its operations: one that does not end in time, a fault that
@@ -45,8 +60,8 @@ class NcclWatch {
 
   ncclComm_t connect(const ProcessGroup& control);  // all ranks of the group, on their current GPUs
   void add(std::shared_ptr<NcclOp> op);
-  // Runs `fn`, which calls NCCL, while no communicator is ended; then waits until NCCL has done what it said
-  // it would. Throws CommAborted where the world was stopped.
+  // Runs `fn`, which calls NCCL for an operation that was added, while no communicator is ended; then waits
+  // until NCCL has done what it said it would. Throws CommAborted where the world was stopped.
   void call(ncclComm_t comm, const char* doing, const std::function<ncclResult_t()>& fn);
   void require_running();  // throws CommAborted
 
@@ -54,9 +69,10 @@ class NcclWatch {
   using Clock = std::chrono::steady_clock;
   void watch();
   std::string problem_locked(std::unique_lock<std::mutex>& lock);
-  std::string tell_late(NcclOp& op) const;
+  std::string tell_first(std::unique_lock<std::mutex>& lock, const std::string& what);
+  std::string tell(NcclOp& op, const std::string& what) const;
   void stop(std::unique_lock<std::mutex>& lock);
-  void settle(ncclComm_t comm, const char* doing);
+  void settle(ncclComm_t comm, const std::string& doing, std::chrono::milliseconds patience);
   void finish();
 
   std::shared_ptr<GroupBackend> world_;

@@ -95,13 +95,14 @@ uint64_t mix(uint64_t seed, uint64_t value) {
 }
 
 uint64_t signature_of(const CommRequest& request) {
-  const bool message = request.kind == CommKind::Send || request.kind == CommKind::Recv;
+  const bool message = is_message(request.kind);
   const auto count = [](const Tensor& tensor) {
     return tensor.defined() ? static_cast<uint64_t>(tensor.numel()) : 0;
   };
   uint64_t signature = message ? 0 : 1 + static_cast<uint64_t>(request.kind);
   signature = mix(signature, static_cast<uint64_t>(request.op));
   if (!message) signature = mix(signature, static_cast<uint64_t>(request.peer + 1));
+  for (const char c : request.name) signature = mix(signature, static_cast<uint64_t>(c));
   if (!request.tensor().defined()) return signature;
   signature = mix(signature, static_cast<uint64_t>(request.tensor().dtype()));
   if (message) return mix(signature, count(request.tensor()));

@@ -14,8 +14,6 @@ namespace {
 constexpr auto kPatience = std::chrono::milliseconds(200);
 constexpr auto kGrace = std::chrono::seconds(2);  // for answers and goodbyes of processes in trouble
 
-bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
-
 std::string tell_group(const ProcessGroupState& group) {
   return fmt::format("group {} (ranks {})", *group.name, fmt::join(group.world_ranks, " "));
 }
@@ -385,7 +383,8 @@ std::string ProcessWorld::last_calls(const ProcessGroupState& group, int rank) {
 
 std::string ProcessWorld::abort_reason() {
   Lock lock(mutex_);
-  return aborted_ ? reason_ : "";
+  if (aborted_ || died_.empty()) return reason_;
+  return fmt::format("the process of rank {} has died; {}", *died_.begin(), answers_[*died_.begin()]);
 }
 
 std::string ProcessWorld::flight_record() {

@@ -11,10 +11,6 @@ namespace {
 // Below this an all-reduce sends everything to everyone at once: a second round would take longer.
 constexpr size_t kOneRoundBytes = 32 << 10;
 
-char* bytes_of(const Tensor& tensor) {
-  return tensor.numel() == 0 ? nullptr : static_cast<char*>(tensor.raw());
-}
-
 bool is_meta(const CommRequest& request) {
   return request.tensor().defined() && request.tensor().device().is_meta();
 }
@@ -124,7 +120,7 @@ size_t expected_bytes(const CommRequest& request, int rank, int from, int size, 
 void combine_round(const CommRequest& request, int rank, int size, int round,
                    const std::map<int, Frame>& frames) {
   if (is_meta(request)) return;
-  char* output = request.output.defined() ? bytes_of(request.output) : nullptr;
+  char* output = bytes_of(request.output);
   if (round == 1) {
     for (const auto& [from, frame] : frames) {
       const Bytes share = share_bytes(request, from, size);

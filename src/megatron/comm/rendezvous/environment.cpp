@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-constexpr int kDefaultPort = 29500;
+constexpr int kDefaultPort = 29500, kLastPort = 65535;
 
 int number(const Environment& environment, const char* name, int fallback) {
   const char* text = environment(name);
@@ -17,7 +17,8 @@ int number(const Environment& environment, const char* name, int fallback) {
   const char* end = text + std::strlen(text);
   const auto [at, problem] = std::from_chars(text, end, value);
   if (problem != std::errc() || at != end || value < 0)
-    throw ConfigError(fmt::format("the environment says {}={}, which is no number", name, text));
+    throw ConfigError(
+        fmt::format("the environment says {}={}, which is no whole number from 0 on", name, text));
   return value;
 }
 
@@ -59,6 +60,9 @@ LaunchPlace find_place(const Environment& environment) {
   place.master_addr = word(environment, "MASTER_ADDR");
   place.store_folder = word(environment, "MEGATRON_STORE");
   place.master_port = number(environment, "MASTER_PORT", kDefaultPort);
+  if (place.master_port > kLastPort)
+    throw ConfigError(
+        fmt::format("the environment says MASTER_PORT={}: ports go up to {}", place.master_port, kLastPort));
   if (has(environment, "RANK") && has(environment, "WORLD_SIZE")) {
     place.starter = Starter::Torchrun;
     place.process = number(environment, "RANK", 0);

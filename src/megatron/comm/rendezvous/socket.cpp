@@ -65,9 +65,10 @@ Socket Socket::listen(int port) {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   address.sin_port = htons(static_cast<uint16_t>(port));
-  require(::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-              ::listen(result.descriptor_, 1024) == 0,
-          "port {} cannot be listened to: {}; choose another MASTER_PORT", port, reason());
+  const bool listens =
+      ::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+      ::listen(result.descriptor_, 1024) == 0;
+  require(listens, "port {} cannot be listened to: {}; choose another MASTER_PORT", port, reason());
   return result;
 }
 

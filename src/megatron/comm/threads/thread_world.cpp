@@ -58,8 +58,6 @@ void queue_on_gpu(ThreadOp& op, const RankQueue& queue) {
   op.carried_out->record(*stream);
 }
 
-bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
-
 }  // namespace
 
 ThreadOp::ThreadOp(ThreadGroupState& group, uint64_t sequence, std::vector<int> members)
@@ -149,7 +147,8 @@ void ThreadWorld::check_same_call(const ThreadOp& op, size_t member, const CommR
   if (other == op.arrived.end()) return;
   const size_t first = static_cast<size_t>(other - op.arrived.begin());
   const CommRequest& expected = op.requests[first];
-  bool same = expected.kind == request.kind && expected.op == request.op && expected.peer == request.peer;
+  bool same = expected.kind == request.kind && expected.op == request.op && expected.peer == request.peer &&
+              expected.name == request.name;
   if (same && expected.tensor().defined()) {
     const auto numel = [](const Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; };
     same = expected.tensor().dtype() == request.tensor().dtype() &&

@@ -173,6 +173,9 @@ void CudaRuntime::copy_from_host(void* target, const void* source, size_t bytes,
 
 void CudaRuntime::copy_to_host(void* target, const void* source, size_t bytes, void* stream) {
   bind();
+  // The driver would wait within the copy, where it keeps other threads out: one that watches over NCCL and
+  // could end what is waited for.
+  check_cuda(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
   check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
              "copying from the GPU");
   synchronize(stream);

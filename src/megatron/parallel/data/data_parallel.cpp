@@ -15,7 +15,8 @@ DataGroups divide(const ProcessGroup& whole, const ProcessGroup& instance, bool 
   }
   groups.shard = instance;
   if (instance.size() < whole.size())
-    groups.replicate = whole.split(whole.rank() % instance.size(), whole.rank(), whole.name() + "-inter");
+    groups.replicate =
+        whole.split_by([&](int rank) { return rank % instance.size(); }, whole.name() + "-inter");
   return groups;
 }
 

@@ -162,7 +162,9 @@ class Executor {
     group_.exchange(batch).wait();
   }
 
-  bool sends_shape(const Step& step) const { return !work_.boundary && step.payload == Payload::activation; }
+  bool sends_shape(const Step& step) const {
+    return !work_.input_shape && step.payload == Payload::activation;
+  }
 
   Message shape_message(const Step& step) {
     InFlight& work = at(step.chunk, step.microbatch);
@@ -183,7 +185,7 @@ class Executor {
     bool activation = step.payload == Payload::activation;
     if (step.kind == StepKind::recv) {
       Tensor& target = activation ? work.received : work.output_grad;
-      target = ctx_.empty(activation ? incoming_shape(work) : work.output_shape, work_.dtype,
+      target = ctx_.empty(activation ? incoming_shape(step.chunk, work) : work.output_shape, work_.dtype,
                           MemoryTag::Communication);
       return {Message::Direction::Recv, target, step.peer};
     }
@@ -193,8 +195,8 @@ class Executor {
     return out;
   }
 
-  Shape incoming_shape(InFlight& work) {
-    if (work_.boundary) return *work_.boundary;
+  Shape incoming_shape(int chunk, InFlight& work) {
+    if (work_.input_shape) return work_.input_shape(stage(chunk));
     std::vector<int64_t> sizes = ctx_.to_vector<int64_t>(work.shape);
     work.shape = {};
     return {sizes[0], sizes[1]};

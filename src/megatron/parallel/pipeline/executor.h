@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <span>
 
 #include "megatron/autograd/rank_context.h"
@@ -15,7 +14,8 @@ struct PipelineWork {
   // Runs a chunk on a micro-batch. `input` is undefined on the model's first stage; the result is what the
   // next stage takes or, on the last, the loss of this micro-batch, scaled as its gradient shall be.
   std::function<Tensor(RankContext&, int chunk, int microbatch, const Tensor& input)> forward;
-  std::optional<Shape> boundary;  // of what passes between stages; none: it is sent ahead of each activation
+  // Of what a stage takes from the one before; none: it is sent ahead of each activation.
+  std::function<Shape(int stage)> input_shape;
   DType dtype = DType::F32;
   // Messages travel while the ranks compute. Else each run of messages between two computations is one
   // exchange, over before the next computation begins.
