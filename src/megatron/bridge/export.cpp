@@ -32,13 +32,12 @@ struct HfTensor {
 
 using HfTensors = std::map<std::string, HfTensor, std::less<>>;
 
-HfTensors hf_tensors(const CheckpointIndex& index, const std::vector<WeightRule>& rules,
-                     const FamilyModel& model, std::optional<DType> dtype) {
+HfTensors hf_tensors(const CheckpointIndex& index, const FamilyModel& model, std::optional<DType> dtype) {
   HfTensors tensors;
   Problems problems;
   for (const StoredTensor& ours : index.tensors) {
     if (ours.name.starts_with("optimizer.")) continue;
-    std::vector<HfPart> parts = hf_parts(rules, model.sizes_of(ours.name), ours.name, ours.shape);
+    std::vector<HfPart> parts = model.parts(ours.name, ours.shape);
     if (parts.empty()) problems.add("{}: the family's table has no rule for it", ours.name);
     for (HfPart& part : parts) {
       HfTensor& tensor = tensors[part.name];
@@ -168,7 +167,7 @@ void export_model(const std::string& checkpoint, const std::string& directory, c
   const Family& family = find_family(config.architecture());
   HfSource hf{config, {}};
   if (!source.empty()) hf.holds = [&](std::string_view name) { return source.contains(name); };
-  const HfTensors tensors = hf_tensors(reader.index(), family.rules, FamilyModel(family, hf), options.dtype);
+  const HfTensors tensors = hf_tensors(reader.index(), FamilyModel(family, hf), options.dtype);
 
   const std::string partial = directory + ".partial";
   fs::remove_all(partial);

@@ -28,6 +28,9 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
                          const ImportOptions& options) {
   const AutoBridge bridge(hf_directory);
   const ModelConfig& config = bridge.model_config();
+  if (const std::vector<std::string>& unused = bridge.left_out(); options.note && !unused.empty())
+    options.note(fmt::format("{} tensors that the model does not use are left out: {}{}", unused.size(),
+                             unused.front(), unused.size() > 1 ? fmt::format(" to {}", unused.back()) : ""));
   TensorSource source;
   Config resolved;
   resolved.model = config;

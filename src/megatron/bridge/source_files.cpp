@@ -11,12 +11,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Small files that describe a model: configurations, tokenizers, chat templates.
+// What describes a model: configurations, tokenizers, chat templates, code that they name, licences. Weights,
+// in whatever form, are not among it.
 bool is_kept(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (name.ends_with(".safetensors") || name.ends_with(".index.json")) return false;
-  for (std::string_view end : {".json", ".txt", ".model", ".jinja", ".tiktoken", ".md"})
+  if (name.starts_with('.')) return false;
+  for (std::string_view end : {".safetensors", ".index.json"})
+    if (name.ends_with(end)) return false;
+  for (std::string_view end : {".json", ".txt", ".model", ".jinja", ".tiktoken", ".md", ".py"})
     if (name.ends_with(end)) return true;
+  for (std::string_view begin : {"tokenizer.", "LICENSE", "NOTICE"})
+    if (name.starts_with(begin)) return true;
   return false;
 }
 

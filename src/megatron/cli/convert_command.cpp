@@ -88,7 +88,8 @@ int run_convert(Invocation& invocation) {
     written = import_model(settings.hf, settings.out,
                            {.dtype = dtype,
                             .files = static_cast<int>(settings.files),
-                            .progress = reporter(invocation.log, bar)});
+                            .progress = reporter(invocation.log, bar),
+                            .note = [&](const std::string& note) { invocation.log.info("{}", note); }});
   } else {
     require_flag("export", "--ckpt", settings.checkpoint);
     export_model(

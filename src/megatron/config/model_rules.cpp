@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 
+#include "megatron/base/error.h"
+#include "megatron/config/layer_blocks.h"
 #include "megatron/config/rules.h"
 
 namespace megatron {
@@ -147,7 +149,43 @@ void prediction_layers(Draft& draft) {
                  "use at most that many");
 }
 
+// What the layers of one model cannot do where they differ.
+void differing_layers_fit(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  const char* key = "model.heterogeneous_layers_config_encoded_json";
+  std::vector<LayerBlock> blocks;
+  try {
+    blocks = layer_blocks(model);
+  } catch (const Error& error) {
+    return draft.refuse(key, error.what(), "give {\"block_configs\": [...]} with one entry per layer");
+  }
+  if (blocks.empty()) return;
+  if (static_cast<int64_t>(blocks.size()) != model.num_layers)
+    draft.refuse(key, fmt::format("describes {} layers of {}", blocks.size(), model.num_layers),
+                 fmt::format("use --num-layers {}", blocks.size()));
+  if (model.is_hybrid_model || model.num_moe_experts > 0 || model.multi_latent_attention ||
+      model.mtp_num_layers > 0 || model.experimental_attention_variant != AttentionVariant::none)
+    draft.refuse(key, "describes layers of attention and an MLP alone",
+                 "leave out hybrid patterns, experts, latent attention and prediction layers");
+  const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const LayerBlock& block = blocks[layer];
+    if (block.attention && (block.query_groups < 1 || model.num_attention_heads % block.query_groups != 0 ||
+                            block.query_groups % tp != 0))
+      return draft.refuse(key,
+                          fmt::format("layer {} has {} key heads for {} heads on {} tensor-parallel ranks",
+                                      layer, block.query_groups, model.num_attention_heads, tp),
+                          "every layer's key heads must divide the heads, and ranks the key heads");
+    if (block.mlp && (block.ffn_hidden_size < 1 || block.ffn_hidden_size % tp != 0))
+      return draft.refuse(key,
+                          fmt::format("layer {} has an MLP of width {} for {} tensor-parallel ranks", layer,
+                                      block.ffn_hidden_size, tp),
+                          "use ranks that divide every width");
+  }
+}
+
 void heterogeneous(Draft& draft) {
+  differing_layers_fit(draft);
   const ModelConfig& model = draft.config.model;
   if (!model.heterogeneous_layers_config_path.empty() &&
       !model.heterogeneous_layers_config_encoded_json.empty())
@@ -186,8 +224,10 @@ constexpr Rule kModelRules[] = {
     {"prediction_layers",
      "model.mtp_num_layers model.mtp_hsm model.position_embedding_type inference.num_speculative_tokens",
      "options of prediction layers need them", prediction_layers},
-    {"heterogeneous", "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json",
-     "single layers are described once", heterogeneous},
+    {"heterogeneous",
+     "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "
+     "model.num_layers model.tensor_model_parallel_size",
+     "single layers are described once, and one by one", heterogeneous},
 };
 
 }  // namespace

@@ -77,7 +77,7 @@ constexpr Feature kFeatures[] = {
     {later, "encoder-decoder models and BERT",
      "model.encoder_* model.decoder_* model.bert_binary_head model.relative_attention_* "
      "model.position_embedding_type=relative model.num_tokentypes"},
-    {later, "layers that differ", "model.heterogeneous_*"},
+    {acting, "layers that differ", "model.heterogeneous_*"},
     {later, "norms without weights", "model.qk_l2_norm"},
     {later, "a dtype between stages that is not the model's", "model.pipeline_dtype"},
     {later, "Xavier initialisation", "model.init_method_xavier_uniform"},

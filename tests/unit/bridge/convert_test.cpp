@@ -18,30 +18,16 @@
 #include "megatron/training/rank_model.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
+#include "unit/bridge/same_model.h"
 
 namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::error_of;
+using testing::expect_same_model;
+using testing::source;
 using testing::TempDir;
-
-std::string source(const std::string& name) { return testing::golden_path("hf_models", name + "/model"); }
-
-void expect_same_model(const std::string& a, const std::string& b) {
-  const SafetensorsDirectory x(a), y(b);
-  ASSERT_EQ(x.names(), y.names());
-  ASSERT_EQ(x.files().size(), y.files().size());
-  for (const std::string& name : x.names()) {
-    const SafetensorsEntry &p = x.at(name), &q = y.at(name);
-    EXPECT_EQ(p.stored, q.stored) << name;
-    EXPECT_EQ(p.shape, q.shape) << name;
-    const auto u = x.file_of(name).bytes(p), v = y.file_of(name).bytes(q);
-    EXPECT_TRUE(std::equal(u.begin(), u.end(), v.begin(), v.end())) << name << " differs";
-    EXPECT_EQ(fs::path(x.file_of(name).path()).filename(), fs::path(y.file_of(name).path()).filename());
-  }
-  EXPECT_EQ(Json::read(a + "/config.json"), Json::read(b + "/config.json"));
-}
 
 // Small models in memory where that can be: a disk that must be sure of every file is slow.
 class Convert : public ::testing::Test {
