@@ -154,7 +154,9 @@ void write_source_files(const CheckpointReader& reader, const HfConfig& config, 
 
 }  // namespace
 
-void export_model(const std::string& checkpoint, const std::string& directory, const ExportOptions& options) {
+void export_model(const std::string& checkpoint, const std::string& out, const ExportOptions& options) {
+  std::string directory = out;
+  while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
   if (fs::exists(directory) && !fs::is_empty(directory))
     throw ConfigError(fmt::format("{} is there already and is not empty; name a new directory", directory));
   CheckpointReader reader(checkpoint);

@@ -59,7 +59,13 @@ HfConfig HfConfig::read(const std::string& directory) {
   if (!std::filesystem::exists(path))
     throw ConfigError(
         fmt::format("{}: there is no config.json; name the directory of a Hugging Face model", directory));
-  return HfConfig(Json::read(path));
+  try {
+    return HfConfig(Json::read(path));
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}: {}", directory, error.what()));
+  } catch (const Error& error) {  // it names the file itself
+    throw ConfigError(error.what());
+  }
 }
 
 std::string HfConfig::architecture() const {

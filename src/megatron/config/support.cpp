@@ -74,7 +74,7 @@ constexpr Feature kFeatures[] = {
     {later, "gated delta products", "model.gdp_*"},
     {later, "sparse attention, GDN2", "model.experimental_attention_variant model.dsa_*"},
     {later, "hyper-connections", "model.enable_mhc_connections model.mhc_*"},
-    {later, "encoder-decoder models and BERT",
+    {forward_only, "training of encoder-decoder models and BERT from the command line",
      "model.encoder_* model.decoder_* model.bert_binary_head model.relative_attention_* "
      "model.position_embedding_type=relative model.num_tokentypes"},
     {acting, "layers that differ", "model.heterogeneous_*"},

@@ -229,6 +229,33 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
   EXPECT_FALSE(fs::exists(folder / "hf.partial"));
   fs::create_directories(folder / "full/x");
   EXPECT_NE(error_of([&] { export_model(folder / "checkpoint", folder / "full"); }), "no error");
+  export_model(folder / "checkpoint", folder / "slash/");
+  expect_same_model(source("llama"), folder / "slash");
+}
+
+// Whatever stops a conversion, its parts go away; and what is there already stays.
+TEST_F(Convert, AStoppedConversionLeavesNothing) {
+  TempDir folder;
+  const auto stop = [](const std::string& tensor, int64_t done, int64_t) {
+    if (done > 0) fail("stopped at {}", tensor);
+  };
+  EXPECT_NE(error_of([&] {
+              import_model(source("llama"), folder / "ckpt", {.progress = stop});
+            }).find("stopped at"),
+            std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder / "ckpt"));
+  import_model(source("llama"), folder / "ckpt");
+  EXPECT_NE(
+      error_of([&] { import_model(source("qwen2"), folder / "ckpt"); }).find("holds checkpoints already"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of([&] { export_model(folder / "ckpt", folder / "hf", {.progress = stop}); }).find("stopped at"),
+      std::string::npos);
+  EXPECT_FALSE(fs::exists(folder / "hf"));
+  EXPECT_FALSE(fs::exists(folder / "hf.partial"));
+  std::ofstream(folder / "file") << "x";
+  EXPECT_NE(error_of([&] { import_model(source("llama"), folder / "file"); }).find("is a file"),
+            std::string::npos);
 }
 
 // The layout of config.json that older files have means the same model.
