@@ -27,14 +27,18 @@ bool is_kept(const fs::path& path) {
 
 }  // namespace
 
+std::vector<std::string> described_by(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file() && is_kept(entry.path())) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights) {
   std::vector<CheckpointAsset> assets;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    if (entry.is_regular_file() && is_kept(entry.path())) {
-      const std::string name = entry.path().filename().string();
-      assets.push_back({std::string(kSourceFolder) + name, read_asset(directory, name)});
-    }
-  std::sort(assets.begin(), assets.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const std::string& name : described_by(directory))
+    assets.push_back({std::string(kSourceFolder) + name, read_asset(directory, name)});
   Json files = Json::object();
   for (const std::string& name : weights.names())
     files[name] = fs::path(weights.file_of(name).path()).filename().string();

@@ -233,6 +233,35 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
   expect_same_model(source("llama"), folder / "slash");
 }
 
+// A configuration to follow brings its tokenizer along, and must describe the checkpoint's own model.
+TEST_F(Convert, AConfigurationToFollow) {
+  TempDir folder;
+  import_model(source("llama"), folder / "ckpt");
+  for (const char* name : {"same", "other"}) {
+    fs::create_directories(folder / name);
+    std::ofstream(folder / name + std::string("/tokenizer.json")) << name;
+  }
+  fs::copy(source("llama") + "/config.json", folder / "same");
+  export_model(folder / "ckpt", folder / "hf", {.hf_config = folder / "same"});
+  expect_same_model(source("llama"), folder / "hf");
+  EXPECT_TRUE(fs::exists(folder / "hf/tokenizer.json"));
+  Json json = Json::read(source("llama") + "/config.json");
+  json["vocab_size"] = 200;
+  json["num_hidden_layers"] = 3;
+  std::ofstream(folder / "other/config.json") << json.dump();
+  const std::string error =
+      error_of([&] { export_model(folder / "ckpt", folder / "hf2", {.hf_config = folder / "other"}); });
+  EXPECT_NE(
+      error.find(
+          "embedding.word_embeddings.weight: the checkpoint has [192, 48], the configuration says [200, 48]"),
+      std::string::npos)
+      << error;
+  EXPECT_NE(error.find("decoder.layers.2.input_layernorm.weight: the checkpoint does not have it"),
+            std::string::npos)
+      << error;
+  EXPECT_FALSE(fs::exists(folder / "hf2"));
+}
+
 // Whatever stops a conversion, its parts go away; and what is there already stays.
 TEST_F(Convert, AStoppedConversionLeavesNothing) {
   TempDir folder;
