@@ -1,6 +1,7 @@
 #include "megatron/cli/plan_command.h"
 
 #include "megatron/base/json.h"
+#include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
@@ -156,7 +157,8 @@ std::string plan_help() {
 int run_plan(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (!line.words.empty()) throw UsageError(fmt::format("plan: cannot make sense of '{}'", line.words[0]));
-  Resolved resolved = resolve(read_sources(line), {.purpose = Purpose::model});
+  Resolved resolved =
+      resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}), {.purpose = Purpose::model});
   Config& config = resolved.config;
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
                               config.parallel.pipeline_model_parallel_size *

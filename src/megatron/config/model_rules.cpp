@@ -12,6 +12,8 @@ void sizes_are_given(Draft& draft) {
   const CheckpointConfig& checkpoint = draft.config.checkpoint;
   const bool from_checkpoint = checkpoint.use_checkpoint_args && !checkpoint.load.empty();
   if (draft.purpose == Purpose::inspect || from_checkpoint) return;
+  for (const Problem& problem : draft.problems())  // what would have given them could not be read
+    if (problem.setting.starts_with("--hf") || problem.setting.starts_with("--config")) return;
   const ModelConfig& model = draft.config.model;
   if (model.num_layers == 0)
     draft.refuse("model.num_layers", "a model needs layers",

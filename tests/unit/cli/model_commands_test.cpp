@@ -195,6 +195,27 @@ TEST_F(ModelCommands, CompareNamesTheFirstLayerThatDiffers) {
   EXPECT_NE(unlike.err.find("different models"), std::string::npos) << unlike.err;
 }
 
+// --hf is a source of settings like any other.
+TEST_F(ModelCommands, OtherCommandsTakeAModelToo) {
+  const auto contains = [](const Outcome& outcome, const char* text) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << outcome.out;
+  };
+  contains(run_command({"config", "show", "--changed", "--hf", model_}), "ffn_hidden_size");
+  contains(run_command({"config", "show", "--changed", "--hf", golden_path("hf_models", "bert/model")}),
+           "masked_lm_head");
+  contains(run_command({"plan", "--hf", model_, "--json"}), "\"parameters\"");
+  contains(run_command({"parity", "one", "tp2", "--hf", model_, "train.micro_batch_size=1",
+                        "train.global_batch_size=2", "model.seq_length=16"}),
+           "tp2");
+  const Outcome outcome =
+      run_command({"pretrain", "--mock-data", "--hf", golden_path("hf_models", "bert/model"), "--lr", "1e-3",
+                   "--micro-batch-size", "1", "--global-batch-size", "1", "--train-iters", "1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("a training run is not built for BertForMaskedLM"), std::string::npos);
+  EXPECT_EQ(outcome.err.find("a model needs layers"), std::string::npos) << outcome.err;
+}
+
 TEST_F(ModelCommands, ASignalStopsBetweenTensors) {
   const Interruption interruption;
   interruption.check();
