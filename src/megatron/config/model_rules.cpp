@@ -189,6 +189,9 @@ void prediction_layers(Draft& draft) {
   if (model.mtp_num_layers > 0 && model.position_embedding_type == PositionEmbedding::learned_absolute)
     draft.refuse("model.mtp_num_layers", "prediction layers have no learned positions",
                  "use --position-embedding-type rope");
+  if (model.is_hybrid_model && model.mtp_num_layers > 0 && draft.purpose != Purpose::inspect)
+    draft.refuse("model.hybrid_layer_pattern", "prediction layers of hybrid models are not built",
+                 "leave out the first '/' and what follows it");
   if (model.mtp_hsm && model.mtp_num_layers < 2)
     draft.refuse("model.mtp_hsm", "mixes the states of at least two prediction layers",
                  "use --mtp-num-layers 2");
@@ -278,7 +281,8 @@ constexpr Rule kModelRules[] = {
      "options of the residual stream suit the rest", residuals},
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
     {"prediction_layers",
-     "model.mtp_num_layers model.mtp_hsm model.position_embedding_type inference.num_speculative_tokens",
+     "model.mtp_num_layers model.mtp_hsm model.position_embedding_type model.hybrid_layer_pattern "
+     "inference.num_speculative_tokens",
      "options of prediction layers need them", prediction_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "

@@ -92,7 +92,7 @@ const std::map<std::string_view, std::vector<std::string>>& special_values() {
       {"mrope_section", {"[2,1,1]"}},
       {"longrope_short_factor", {"[1,2,1,1]"}},
       {"longrope_long_factor", {"[2,2,3,4]"}},
-      {"hybrid_layer_pattern", {"MM*-"}},
+      {"hybrid_layer_pattern", {"M*-M/*-", "MM*-"}},
       {"mamba_time_step_max", {"0.01"}},
       {"mamba_chunk_size", {"4"}},
       {"yarn_beta_fast", {"4"}},
