@@ -31,13 +31,13 @@ constexpr int64_t kElementsAtOnce = int64_t{16} << 20;  // of a tensor whose num
 AutoBridge::AutoBridge(const std::string& directory)
     : config_(HfConfig::read(directory)),
       weights_(directory, config_),
-      family_(&find_family(config_.architecture())),
-      model_(*family_, {config_, [this](std::string_view name) { return weights_.contains(name); }}) {
+      model_(find_family(config_.architecture()),
+             {config_, [this](std::string_view name) { return weights_.contains(name); }}) {
   check();
 }
 
 std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global_shape) const {
-  std::vector<HfPart> parts = hf_parts(family_->rules, model_.sizes_of(name), name, global_shape);
+  std::vector<HfPart> parts = model_.parts(name, global_shape);
   require(!parts.empty(), "bridge: no rule of {} says where {} comes from", config_.architecture(), name);
   return parts;
 }
@@ -45,11 +45,12 @@ std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global
 void AutoBridge::require_decoder(std::string_view what) const {
   if (vision_config() || !is_decoder(model_config()))
     throw ConfigError(
-        fmt::format("{}: {} is not built for {}; it can be converted, and run through the library",
+        fmt::format("{}: {} is not built for {}; it can be converted and run (convert, logits, generate, "
+                    "compare)",
                     directory(), what, config_.architecture()));
 }
 
-void AutoBridge::check() const {
+void AutoBridge::check() {
   Problems problems;
   std::set<std::string> used;
   const std::vector<std::string> names = weights_.names();
@@ -70,10 +71,14 @@ void AutoBridge::check() const {
                      is_floating(dtype) ? " without its scales" : ", not floating-point numbers");
     }
   });
-  for (const std::string& name : names)
-    if (!used.contains(name) && !is_ignored(name, *family_) &&
-        !(name == "lm_head.weight" && model_.model.share_embeddings_and_output_weights))
+  for (const std::string& name : names) {
+    if (used.contains(name)) continue;
+    const bool tied = name == "lm_head.weight" && model_.model.share_embeddings_and_output_weights;
+    if (tied || is_ignored(name, model_.family))
+      left_out_.push_back(name);
+    else
       problems.add("{}: the model has no such tensor", name);
+  }
   problems.raise(
       fmt::format("{}: its weights do not fit its config.json ({})", directory(), config_.architecture()));
 }

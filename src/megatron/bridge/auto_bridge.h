@@ -15,6 +15,7 @@ namespace megatron {
 class AutoBridge {
  public:
   explicit AutoBridge(const std::string& directory);
+  AutoBridge(const AutoBridge&) = delete;
 
   const std::string& directory() const { return weights_.files().path(); }
   const HfConfig& hf_config() const { return config_; }
@@ -22,6 +23,8 @@ class AutoBridge {
   const ModelConfig& model_config() const { return model_.model; }
   const VisionConfig* vision_config() const { return model_.vision ? &*model_.vision : nullptr; }
   const HfWeights& weights() const { return weights_; }
+  // Tensors that the files hold and the model does not use: buffers, copies, heads of other tasks.
+  const std::vector<std::string>& left_out() const { return left_out_; }
   // A ConfigError where the model is more than a decoder of text (an encoder, a vision tower), which `what`
   // cannot run.
   void require_decoder(std::string_view what) const;
@@ -35,13 +38,13 @@ class AutoBridge {
   void load(RankContext& ctx, std::span<Parameter* const> parameters) const;
 
  private:
-  void check() const;
+  void check();
   void copy_part(RankContext& ctx, const HfPart& part, const Box& source, const Tensor& target) const;
 
   HfConfig config_;
   HfWeights weights_;
-  const Family* family_;
   FamilyModel model_;
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace megatron

@@ -15,6 +15,7 @@ struct ImportOptions {
   std::optional<DType> dtype;  // of the weights; as the files have them where not given
   int files = 1;               // that the tensors are spread over
   ConvertProgress progress = {};
+  std::function<void(const std::string& note)> note = {};  // told what of the files is not converted
 };
 
 // Hugging Face's files → a checkpoint under `root`, which keeps the source's configuration and tokenizer, so

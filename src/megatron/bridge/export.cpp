@@ -9,6 +9,7 @@
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/rewrite.h"
+#include "megatron/models/whole_model.h"
 
 namespace megatron {
 
@@ -32,13 +33,12 @@ struct HfTensor {
 
 using HfTensors = std::map<std::string, HfTensor, std::less<>>;
 
-HfTensors hf_tensors(const CheckpointIndex& index, const std::vector<WeightRule>& rules,
-                     const FamilyModel& model, std::optional<DType> dtype) {
+HfTensors hf_tensors(const CheckpointIndex& index, const FamilyModel& model, std::optional<DType> dtype) {
   HfTensors tensors;
   Problems problems;
   for (const StoredTensor& ours : index.tensors) {
     if (ours.name.starts_with("optimizer.")) continue;
-    std::vector<HfPart> parts = hf_parts(rules, model.sizes_of(ours.name), ours.name, ours.shape);
+    std::vector<HfPart> parts = model.parts(ours.name, ours.shape);
     if (parts.empty()) problems.add("{}: the family's table has no rule for it", ours.name);
     for (HfPart& part : parts) {
       HfTensor& tensor = tensors[part.name];
@@ -51,6 +51,23 @@ HfTensors hf_tensors(const CheckpointIndex& index, const std::vector<WeightRule>
   }
   problems.raise("the checkpoint's tensors have no place in the Hugging Face model");
   return tensors;
+}
+
+// The checkpoint must hold the model that the configuration describes: its own may be another's.
+void check_fits(const CheckpointIndex& index, const FamilyModel& model, const std::string& origin) {
+  std::map<std::string_view, const StoredTensor*> stored;
+  for (const StoredTensor& tensor : index.tensors) stored[tensor.name] = &tensor;
+  Problems problems;
+  whole_model(model.model, model.vision ? &*model.vision : nullptr)->visit([&](Parameter& parameter) {
+    const Shape& wanted = parameter.shard.global_shape;
+    const auto found = stored.find(parameter.name);
+    if (found == stored.end())
+      problems.add("{}: the checkpoint does not have it", parameter.name);
+    else if (!(found->second->shape == wanted))
+      problems.add("{}: the checkpoint has {}, the configuration says {}", parameter.name,
+                   found->second->shape, wanted);
+  });
+  problems.raise(fmt::format("the checkpoint is not the model that {}/config.json describes", origin));
 }
 
 // Tensors in the files of the source where they are the same tensors, else in files of at most `limit`.
@@ -136,13 +153,18 @@ std::string hf_dtype_name(DType dtype) {
                                : "bfloat16";
 }
 
-// Configuration and tokenizer, as the source had them.
+// Configuration and tokenizer, as the source had them, or the model that is followed.
 void write_source_files(const CheckpointReader& reader, const HfConfig& config, const std::string& directory,
-                        std::optional<DType> dtype) {
-  for (const std::string& name : assets_of(reader.index()))
-    if (name.starts_with(kSourceFolder) && name != kTensorFiles)
-      write_file_atomically(directory + "/" + name.substr(kSourceFolder.size()),
-                            read_asset(reader.path(), name));
+                        const ExportOptions& options) {
+  const std::optional<DType> dtype = options.dtype;
+  if (!options.hf_config.empty())
+    for (const std::string& name : described_by(options.hf_config))
+      write_file_atomically(directory + "/" + name, read_asset(options.hf_config, name));
+  else
+    for (const std::string& name : assets_of(reader.index()))
+      if (name.starts_with(kSourceFolder) && name != kTensorFiles)
+        write_file_atomically(directory + "/" + name.substr(kSourceFolder.size()),
+                              read_asset(reader.path(), name));
   const std::string path = directory + "/config.json";
   const bool was_quantized = config.has("quantization_config");  // what is written is plain
   if (fs::exists(path) && !dtype && !was_quantized) return;
@@ -155,7 +177,9 @@ void write_source_files(const CheckpointReader& reader, const HfConfig& config, 
 
 }  // namespace
 
-void export_model(const std::string& checkpoint, const std::string& directory, const ExportOptions& options) {
+void export_model(const std::string& checkpoint, const std::string& out, const ExportOptions& options) {
+  std::string directory = out;
+  while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
   if (fs::exists(directory) && !fs::is_empty(directory))
     throw ConfigError(fmt::format("{} is there already and is not empty; name a new directory", directory));
   CheckpointReader reader(checkpoint);
@@ -164,11 +188,13 @@ void export_model(const std::string& checkpoint, const std::string& directory, c
     throw ConfigError(fmt::format(
         "{} did not come from a Hugging Face model; name one to follow with --hf-config DIR", checkpoint));
   const HfConfig config = HfConfig::read(options.hf_config.empty() ? kept : options.hf_config);
-  const TensorFiles source = read_tensor_files(reader.path());
+  const TensorFiles source = options.hf_config.empty() ? read_tensor_files(reader.path()) : TensorFiles{};
   const Family& family = find_family(config.architecture());
   HfSource hf{config, {}};
   if (!source.empty()) hf.holds = [&](std::string_view name) { return source.contains(name); };
-  const HfTensors tensors = hf_tensors(reader.index(), family.rules, FamilyModel(family, hf), options.dtype);
+  const FamilyModel model(family, hf);
+  check_fits(reader.index(), model, options.hf_config.empty() ? reader.path() : options.hf_config);
+  const HfTensors tensors = hf_tensors(reader.index(), model, options.dtype);
 
   const std::string partial = directory + ".partial";
   fs::remove_all(partial);
@@ -176,7 +202,7 @@ void export_model(const std::string& checkpoint, const std::string& directory, c
   try {
     write_weights(reader, tensors, plan_files(tensors, source, options.shard_bytes), partial,
                   options.progress);
-    write_source_files(reader, config, partial, options.dtype);
+    write_source_files(reader, config, partial, options);
     fs::remove(directory);  // empty, if there at all
     fs::rename(partial, directory);
   } catch (...) {

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "megatron/base/error.h"
+#include "megatron/base/problems.h"
 #include "megatron/bridge/families/families.h"
+#include "megatron/config/layer_blocks.h"
 
 namespace megatron {
 namespace {
@@ -19,10 +20,43 @@ const std::vector<Family>& families() {
   return all;
 }
 
+// What no list of tensors would tell in words.
+void check_sizes(const ModelConfig& model) {
+  Problems problems;
+  const int64_t heads = model.num_attention_heads, groups = model.num_query_groups;
+  if (groups > 0 && heads % groups != 0)
+    problems.add("{} key-value heads do not divide {} attention heads", groups, heads);
+  if (model.num_moe_experts > 0 && model.moe_router_topk > model.num_moe_experts)
+    problems.add("{} experts a token, but there are {}", model.moe_router_topk, model.num_moe_experts);
+  problems.raise("config.json: its numbers do not fit together");
+}
+
 }  // namespace
 
-FamilyModel::FamilyModel(const Family& family, const HfSource& source) : model(family.configure(source)) {
-  if (family.configure_vision) vision = family.configure_vision(source);
+FamilyModel::FamilyModel(const Family& own, const HfSource& source)
+    : family(own), files(source.holds, own.spellings) {
+  HfSource spelled{source.config, {}};
+  if (files.known()) spelled.holds = [this](std::string_view name) { return files.hold(name); };
+  try {
+    model = family.configure(spelled);
+    if (family.configure_vision) vision = family.configure_vision(spelled);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {  // a value of another type, deep in a list
+    throw ConfigError(fmt::format("config.json: {}", error.what()));
+  }
+  check_sizes(model);
+}
+
+std::vector<HfPart> FamilyModel::parts(std::string_view name, const Shape& global_shape) const {
+  return hf_parts(family.rules, sizes_of(name), name, global_shape, files);
+}
+
+ModelConfig FamilyModel::sizes_of(std::string_view name) const {
+  if (vision && name.starts_with("vision_model.")) return tower_config(*vision);
+  constexpr std::string_view layer = "decoder.layers.";
+  if (model.heterogeneous_layers_config_encoded_json.empty() || !name.starts_with(layer)) return model;
+  return of_layer(model, std::stoll(std::string(name.substr(layer.size()))));
 }
 
 std::vector<std::string_view> supported_architectures() {

@@ -24,18 +24,23 @@ struct Family {
   std::vector<WeightRule> rules;
   VisionConfig (*configure_vision)(const HfSource& source) = nullptr;  // of those with a vision tower
   std::vector<std::string_view> unused = {};  // how names begin of tensors that files may hold for nothing
+  std::vector<Spelling> spellings = {};       // of files that other tools wrote
 };
 
 // A model as a family reads it.
 struct FamilyModel {
+  const Family& family;
+  TensorNames files;
   ModelConfig model;
   std::optional<VisionConfig> vision;
 
+  // A ConfigError where the configuration makes no sense.
   FamilyModel(const Family& family, const HfSource& source);
-  // Whose heads a tensor of ours has.
-  ModelConfig sizes_of(std::string_view name) const {
-    return vision && name.starts_with("vision_model.") ? tower_config(*vision) : model;
-  }
+  // Where the elements of one of our tensors are in the files; nowhere where no rule says.
+  std::vector<HfPart> parts(std::string_view name, const Shape& global_shape) const;
+
+ private:
+  ModelConfig sizes_of(std::string_view name) const;  // whose heads the tensor has
 };
 
 // A ConfigError with what there is, where no family has the architecture.

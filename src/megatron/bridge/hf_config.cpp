@@ -18,6 +18,36 @@ std::string joined(std::initializer_list<std::string_view> keys) {
   return text;
 }
 
+constexpr int64_t kMostOfAnything = int64_t{1} << 40, kMostLayers = 1 << 16;
+
+[[noreturn]] void refuse(std::string_view key, const std::string& why) {
+  throw ConfigError(fmt::format("config.json: {} {}", key, why));
+}
+
+// What `read` makes of a value; a type that is not the wanted one is refused under the key's name.
+template <class Read>
+auto typed(std::string_view key, const Json& value, std::string_view wanted, const Read& read) {
+  try {
+    return read(value);
+  } catch (const Error&) {
+    refuse(key, fmt::format("is {}, not {}", value.dump(), wanted));
+  }
+}
+
+int64_t count(std::string_view key, const Json& value) {
+  const int64_t number = typed(key, value, "a whole number", [](const Json& json) { return json.as_int(); });
+  if (number < 0 || number > kMostOfAnything) refuse(key, fmt::format("is {}", number));
+  return number;
+}
+
+double number_of(std::string_view key, const Json& value) {
+  return typed(key, value, "a number", [](const Json& json) { return json.as_double(); });
+}
+
+std::string text_of(std::string_view key, const Json& value) {
+  return typed(key, value, "a string", [](const Json& json) { return json.as_string(); });
+}
+
 }  // namespace
 
 HfConfig::HfConfig(Json json) : json_(std::move(json)) {
@@ -29,62 +59,106 @@ HfConfig HfConfig::read(const std::string& directory) {
   if (!std::filesystem::exists(path))
     throw ConfigError(
         fmt::format("{}: there is no config.json; name the directory of a Hugging Face model", directory));
-  return HfConfig(Json::read(path));
+  try {
+    return HfConfig(Json::read(path));
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}: {}", directory, error.what()));
+  } catch (const Error& error) {  // it names the file itself
+    throw ConfigError(error.what());
+  }
 }
 
 std::string HfConfig::architecture() const {
   const Json* list = find({"architectures"});
   if (!list || !list->is_array() || list->size() == 0)
     throw ConfigError("config.json: it has no architectures, so the kind of model is unknown");
-  return (*list)[0].as_string();
+  return text_of("architectures", (*list)[0]);
 }
 
 std::string HfConfig::dtype() const { return text({"dtype", "torch_dtype"}, "float32"); }
 
-const Json* HfConfig::find(std::initializer_list<std::string_view> keys) const {
+std::optional<HfConfig::Entry> HfConfig::entry(std::initializer_list<std::string_view> keys) const {
   for (std::string_view key : keys)
-    if (const Json* value = present(json_, key)) return value;
-  return nullptr;
+    if (const Json* value = present(json_, key)) return Entry{key, value};
+  return {};
+}
+
+const Json* HfConfig::find(std::initializer_list<std::string_view> keys) const {
+  const std::optional<Entry> found = entry(keys);
+  return found ? found->value : nullptr;
 }
 
 int64_t HfConfig::integer(std::initializer_list<std::string_view> keys,
                           std::optional<int64_t> fallback) const {
-  if (const Json* value = find(keys)) return value->as_int();
-  if (!fallback) throw ConfigError(fmt::format("config.json: {} is missing", joined(keys)));
+  const std::optional<Entry> found = entry(keys);
+  if (found && fallback) return count(found->key, *found->value);
+  if (found) return size_of(*found);
+  if (!fallback) refuse(joined(keys), "is missing");
   return *fallback;
 }
 
+int64_t HfConfig::size(std::initializer_list<std::string_view> keys, int64_t fallback) const {
+  const std::optional<Entry> found = entry(keys);
+  return found ? size_of(*found) : fallback;
+}
+
+int64_t HfConfig::size_of(const Entry& entry) const {
+  const int64_t number = count(entry.key, *entry.value);
+  if (number == 0) refuse(entry.key, "is 0");
+  return number;
+}
+
+int64_t HfConfig::layers(std::initializer_list<std::string_view> keys,
+                         std::optional<int64_t> fallback) const {
+  const int64_t layers = fallback ? size(keys, *fallback) : integer(keys);
+  if (layers > kMostLayers) refuse(joined(keys), fmt::format("is {}, more than {}", layers, kMostLayers));
+  return layers;
+}
+
 double HfConfig::real(std::initializer_list<std::string_view> keys, std::optional<double> fallback) const {
-  if (const Json* value = find(keys)) return value->as_double();
-  if (!fallback) throw ConfigError(fmt::format("config.json: {} is missing", joined(keys)));
+  if (const std::optional<Entry> found = entry(keys)) return number_of(found->key, *found->value);
+  if (!fallback) refuse(joined(keys), "is missing");
   return *fallback;
 }
 
 std::string HfConfig::text(std::initializer_list<std::string_view> keys, std::string_view fallback) const {
-  const Json* value = find(keys);
-  return value ? value->as_string() : std::string(fallback);
+  const std::optional<Entry> found = entry(keys);
+  return found ? text_of(found->key, *found->value) : std::string(fallback);
 }
 
 bool HfConfig::flag(std::string_view key, bool fallback) const {
   const Json* value = find({key});
-  return value ? value->as_bool() : fallback;
+  return value ? typed(key, *value, "true or false", [](const Json& json) { return json.as_bool(); })
+               : fallback;
+}
+
+const std::vector<Json>& HfConfig::list(std::string_view key, int64_t size) const {
+  const Json* value = find({key});
+  if (!value) refuse(key, "is missing");
+  if (!value->is_array()) refuse(key, fmt::format("is {}, not a list", value->dump()));
+  if (size >= 0 && static_cast<int64_t>(value->size()) != size)
+    refuse(key, fmt::format("has {} entries instead of {}", value->size(), size));
+  return value->as_array();
 }
 
 HfRope HfConfig::rope(std::string_view layer_type) const {
   HfRope rope;
-  const Json* dict = find({"rope_parameters", "rope_scaling"});
-  if (dict && dict->is_object())
-    if (const Json* own = present(*dict, layer_type)) dict = own;
-  if (dict && dict->is_object()) {
+  const Json* dict = nullptr;
+  if (const std::optional<Entry> found = entry({"rope_parameters", "rope_scaling"})) {
+    dict = found->value;
+    if (!dict->is_object()) refuse(found->key, fmt::format("is {}, not an object", dict->dump()));
+    if (const Json* own = present(*dict, layer_type); own && own->is_object()) dict = own;
+  }
+  if (dict) {
     rope.scaling = *dict;
     for (std::string_view key : {"rope_type", "type"})
       if (const Json* type = present(*dict, key)) {
-        rope.type = type->as_string();
+        rope.type = text_of(key, *type);
         break;
       }
-    if (const Json* theta = present(*dict, "rope_theta")) rope.theta = theta->as_double();
+    if (const Json* theta = present(*dict, "rope_theta")) rope.theta = number_of("rope_theta", *theta);
     if (const Json* part = present(*dict, "partial_rotary_factor"))
-      rope.partial_rotary_factor = part->as_double();
+      rope.partial_rotary_factor = number_of("partial_rotary_factor", *part);
   }
   if (rope.type == "mrope") rope.type = "default";
   if (!rope.theta && has("rope_theta")) rope.theta = real({"rope_theta"});

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megatron/base/json.h"
 
@@ -30,15 +31,26 @@ class HfConfig {
   // The first key of the list that is there.
   const Json* find(std::initializer_list<std::string_view> keys) const;
   bool has(std::string_view key) const { return find({key}) != nullptr; }
-  // Without a fallback a ConfigError where no key is there.
+  // Each a ConfigError with the key where the value is of another type, or where no key is there and no
+  // fallback. Whole numbers are at least 0; without a fallback they are sizes, and at least 1.
   int64_t integer(std::initializer_list<std::string_view> keys, std::optional<int64_t> fallback = {}) const;
+  int64_t size(std::initializer_list<std::string_view> keys, int64_t fallback) const;
+  int64_t layers(std::initializer_list<std::string_view> keys, std::optional<int64_t> fallback = {}) const;
   double real(std::initializer_list<std::string_view> keys, std::optional<double> fallback = {}) const;
   std::string text(std::initializer_list<std::string_view> keys, std::string_view fallback) const;
   bool flag(std::string_view key, bool fallback = false) const;
+  const std::vector<Json>& list(std::string_view key, int64_t size = -1) const;  // of `size` entries
 
   HfRope rope(std::string_view layer_type = "full_attention") const;
 
  private:
+  struct Entry {
+    std::string_view key;
+    const Json* value;
+  };
+  std::optional<Entry> entry(std::initializer_list<std::string_view> keys) const;
+  int64_t size_of(const Entry& entry) const;
+
   Json json_;
 };
 

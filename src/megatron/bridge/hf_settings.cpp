@@ -10,4 +10,6 @@ Json hf_model_settings(const AutoBridge& bridge) {
   return model_settings(bridge.model_config());
 }
 
+Json read_hf_settings(const std::string& directory) { return hf_model_settings(AutoBridge(directory)); }
+
 }  // namespace megatron

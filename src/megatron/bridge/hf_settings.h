@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "megatron/base/json.h"
 
 namespace megatron {
@@ -9,5 +11,6 @@ class AutoBridge;
 // The fields of `model` that a Hugging Face model gives a training run, as --hf hands them to the
 // configuration.
 Json hf_model_settings(const AutoBridge& bridge);
+Json read_hf_settings(const std::string& directory);
 
 }  // namespace megatron

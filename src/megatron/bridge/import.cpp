@@ -1,8 +1,10 @@
+#include <filesystem>
 
-
+#include "megatron/base/error.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/source_files.h"
+#include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/rewrite.h"
 #include "megatron/config/config.h"
 #include "megatron/models/whole_model.h"
@@ -26,8 +28,16 @@ DType stored_dtype(const AutoBridge& bridge, const Parameter& parameter) {
 
 std::string import_model(const std::string& hf_directory, const std::string& root,
                          const ImportOptions& options) {
+  // A save may replace a checkpoint of its own iteration; what comes from elsewhere replaces nothing.
+  if (std::filesystem::exists(root) && !std::filesystem::is_directory(root))
+    throw ConfigError(fmt::format("{} is a file; name a new directory", root));
+  if (latest_checkpoint(root))
+    throw ConfigError(fmt::format("{} holds checkpoints already; name a new directory", root));
   const AutoBridge bridge(hf_directory);
   const ModelConfig& config = bridge.model_config();
+  if (const std::vector<std::string>& unused = bridge.left_out(); options.note && !unused.empty())
+    options.note(fmt::format("{} tensors that the model does not use are left out: {}{}", unused.size(),
+                             unused.front(), unused.size() > 1 ? fmt::format(" to {}", unused.back()) : ""));
   TensorSource source;
   Config resolved;
   resolved.model = config;

@@ -11,25 +11,34 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Small files that describe a model: configurations, tokenizers, chat templates.
+// What describes a model: configurations, tokenizers, chat templates, code that they name, licences. Weights,
+// in whatever form, are not among it.
 bool is_kept(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (name.ends_with(".safetensors") || name.ends_with(".index.json")) return false;
-  for (std::string_view end : {".json", ".txt", ".model", ".jinja", ".tiktoken", ".md"})
+  if (name.starts_with('.')) return false;
+  for (std::string_view end : {".safetensors", ".index.json"})
+    if (name.ends_with(end)) return false;
+  for (std::string_view end : {".json", ".txt", ".model", ".jinja", ".tiktoken", ".md", ".py"})
     if (name.ends_with(end)) return true;
+  for (std::string_view begin : {"tokenizer.", "LICENSE", "NOTICE"})
+    if (name.starts_with(begin)) return true;
   return false;
 }
 
 }  // namespace
 
+std::vector<std::string> described_by(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file() && is_kept(entry.path())) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights) {
   std::vector<CheckpointAsset> assets;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    if (entry.is_regular_file() && is_kept(entry.path())) {
-      const std::string name = entry.path().filename().string();
-      assets.push_back({std::string(kSourceFolder) + name, read_asset(directory, name)});
-    }
-  std::sort(assets.begin(), assets.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const std::string& name : described_by(directory))
+    assets.push_back({std::string(kSourceFolder) + name, read_asset(directory, name)});
   Json files = Json::object();
   for (const std::string& name : weights.names())
     files[name] = fs::path(weights.file_of(name).path()).filename().string();

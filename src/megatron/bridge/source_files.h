@@ -7,6 +7,9 @@
 
 namespace megatron {
 
+// The names of the files of a Hugging Face directory that describe the model, sorted: all but its weights.
+std::vector<std::string> described_by(const std::string& directory);
+
 // What a checkpoint keeps of the Hugging Face directory that it came from: the files beside the weights,
 // under hf/, and in hf/tensors.json which file held which tensor.
 std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights);

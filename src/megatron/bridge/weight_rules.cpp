@@ -257,21 +257,37 @@ Shape stored_shape(const Shape& viewed, HfView view) {
   return shape;
 }
 
+std::string TensorNames::spelled(std::string_view name) const {
+  if (!known() || holds_(name)) return std::string(name);
+  for (const auto& [usual, other] : spellings_) {
+    std::string changed(name);
+    if (name.starts_with(usual))
+      changed.replace(0, usual.size(), other);
+    else if (name.ends_with(usual))
+      changed.replace(name.size() - usual.size(), usual.size(), other);
+    else
+      continue;
+    if (holds_(changed)) return changed;
+  }
+  return std::string(name);
+}
+
 std::vector<HfPart> hf_parts(const std::vector<WeightRule>& rules, const ModelConfig& config,
-                             std::string_view name, const Shape& global_shape) {
+                             std::string_view name, const Shape& global_shape, const TensorNames& files) {
   for (const WeightRule& rule : rules) {
     auto numbers = match(rule.ours, name);
     if (!numbers) continue;
+    if (rule.where_held && !files.hold(fill(rule.theirs[0], *numbers, 0))) continue;
     std::vector<HfPart> parts;
     for (Piece& piece : pieces_of(rule.layout, config, global_shape)) {
       require(piece.theirs < rule.theirs.size(), "bridge: the rule of {} names too few tensors", rule.ours);
-      parts.push_back({std::string(rule.prefix) + fill(rule.theirs[piece.theirs], *numbers, piece.expert),
-                       piece.view, std::move(piece.shard)});
+      parts.push_back({files.spelled(fill(rule.theirs[piece.theirs], *numbers, piece.expert)), piece.view,
+                       std::move(piece.shard)});
     }
     return parts;
   }
   const std::string layer = as_decoder_layer(name, config);
-  return layer.empty() ? std::vector<HfPart>{} : hf_parts(rules, config, layer, global_shape);
+  return layer.empty() ? std::vector<HfPart>{} : hf_parts(rules, config, layer, global_shape, files);
 }
 
 }  // namespace megatron

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,9 +32,33 @@ enum class WeightLayout : uint8_t {
 // A row of a family's table. `*` stands for one number, the same on both sides, `#` for the expert.
 struct WeightRule {
   WeightLayout layout;
-  std::string_view ours;
-  std::vector<std::string_view> theirs;
-  std::string_view prefix = {};  // of their names
+  std::string ours;
+  std::vector<std::string> theirs;
+  bool where_held = false;  // counts only where the files have the tensors: a layout beside the usual one
+};
+
+// The begin or end of names as a family's rules have it, and as some files do instead.
+struct Spelling {
+  std::string_view usual, other;
+};
+
+// The names that a model's files have.
+class TensorNames {
+ public:
+  using Holds = std::function<bool(std::string_view name)>;
+
+  TensorNames() = default;  // nothing is known of the files
+  TensorNames(Holds holds, std::vector<Spelling> spellings)
+      : holds_(std::move(holds)), spellings_(std::move(spellings)) {}
+
+  bool known() const { return holds_ != nullptr; }
+  // A name of the rules as the files spell it; the same where they have none such.
+  std::string spelled(std::string_view name) const;
+  bool hold(std::string_view name) const { return known() && holds_(spelled(name)); }
+
+ private:
+  Holds holds_;
+  std::vector<Spelling> spellings_;
 };
 
 // How a Hugging Face tensor is looked at, without copying.
@@ -58,6 +83,6 @@ struct HfPart {
 // The parts of our tensor `name`, from the first rule that fits; none where no rule does. A prediction layer
 // without rules of its own stands, as most families store it, after the decoder's layers.
 std::vector<HfPart> hf_parts(const std::vector<WeightRule>& rules, const ModelConfig& config,
-                             std::string_view name, const Shape& global_shape);
+                             std::string_view name, const Shape& global_shape, const TensorNames& files = {});
 
 }  // namespace megatron

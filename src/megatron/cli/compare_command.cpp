@@ -7,6 +7,7 @@
 #include "megatron/base/json.h"
 #include "megatron/cli/flags.h"
 #include "megatron/cli/model_arguments.h"
+#include "megatron/models/whole_model.h"
 #include "megatron/tensor/philox.h"
 #include "megatron/training/token_batches.h"
 
@@ -19,12 +20,14 @@ constexpr CommandFlag kFlags[] = {
     {"--json", 0, "one JSON document"},
 };
 
-GivenTokens tokens_for(const CommandLine& line, const ModelConfig& model) {
+GivenTokens tokens_for(const CommandLine& line, const ModelConfig& model, const VisionConfig* vision) {
   if (!line.has("--tokens")) {
     GivenTokens given{.rows = 2, .length = std::min<int64_t>(32, model.seq_length), .tokens = {}};
     for (int64_t i = 0; i < given.rows * given.length; ++i)
       given.tokens.push_back(static_cast<int64_t>(Philox::at({1234, 0}, static_cast<uint64_t>(i)).word[0] %
                                                   static_cast<uint64_t>(model.vocab_size)));
+    for (int64_t& token : given.tokens)  // there is no image
+      if (vision && is_image_token(*vision, token)) token = 0;
     return given;
   }
   return read_tokens("--tokens", line.get("--tokens"), model.vocab_size);
@@ -46,8 +49,11 @@ Seen run_model(RankContext& ctx, const ProcessGroup& world, const ModelArguments
                const GivenTokens& given) {
   LoadedModel loaded(ctx, world, arguments);
   Seen seen;
-  seen.layers.resize(static_cast<size_t>(arguments.config.model.num_layers));
+  const ModelConfig& model = arguments.config.model;
+  seen.layers.resize(static_cast<size_t>(
+      is_encoder_decoder(model) ? model.encoder_num_layers + model.decoder_num_layers : model.num_layers));
   ForwardPass pass{.tokens = given.tokens, .rows = given.rows};
+  if (is_encoder_decoder(model)) pass.decoder_tokens = given.tokens;
   pass.on_layer = [&](int64_t layer, const Tensor& stream) {
     seen.layers[static_cast<size_t>(layer)] = to_doubles(ctx, stream);
   };
@@ -132,7 +138,7 @@ int run_compare(Invocation& invocation) {
   const ModelArguments b = model_arguments(invocation, line, ModelSource::open(line.words[1]));
   if (const std::string why = mismatch(a.config.model, b.config.model); !why.empty())
     throw ConfigError(fmt::format("compare: the two are different models: {}", why));
-  const GivenTokens given = tokens_for(line, a.config.model);
+  const GivenTokens given = tokens_for(line, a.config.model, a.source.vision());
 
   Findings result;
   run_on_ranks(a.config, a.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {

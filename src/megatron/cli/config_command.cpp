@@ -7,6 +7,7 @@
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/config/value.h"
+#include "megatron/inference/model_source.h"
 
 namespace megatron {
 namespace {
@@ -62,8 +63,11 @@ int run_config(Invocation& invocation) {
                          : fmt::format("config: cannot make sense of '{}': write megatron config show "
                                        "[settings], each setting as --flag value or section.key=value",
                                        line.words.front() == "show" ? line.words[1] : line.words.front()));
-  const Resolved resolved =
-      resolve(read_sources(line), {.purpose = Purpose::inspect, .allow_unavailable = true});
+  auto read_hf = [](const std::string& directory) {
+    return ModelSource::hugging_face(directory).model_settings();
+  };
+  const Resolved resolved = resolve(read_sources(line, {.hf = read_hf, .recipe = {}}),
+                                    {.purpose = Purpose::inspect, .allow_unavailable = true});
   if (line.has("--json")) {
     fmt::print(invocation.out, "{}\n", resolved.to_json().dump(2));
     return 0;

@@ -8,6 +8,7 @@
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/family.h"
 #include "megatron/cli/flags.h"
+#include "megatron/cli/interruption.h"
 
 namespace megatron {
 namespace {
@@ -43,8 +44,9 @@ std::optional<DType> dtype_of(const std::string& name) {
 constexpr double megabyte = 1e6;
 
 // A bar in megabytes; it appears with the first tensor, when the size is known.
-ConvertProgress reporter(Log& log, std::unique_ptr<Progress>& bar) {
-  return [&log, &bar](const std::string& tensor, int64_t done, int64_t total) {
+ConvertProgress reporter(Log& log, std::unique_ptr<Progress>& bar, const Interruption& interruption) {
+  return [&](const std::string& tensor, int64_t done, int64_t total) {
+    interruption.check();
     auto millions = [](int64_t bytes) { return static_cast<int64_t>(static_cast<double>(bytes) / megabyte); };
     if (!bar) bar = std::make_unique<Progress>(log, "converting", millions(total));
     bar->update(millions(done), tensor);
@@ -83,17 +85,20 @@ int run_convert(Invocation& invocation) {
   require_flag(words[0], "--out", settings.out);
   std::string written = settings.out;
   std::unique_ptr<Progress> bar;
+  const Interruption interruption;
   if (words[0] == "import") {
     require_flag("import", "--hf", settings.hf);
     written = import_model(settings.hf, settings.out,
                            {.dtype = dtype,
                             .files = static_cast<int>(settings.files),
-                            .progress = reporter(invocation.log, bar)});
+                            .progress = reporter(invocation.log, bar, interruption),
+                            .note = [&](const std::string& note) { invocation.log.info("{}", note); }});
   } else {
     require_flag("export", "--ckpt", settings.checkpoint);
-    export_model(
-        settings.checkpoint, settings.out,
-        {.dtype = dtype, .hf_config = settings.hf_config, .progress = reporter(invocation.log, bar)});
+    export_model(settings.checkpoint, settings.out,
+                 {.dtype = dtype,
+                  .hf_config = settings.hf_config,
+                  .progress = reporter(invocation.log, bar, interruption)});
   }
   if (settings.json) {
     Json document = Json::object();

@@ -80,9 +80,9 @@ int run_doctor(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (!line.words.empty()) throw UsageError(fmt::format("doctor: cannot make sense of '{}'", line.words[0]));
   std::optional<Resolved> resolved;
-  auto read_hf = [](const std::string& directory) { return hf_model_settings(AutoBridge(directory)); };
   if (names_a_model(line) || !line.sources.problems.empty())
-    resolved = resolve(read_sources(line, {.hf = read_hf, .recipe = {}}), {.purpose = Purpose::model});
+    resolved =
+        resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}), {.purpose = Purpose::model});
   const GpuReport gpus = look_for_gpus();
   const Machine machine = look_at_machine();
   std::vector<CheckList> sections = {build_section(), machine_section(machine), gpu_section(gpus),

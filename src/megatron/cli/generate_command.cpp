@@ -49,7 +49,7 @@ std::string generate_help() {
       "\n"
       "Lets a model go on from a prompt, under any layout (--ranks 2 --tensor-model-parallel-size 2 ...), "
       "and\n"
-      "prints the new tokens' numbers.\n",
+      "prints the new tokens' numbers. A model with an encoder reads the prompt there and answers.\n",
       kFlags);
 }
 
@@ -61,12 +61,18 @@ int run_generate(Invocation& invocation) {
   const bool draws = line.has("--temperature") || line.has("--top-k") || line.has("--top-p");
   const ModelArguments arguments = model_arguments(invocation, line, "generate");
   const std::vector<int64_t> prompt = prompt_ids(line.get("--prompt-ids"), arguments.config.model.vocab_size);
+  if (arguments.config.model.masked_lm_head)
+    throw ConfigError(
+        fmt::format("{}: the model fills in masked tokens and does not go on from a prompt; "
+                    "see megatron logits",
+                    arguments.source.path()));
   const double temperature = parse_positive("generate", "--temperature", line.get("--temperature", "1"));
   GenerateOptions options{.max_new_tokens = whole(line, "--max-new-tokens", 64)};
   options.sampling = {.temperature = draws && !line.has("--greedy") ? temperature : 0,
                       .top_k = whole(line, "--top-k", 0),
                       .top_p = parse_positive("generate", "--top-p", line.get("--top-p", "1"), 1),
                       .seed = static_cast<uint64_t>(arguments.config.rng.seed)};
+  options.start_token = arguments.source.start_token();
   if (!line.has("--ignore-eos")) options.end_tokens = arguments.source.end_tokens();
 
   std::vector<int64_t> ids;

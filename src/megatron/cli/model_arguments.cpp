@@ -28,13 +28,19 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   sources.hf = source.model_settings();
   sources.hf_origin = source.path();
   sources.processes = place.processes;
-  Resolved resolved = resolve(sources, {.purpose = Purpose::model});
+  Resolved resolved = resolve(sources, {.purpose = Purpose::forward});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
-  if (!is_decoder(resolved.config.model))
+  const ParallelConfig& parallel = resolved.config.parallel;
+  if (is_encoder_decoder(resolved.config.model) && parallel.pipeline_model_parallel_size > 1)
     throw ConfigError(
-        fmt::format("{}: this is no decoder, which alone goes on from a prompt; BERT and T5 are "
-                    "trained and converted, not run",
+        fmt::format("{}: an encoder and its decoder are not split into stages; use "
+                    "--pipeline-model-parallel-size 1",
+                    source.path()));
+  if (!is_decoder(resolved.config.model) && parallel.context_parallel_size > 1)
+    throw ConfigError(
+        fmt::format("{}: sequences whose tokens see those after them are not split over ranks; use "
+                    "--context-parallel-size 1",
                     source.path()));
   // A token that is decoded cannot be shared out among ranks.
   resolved.config.parallel.sequence_parallel = false;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "megatron/base/json.h"
+#include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
@@ -242,7 +243,7 @@ int run_parity(Invocation& invocation) {
                                : precision.tolerance;
   const int64_t steps = parse_int("parity", "--steps", line.get("--steps", "2"));
   if (steps < 1) throw UsageError(fmt::format("parity: --steps must be at least 1, not {}", steps));
-  Sources sources = read_sources(line);
+  Sources sources = read_sources(line, {.hf = read_hf_settings, .recipe = {}});
   const bool has_model = sources.file || sources.recipe || !line.hf_dir.empty();
   if (!has_model) sources.file = ConfigText{"the small model of megatron parity", kSmallModel};
 

@@ -1,6 +1,7 @@
 #include "megatron/cli/plan_command.h"
 
 #include "megatron/base/json.h"
+#include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
@@ -159,7 +160,8 @@ int run_plan(Invocation& invocation) {
   const int64_t width = parse_int("plan", "--width", line.get("--width", "160"));
   if (width < 20 || width > 100000)
     throw UsageError(fmt::format("plan: --width needs 20 to 100000 columns, not {}", width));
-  Resolved resolved = resolve(read_sources(line), {.purpose = Purpose::model});
+  Resolved resolved =
+      resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}), {.purpose = Purpose::model});
   Config& config = resolved.config;
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
                               config.parallel.pipeline_model_parallel_size *

@@ -1,5 +1,6 @@
 #include "megatron/config/derive.h"
 
+#include "megatron/base/error.h"
 #include "megatron/config/hybrid_pattern.h"
 #include "megatron/config/pipeline_layout.h"
 
@@ -34,6 +35,23 @@ void hybrid_layers(Draft& draft) {
       draft.derive("model.mtp_num_layers", pattern.mtp_depths, "hybrid_layer_pattern");
   } catch (const Error&) {
     // The rule on patterns reports it.
+  }
+}
+
+// A file that describes each layer becomes the text that a checkpoint keeps.
+void differing_layers(Draft& draft) {
+  const ModelConfig& model = draft.config.model;
+  const std::string path = model.heterogeneous_layers_config_path;
+  if (path.empty() || draft.given("model.heterogeneous_layers_config_encoded_json")) return;
+  try {
+    const Json description = Json::read(path);
+    Json text = Json::object();
+    if (const Json* blocks = description.find("block_configs")) text["block_configs"] = *blocks;
+    draft.derive("model.heterogeneous_layers_config_encoded_json", text.dump(),
+                 "heterogeneous_layers_config_path");
+    draft.derive("model.heterogeneous_layers_config_path", "", "its text is kept");
+  } catch (const Error& error) {
+    draft.refuse("model.heterogeneous_layers_config_path", error.what(), "name a JSON file");
   }
 }
 
@@ -218,6 +236,7 @@ void derive_sharding(Draft& draft) {
 void derive_defaults(Draft& draft) {
   number_formats(draft);
   hybrid_layers(draft);
+  differing_layers(draft);
   layer_widths(draft);
   lengths_and_vocabulary(draft);
   parallel_sizes(draft);

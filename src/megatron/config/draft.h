@@ -13,7 +13,7 @@
 namespace megatron {
 
 // What is asked of a configuration: to be shown, to describe a model, or to train one.
-enum class Purpose { inspect, model, training };
+enum class Purpose { inspect, model, forward, training };
 
 // A configuration on its way from given values to a whole: derived defaults fill it, rules check it.
 class Draft {

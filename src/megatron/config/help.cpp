@@ -165,7 +165,9 @@ std::string explain_setting(std::string_view name) {
   const Feature& feature = feature_of(setting, default_of(entry));
   const char* state = feature.support == Support::acting  ? "acts"
                       : feature.support == Support::later ? "not available yet"
-                                                          : "no effect here";
+                      : feature.support == Support::forward_only
+                          ? "acts where a model is run, not in training yet"
+                          : "no effect here";
   text += fmt::format("  build:    {} ({})\n", state, feature.name);
   for (const Shorthand& shorthand : shorthands())
     if (shorthand.settings.find(setting.name() + "=") != std::string_view::npos)

@@ -65,10 +65,10 @@ Schema model_config_schema() {
 
   // Positions
   s.field<&C::position_embedding_type>("position_embedding_type", "how positions enter the model");
-  s.field<&C::rotary_base>("rotary_base", "base of the rotary frequencies").above(0);
+  s.field<&C::rotary_base>("rotary_base", "base of the rotary frequencies").above(1);
   s.field<&C::rotary_base_local>("rotary_base_local",
                                  "rotary base of the layers with a window, where it differs")
-      .above(0);
+      .above(1);
   s.field<&C::rotary_percent>("rotary_percent", "part of each head that is rotated").above(0).max(1);
   s.field<&C::rotary_interleaved>("rotary_interleaved",
                                   "rotate neighbouring pairs instead of the two halves of a head");

@@ -32,6 +32,7 @@ std::vector<Problem> check_support(Draft& draft) {
     const Json value = draft.value(setting.name());
     const Feature& feature = feature_of(setting, value);
     if (feature.support == Support::acting) continue;
+    if (feature.support == Support::forward_only && draft.purpose == Purpose::forward) continue;
     if (value == read_value(setting, entry.section->object(defaults))) continue;
     if (feature.support == Support::no_effect) {
       draft.note(

@@ -73,10 +73,10 @@ constexpr Feature kFeatures[] = {
     {later, "gated delta products", "model.gdp_*"},
     {later, "sparse attention, GDN2", "model.experimental_attention_variant model.dsa_*"},
     {later, "hyper-connections", "model.enable_mhc_connections model.mhc_*"},
-    {later, "encoder-decoder models and BERT",
+    {forward_only, "training of encoder-decoder models and BERT from the command line",
      "model.encoder_* model.decoder_* model.bert_binary_head model.relative_attention_* "
      "model.position_embedding_type=relative model.num_tokentypes"},
-    {later, "layers that differ", "model.heterogeneous_*"},
+    {acting, "layers that differ", "model.heterogeneous_*"},
     {later, "norms without weights", "model.qk_l2_norm"},
     {later, "a dtype between stages that is not the model's", "model.pipeline_dtype"},
     {later, "Xavier initialisation", "model.init_method_xavier_uniform"},

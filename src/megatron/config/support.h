@@ -11,8 +11,9 @@ namespace megatron {
 // What this build does with a setting.
 enum class Support {
   acting,
-  later,     // the feature is not built yet: refused where it would change anything
-  no_effect  // accepted and listed, because it changes nothing here
+  later,         // the feature is not built yet: refused where it would change anything
+  forward_only,  // acts where a model is run, refused where one is trained
+  no_effect      // accepted and listed, because it changes nothing here
 };
 
 // One feature and the settings that belong to it. The table is the only place that says what this build can

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "megatron/models/whole_model.h"
 #include "megatron/nn/kv_cache.h"
 
 namespace megatron {
@@ -23,11 +24,25 @@ int64_t choose(RankContext& ctx, const ProcessGroup& world, const Tensor& logits
   return ctx.to_vector<int64_t>(chosen)[0];
 }
 
+// The decoder's text, from its first token on.
+std::vector<int64_t> answer(RankContext& ctx, const ProcessGroup& world, RankModel& model,
+                            std::span<const int64_t> prompt, const GenerateOptions& options) {
+  std::vector<int64_t> text = {options.start_token};
+  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    const Tensor logits = model.logits(ctx, {.tokens = prompt, .last_only = true, .decoder_tokens = text});
+    text.push_back(choose(ctx, world, logits, options.sampling, i));
+    if (options.on_token) options.on_token(text.back());
+    if (std::ranges::find(options.end_tokens, text.back()) != options.end_tokens.end()) break;
+  }
+  return {text.begin() + 1, text.end()};
+}
+
 }  // namespace
 
 std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,
                               std::span<const int64_t> prompt, const GenerateOptions& options) {
   require(!prompt.empty(), "generate: the prompt is empty");
+  if (is_encoder_decoder(model.config())) return answer(ctx, world, model, prompt, options);
   const int64_t context = model.config().seq_length;  // what the model sees at most
   const bool caches = options.use_cache && !options.images && model.can_cache(ctx.device);
   std::vector<int64_t> text(prompt.begin(), prompt.end()), added;

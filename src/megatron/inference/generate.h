@@ -16,11 +16,12 @@ struct GenerateOptions {
   std::vector<int64_t> end_tokens;              // any of them is the last
   bool use_cache = true;                        // else every token reads all before it again
   const Images* images = nullptr;               // that the prompt speaks of; then there is no cache
+  int64_t start_token = 0;                      // of a decoder that reads the prompt through its encoder
   std::function<void(int64_t token)> on_token;  // told on every rank
 };
 
-// Continues a prompt of one sequence; returns the new tokens. All ranks of `world` call it alike and get the
-// same.
+// Continues a prompt of one sequence, or answers it where the model has an encoder; returns the new tokens.
+// All ranks of `world` call it alike and get the same.
 std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,
                               std::span<const int64_t> prompt, const GenerateOptions& options);
 

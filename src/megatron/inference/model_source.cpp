@@ -48,19 +48,28 @@ Json ModelSource::model_settings() const {
   return megatron::model_settings(*model);
 }
 
-std::vector<int64_t> ModelSource::end_tokens() const {
+Json ModelSource::described(const char* key) const {
   const std::string folder = bridge_ ? path_ + "/" : path_ + "/" + std::string(kSourceFolder);
   for (const char* name : {"generation_config.json", "config.json"}) {
     if (!fs::exists(folder + name)) continue;
     const Json file = Json::read(folder + name);
-    const Json* value = file.find("eos_token_id");
-    if (!value || value->is_null()) continue;
-    if (!value->is_array()) return {value->as_int()};
-    std::vector<int64_t> tokens;
-    for (size_t i = 0; i < value->size(); ++i) tokens.push_back((*value)[i].as_int());
-    return tokens;
+    if (const Json* value = file.find(key); value && !value->is_null()) return *value;
   }
   return {};
+}
+
+std::vector<int64_t> ModelSource::end_tokens() const {
+  const Json value = described("eos_token_id");
+  if (value.is_null()) return {};
+  if (!value.is_array()) return {value.as_int()};
+  std::vector<int64_t> tokens;
+  for (const Json& token : value.as_array()) tokens.push_back(token.as_int());
+  return tokens;
+}
+
+int64_t ModelSource::start_token() const {
+  const Json value = described("decoder_start_token_id");
+  return value.is_null() ? 0 : value.as_int();
 }
 
 void ModelSource::load(RankContext& ctx, std::span<Parameter* const> parameters, DType dtype) const {

@@ -28,10 +28,14 @@ class ModelSource {
   const VisionConfig* vision() const { return vision_ ? &*vision_ : nullptr; }
   // The tokens that end a text, by generation_config.json or config.json; none where neither says.
   std::vector<int64_t> end_tokens() const;
+  // What the decoder of an encoder starts from, by the same files; 0 where neither says.
+  int64_t start_token() const;
   // Gives one rank's parameters memory and fills it, under any layout.
   void load(RankContext& ctx, std::span<Parameter* const> parameters, DType dtype) const;
 
  private:
+  Json described(const char* key) const;  // by generation_config.json or config.json; null where neither does
+
   std::string path_;
   std::shared_ptr<const AutoBridge> bridge_;  // null: a checkpoint
   std::optional<VisionConfig> vision_;

@@ -31,9 +31,14 @@ T5Model::Stack::Stack(const std::string& name, const ModelConfig& config, const 
                                                         parallel, cross));
 }
 
-Tensor T5Model::Stack::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq) {
+Tensor T5Model::Stack::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                               const LayerObserver& on_layer, int64_t first_layer) {
   Residual residual{x, {}};
-  for (auto& layer : layers) layer->forward(ctx, residual, seq);
+  for (auto& layer : layers) {
+    layer->forward(ctx, residual, seq);
+    if (on_layer) on_layer(first_layer, ops::add(ctx, residual.hidden, residual.update));
+    ++first_layer;
+  }
   return final_norm.forward(ctx, residual);
 }
 
@@ -67,20 +72,23 @@ Tensor T5Model::mask(RankContext& ctx, const Source& source, int64_t queries) co
 Tensor T5Model::encode(RankContext& ctx, const Source& source) {
   SeqInfo seq = held_sequences(ctx, {.rows = source.batch, .length = source.length, .documents = {}},
                                parallel_.context);
+  seq.training = source.training;
   seq.attention_bias = encoder_.positions.forward(ctx, source.length, source.length);
   if (Tensor hidden_keys = mask(ctx, source, source.length))
     seq.attention_bias = ops::add(ctx, seq.attention_bias, hidden_keys);
-  return encoder_.forward(ctx, embedding_.forward(ctx, source.ids, seq), seq);
+  return encoder_.forward(ctx, embedding_.forward(ctx, source.ids, seq), seq, source.on_layer, 0);
 }
 
 Tensor T5Model::decode(RankContext& ctx, const Tensor& ids, int64_t length, const Source& source,
                        const Tensor& states) {
   SeqInfo seq =
       held_sequences(ctx, {.rows = source.batch, .length = length, .documents = {}}, parallel_.context);
+  seq.training = source.training;
   seq.attention_bias = decoder_.positions.forward(ctx, length, length);
   seq.encoder_states = states;
   seq.encoder_bias = mask(ctx, source, length);
-  Tensor hidden = decoder_.forward(ctx, embedding_.forward(ctx, ids, seq), seq);
+  Tensor hidden = decoder_.forward(ctx, embedding_.forward(ctx, ids, seq), seq, source.on_layer,
+                                   config_.encoder_num_layers);
   return config_.output_multiplier ? ops::scale(ctx, hidden, *config_.output_multiplier) : hidden;
 }
 

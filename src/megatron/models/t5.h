@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/models/gpt.h"
 #include "megatron/parallel/context/sequences.h"
 #include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer.h"
@@ -18,6 +19,8 @@ class T5Model final : public Module {
     Tensor ids;  // int64 [tokens]
     int64_t batch = 1, length = 1;
     std::vector<int64_t> lengths;
+    bool training = true;    // else there is no dropout
+    LayerObserver on_layer;  // told of the encoder's layers, then of the decoder's
   };
   Tensor encode(RankContext& ctx, const Source& source);  // [tokens, hidden]
   // From target ids, int64 [batch · length], and the encoder's states to the last hidden states.
@@ -33,7 +36,8 @@ class T5Model final : public Module {
   // One of the two stacks.
   struct Stack {
     Stack(const std::string& name, const ModelConfig& config, const ModelParallel& parallel, bool cross);
-    Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
+    Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const LayerObserver& on_layer,
+                   int64_t first_layer);
     void visit(const ParameterVisitor& visitor);
 
     RelativeBias positions;

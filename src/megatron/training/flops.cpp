@@ -1,5 +1,6 @@
 #include "megatron/training/flops.h"
 
+#include "megatron/config/layer_blocks.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/transformer/layer_pattern.h"
 
@@ -30,10 +31,12 @@ double delta_net_flops(const ModelConfig& config) {
 double model_flops_per_token(const ModelConfig& config, int64_t length) {
   auto heads = static_cast<double>(config.num_attention_heads),
        channels = static_cast<double>(config.kv_channels);
-  auto groups = config.num_query_groups ? static_cast<double>(config.num_query_groups) : heads;
-  auto hidden = static_cast<double>(config.hidden_size), ffn = static_cast<double>(config.ffn_hidden_size);
+  auto hidden = static_cast<double>(config.hidden_size);
   double head = 2 * hidden * static_cast<double>(config.vocab_size), layers = 0;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const ModelConfig own = of_layer(config, layer);
+    const double groups = own.num_query_groups ? static_cast<double>(own.num_query_groups) : heads,
+                 ffn = static_cast<double>(own.ffn_hidden_size);
     switch (mixer_kind(config, layer)) {
       case MixerKind::attention:
       case MixerKind::latent_attention:

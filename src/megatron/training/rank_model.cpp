@@ -1,5 +1,6 @@
 #include "megatron/training/rank_model.h"
 
+#include "megatron/models/whole_model.h"
 #include "megatron/nn/kv_cache.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/shape.h"
@@ -45,8 +46,12 @@ RankModel::RankModel(const Config& config, const ParallelContext& parallel, DTyp
       parallel_(model_parallel(config, parallel)),
       shape_(pipeline_shape(config, 1)),
       stages_(parallel.group(Axis::pp)),
-      dtype_(dtype),
-      chunks_(model_chunks(config, shape_, stages_.rank(), parallel_, dtype)) {
+      dtype_(dtype) {
+  if (is_encoder_decoder(config_)) {
+    encoder_decoder_ = std::make_unique<T5Model>(config_, parallel_, dtype);
+    return;
+  }
+  chunks_ = model_chunks(config, shape_, stages_.rank(), parallel_, dtype);
   if (!vision) return;
   require(parallel_.context.size() == 1,
           "images: sequences that speak of them cannot be split over {} ranks yet", parallel_.context.size());
@@ -57,6 +62,7 @@ RankModel::RankModel(const Config& config, const ParallelContext& parallel, DTyp
 
 std::vector<Parameter*> RankModel::parameters() {
   std::vector<Parameter*> all;
+  if (encoder_decoder_) return encoder_decoder_->parameters();
   if (tower_) all = tower_->parameters();
   for (auto& chunk : chunks_)
     for (Parameter* parameter : chunk->parameters()) all.push_back(parameter);
@@ -65,7 +71,7 @@ std::vector<Parameter*> RankModel::parameters() {
 
 // Ranks that share a sequence do not share a cache, and states are carried on by the CPU alone.
 bool RankModel::can_cache(Device device) const {
-  return parallel_.context.size() == 1 && (device.is_cpu() || !carries_states(config_));
+  return parallel_.context.size() == 1 && !encoder_decoder_ && (device.is_cpu() || !carries_states(config_));
 }
 
 // Every stage needs to know where images stand; their pixels matter to the first alone.
@@ -112,12 +118,36 @@ Tensor RankModel::run_stages(RankContext& ctx, const Tensor& tokens, const SeqIn
   return stages_.rank() == chunk_at(shape_, shape_.pp * shape_.vpp - 1).rank ? stream : Tensor{};
 }
 
+Tensor RankModel::encoder_decoder_logits(RankContext& ctx, const ForwardPass& pass) {
+  const auto length = [&](std::span<const int64_t> tokens) {
+    return static_cast<int64_t>(tokens.size()) / pass.rows;
+  };
+  const auto on_device = [&](std::span<const int64_t> tokens) {
+    return ctx.from_vector(std::vector<int64_t>(tokens.begin(), tokens.end()),
+                           {static_cast<int64_t>(tokens.size())});
+  };
+  const T5Model::Source source{.ids = on_device(pass.tokens),
+                               .batch = pass.rows,
+                               .length = length(pass.tokens),
+                               .lengths = {pass.lengths.begin(), pass.lengths.end()},
+                               .training = false,
+                               .on_layer = pass.on_layer};
+  const int64_t own = length(pass.decoder_tokens);
+  Tensor hidden = encoder_decoder_->decode(ctx, on_device(pass.decoder_tokens), own, source,
+                                           encoder_decoder_->encode(ctx, source));
+  if (pass.last_only)
+    hidden = ops::contiguous(ctx, hidden.view({pass.rows, own, hidden.size(1)}).select(1, own - 1));
+  Tensor all = gather_columns(ctx, encoder_decoder_->logits(ctx, hidden), parallel_.tensor.group);
+  return ops::contiguous(ctx, all.slice(1, 0, config_.vocab_size));
+}
+
 Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
   require(pass.rows > 0 && !pass.tokens.empty() && pass.tokens.size() % static_cast<size_t>(pass.rows) == 0,
           "logits: {} tokens are not {} rows of one length", pass.tokens.size(), pass.rows);
   require(!pass.cache || (pass.rows == 1 && can_cache(ctx.device)),
           "logits: a cache is for one row that no context-parallel ranks share");
   NoGrad no_grad(ctx);
+  if (encoder_decoder_) return encoder_decoder_logits(ctx, pass);
   const ContextParallel& context = parallel_.context;
   const int64_t given = static_cast<int64_t>(pass.tokens.size()) / pass.rows;
   const TokenRows rows{.rows = pass.rows,
@@ -132,6 +162,13 @@ Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
   seq.training = false;
   seq.cache = pass.cache;
   Tensor tokens = ctx.from_vector(held, {static_cast<int64_t>(held.size())});
+  if (config_.num_tokentypes > 0) {
+    std::vector<int64_t> types(pass.token_types.begin(), pass.token_types.end());
+    types.resize(held.size(), 0);
+    seq.token_types = ctx.from_vector(types, tokens.shape());
+  }
+  if (!pass.lengths.empty())
+    seq.attention_bias = padding_bias(ctx, pass.lengths, rows.length, rows.length, dtype_);
   look_at_images(ctx, pass, seq);
   Tensor hidden = run_stages(ctx, tokens, seq, pass);
   if (pass.cache) pass.cache->finish_pass(given);

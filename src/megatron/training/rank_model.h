@@ -8,6 +8,7 @@
 
 #include "megatron/config/config.h"
 #include "megatron/models/gpt.h"
+#include "megatron/models/t5.h"
 #include "megatron/models/vision_language.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/parallel/pipeline/schedule.h"
@@ -22,6 +23,9 @@ struct ForwardPass {
   KvCache* cache = nullptr;        // one row, which goes on from what the cache has seen
   const Images* images = nullptr;  // that the tokens speak of, to a model with a vision tower
   LayerObserver on_layer;          // told on the ranks that hold the layer, of the tokens that they hold
+  // Of models whose tokens see those after them: how many of each row are real, where not all are; the types
+  // of the tokens, 0 where not given; what the decoder of an encoder reads, [rows, its length].
+  std::span<const int64_t> lengths = {}, token_types = {}, decoder_tokens = {};
 };
 
 // One rank's part of a model under any layout: its chunks, not yet with memory.
@@ -38,10 +42,12 @@ class RankModel {
   // Whether a KvCache may be used; without one, every pass takes the whole sequence.
   bool can_cache(Device device) const;
 
-  // Logits [rows · length or rows, vocabulary], whole on every rank.
+  // Logits [rows · length or rows, vocabulary], whole on every rank; of a decoder's tokens where it has an
+  // encoder.
   Tensor logits(RankContext& ctx, const ForwardPass& pass);
 
  private:
+  Tensor encoder_decoder_logits(RankContext& ctx, const ForwardPass& pass);
   Tensor run_stages(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq, const ForwardPass& pass);
   Tensor run_chunk(RankContext& ctx, GptModel& chunk, const Tensor& input, bool first, const SeqInfo& seq,
                    const ForwardPass& pass);
@@ -52,7 +58,8 @@ class RankModel {
   PipelineShape shape_;
   ProcessGroup stages_;
   DType dtype_;
-  std::vector<std::unique_ptr<GptModel>> chunks_;
+  std::vector<std::unique_ptr<GptModel>> chunks_;  // none where there is an encoder with its decoder
+  std::unique_ptr<T5Model> encoder_decoder_;
   std::optional<VisionConfig> vision_;
   std::unique_ptr<VisionTower> tower_;  // on the first stage
 };

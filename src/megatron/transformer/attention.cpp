@@ -41,6 +41,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
       causal_(!config.bidirectional_attention),
+      off_by_one_(config.softmax_type == SoftmaxType::off_by_one),
       gated_(config.attention_output_gate),
       context_(parallel.context),
       key_group_(parallel.tensor.key_group),
@@ -112,6 +113,7 @@ Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& se
   options.bias = seq.attention_bias;
   options.softcap = softcap_;
   if (sinks_) options.sinks = sinks_->get(ctx);
+  if (off_by_one_) options.sinks = {.value = ctx.zeros({heads_.count}, fused.dtype())};
   options.window_left = window_left_;
   const ops::QkvShape shape{heads_.count, groups_, channels_};
   const bool as_projected = !q_norm_ && !wide_q_norm_ && !gated_ && !seq.query_scale && !seq.cache;

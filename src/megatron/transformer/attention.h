@@ -30,7 +30,8 @@ class SelfAttention final : public TokenMixer {
   int64_t window_left_ = -1;
   bool interleaved_, rotates_, local_rope_ = false;
   bool causal_;
-  bool gated_;  // the projection also makes a gate of the output, behind the queries of each group
+  bool off_by_one_;  // every query also sees a key of score 0 without a value
+  bool gated_;       // the projection also makes a gate of the output, behind the queries of each group
   ContextParallel context_;
   ProcessGroup key_group_;
   ColumnParallelLinear qkv_;

@@ -1,6 +1,7 @@
 #include "megatron/transformer/layer.h"
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/config/layer_blocks.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/attention.h"
 #include "megatron/transformer/delta_net.h"
@@ -17,8 +18,9 @@ std::unique_ptr<Norm> norm_if(bool wanted, const std::string& name, const ModelC
   return wanted ? std::make_unique<Norm>(name, config.hidden_size, config, tp) : nullptr;
 }
 
-std::unique_ptr<TokenMixer> make_mixer(const std::string& layer, int64_t index, const ModelConfig& config,
+std::unique_ptr<TokenMixer> make_mixer(const std::string& layer, int64_t index, const ModelConfig& model,
                                        const ModelParallel& parallel) {
+  const ModelConfig config = of_layer(model, index);
   switch (mixer_kind(config, index)) {
     case MixerKind::attention:
       return std::make_unique<SelfAttention>(layer + ".self_attention", index, config, parallel);
@@ -75,7 +77,7 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
   if (kind == FeedForwardKind::experts)
     moe_ = std::make_unique<MoeLayer>(name + ".mlp", index, config, parallel);
   else
-    mlp_ = std::make_unique<Mlp>(name + ".mlp", config, tp_);
+    mlp_ = std::make_unique<Mlp>(name + ".mlp", of_layer(config, index), tp_);
 }
 
 void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {

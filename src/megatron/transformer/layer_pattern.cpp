@@ -5,6 +5,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/hybrid_pattern.h"
+#include "megatron/config/layer_blocks.h"
 
 namespace megatron {
 namespace {
@@ -24,6 +25,14 @@ char symbol(const ModelConfig& config, int64_t layer) {
   return layers[static_cast<size_t>(layer)];
 }
 
+// A layer of a model whose layers differ; one with both its parts in other models.
+LayerBlock block_at(const ModelConfig& config, int64_t layer) {
+  const std::vector<LayerBlock> blocks = layer_blocks(config);
+  if (blocks.empty()) return {};
+  require(layer < static_cast<int64_t>(blocks.size()), "layer {}: block_configs ends before it", layer);
+  return blocks[static_cast<size_t>(layer)];
+}
+
 bool is_linear(const ModelConfig& config, int64_t layer) {
   if (config.experimental_attention_variant != AttentionVariant::gated_delta_net &&
       config.experimental_attention_variant != AttentionVariant::gdn)
@@ -38,6 +47,7 @@ bool is_linear(const ModelConfig& config, int64_t layer) {
 MixerKind mixer_kind(const ModelConfig& config, int64_t layer) {
   switch (symbol(config, layer)) {
     case 0:
+      if (!block_at(config, layer).attention) return MixerKind::none;
       if (is_linear(config, layer)) return MixerKind::delta_net;
       return config.multi_latent_attention ? MixerKind::latent_attention : MixerKind::attention;
     case '+':
@@ -57,7 +67,8 @@ MixerKind mixer_kind(const ModelConfig& config, int64_t layer) {
 FeedForwardKind feed_forward_kind(const ModelConfig& config, int64_t layer) {
   if (has_experts(config, layer)) return FeedForwardKind::experts;
   const char kind = symbol(config, layer);
-  return kind == 0 || kind == '-' ? FeedForwardKind::mlp : FeedForwardKind::none;
+  const bool here = kind == '-' || (kind == 0 && block_at(config, layer).mlp);
+  return here ? FeedForwardKind::mlp : FeedForwardKind::none;
 }
 
 bool carries_states(const ModelConfig& config) {
@@ -98,17 +109,19 @@ bool has_experts(const ModelConfig& config, int64_t layer) {
 }
 
 ModelConfig continue_patterns(const ModelConfig& config, int64_t layers) {
-  Json windows = Json::array(), without_rope = Json::array(), experts = Json::array();
+  Json windows = Json::array(), without_rope = Json::array(), experts = Json::array(), linear = Json::array();
   for (int64_t i = 0; i < layers; ++i) {
     const int64_t layer = std::min(i, config.num_layers - 1);
     windows.push_back(has_window(config, layer) ? 1 : 0);
     without_rope.push_back(has_rope(config, layer) ? 0 : 1);
     experts.push_back(has_experts(config, layer) ? 1 : 0);
+    linear.push_back(is_linear(config, layer) ? 1 : 0);
   }
   ModelConfig longer = config;
   longer.window_attn_skip_freq = windows;
   longer.no_rope_freq = without_rope;
   longer.moe_layer_freq = experts;
+  longer.linear_attention_freq = linear;
   return longer;
 }
 

@@ -18,30 +18,16 @@
 #include "megatron/training/rank_model.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
+#include "unit/bridge/same_model.h"
 
 namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::error_of;
+using testing::expect_same_model;
+using testing::source;
 using testing::TempDir;
-
-std::string source(const std::string& name) { return testing::golden_path("hf_models", name + "/model"); }
-
-void expect_same_model(const std::string& a, const std::string& b) {
-  const SafetensorsDirectory x(a), y(b);
-  ASSERT_EQ(x.names(), y.names());
-  ASSERT_EQ(x.files().size(), y.files().size());
-  for (const std::string& name : x.names()) {
-    const SafetensorsEntry &p = x.at(name), &q = y.at(name);
-    EXPECT_EQ(p.stored, q.stored) << name;
-    EXPECT_EQ(p.shape, q.shape) << name;
-    const auto u = x.file_of(name).bytes(p), v = y.file_of(name).bytes(q);
-    EXPECT_TRUE(std::equal(u.begin(), u.end(), v.begin(), v.end())) << name << " differs";
-    EXPECT_EQ(fs::path(x.file_of(name).path()).filename(), fs::path(y.file_of(name).path()).filename());
-  }
-  EXPECT_EQ(Json::read(a + "/config.json"), Json::read(b + "/config.json"));
-}
 
 // Small models in memory where that can be: a disk that must be sure of every file is slow.
 class Convert : public ::testing::Test {
@@ -243,6 +229,62 @@ TEST_F(Convert, AFailedExportLeavesNothing) {
   EXPECT_FALSE(fs::exists(folder / "hf.partial"));
   fs::create_directories(folder / "full/x");
   EXPECT_NE(error_of([&] { export_model(folder / "checkpoint", folder / "full"); }), "no error");
+  export_model(folder / "checkpoint", folder / "slash/");
+  expect_same_model(source("llama"), folder / "slash");
+}
+
+// A configuration to follow brings its tokenizer along, and must describe the checkpoint's own model.
+TEST_F(Convert, AConfigurationToFollow) {
+  TempDir folder;
+  import_model(source("llama"), folder / "ckpt");
+  for (const char* name : {"same", "other"}) {
+    fs::create_directories(folder / name);
+    std::ofstream(folder / name + std::string("/tokenizer.json")) << name;
+  }
+  fs::copy(source("llama") + "/config.json", folder / "same");
+  export_model(folder / "ckpt", folder / "hf", {.hf_config = folder / "same"});
+  expect_same_model(source("llama"), folder / "hf");
+  EXPECT_TRUE(fs::exists(folder / "hf/tokenizer.json"));
+  Json json = Json::read(source("llama") + "/config.json");
+  json["vocab_size"] = 200;
+  json["num_hidden_layers"] = 3;
+  std::ofstream(folder / "other/config.json") << json.dump();
+  const std::string error =
+      error_of([&] { export_model(folder / "ckpt", folder / "hf2", {.hf_config = folder / "other"}); });
+  EXPECT_NE(
+      error.find(
+          "embedding.word_embeddings.weight: the checkpoint has [192, 48], the configuration says [200, 48]"),
+      std::string::npos)
+      << error;
+  EXPECT_NE(error.find("decoder.layers.2.input_layernorm.weight: the checkpoint does not have it"),
+            std::string::npos)
+      << error;
+  EXPECT_FALSE(fs::exists(folder / "hf2"));
+}
+
+// Whatever stops a conversion, its parts go away; and what is there already stays.
+TEST_F(Convert, AStoppedConversionLeavesNothing) {
+  TempDir folder;
+  const auto stop = [](const std::string& tensor, int64_t done, int64_t) {
+    if (done > 0) fail("stopped at {}", tensor);
+  };
+  EXPECT_NE(error_of([&] {
+              import_model(source("llama"), folder / "ckpt", {.progress = stop});
+            }).find("stopped at"),
+            std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder / "ckpt"));
+  import_model(source("llama"), folder / "ckpt");
+  EXPECT_NE(
+      error_of([&] { import_model(source("qwen2"), folder / "ckpt"); }).find("holds checkpoints already"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of([&] { export_model(folder / "ckpt", folder / "hf", {.progress = stop}); }).find("stopped at"),
+      std::string::npos);
+  EXPECT_FALSE(fs::exists(folder / "hf"));
+  EXPECT_FALSE(fs::exists(folder / "hf.partial"));
+  std::ofstream(folder / "file") << "x";
+  EXPECT_NE(error_of([&] { import_model(source("llama"), folder / "file"); }).find("is a file"),
+            std::string::npos);
 }
 
 // The layout of config.json that older files have means the same model.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "megatron/cli/interruption.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"
@@ -93,6 +94,78 @@ TEST_F(ModelCommands, ImagesInTheText) {
   }
 }
 
+// BERT and T5: tokens that see those after them, padding, and a decoder behind an encoder.
+TEST_F(ModelCommands, EncodersAndTheirDecoders) {
+  const auto file = [](const std::string& name) {
+    return golden_path("hf_models", name + "/io.safetensors");
+  };
+  const auto run = [&](const std::string& name, std::vector<std::string> args) {
+    args.insert(args.begin(), {"-q", "logits", "--tokens", file(name) + ":in.input_ids", "--attention-mask",
+                               file(name) + ":in.attention_mask", "--out", folder_ / "out.safetensors"});
+    const Outcome outcome = run_command(args);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const std::vector<double> expected = to_doubles(SafetensorsFile(file(name)).tensor("out.logits")),
+                              logits =
+                                  to_doubles(SafetensorsFile(folder_ / "out.safetensors").tensor("logits"));
+    ASSERT_EQ(logits.size(), expected.size());
+    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 2e-5);
+  };
+  const std::string bert = golden_path("hf_models", "bert/model"),
+                    t5 = golden_path("hf_models", "t5_gated/model");
+  const std::vector<std::string> types = {"--token-types", file("bert") + ":in.token_type_ids"},
+                                 decoder = {"--decoder-tokens", file("t5_gated") + ":in.decoder_input_ids"},
+                                 tp = {"--ranks", "2", "--tensor-model-parallel-size", "2"};
+  const auto with = [](std::vector<std::string> a, const std::vector<std::string>& b,
+                       const std::vector<std::string>& c = {}) {
+    a.insert(a.end(), b.begin(), b.end());
+    a.insert(a.end(), c.begin(), c.end());
+    return a;
+  };
+  for (const auto& [name, model, own] : {std::tuple{"bert", bert, types}, {"t5_gated", t5, decoder}}) {
+    SCOPED_TRACE(name);
+    const std::string checkpoint = folder_ / name;
+    ASSERT_EQ(run_command({"convert", "import", "--hf", model, "--out", checkpoint}).code, 0);
+    run(name, with({"--hf", model}, own));
+    run(name, with({"--ckpt", checkpoint, "--micro-batch-size", "2"}, own));
+    run(name, with({"--hf", model}, own, tp));
+    EXPECT_EQ(run_command({"compare", model, checkpoint}).code, 0);
+  }
+  run("bert", with({"--hf", bert, "--ranks", "4", "--pipeline-model-parallel-size", "2",
+                    "--tensor-model-parallel-size", "2"},
+                   types));
+
+  const SafetensorsFile io(file("t5_gated"));
+  const std::vector<double> text = to_doubles(io.tensor("gen.0.ids")),
+                            ids = to_doubles(io.tensor("in.input_ids")),
+                            mask = to_doubles(io.tensor("in.attention_mask"));
+  std::string prompt, answer;
+  for (size_t i = 0; i < ids.size() / 2 && mask[i] == 1; ++i)
+    prompt += (prompt.empty() ? "" : ",") + std::to_string(static_cast<int64_t>(ids[i]));
+  for (size_t i = 1; i < text.size(); ++i)
+    answer += (answer.empty() ? "" : ",") + std::to_string(static_cast<int64_t>(text[i]));
+  const Outcome generated = run_command({"-q", "generate", "--hf", t5, "--prompt-ids", prompt,
+                                         "--max-new-tokens", std::to_string(text.size() - 1)});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  EXPECT_EQ(generated.out, answer + "\n");
+
+  for (const auto& [args, advice] : std::initializer_list<std::pair<std::vector<std::string>, const char*>>{
+           {{"generate", "--hf", bert, "--prompt-ids", "1"}, "does not go on from a prompt"},
+           {{"logits", "--hf", t5, "--tokens", file("bert") + ":in.input_ids", "--out", folder_ / "x"},
+            "--decoder-tokens"},
+           {with({"logits", "--hf", model_, "--tokens", file("bert") + ":in.input_ids", "--out",
+                  folder_ / "x"},
+                 types),
+            "--token-types: this model has no use for it"},
+           {with({"logits", "--hf", t5, "--tokens", file("t5_gated") + ":in.input_ids", "--out",
+                  folder_ / "x", "--ranks", "2", "--pipeline-model-parallel-size", "2"},
+                 decoder),
+            "--pipeline-model-parallel-size 1"}}) {
+    const Outcome outcome = run_command(args);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_NE(outcome.err.find(advice), std::string::npos) << outcome.err;
+  }
+}
+
 TEST_F(ModelCommands, GenerateWritesWhatHuggingFaceWrites) {
   const SafetensorsFile io(io_);
   const std::vector<double> ids = to_doubles(io.tensor("gen.0.ids"));
@@ -120,6 +193,34 @@ TEST_F(ModelCommands, CompareNamesTheFirstLayerThatDiffers) {
       run_command({"-q", "compare", model_, golden_path("hf_models", "gemma3_text/model")});
   EXPECT_EQ(unlike.code, 1);
   EXPECT_NE(unlike.err.find("different models"), std::string::npos) << unlike.err;
+}
+
+// --hf is a source of settings like any other.
+TEST_F(ModelCommands, OtherCommandsTakeAModelToo) {
+  const auto contains = [](const Outcome& outcome, const char* text) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << outcome.out;
+  };
+  contains(run_command({"config", "show", "--changed", "--hf", model_}), "ffn_hidden_size");
+  contains(run_command({"config", "show", "--changed", "--hf", golden_path("hf_models", "bert/model")}),
+           "masked_lm_head");
+  contains(run_command({"plan", "--hf", model_, "--json"}), "\"parameters\"");
+  contains(run_command({"parity", "one", "tp2", "--hf", model_, "train.micro_batch_size=1",
+                        "train.global_batch_size=2", "model.seq_length=16"}),
+           "tp2");
+  const Outcome outcome =
+      run_command({"pretrain", "--mock-data", "--hf", golden_path("hf_models", "bert/model"), "--lr", "1e-3",
+                   "--micro-batch-size", "1", "--global-batch-size", "1", "--train-iters", "1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("a training run is not built for BertForMaskedLM"), std::string::npos);
+  EXPECT_EQ(outcome.err.find("a model needs layers"), std::string::npos) << outcome.err;
+}
+
+TEST_F(ModelCommands, ASignalStopsBetweenTensors) {
+  const Interruption interruption;
+  interruption.check();
+  std::raise(SIGTERM);
+  EXPECT_NE(testing::error_of([&] { interruption.check(); }).find("interrupted"), std::string::npos);
 }
 
 TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {

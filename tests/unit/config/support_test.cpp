@@ -37,6 +37,7 @@ TEST(Support, WhatActsIsRead) {
   // These act on other settings while the configuration is resolved.
   const std::set<std::string> while_resolving = {
       "model.num_layers_per_virtual_pipeline_stage",
+      "model.heterogeneous_layers_config_path",
       "run.mixed_precision",
       "run.world_size",
       // There are only tokens without text so far: the value is what happens anyway.

@@ -8,11 +8,9 @@ using enum WeightLayout;
 
 namespace {
 
-std::vector<double> numbers(const HfConfig& config, std::string_view key) {
-  const Json* list = config.find({key});
-  if (!list) throw ConfigError(fmt::format("config.json: {} is missing", key));
+std::vector<double> numbers(const HfConfig& config, std::string_view key, int64_t size) {
   std::vector<double> values;
-  for (const Json& value : list->as_array()) values.push_back(value.as_double());
+  for (const Json& value : config.list(key, size)) values.push_back(value.as_double());
   return values;
 }
 
@@ -21,15 +19,15 @@ std::vector<double> numbers(const HfConfig& config, std::string_view key) {
 ModelConfig decoder_config(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;
-  model.num_layers = hf.integer({"num_hidden_layers"});
+  model.num_layers = hf.layers({"num_hidden_layers"});
   model.hidden_size = hf.integer({"hidden_size"});
   model.ffn_hidden_size = hf.integer({"intermediate_size"});
   model.num_attention_heads = hf.integer({"num_attention_heads"});
-  model.num_query_groups = hf.integer({"num_key_value_heads"}, model.num_attention_heads);
+  model.num_query_groups = hf.size({"num_key_value_heads"}, model.num_attention_heads);
   model.group_query_attention = model.num_query_groups != model.num_attention_heads;
-  model.kv_channels = hf.integer({"head_dim"}, model.hidden_size / model.num_attention_heads);
+  model.kv_channels = hf.size({"head_dim"}, model.hidden_size / model.num_attention_heads);
   model.vocab_size = hf.integer({"vocab_size"});
-  model.max_position_embeddings = model.seq_length = hf.integer({"max_position_embeddings"}, 2048);
+  model.max_position_embeddings = model.seq_length = hf.size({"max_position_embeddings"}, 2048);
   model.make_vocab_size_divisible_by = 128;
   while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
 
@@ -57,8 +55,8 @@ void read_rope(const HfRope& rope, const HfConfig& config, double default_theta,
   if (rope.partial_rotary_factor) model.rotary_percent = *rope.partial_rotary_factor;
   const HfConfig scaling(rope.scaling);
   const int64_t original =
-      config.integer({"original_max_position_embeddings"},
-                     scaling.integer({"original_max_position_embeddings"}, model.max_position_embeddings));
+      config.size({"original_max_position_embeddings"},
+                  scaling.size({"original_max_position_embeddings"}, model.max_position_embeddings));
   if (rope.type == "default") return;
   if (rope.type == "linear") {
     model.seq_len_interpolation_factor = scaling.real({"factor"});
@@ -80,8 +78,10 @@ void read_rope(const HfRope& rope, const HfConfig& config, double default_theta,
     if (scaling.has("attention_factor")) model.yarn_attention_factor = scaling.real({"attention_factor"});
     model.yarn_correction_range_round_to_int = scaling.flag("truncate", true);
   } else if (rope.type == "longrope" || rope.type == "su") {
-    model.longrope_short_factor = numbers(scaling, "short_factor");
-    model.longrope_long_factor = numbers(scaling, "long_factor");
+    // One for each pair of channels that is turned.
+    const auto turned = static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
+    model.longrope_short_factor = numbers(scaling, "short_factor", turned / 2);
+    model.longrope_long_factor = numbers(scaling, "long_factor", turned / 2);
     model.longrope_original_max_position_embeddings = original;
     model.longrope_scaling_factor = scaling.real(
         {"factor"}, static_cast<double>(model.max_position_embeddings) / static_cast<double>(original));
@@ -100,12 +100,13 @@ void read_windows(const HfConfig& config, ModelConfig& model,
                   bool (*by_default)(const HfConfig&, int64_t layer)) {
   const int64_t window = config.integer({"sliding_window"}, 0);
   if (window == 0) return;
-  const Json* types = config.find({"layer_types"});
+  const std::vector<Json> types =
+      config.has("layer_types") ? config.list("layer_types", model.num_layers) : Json::Array{};
   Json list = Json::array();
   int64_t windowed = 0;
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    const bool here = types ? (*types)[static_cast<size_t>(layer)].as_string() == "sliding_attention"
-                            : by_default(config, layer);
+    const bool here = types.empty() ? by_default(config, layer)
+                                    : types[static_cast<size_t>(layer)].as_string() == "sliding_attention";
     list.push_back(here ? 1 : 0);
     windowed += here;
   }
@@ -176,8 +177,27 @@ std::vector<WeightRule> mlp_rules() {
       {same, "decoder.layers.*.mlp.linear_fc2.bias", {"model.layers.*.mlp.down_proj.bias"}}};
 }
 
-std::vector<WeightRule> sandwich_rules(std::string_view after_attention, std::string_view before_mlp,
-                                       std::string_view after_mlp) {
+std::vector<WeightRule> qwen_prediction_rules(const std::vector<WeightRule>& rules) {
+  constexpr std::string_view ours = "decoder.layers.*.", theirs = "model.layers.*.";
+  std::vector<WeightRule> found = {{same, "mtp.layers.0.eh_proj.weight", {"mtp.fc.weight"}},
+                                   {same, "mtp.layers.0.enorm.weight", {"mtp.pre_fc_norm_embedding.weight"}},
+                                   {same, "mtp.layers.0.hnorm.weight", {"mtp.pre_fc_norm_hidden.weight"}},
+                                   {same, "mtp.layers.0.final_layernorm.weight", {"mtp.norm.weight"}}};
+  for (WeightRule rule : rules) {
+    if (!rule.ours.starts_with(ours)) continue;
+    rule.ours.replace(0, ours.size(), "mtp.layers.*.mtp_model_layer.");
+    for (std::string& name : rule.theirs) name.replace(0, theirs.size(), "mtp.layers.*.");
+    found.push_back(std::move(rule));
+  }
+  return found;
+}
+
+void read_qwen_prediction(const HfSource& source, ModelConfig& model) {
+  if (source.has_tensor("mtp.fc.weight", false)) model.mtp_num_layers = 1;
+}
+
+std::vector<WeightRule> sandwich_rules(const char* after_attention, const char* before_mlp,
+                                       const char* after_mlp) {
   return {{same, "decoder.layers.*.self_attention.linear_proj.post_layernorm.weight", {after_attention}},
           {same, "decoder.layers.*.pre_mlp_layernorm.weight", {before_mlp}},
           {same, "decoder.layers.*.mlp.linear_fc2.post_layernorm.weight", {after_mlp}}};

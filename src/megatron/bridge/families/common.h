@@ -25,7 +25,11 @@ std::vector<WeightRule> attention_rules();  // input norm, q, k, v and o project
 std::vector<WeightRule> qk_norm_rules();
 std::vector<WeightRule> mlp_rules();  // its norm, gate, up and down with biases
 // Norms after attention and MLP, by the names that the family gives them, and the one before the MLP.
-std::vector<WeightRule> sandwich_rules(std::string_view after_attention, std::string_view before_mlp,
-                                       std::string_view after_mlp);
+std::vector<WeightRule> sandwich_rules(const char* after_attention, const char* before_mlp,
+                                       const char* after_mlp);
+
+// Qwen's prediction layer stands apart from the decoder's layers, whose rules what it contains follows.
+std::vector<WeightRule> qwen_prediction_rules(const std::vector<WeightRule>& rules);
+void read_qwen_prediction(const HfSource& source, ModelConfig& model);
 
 }  // namespace megatron

@@ -17,15 +17,15 @@ void fit_vocabulary(ModelConfig& model) {
 ModelConfig bert(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;
-  model.num_layers = hf.integer({"num_hidden_layers"});
+  model.num_layers = hf.layers({"num_hidden_layers"});
   model.hidden_size = hf.integer({"hidden_size"});
   model.num_attention_heads = model.num_query_groups = hf.integer({"num_attention_heads"});
   model.kv_channels = model.hidden_size / model.num_attention_heads;
   model.ffn_hidden_size = hf.integer({"intermediate_size"});
-  model.max_position_embeddings = model.seq_length = hf.integer({"max_position_embeddings"}, 512);
+  model.max_position_embeddings = model.seq_length = hf.size({"max_position_embeddings"}, 512);
   model.vocab_size = hf.integer({"vocab_size"});
   fit_vocabulary(model);
-  model.num_tokentypes = hf.integer({"type_vocab_size"}, 2);
+  model.num_tokentypes = hf.size({"type_vocab_size"}, 2);
   model.normalization = Normalization::layer_norm;
   model.layernorm_epsilon = hf.real({"layer_norm_eps"}, 1e-12);
   model.layernorm_after_residual = true;
@@ -48,8 +48,8 @@ std::vector<WeightRule> bert_rules() {
       {same, "embedding.tokentype_embeddings.weight", {"bert.embeddings.token_type_embeddings.weight"}},
       {same, "output_layer.weight", {"cls.predictions.decoder.weight"}},
       {same, "output_layer.bias", {"cls.predictions.bias"}}};
-  auto both = [&](WeightLayout layout, std::string_view ours_weight, std::string_view ours_bias,
-                  std::vector<std::string_view> weights, std::vector<std::string_view> biases) {
+  auto both = [&](WeightLayout layout, const char* ours_weight, const char* ours_bias,
+                  std::vector<std::string> weights, std::vector<std::string> biases) {
     rules.push_back({layout, ours_weight, std::move(weights)});
     rules.push_back({layout, ours_bias, std::move(biases)});
   };
@@ -85,19 +85,19 @@ std::vector<WeightRule> bert_rules() {
 ModelConfig t5(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;
-  model.encoder_num_layers = hf.integer({"num_layers"});
-  model.num_layers = model.decoder_num_layers = hf.integer({"num_decoder_layers"}, model.encoder_num_layers);
+  model.encoder_num_layers = hf.layers({"num_layers"});
+  model.num_layers = model.decoder_num_layers = hf.layers({"num_decoder_layers"}, model.encoder_num_layers);
   model.hidden_size = hf.integer({"d_model"});
   model.num_attention_heads = model.num_query_groups = hf.integer({"num_heads"});
   model.kv_channels = hf.integer({"d_kv"});
   model.ffn_hidden_size = hf.integer({"d_ff"});
   model.vocab_size = hf.integer({"vocab_size"});
   fit_vocabulary(model);
-  model.max_position_embeddings = model.seq_length = hf.integer({"n_positions"}, 512);
+  model.max_position_embeddings = model.seq_length = hf.size({"n_positions"}, 512);
   model.encoder_seq_length = model.decoder_seq_length = model.seq_length;
   model.position_embedding_type = PositionEmbedding::relative;
-  model.relative_attention_num_buckets = hf.integer({"relative_attention_num_buckets"}, 32);
-  model.relative_attention_max_distance = hf.integer({"relative_attention_max_distance"}, 128);
+  model.relative_attention_num_buckets = hf.size({"relative_attention_num_buckets"}, 32);
+  model.relative_attention_max_distance = hf.size({"relative_attention_max_distance"}, 128);
   model.softmax_scale = 1;
   model.normalization = Normalization::rms_norm;
   model.layernorm_epsilon = hf.real({"layer_norm_epsilon"}, 1e-6);
@@ -180,7 +180,8 @@ std::vector<Family> encoder_families() {
            bert,
            bert_rules(),
            nullptr,
-           {"bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder."}},
+           {"bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder."},
+           {{".LayerNorm.weight", ".LayerNorm.gamma"}, {".LayerNorm.bias", ".LayerNorm.beta"}}},
           {{"T5ForConditionalGeneration"},
            t5,
            t5_rules(),

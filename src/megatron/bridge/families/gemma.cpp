@@ -9,13 +9,13 @@ namespace {
 bool even_layers(const HfConfig&, int64_t layer) { return layer % 2 == 0; }
 
 bool five_of_six(const HfConfig& config, int64_t layer) {
-  return (layer + 1) % config.integer({"sliding_window_pattern", "_sliding_window_pattern"}, 6) != 0;
+  return (layer + 1) % config.size({"sliding_window_pattern", "_sliding_window_pattern"}, 6) != 0;
 }
 
 ModelConfig gemma(const HfSource& source) {
   ModelConfig model = decoder_config(source);
   read_rope(source.config.rope(), source.config, 1e4, model);
-  model.kv_channels = source.config.integer({"head_dim"}, 256);
+  model.kv_channels = source.config.size({"head_dim"}, 256);
   model.layernorm_zero_centered_gamma = true;
   model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
   model.share_embeddings_and_output_weights = source.config.flag("tie_word_embeddings", true);

@@ -29,23 +29,23 @@ ModelConfig hybrid_config(const HfSource& source, const std::string& pattern) {
   model.hidden_size = hf.integer({"hidden_size"});
   model.mamba_num_heads = hf.integer({"mamba_num_heads", "num_heads"});
   model.mamba_head_dim = hf.integer({"mamba_head_dim", "head_dim"});
-  model.mamba_num_groups = hf.integer({"n_groups"}, 8);
-  model.mamba_state_dim = hf.integer({"ssm_state_size", "state_size"}, 128);
-  model.mamba_conv_kernel = hf.integer({"conv_kernel"}, 4);
-  model.mamba_chunk_size = hf.integer({"chunk_size"}, 256);
+  model.mamba_num_groups = hf.size({"n_groups"}, 8);
+  model.mamba_state_dim = hf.size({"ssm_state_size", "state_size"}, 128);
+  model.mamba_conv_kernel = hf.size({"conv_kernel"}, 4);
+  model.mamba_chunk_size = hf.size({"chunk_size"}, 256);
   model.mamba_conv_bias = hf.flag("use_conv_bias", true);
   model.mamba_proj_bias = hf.flag("use_bias");
   if (const std::string act = hf.text({"mamba_hidden_act", "hidden_act"}, "silu");
       read_activation(act) != Activation::silu)
     throw ConfigError(fmt::format("config.json: Mamba with the activation '{}' is not built; silu is", act));
-  model.num_attention_heads = hf.integer({"num_attention_heads"}, model.mamba_num_heads);
-  model.num_query_groups = hf.integer({"num_key_value_heads"}, model.num_attention_heads);
+  model.num_attention_heads = hf.size({"num_attention_heads"}, model.mamba_num_heads);
+  model.num_query_groups = hf.size({"num_key_value_heads"}, model.num_attention_heads);
   model.group_query_attention = model.num_query_groups != model.num_attention_heads;
-  model.kv_channels = hf.integer({"head_dim"}, model.hidden_size / model.num_attention_heads);
-  model.ffn_hidden_size = hf.integer({"intermediate_size"}, 4 * model.hidden_size);
+  model.kv_channels = hf.size({"head_dim"}, model.hidden_size / model.num_attention_heads);
+  model.ffn_hidden_size = hf.size({"intermediate_size"}, 4 * model.hidden_size);
   model.vocab_size = hf.integer({"vocab_size"});
   while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
-  model.max_position_embeddings = model.seq_length = hf.integer({"max_position_embeddings"}, 2048);
+  model.max_position_embeddings = model.seq_length = hf.size({"max_position_embeddings"}, 2048);
   model.normalization = Normalization::rms_norm;
   model.layernorm_epsilon = hf.real({"layer_norm_epsilon"}, 1e-5);
   model.position_embedding_type = PositionEmbedding::none;
@@ -61,11 +61,12 @@ ModelConfig hybrid_config(const HfSource& source, const std::string& pattern) {
 ModelConfig mamba2(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model =
-      hybrid_config(source, std::string(static_cast<size_t>(hf.integer({"num_hidden_layers"})), 'M'));
+      hybrid_config(source, std::string(static_cast<size_t>(hf.layers({"num_hidden_layers"})), 'M'));
   model.mamba_norm_full_width = true;
-  if (const Json* limits = hf.find({"time_step_limit"})) {
-    model.mamba_time_step_min = number((*limits)[0]);
-    if (const double most = number((*limits)[1]); std::isfinite(most)) model.mamba_time_step_max = most;
+  if (hf.has("time_step_limit")) {
+    const std::vector<Json>& limits = hf.list("time_step_limit", 2);
+    model.mamba_time_step_min = number(limits[0]);
+    if (const double most = number(limits[1]); std::isfinite(most)) model.mamba_time_step_max = most;
   }
   return model;
 }
@@ -73,12 +74,11 @@ ModelConfig mamba2(const HfSource& source) {
 // One symbol per layer, as the file writes it or from its list of names.
 std::string nemotron_pattern(const HfConfig& hf) {
   if (hf.has("hybrid_override_pattern")) return hf.text({"hybrid_override_pattern"}, "");
-  const Json* list = hf.find({"layers_block_type"});
-  if (!list)
+  if (!hf.has("layers_block_type"))
     throw ConfigError(
         "config.json: neither hybrid_override_pattern nor layers_block_type says what layers it has");
   std::string pattern;
-  for (const Json& entry : list->as_array()) {
+  for (const Json& entry : hf.list("layers_block_type")) {
     const std::string name = entry.as_string();
     if (name == "linear_attention" || name == "mamba")
       pattern += 'M';
@@ -125,12 +125,12 @@ ModelConfig nemotron_h(const HfSource& source) {
 
 // 1 for each layer that is a delta net: as the file lists them, or all but every fourth.
 Json delta_layers(const HfConfig& hf, int64_t layers) {
-  const Json* types = hf.find({"layer_types"});
-  const int64_t interval = hf.integer({"full_attention_interval"}, 4);
+  const std::vector<Json> types = hf.has("layer_types") ? hf.list("layer_types", layers) : Json::Array{};
+  const int64_t interval = hf.size({"full_attention_interval"}, 4);
   Json list = Json::array();
   for (int64_t layer = 0; layer < layers; ++layer) {
-    const bool linear = types ? (*types)[static_cast<size_t>(layer)].as_string() == "linear_attention"
-                              : (layer + 1) % interval != 0;
+    const bool linear = types.empty() ? (layer + 1) % interval != 0
+                                      : types[static_cast<size_t>(layer)].as_string() == "linear_attention";
     list.push_back(linear ? 1 : 0);
   }
   return list;
@@ -150,11 +150,12 @@ ModelConfig qwen3_next(const HfSource& source) {
   model.attention_output_gate = true;
   model.experimental_attention_variant = AttentionVariant::gated_delta_net;
   model.linear_attention_freq = delta_layers(hf, model.num_layers);
-  model.linear_conv_kernel_dim = hf.integer({"linear_conv_kernel_dim"}, 4);
-  model.linear_key_head_dim = hf.integer({"linear_key_head_dim"}, 128);
-  model.linear_value_head_dim = hf.integer({"linear_value_head_dim"}, 128);
-  model.linear_num_key_heads = hf.integer({"linear_num_key_heads"}, 16);
-  model.linear_num_value_heads = hf.integer({"linear_num_value_heads"}, 32);
+  model.linear_conv_kernel_dim = hf.size({"linear_conv_kernel_dim"}, 4);
+  model.linear_key_head_dim = hf.size({"linear_key_head_dim"}, 128);
+  model.linear_value_head_dim = hf.size({"linear_value_head_dim"}, 128);
+  model.linear_num_key_heads = hf.size({"linear_num_key_heads"}, 16);
+  model.linear_num_value_heads = hf.size({"linear_num_value_heads"}, 32);
+  read_qwen_prediction(source, model);
   return model;
 }
 
@@ -252,9 +253,10 @@ std::vector<WeightRule> nemotron_h_rules() {
 }  // namespace
 
 std::vector<Family> hybrid_families() {
-  return {{{"Mamba2ForCausalLM"}, mamba2, mamba_rules()},
-          {{"NemotronHForCausalLM"}, nemotron_h, nemotron_h_rules()},
-          {{"Qwen3NextForCausalLM"}, qwen3_next, qwen3_next_rules()}};
+  return {
+      {{"Mamba2ForCausalLM"}, mamba2, mamba_rules()},
+      {{"NemotronHForCausalLM"}, nemotron_h, nemotron_h_rules(), nullptr, {"mtp."}},
+      {{"Qwen3NextForCausalLM"}, qwen3_next, qwen_prediction_rules(qwen3_next_rules()) + qwen3_next_rules()}};
 }
 
 }  // namespace megatron

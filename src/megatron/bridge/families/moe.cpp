@@ -13,19 +13,30 @@ void set_expert_layers(ModelConfig& model, const std::function<bool(int64_t laye
   model.moe_layer_freq = list;
 }
 
-std::vector<WeightRule> router_rules(std::string_view weight) {
+std::vector<WeightRule> router_rules(const char* weight) {
   return {
       {same, "decoder.layers.*.mlp.router.weight", {weight}},
       {same, "decoder.layers.*.mlp.router.expert_bias", {"model.layers.*.mlp.gate.e_score_correction_bias"}}};
 }
 
-std::vector<WeightRule> expert_rules(std::string_view gate, std::string_view up, std::string_view down) {
+std::vector<WeightRule> expert_rules(const char* gate, const char* up, const char* down) {
   return {{experts_gate_up, "decoder.layers.*.mlp.experts.experts.linear_fc1.weight", {gate, up}},
           {experts, "decoder.layers.*.mlp.experts.experts.linear_fc2.weight", {down}}};
 }
 
-std::vector<WeightRule> shared_expert_rules(std::string_view gate, std::string_view up,
-                                            std::string_view down) {
+// All experts of a layer in one tensor, gate before up: as transformers 5 has them in memory.
+std::vector<WeightRule> stacked_expert_rules() {
+  return {{same,
+           "decoder.layers.*.mlp.experts.experts.linear_fc1.weight",
+           {"model.layers.*.mlp.experts.gate_up_proj"},
+           true},
+          {same,
+           "decoder.layers.*.mlp.experts.experts.linear_fc2.weight",
+           {"model.layers.*.mlp.experts.down_proj"},
+           true}};
+}
+
+std::vector<WeightRule> shared_expert_rules(const char* gate, const char* up, const char* down) {
   return {{gate_up, "decoder.layers.*.mlp.shared_experts.linear_fc1.weight", {gate, up}},
           {same, "decoder.layers.*.mlp.shared_experts.linear_fc2.weight", {down}},
           {same,
@@ -48,12 +59,11 @@ ModelConfig mixture_config(const HfSource& source) {
 }
 
 void read_qwen_layers(const HfConfig& hf, ModelConfig& model) {
-  const Json* dense = hf.find({"mlp_only_layers"});
-  const int64_t step = hf.integer({"decoder_sparse_step"}, 1);
+  const std::vector<Json> dense = hf.has("mlp_only_layers") ? hf.list("mlp_only_layers") : Json::Array{};
+  const int64_t step = hf.size({"decoder_sparse_step"}, 1);
   set_expert_layers(model, [&](int64_t layer) {
-    if (dense)
-      for (const Json& own : dense->as_array())
-        if (own.as_int() == layer) return false;
+    for (const Json& own : dense)
+      if (own.as_int() == layer) return false;
     return (layer + 1) % step == 0;
   });
 }
@@ -68,7 +78,7 @@ void read_sigmoid_router(const HfConfig& hf, ModelConfig& model) {
 }
 
 std::vector<WeightRule> usual_expert_rules() {
-  return router_rules("model.layers.*.mlp.gate.weight") +
+  return stacked_expert_rules() + router_rules("model.layers.*.mlp.gate.weight") +
          expert_rules("model.layers.*.mlp.experts.#.gate_proj.weight",
                       "model.layers.*.mlp.experts.#.up_proj.weight",
                       "model.layers.*.mlp.experts.#.down_proj.weight");
@@ -187,7 +197,7 @@ void read_latent_attention(const HfConfig& hf, ModelConfig& model) {
         fmt::format("config.json: rotary scaling '{}' is not built for latent attention", rope.type));
   if (rope.type == "default") return;
   model.original_max_position_embeddings =
-      scaling.integer({"original_max_position_embeddings"}, model.max_position_embeddings);
+      scaling.size({"original_max_position_embeddings"}, model.max_position_embeddings);
   model.rotary_scaling_factor = scaling.real({"factor"});
   model.beta_fast = scaling.real({"beta_fast"}, 32);
   model.beta_slow = scaling.real({"beta_slow"}, 1);
@@ -238,9 +248,7 @@ std::vector<WeightRule> usual_shared_expert_rules() {
 }
 
 std::vector<WeightRule> latent_attention_rules() {
-  const auto row = [](std::string_view ours, std::string_view theirs) {
-    return WeightRule{same, ours, {theirs}};
-  };
+  const auto row = [](const char* ours, const char* theirs) { return WeightRule{same, ours, {theirs}}; };
   return {
       row("decoder.layers.*.self_attention.linear_q_proj.weight", "model.layers.*.self_attn.q_proj.weight"),
       row("decoder.layers.*.self_attention.linear_q_down_proj.weight",
@@ -289,13 +297,19 @@ std::vector<WeightRule> gpt_oss_rules() {
 
 std::vector<Family> mixture_families() {
   const auto rules = embedding_rules() + attention_rules() + mlp_rules();
-  const auto mixtral_rules = router_rules("model.layers.*.block_sparse_moe.gate.weight") +
+  const auto mixtral_rules = stacked_expert_rules() +
+                             router_rules("model.layers.*.block_sparse_moe.gate.weight") +
                              expert_rules("model.layers.*.block_sparse_moe.experts.#.w1.weight",
                                           "model.layers.*.block_sparse_moe.experts.#.w3.weight",
                                           "model.layers.*.block_sparse_moe.experts.#.w2.weight");
   const auto deepseek = latent_attention_rules() + usual_expert_rules() + usual_shared_expert_rules() +
                         prediction_rules() + rules;
-  return {{{"MixtralForCausalLM"}, mixtral, mixtral_rules + rules},
+  return {{{"MixtralForCausalLM"},
+           mixtral,
+           mixtral_rules + rules,
+           nullptr,
+           {},
+           {{"block_sparse_moe.gate.weight", "mlp.gate.weight"}}},
           {{"Qwen2MoeForCausalLM"}, qwen2_moe, usual_expert_rules() + qwen_shared_expert_rules() + rules},
           {{"Qwen3MoeForCausalLM"}, qwen3_moe, usual_expert_rules() + qk_norm_rules() + rules},
           {{"OlmoeForCausalLM"}, olmoe, usual_expert_rules() + qk_norm_rules() + rules},

@@ -40,12 +40,12 @@ ModelConfig olmo2(const HfSource& source) {
 ModelConfig gpt2(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;
-  model.num_layers = hf.integer({"n_layer"});
+  model.num_layers = hf.layers({"n_layer"});
   model.hidden_size = hf.integer({"n_embd"});
   model.num_attention_heads = model.num_query_groups = hf.integer({"n_head"});
   model.kv_channels = model.hidden_size / model.num_attention_heads;
-  model.ffn_hidden_size = hf.integer({"n_inner"}, 4 * model.hidden_size);
-  model.max_position_embeddings = model.seq_length = hf.integer({"n_positions"}, 1024);
+  model.ffn_hidden_size = hf.size({"n_inner"}, 4 * model.hidden_size);
+  model.max_position_embeddings = model.seq_length = hf.size({"n_positions"}, 1024);
   model.vocab_size = hf.integer({"vocab_size"});
   while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
   model.normalization = Normalization::layer_norm;
@@ -120,7 +120,7 @@ std::vector<Family> other_families() {
   return {{{"Glm4ForCausalLM"}, glm4, glm4_rules()},
           {{"NemotronForCausalLM"}, nemotron, nemotron_rules()},
           {{"Olmo2ForCausalLM"}, olmo2, olmo2_rules()},
-          {{"GPT2LMHeadModel"}, gpt2, gpt2_rules()}};
+          {{"GPT2LMHeadModel"}, gpt2, gpt2_rules(), nullptr, {}, {{"transformer.", ""}}}};
 }
 
 }  // namespace megatron

@@ -44,8 +44,9 @@ ModelConfig qwen_vl(const HfSource& source) {
   model.position_embedding_type = PositionEmbedding::mrope;
   model.rotary_base = rope.theta.value_or(1e6);
   const HfConfig scaling(rope.scaling);
-  if (const Json* sections = scaling.find({"mrope_section"}))
-    for (const Json& section : sections->as_array()) model.mrope_section.push_back(section.as_int());
+  if (scaling.has("mrope_section"))
+    for (const Json& section : scaling.list("mrope_section", 3))
+      model.mrope_section.push_back(section.as_int());
   else
     model.mrope_section = {16, 24, 24};
   return model;
@@ -57,12 +58,12 @@ VisionConfig qwen_tower(const HfSource& source) {
   VisionConfig vision;
   vision.image_token_id = hf.integer({"image_token_id"}, 151655);
   vision.video_token_id = hf.integer({"video_token_id"}, 151656);
-  vision.num_layers = part.integer({"depth"}, 32);
-  vision.num_attention_heads = part.integer({"num_heads"}, 16);
-  vision.in_channels = part.integer({"in_channels", "in_chans"}, 3);
-  vision.patch_size = part.integer({"patch_size"}, 14);
-  vision.temporal_patch_size = part.integer({"temporal_patch_size"}, 2);
-  vision.spatial_merge_size = part.integer({"spatial_merge_size"}, 2);
+  vision.num_layers = part.layers({"depth"}, 32);
+  vision.num_attention_heads = part.size({"num_heads"}, 16);
+  vision.in_channels = part.size({"in_channels", "in_chans"}, 3);
+  vision.patch_size = part.size({"patch_size"}, 14);
+  vision.temporal_patch_size = part.size({"temporal_patch_size"}, 2);
+  vision.spatial_merge_size = part.size({"spatial_merge_size"}, 2);
   vision.init_method_std = part.real({"initializer_range"}, 0.02);
   return vision;
 }
@@ -71,8 +72,8 @@ VisionConfig qwen2_tower(const HfSource& source) {
   const HfConfig part = vision_part(source);
   VisionConfig vision = qwen_tower(source);
   vision.kind = VisionTowerKind::qwen2;
-  vision.hidden_size = part.integer({"embed_dim"}, 1280);
-  vision.output_size = part.integer({"hidden_size"}, 3584);
+  vision.hidden_size = part.size({"embed_dim"}, 1280);
+  vision.output_size = part.size({"hidden_size"}, 3584);
   vision.ffn_hidden_size =
       static_cast<int64_t>(static_cast<double>(vision.hidden_size) * part.real({"mlp_ratio"}, 4));
   return vision;
@@ -82,14 +83,15 @@ VisionConfig qwen2_5_tower(const HfSource& source) {
   const HfConfig part = vision_part(source);
   VisionConfig vision = qwen_tower(source);
   vision.kind = VisionTowerKind::qwen2_5;
-  vision.hidden_size = part.integer({"hidden_size"}, 1280);
-  vision.output_size = part.integer({"out_hidden_size"}, 3584);
-  vision.ffn_hidden_size = part.integer({"intermediate_size"}, 3420);
-  vision.window_size = part.integer({"window_size"}, 112);
+  vision.hidden_size = part.size({"hidden_size"}, 1280);
+  vision.output_size = part.size({"out_hidden_size"}, 3584);
+  vision.ffn_hidden_size = part.size({"intermediate_size"}, 3420);
+  vision.window_size = part.size({"window_size"}, 112);
   vision.full_attention_layers = {7, 15, 23, 31};
-  if (const Json* layers = part.find({"fullatt_block_indexes"})) {
+  if (part.has("fullatt_block_indexes")) {
     vision.full_attention_layers.clear();
-    for (const Json& layer : layers->as_array()) vision.full_attention_layers.push_back(layer.as_int());
+    for (const Json& layer : part.list("fullatt_block_indexes"))
+      vision.full_attention_layers.push_back(layer.as_int());
   }
   return vision;
 }
@@ -108,22 +110,22 @@ VisionConfig siglip(const HfSource& source) {
   vision.kind = VisionTowerKind::siglip;
   vision.image_token_id = hf.integer({"image_token_index", "image_token_id"}, 262144);
   vision.bidirectional_images = true;
-  vision.num_layers = part.integer({"num_hidden_layers"}, 27);
-  vision.hidden_size = part.integer({"hidden_size"}, 1152);
+  vision.num_layers = part.layers({"num_hidden_layers"}, 27);
+  vision.hidden_size = part.size({"hidden_size"}, 1152);
   vision.output_size = read_text(source, gemma3(), "language_model.").hidden_size;
-  vision.ffn_hidden_size = part.integer({"intermediate_size"}, 4304);
-  vision.num_attention_heads = part.integer({"num_attention_heads"}, 16);
-  vision.in_channels = part.integer({"num_channels"}, 3);
-  vision.patch_size = part.integer({"patch_size"}, 14);
-  vision.image_size = part.integer({"image_size"}, 896);
-  vision.tokens_per_image = hf.integer({"mm_tokens_per_image"}, 256);
+  vision.ffn_hidden_size = part.size({"intermediate_size"}, 4304);
+  vision.num_attention_heads = part.size({"num_attention_heads"}, 16);
+  vision.in_channels = part.size({"num_channels"}, 3);
+  vision.patch_size = part.size({"patch_size"}, 14);
+  vision.image_size = part.size({"image_size"}, 896);
+  vision.tokens_per_image = hf.size({"mm_tokens_per_image"}, 256);
   vision.layernorm_epsilon = part.real({"layer_norm_eps"}, 1e-6);
   return vision;
 }
 
 // Weight and bias of one module after the other.
 struct Pair {
-  std::string_view ours_weight, ours_bias, weight, bias;
+  std::string ours_weight, ours_bias, weight, bias;
 };
 
 std::vector<WeightRule> pairs(WeightLayout layout, std::initializer_list<Pair> list) {
@@ -167,7 +169,7 @@ std::vector<WeightRule> qwen_tower_rules() {
 }
 
 // The second matrix of the tower's MLP has another name where that is gated.
-std::vector<WeightRule> tower_fc2_rules(std::string_view weight, std::string_view bias) {
+std::vector<WeightRule> tower_fc2_rules(const std::string& weight, const std::string& bias) {
   return pairs(same, {{"vision_model.decoder.layers.*.mlp.linear_fc2.weight",
                        "vision_model.decoder.layers.*.mlp.linear_fc2.bias", weight, bias}});
 }
@@ -219,29 +221,45 @@ std::vector<WeightRule> siglip_rules() {
 
 // The decoder's rules, its tensors under a prefix.
 std::vector<WeightRule> under(std::string_view prefix, std::vector<WeightRule> rules) {
-  for (WeightRule& rule : rules) rule.prefix = prefix;
+  for (WeightRule& rule : rules)
+    for (std::string& name : rule.theirs) name.insert(0, prefix);
   return rules;
 }
 
 }  // namespace
 
 std::vector<Family> vision_families() {
+  // As the modules are called since there is one for both parts.
+  const auto inner_names = [] {
+    return std::vector<Spelling>{{"model.", "model.language_model."}, {"visual.", "model.visual."}};
+  };
   return {
       {{"Qwen2VLForConditionalGeneration"},
        qwen_vl,
        qwen_tower_rules() +
            tower_fc2_rules("visual.blocks.*.mlp.fc2.weight", "visual.blocks.*.mlp.fc2.bias") + qwen2().rules,
-       qwen2_tower},
+       qwen2_tower,
+       {},
+       inner_names()},
       {{"Qwen2_5_VLForConditionalGeneration"},
        qwen_vl,
        qwen_tower_rules() +
            tower_fc2_rules("visual.blocks.*.mlp.down_proj.weight", "visual.blocks.*.mlp.down_proj.bias") +
            qwen2().rules,
-       qwen2_5_tower},
+       qwen2_5_tower,
+       {},
+       inner_names()},
       {{"Gemma3ForConditionalGeneration"},
        gemma3_vl,
        siglip_rules() + under("language_model.", gemma3().rules),
-       siglip}};
+       siglip,
+       {},
+       {{"vision_tower.", "vision_tower.vision_model."},
+        {"vision_tower.", "model.vision_tower.vision_model."},
+        {"vision_tower.", "model.vision_tower."},
+        {"multi_modal_projector.", "model.multi_modal_projector."},
+        {"language_model.model.", "model.language_model."},
+        {"language_model.lm_head.", "lm_head."}}}};
 }
 
 }  // namespace megatron
