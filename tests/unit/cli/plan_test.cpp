@@ -158,7 +158,7 @@ TEST(Plan, RefusesWhatDoesNotFit) {
 // Groups that are split off while a rank is set up, of keys that several ranks share and of sharded copies.
 TEST(Plan, GroupsBeyondTheGrid) {
   const Json keys = json_of({"-tp", "4", "--group-query-attention", "--num-query-groups", "2"});
-  const Json* summed = traffic(keys.at("ranks")[0], "tp-keys", "all_reduce");
+  const Json* summed = traffic(keys.at("ranks")[0], "tp-keys", "all_gather");
   ASSERT_NE(summed, nullptr);
   EXPECT_EQ(summed->at("ranks").as_int(), 2);
   const Json copies = json_of(

@@ -22,6 +22,13 @@ ncclResult_t state_of(ncclComm_t comm) {
   return failed(asked) ? asked : state;
 }
 
+// At once: what one of them frees waits for the kernels of all.
+void abort_all(const std::vector<ncclComm_t>& comms) {
+  std::vector<std::thread> threads;
+  for (ncclComm_t comm : comms) threads.emplace_back([comm] { ncclCommAbort(comm); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 void check_nccl(ncclResult_t result, const char* doing) {
@@ -61,7 +68,8 @@ std::string NcclOp::mismatch() {
 
 NcclWatch::NcclWatch(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout)
     : world_(std::move(world)), timeout_(timeout) {
-  thread_ = std::thread([this] { watch(); });
+  watching_ = std::thread([this] { watch(); });
+  finding_ = std::thread([this] { find_ended(); });
 }
 
 NcclWatch::~NcclWatch() {
@@ -70,7 +78,8 @@ NcclWatch::~NcclWatch() {
     closing_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  watching_.join();
+  finding_.join();
   if (!stopped_) finish();
 }
 
@@ -152,9 +161,8 @@ void NcclWatch::watch() {
     std::string problem;
     try {
       problem = problem_locked(lock);
-    } catch (const std::exception& error) {  // the GPU itself is in trouble
-      problem = fmt::format("rank {} cannot be watched any more: {}",
-                            world_->world_ranks()[static_cast<size_t>(world_->rank())], error.what());
+    } catch (const std::exception& error) {  // of the world that the GPUs met through
+      problem = error.what();
       if (!lock) lock.lock();
     }
     if (problem.empty()) continue;
@@ -163,27 +171,55 @@ void NcclWatch::watch() {
   }
 }
 
-// What should end the world; "" where all is well. Forgets operations that have ended.
+void NcclWatch::find_ended() {
+  std::unique_lock lock(mutex_);
+  while (!closing_ && !stopped_) {
+    if (under_way_.empty())
+      wake_.wait(lock);
+    else
+      wake_.wait_for(lock, kPause);
+    std::vector<std::shared_ptr<NcclOp>> asked, over;
+    for (const auto& op : under_way_)
+      if (op->queued && !op->ended) asked.push_back(op);
+    lock.unlock();
+    std::string trouble;
+    try {
+      std::erase_if(asked, [](const auto& op) { return !op->finished.done(); });
+    } catch (const std::exception& error) {  // the GPU itself is in trouble
+      trouble = error.what();
+      asked.clear();
+    }
+    lock.lock();
+    trouble_ = trouble;
+    for (const auto& op : asked) op->ended = true;
+    for (auto op = under_way_.begin(); op != under_way_.end();) {
+      const bool done = (*op)->ended && !(*op)->comparison;
+      if (done) over.push_back(*op);
+      op = done ? under_way_.erase(op) : std::next(op);
+    }
+    lock.unlock();
+    for (const auto& op : over) op->control->note_done(op->entry);
+    asked.clear();
+    over.clear();  // their events are CUDA's
+    lock.lock();
+  }
+}
+
+// What should end the world; "" where all is well.
 std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
   if (std::string reason = world_->abort_reason(); !reason.empty()) return reason;
   for (ncclComm_t comm : comms_)
     if (const ncclResult_t state = state_of(comm); failed(state))
       return tell_first(lock, fmt::format("NCCL found a fault, {} ({})", ncclGetErrorString(state),
                                           ncclGetLastError(comm)));
+  if (!trouble_.empty()) return tell_first(lock, trouble_);
   const auto now = Clock::now();
-  for (auto op = under_way_.begin(); op != under_way_.end();) {
+  for (auto op = under_way_.begin(); op != under_way_.end(); ++op) {
     if (std::string text = (*op)->mismatch(); !text.empty()) return text;
-    if ((*op)->over()) {
-      (*op)->control->note_done((*op)->entry);
-      op = under_way_.erase(op);
-      continue;
-    }
-    if (now - (*op)->begun > timeout_) {
-      under_way_.splice(under_way_.begin(), under_way_, op);
-      return tell_first(
-          lock, fmt::format("it did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3));
-    }
-    ++op;
+    if (now - (*op)->begun <= timeout_ || ((*op)->ended && !(*op)->comparison)) continue;
+    under_way_.splice(under_way_.begin(), under_way_, op);
+    return tell_first(
+        lock, fmt::format("it did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3));
   }
   return {};
 }
@@ -216,13 +252,13 @@ void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
   stopped_ = true;
   for (const auto& op : under_way_)
     if (op->comparison) op->comparison->withdraw();
-  under_way_.clear();
   const std::vector<ncclComm_t> comms = std::move(comms_);
   lock.unlock();
   {
     std::unique_lock calls(calls_, kWithinNccl);
-    for (ncclComm_t comm : comms) ncclCommAbort(comm);
+    abort_all(comms);
   }
+  wake_.notify_all();
   lock.lock();
 }
 
@@ -251,7 +287,8 @@ void NcclWatch::finish() {
     sound = sound && state_of(comm) == ncclSuccess;
   }
   const bool whole = running();
-  for (ncclComm_t comm : comms_) whole ? ncclCommDestroy(comm) : ncclCommAbort(comm);
+  if (!whole) return abort_all(comms_);
+  for (ncclComm_t comm : comms_) ncclCommDestroy(comm);
 }
 
 }  // namespace megatron

@@ -33,6 +33,7 @@ struct NcclOp {
   CommCall call;
   Event finished;
   std::atomic<bool> queued = false;  // `finished` tells something
+  bool ended = false;                // as it told; guarded by the watch
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   uint64_t entry = 0;
 
@@ -40,8 +41,6 @@ struct NcclOp {
   void compare(GroupBackend& calls, const CommRequest& request);
   // "" where both called the same, or nothing is known yet.
   std::string mismatch();
-  bool over() { return queued && !comparison && finished.done(); }
-
   std::unique_ptr<PendingOp> comparison;  // under way
   CalledOp own, other;
 };
@@ -49,6 +48,10 @@ struct NcclOp {
 // Makes one rank's communicators and watches over its operations: one that does not end in time, a fault that
 // NCCL found, or a world that was stopped by another rank ends all of the communicators, so that no kernel
 // and no host thread waits for ever. Looks a few times a second, and sleeps while nothing is under way.
+//
+// Two threads: while a kernel waits for ever, whoever frees memory holds a lock of the driver, and so may the
+// one that asks which operations have ended. The other calls nothing of CUDA before all communicators know
+// that they end.
 //
 // Communicators are non-blocking: NCCL returns while it still connects, and the rank can be woken. Ending one
 // takes all ranks of a node, so they live as long as the watch and end in the order of their making, which is
@@ -68,6 +71,7 @@ class NcclWatch {
  private:
   using Clock = std::chrono::steady_clock;
   void watch();
+  void find_ended();
   std::string problem_locked(std::unique_lock<std::mutex>& lock);
   std::string tell_first(std::unique_lock<std::mutex>& lock, const std::string& what);
   std::string tell(NcclOp& op, const std::string& what) const;
@@ -82,8 +86,9 @@ class NcclWatch {
   std::condition_variable wake_;
   std::list<std::shared_ptr<NcclOp>> under_way_;
   std::vector<ncclComm_t> comms_;  // in the order of their making
+  std::string trouble_;            // of the GPU
   bool stopped_ = false, closing_ = false;
-  std::thread thread_;
+  std::thread watching_, finding_;
 };
 
 }  // namespace megatron
