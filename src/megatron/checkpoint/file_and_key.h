@@ -1,6 +1,9 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
+
+#include "megatron/base/error.h"
 
 namespace megatron {
 
@@ -9,11 +12,16 @@ struct FileAndKey {
   std::string file, key;
 };
 
+// A ConfigError where there is no such file.
 inline FileAndKey file_and_key(const std::string& source) {
-  const size_t name = source.rfind(".safetensors:");
-  if (name == std::string::npos) return {source, ""};
-  const size_t colon = source.find(':', name);
-  return {source.substr(0, colon), source.substr(colon + 1)};
+  FileAndKey found{source, ""};
+  if (const size_t name = source.rfind(".safetensors:"); name != std::string::npos) {
+    const size_t colon = source.find(':', name);
+    found = {source.substr(0, colon), source.substr(colon + 1)};
+  }
+  if (!std::filesystem::is_regular_file(found.file))
+    throw ConfigError(fmt::format("{}: there is no such file", found.file));
+  return found;
 }
 
 }  // namespace megatron

@@ -1,5 +1,6 @@
 #include "megatron/cli/generate_command.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "megatron/base/error.h"
@@ -54,6 +55,10 @@ std::string generate_help() {
 }
 
 int run_generate(Invocation& invocation) {
+  if (std::ranges::find(invocation.args, "--prompt") != invocation.args.end())
+    throw UsageError(
+        "generate: --prompt TEXT needs a tokenizer, which is not available yet in this build; give "
+        "--prompt-ids 1,2,3");
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (!line.has("--prompt-ids")) throw UsageError("generate: --prompt-ids 1,2,3 is missing");
   if (line.has("--greedy") && line.has("--temperature"))
@@ -68,6 +73,7 @@ int run_generate(Invocation& invocation) {
                     arguments.source.path()));
   const double temperature = parse_positive("generate", "--temperature", line.get("--temperature", "1"));
   GenerateOptions options{.max_new_tokens = whole(line, "--max-new-tokens", 64)};
+  if (options.max_new_tokens < 1) throw UsageError("generate: --max-new-tokens needs at least 1");
   options.sampling = {.temperature = draws && !line.has("--greedy") ? temperature : 0,
                       .top_k = whole(line, "--top-k", 0),
                       .top_p = parse_positive("generate", "--top-p", line.get("--top-p", "1"), 1),

@@ -241,6 +241,9 @@ TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
       {{"generate", "--hf", model_, "--prompt-ids", "1,x"}, 2, "--prompt-ids"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--top-p", "2"}, 2, "--top-p"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--greedy", "--temperature", "1"}, 2, "contradict"},
+      {{"generate", "--hf", model_, "--prompt", "hello"}, 2, "give --prompt-ids"},
+      {{"generate", "--hf", model_, "--prompt-ids", "1", "--max-new-tokens", "0"}, 2, "--max-new-tokens"},
+      {{"logits", "--hf", model_, "--tokens", folder_ / "no.safetensors:x", "--out", "x"}, 1, "no such file"},
       {{"compare", model_}, 2, "name two models"},
       {{"compare", model_, folder_ / "nothing"}, 1, "neither a Hugging Face model"},
   };
