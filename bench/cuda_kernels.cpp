@@ -254,6 +254,10 @@ void bench_rows(Bench& b) {
     b.bytes("qkv split+rope 16384x32/8x128", giga({&qkv, &q, &k, &v, &cos, &sin}), [&] {
       ctx.kernels->qkv_split(context(), {.qkv = qkv, .q = q, .k = k, .v = v, .cos = cos, .sin = sin});
     });
+    // In the projection itself, of as many key heads as query heads: values are not touched.
+    Tensor turning = qkv.view({16384, 16, 3, 128}).slice(2, 0, 2);
+    b.bytes("rope in place 16384x16/16x128", giga({&turning, &turning, &cos, &sin}),
+            [&] { ctx.kernels->rope(context(), {.x = turning, .y = turning, .cos = cos, .sin = sin}); });
   }
   for (int64_t width : {4096, 28672}) {
     Tensor x = b.random({16384, width}), q = ctx.empty({16384, width}, DType::F8E4M3),
@@ -361,6 +365,9 @@ void bench_rest(Bench& b) {
     });
     b.bytes("transpose 16384x4096", giga({&x, &y}), [&] {
       ctx.kernels->copy(context(), {x.transpose(0, 1), y.view({4096, 16384})});
+    });
+    b.bytes("slice of columns 16384x2048", giga({&x}), [&] {
+      ctx.kernels->copy(context(), {x.slice(1, 1024, 3072), y.slice(0, 0, 8192).view({16384, 2048})});
     });
     b.bytes("column sum 16384x4096", giga({&x}), [&] {
       ctx.kernels->reduce(context(), {.kind = Reduction::Sum,

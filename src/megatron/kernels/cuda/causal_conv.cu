@@ -5,6 +5,7 @@ namespace megatron::cuda {
 namespace {
 
 constexpr int kRun = 32, kBackwardRun = 128;  // tokens that a thread takes, of one channel
+constexpr int kAhead = 8;                     // of which so many are on their way at once
 constexpr int kMostWidth = 16;
 
 template <class T>
@@ -49,8 +50,9 @@ struct Window {
     for (int j = 1; j < W; ++j)
       if (int64_t t = begin - W + j; t >= span.begin) input[j] = widen(conv.x[t * conv.stride + channel]);
   }
-  // What token t gives before the activation; tokens come one after the other.
-  __device__ C step(int64_t t) {
+  __device__ T read(int64_t t) const { return conv.x[t * conv.stride + channel]; }
+  // What token t, which was read, gives before the activation; tokens come one after the other.
+  __device__ C step(int64_t t, T read) {
     if (t >= span.end) {
       span = conv.sequences.span_of(t);
 #pragma unroll
@@ -58,7 +60,7 @@ struct Window {
     }
 #pragma unroll
     for (int j = 0; j + 1 < W; ++j) input[j] = input[j + 1];
-    input[W - 1] = widen(conv.x[t * conv.stride + channel]);
+    input[W - 1] = widen(read);
     C sum = bias;
 #pragma unroll
     for (int j = 0; j < W; ++j) sum += weight[j] * input[j];
@@ -73,10 +75,17 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Conv<T> conv, T* y) {
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRun;
   const int64_t end = min(begin + kRun, conv.sequences.tokens);
   Window<T, W> window(conv, c, begin);
-#pragma unroll 4
-  for (int64_t t = begin; t < end; ++t) {
-    const Compute<T> sum = window.step(t);
-    y[t * conv.channels + c] = narrow<T>(sum * sigmoid<false>(sum));
+  for (int64_t first = begin; first < end; first += kAhead) {
+    T x[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (first + k < end) x[k] = window.read(first + k);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (const int64_t t = first + k; t < end) {
+        const Compute<T> sum = window.step(t, x[k]);
+        y[t * conv.channels + c] = narrow<T>(sum * sigmoid<kRough<T>>(sum));
+      }
   }
 }
 
@@ -93,13 +102,14 @@ __global__ void __launch_bounds__(kThreads)
   Window<T, W> window(conv, c, begin);
   TokenSpan own = window.span;  // of the token whose gradient is due
   C slopes[W] = {}, dweight[W] = {}, dbias = 0;
-  for (int64_t t = begin; t < end + W - 1; ++t) {
+  // Token t is read, and the gradient of the token W − 1 before it is due.
+  auto step = [&](int64_t t, T x, T gradient) {
 #pragma unroll
     for (int j = 0; j + 1 < W; ++j) slopes[j] = slopes[j + 1];
     slopes[W - 1] = 0;
     if (t < conv.sequences.tokens) {
-      const C sum = window.step(t), s = sigmoid<false>(sum);
-      slopes[W - 1] = widen(dy[t * conv.channels + c]) * s * (C(1) + sum * (C(1) - s));
+      const C sum = window.step(t, x), s = sigmoid<kRough<T>>(sum);
+      slopes[W - 1] = widen(gradient) * s * (C(1) + sum * (C(1) - s));
       if (t < end) {
         dbias += slopes[W - 1];
 #pragma unroll
@@ -107,13 +117,25 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     const int64_t due = t - (W - 1);
-    if (due < begin || !dx) continue;
+    if (due < begin || !dx) return;
     if (due >= own.end) own = conv.sequences.span_of(due);
     C sum = 0;
 #pragma unroll
     for (int m = 0; m < W; ++m)
       if (due + m < own.end) sum += window.weight[W - 1 - m] * slopes[m];
     dx[due * conv.channels + c] = narrow<T>(sum);
+  };
+  for (int64_t first = begin; first < end + W - 1; first += kAhead) {
+    T x[kAhead], gradient[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (const int64_t t = first + k; t < min(end + W - 1, conv.sequences.tokens)) {
+        x[k] = window.read(t);
+        gradient[k] = dy[t * conv.channels + c];
+      }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (first + k < end + W - 1) step(first + k, x[k], gradient[k]);
   }
   C* out = partial + (static_cast<int64_t>(blockIdx.x) * conv.channels + c) * (conv.width + 1);
 #pragma unroll

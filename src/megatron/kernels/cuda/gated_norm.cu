@@ -4,7 +4,7 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr int kColumns = 32, kTokens = 8;  // of a block that sums over tokens
+constexpr int kLanes = 32, kLines = 8;  // of a block: a line of threads takes a row, or sums over tokens
 
 // What all kernels share: rows are (token, group), each of `size` channels.
 template <class T>
@@ -29,24 +29,53 @@ struct GatedRows {
         gate_first(args.gate_first),
         shared_weight(args.weight.defined() && args.weight.numel() == size && groups > 1) {}
 
-  // One element, at channel j of a group.
-  struct Value {
-    C x, gate, open, slope, weight, dy;
+  // Whether all of it lies so that vectors can be read.
+  bool vectors() const {
+    return (x_stride | gate_stride | dy_stride | size) % kVector<T> == 0 && aligned(x) && aligned(gate) &&
+           aligned(weight) && aligned(dy);
+  }
+
+  // A row of this line of threads, if there is one.
+  struct Row {
+    int64_t index, token, group;
+    bool exists;
   };
-  __device__ Value at(int64_t token, int64_t group, int64_t j) const {
-    int64_t column = group * size + j;
-    Value v{};
-    v.x = widen(x[token * x_stride + column]);
-    v.gate = widen(gate[token * gate_stride + column]);
-    C s = sigmoid<false>(v.gate);
-    v.open = v.gate * s;
-    v.slope = s * (C(1) + v.gate * (C(1) - s));
-    if (weight) v.weight = widen(weight[shared_weight ? j : column]);
-    if (dy) v.dy = widen(dy[token * dy_stride + column]);
+  __device__ Row row() const {
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * kLines + threadIdx.y,
+                  token = divide(index, groups);
+    return {index, token, index - token * groups, index < tokens * groups};
+  }
+  unsigned row_blocks() const { return blocks_for(tokens * groups, kLines); }
+
+  // W elements, from channel j of a group on.
+  template <int W>
+  struct Values {
+    C x[W], gate[W], open[W], slope[W], weight[W], dy[W];
+  };
+  template <int W>
+  __device__ Values<W> at(int64_t token, int64_t group, int64_t j) const {
+    const int64_t column = group * size + j;
+    Values<W> v{};
+    load(v.x, x + token * x_stride + column);
+    load(v.gate, gate + token * gate_stride + column);
+    if (weight) load(v.weight, weight + (shared_weight ? j : column));
+    if (dy) load(v.dy, dy + token * dy_stride + column);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const C s = sigmoid<kRough<T>>(v.gate[i]);
+      v.open[i] = v.gate[i] * s;
+      v.slope[i] = s * (C(1) + v.gate[i] * (C(1) - s));
+    }
     return v;
   }
-  __device__ C input(const Value& v) const { return gate_first ? v.x * v.open : v.x; }  // of the norm
-  __device__ C factor(const Value& v) const { return gate_first ? v.weight : v.weight * v.open; }
+  template <int W>
+  __device__ C input(const Values<W>& v, int i) const {  // of the norm
+    return gate_first ? v.x[i] * v.open[i] : v.x[i];
+  }
+  template <int W>
+  __device__ C factor(const Values<W>& v, int i) const {
+    return gate_first ? v.weight[i] : v.weight[i] * v.open[i];
+  }
 };
 
 template <class C>
@@ -54,73 +83,96 @@ __device__ C reciprocal(C squares, int64_t width, double epsilon) {
   return C(1) / sqrt(squares / C(width) + C(epsilon));
 }
 
-// One block a row.
-template <class T>
-__global__ void sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
-  int64_t token = blockIdx.x / rows.groups, group = blockIdx.x % rows.groups;
+template <class T, int W>
+__global__ void __launch_bounds__(kLanes* kLines) sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
+  const auto row = rows.row();
+  if (!row.exists) return;
   Compute<T> sum = 0;
-  for (int64_t j = threadIdx.x; j < rows.size; j += blockDim.x) {
-    auto v = rows.at(token, group, j);
-    sum += rows.dy ? v.dy * rows.factor(v) * rows.input(v) : rows.input(v) * rows.input(v);
+#pragma unroll 2
+  for (int64_t j = threadIdx.x * W; j < rows.size; j += kLanes * W) {
+    auto v = rows.template at<W>(row.token, row.group, j);
+#pragma unroll
+    for (int i = 0; i < W; ++i)
+      sum += rows.dy ? v.dy[i] * rows.factor(v, i) * rows.input(v, i) : rows.input(v, i) * rows.input(v, i);
   }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) sums[row.index] = sum;
 }
 
-template <class T>
-__global__ void forward_kernel(GatedRows<T> rows, const Compute<T>* squares, int64_t width, double epsilon,
-                               T* y) {
-  int64_t token = blockIdx.x / rows.groups, group = blockIdx.x % rows.groups;
-  Compute<T> rstd = reciprocal(squares[blockIdx.x], width, epsilon);
-  T* out = y + int64_t{blockIdx.x} * rows.size;
-  for (int64_t j = threadIdx.x; j < rows.size; j += blockDim.x) {
-    auto v = rows.at(token, group, j);
-    out[j] = narrow<T>(rows.input(v) * rstd * rows.factor(v));
+template <class T, int W>
+__global__ void __launch_bounds__(kLanes* kLines)
+    forward_kernel(GatedRows<T> rows, const Compute<T>* squares, int64_t width, double epsilon, T* y) {
+  const auto row = rows.row();
+  if (!row.exists) return;
+  const Compute<T> rstd = reciprocal(squares[row.index], width, epsilon);
+  T* out = y + row.index * rows.size;
+#pragma unroll 2
+  for (int64_t j = threadIdx.x * W; j < rows.size; j += kLanes * W) {
+    auto v = rows.template at<W>(row.token, row.group, j);
+    Compute<T> result[W];
+#pragma unroll
+    for (int i = 0; i < W; ++i) result[i] = rows.input(v, i) * rstd * rows.factor(v, i);
+    store(out + j, result);
   }
 }
 
-template <class T>
-__global__ void backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along,
-                                int64_t width, double epsilon, T* dx, T* dgate) {
+template <class T, int W>
+__global__ void __launch_bounds__(kLanes* kLines)
+    backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, int64_t width,
+                    double epsilon, T* dx, T* dgate) {
   using C = Compute<T>;
-  int64_t token = blockIdx.x / rows.groups, group = blockIdx.x % rows.groups;
-  C rstd = reciprocal(squares[blockIdx.x], width, epsilon);
-  C pull = along[blockIdx.x] * rstd * rstd * rstd / C(width);
-  int64_t first = int64_t{blockIdx.x} * rows.size;
-  for (int64_t j = threadIdx.x; j < rows.size; j += blockDim.x) {
-    auto v = rows.at(token, group, j);
-    C du = rstd * v.dy * rows.factor(v) - rows.input(v) * pull;
-    dx[first + j] = narrow<T>(rows.gate_first ? du * v.open : du);
-    dgate[first + j] =
-        narrow<T>(rows.gate_first ? du * v.x * v.slope : v.dy * v.x * rstd * v.weight * v.slope);
+  const auto row = rows.row();
+  if (!row.exists) return;
+  const C rstd = reciprocal(squares[row.index], width, epsilon);
+  const C pull = along[row.index] * rstd * rstd * rstd / C(width);
+  const int64_t first = row.index * rows.size;
+  for (int64_t j = threadIdx.x * W; j < rows.size; j += kLanes * W) {
+    auto v = rows.template at<W>(row.token, row.group, j);
+    C to_x[W], to_gate[W];
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const C du = rstd * v.dy[i] * rows.factor(v, i) - rows.input(v, i) * pull;
+      to_x[i] = rows.gate_first ? du * v.open[i] : du;
+      to_gate[i] =
+          rows.gate_first ? du * v.x[i] * v.slope[i] : v.dy[i] * v.x[i] * rstd * v.weight[i] * v.slope[i];
+    }
+    store(dx + first + j, to_x);
+    store(dgate + first + j, to_gate);
   }
 }
 
 // partial[blockIdx.y, column]: sums over every gridDim.y-th group of tokens.
-template <class T>
-__global__ void __launch_bounds__(kColumns* kTokens)
+template <class T, int W>
+__global__ void __launch_bounds__(kLanes* kLines)
     dweight_kernel(GatedRows<T> rows, const Compute<T>* squares, int64_t width, double epsilon,
                    int64_t columns, Compute<T>* partial) {
   using C = Compute<T>;
-  __shared__ C shared[kTokens][kColumns];
-  int lane = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
-  int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + lane;
-  int64_t repeats = rows.shared_weight ? rows.groups : 1;
-  C sum = 0;
+  constexpr int kColumns = kLanes * W;
+  __shared__ C shared[kLines][kColumns + 4];
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kColumns, column = column0 + threadIdx.x * W;
+  const int64_t repeats = rows.shared_weight ? rows.groups : 1;
+  const int64_t own = rows.shared_weight ? 0 : divide(column, rows.size), j = column - own * rows.size;
+  C sum[W] = {};
   if (column < columns)
-    for (int64_t t = int64_t{blockIdx.y} * kTokens + row; t < rows.tokens; t += int64_t{gridDim.y} * kTokens)
+    for (int64_t t = int64_t{blockIdx.y} * kLines + threadIdx.y; t < rows.tokens;
+         t += int64_t{gridDim.y} * kLines)
       for (int64_t r = 0; r < repeats; ++r) {
-        int64_t group = rows.shared_weight ? r : column / rows.size;
-        auto v = rows.at(t, group, rows.shared_weight ? column : column % rows.size);
-        C rstd = reciprocal(squares[t * rows.groups + group], width, epsilon);
-        sum += v.dy * rows.input(v) * rstd * (rows.gate_first ? C(1) : v.open);
+        const int64_t group = own + r;
+        auto v = rows.template at<W>(t, group, j);
+        const C rstd = reciprocal(squares[t * rows.groups + group], width, epsilon);
+#pragma unroll
+        for (int i = 0; i < W; ++i)
+          sum[i] += v.dy[i] * rows.input(v, i) * rstd * (rows.gate_first ? C(1) : v.open[i]);
       }
-  shared[row][lane] = sum;
+#pragma unroll
+  for (int i = 0; i < W; ++i) shared[threadIdx.y][threadIdx.x * W + i] = sum[i];
   __syncthreads();
-  if (row != 0 || column >= columns) return;
-  C total = 0;
-  for (int r = 0; r < kTokens; ++r) total += shared[r][lane];
-  partial[blockIdx.y * columns + column] = total;
+  for (int c = static_cast<int>(threadIdx.y * kLanes + threadIdx.x); c < kColumns; c += kLanes * kLines) {
+    if (column0 + c >= columns) break;
+    C total = 0;
+    for (int line = 0; line < kLines; ++line) total += shared[line][c];
+    partial[blockIdx.y * columns + column0 + c] = total;
+  }
 }
 
 template <class C>
@@ -138,17 +190,23 @@ struct FinishOp {
   }
 };
 
-template <class T>
-unsigned row_blocks(const GatedRows<T>& rows) {
-  return static_cast<unsigned>(rows.tokens * rows.groups);
+// f(std::integral_constant<int, W>): vectors where all lies well, else single elements.
+template <class T, class F>
+void for_width(bool vectors, F&& f) {
+  if (vectors)
+    f(std::integral_constant<int, kVector<T>>{});
+  else
+    f(std::integral_constant<int, 1>{});
 }
 
 void gated_norm_sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
   if (args.sums.numel() == 0) return;
   dispatch_float("gated_norm_sums", args.x.dtype(), [&]<class T>(Type<T>) {
     GatedRows<T> rows(args, args.sums, args.dy);
-    sums_kernel<T><<<row_blocks(rows), row_threads(rows.size, 4), 0, stream_of(ctx)>>>(
-        rows, pointer<Compute<T>>(args.sums));
+    for_width<T>(rows.vectors(), [&]<int W>(std::integral_constant<int, W>) {
+      sums_kernel<T, W><<<rows.row_blocks(), dim3(kLanes, kLines), 0, stream_of(ctx)>>>(
+          rows, pointer<Compute<T>>(args.sums));
+    });
   });
   check_launch("gated_norm_sums");
 }
@@ -157,8 +215,10 @@ void gated_norm(const KernelContext& ctx, const GatedNormArgs& args) {
   if (args.y.numel() == 0) return;
   dispatch_float("gated_norm", args.x.dtype(), [&]<class T>(Type<T>) {
     GatedRows<T> rows(args, args.squares, {});
-    forward_kernel<T><<<row_blocks(rows), row_threads(rows.size, 4), 0, stream_of(ctx)>>>(
-        rows, pointer<Compute<T>>(args.squares), args.width, args.epsilon, pointer<T>(args.y));
+    for_width<T>(rows.vectors() && aligned(args.y.raw()), [&]<int W>(std::integral_constant<int, W>) {
+      forward_kernel<T, W><<<rows.row_blocks(), dim3(kLanes, kLines), 0, stream_of(ctx)>>>(
+          rows, pointer<Compute<T>>(args.squares), args.width, args.epsilon, pointer<T>(args.y));
+    });
   });
   check_launch("gated_norm");
 }
@@ -169,20 +229,25 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
     GatedRows<T> rows(args, args.squares, args.dy);
     cudaStream_t stream = stream_of(ctx);
     const C* squares = pointer<C>(args.squares);
-    if (rows.tokens > 0) {
-      backward_kernel<T><<<row_blocks(rows), row_threads(rows.size, 4), 0, stream>>>(
-          rows, squares, pointer<C>(args.along), args.width, args.epsilon, pointer<T>(args.dx),
-          pointer<T>(args.dgate));
-      check_launch("gated_norm_backward");
-    }
+    const dim3 block(kLanes, kLines);
+    T *dx = pointer<T>(args.dx), *dgate = pointer<T>(args.dgate);
+    const bool vectors = rows.vectors() && aligned(dx) && aligned(dgate);
+    if (rows.tokens > 0)
+      for_width<T>(vectors, [&]<int W>(std::integral_constant<int, W>) {
+        backward_kernel<T, W><<<rows.row_blocks(), block, 0, stream>>>(rows, squares, pointer<C>(args.along),
+                                                                       args.width, args.epsilon, dx, dgate);
+        check_launch("gated_norm_backward");
+      });
     if (!args.dweight.defined()) return;
     const int64_t columns = args.dweight.numel();
     const int parts = static_cast<int>(std::clamp<int64_t>(rows.tokens / 128, 1, 128));
     Scratch partial(ctx, static_cast<size_t>(parts * columns) * sizeof(C));
-    dim3 grid(blocks_for(columns, kColumns), parts);
-    dweight_kernel<T><<<grid, kColumns * kTokens, 0, stream>>>(rows, squares, args.width, args.epsilon,
-                                                               columns, partial.as<C>());
-    check_launch("gated_norm_backward");
+    for_width<T>(vectors, [&]<int W>(std::integral_constant<int, W>) {
+      dim3 grid(blocks_for(columns, kLanes * W), parts);
+      dweight_kernel<T, W>
+          <<<grid, block, 0, stream>>>(rows, squares, args.width, args.epsilon, columns, partial.as<C>());
+      check_launch("gated_norm_backward");
+    });
     for_each<1>(ctx, "gated_norm_backward", columns, false,
                 FinishOp<C>{partial.as<C>(), pointer<C>(args.dweight), columns, parts});
   });

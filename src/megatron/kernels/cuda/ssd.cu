@@ -23,31 +23,33 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(SsdTask<T> task) {
 
 // c_i · b_j of one chunk and group: tiles on and below the diagonal.
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) products_kernel(SsdTask<T> task) {
+__global__ void __launch_bounds__(kTileThreads) products_kernel(SsdTask<T> task) {
   using C = Compute<T>;
-  __shared__ typename TileSum<T>::Memory memory;
+  __shared__ TileMemory<C> memory;
   const int64_t slot = blockIdx.x, group = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin), side = (task.chunk + kTileSide - 1) / kTileSide;
   const int i0 = blockIdx.z / side * kTileSide, j0 = blockIdx.z % side * kTileSide;
   if (i0 >= length || j0 > i0) return;
-  TileSum<T> tile;
+  TileSum<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int i, int n) { return i0 + i < length ? task.c(span.begin + i0 + i, group, n) : C(0); },
       [&](int n, int j) { return j0 + j < length ? task.b(span.begin + j0 + j, group, n) : C(0); });
   C* out = task.products + (slot * task.groups + group) * task.chunk * task.chunk;
-  tile.each([&](C value, int row, int column) {
-    row += i0, column += j0;
-    if (row < length && column <= row) out[row * task.chunk + column] = value;
-  });
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (int row = i0 + tile.row(i), column = j0 + tile.column(j); row < length && column <= row)
+        out[row * task.chunk + column] = tile.sum[i][j];
 }
 
 // What a chunk adds to the state: Σ_j exp(total − sum_j) Δ_j x_j b_jᵀ.
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) states_kernel(SsdTask<T> task) {
+__global__ void __launch_bounds__(kTileThreads) states_kernel(SsdTask<T> task) {
   using C = Compute<T>;
-  __shared__ typename TileSum<T>::Memory memory;
+  __shared__ TileMemory<C> memory;
   const int64_t slot = blockIdx.x, head = blockIdx.y, group = task.group_of(head);
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
@@ -55,16 +57,22 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) states_kernel(SsdTask<T>
   const int side = (task.states + kTileSide - 1) / kTileSide;
   const int p0 = blockIdx.z / side * kTileSide, n0 = blockIdx.z % side * kTileSide;
   const C total = task.sums[task.at(span.end - 1, head)];
-  TileSum<T> tile;
+  TileSum<C> tile;
   tile.template add<false, false>(
       memory, 0, length,
       [&](int p, int j) {
         if (p0 + p >= task.channels) return C(0);
         int64_t from = task.at(span.begin + j, head);
-        return decay_of<T>(total - task.sums[from]) * task.steps[from] * task.x(span.begin + j, head, p0 + p);
+        return exp_of(total - task.sums[from]) * task.steps[from] * task.x(span.begin + j, head, p0 + p);
       },
       [&](int j, int n) { return n0 + n < task.states ? task.b(span.begin + j, group, n0 + n) : C(0); });
-  store_state(task, tile, task.before + task.state_at(slot, head), p0, n0);
+  C* out = task.before + task.state_at(slot, head);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (int p = p0 + tile.row(i), n = n0 + tile.column(j); p < task.channels && n < task.states)
+        out[p * task.states + n] = tile.sum[i][j];
 }
 
 template <class T>
@@ -90,16 +98,16 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(SsdTask<T> task, Compute
 }
 
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) outputs_kernel(SsdTask<T> task, T* y) {
+__global__ void __launch_bounds__(kTileThreads) outputs_kernel(SsdTask<T> task, T* y) {
   using C = Compute<T>;
-  __shared__ typename TileSum<T>::Memory memory;
+  __shared__ TileMemory<C> memory;
   const int64_t slot = blockIdx.x, head = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
   const int side = (task.channels + kTileSide - 1) / kTileSide;
   const int i0 = blockIdx.z / side * kTileSide, p0 = blockIdx.z % side * kTileSide;
   if (i0 >= length) return;
-  TileSum<T> tile = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
+  TileSum<C> tile = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
   const C* products = task.products_of(slot, task.group_of(head));
   tile.template add<true, false>(  // from earlier tokens of the chunk
       memory, 0, min(length, i0 + kTileSide),
@@ -107,17 +115,19 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) outputs_kernel(SsdTask<T
         int row = i0 + i;
         if (row >= length || j > row) return C(0);
         int64_t from = task.at(span.begin + j, head);
-        return decay_of<T>(task.sums[task.at(span.begin + row, head)] - task.sums[from]) *
+        return exp_of(task.sums[task.at(span.begin + row, head)] - task.sums[from]) *
                products[row * task.chunk + j] * task.steps[from];
       },
       [&](int j, int p) { return p0 + p < task.channels ? task.x(span.begin + j, head, p0 + p) : C(0); });
   const C skip = task.d[head];
-  tile.each([&](C value, int row, int p) {
-    row += i0, p += p0;
-    if (row >= length || p >= task.channels) return;
-    int64_t t = span.begin + row;
-    y[task.at(t, head) * task.channels + p] = narrow<T>(value + skip * task.x(t, head, p));
-  });
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (int row = i0 + tile.row(i), p = p0 + tile.column(j); row < length && p < task.channels) {
+        int64_t t = span.begin + row;
+        y[task.at(t, head) * task.channels + p] = narrow<T>(tile.sum[i][j] + skip * task.x(t, head, p));
+      }
 }
 
 void ssd(const KernelContext& ctx, const SsdArgs& args) {
@@ -131,11 +141,11 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
     cudaStream_t stream = stream_of(ctx);
     prepare_ssd(ctx, task);
     dim3 grid(task.slots, task.heads, tiles(task.channels) * tiles(task.states));
-    states_kernel<T><<<grid, TileSum<T>::kThreads, 0, stream>>>(task);
+    states_kernel<T><<<grid, kTileThreads, 0, stream>>>(task);
     check_launch("ssd");
     scan_chunks(ctx, task, task.before, false);
     grid.z = tiles(task.chunk) * tiles(task.channels);
-    outputs_kernel<T><<<grid, TileSum<T>::kThreads, 0, stream>>>(task, pointer<T>(args.y));
+    outputs_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, pointer<T>(args.y));
     check_launch("ssd");
   });
 }
@@ -148,7 +158,7 @@ void prepare_ssd(const KernelContext& ctx, const SsdTask<T>& task) {
   steps_kernel<T><<<blocks_for(task.slots * task.heads, kThreads), kThreads, 0, stream>>>(task);
   check_launch("ssd");
   dim3 grid(task.slots, task.groups, tiles(task.chunk) * tiles(task.chunk));
-  products_kernel<T><<<grid, TileSum<T>::kThreads, 0, stream>>>(task);
+  products_kernel<T><<<grid, kTileThreads, 0, stream>>>(task);
   check_launch("ssd");
 }
 

@@ -96,41 +96,27 @@ void ssd_backward(const KernelContext& ctx, const SsdBackwardArgs& args);
 template <class T>
 void scan_chunks(const KernelContext& ctx, const SsdTask<T>& task, Compute<T>* into, bool reverse);
 
-// e to the power of a sum of log-decays.
-template <class T>
-__device__ __forceinline__ Compute<T> decay_of(Compute<T> logarithm) {
-  if constexpr (kRough<T>)
-    return exp2_rough(logarithm * kRoughLog2e);
-  else
-    return exp_of(logarithm);
-}
-
-// A tile of a state, channels from p0 and states from n0, to where that state lies.
-template <class T>
-__device__ void store_state(const SsdTask<T>& task, TileSum<T>& tile, Compute<T>* state, int p0, int n0) {
-  tile.each([&](Compute<T> value, int p, int n) {
-    p += p0, n += n0;
-    if (p < task.channels && n < task.states) state[p * task.states + n] = value;
-  });
-}
-
 // What one tile of a chunk reads of the state before it: rows i (tokens) from i0, columns p (channels) from
 // p0.
 template <class T>
-__device__ TileSum<T> ssd_state_tile(const SsdTask<T>& task, typename TileSum<T>::Memory& memory,
-                                     int64_t slot, int64_t begin, int length, int64_t head, int i0, int p0) {
+__device__ TileSum<Compute<T>> ssd_state_tile(const SsdTask<T>& task, TileMemory<Compute<T>>& memory,
+                                              int64_t slot, int64_t begin, int length, int64_t head, int i0,
+                                              int p0) {
   using C = Compute<T>;
   const int64_t group = task.group_of(head);
   const C* state = task.before + task.state_at(slot, head);
-  TileSum<T> tile;
+  TileSum<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int i, int n) { return i0 + i < length ? task.c(begin + i0 + i, group, n) : C(0); },
       [&](int n, int p) { return p0 + p < task.channels ? state[(p0 + p) * task.states + n] : C(0); });
-  tile.each([&](C& value, int row, int) {
-    row += i0;
-    value *= row < length ? decay_of<T>(task.sums[task.at(begin + row, head)]) : C(0);
-  });
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int row = i0 + tile.row(i);
+    C grown = row < length ? exp_of(task.sums[task.at(begin + row, head)]) : C(0);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile.sum[i][j] *= grown;
+  }
   return tile;
 }
 

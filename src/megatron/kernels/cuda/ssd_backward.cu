@@ -23,46 +23,69 @@ struct SsdGrads {
 
 // What a chunk's outputs ask of the state before it: Σ_i exp(sum_i) dy_i c_iᵀ.
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) dstates_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kTileThreads) dstates_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
-  __shared__ typename TileSum<T>::Memory memory;
+  __shared__ TileMemory<C> memory;
   const int64_t slot = blockIdx.x, head = blockIdx.y, group = task.group_of(head);
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
   if (length <= 0) return;
   const int side = (task.states + kTileSide - 1) / kTileSide;
   const int p0 = blockIdx.z / side * kTileSide, n0 = blockIdx.z % side * kTileSide;
-  TileSum<T> tile;
+  TileSum<C> tile;
   tile.template add<false, false>(
       memory, 0, length,
       [&](int p, int i) {
         if (p0 + p >= task.channels) return C(0);
-        return decay_of<T>(task.sums[task.at(span.begin + i, head)]) *
+        return exp_of(task.sums[task.at(span.begin + i, head)]) *
                grads.dy_at(span.begin + i, head, task.channels, p0 + p);
       },
       [&](int i, int n) { return n0 + n < task.states ? task.c(span.begin + i, group, n0 + n) : C(0); });
-  store_state(task, tile, grads.after + task.state_at(slot, head), p0, n0);
+  C* out = grads.after + task.state_at(slot, head);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (int p = p0 + tile.row(i), n = n0 + tile.column(j); p < task.channels && n < task.states)
+        out[p * task.states + n] = tile.sum[i][j];
 }
 
 // The gradient of Δ_j x_j through the state after the chunk, rows j from j0 and channels from p0.
 template <class T>
-__device__ TileSum<T> state_gradient_tile(const SsdTask<T>& task, const SsdGrads<T>& grads,
-                                          typename TileSum<T>::Memory& memory, int64_t slot, int64_t begin,
-                                          int length, int64_t head, int j0, int p0) {
+__device__ TileSum<Compute<T>> state_gradient_tile(const SsdTask<T>& task, const SsdGrads<T>& grads,
+                                                   TileMemory<Compute<T>>& memory, int64_t slot,
+                                                   int64_t begin, int length, int64_t head, int j0, int p0) {
   using C = Compute<T>;
   const int64_t group = task.group_of(head);
   const C* after = grads.after + task.state_at(slot, head);
   const C total = task.sums[task.at(begin + length - 1, head)];
-  TileSum<T> tile;
+  TileSum<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int j, int n) { return j0 + j < length ? task.b(begin + j0 + j, group, n) : C(0); },
       [&](int n, int p) { return p0 + p < task.channels ? after[(p0 + p) * task.states + n] : C(0); });
-  tile.each([&](C& value, int row, int) {
-    row += j0;
-    value *= row < length ? decay_of<T>(total - task.sums[task.at(begin + row, head)]) : C(0);
-  });
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int row = j0 + tile.row(i);
+    C left = row < length ? exp_of(total - task.sums[task.at(begin + row, head)]) : C(0);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile.sum[i][j] *= left;
+  }
   return tile;
+}
+
+// Adds Σ_p value(row, p) of a tile to its rows' sums: one thread of each row writes.
+template <class C, class Value>
+__device__ void add_row_sums(int first_row, int length, C* sums, Value value) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    C sum = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum += value(i, j);
+    sum = row_sum(sum);
+    int row = first_row + TileSum<C>::row(i);
+    if (threadIdx.x % 16 == 0 && row < length) sums[row] += sum;
+  }
 }
 
 // One chunk of one head: the gradients of x and dt, and this chunk's part of those of a_log, d and dt_bias.
@@ -71,10 +94,10 @@ __device__ TileSum<T> state_gradient_tile(const SsdTask<T>& task, const SsdGrads
 // the latter. What passes between two tokens is in both, by the same number, so that it cancels without a
 // trace.
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) token_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
   extern __shared__ char raw_memory[];
-  __shared__ typename TileSum<T>::Memory memory;
+  __shared__ TileMemory<C> memory;
   C* read_sums = reinterpret_cast<C*>(raw_memory);  // of the state before the chunk
   C *left_sums = read_sums + task.chunk, *in_sums = left_sums + task.chunk, *skip_sums = in_sums + task.chunk;
   const int64_t slot = blockIdx.x, head = blockIdx.y, at = slot * task.heads + head;
@@ -86,53 +109,59 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) token_kernel(SsdTask<T> 
       for (int k = 0; k < 3; ++k) grads.partials[k * parts + at] = 0;
     return;
   }
-  for (int i = threadIdx.x; i < 4 * task.chunk; i += TileSum<T>::kThreads) read_sums[i] = 0;
+  for (int i = threadIdx.x; i < 4 * task.chunk; i += kTileThreads) read_sums[i] = 0;
   const C skip = task.d[head], *products = task.products_of(slot, task.group_of(head));
   for (int i0 = 0; i0 < length; i0 += kTileSide)
     for (int p0 = 0; p0 < task.channels; p0 += kTileSide) {
-      // Adds Σ_p value(element, t, p) to the rows' sums.
-      auto add_row_sums = [&](TileSum<T>& tile, C* sums, auto value) {
-        tile.each_row(
-            [&](C element, int row, int p) {
-              row += i0, p += p0;
-              return row < length && p < task.channels ? value(element, span.begin + row, p) : C(0);
-            },
-            [&](int row, C sum) {
-              if (i0 + row < length) sums[i0 + row] += sum;
-            });
-      };
-      auto x_at = [&](int64_t t, int p) { return task.x(t, head, p); };
-      auto dy_at = [&](int64_t t, int p) { return grads.dy_at(t, head, task.channels, p); };
-      TileSum<T> y = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
+      auto inside = [&](int row, int p) { return row < length && p < task.channels; };
+      TileSum<C> y = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
       __syncthreads();
-      add_row_sums(y, read_sums, [&](C element, int64_t t, int p) { return element * dy_at(t, p); });
-      TileSum<T> dx = state_gradient_tile(task, grads, memory, slot, span.begin, length, head, i0, p0);
-      add_row_sums(dx, left_sums, [&](C element, int64_t t, int p) { return element * x_at(t, p); });
+      add_row_sums(i0, length, read_sums, [&](int i, int j) {
+        int row = i0 + y.row(i), p = p0 + y.column(j);
+        return inside(row, p) ? y.sum[i][j] * grads.dy_at(span.begin + row, head, task.channels, p) : C(0);
+      });
+      TileSum<C> dx = state_gradient_tile(task, grads, memory, slot, span.begin, length, head, i0, p0);
+      C x[4][4], dy[4][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          int row = i0 + dx.row(i), p = p0 + dx.column(j);
+          x[i][j] = inside(row, p) ? task.x(span.begin + row, head, p) : C(0);
+        }
+      add_row_sums(i0, length, left_sums, [&](int i, int j) { return x[i][j] * dx.sum[i][j]; });
       dx.template add<false, false>(  // through later tokens of the chunk
           memory, i0, length,
           [&](int j, int i) {
             int row = i0 + j;
             if (row > i) return C(0);
-            return decay_of<T>(task.sums[task.at(span.begin + i, head)] -
-                               task.sums[task.at(span.begin + row, head)]) *
+            return exp_of(task.sums[task.at(span.begin + i, head)] -
+                          task.sums[task.at(span.begin + row, head)]) *
                    products[i * task.chunk + row];
           },
-          [&](int i, int p) { return p0 + p < task.channels ? dy_at(span.begin + i, p0 + p) : C(0); });
-      dx.each([&](C element, int row, int p) {
-        row += i0, p += p0;
-        if (row >= length || p >= task.channels) return;
-        const int64_t t = span.begin + row,
-                      width = task.heads * task.channels + 2 * task.groups * task.states;
-        grads.dxbc[t * width + head * task.channels + p] =
-            narrow<T>(task.steps[task.at(t, head)] * element + skip * dy_at(t, p));
-      });
-      add_row_sums(dx, in_sums, [&](C element, int64_t t, int p) { return element * x_at(t, p); });
-      add_row_sums(dx, skip_sums, [&](C, int64_t t, int p) { return x_at(t, p) * dy_at(t, p); });
+          [&](int i, int p) {
+            return p0 + p < task.channels ? grads.dy_at(span.begin + i, head, task.channels, p0 + p) : C(0);
+          });
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          int row = i0 + dx.row(i), p = p0 + dx.column(j);
+          dy[i][j] = 0;
+          if (!inside(row, p)) continue;
+          int64_t t = span.begin + row;
+          dy[i][j] = grads.dy_at(t, head, task.channels, p);
+          int64_t width = task.heads * task.channels + 2 * task.groups * task.states;
+          grads.dxbc[t * width + head * task.channels + p] =
+              narrow<T>(task.steps[task.at(t, head)] * dx.sum[i][j] + skip * dy[i][j]);
+        }
+      add_row_sums(i0, length, in_sums, [&](int i, int j) { return x[i][j] * dx.sum[i][j]; });
+      add_row_sums(i0, length, skip_sums, [&](int i, int j) { return x[i][j] * dy[i][j]; });
     }
   // What the state before the chunk leaves in the one after it.
   C carried = 0;
   const C *state = task.before + task.state_at(slot, head), *after = grads.after + task.state_at(slot, head);
-  for (int e = threadIdx.x; e < task.channels * task.states; e += TileSum<T>::kThreads)
+  for (int e = threadIdx.x; e < task.channels * task.states; e += kTileThreads)
     carried += state[e] * after[e];
   carried = block_sum(carried);
   __syncthreads();
@@ -164,74 +193,69 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) token_kernel(SsdTask<T> 
 
 // The gradient of c_i · b_j, summed over the heads of the group: tiles on and below the diagonal.
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) reached_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
-  __shared__ typename TileSum<T>::Memory memory;
-  constexpr int kLines = TileSum<T>::kThreads / TileSum<T>::kAcross;
-  __shared__ C columns[kLines][kTileSide];
+  __shared__ TileMemory<C> memory;
+  __shared__ C columns[kTileThreads / 16][kTileSide];
   const int64_t slot = blockIdx.x, group = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin), side = (task.chunk + kTileSide - 1) / kTileSide;
   const int i0 = blockIdx.z / side * kTileSide, j0 = blockIdx.z % side * kTileSide;
   if (i0 >= length || j0 > i0) return;
   const C* products = task.products_of(slot, group);
-  TileSum<T> sum;
+  C sum[4][4] = {};
   for (int64_t head = group * task.share; head < (group + 1) * task.share; ++head) {
-    TileSum<T> tile;
+    TileSum<C> tile;
     tile.template add<true, true>(
         memory, 0, task.channels,
         [&](int i, int p) {
           return i0 + i < length ? grads.dy_at(span.begin + i0 + i, head, task.channels, p) : C(0);
         },
         [&](int p, int j) { return j0 + j < length ? task.x(span.begin + j0 + j, head, p) : C(0); });
-    // What reaches c_i · b_j through this head; and from here on, what passes from j to i.
 #pragma unroll
-    for (int i = 0; i < tile.kRows; ++i)
+    for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int j = 0; j < tile.kColumns; ++j) {
-        const int row = i0 + tile.row(i), column = j0 + tile.column(j);
-        C share = 0, passed = 0;
-        if (row < length && column <= row) {
-          const int64_t from = task.at(span.begin + column, head);
-          share = decay_of<T>(task.sums[task.at(span.begin + row, head)] - task.sums[from]) *
-                  task.steps[from] * tile.sum[i][j];
-          passed = share * products[row * task.chunk + column];
+      for (int j = 0; j < 4; ++j)
+        if (int row = i0 + tile.row(i), column = j0 + tile.column(j); row < length && column <= row) {
+          int64_t from = task.at(span.begin + column, head);
+          C share = exp_of(task.sums[task.at(span.begin + row, head)] - task.sums[from]) * task.steps[from] *
+                    tile.sum[i][j];
+          sum[i][j] += share;
+          tile.sum[i][j] = share * products[row * task.chunk + column];
+        } else {
+          tile.sum[i][j] = 0;
         }
-        sum.sum[i][j] += share;
-        tile.sum[i][j] = passed;
-      }
     const int64_t at = (slot * task.heads + head) * side;
-    tile.each_row([](C passed, int, int) { return passed; },
-                  [&](int row, C along) {
-                    if (i0 + row < length)
-                      grads.out_of_rows[(at + j0 / kTileSide) * task.chunk + i0 + row] = along;
-                  });
+    const int lane = threadIdx.x % 16, line = threadIdx.x / 16;
 #pragma unroll
-    for (int j = 0; j < tile.kColumns; ++j) {
-      C along = 0;
-#pragma unroll
-      for (int i = 0; i < tile.kRows; ++i) along += tile.sum[i][j];
-      columns[threadIdx.x / tile.kAcross][tile.column(j)] = along;
+    for (int i = 0; i < 4; ++i) {
+      C along = row_sum((tile.sum[i][0] + tile.sum[i][1]) + (tile.sum[i][2] + tile.sum[i][3]));
+      if (int row = i0 + tile.row(i); lane == 0 && row < length)
+        grads.out_of_rows[(at + j0 / kTileSide) * task.chunk + row] = along;
+      columns[line][tile.column(i)] = (tile.sum[0][i] + tile.sum[1][i]) + (tile.sum[2][i] + tile.sum[3][i]);
     }
     __syncthreads();
     if (int j = threadIdx.x; j < kTileSide && j0 + j < length) {
       C along = 0;
-      for (int line = 0; line < kLines; ++line) along += columns[line][j];
+      for (int l = 0; l < kTileThreads / 16; ++l) along += columns[l][j];
       grads.into_columns[(at + i0 / kTileSide) * task.chunk + j0 + j] = along;
     }
   }
   C* out = grads.reached + (slot * task.groups + group) * task.chunk * task.chunk;
-  sum.each([&](C value, int row, int column) {
-    row += i0, column += j0;
-    if (row < length && column <= row) out[row * task.chunk + column] = value;
-  });
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (int row = i0 + TileSum<C>::row(i), column = j0 + TileSum<C>::column(j);
+          row < length && column <= row)
+        out[row * task.chunk + column] = sum[i][j];
 }
 
 // The gradients of b and c of one chunk and group: tiles of tokens × states.
 template <class T>
-__global__ void __launch_bounds__(TileSum<T>::kThreads) shared_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kTileThreads) shared_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
-  __shared__ typename TileSum<T>::Memory memory;
+  __shared__ TileMemory<C> memory;
   const int64_t slot = blockIdx.x, group = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin),
@@ -240,14 +264,16 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) shared_kernel(SsdTask<T>
   if (i0 >= length) return;
   const C* reached = grads.reached + (slot * task.groups + group) * task.chunk * task.chunk;
   const int64_t begin = span.begin;
-  auto write = [&](TileSum<T>& tile, int64_t column0) {
+  auto write = [&](const TileSum<C>& tile, int64_t column0) {
     const int64_t width = task.heads * task.channels + 2 * task.groups * task.states;
-    tile.each([&](C value, int row, int n) {
-      row += i0, n += n0;
-      if (row < length && n < task.states) grads.dxbc[(begin + row) * width + column0 + n] = narrow<T>(value);
-    });
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (int row = i0 + tile.row(i), n = n0 + tile.column(j); row < length && n < task.states)
+          grads.dxbc[(begin + row) * width + column0 + n] = narrow<T>(tile.sum[i][j]);
   };
-  TileSum<T> dc;
+  TileSum<C> dc;
   dc.template add<true, false>(
       memory, 0, min(length, i0 + kTileSide),
       [&](int i, int j) {
@@ -260,13 +286,13 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) shared_kernel(SsdTask<T>
         memory, 0, task.channels,
         [&](int i, int p) {
           if (i0 + i >= length) return C(0);
-          return decay_of<T>(task.sums[task.at(begin + i0 + i, head)]) *
+          return exp_of(task.sums[task.at(begin + i0 + i, head)]) *
                  grads.dy_at(begin + i0 + i, head, task.channels, p);
         },
         [&](int p, int n) { return n0 + n < task.states ? state[p * task.states + n0 + n] : C(0); });
   }
   write(dc, task.heads * task.channels + (task.groups + group) * task.states);
-  TileSum<T> db;
+  TileSum<C> db;
   db.template add<false, false>(
       memory, i0, length, [&](int j, int i) { return i0 + j <= i ? reached[i * task.chunk + i0 + j] : C(0); },
       [&](int i, int n) { return n0 + n < task.states ? task.c(begin + i, group, n0 + n) : C(0); });
@@ -278,7 +304,7 @@ __global__ void __launch_bounds__(TileSum<T>::kThreads) shared_kernel(SsdTask<T>
         [&](int j, int p) {
           if (i0 + j >= length) return C(0);
           int64_t from = task.at(begin + i0 + j, head);
-          return decay_of<T>(total - task.sums[from]) * task.steps[from] * task.x(begin + i0 + j, head, p);
+          return exp_of(total - task.sums[from]) * task.steps[from] * task.x(begin + i0 + j, head, p);
         },
         [&](int p, int n) { return n0 + n < task.states ? after[p * task.states + n0 + n] : C(0); });
   }
@@ -317,17 +343,17 @@ void backward(const KernelContext& ctx, const SsdBackwardArgs& args) {
   if (task.sequences.tokens > 0) {
     prepare_ssd(ctx, task);
     dim3 grid(task.slots, task.heads, tiles(task.channels) * tiles(task.states));
-    dstates_kernel<T><<<grid, TileSum<T>::kThreads, 0, stream>>>(task, grads);
+    dstates_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
     scan_chunks(ctx, task, grads.after, true);
     grid = dim3(task.slots, task.groups, tiles(task.chunk) * tiles(task.chunk));
-    reached_kernel<T><<<grid, TileSum<T>::kThreads, 0, stream>>>(task, grads);
+    reached_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
     const size_t shared = 4 * static_cast<size_t>(task.chunk) * sizeof(C);
-    token_kernel<T><<<dim3(task.slots, task.heads), TileSum<T>::kThreads, shared, stream>>>(task, grads);
+    token_kernel<T><<<dim3(task.slots, task.heads), kTileThreads, shared, stream>>>(task, grads);
     check_launch("ssd_backward");
     grid.z = tiles(task.chunk) * tiles(task.states);
-    shared_kernel<T><<<grid, TileSum<T>::kThreads, 0, stream>>>(task, grads);
+    shared_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
   } else {
     check_cuda(cudaMemsetAsync(grads.partials, 0, static_cast<size_t>(3 * parts) * sizeof(C), stream),
