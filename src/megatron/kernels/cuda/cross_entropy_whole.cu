@@ -38,13 +38,14 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
   // row after that before all have told the next one's, and so have read these.
   __shared__ float2 sums[2][kMostParts];  // each warp's largest logit, and its sum relative to that
   __shared__ float totals[2][Smooth ? kMostParts : 1];
-  const T* x = reinterpret_cast<const T*>(memory);
+  T* x = reinterpret_cast<T*>(memory);
   const unsigned ranks = cluster_ranks(), rank = cluster_rank(), warps = blockDim.x / 32,
                  parts = ranks * warps;
   const int64_t clusters = gridDim.x / ranks, cluster = blockIdx.x / ranks;
   const int thread = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   const unsigned lane = threadIdx.x % 32, slot = rank * warps + threadIdx.x / 32;
   const int first = static_cast<int>(rank) * part, count = max(0, min(part, a.columns / W - first));
+  const int cut = min(max(a.valid - first * W, 0), count * W), filled = (cut + W - 1) / W;  // what exists
   auto fetch = [&](int64_t row) {
     if (row >= a.rows || count == 0) return;
     expect_bytes(arrived, count * 16);
@@ -65,18 +66,18 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
     if (thread == 0) expect_bytes(told[turn], parts * (Smooth ? 12 : 8));
     if (count) wait_bytes(arrived, phase);
     phase ^= 1;
+    // Columns that do not exist count as −∞; the vector where they begin gets them in shared memory.
+    if (cut % W && filled && (filled - 1) % step == thread) {
+      for (int c = cut; c < filled * W; ++c) x[c] = narrow<T>(lowest);
+      order_copies();
+    }
     Packed<T, W> held[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int v = thread + i * step, left = v < count ? a.valid - (first + v) * W : 0;
-      if (left >= W) {
-        held[i].put(read<W>(x + v * W));
-      } else {  // columns that do not exist
-        Vec<T, W> value;
+      const int v = thread + i * step;
 #pragma unroll
-        for (int j = 0; j < W; ++j) value.v[j] = j < left ? x[v * W + j] : narrow<T>(lowest);
-        held[i].put(value);
-      }
+      for (int w = 0; w < W / 2; ++w) held[i].word[w] = narrow_pair<T>(lowest, lowest);
+      if (v < filled) held[i].put(read<W>(x + v * W));
     }
     // The label's place in this part, and whether it is this thread's.
     const int at = a.has(label) ? static_cast<int>(label) - first * W : -1;
@@ -88,20 +89,20 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       held[i].widened(value);
-      held[i].forget();
 #pragma unroll
       for (int j = 0; j < W; ++j) largest = fmaxf(largest, value[j]);
+      held[i].forget();
     }
     const float shift = largest == lowest ? 0.f : -largest * kRoughLog2e;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       held[i].widened(value);
-      held[i].forget();
 #pragma unroll
       for (int j = 0; j < W; ++j) {
         sum += exp2_rough(fmaf(value[j], kRoughLog2e, shift));
         if (Smooth && value[j] != lowest) total += value[j];
       }
+      held[i].forget();
     }
     const float warp_largest = warp_reduce(largest, Maximum<float>{});
     sum = warp_sum(largest == lowest ? 0.f : sum * exp2_rough((largest - warp_largest) * kRoughLog2e));
