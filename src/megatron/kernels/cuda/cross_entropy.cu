@@ -35,26 +35,25 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
   // Several vectors are on their way before the first is used.
   constexpr int kAhead = W > 1 ? 4 : 1;
   const int64_t stride = static_cast<int64_t>(blockDim.x) * W;
-  int64_t i = threadIdx.x * W;
-  for (; i + (kAhead - 1) * stride + W <= valid; i += kAhead * stride) {
-    Vec<T, W> raw[kAhead];
-#pragma unroll
-    for (int v = 0; v < kAhead; ++v) raw[v] = read<W>(x + i + v * stride);
-    C values[kAhead * W];
+  for (int64_t i = threadIdx.x * W; i < valid; i += kAhead * stride) {
+    Packed<T, W> raw[kAhead];
 #pragma unroll
     for (int v = 0; v < kAhead; ++v)
+      if (i + v * stride < valid) raw[v].put(read<W>(x + i + v * stride));
 #pragma unroll
-      for (int j = 0; j < W; ++j) values[v * W + j] = widen(raw[v].v[j]);
-    take(values);
-  }
-  for (; i + W <= valid; i += stride) {
-    C values[W];
-    load(values, x + i);
-    take(values);
-  }
-  for (; i < valid; ++i) {  // of the thread that stands before the end
-    C one[1] = {widen(x[i])};
-    take(one);
+    for (int v = 0; v < kAhead; ++v) {
+      const int64_t at = i + v * stride;
+      C values[W];
+      raw[v].widened(values);
+      if (at + W <= valid) {
+        take(values);
+      } else {
+        for (int j = 0; j < W; ++j) {
+          C one[1] = {values[j]};
+          if (at + j < valid) take(one);
+        }
+      }
+    }
   }
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   state = warp_merge(state);

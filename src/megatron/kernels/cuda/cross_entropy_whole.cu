@@ -21,13 +21,11 @@ struct WholeTask {
   }
 };
 
-// A row lies spread over a cluster of blocks, each of which has its part in registers: as logits, then as
-// their exponentials, which are made once. Each thread makes them relative to its own largest logit and
-// corrects them by one factor when the whole row's sum is known. Blocks stay, and take every so many rows;
-// the parts of the next ones are meanwhile on their way into shared memory. Warps tell their sums to all
-// blocks by stores that count themselves at a barrier of the receiver: a barrier of the cluster would wait
-// for the gradients' stores too.
-constexpr int kItems = 4, kStages = 3, kClusterThreads = 1024, kMostRanks = 8;
+// A row lies spread over a cluster of blocks, each of which has its part in registers, as it came; the part
+// of the next row is meanwhile on its way into shared memory. Blocks stay, and take every so many rows. Warps
+// tell their sums to all blocks by stores that count themselves at a barrier of the receiver: a barrier of
+// the cluster would wait for the gradients' stores too.
+constexpr int kItems = 8, kClusterThreads = 1024, kMostRanks = 8;
 
 template <class T, bool Smooth>
 __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a, int part) {
@@ -35,64 +33,77 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
   constexpr int W = kVector<T>, kMostParts = kMostRanks * kClusterThreads / 32;
   constexpr float lowest = -std::numeric_limits<float>::infinity();
   extern __shared__ __align__(128) char memory[];
-  __shared__ uint64_t arrived[kStages], told[2];
+  __shared__ uint64_t arrived, told[2];
   // Of rows in turn: the next one's may come while this one's are still read. No warp tells the sums of the
   // row after that before all have told the next one's, and so have read these.
   __shared__ float2 sums[2][kMostParts];  // each warp's largest logit, and its sum relative to that
   __shared__ float totals[2][Smooth ? kMostParts : 1];
-  T* stages = reinterpret_cast<T*>(memory);
+  T* x = reinterpret_cast<T*>(memory);
   const unsigned ranks = cluster_ranks(), rank = cluster_rank(), warps = blockDim.x / 32,
                  parts = ranks * warps;
   const int64_t clusters = gridDim.x / ranks, cluster = blockIdx.x / ranks;
   const int thread = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   const unsigned lane = threadIdx.x % 32, slot = rank * warps + threadIdx.x / 32;
   const int first = static_cast<int>(rank) * part, count = max(0, min(part, a.columns / W - first));
-  auto fetch = [&](int64_t row, int stage) {
+  const int cut = min(max(a.valid - first * W, 0), count * W), filled = (cut + W - 1) / W;  // what exists
+  auto fetch = [&](int64_t row) {
     if (row >= a.rows || count == 0) return;
-    expect_bytes(arrived[stage], count * 16);
-    copy_bulk(stages + stage * part * W, a.logits + row * a.columns + first * W, count * 16, arrived[stage]);
+    expect_bytes(arrived, count * 16);
+    copy_bulk(memory, a.logits + row * a.columns + first * W, count * 16, arrived);
   };
   if (thread == 0) {
-    for (uint64_t& barrier : arrived) start_barrier(barrier);
+    start_barrier(arrived);
     for (uint64_t& barrier : told) start_barrier(barrier);
-    for (int s = 0; s < kStages; ++s) fetch(cluster + s * clusters, s);
+    fetch(cluster);
   }
   cluster_barrier();
-  int stage = 0, turn = 0;
-  uint32_t stage_phase = 0, turn_phase = 0;
+  int turn = 0;
+  uint32_t phase = 0, turn_phase = 0;
   int64_t next_label = cluster < a.rows ? a.labels[cluster] : 0;
   for (int64_t row = cluster; row < a.rows; row += clusters) {
     const int64_t label = next_label;
     if (row + clusters < a.rows) next_label = a.labels[row + clusters];
     if (thread == 0) expect_bytes(told[turn], parts * (Smooth ? 12 : 8));
-    const T* x = stages + stage * part * W;
-    if (count) wait_bytes(arrived[stage], stage_phase);
-    float value[kItems][W], largest = lowest, sum = 0, total = 0;
+    if (count) wait_bytes(arrived, phase);
+    phase ^= 1;
+    // Columns that do not exist count as −∞; the vector where they begin gets them in shared memory.
+    if (cut % W && filled && (filled - 1) % step == thread) {
+      for (int c = cut; c < filled * W; ++c) x[c] = narrow<T>(lowest);
+      order_copies();
+    }
+    Packed<T, W> held[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int v = thread + i * step, left = v < count ? a.valid - (first + v) * W : 0;
-      if (left > 0) load(value[i], x + v * W);
-      if (left < W) {
+      const int v = thread + i * step;
 #pragma unroll
-        for (int j = 0; j < W; ++j)
-          if (j >= left) value[i][j] = lowest;
-      }
-#pragma unroll
-      for (int j = 0; j < W; ++j) largest = fmaxf(largest, value[i][j]);
+      for (int w = 0; w < W / 2; ++w) held[i].word[w] = narrow_pair<T>(lowest, lowest);
+      if (v < filled) held[i].put(read<W>(x + v * W));
     }
     // The label's place in this part, and whether it is this thread's.
     const int at = a.has(label) ? static_cast<int>(label) - first * W : -1;
     const bool mine = at >= 0 && at / W < count && at / W % step == thread;
     const float target = mine ? widen(x[at]) : 0.f;
+    __syncthreads();
+    if (thread == 0) fetch(row + clusters);
+    float largest = lowest, sum = 0, total = 0, value[W];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      held[i].widened(value);
+#pragma unroll
+      for (int j = 0; j < W; ++j) largest = fmaxf(largest, value[j]);
+      held[i].forget();
+    }
     const float shift = largest == lowest ? 0.f : -largest * kRoughLog2e;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i)
+    for (int i = 0; i < kItems; ++i) {
+      held[i].widened(value);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        if (Smooth && value[i][j] != lowest) total += value[i][j];
-        value[i][j] = exp2_rough(fmaf(value[i][j], kRoughLog2e, shift));
-        sum += value[i][j];
+        sum += exp2_rough(fmaf(value[j], kRoughLog2e, shift));
+        if (Smooth && value[j] != lowest) total += value[j];
       }
+      held[i].forget();
+    }
     const float warp_largest = warp_reduce(largest, Maximum<float>{});
     sum = warp_sum(largest == lowest ? 0.f : sum * exp2_rough((largest - warp_largest) * kRoughLog2e));
     if (Smooth) total = warp_sum(total);
@@ -101,7 +112,6 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
       if (Smooth) tell(&totals[turn][slot], lane, total, told[turn]);
     }
     wait_bytes(told[turn], turn_phase);
-    if (thread == 0) fetch(row + kStages * clusters, stage);  // all warps here have read this stage
     float row_largest = lowest, row_sum = 0;
     total = 0;
     for (unsigned k = lane; k < parts; k += 32) row_largest = fmaxf(row_largest, sums[turn][k].x);
@@ -118,28 +128,26 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
       a.loss[row] = ignored ? 0.f : a.loss_of(lse, target, total);
     if (a.dlogits) {
       T* dx = a.dlogits + row * a.columns + first * W;
-      const float scale = ignored ? 0.f : a.scale, uniform = scale * a.smoothing / a.vocab_size;
-      const float slope =
-          largest == lowest ? 0.f
-                            : scale * (1.f + 2 * a.z_loss * lse) * exp2_rough((largest - lse) * kRoughLog2e);
+      const float scale = ignored ? 0.f : a.scale, slope = scale * (1.f + 2 * a.z_loss * lse);
+      const float uniform = scale * a.smoothing / a.vocab_size, minus_lse = -lse * kRoughLog2e;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         const int v = thread + i * step;
         if (v >= count) break;
+        held[i].widened(value);
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          value[i][j] *= slope;
-          if (Smooth && (first + v) * W + j < a.valid) value[i][j] -= uniform;
+          value[j] = slope * exp2_rough(fmaf(value[j], kRoughLog2e, minus_lse));
+          if (Smooth && (first + v) * W + j < a.valid) value[j] -= uniform;
         }
         if (mine && at / W == v) {
 #pragma unroll
           for (int j = 0; j < W; ++j)
-            if (v * W + j == at) value[i][j] -= scale * (1.f - a.smoothing);
+            if (v * W + j == at) value[j] -= scale * (1.f - a.smoothing);
         }
-        store(dx + v * W, value[i]);
+        store(dx + v * W, value);
       }
     }
-    if (++stage == kStages) stage = 0, stage_phase ^= 1;
     turn ^= 1;
     if (turn == 0) turn_phase ^= 1;
   }
@@ -152,19 +160,23 @@ __global__ void __launch_bounds__(kClusterThreads) cluster_kernel(WholeTask<T> a
 template <class T>
 bool launch_cluster(const KernelContext& ctx, const WholeTask<T>& task) {
   constexpr int W = kVector<T>;
-  const int vectors = task.columns / W;
-  int ranks = 1;
-  while (ranks < kMostRanks && blocks_for(vectors, ranks) > kItems * kClusterThreads) ranks *= 2;
-  const int part = static_cast<int>(blocks_for(vectors, ranks));
   const CudaProperties& gpu = runtime_of(ctx).properties();
-  const size_t bytes = size_t{kStages} * part * 16, beside = 8 << 10;  // what the kernel declares itself
-  if (gpu.compute_capability < 90 || part > kItems * kClusterThreads ||
-      bytes + beside > static_cast<size_t>(gpu.shared_memory_per_block))
-    return false;
-  const unsigned threads = blocks_for(part, kItems * 32) * 32;
-  auto kernel = task.smoothing > 0 ? cluster_kernel<T, true> : cluster_kernel<T, false>;
-  launch_clusters("cross_entropy", kernel, ranks, task.rows, threads, bytes, stream_of(ctx), task, part);
-  return true;
+  if (gpu.compute_capability < 90) return false;
+  // Two blocks reach every multiprocessor, larger clusters leave some out: the fewest whose registers hold a
+  // row and whose threads, one block or several side by side, nearly fill a multiprocessor.
+  for (int ranks = 2; ranks <= kMostRanks; ranks *= 2) {
+    const int part = static_cast<int>(blocks_for(task.columns / W, ranks));
+    const int threads = static_cast<int>(blocks_for(part, kItems * 32)) * 32;
+    const size_t bytes = static_cast<size_t>(part) * 16, beside = 8 << 10;  // what the kernel declares itself
+    if (threads > kClusterThreads || bytes + beside > static_cast<size_t>(gpu.shared_memory_per_block))
+      continue;
+    if (ranks < kMostRanks && kClusterThreads / threads * threads < kClusterThreads * 3 / 4) continue;
+    auto kernel = task.smoothing > 0 ? cluster_kernel<T, true> : cluster_kernel<T, false>;
+    launch_clusters("cross_entropy", kernel, ranks, task.rows, static_cast<unsigned>(threads), bytes,
+                    stream_of(ctx), task, part);
+    return true;
+  }
+  return false;
 }
 
 // Any dtype and length: a block reads its row twice, the second time, with luck, from the GPU's cache.

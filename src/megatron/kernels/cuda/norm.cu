@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
   using Row = RowShape<W, Items>;
   __shared__ C partial[2][Row::kMostRows][32];
   const RowSums<C> sums{partial};
-  const int64_t n = a.x_rows.columns, row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int n = static_cast<int>(a.x_rows.columns);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, first = row * n;
   if (row >= a.x_rows.count) return;
   Packed<T, W> value[Items];
   const T* x = a.x + a.x_rows.offset(row);
@@ -33,17 +34,18 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
 #pragma unroll
     for (int i = 0; i < Items; ++i)
       if (Row::column(i) < n) other[i].put(read<W>(residual + Row::column(i)));
-        // Statistics are those of the rounded sum, which the backward pass will see.
+    // Statistics are those of the rounded sum, which the backward pass will see.
+    T* sum = a.sum + first;
 #pragma unroll
     for (int i = 0; i < Items; ++i)
-      if (int64_t column = Row::column(i); column < n) {
+      if (const int column = Row::column(i); column < n) {
         C total[W], added[W];
         value[i].widened(total);
         other[i].widened(added);
 #pragma unroll
         for (int j = 0; j < W; ++j) total[j] += added[j];
         value[i].narrowed(total);
-        write(a.sum + row * n + column, value[i].get());
+        write(sum + column, value[i].get());
       }
   }
   auto total_of = [&](auto term) {
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
   }
 #pragma unroll
   for (int i = 0; i < Items; ++i)
-    if (int64_t column = Row::column(i); column < n) {
+    if (const int column = Row::column(i); column < n) {
       C y[W], gamma[W], beta[W];
       value[i].widened(y);
       if (a.weight) load(gamma, a.weight + column);
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
         if (a.weight) y[j] *= gamma[j] + a.gamma_offset;
         if (a.bias) y[j] += beta[j];
       }
-      store(a.y + row * n + column, y);
+      store(a.y + first + column, y);
     }
 }
 

@@ -13,8 +13,8 @@ struct RowShape {
   static constexpr int kMostRows = 4;
   static constexpr int64_t columns(int threads) { return int64_t{threads} * Items * W; }
 
-  __device__ static int64_t column(int item) {
-    return (static_cast<int64_t>(item) * blockDim.x + threadIdx.x) * W;
+  __device__ static int column(int item) {
+    return (item * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * W;
   }
 };
 

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
   using Row = RowShape<W, Items>;
   __shared__ C partial[2][Row::kMostRows][32];
   const RowSums<C> sums{partial};
-  const int64_t n = a.x_rows.columns, step = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  const int n = static_cast<int>(a.x_rows.columns);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   C dweight[Items][W] = {}, dbias[Layer ? Items : 1][W] = {};
   constexpr bool kWide = Items <= 2;  // the weight as it is used, where there are registers for it
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
   };
 #pragma unroll
   for (int i = 0; i < Items; ++i) {
-    const int64_t column = Row::column(i);
+    const int column = Row::column(i);
     if constexpr (kWide) {
       if (a.weight && column < n) load(wide[i], a.weight + column);
       finish(wide[i]);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
     if constexpr (Layer) across = sums.sum(across, 1) / C(n);
 #pragma unroll
     for (int i = 0; i < Items; ++i)
-      if (int64_t column = Row::column(i); column < n) {
+      if (const int column = Row::column(i); column < n) {
         C input[W], gradient[W], gamma[W], dx[W];
         x[i].widened(input);
         dy[i].widened(gradient);
@@ -138,8 +139,8 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
       if (turn == threadIdx.y) {
 #pragma unroll
         for (int i = 0; i < Items; ++i)
-          if (int64_t column = Row::column(i); column < n) {
-            Sums* at = reinterpret_cast<Sums*>(target + blockIdx.x * n + column);
+          if (const int column = Row::column(i); column < n) {
+            Sums* at = reinterpret_cast<Sums*>(target + static_cast<int64_t>(blockIdx.x) * n + column);
             Sums total{};
             if (turn) total = *at;
 #pragma unroll

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <limits>
 
 #include "megatron/kernels/cuda/strided.cuh"
@@ -9,7 +10,7 @@ template <class T>
 struct DropoutOp {
   const T *x, *residual;
   T* y;
-  float p;
+  uint32_t threshold;  // kept: the upper 24 bits are not below it, as a uniform number is not below p
   Compute<T> scale;
   RngKey key;
   int64_t columns, row_begin, column_begin, global_columns;
@@ -41,9 +42,7 @@ struct DropoutOp {
     C value[W], other[W];
     load(value, x + i);
     if (residual) load(other, residual + i);
-    auto drop = [&](C& x, uint32_t bits) {
-      x = static_cast<float>(bits >> 8) * 0x1p-24f >= p ? x * scale : C(0);
-    };
+    auto drop = [&](C& x, uint32_t bits) { x = bits >> 8 >= threshold ? x * scale : C(0); };
     if constexpr (W == 1) {
       const Philox words = Philox::at(key, place.at / 4);
       const auto word = static_cast<int>(place.at & 3);
@@ -71,7 +70,7 @@ void dropout(const KernelContext& ctx, const DropoutArgs& args) {
     DropoutOp<T> op{pointer<T>(args.x),
                     pointer<T>(args.residual),
                     pointer<T>(args.y),
-                    static_cast<float>(args.p),
+                    static_cast<uint32_t>(std::ceil(static_cast<float>(args.p) * 0x1p24)),
                     args.p < 1 ? static_cast<C>(1 / (1 - args.p)) : C(0),
                     args.key,
                     args.x.size(-1),

@@ -72,7 +72,7 @@ void scatter_add_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) 
 
   dispatch_float("scatter_add_rows", args.source.dtype(), [&]<class S>(Type<S>) {
     dispatch_float("scatter_add_rows", args.out.dtype(), [&]<class T>(Type<T>) {
-      constexpr int W = 16 / static_cast<int>(std::max(sizeof(S), sizeof(T)));
+      constexpr int W = 16 / static_cast<int>(std::min(sizeof(S), sizeof(T)));  // 16 bytes of the narrower
       const S* source = pointer<S>(args.source);
       T* out = pointer<T>(args.out);
       bool vector = columns % W == 0 && aligned(source) && aligned(out);

@@ -54,6 +54,10 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_address(&barrier))
       : "memory");
 }
+// What this thread stored comes before what is copied there later.
+__device__ __forceinline__ void order_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 // Blocks of a cluster reach each other's shared memory.
 __device__ __forceinline__ unsigned cluster_rank() {
