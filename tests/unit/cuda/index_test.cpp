@@ -176,6 +176,13 @@ TEST_F(CudaIndex, QuantizeBlocks) {
           Both turned_scale = scales(columns, rows);
           run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(0, 0, 1), 0}; });
           run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(1, 1, 2), 1e-3}; });
+          for (int64_t top = 128; top < rows; top += 128)  // a magnitude of its own for every block
+            for (int64_t left = 0; left < columns; left += 128)
+              run(&KernelTable::fill, [&](auto on) {
+                Tensor part = on(x).slice(0, top, std::min(rows, top + 128));
+                return FillArgs{part.slice(1, left, std::min(columns, left + 64)),
+                                std::exp2(static_cast<double>(top / 64 + left / 128))};
+              });
           run(&KernelTable::quantize_blocks, [&](auto on) {
             return QuantizeBlocksArgs{on(x), on(q), on(scale), on(turned), on(turned_scale), block_rows};
           });

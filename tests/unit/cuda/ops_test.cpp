@@ -84,10 +84,19 @@ TEST_F(CudaOps, ALayerTrainsAsOnTheCpu) {
 // One scale a tensor, and one a block. Sums of products of fp8 keep fewer bits on the GPU.
 TEST_F(CudaOps, Fp8Linear) {
   auto run = [](RankContext& ctx, bool blocks, int64_t tokens, int64_t in, int64_t out) {
-    Tensor x = random_tensor(ctx, {tokens, in}, 1, DType::BF16, 2),
-           dy = random_tensor(ctx, {tokens, out}, 2, DType::BF16, 0.1);
-    TestWeight weight(ctx, random_tensor(ctx, {out, in}, 3, DType::BF16, 0.3)),
-        bias(ctx, random_tensor(ctx, {out}, 4, DType::BF16, 1));
+    // Magnitudes that differ from block to block, so that no scale can stand for another.
+    auto uneven = [&](int64_t rows, int64_t columns, uint64_t seed) {
+      auto values = ctx.to_vector<float>(random_tensor(ctx, {rows, columns}, seed, DType::F32, 1));
+      for (int64_t i = 0; i < rows * columns; ++i)
+        values[static_cast<size_t>(i)] *= std::exp2f(
+            static_cast<float>((i / columns / 128 * 5 + i % columns / 128 * 3 + i / columns % 2) % 7));
+      Tensor wide = ctx.from_vector(values, {rows, columns}),
+             narrow = ctx.empty({rows, columns}, DType::BF16);
+      ctx.kernels->copy(ctx.kernel_context(), {wide, narrow});
+      return narrow;
+    };
+    Tensor x = uneven(tokens, in, 1), dy = uneven(tokens, out, 2);
+    TestWeight weight(ctx, uneven(out, in, 3)), bias(ctx, random_tensor(ctx, {out}, 4, DType::BF16, 1));
     ops::Fp8Weight fp8{.blocks = blocks, .matrix = {}};
     Tape tape(ctx);
     Tensor input = tape.watch(x), y;
@@ -99,8 +108,10 @@ TEST_F(CudaOps, Fp8Linear) {
     return std::vector<Tensor>{y.detach(), tape.grad(input), weight.sink.main_grad, bias.sink.main_grad};
   };
   for (bool blocks : {false, true})
-    for (auto [tokens, in, out] :
-         {std::tuple<int64_t, int64_t, int64_t>{256, 384, 128}, {272, 144, 160}, {32, 48, 64}}) {
+    for (auto [tokens, in, out] : {std::tuple<int64_t, int64_t, int64_t>{1024, 768, 2304},
+                                   {256, 384, 128},
+                                   {272, 144, 160},
+                                   {32, 48, 64}}) {
       auto on_cpu = run(cpu, blocks, tokens, in, out), on_gpu = run(gpu(), blocks, tokens, in, out);
       const char* names[] = {"result", "gradient of x", "gradient of the weight", "gradient of the bias"};
       for (size_t i = 0; i < on_cpu.size(); ++i)

@@ -176,6 +176,43 @@ TEST_F(Fp8Blocks, ALinearOfRoundedMatrices) {
     }
 }
 
+// Errors against products of unrounded matrices, whose tokens and channels have magnitudes of their own.
+// Blocks need no wide range, so gradients may keep a bit more than with one scale for all.
+TEST_F(Fp8Blocks, AreNearerThanOneScale) {
+  const int64_t tokens = 256, in = 256, out = 384;
+  auto uneven = [&](int64_t rows, int64_t columns, uint64_t seed, double spread) {
+    auto values = ctx.to_vector<float>(random_tensor(ctx, {rows, columns}, seed, DType::F32, 1));
+    auto by_row = ctx.to_vector<float>(random_tensor(ctx, {rows}, seed + 1, DType::F32, spread)),
+         by_column = ctx.to_vector<float>(random_tensor(ctx, {columns}, seed + 2, DType::F32, spread));
+    for (int64_t i = 0; i < rows * columns; ++i)
+      values[static_cast<size_t>(i)] *=
+          std::exp2f(by_row[static_cast<size_t>(i / columns)] + by_column[static_cast<size_t>(i % columns)]);
+    return ctx.from_vector(values, {rows, columns});
+  };
+  Tensor x = uneven(tokens, in, 10, 3), dy = uneven(tokens, out, 20, 6), w = uneven(out, in, 30, 1);
+  auto errors = [&](bool blocks, DType gradient) {
+    TestWeight weight(ctx, w);
+    ops::Fp8Weight fp8{.gradient = gradient, .blocks = blocks, .matrix = {}};
+    Tape tape(ctx);
+    Tensor input = tape.watch(x), y;
+    {
+      TapeScope scope(ctx, &tape);
+      y = ops::fp8_linear(ctx, input, weight.get(), fp8);
+    }
+    tape.backward(ctx, y, dy);
+    const Matrix mx = matrix_of(ctx, x), mdy = matrix_of(ctx, dy), mw = matrix_of(ctx, w);
+    return std::vector<double>{
+        distance(matrix_of(ctx, y.detach()).values, product(mx, mw).values),
+        distance(matrix_of(ctx, tape.grad(input)).values, product(mdy, mw.transposed()).values),
+        distance(matrix_of(ctx, weight.sink.main_grad).values,
+                 product(mdy.transposed(), mx.transposed()).values)};
+  };
+  const auto whole = errors(false, DType::F8E5M2), blocks = errors(true, DType::F8E4M3);
+  EXPECT_LT(blocks[0], 1.05 * whole[0]);
+  EXPECT_LT(blocks[1], 0.8 * whole[1]);
+  EXPECT_LT(blocks[2], 0.8 * whole[2]);
+}
+
 // Ranks that hold whole blocks of a weight round it as one rank does.
 TEST_F(Fp8Blocks, PartsOfWholeBlocksAreRoundedAlike) {
   Tensor w = varied(ctx, 256, 512, 5);
