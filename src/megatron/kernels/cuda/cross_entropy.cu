@@ -1,7 +1,34 @@
-#include "megatron/kernels/cuda/cross_entropy.cuh"
+#include <limits>
+
+#include "megatron/kernels/cuda/activation_math.cuh"
+#include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
+
+// Running maximum and Σ exp(x − maximum).
+template <class C>
+struct MaxSum {
+  C maximum = -std::numeric_limits<C>::infinity(), sum = 0;
+};
+
+template <class C>
+struct MergeMaxSum {
+  __device__ MaxSum<C> operator()(MaxSum<C> a, MaxSum<C> b) const {
+    C maximum = a.maximum > b.maximum ? a.maximum : b.maximum;
+    if (maximum == -std::numeric_limits<C>::infinity()) return {};
+    return {maximum, a.sum * exp_of(a.maximum - maximum) + b.sum * exp_of(b.maximum - maximum)};
+  }
+};
+
+template <class C>
+__device__ MaxSum<C> warp_merge(MaxSum<C> value) {
+  for (int offset = 16; offset; offset /= 2)
+    value = MergeMaxSum<C>{}(value, {__shfl_xor_sync(0xffffffffu, value.maximum, offset),
+                                     __shfl_xor_sync(0xffffffffu, value.sum, offset)});
+  return value;
+}
 
 template <class T, int W>
 __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t columns, int64_t valid,
@@ -35,26 +62,23 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
   // Several vectors are on their way before the first is used.
   constexpr int kAhead = W > 1 ? 4 : 1;
   const int64_t stride = static_cast<int64_t>(blockDim.x) * W;
-  for (int64_t i = threadIdx.x * W; i < valid; i += kAhead * stride) {
-    Packed<T, W> raw[kAhead];
+  int64_t i = threadIdx.x * W;
+  for (; i + (kAhead - 1) * stride + W <= valid; i += kAhead * stride) {
+    Vec<T, W> raw[kAhead];
+#pragma unroll
+    for (int v = 0; v < kAhead; ++v) raw[v] = read<W>(x + i + v * stride);
+    C values[kAhead * W];
 #pragma unroll
     for (int v = 0; v < kAhead; ++v)
-      if (i + v * stride < valid) raw[v].put(read<W>(x + i + v * stride));
 #pragma unroll
-    for (int v = 0; v < kAhead; ++v) {
-      const int64_t at = i + v * stride;
-      C values[W];
-      raw[v].widened(values);
-      if (at + W <= valid) {
-        take(values);
-      } else {
-        for (int j = 0; j < W; ++j) {
-          C one[1] = {values[j]};
-          if (at + j < valid) take(one);
-        }
-      }
-    }
+      for (int j = 0; j < W; ++j) values[v * W + j] = widen(raw[v].v[j]);
+    take(values);
   }
+  for (; i < valid; i += stride)
+    for (int64_t j = i; j < min(i + W, valid); ++j) {
+      C one[1] = {widen(x[j])};
+      take(one);
+    }
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   state = warp_merge(state);
   if (lane == 0) partial[warp] = state;
@@ -185,6 +209,187 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
     });
   });
   check_launch("cross_entropy_grad");
+}
+
+template <class T>
+struct WholeTask {
+  const T* logits;
+  T* dlogits;  // null: the loss alone
+  const int64_t* labels;
+  Compute<T>* loss;
+  int64_t ignore_index, rows;
+  int columns, valid, cached;  // cached: vectors of a row that stay in shared memory
+  Compute<T> scale, smoothing, vocab_size, z_loss;
+};
+
+// As a tree: short chains of comparisons.
+template <int W, class C>
+__device__ __forceinline__ C largest_of(const C (&x)[W]) {
+  C best[W];
+#pragma unroll
+  for (int j = 0; j < W; ++j) best[j] = x[j];
+#pragma unroll
+  for (int half = W / 2; half; half /= 2)
+#pragma unroll
+    for (int j = 0; j < half; ++j) best[j] = best[j] > best[j + half] ? best[j] : best[j + half];
+  return best[0];
+}
+
+// Blocks stay, and take every gridDim.x-th row. A row is on its way into shared memory, as far as that
+// reaches, while its beginning is being summed; the gradient then reads little of it again, and each vector
+// makes room for one of the next row. Threads read what they fetched themselves, so that nobody waits for
+// another's copies.
+template <class T, int W, bool Smooth>
+__global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
+  using C = Compute<T>;
+  using V = Vec<T, W>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ MaxSum<C> partial[2][32];  // of rows in turn: the next may begin while this one's are still read
+  T* cache = reinterpret_cast<T*>(memory);
+  const int vectors = a.columns / W, step = static_cast<int>(blockDim.x), thread = threadIdx.x;
+  const int lane = thread % 32, warp = thread / 32, warps = step / 32;
+  constexpr bool kCaches = sizeof(V) == 16;
+  constexpr int kGroups = 6;  // of copies; the beginning of a row arrives first
+  const int per_group = (a.cached + kGroups * step - 1) / (kGroups * step) * step;
+  const C lowest = -std::numeric_limits<C>::infinity();
+  auto group_end = [&](int g) { return min(a.cached, (g + 1) * per_group); };
+  auto fetch = [&](int64_t row, int v) {
+    if (kCaches && row < a.rows) copy_async(cache + v * W, a.logits + row * a.columns + v * W, true);
+  };
+  for (int g = 0; g < kGroups; ++g) {
+    for (int v = g * per_group + thread; v < group_end(g); v += step) fetch(blockIdx.x, v);
+    commit_copies();
+  }
+  for (int64_t row = blockIdx.x, turn = 0; row < a.rows; row += gridDim.x, ++turn) {
+    const int64_t label = a.labels[row], next = row + gridDim.x;
+    const T* x = a.logits + row * a.columns;
+    // Read before anyone writes the gradient in its place.
+    const C target = label >= 0 && label < a.valid ? widen(x[label]) : C(0);
+    MaxSum<C> state;
+    C total = 0;
+    auto take = [&](const V& raw, int v) {
+      C values[W], largest;
+#pragma unroll
+      for (int j = 0; j < W; ++j) values[j] = widen(raw.v[j]);
+      if (v * W + W > a.valid) {
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+          if (v * W + j >= a.valid) values[j] = lowest;
+      }
+      largest = largest_of(values);
+      if (largest > state.maximum) {
+        state.sum *= exp_of(state.maximum - largest);
+        state.maximum = largest;
+      }
+      const C shift = state.maximum == lowest ? C(0) : state.maximum;
+      C sum = 0;
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        if constexpr (kRough<T>)
+          sum += exp2_rough(fmaf(values[j], kRoughLog2e, -shift * kRoughLog2e));
+        else
+          sum += exp_of(values[j] - shift);
+        if constexpr (Smooth)
+          if (values[j] != lowest) total += values[j];
+      }
+      state.sum += sum;
+    };
+    [&]<int... G>(std::integer_sequence<int, G...>) {
+      ((wait_copies<kGroups - 1 - G>(),
+        [&] {
+#pragma unroll 2
+          for (int v = G * per_group + thread; v < group_end(G); v += step) take(read<W>(cache + v * W), v);
+        }()),
+       ...);
+    }
+    (std::make_integer_sequence<int, kGroups>{});
+#pragma unroll 2
+    for (int v = a.cached + thread; v < vectors; v += step) take(read<W>(x + v * W), v);
+    state = warp_merge(state);
+    if (lane == 0) partial[turn % 2][warp] = state;
+    __syncthreads();
+    state = warp_merge(lane < warps ? partial[turn % 2][lane] : MaxSum<C>{});
+    if constexpr (Smooth) total = block_sum(total);
+    const C lse = state.maximum + log_of(state.sum);
+    const bool ignored = label == a.ignore_index;
+    if (thread == 0) {
+      C expected = target;
+      if constexpr (Smooth) expected += a.smoothing * (total / a.vocab_size - expected);
+      a.loss[row] = ignored ? C(0) : lse - expected + a.z_loss * lse * lse;
+    }
+    T* dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
+    const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
+    const int label_vector = label >= 0 && label < a.valid ? static_cast<int>(label / W) : -1;
+    auto give = [&](const V& raw, int v) {
+      if (!dx) return;
+      C result[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        C value = widen(raw.v[j]);
+        if constexpr (kRough<T>)
+          result[j] = slope * exp2_rough(fmaf(value, kRoughLog2e, -lse * kRoughLog2e));
+        else
+          result[j] = slope * exp_of(value - lse);
+        if constexpr (Smooth) result[j] -= uniform;
+      }
+      if (ignored || v == label_vector || v * W + W > a.valid) {
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
+          if (ignored || v * W + j >= a.valid) result[j] = 0;
+        }
+      }
+      store(dx + v * W, result);
+    };
+    // What is not cached comes first: it may still be in the GPU's own cache.
+#pragma unroll 2
+    for (int v = a.cached + thread; v < vectors; v += step) give(read<W>(x + v * W), v);
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll 2
+      for (int v = g * per_group + thread; v < group_end(g); v += step) {
+        give(read<W>(cache + v * W), v);
+        fetch(next, v);
+      }
+      commit_copies();
+    }
+  }
+}
+
+void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
+  int64_t rows = args.logits.size(0), columns = args.logits.size(1);
+  if (args.logits.numel() == 0) return;
+  dispatch_float("cross_entropy", args.logits.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
+    WholeTask<T> task{pointer<T>(args.logits),
+                      pointer<T>(args.dlogits),
+                      pointer<int64_t>(args.labels),
+                      pointer<C>(args.loss),
+                      args.ignore_index,
+                      rows,
+                      static_cast<int>(columns),
+                      static_cast<int>(args.valid),
+                      0,
+                      static_cast<C>(args.scale),
+                      static_cast<C>(args.smoothing),
+                      static_cast<C>(args.vocab_size),
+                      static_cast<C>(args.z_loss)};
+    auto launch = [&]<int W>(std::integral_constant<int, W>) {
+      // Half a multiprocessor's shared memory holds a row of medium length, and two blocks then share it.
+      auto row_bytes = static_cast<size_t>(columns) * sizeof(T), most = size_t{216} << 10;
+      bool two = row_bytes <= most / 2, copies = W * sizeof(T) == 16;
+      size_t bytes = copies ? std::min(row_bytes, two ? most / 2 : most) / 16 * 16 : 0;
+      int threads = std::min(row_threads(columns, W), two ? 512 : 1024);
+      task.cached = static_cast<int>(bytes / sizeof(Vec<T, W>));
+      auto kernel = args.smoothing > 0 ? whole_kernel<T, W, true> : whole_kernel<T, W, false>;
+      int64_t blocks = resident_blocks(ctx, kernel, dim3(static_cast<unsigned>(threads)), bytes, rows);
+      kernel<<<static_cast<unsigned>(blocks), threads, bytes, stream_of(ctx)>>>(task);
+    };
+    if (columns % kVector<T> == 0 && aligned(task.logits) && aligned(task.dlogits))
+      launch(std::integral_constant<int, kVector<T>>{});
+    else
+      launch(std::integral_constant<int, 1>{});
+  });
+  check_launch("cross_entropy");
 }
 
 }  // namespace
