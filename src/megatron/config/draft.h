@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// What is asked of a configuration: to be shown, to describe a model, or to train one.
+// What is asked of a configuration: to be shown, to describe a model, to run one, or to train it.
 enum class Purpose { inspect, model, forward, training };
 
 // A configuration on its way from given values to a whole: derived defaults fill it, rules check it.

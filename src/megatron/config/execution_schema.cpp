@@ -31,7 +31,9 @@ Schema execution_config_schema() {
       .one_of({"attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full"})
       .also("--cuda-graph-scope")
       .alias("model.cuda_graph_scope");
-  s.field<&C::cuda_graph_warmup_steps>("cuda_graph_warmup_steps", "steps before recording").min(0);
+  s.field<&C::cuda_graph_warmup_steps>("cuda_graph_warmup_steps",
+                                       "steps before recording, which plan and measure")
+      .min(1);
 
   // Offload
   s.field<&C::cpu_offloading>("cpu_offloading", "activations of the first layers wait in host memory");

@@ -198,8 +198,9 @@ void graphs(Draft& draft) {
   };
   const ParallelConfig& p = config.parallel;
   refuse_if(p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size *
-                    p.expert_model_parallel_size >
-                1,
+                        p.expert_model_parallel_size >
+                    1 ||
+                draft.world_size.value_or(1) > 1,
             "only a rank that is alone can record its step", "leave it out");
   refuse_if(m.hidden_dropout > 0 || m.attention_dropout > 0,
             "a recording would draw the same numbers each step",

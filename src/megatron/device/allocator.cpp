@@ -44,6 +44,7 @@ void* Allocator::allocate(size_t bytes, MemoryTag tag) {
     try {
       data = runtime_->acquire_memory(block);
     } catch (const Error&) {  // blocks of other sizes may be what stands in the way
+      if (recording_) throw;
       trim_locked();
       data = runtime_->acquire_memory(block);
     }
@@ -82,11 +83,22 @@ void Allocator::reset_peaks() {
 
 void Allocator::trim() {
   std::lock_guard lock(mutex_);
-  trim_locked();
+  if (!recording_) trim_locked();
+}
+
+void Allocator::begin_recording() {
+  std::lock_guard lock(mutex_);
+  recording_ = true;
+}
+
+void Allocator::abandon_recording() {
+  std::lock_guard lock(mutex_);
+  recording_ = false;
 }
 
 std::shared_ptr<void> Allocator::set_aside() {
   std::lock_guard lock(mutex_);
+  recording_ = false;
   return std::shared_ptr<Blocks>(new Blocks(std::exchange(cached_, {})), [this](Blocks* blocks) {
     std::lock_guard again(mutex_);
     for (auto& [block, list] : *blocks) {

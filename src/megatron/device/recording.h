@@ -1,8 +1,8 @@
 #pragma once
 
+#include <memory>
 #include <utility>
 
-#include "megatron/base/error.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
 
@@ -17,14 +17,15 @@ class Recording {
   Recording(std::shared_ptr<DeviceRuntime> runtime, const Stream& stream, Allocator& allocator, Work&& work)
       : runtime_(std::move(runtime)) {
     runtime_->begin_recording(stream.native());
+    allocator.begin_recording();
     try {
       work();
+      native_ = runtime_->end_recording(stream.native());
     } catch (...) {
-      if (void* broken = runtime_->end_recording(stream.native())) runtime_->destroy_recording(broken);
+      runtime_->abandon_recording(stream.native());
+      allocator.abandon_recording();
       throw;
     }
-    native_ = runtime_->end_recording(stream.native());
-    require(native_, "recording: something in it had to wait for the stream, or ran on another one");
     memory_ = allocator.set_aside();
   }
   Recording(Recording&& other) noexcept

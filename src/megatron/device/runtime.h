@@ -49,9 +49,8 @@ class DeviceRuntime {
   // Work that is put on a stream between the two is not run but recorded, to be run as often as wanted. Until
   // then nothing may wait for the stream.
   virtual void begin_recording(void* /*stream*/);
-  virtual void* end_recording(void* /*stream*/) {
-    return nullptr;
-  }  // null where the recording was broken off
+  virtual void* end_recording(void* /*stream*/) { return nullptr; }
+  virtual void abandon_recording(void* /*stream*/) noexcept {}  // instead, where something went wrong
   virtual void run_recording(void* /*recording*/, void* /*stream*/) {}
   virtual void destroy_recording(void*) {}
 

@@ -35,6 +35,15 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       dtype_(dtype),
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
+  if (config.execution.cuda_graph_impl == GraphImpl::full_iteration) {
+    const bool gpu = ctx.device.is_cuda() || ctx.device.is_meta();
+    if (!gpu || parallel.world().size() > 1)
+      throw ConfigError(
+          "model.cuda_graph_impl = full_iteration: only one rank on a GPU can record its step; leave "
+          "--cuda-graph-impl (--graphs) out");
+    if (ctx.device.is_cuda())
+      recorded_ = std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps);
+  }
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);
   for (auto& chunk : model_.chunks()) chunk->set_activation_plan(ActivationPlan::from(config.execution));
@@ -49,12 +58,6 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
                                                   std::move(pieces), dtype);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
   optimizer_ = make_optimizer(ctx, config.optimizer, config.model, data_parallel_->slices());
-  if (config.execution.cuda_graph_impl != GraphImpl::full_iteration || ctx.device.is_meta()) return;
-  if (ctx.device.type != DeviceType::Cuda || parallel.world().size() > 1)
-    throw ConfigError(
-        "model.cuda_graph_impl = full_iteration: only one rank on a GPU can record its step; leave "
-        "--cuda-graph-impl out");
-  recorded_ = std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps);
 }
 
 void RankTrainer::values_changed() {

@@ -16,17 +16,19 @@ RecordedPasses::Kind RecordedPasses::kind_of(const MicroBatches& batch) {
 bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, const Passes& passes) {
   Kind kind = kind_of(batch);
   const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
-  if (steps_before_ > 0 || !alike || (recording_ && kind != kind_)) {
-    if (steps_before_ > 0) --steps_before_;
+  const bool again = kind == kind_;
+  if (!recording_) kind_ = std::move(kind);
+  if (steps_before_ > 0) {
+    --steps_before_;
     return false;
   }
+  if (!alike || !again) return false;
   StepTokens now;
   for (int64_t i = 0; i < batch.count(); ++i) {
     now.ids.push_back(batch.inputs(ctx, i));
     now.labels.push_back(batch.labels(ctx, i));
   }
   if (!recording_) {
-    kind_ = std::move(kind);
     tokens_ = std::move(now);
     recording_.emplace(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
   } else {

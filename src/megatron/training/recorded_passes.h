@@ -16,7 +16,8 @@ struct StepTokens {
 };
 
 // Forward and backward passes as a recording (a CUDA graph): one call to the driver instead of hundreds of
-// launches. Steps of other shapes, or with other numbers of labels that count, run as always.
+// launches. What two steps in a row have in common is recorded; steps of other shapes, or with other numbers
+// of labels that count, run as always.
 class RecordedPasses {
  public:
   // `passes` reads its tokens from what it is given and leaves its results in the same tensors each time.
@@ -36,7 +37,7 @@ class RecordedPasses {
   static Kind kind_of(const MicroBatches& batch);
 
   int64_t steps_before_;
-  Kind kind_;
+  Kind kind_;  // of the recording, or of the step before
   StepTokens tokens_;
   std::optional<Recording> recording_;
 };

@@ -156,6 +156,10 @@ CudaRuntime::Staging& CudaRuntime::staging(size_t bytes) {
 // it is, and waits: loading a checkpoint, not a step.
 void CudaRuntime::copy_from_host(void* target, const void* source, size_t bytes, void* stream) {
   bind();
+  cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream_of(stream), &recording), "asking a stream");
+  require(recording == cudaStreamCaptureStatusNone,
+          "copying to the GPU: what comes from the host cannot be recorded; leave --cuda-graph-impl out");
   constexpr size_t most = size_t{64} << 20;
   if (bytes > most) {
     check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
@@ -213,18 +217,20 @@ void CudaRuntime::begin_recording(void* stream) {
              "beginning a recording");
 }
 
-// Where an exception broke the recording off, nothing is left to report here.
 void* CudaRuntime::end_recording(void* stream) {
   cudaGraph_t graph = nullptr;
-  if (cudaStreamEndCapture(stream_of(stream), &graph) != cudaSuccess || !graph) {
-    cudaGetLastError();
-    return nullptr;
-  }
+  check_cuda(cudaStreamEndCapture(stream_of(stream), &graph), "ending a recording");
   cudaGraphExec_t runnable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&runnable, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(error, "making a recording runnable");
   return runnable;
+}
+
+void CudaRuntime::abandon_recording(void* stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream_of(stream), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
 }
 
 void CudaRuntime::run_recording(void* recording, void* stream) {

@@ -54,6 +54,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   void begin_recording(void* stream) override;
   void* end_recording(void* stream) override;
+  void abandon_recording(void* stream) noexcept override;
   void run_recording(void* recording, void* stream) override;
   void destroy_recording(void* recording) override;
 

@@ -134,7 +134,7 @@ std::string choices_header() {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDevice(&device), "asking for the GPU");
   check_cuda(cudaGetDeviceProperties(&properties, device), "asking for the GPU");
-  return fmt::format("cublasLt {} on {}", cublasLtGetVersion(), properties.name);
+  return fmt::format("cublasLt {} on {}, long runs", cublasLtGetVersion(), properties.name);
 }
 
 }  // namespace
@@ -257,7 +257,7 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
   if (auto known = measured_.find(key); known != measured_.end())
     plan.choice = known->second;
   else if (worth && choices.size() > 1)
-    measured_[key] = plan.choice = fastest(ctx, key, plan, choices, args);
+    if (auto best = fastest(ctx, key, plan, choices, args)) measured_[key] = plan.choice = *best;
   return plan;
 }
 
@@ -303,12 +303,13 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
 // Into memory of its own: the product may add to c. A GPU that is kept busy slows down at its power limit, by
 // how much depends on what it runs: so each candidate that is near the best runs alone for long enough to
 // settle.
-GemmChoice GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
-                              const std::vector<GemmChoice>& choices, const GemmArgs& args) {
+std::optional<GemmChoice> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
+                                             const GemmPlan& plan, const std::vector<GemmChoice>& choices,
+                                             const GemmArgs& args) {
   auto stream = static_cast<cudaStream_t>(ctx.stream.native());
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream");
-  if (capturing != cudaStreamCaptureStatusNone) return choices[0];
+  if (capturing != cudaStreamCaptureStatusNone) return {};
   size_t elements =
       static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
   size_t workspace_bytes = 0;
@@ -354,7 +355,8 @@ GemmChoice GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key, cons
   for (auto event : events) cudaEventDestroy(event);
   auto first = std::min_element(entries.begin(), entries.end(),
                                 [](const Entry& x, const Entry& y) { return x.total < y.total; });
-  return first == entries.end() ? choices[0] : first->choice;
+  if (first == entries.end()) return {};
+  return first->choice;
 }
 
 void GemmPlans::run(const KernelContext& ctx, const GemmArgs& args) {

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -80,8 +81,8 @@ class GemmPlans {
   GemmPlan plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
   GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
   std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
-  GemmChoice fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
-                     const std::vector<GemmChoice>& choices, const GemmArgs& args);
+  std::optional<GemmChoice> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
+                                    const std::vector<GemmChoice>& choices, const GemmArgs& args);
   cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, void* c,
                         void* workspace) const;
 
