@@ -67,7 +67,7 @@ void check_fits(const CheckpointIndex& index, const FamilyModel& model, const st
       problems.add("{}: the checkpoint has {}, the configuration says {}", parameter.name,
                    found->second->shape, wanted);
   });
-  problems.raise(fmt::format("the checkpoint is not the model that {}/config.json describes", origin));
+  problems.raise(fmt::format("the checkpoint is not the model that {} describes", origin));
 }
 
 // Tensors in the files of the source where they are the same tensors, else in files of at most `limit`.
@@ -187,13 +187,14 @@ void export_model(const std::string& checkpoint, const std::string& out, const E
   if (options.hf_config.empty() && !fs::exists(kept + "config.json"))
     throw ConfigError(fmt::format(
         "{} did not come from a Hugging Face model; name one to follow with --hf-config DIR", checkpoint));
-  const HfConfig config = HfConfig::read(options.hf_config.empty() ? kept : options.hf_config);
+  const std::string followed = options.hf_config.empty() ? kept : options.hf_config;
+  const HfConfig config = HfConfig::read(followed);
   const TensorFiles source = options.hf_config.empty() ? read_tensor_files(reader.path()) : TensorFiles{};
   const Family& family = find_family(config.architecture());
   HfSource hf{config, {}};
   if (!source.empty()) hf.holds = [&](std::string_view name) { return source.contains(name); };
   const FamilyModel model(family, hf);
-  check_fits(reader.index(), model, options.hf_config.empty() ? reader.path() : options.hf_config);
+  check_fits(reader.index(), model, (fs::path(followed) / "config.json").string());
   const HfTensors tensors = hf_tensors(reader.index(), model, options.dtype);
 
   const std::string partial = directory + ".partial";

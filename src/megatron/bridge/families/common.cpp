@@ -16,6 +16,10 @@ std::vector<double> numbers(const HfConfig& config, std::string_view key, int64_
 
 }  // namespace
 
+void fit_vocabulary(ModelConfig& model) {
+  while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
+}
+
 ModelConfig decoder_config(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;
@@ -28,8 +32,7 @@ ModelConfig decoder_config(const HfSource& source) {
   model.kv_channels = hf.size({"head_dim"}, model.hidden_size / model.num_attention_heads);
   model.vocab_size = hf.integer({"vocab_size"});
   model.max_position_embeddings = model.seq_length = hf.size({"max_position_embeddings"}, 2048);
-  model.make_vocab_size_divisible_by = 128;
-  while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
+  fit_vocabulary(model);
 
   model.normalization = Normalization::rms_norm;
   model.layernorm_epsilon = hf.real({"rms_norm_eps"}, 1e-6);

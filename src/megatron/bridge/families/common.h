@@ -9,6 +9,9 @@ namespace megatron {
 // nearly all families write.
 ModelConfig decoder_config(const HfSource& source);
 
+// A file's vocabulary is what it is: as much padding as it already has, none on top.
+void fit_vocabulary(ModelConfig& model);
+
 // Linear, llama3 or YaRN scaling, base and rotated part. `default_theta` where the file has none.
 void read_rope(const HfRope& rope, const HfConfig& config, double default_theta, ModelConfig& model);
 

@@ -10,10 +10,6 @@ namespace {
 
 using enum WeightLayout;
 
-void fit_vocabulary(ModelConfig& model) {
-  while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
-}
-
 ModelConfig bert(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model;

@@ -44,7 +44,7 @@ ModelConfig hybrid_config(const HfSource& source, const std::string& pattern) {
   model.kv_channels = hf.size({"head_dim"}, model.hidden_size / model.num_attention_heads);
   model.ffn_hidden_size = hf.size({"intermediate_size"}, 4 * model.hidden_size);
   model.vocab_size = hf.integer({"vocab_size"});
-  while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
+  fit_vocabulary(model);
   model.max_position_embeddings = model.seq_length = hf.size({"max_position_embeddings"}, 2048);
   model.normalization = Normalization::rms_norm;
   model.layernorm_epsilon = hf.real({"layer_norm_epsilon"}, 1e-5);

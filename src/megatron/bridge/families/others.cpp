@@ -47,7 +47,7 @@ ModelConfig gpt2(const HfSource& source) {
   model.ffn_hidden_size = hf.size({"n_inner"}, 4 * model.hidden_size);
   model.max_position_embeddings = model.seq_length = hf.size({"n_positions"}, 1024);
   model.vocab_size = hf.integer({"vocab_size"});
-  while (model.vocab_size % model.make_vocab_size_divisible_by != 0) model.make_vocab_size_divisible_by /= 2;
+  fit_vocabulary(model);
   model.normalization = Normalization::layer_norm;
   model.layernorm_epsilon = hf.real({"layer_norm_epsilon"}, 1e-5);
   model.position_embedding_type = PositionEmbedding::learned_absolute;

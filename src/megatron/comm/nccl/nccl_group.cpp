@@ -39,8 +39,6 @@ ncclRedOp_t reduction_of(ReduceOp op) {
   return kinds[static_cast<size_t>(op)];
 }
 
-bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
-
 ncclResult_t queue_all_to_all(const CommRequest& request, ncclComm_t comm, cudaStream_t stream) {
   const size_t width = size_of(request.input.dtype());
   const char* from = bytes_of(request.input);

@@ -8,13 +8,14 @@
 #include "megatron/comm/processes/frame.h"
 
 namespace megatron {
+
+bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr auto kToTell = std::chrono::seconds(10);     // what asking every rank takes at most
 constexpr auto kWithinNccl = std::chrono::seconds(1);  // what a call takes at most that is not stuck
-
-bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
 ncclResult_t state_of(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;

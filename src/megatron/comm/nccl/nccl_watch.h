@@ -14,6 +14,7 @@
 
 namespace megatron {
 
+bool failed(ncclResult_t result);  // "in progress" has not
 void check_nccl(ncclResult_t result, const char* doing);
 
 // What a rank called, as its neighbour is told: NCCL itself would compute something, or wait.
