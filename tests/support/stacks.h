@@ -20,11 +20,19 @@ inline void tell_own_stack(int) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, end, sizeof end - 1);
 }
 
+// What a crash leaves behind; then the signal has its usual end.
+inline void tell_crash(int signal) {
+  tell_own_stack(signal);
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
 // After so many seconds every thread tells its stack, and the process ends with 124.
 inline void end_with_stacks_after(std::chrono::seconds limit) {
   void* frame = nullptr;
   backtrace(&frame, 1);  // loads what it needs, which a handler must not
   ::signal(SIGUSR2, tell_own_stack);
+  for (int crash : {SIGSEGV, SIGABRT, SIGBUS}) ::signal(crash, tell_crash);
   std::thread([limit] {
     std::this_thread::sleep_for(limit);
     if (DIR* tasks = ::opendir("/proc/self/task")) {

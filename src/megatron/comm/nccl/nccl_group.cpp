@@ -81,16 +81,21 @@ ncclResult_t queue_one(const CommRequest& request, ncclComm_t comm, cudaStream_t
   }
 }
 
-// A group that was begun has to be ended, whatever came between.
+// Queues each as a part of one operation. A group that was begun has to be ended, whatever came between.
+template <class Parts, class Queue>
+ncclResult_t as_one(const Parts& parts, const Queue& queue) {
+  ncclResult_t first = ncclGroupStart();
+  for (const auto& part : parts)
+    if (!failed(first)) first = queue(part);
+  const ncclResult_t ended = ncclGroupEnd();
+  return failed(first) ? first : ended;
+}
+
 ncclResult_t queue_all(std::span<const CommRequest> requests, ncclComm_t comm, cudaStream_t stream) {
   for (const CommRequest& request : requests)
     if (request.kind == CommKind::AllReduce || request.kind == CommKind::ReduceScatter)
       (void)type_of(request.input.dtype());  // throws where it cannot be reduced
-  ncclResult_t first = ncclGroupStart();
-  for (const CommRequest& request : requests)
-    if (!failed(first)) first = queue_one(request, comm, stream);
-  const ncclResult_t ended = ncclGroupEnd();
-  return failed(first) ? first : ended;
+  return as_one(requests, [&](const CommRequest& request) { return queue_one(request, comm, stream); });
 }
 
 // The rank's stream waits for it, the host does not. The operation's memory is kept until then: whoever gets
@@ -104,7 +109,10 @@ class NcclPending final : public PendingOp {
         requests_(std::move(requests)),
         queue_(std::move(queue)) {}
   ~NcclPending() override {
-    if (!requests_.empty()) op_->finished.wait(*queue_->stream);
+    try {
+      if (!requests_.empty()) op_->finished.wait(*queue_->stream);
+    } catch (const std::exception&) {  // the GPU is in trouble, and says so to whoever uses it next
+    }
   }
 
   void wait() override {
@@ -123,20 +131,6 @@ class NcclPending final : public PendingOp {
   std::shared_ptr<NcclOp> op_;
   std::vector<CommRequest> requests_;
   std::shared_ptr<RankQueue> queue_;
-};
-
-struct GpuBytes {
-  GpuBytes(std::shared_ptr<DeviceRuntime> runtime, size_t size)
-      : runtime(std::move(runtime)),
-        size(size),
-        data(static_cast<char*>(this->runtime->acquire_memory(size))) {}
-  ~GpuBytes() { runtime->release_memory(data, size); }
-  GpuBytes(const GpuBytes&) = delete;
-  GpuBytes& operator=(const GpuBytes&) = delete;
-
-  std::shared_ptr<DeviceRuntime> runtime;
-  size_t size;
-  char* data;
 };
 
 // What NCCL tells GPUs apart by: the GPU, and the name that NCCL_HOSTID gives its host, where it does.
@@ -177,10 +171,10 @@ class NcclBackend final : public GroupBackend {
   // communicator travels through it.
   void attached() override {
     *backend_of(control_)->queue() = *queue();
-    if (comm_ || by_control_ || !queue()->runtime->device().is_cuda()) return;
+    if (channel_ || by_control_ || !queue()->runtime->device().is_cuda()) return;
     bind();
     by_control_ = gpus_are_shared();
-    if (!by_control_) connect();
+    if (!by_control_) connect(queue()->runtime);
   }
 
   std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
@@ -188,13 +182,12 @@ class NcclBackend final : public GroupBackend {
     if (by_control_ || !tensor.defined() || !tensor.device().is_cuda())
       return backend_of(control_)->start(requests);
     const Stream& rank_stream = queue()->of(requests[0]);
-    require(comm_ != nullptr,
+    require(channel_ != nullptr,
             "{} at {}: NCCL has not connected the GPUs of group {}: call world.attach(ctx) on every rank "
             "before the world is split",
             name_of(requests[0].kind), describe(requests[0].where), name());
     watch_->require_running();
     bind();
-    if (!stream_) stream_.emplace(queue()->runtime);
     auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_++, requests[0]);
     op->entry = op->control->note_begin(op->sequence, requests[0]);
     if (calls_ && !is_message(requests[0].kind) && compared_++ < kCompared)
@@ -202,11 +195,12 @@ class NcclBackend final : public GroupBackend {
     watch_->add(op);  // before NCCL is called, which waits for the others when they first meet
     Event ready(queue()->runtime);
     ready.record(rank_stream);
-    ready.wait(*stream_);
-    const auto stream = static_cast<cudaStream_t>(stream_->native());
+    ready.wait(channel_->stream);
+    const auto stream = static_cast<cudaStream_t>(channel_->stream.native());
     if (is_message(requests[0].kind)) greet_new_peers(requests, stream);
-    watch_->call(comm_, name_of(requests[0].kind).data(), [&] { return queue_all(requests, comm_, stream); });
-    op->finished.record(*stream_);
+    watch_->call(*channel_, name_of(requests[0].kind).data(),
+                 [&] { return queue_all(requests, channel_->comm, stream); });
+    op->finished.record(channel_->stream);
     op->queued = true;
     return std::make_unique<NcclPending>(watch_, std::move(op),
                                          std::vector<CommRequest>(requests.begin(), requests.end()), queue());
@@ -217,17 +211,17 @@ class NcclBackend final : public GroupBackend {
     if (!part) return nullptr;
     auto result = std::make_shared<NcclBackend>(std::move(part), watch_, shared_);
     result->by_control_ = by_control_;
-    if (comm_) {
+    if (channel_) {
       bind();
-      result->connect();
+      result->connect(queue()->runtime);
     }
     return result;
   }
 
  private:
-  void connect() {
+  void connect(const std::shared_ptr<DeviceRuntime>& runtime) {
     if (control_.size() > 1) calls_ = control_.split(0, control_.rank(), name() + "-calls");
-    comm_ = watch_->connect(control_);
+    channel_ = watch_->connect(control_, runtime);
   }
 
   // Two ranks that meet for the first time exchange a byte. NCCL connects them in the directions that a call
@@ -237,17 +231,16 @@ class NcclBackend final : public GroupBackend {
     for (const CommRequest& request : requests)
       if (request.peer != rank() && met_.insert(request.peer).second) peers.push_back(request.peer);
     if (peers.empty()) return;
-    if (!greetings_) greetings_.emplace(queue()->runtime, world_ranks().size() + 1);
-    char* bytes = greetings_->data;
-    check_cuda(cudaMemsetAsync(bytes, 0, greetings_->size, stream), "preparing to meet a rank");
-    watch_->call(comm_, "meeting a rank", [&] {
-      ncclResult_t first = ncclGroupStart();
-      for (int peer : peers) {
-        if (!failed(first)) first = ncclSend(bytes, 1, ncclUint8, peer, comm_, stream);
-        if (!failed(first)) first = ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm_, stream);
-      }
-      const ncclResult_t ended = ncclGroupEnd();
-      return failed(first) ? first : ended;
+    std::optional<GpuBytes>& greetings = channel_->greetings;
+    if (!greetings) greetings.emplace(queue()->runtime, world_ranks().size() + 1);
+    char* bytes = greetings->data;
+    check_cuda(cudaMemsetAsync(bytes, 0, greetings->size, stream), "preparing to meet a rank");
+    const ncclComm_t comm = channel_->comm;
+    watch_->call(*channel_, "meeting a rank", [&] {
+      return as_one(peers, [&](int peer) {
+        const ncclResult_t sent = ncclSend(bytes, 1, ncclUint8, peer, comm, stream);
+        return failed(sent) ? sent : ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream);
+      });
     });
   }
 
@@ -276,14 +269,12 @@ class NcclBackend final : public GroupBackend {
 
   ProcessGroup control_;
   ProcessGroup calls_;  // the same ranks, who tell each other what they called
+  std::shared_ptr<NcclChannel> channel_;
   std::shared_ptr<NcclWatch> watch_;
   SharedGpus shared_;
-  ncclComm_t comm_ = nullptr;  // the watch's
-  bool by_control_ = false;    // ranks share GPUs: `control_` moves their memory, too
-  std::optional<Stream> stream_;
+  bool by_control_ = false;  // ranks share GPUs: `control_` moves their memory, too
   uint64_t sequence_ = 0, compared_ = 0;
   std::set<int> met_;  // ranks with whom messages were exchanged
-  std::optional<GpuBytes> greetings_;
 };
 
 bool nccl_is_built_in() { return true; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
 
 #include "megatron/comm/processes/frame.h"
 
@@ -15,12 +16,18 @@ namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr auto kToTell = std::chrono::seconds(10);     // what asking every rank takes at most
-constexpr auto kWithinNccl = std::chrono::seconds(1);  // what a call takes at most that is not stuck
+constexpr auto kWithinNccl = std::chrono::seconds(5);  // what a call takes at most that is not stuck
+constexpr auto kToEnd = std::chrono::seconds(20);      // what ending communicators takes at most
 
 ncclResult_t state_of(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
   return failed(asked) ? asked : state;
+}
+
+std::string tell_failure(ncclResult_t result, const std::string& doing) {
+  return fmt::format("NCCL: {} failed: {} ({}); set NCCL_DEBUG=INFO to see more", doing,
+                     ncclGetErrorString(result), ncclGetLastError(nullptr));
 }
 
 // At once: what one of them frees waits for the kernels of all.
@@ -33,9 +40,7 @@ void abort_all(const std::vector<ncclComm_t>& comms) {
 }  // namespace
 
 void check_nccl(ncclResult_t result, const char* doing) {
-  if (!failed(result)) return;
-  throw CommError(fmt::format("NCCL: {} failed: {} ({}); set NCCL_DEBUG=INFO to see more", doing,
-                              ncclGetErrorString(result), ncclGetLastError(nullptr)));
+  if (failed(result)) throw CommError(tell_failure(result, doing));
 }
 
 void NcclOp::compare(GroupBackend& calls, const CommRequest& request) {
@@ -84,24 +89,26 @@ NcclWatch::~NcclWatch() {
   if (!stopped_) finish();
 }
 
-ncclComm_t NcclWatch::connect(const ProcessGroup& control) {
+std::shared_ptr<NcclChannel> NcclWatch::connect(const ProcessGroup& control,
+                                                const std::shared_ptr<DeviceRuntime>& runtime) {
   ncclUniqueId id{};
   if (control.rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
   control.broadcast(Tensor::wrap(&id, {sizeof id}, DType::U8), 0).wait();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  ncclComm_t comm = nullptr;
+  const auto channel = std::make_shared<NcclChannel>(runtime);
   {
     std::lock_guard calls(calls_);
-    require_running();
-    check_nccl(ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config),
-               "connecting the GPUs");
-    std::lock_guard lock(mutex_);
-    comms_.push_back(comm);
+    if (running()) {
+      check_nccl(ncclCommInitRankConfig(&channel->comm, control.size(), id, control.rank(), &config),
+                 "connecting the GPUs");
+      std::lock_guard lock(mutex_);
+      channels_.push_back(channel);
+    }
   }
   wake_.notify_all();
-  settle(comm, fmt::format("connecting the GPUs of group {}", control.name()), timeout_);
-  return comm;
+  settle(channel->comm, fmt::format("connecting the GPUs of group {}", control.name()), timeout_);
+  return channel;
 }
 
 void NcclWatch::add(std::shared_ptr<NcclOp> op) {
@@ -113,39 +120,47 @@ void NcclWatch::add(std::shared_ptr<NcclOp> op) {
 }
 
 void NcclWatch::require_running() {
-  const std::string reason = world_->abort_reason();
-  if (!reason.empty()) throw CommAborted(reason);
+  if (const std::string reason = world_->abort_reason(); !reason.empty()) leave(reason);
 }
 
-void NcclWatch::call(ncclComm_t comm, const char* doing, const std::function<ncclResult_t()>& fn) {
-  ncclResult_t result;
+void NcclWatch::leave(const std::string& reason) {
+  world_->abort(reason);  // the first reason stays
+  std::unique_lock lock(mutex_);
+  wake_.notify_all();
+  wake_.wait_for(lock, kToEnd, [&] { return ended_; });
+  throw CommAborted(world_->abort_reason());
+}
+
+void NcclWatch::call(NcclChannel& channel, const char* doing, const std::function<ncclResult_t()>& fn) {
+  ncclResult_t result = ncclSuccess;
   {
     std::lock_guard calls(calls_);
-    require_running();
-    result = fn();
-    check_nccl(result, doing);
+    if (running()) result = fn();
   }
+  if (failed(result)) leave(tell_failure(result, doing));
   // Where others do not come, the watch stops the world and tells more.
-  if (result == ncclInProgress) settle(comm, doing, timeout_ + kToTell);
+  settle(channel.comm, doing, timeout_ + kToTell);
 }
 
-// NCCL goes on in a thread of its own, until it has met the others.
+// NCCL goes on in a thread of its own, until it has met the others. What it fails at is told by the watch,
+// which asks the others what they do.
 void NcclWatch::settle(ncclComm_t comm, const std::string& doing, std::chrono::milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   auto pause = std::chrono::microseconds(10);
   while (true) {
-    ncclResult_t state;
+    require_running();
+    ncclResult_t state = ncclInProgress;
     {
       std::lock_guard lock(mutex_);
-      require_running();  // where it does not, the communicator may be gone
-      state = state_of(comm);
+      if (running()) state = state_of(comm);  // where it does not, the communicator may be gone
     }
-    check_nccl(state, doing.c_str());
     if (state == ncclSuccess) return;
     if (Clock::now() > deadline)
-      throw CommError(fmt::format(
-          "NCCL: {} did not end within {:.1f} s: can the GPUs reach each other? NCCL_DEBUG=INFO tells more",
-          doing, static_cast<double>(patience.count()) / 1e3));
+      leave(failed(state)
+                ? tell_failure(state, doing)
+                : fmt::format("NCCL: {} did not end within {:.1f} s: can the GPUs reach each other? "
+                              "NCCL_DEBUG=INFO tells more",
+                              doing, static_cast<double>(patience.count()) / 1e3));
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 3 / 2, std::chrono::microseconds(1000));
   }
@@ -154,7 +169,7 @@ void NcclWatch::settle(ncclComm_t comm, const std::string& doing, std::chrono::m
 void NcclWatch::watch() {
   std::unique_lock lock(mutex_);
   while (!closing_ && !stopped_) {
-    if (comms_.empty())
+    if (channels_.empty())
       wake_.wait(lock);
     else
       wake_.wait_for(lock, kPause);
@@ -209,10 +224,13 @@ void NcclWatch::find_ended() {
 // What should end the world; "" where all is well.
 std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
   if (std::string reason = world_->abort_reason(); !reason.empty()) return reason;
-  for (ncclComm_t comm : comms_)
-    if (const ncclResult_t state = state_of(comm); failed(state))
-      return tell_first(lock, fmt::format("NCCL found a fault, {} ({})", ncclGetErrorString(state),
-                                          ncclGetLastError(comm)));
+  if (std::unique_lock calls(calls_, std::try_to_lock); calls)  // asking changes what a call works on
+    for (ncclComm_t comm : comms())
+      if (const ncclResult_t state = state_of(comm); failed(state)) {
+        calls.unlock();
+        return tell_first(lock, fmt::format("NCCL found a fault, {} ({})", ncclGetErrorString(state),
+                                            ncclGetLastError(comm)));
+      }
   if (!trouble_.empty()) return tell_first(lock, trouble_);
   const auto now = Clock::now();
   for (auto op = under_way_.begin(); op != under_way_.end(); ++op) {
@@ -236,31 +254,40 @@ std::string NcclWatch::tell_first(std::unique_lock<std::mutex>& lock, const std:
   return text;
 }
 
-// Which ranks have begun it is told by the others' flight records.
+// Which ranks have begun it is told by the others' flight records; where many are silent, not all are asked.
 std::string NcclWatch::tell(NcclOp& op, const std::string& what) const {
   const std::vector<int>& ranks = op.control->world_ranks();
   std::string text =
       fmt::format("{} #{} on group {} (ranks {}) cannot end on the GPU of rank {}, which called it at {}: {}",
                   describe(op.call), op.sequence, op.control->name(), fmt::join(ranks, " "),
                   ranks[static_cast<size_t>(op.control->rank())], describe(op.call.where), what);
-  for (size_t member = 0; member < ranks.size(); ++member)
+  const auto deadline = Clock::now() + kToTell;
+  for (size_t member = 0; member < ranks.size(); ++member) {
+    if (Clock::now() > deadline)
+      return text + fmt::format("\n  ranks {}: not asked", fmt::join(std::span(ranks).subspan(member), " "));
     text += fmt::format("\n  rank {}: {}", ranks[member], op.control->last_calls(static_cast<int>(member)));
+  }
   return text;
 }
 
 // The rank may be within NCCL: it is let out first, unless it is stuck there, and nothing but this helps it.
 void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
-  stopped_ = true;
-  for (const auto& op : under_way_)
-    if (op->comparison) op->comparison->withdraw();
-  const std::vector<ncclComm_t> comms = std::move(comms_);
   lock.unlock();
-  {
-    std::unique_lock calls(calls_, kWithinNccl);
-    abort_all(comms);
-  }
-  wake_.notify_all();
+  std::unique_lock calls(calls_, kWithinNccl);
   lock.lock();
+  stopped_ = true;
+  const std::vector<ncclComm_t> all = comms();
+  lock.unlock();
+  abort_all(all);
+  lock.lock();
+  ended_ = true;
+  wake_.notify_all();
+}
+
+std::vector<ncclComm_t> NcclWatch::comms() const {
+  std::vector<ncclComm_t> result;
+  for (const auto& channel : channels_) result.push_back(channel->comm);
+  return result;
 }
 
 // At the end of the rank, by itself: what is under way ends, and all communicators with it; none of that
@@ -277,19 +304,18 @@ void NcclWatch::finish() {
     } catch (const std::exception&) {
       sound = false;
     }
-    if (!sound) op->comparison->withdraw();
   }
-  const auto running = [&] { return sound && world_->abort_reason().empty() && Clock::now() < deadline; };
-  if (running())
-    for (ncclComm_t comm : comms_) sound = sound && !failed(ncclCommFinalize(comm));
-  for (ncclComm_t comm : comms_) {
-    while (running() && state_of(comm) == ncclInProgress)
+  const std::vector<ncclComm_t> all = comms();
+  const auto going_on = [&] { return sound && running() && Clock::now() < deadline; };
+  if (going_on())
+    for (ncclComm_t comm : all) sound = sound && !failed(ncclCommFinalize(comm));
+  for (ncclComm_t comm : all) {
+    while (going_on() && state_of(comm) == ncclInProgress)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     sound = sound && state_of(comm) == ncclSuccess;
   }
-  const bool whole = running();
-  if (!whole) return abort_all(comms_);
-  for (ncclComm_t comm : comms_) ncclCommDestroy(comm);
+  if (!going_on()) return abort_all(all);
+  for (ncclComm_t comm : all) ncclCommDestroy(comm);
 }
 
 }  // namespace megatron

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "megatron/comm/process_group.h"
@@ -28,6 +29,9 @@ struct NcclOp {
   NcclOp(std::shared_ptr<GroupBackend> control, std::shared_ptr<DeviceRuntime> runtime, uint64_t sequence,
          const CommRequest& request)
       : control(std::move(control)), sequence(sequence), call(request), finished(std::move(runtime)) {}
+  ~NcclOp() {
+    if (comparison) comparison->withdraw();
+  }
 
   std::shared_ptr<GroupBackend> control;  // the same group, for its names and the flight record
   uint64_t sequence;
@@ -46,6 +50,31 @@ struct NcclOp {
   CalledOp own, other;
 };
 
+// Device memory that no allocator knows of.
+struct GpuBytes {
+  GpuBytes(std::shared_ptr<DeviceRuntime> runtime, size_t size)
+      : runtime(std::move(runtime)),
+        size(size),
+        data(static_cast<char*>(this->runtime->acquire_memory(size))) {}
+  ~GpuBytes() { runtime->release_memory(data, size); }
+  GpuBytes(const GpuBytes&) = delete;
+  GpuBytes& operator=(const GpuBytes&) = delete;
+
+  std::shared_ptr<DeviceRuntime> runtime;
+  size_t size;
+  char* data;
+};
+
+// What the operations of one group need on a GPU. The watch keeps it until its communicator has ended: NCCL's
+// own threads use the stream.
+struct NcclChannel {
+  explicit NcclChannel(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime) {}
+
+  ncclComm_t comm = nullptr;
+  Stream stream;
+  std::optional<GpuBytes> greetings;
+};
+
 // Makes one rank's communicators and watches over its operations: one that does not end in time, a fault that
 // NCCL found, or a world that was stopped by another rank ends all of the communicators, so that no kernel
 // and no host thread waits for ever. Looks a few times a second, and sleeps while nothing is under way.
@@ -62,12 +91,16 @@ class NcclWatch {
   NcclWatch(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout);
   ~NcclWatch();
 
-  ncclComm_t connect(const ProcessGroup& control);  // all ranks of the group, on their current GPUs
+  // All ranks of the group, on their GPUs.
+  std::shared_ptr<NcclChannel> connect(const ProcessGroup& control,
+                                       const std::shared_ptr<DeviceRuntime>& runtime);
   void add(std::shared_ptr<NcclOp> op);
   // Runs `fn`, which calls NCCL for an operation that was added, while no communicator is ended; then waits
-  // until NCCL has done what it said it would. Throws CommAborted where the world was stopped.
-  void call(ncclComm_t comm, const char* doing, const std::function<ncclResult_t()>& fn);
-  void require_running();  // throws CommAborted
+  // until NCCL has done what it said it would.
+  void call(NcclChannel& channel, const char* doing, const std::function<ncclResult_t()>& fn);
+  // Throws CommAborted where the world was stopped, once NCCL has let go of what the caller owns. So do the
+  // others.
+  void require_running();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -78,6 +111,9 @@ class NcclWatch {
   std::string tell(NcclOp& op, const std::string& what) const;
   void stop(std::unique_lock<std::mutex>& lock);
   void settle(ncclComm_t comm, const std::string& doing, std::chrono::milliseconds patience);
+  [[noreturn]] void leave(const std::string& reason);
+  bool running() { return world_->abort_reason().empty(); }
+  std::vector<ncclComm_t> comms() const;
   void finish();
 
   std::shared_ptr<GroupBackend> world_;
@@ -86,9 +122,10 @@ class NcclWatch {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::list<std::shared_ptr<NcclOp>> under_way_;
-  std::vector<ncclComm_t> comms_;  // in the order of their making
-  std::string trouble_;            // of the GPU
+  std::vector<std::shared_ptr<NcclChannel>> channels_;  // in the order of their making
+  std::string trouble_;                                 // of the GPU
   bool stopped_ = false, closing_ = false;
+  bool ended_ = false;  // all communicators, after the world was stopped
   std::thread watching_, finding_;
 };
 
