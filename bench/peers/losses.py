@@ -3,8 +3,9 @@
   losses.py prepare DIR     text.safetensors (tokens [steps, batch, length + 1]) and a Llama in Hugging Face's format
   losses.py train DIR       trains torch_llama.py's model on it: DIR/torch.jsonl
   losses.py compare A B     two files of losses: the largest and the mean relative difference
+  losses.py table DIR S…    what losses.sh left in DIR for the seeds S: each recipe against bf16
 
-Between the last two, ours (always with --bf16; again with --fp8-format hybrid --fp8-recipe tensorwise, or delayed, or with
+Between `train` and `compare`, ours (always with --bf16; again with --fp8-format hybrid --fp8-recipe tensorwise, or delayed, or with
 --fp8-format e4m3 --fp8-recipe blockwise):
   megatron pretrain --hf DIR --replay DIR/text.safetensors:tokens --bf16 --metrics DIR/ours.jsonl …
 """
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 STEPS, BATCH, LENGTH, LR = int(os.environ.get("STEPS", 500)), 8, 1024, 3e-4
+SEED = int(os.environ.get("SEED", 0))
 V, L, D, H, KV, HD, F = 50304, 12, 768, 12, 12, 64, 2048
 
 
@@ -22,10 +24,10 @@ def prepare(folder):
     need = STEPS * BATCH * (LENGTH + 1)
     assert len(text) >= need, f"{len(text)} bytes of text, {need} are needed"
     tokens = torch.frombuffer(bytearray(text[:need]), dtype=torch.uint8).to(torch.int32)
-    order = torch.randperm(STEPS * BATCH, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(STEPS * BATCH, generator=torch.Generator().manual_seed(SEED + 1))
     tokens = tokens.view(STEPS * BATCH, LENGTH + 1)[order].view(STEPS, BATCH, LENGTH + 1).contiguous()
     save_file({"tokens": tokens}, folder + "/text.safetensors")
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(SEED)
     weights = {}
 
     def normal(name, *shape): weights[name] = (0.02 * torch.randn(*shape, generator=generator)).to(torch.bfloat16)
@@ -102,5 +104,20 @@ def compare(a, b):
     print(f"mean of the last {tail} losses: {ends[0]:.4f} and {ends[1]:.4f}, ratio {ends[0] / ends[1]:.4f}")
 
 
+def table(folder, *seeds):
+    print(f"{'recipe':12} {'seed':>4}  mean difference of steps 1–20, 21–100, 101–end   mean of the last tenth, its ratio to bf16")
+    for name in ("bf16", "bf16-again", "tensorwise", "delayed", "blockwise"):
+        ratios = []
+        for seed in seeds:
+            x, y = (losses(f"{folder}/{seed}/{n}.jsonl") for n in (name, "bf16"))
+            d = [abs(p - q) / q for p, q in zip(x, y)]
+            means = [sum(part) / max(1, len(part)) for part in (d[:20], d[20:100], d[100:])]
+            tail = max(1, len(x) // 10)
+            ratios.append(sum(x[-tail:]) / sum(y[-tail:]))
+            print(f"{name:12} {seed:>4}  " + "  ".join(f"{m:.1e}" for m in means) +
+                  f"   {sum(x[-tail:]) / tail:.4f}  {ratios[-1]:.4f}")
+        print(f"{name:12}  all  ratio {min(ratios):.4f} to {max(ratios):.4f}, mean {sum(ratios) / len(ratios):.4f}")
+
+
 if __name__ == "__main__":
-    {"prepare": prepare, "train": train, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+    {"prepare": prepare, "train": train, "compare": compare, "table": table}[sys.argv[1]](*sys.argv[2:])

@@ -45,8 +45,8 @@ std::vector<HfPart> AutoBridge::parts(std::string_view name, const Shape& global
 void AutoBridge::require_decoder(std::string_view what) const {
   if (vision_config() || !is_decoder(model_config()))
     throw ConfigError(
-        fmt::format("{}: {} is not built for {}; it can be converted and run (convert, logits, generate, "
-                    "compare)",
+        fmt::format("{}: {} is not built for {}; it can be converted and run (megatron convert, logits, "
+                    "compare; generate where it writes text)",
                     directory(), what, config_.architecture()));
 }
 

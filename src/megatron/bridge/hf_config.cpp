@@ -104,7 +104,7 @@ int64_t HfConfig::size(std::initializer_list<std::string_view> keys, int64_t fal
 
 int64_t HfConfig::size_of(const Entry& entry) const {
   const int64_t number = count(entry.key, *entry.value);
-  if (number == 0) refuse(entry.key, "is 0");
+  if (number == 0) refuse(entry.key, "is 0; it has to be 1 or more");
   return number;
 }
 

@@ -20,7 +20,9 @@ inline FileAndKey file_and_key(const std::string& source) {
     found = {source.substr(0, colon), source.substr(colon + 1)};
   }
   if (!std::filesystem::is_regular_file(found.file))
-    throw ConfigError(fmt::format("{}: there is no such file", found.file));
+    throw ConfigError(fmt::format(
+        "{}: there is no such file; give FILE.safetensors, or FILE.safetensors:KEY for one of its tensors",
+        found.file));
   return found;
 }
 

@@ -28,7 +28,7 @@ Interruption::~Interruption() {
 }
 
 void Interruption::check() const {
-  if (received) fail("interrupted; nothing was left behind");
+  if (received) fail("interrupted; what was written is removed again, so start it once more");
 }
 
 }  // namespace megatron

@@ -41,8 +41,8 @@ uint64_t hash_of(const std::string& text) {
 }
 
 // Sections that decide what is computed; where ranks live, what they print and where files are may differ.
-constexpr std::array<std::string_view, 8> kCommon{"model",     "train", "validation", "optimizer",
-                                                  "scheduler", "ddp",   "rng",        "peft"};
+constexpr std::array<std::string_view, 9> kCommon{"model",     "dist", "train", "validation", "optimizer",
+                                                  "scheduler", "ddp",  "rng",   "peft"};
 
 // Processes that were given other settings would compute something that nobody asked for, or wait for each
 // other.

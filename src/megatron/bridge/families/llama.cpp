@@ -1,3 +1,7 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "megatron/base/error.h"
 #include "megatron/bridge/families/common.h"
 #include "megatron/bridge/families/families.h"
@@ -34,13 +38,14 @@ Json known_settings(const Json& part, size_t layer) {
   Json known = Json::object();
   for (const auto& [key, value] : part.as_object()) {
     if (value.is_null()) continue;
-    for (std::string_view name :
-         {"no_op", "replace_with_linear", "n_heads_in_group", "ffn_mult", "intermediate_size"})
-      if (key == name) known[key] = value;
-    for (std::string_view name : {"window_length", "num_sink_tokens", "sparsify"})
-      if (key == name)
-        throw ConfigError(
-            fmt::format("config.json: block_configs: layer {} has {}, which is not built here", layer, key));
+    constexpr std::string_view kBuilt[] = {"no_op", "replace_with_linear", "n_heads_in_group", "ffn_mult",
+                                           "intermediate_size"};
+    if (std::find(std::begin(kBuilt), std::end(kBuilt), key) != std::end(kBuilt))
+      known[key] = value;
+    else if (!value.is_bool() || value.as_bool())
+      throw ConfigError(
+          fmt::format("config.json: block_configs: layer {} has {}, which is not built here; {} are", layer,
+                      key, fmt::join(kBuilt, ", ")));
   }
   return known;
 }
