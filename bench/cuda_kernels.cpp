@@ -138,6 +138,7 @@ void bench_attention(Bench& b) {
     int64_t batch, length, heads, kv_heads, d;
     bool own;
     Layout layout = Layout::Apart;
+    bool packed = false;
   };
   for (Case c : {Case{"attention 32/8x128 4k", 4, 4096, 32, 8, 128, false},
                  {"attention 32/8x128 4k in one, in turn", 4, 4096, 32, 8, 128, false, Layout::InTurn},
@@ -148,6 +149,8 @@ void bench_attention(Bench& b) {
                  {"attention 16/16x128 4k in one, in turn", 4, 4096, 16, 16, 128, false, Layout::InTurn},
                  {"attention 12x64 32x1k", 32, 1024, 12, 12, 64, false},
                  {"attention 12x64 32x1k in one, by group", 32, 1024, 12, 12, 64, false, Layout::ByGroup},
+                 {"attention 32/8x128 4k, packed", 4, 4096, 32, 8, 128, false, Layout::Apart, true},
+                 {"attention 32/8x128 16x1k, packed", 16, 1024, 32, 8, 128, false, Layout::Apart, true},
                  {"own attention 32/8x128 4k", 4, 4096, 32, 8, 128, true},
                  {"own attention 12x64 32x1k", 32, 1024, 12, 12, 64, true}}) {
     if (!b.wanted(c.name)) continue;
@@ -180,13 +183,14 @@ void bench_attention(Bench& b) {
                     .scale = 1 / std::sqrt(static_cast<double>(c.d)),
                     .sinks = {},
                     .bias = {}};
-    // One packed sequence per batch entry keeps the call from cuDNN without adding work.
+    // Packed sequences whose keys have bounds of their own are not for cuDNN, and no more work.
     std::vector<int32_t> bounds;
     for (int64_t i = 0; i <= c.batch; ++i) bounds.push_back(static_cast<int32_t>(i * c.length));
-    if (c.own) {
+    if (c.own || c.packed) {
       f.cu_queries = f.cu_keys = ctx.from_vector(bounds, {c.batch + 1});
       f.max_queries = f.max_keys = c.length;
     }
+    if (c.own) f.cu_keys = ctx.from_vector(bounds, {c.batch + 1});
     double work = 2.0 * static_cast<double>(c.batch * c.heads) * static_cast<double>(c.length) *
                   static_cast<double>(c.length) * static_cast<double>(c.d);  // causal: half of 4 · …
     b.flops(std::string(c.name) + " forward", work, [&] { ctx.kernels->attention(ctx.kernel_context(), f); });

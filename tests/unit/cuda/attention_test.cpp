@@ -12,7 +12,9 @@ struct Case {
   bool sinks = false;
   int bias = 0;  // 1: one for all; 2: per batch and head
   bool packed = false;
-  bool fused = false;  // q, k and v are slices of one tensor
+  bool own_keys = false;   // packed sequences have as many keys as queries
+  bool any_order = false;  // of the sums in the backward pass
+  bool fused = false;      // q, k and v are slices of one tensor
   int64_t query_chunk = -1, key_chunk = 0, row_length = 0, query_chunks = 1;  // of longer sequences
 };
 
@@ -25,6 +27,7 @@ class CudaAttention : public Twin {
       cu_q.push_back(static_cast<int32_t>(cu_q.back() + (c.packed ? c.queries - 13 * b : c.queries)));
       cu_k.push_back(static_cast<int32_t>(cu_k.back() + (c.packed ? c.keys - 5 * b : c.keys)));
     }
+    if (c.own_keys) cu_k = cu_q;
     int64_t query_tokens = cu_q.back(), key_tokens = cu_k.back();
     Both q = uniform({query_tokens, c.heads, c.d}, dtype, -2, 2),
          k = uniform({key_tokens, c.kv_heads, c.d}, dtype, -2, 2);
@@ -44,7 +47,9 @@ class CudaAttention : public Twin {
         c.bias == 2 ? Shape{c.batch, c.heads, c.queries, c.keys} : Shape{1, 1, c.queries, c.keys};
     Both bias = c.bias ? uniform(bias_shape, dtype) : Both{};
     Both cu_queries = c.packed ? on_both(cpu.from_vector(cu_q, {c.batch + 1})) : Both{};
-    Both cu_keys = c.packed ? on_both(cpu.from_vector(cu_k, {c.batch + 1})) : Both{};
+    Both cu_keys = c.own_keys ? cu_queries
+                   : c.packed ? on_both(cpu.from_vector(cu_k, {c.batch + 1}))
+                              : Both{};
     auto forward = [&](auto on) {
       return AttentionArgs{.q = on(q),
                            .k = on(k),
@@ -101,8 +106,8 @@ class CudaAttention : public Twin {
     Both dsinks = c.sinks ? uniform({c.heads}, wide) : Both{},
          dbias = c.bias ? output(bias_shape, wide) : Both{};
     run(&KernelTable::attention_backward, [&](auto on) {
-      return AttentionBackwardArgs{forward(on), on(grad),   on(dq),    on(dk),
-                                   on(dv),      on(dsinks), on(dbias), true};
+      return AttentionBackwardArgs{forward(on), on(grad),  on(dq), on(dk),      on(dv),
+                                   on(dsinks),  on(dbias), true,   !c.any_order};
     });
     compare(dq, "dq");
     compare(dk, "dk");
@@ -193,6 +198,33 @@ const Case kCases[] = {
     {.name = "long window", .batch = 1, .queries = 512, .keys = 512, .window_left = 100},
     {.name = "long full", .batch = 2, .queries = 256, .keys = 320, .causal = false},
     {.name = "long against a cache", .batch = 2, .queries = 256, .keys = 512},
+    {.name = "long packed", .batch = 5, .queries = 300, .keys = 300, .packed = true, .own_keys = true},
+    {.name = "long packed, in any order, slices of one tensor",
+     .batch = 3,
+     .queries = 517,
+     .keys = 517,
+     .d = 128,
+     .dv = 128,
+     .packed = true,
+     .own_keys = true,
+     .any_order = true,
+     .fused = true},
+    {.name = "long packed window",
+     .batch = 3,
+     .queries = 400,
+     .keys = 400,
+     .window_left = 77,
+     .packed = true,
+     .own_keys = true},
+    {.name = "long packed, both ways",
+     .batch = 2,
+     .heads = 6,
+     .kv_heads = 6,
+     .queries = 350,
+     .keys = 350,
+     .causal = false,
+     .packed = true,
+     .own_keys = true},
 };
 
 TEST_F(CudaAttention, Fp64) {

@@ -1,11 +1,13 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
 
+#include <bit>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
 
 #include "megatron/kernels/cuda/kernel_state.h"
+#include "megatron/kernels/cuda/ragged_offsets.h"
 
 // The frontend finds cuDNN through this handle. Written once, before any other use of it.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
@@ -15,7 +17,10 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kGradO, kDq, kDk, kDv };
+enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kGradO, kDq, kDk, kDv, kLengths, kOffsets };
+
+// Where packed sequences begin in a tensor.
+int64_t offsets_of(Id id) { return kOffsets + id; }
 
 struct HeadStrides {
   int64_t token = 0, head = 0;
@@ -29,6 +34,7 @@ HeadStrides strides_of(const Tensor& x) {
 // Everything that a graph depends on. Compared and hashed as bytes, so without padding.
 struct GraphKey {
   int64_t batch, heads, kv_heads, queries, keys, d, dv, window_left;
+  int64_t packed;  // 1: sequences of any length
   HeadStrides q, k, v, o, grad_o, dq, dk, dv_strides;
   int32_t half, causal, scale_bits;
   int32_t backward;  // 0: forward; 1: in a fixed order; 2: in any order
@@ -42,24 +48,55 @@ struct KeyHash {
   }
 };
 
+struct Lengths {
+  int64_t queries, keys;
+};
+
+// Of the longest sequence. Those of packed ones differ from batch to batch, and so does their number: graphs
+// are made for the next power of two.
+Lengths longest(const AttentionArgs& a) {
+  if (!a.cu_queries) return {a.q.size(0) / a.batch, a.k.size(0) / a.batch};
+  const auto most = std::bit_ceil(static_cast<uint64_t>(a.max_queries ? a.max_queries : a.q.size(0)));
+  return {static_cast<int64_t>(most), static_cast<int64_t>(most)};
+}
+
+// So many sequences does a graph have room for.
+int64_t places_for(const AttentionArgs& a) {
+  return a.cu_queries ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(a.batch))) : a.batch;
+}
+
+// Packed sequences that attend to themselves as a whole, on the average fill a tile, and do not differ so
+// much that scratch memory, where each has the length of the longest, would be many times theirs. (Told how
+// many tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
+bool packing_suits(const AttentionArgs& a) {
+  constexpr int64_t kTile = 128, kMostRoom = 4, kMostElements = std::numeric_limits<int32_t>::max();
+  const int64_t tokens = a.q.size(0);
+  int64_t widest = 0;
+  for (const Tensor* x : {&a.q, &a.k, &a.v, &a.o}) widest = std::max(widest, x->stride(0));
+  return a.cu_queries.raw() == a.cu_keys.raw() && a.place.query_chunk < 0 && tokens >= kTile * a.batch &&
+         places_for(a) * longest(a).queries <= kMostRoom * tokens && tokens * widest <= kMostElements;
+}
+
 // What cuDNN is asked for: long enough sequences of common heads, and no feature that only our kernels have.
 bool suits(const AttentionArgs& a) {
   bool narrow = a.q.dtype() == DType::BF16 || a.q.dtype() == DType::F16;
-  int64_t d = a.q.size(2), queries = a.q.size(0) / a.batch;
-  int64_t keys = a.k.size(0) / a.batch;
+  int64_t d = a.q.size(2);
+  auto [queries, keys] = longest(a);
   bool masks = a.causal ? attention_shift(a.place, queries, keys) == keys - queries
                         : a.window_left < 0 && a.window_right < 0;
-  return narrow && !a.cu_queries && !a.bias && !a.sinks && a.softcap == 0 && a.dropout == 0 && masks &&
-         (d == 64 || d == 128) && a.v.size(2) == d && queries >= 256 && keys >= queries;
+  return narrow && (!a.cu_queries || packing_suits(a)) && !a.bias && !a.sinks && a.softcap == 0 &&
+         a.dropout == 0 && masks && (d == 64 || d == 128) && a.v.size(2) == d && queries >= 256 &&
+         keys >= queries;
 }
 
 GraphKey key_of(const AttentionArgs& a) {
   GraphKey key{};
-  key.batch = a.batch;
+  key.batch = places_for(a);
+  key.packed = a.cu_queries ? 1 : 0;
   key.heads = a.q.size(1);
   key.kv_heads = a.k.size(1);
-  key.queries = a.q.size(0) / a.batch;
-  key.keys = a.k.size(0) / a.batch;
+  key.queries = longest(a).queries;
+  key.keys = longest(a).keys;
   key.d = a.q.size(2);
   key.dv = a.v.size(2);
   key.window_left = a.window_left;
@@ -115,19 +152,47 @@ class CudnnAttention {
   }
 
  private:
-  std::shared_ptr<fe::graph::Tensor_attributes> tensor(fe::graph::Graph& graph, const GraphKey& key, Id id,
-                                                       int64_t heads, int64_t length, HeadStrides strides) {
+  using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+  static Attributes integers(fe::graph::Graph& graph, int64_t id, int64_t count) {
     return graph.tensor(fe::graph::Tensor_attributes()
                             .set_uid(id)
-                            .set_dim({key.batch, heads, length, key.d})
-                            .set_stride({length * strides.token, strides.head, strides.token, 1}));
+                            .set_dim({count, 1, 1, 1})
+                            .set_stride({1, 1, 1, 1})
+                            .set_data_type(fe::DataType_t::INT32));
   }
-  static void output(const std::shared_ptr<fe::graph::Tensor_attributes>& tensor, const GraphKey& key, Id id,
+  static void describe(fe::graph::Graph& graph, const Attributes& tensor, const GraphKey& key, Id id,
+                       const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+    tensor->set_uid(id).set_dim(shape).set_stride(strides);
+    if (key.packed) tensor->set_ragged_offset(integers(graph, offsets_of(id), key.batch + 1));
+  }
+  static void describe(fe::graph::Graph& graph, const Attributes& tensor, const GraphKey& key, Id id,
+                       int64_t heads, int64_t length, HeadStrides strides) {
+    describe(graph, tensor, key, id, {key.batch, heads, length, key.d},
+             {length * strides.token, strides.head, strides.token, 1});
+  }
+  static Attributes input(fe::graph::Graph& graph, const GraphKey& key, Id id, int64_t heads, int64_t length,
+                          HeadStrides strides) {
+    Attributes tensor = graph.tensor(fe::graph::Tensor_attributes());
+    describe(graph, tensor, key, id, heads, length, strides);
+    return tensor;
+  }
+  static void output(fe::graph::Graph& graph, const Attributes& tensor, const GraphKey& key, Id id,
                      int64_t heads, int64_t length, HeadStrides strides) {
-    tensor->set_output(true)
-        .set_uid(id)
-        .set_dim({key.batch, heads, length, key.d})
-        .set_stride({length * strides.token, strides.head, strides.token, 1});
+    tensor->set_output(true);
+    describe(graph, tensor, key, id, heads, length, strides);
+  }
+  static void statistics(fe::graph::Graph& graph, const Attributes& tensor, const GraphKey& key) {
+    const int64_t head = key.packed ? 1 : key.queries, query = key.packed ? key.heads : 1;
+    describe(graph, tensor, key, kStats, {key.batch, key.heads, key.queries, 1},
+             {key.heads * key.queries, head, query, 1});
+    tensor->set_data_type(fe::DataType_t::FLOAT);
+  }
+  template <class Operation>
+  static void set_packing(fe::graph::Graph& graph, Operation& operation, const GraphKey& key) {
+    if (!key.packed) return;
+    const Attributes lengths = integers(graph, kLengths, key.batch);
+    operation.set_padding_mask(true).set_seq_len_q(lengths).set_seq_len_kv(lengths);
   }
 
   Plan make_plan(const GraphKey& key) {
@@ -135,37 +200,31 @@ class CudnnAttention {
     graph->set_io_data_type(key.half ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    auto q = tensor(*graph, key, kQ, key.heads, key.queries, key.q);
-    auto k = tensor(*graph, key, kK, key.kv_heads, key.keys, key.k);
-    auto v = tensor(*graph, key, kV, key.kv_heads, key.keys, key.v);
-    std::vector<int64_t> stats_shape{key.batch, key.heads, key.queries, 1};
-    std::vector<int64_t> stats_strides{key.heads * key.queries, key.queries, 1, 1};
+    auto q = input(*graph, key, kQ, key.heads, key.queries, key.q);
+    auto k = input(*graph, key, kK, key.kv_heads, key.keys, key.k);
+    auto v = input(*graph, key, kV, key.kv_heads, key.keys, key.v);
     if (!key.backward) {
       fe::graph::SDPA_attributes attributes;
       attributes.set_name("attention").set_generate_stats(true);
       set_mask(attributes, key);
+      set_packing(*graph, attributes, key);
       auto [o, stats] = graph->sdpa(q, k, v, attributes);
-      output(o, key, kO, key.heads, key.queries, key.o);
-      stats->set_output(true)
-          .set_uid(kStats)
-          .set_dim(stats_shape)
-          .set_stride(stats_strides)
-          .set_data_type(fe::DataType_t::FLOAT);
+      output(*graph, o, key, kO, key.heads, key.queries, key.o);
+      stats->set_output(true);
+      statistics(*graph, stats, key);
     } else {
-      auto o = tensor(*graph, key, kO, key.heads, key.queries, key.o);
-      auto grad_o = tensor(*graph, key, kGradO, key.heads, key.queries, key.grad_o);
-      auto stats = graph->tensor(fe::graph::Tensor_attributes()
-                                     .set_uid(kStats)
-                                     .set_dim(stats_shape)
-                                     .set_stride(stats_strides)
-                                     .set_data_type(fe::DataType_t::FLOAT));
+      auto o = input(*graph, key, kO, key.heads, key.queries, key.o);
+      auto grad_o = input(*graph, key, kGradO, key.heads, key.queries, key.grad_o);
+      auto stats = graph->tensor(fe::graph::Tensor_attributes());
+      statistics(*graph, stats, key);
       fe::graph::SDPA_backward_attributes attributes;
       attributes.set_name("attention_backward").set_deterministic_algorithm(key.backward == 1);
       set_mask(attributes, key);
+      set_packing(*graph, attributes, key);
       auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, grad_o, stats, attributes);
-      output(dq, key, kDq, key.heads, key.queries, key.dq);
-      output(dk, key, kDk, key.kv_heads, key.keys, key.dk);
-      output(dv, key, kDv, key.kv_heads, key.keys, key.dv_strides);
+      output(*graph, dq, key, kDq, key.heads, key.queries, key.dq);
+      output(*graph, dk, key, kDk, key.kv_heads, key.keys, key.dk);
+      output(*graph, dv, key, kDv, key.kv_heads, key.keys, key.dv_strides);
     }
     int64_t workspace = 0;
     if (graph->build(handle_, {fe::HeurMode_t::A}).is_bad() || graph->get_workspace_size(workspace).is_bad())
@@ -194,11 +253,16 @@ std::shared_ptr<CudnnAttention> make_cudnn_attention() {
 
 namespace {
 
-// cuDNN wants statistics as [batch, heads, queries], ours are [heads, batch · queries].
+// cuDNN wants statistics as [batch, heads, queries], or [tokens, heads] where packed; ours are [heads,
+// tokens].
 class Statistics {
  public:
   Statistics(const KernelContext& ctx, const AttentionArgs& a)
-      : ctx_(ctx), batch_(a.batch), heads_(a.q.size(1)), queries_(a.q.size(0) / a.batch), lse_(a.lse) {
+      : ctx_(ctx),
+        batch_(a.cu_queries ? a.q.size(0) : a.batch),
+        heads_(a.q.size(1)),
+        queries_(a.q.size(0) / batch_),
+        lse_(a.lse) {
     direct_ = batch_ == 1 && lse_.stride(0) == queries_;
     if (!direct_) data_ = ctx.workspace.allocate(bytes(), MemoryTag::Workspace);
   }
@@ -228,19 +292,56 @@ class Statistics {
   void* data_ = nullptr;
 };
 
+using Data = std::unordered_map<int64_t, void*>;
+
+// Tells where packed sequences are in each tensor, of which the strides of tokens are given.
+class Packing {
+ public:
+  Packing(const KernelContext& ctx, const AttentionArgs& a, const GraphKey& key,
+          const std::vector<std::pair<Id, int64_t>>& tensors, Data& data)
+      : ctx_(ctx) {
+    if (!key.packed) return;
+    const auto places = static_cast<size_t>(key.batch), each = places + 1;
+    bytes_ = (places + tensors.size() * each) * sizeof(int32_t);
+    auto* out = static_cast<int32_t*>(ctx.workspace.allocate(bytes_, MemoryTag::Workspace));
+    data_ = data[kLengths] = out;
+    std::vector<int64_t> strides;
+    for (const auto& [id, stride] : tensors) {
+      data[offsets_of(id)] = out + places + strides.size() * each;
+      strides.push_back(stride);
+    }
+    write_ragged_offsets(ctx, a.cu_queries, key.batch, strides, out);
+  }
+  ~Packing() {
+    if (data_) ctx_.workspace.deallocate(data_, bytes_, MemoryTag::Workspace);
+  }
+  Packing(const Packing&) = delete;
+  Packing& operator=(const Packing&) = delete;
+
+ private:
+  const KernelContext& ctx_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 }  // namespace
 
 bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
   if (!suits(args)) return false;
   KernelState& state = kernel_state(ctx);
   if (!state.attention) return false;
+  const GraphKey key = key_of(args);
   Statistics statistics(ctx, args);
-  std::unordered_map<int64_t, void*> data{{kQ, args.q.raw()},
-                                          {kK, args.k.raw()},
-                                          {kV, args.v.raw()},
-                                          {kO, args.o.raw()},
-                                          {kStats, statistics.data()}};
-  if (!state.attention->run(ctx, key_of(args), data)) return false;
+  Data data{{kQ, args.q.raw()},
+            {kK, args.k.raw()},
+            {kV, args.v.raw()},
+            {kO, args.o.raw()},
+            {kStats, statistics.data()}};
+  const Packing packing(
+      ctx, args, key,
+      {{kQ, key.q.token}, {kK, key.k.token}, {kV, key.v.token}, {kO, key.o.token}, {kStats, key.heads}},
+      data);
+  if (!state.attention->run(ctx, key, data)) return false;
   statistics.from_cudnn();
   return true;
 }
@@ -258,15 +359,26 @@ bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardA
   key.dv_strides = strides_of(args.dv);
   Statistics statistics(ctx, f);
   statistics.to_cudnn();
-  std::unordered_map<int64_t, void*> data{{kQ, f.q.raw()},
-                                          {kK, f.k.raw()},
-                                          {kV, f.v.raw()},
-                                          {kO, f.o.raw()},
-                                          {kStats, statistics.data()},
-                                          {kGradO, args.grad_o.raw()},
-                                          {kDq, args.dq.raw()},
-                                          {kDk, args.dk.raw()},
-                                          {kDv, args.dv.raw()}};
+  Data data{{kQ, f.q.raw()},
+            {kK, f.k.raw()},
+            {kV, f.v.raw()},
+            {kO, f.o.raw()},
+            {kStats, statistics.data()},
+            {kGradO, args.grad_o.raw()},
+            {kDq, args.dq.raw()},
+            {kDk, args.dk.raw()},
+            {kDv, args.dv.raw()}};
+  const Packing packing(ctx, f, key,
+                        {{kQ, key.q.token},
+                         {kK, key.k.token},
+                         {kV, key.v.token},
+                         {kO, key.o.token},
+                         {kStats, key.heads},
+                         {kGradO, key.grad_o.token},
+                         {kDq, key.dq.token},
+                         {kDk, key.dk.token},
+                         {kDv, key.dv_strides.token}},
+                        data);
   return state.attention->run(ctx, key, data);
 }
 
