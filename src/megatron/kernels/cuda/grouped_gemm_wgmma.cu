@@ -9,20 +9,29 @@ using hopper::kPanel;
 using hopper::kPanelBytes;
 
 // A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
-// contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
-// each other, and fetch half of their common columns for both.
-constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 4, kBlocks = 2;
+// contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
+// where they are stored while the next tile is made.
+constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 3;
 constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
 constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
               kStageBytes = kLeftBytes + kRightBytes;
-constexpr int kAlignment = 1024, kSharedBytes = kStages * kStageBytes + kAlignment;
+
+// Shared memory: the stages, the sums, the barriers.
+template <class Out>
+struct Layout {
+  // Of a row of sums 512 bytes are stored at a time. The gap behind them keeps threads that write to eight
+  // rows at once on different banks.
+  static constexpr int kChunk = 512, kRowBytes = kChunk + 8 * static_cast<int>(sizeof(Out));
+  static constexpr int kSums = kStages * kStageBytes, kBarriers = kSums + kRows * kRowBytes,
+                       kBytes = kBarriers + 2 * 8 * kStages;
+};
 
 struct Job {
   void* c;
   int64_t c_expert, c_row;
   const int32_t* offsets;
   int experts, rows, columns, depth;  // of one expert's product; what the offsets cut is not known here
-  float beta;
+  float beta;                         // for fp32: 0 or 1
 };
 
 struct Tile {
@@ -34,37 +43,34 @@ struct Tile {
 template <bool CutDepth>
 class Schedule {
  public:
-  __device__ Schedule(const Job& job, uint32_t rank)
-      : job_(job), rank_(rank), next_(static_cast<int>(blockIdx.x) / kBlocks) {}
+  __device__ explicit Schedule(const Job& job) : job_(job), next_(static_cast<int>(blockIdx.x)) {}
 
   __device__ bool next(Tile& tile) {
-    constexpr int kHeight = kRows * kBlocks, kBand = 2048 / kHeight;
+    constexpr int kBand = 2048 / kRows;
     const int across = (job_.columns + kColumns - 1) / kColumns;
     int begin, end, down;
     for (;; ++expert_) {
       if (expert_ == job_.experts) return false;
       begin = job_.offsets[expert_];
       end = job_.offsets[expert_ + 1];
-      down = ((CutDepth ? job_.rows : end - begin) + kHeight - 1) / kHeight;
+      down = ((CutDepth ? job_.rows : end - begin) + kRows - 1) / kRows;
       if (next_ < down * across) break;
       next_ -= down * across;
     }
     const int band = next_ / (kBand * across), rest = next_ - band * kBand * across,
-              height = min(kBand, down - band * kBand);
-    const int row = ((band * kBand + rest % height) * kBlocks + static_cast<int>(rank_)) * kRows;
+              height = min(kBand, down - band * kBand), row = (band * kBand + rest % height) * kRows;
     tile.expert = expert_;
     tile.row0 = CutDepth ? row : begin + row;
     tile.rows_end = CutDepth ? job_.rows : end;
     tile.column0 = rest / height * kColumns;
     tile.k0 = CutDepth ? begin : 0;
     tile.depth = CutDepth ? end - begin : job_.depth;
-    next_ += static_cast<int>(gridDim.x) / kBlocks;
+    next_ += static_cast<int>(gridDim.x);
     return true;
   }
 
  private:
   const Job& job_;
-  uint32_t rank_;
   int next_, expert_ = 0;  // counted from the first tile of the expert
 };
 
@@ -77,17 +83,15 @@ struct Ring {
   }
 };
 
-// Sides × 64 of an operand. Sides that both blocks need are fetched half by each.
-template <int Sides, bool Inner, bool Shared>
+// Sides × 64 of an operand.
+template <int Sides, bool Inner>
 __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barrier full, int side, int k,
-                                      int expert, uint32_t rank) {
-  constexpr int part = Shared ? Sides / kBlocks : Sides, box = Inner ? part : kPanel;
-  const int first = Shared ? static_cast<int>(rank) * part : 0;
+                                      int expert) {
+  constexpr int kBox = Inner ? Sides : kPanel;
 #pragma unroll
-  for (int i = 0; i < part; i += box) {
-    const int s = first + i, x = Inner ? k : side + s, y = Inner ? side + s : k;
-    hopper::load_box<Shared>(to + s / kPanel * kPanelBytes, map, full, x, y, expert, (1 << kBlocks) - 1);
-  }
+  for (int s = 0; s < Sides; s += kBox)
+    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, Inner ? k : side + s, Inner ? side + s : k,
+                     expert);
 }
 
 // Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
@@ -102,70 +106,68 @@ __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
   asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory");
 }
 
-// Word i of lane t becomes word t of lane i, among four neighbouring lanes.
-__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
+// sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
+template <class Out>
+__device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float (&sums)[128]) {
+  const int lane = threadIdx.x % 32,
+            row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
+            column0 = tile.column0 + lane % 4 * 2;
+  const Out* c = static_cast<const Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + column0;
+  constexpr int kAtOnce = 16;  // reads under way
 #pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool upper = threadIdx.x & bit;
+  for (int j = 0; j < 64; j += kAtOnce) {
+    Vec<Out, 2> old[kAtOnce] = {};
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int low = bit == 1 ? 2 * i : i, high = low + bit;
-      const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[low] : w[high], bit);
-      if (upper)
-        w[low] = got;
-      else
-        w[high] = got;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int down = (j + i) % 2 * 8, right = (j + i) / 2 * 8;
+      if (row + down < tile.rows_end && column0 + right < job.columns)
+        old[i] = read<2>(c + down * job.c_row + right);
     }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int side = 0; side < 2; ++side)
+        sums[2 * (j + i) + side] = fmaf(job.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
   }
 }
 
-// c = beta · c + sums, for the rows of one warpgroup.
+// c = sums or, in fp32 with beta 1, c + sums: the 16 rows of a warp, through its part of shared memory.
 template <class Out>
-__device__ __forceinline__ void put(const Job& job, const Tile& tile, const float (&sums)[128], int row) {
-  const int lane = threadIdx.x % 32, quad = lane % 4;
-  row += threadIdx.x / 32 % 4 * 16 + lane / 4;
+__device__ __forceinline__ void put(const Job& job, const Tile& tile, const float (&sums)[128],
+                                    uint32_t staging) {
+  constexpr int kRowBytes = Layout<Out>::kRowBytes,
+                kAtOnce = Layout<Out>::kChunk / static_cast<int>(sizeof(Out));  // columns
+  const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16,
+            row = tile.row0 + first + lane;
+  staging += first * kRowBytes;
   Out* c = static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0;
-  const int columns = job.columns - tile.column0, rows = tile.rows_end - row;
-  if constexpr (sizeof(Out) == 2)
-    if (job.beta == 0) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
+  for (int column = 0; column < kColumns; column += kAtOnce) {
+    hopper::wait_stores_read();
+    __syncwarp();
 #pragma unroll
-        for (int j = 0; j < kColumns / 8; j += 4) {
-          uint32_t words[4];
+    for (int j = 0; j < kAtOnce / 8; ++j)
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            words[i] = narrow_pair<Out>(sums[4 * (j + i) + 2 * h], sums[4 * (j + i) + 2 * h + 1]);
-          transpose_quad(words);
-          const int column = (j + quad) * 8;
-          if (8 * h < rows && column < columns)
-            *reinterpret_cast<uint4*>(c + 8 * h * job.c_row + column) =
-                make_uint4(words[0], words[1], words[2], words[3]);
-        }
-      return;
+      for (int h = 0; h < 2; ++h) {
+        const float* sum = sums + column / 2 + 4 * j + 2 * h;
+        const uint32_t to =
+            staging + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * static_cast<int>(sizeof(Out));
+        if constexpr (std::is_same_v<Out, float>)
+          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(sum[0]), "f"(sum[1]) : "memory");
+        else
+          asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(narrow_pair<Out>(sum[0], sum[1])) : "memory");
+      }
+    hopper::publish_writes();
+    __syncwarp();
+    const int columns = min(kAtOnce, job.columns - tile.column0 - column);
+    if (lane < 16 && row < tile.rows_end && columns > 0) {
+      const uint32_t from = staging + lane * kRowBytes;
+      const int bytes = columns * static_cast<int>(sizeof(Out));
+      if (std::is_same_v<Out, float> && job.beta != 0)
+        hopper::add_floats(c + column, from, bytes);
+      else
+        hopper::store_bytes(c + column, from, bytes);
     }
-  constexpr int kAtOnce = 8;  // reads under way
-#pragma unroll
-  for (int j = 0; j < kColumns / 8; j += kAtOnce) {
-    Vec<Out, 2> old[kAtOnce][2] = {};
-    auto each = [&](auto f) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int column = (j + i) * 8 + quad * 2;
-          if (8 * h < rows && column < columns)
-            f(reinterpret_cast<Vec<Out, 2>*>(c + 8 * h * job.c_row + column), old[i][h], 4 * (j + i) + 2 * h);
-        }
-    };
-    if (job.beta != 0) each([](Vec<Out, 2>* at, Vec<Out, 2>& value, int) { value = *at; });
-    each([&](Vec<Out, 2>* at, Vec<Out, 2>& value, int s) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        value.v[i] =
-            narrow<Out>(job.beta == 0 ? sums[s + i] : fmaf(job.beta, widen(value.v[i]), sums[s + i]));
-      *at = value;
-    });
   }
 }
 
@@ -174,23 +176,21 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                    const __grid_constant__ Job job) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ char memory[];
-  __shared__ uint64_t barriers[2 * kStages];
-  const uint32_t stages = (shared_address(memory) + kAlignment - 1) / kAlignment * kAlignment;
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t stages = shared_address(memory);
   auto left = [&](int s) { return stages + s * kStageBytes; };
   auto right = [&](int s) { return left(s) + kLeftBytes; };
-  auto full = [&](int s) { return Barrier{shared_address(barriers + s)}; };
-  auto empty = [&](int s) { return Barrier{shared_address(barriers + kStages + s)}; };
-  const uint32_t rank = hopper::cluster_rank();
+  auto full = [&](int s) { return Barrier{stages + Layout<Out>::kBarriers + 8 * s}; };
+  auto empty = [&](int s) { return full(kStages + s); };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kBlocks * kMultipliers / 32);  // a warp of either block reads what came for both
+      empty(s).init(kMultipliers / 32);
     }
     hopper::publish_barriers();
   }
-  hopper::cluster_sync();
-  Schedule<CutDepth> schedule(job, rank);
+  __syncthreads();
+  Schedule<CutDepth> schedule(job);
   Tile tile;
   Ring at;
   if (threadIdx.x < 128) {
@@ -200,48 +200,49 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
-          fetch<kRows, AInner, false>(left(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0, rank);
-          fetch<kColumns, BInner, true>(right(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
-                                        CutDepth ? 0 : tile.expert, rank);
+          fetch<kRows, AInner>(left(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
+          fetch<kColumns, BInner>(right(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
+                                  CutDepth ? 0 : tile.expert);
         }
-  } else {
-    hopper::more_registers<232>();
-    const int panel = threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
-    auto release = [&](int stage) {
-      if (lane < kBlocks) empty(stage).arrive_at(lane);
-    };
-    float sums[128];
-    while (schedule.next(tile)) {
-      if (CutDepth && tile.depth == 0) {
-#pragma unroll
-        for (float& sum : sums) sum = 0;
-      }
-      int last = 0;
-      for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
-        full(at.stage).wait(at.parity);
-        if (CutDepth && tile.depth - k < kDepth) clear_tail(left(at.stage), tile.depth - k);
-        const uint64_t x = hopper::operand(left(at.stage) + panel * kPanelBytes),
-                       y = hopper::operand(right(at.stage));
-        hopper::begin_products();
-#pragma unroll
-        for (int i = 0; i < kDepth / 16; ++i)
-          hopper::add_product<T, AInner, BInner>(sums, hopper::further<AInner>(x, i),
-                                                 hopper::further<BInner>(y, i), k || i);
-        hopper::commit_products();
-        // The stage before is read; this one may still be.
-        if (k) {
-          hopper::wait_products<1>();
-          release(last);
-        }
-        last = at.stage;
-      }
-      hopper::wait_products<0>();
-      if (tile.depth) release(last);
-      put<Out>(job, tile, sums, tile.row0 + panel * kPanel);
-    }
+    return;
   }
-  __syncwarp();
-  hopper::cluster_sync();  // the other block may still arrive at barriers of this one
+  hopper::more_registers<232>();
+  const int panel = threadIdx.x / 128 - 1;
+  auto release = [&](int stage) {
+    if (threadIdx.x % 32 == 0) empty(stage).arrive();
+  };
+  float sums[128];
+  while (schedule.next(tile)) {
+    if (CutDepth && tile.depth == 0) {
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+    }
+    int last = 0;
+    for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+      full(at.stage).wait(at.parity);
+      if (CutDepth && tile.depth - k < kDepth) clear_tail(left(at.stage), tile.depth - k);
+      const uint64_t x = hopper::operand(left(at.stage) + panel * kPanelBytes),
+                     y = hopper::operand(right(at.stage));
+      hopper::begin_products();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i)
+        hopper::add_product<T, AInner, BInner>(sums, hopper::further<AInner>(x, i),
+                                               hopper::further<BInner>(y, i), k || i);
+      hopper::commit_products();
+      // The stage before is read; this one may still be.
+      if (k) {
+        hopper::wait_products<1>();
+        release(last);
+      }
+      last = at.stage;
+    }
+    hopper::wait_products<0>();
+    if (tile.depth) release(last);
+    if constexpr (CutDepth && !std::is_same_v<Out, float>)
+      if (job.beta != 0) add_old<Out>(job, tile, sums);
+    put<Out>(job, tile, sums, stages + Layout<Out>::kSums);
+  }
+  hopper::wait_stores_read();
 #endif
 }
 
@@ -300,21 +301,12 @@ template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
 bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
   CUtensorMap a_map, b_map;
   if (!a.fits() || !b.fits() || !describe<T>(a, AInner ? kRows : kPanel, a_map) ||
-      !describe<T>(b, BInner ? kColumns / kBlocks : kPanel, b_map))
+      !describe<T>(b, BInner ? kColumns : kPanel, b_map))
     return false;
   auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
-  allow_shared_memory(kernel, kSharedBytes);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = runtime_of(ctx).properties().multiprocessors / kBlocks * kBlocks;
-  config.blockDim = kBlockThreads;
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream_of(ctx);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a_map, b_map, job), "grouped_gemm");
+  allow_shared_memory(kernel, Layout<Out>::kBytes);
+  kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
+           stream_of(ctx)>>>(a_map, b_map, job);
   return true;
 }
 
@@ -348,6 +340,7 @@ bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task) {
 template <class T, class Out>
 bool wgmma_grouped_gemm_weight(const KernelContext& ctx, const GroupedTask& task) {
   if (!can_run(ctx, task) || task.a_column != 1 || task.b_column != 1) return false;
+  if (std::is_same_v<Out, float> && task.beta != 0 && task.beta != 1) return false;
   return launch<T, Out, false, false, true>(
       ctx, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
       {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, job_of(task));

@@ -21,14 +21,8 @@ struct Barrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                  : "memory");
   }
-  // At the barrier in the same place of block `rank` of the cluster.
-  __device__ void arrive_at(uint32_t rank) const {
-    asm volatile(
-        "{\n.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(address),
-        "r"(rank)
-        : "memory");
+  __device__ void arrive() const {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
   }
   __device__ void wait(uint32_t parity) const {
     uint32_t done;
@@ -44,38 +38,42 @@ struct Barrier {
   }
 };
 
-// One box of a tensor of three dimensions, the innermost first, to the same place in the `blocks` (a mask) of
-// the cluster, where `full` counts its bytes. What lies outside of the tensor arrives as zeros.
-template <bool Several>
+// One box of a tensor of three dimensions, the innermost first, to shared memory, where `full` counts its
+// bytes. What lies outside of the tensor arrives as zeros.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
-                                         int z, uint16_t blocks) {
-  if constexpr (Several)
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-        "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z), "h"(blocks)
-        : "memory");
-  else
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
-        "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z)
-        : "memory");
+                                         int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z)
+      : "memory");
 }
 
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
+// Bytes, a multiple of 16, from shared memory to the device's, or fp32 added to what is there. The thread
+// that asked for them waits until shared memory was read.
+__device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
 }
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+__device__ __forceinline__ void add_floats(void* to, uint32_t from, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
 }
-// New barriers are seen by the cluster and by TMA.
+__device__ __forceinline__ void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// New barriers are seen by TMA.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// What this thread wrote to shared memory is seen by products.
+// What this thread wrote to shared memory is seen by TMA and by products.
 __device__ __forceinline__ void publish_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
