@@ -383,8 +383,7 @@ void bench_rest(Bench& b) {
     });
   }
   {
-    constexpr int64_t tokens = 16384, k = 2, experts = 8, hidden = 4096, width = 14336, rows = tokens * k;
-    if (!b.wanted("moe")) return;
+    constexpr int64_t tokens = 16384, k = 2, experts = 8, hidden = 4096, rows = tokens * k;
     Tensor choice = b.integers({tokens, k}, experts), offsets = ctx.empty({experts + 1}, DType::I32);
     Tensor row_of = ctx.empty({rows}, DType::I64), copy_of = ctx.empty({rows}, DType::I64);
     auto sort = [&] { ctx.kernels->expert_sort(context(), {choice, offsets, row_of, copy_of}); };
@@ -394,17 +393,27 @@ void bench_rest(Bench& b) {
     b.bytes("moe permute 32768x4096", 2 * giga({&in}), [&] {
       ctx.kernels->permute(context(), {x, copy_of, in, k});
     });
-    Tensor w = b.random({experts, width, hidden}), y = ctx.empty({rows, width}, kBf16),
-           dw = ctx.zeros({experts, width, hidden}, kF32);
-    double work = 2.0 * rows * hidden * width;
-    b.flops("moe grouped gemm 32768x4096x14336", work, [&] {
-      ctx.kernels->grouped_gemm(context(), {in, w.transpose(1, 2), y, offsets});
-    });
-    b.flops("moe grouped gemm dgrad", work, [&] {
-      ctx.kernels->grouped_gemm(context(), {y, w, in, offsets});
-    });
-    b.flops("moe grouped gemm wgrad fp32", work, [&] {
-      ctx.kernels->grouped_gemm_weight(context(), {y, in, dw, offsets, 1});
+  }
+  // Few large experts, and many small ones.
+  struct Experts {
+    int64_t count, k, hidden, width;
+  };
+  for (Experts e : {Experts{8, 2, 4096, 14336}, {128, 8, 2048, 1536}, {128, 8, 768, 2048}}) {
+    const int64_t tokens = 16384, rows = tokens * e.k;
+    const std::string size = "moe grouped gemm " + std::to_string(rows) + "x" + std::to_string(e.hidden) +
+                             "x" + std::to_string(e.width);
+    if (!b.wanted(size)) continue;
+    Tensor choice = b.integers({tokens, e.k}, e.count), offsets = ctx.empty({e.count + 1}, DType::I32);
+    Tensor row_of = ctx.empty({rows}, DType::I64), copy_of = ctx.empty({rows}, DType::I64);
+    ctx.kernels->expert_sort(context(), {choice, offsets, row_of, copy_of});
+    Tensor x = b.random({rows, e.hidden}), y = b.random({rows, e.width}),
+           w = b.random({e.count, e.width, e.hidden}), dw = ctx.zeros({e.count, e.width, e.hidden}, kF32),
+           dx = ctx.empty({rows, e.hidden}, kBf16), out = ctx.empty({rows, e.width}, kBf16);
+    const double work = 2.0 * static_cast<double>(rows * e.hidden) * static_cast<double>(e.width);
+    b.flops(size, work, [&] { ctx.kernels->grouped_gemm(context(), {x, w.transpose(1, 2), out, offsets}); });
+    b.flops(size + " dgrad", work, [&] { ctx.kernels->grouped_gemm(context(), {y, w, dx, offsets}); });
+    b.flops(size + " wgrad fp32", work, [&] {
+      ctx.kernels->grouped_gemm_weight(context(), {y, x, dw, offsets, 1});
     });
   }
 }

@@ -174,5 +174,86 @@ TEST_F(CudaGemm, Grouped) {
       }
 }
 
+// More tiles than a GPU has multiprocessors, or several in each direction and more of the contraction than is
+// fetched ahead; experts of no token, of one, of a tile exactly and of one more. The rows of no expert hold
+// NaN: none of it may get into a sum, nor may anything get into them.
+TEST_F(CudaGemm, GroupedInManyTiles) {
+  struct Size {
+    int64_t k, n;
+    std::vector<int32_t> bounds;
+  };
+  const Size sizes[] = {{328, 520, {0, 0, 1, 257, 257, 513, 1300, 1428}},
+                        {64, 2312, {0, 1500, 1500, 2311}},
+                        {1104, 1032, {0, 40, 40, 41, 105, 256}},
+                        {8, 8, {0, 3, 3, 3}},
+                        {264, 1000, {0, 0, 0}}};
+  for (DType dtype : {DType::BF16, DType::F16})
+    for (const Size& s : sizes) {
+      const int64_t k = s.k, n = s.n, experts = std::ssize(s.bounds) - 1, rows = s.bounds.back() + 33;
+      const std::string what =
+          label(dtype) + " " + std::to_string(rows) + "x" + std::to_string(k) + "x" + std::to_string(n);
+      Both offsets = on_both(cpu.from_vector(s.bounds, {experts + 1}));
+      auto of_experts = [&](const Tensor& x) { return x.slice(0, 0, s.bounds.back()); };
+      auto of_none = [&](const Tensor& x) { return x.slice(0, s.bounds.back(), rows); };
+      auto tokens = [&](int64_t width) {
+        Both x = uniform({rows, width}, dtype);
+        Both rest = x.map(of_none);
+        run(&KernelTable::fill, [&](auto on) {
+          return FillArgs{on(rest), std::numeric_limits<double>::quiet_NaN()};
+        });
+        return x;
+      };
+      Both a = tokens(k), grad = tokens(n);
+      for (bool turned : {false, true}) {
+        Both b = turned
+                     ? uniform({experts, n, k}, dtype).map([](const Tensor& x) { return x.transpose(1, 2); })
+                     : uniform({experts, k, n}, dtype);
+        Both c = output({rows, n}, dtype);
+        run(&KernelTable::grouped_gemm, [&](auto on) {
+          return GroupedGemmArgs{on(a), on(b), on(c), on(offsets)};
+        });
+        same(c.map(of_experts), tolerance(dtype), "grouped " + what);
+        same(c.map(of_none), 0, "rows of no expert, grouped " + what);
+      }
+      for (DType out : {dtype, DType::F32})
+        for (double beta : {0.0, 1.0, 0.5}) {
+          Both dw = beta == 0 ? output({experts, k, n}, out) : uniform({experts, k, n}, out);
+          run(&KernelTable::grouped_gemm_weight, [&](auto on) {
+            return GroupedGemmWeightArgs{on(a), on(grad), on(dw), on(offsets), beta};
+          });
+          same(dw, 3 * tolerance(out), "grouped weight " + what);
+        }
+    }
+}
+
+// Matrices that lie within larger ones: some begin where whole vectors can be read, some do not.
+TEST_F(CudaGemm, GroupedViews) {
+  constexpr int64_t experts = 3, rows = 300, k = 136, n = 264;
+  Both offsets = on_both(cpu.from_vector(std::vector<int32_t>{0, 131, 131, 290}, {experts + 1}));
+  for (DType dtype : {DType::BF16, DType::F16})
+    for (int64_t begin : {8, 4, 1}) {
+      auto inner = [&](Shape shape, DType type, Both& whole) {
+        const int last = shape.rank() - 1;
+        const int64_t width = shape[last];
+        shape[last] = width + 16;
+        whole = uniform(shape, type);
+        return whole.map([&](const Tensor& x) { return x.slice(last, begin, begin + width); });
+      };
+      const std::string what = label(dtype) + " from column " + std::to_string(begin);
+      Both all_a, all_b, all_c, all_grad, all_dw;
+      Both a = inner({rows, k}, dtype, all_a), b = inner({experts, k, n}, dtype, all_b),
+           c = inner({rows, n}, dtype, all_c), grad = inner({rows, n}, dtype, all_grad),
+           dw = inner({experts, k, n}, DType::F32, all_dw);
+      run(&KernelTable::grouped_gemm, [&](auto on) {
+        return GroupedGemmArgs{on(a), on(b), on(c), on(offsets)};
+      });
+      same(all_c, tolerance(dtype), "grouped " + what);
+      run(&KernelTable::grouped_gemm_weight, [&](auto on) {
+        return GroupedGemmWeightArgs{on(a), on(grad), on(dw), on(offsets), 1};
+      });
+      same(all_dw, 3 * tolerance(DType::F32), "grouped weight " + what);
+    }
+}
+
 }  // namespace
 }  // namespace megatron::testing

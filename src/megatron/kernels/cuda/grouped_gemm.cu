@@ -114,7 +114,7 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
   dispatch_float("grouped_gemm", args.a.dtype(), [&]<class T>(Type<T>) {
     dispatch_float("grouped_gemm", args.c.dtype(), [&]<class Out>(Type<Out>) {
       if constexpr (kTensorCores<T> && std::is_same_v<T, Out>)
-        if (mma_grouped_gemm<T>(stream, task)) return;
+        if (wgmma_grouped_gemm<T>(ctx, task) || mma_grouped_gemm<T>(stream, task)) return;
       dim3 grid(blocks_for(task.n, kBlock), most_tiles(task, kBlock));
       grouped_kernel<T, Out><<<grid, 256, 0, stream>>>(task);
     });
@@ -145,7 +145,8 @@ void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& 
   dispatch_float("grouped_gemm_weight", args.a.dtype(), [&]<class T>(Type<T>) {
     dispatch_float("grouped_gemm_weight", args.c.dtype(), [&]<class Out>(Type<Out>) {
       if constexpr (kTensorCores<T> && (std::is_same_v<T, Out> || std::is_same_v<Out, float>))
-        if (mma_grouped_gemm_weight<T, Out>(stream, task)) return;
+        if (wgmma_grouped_gemm_weight<T, Out>(ctx, task) || mma_grouped_gemm_weight<T, Out>(stream, task))
+          return;
       dim3 grid(blocks_for(task.n, kBlock), blocks_for(task.k, kBlock), task.experts);
       weight_kernel<T, Out><<<grid, 256, 0, stream>>>(task);
     });

@@ -36,7 +36,12 @@ inline unsigned most_tiles(const GroupedTask& task, int height) {
   return static_cast<unsigned>(task.rows / height + task.experts);
 }
 
-// bf16 and fp16 on tensor cores. False where strides or alignments do not fit: then nothing was done.
+// bf16 and fp16 on tensor cores: by Hopper's own instructions, or by those of every GPU since Ampere. False
+// where the GPU, strides or alignments do not fit: then nothing was done.
+template <class T>
+bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task);
+template <class T, class Out>
+bool wgmma_grouped_gemm_weight(const KernelContext& ctx, const GroupedTask& task);
 template <class T>
 bool mma_grouped_gemm(cudaStream_t stream, const GroupedTask& task);
 template <class T, class Out>

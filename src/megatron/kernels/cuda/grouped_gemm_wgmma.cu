@@ -1,0 +1,356 @@
+#include "megatron/kernels/cuda/grouped_gemm.cuh"
+#include "megatron/kernels/cuda/hopper.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+using hopper::Barrier;
+using hopper::kPanel;
+using hopper::kPanelBytes;
+
+// A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
+// contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
+// where they are stored while the next tile is made.
+constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 3;
+constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
+constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
+              kStageBytes = kLeftBytes + kRightBytes;
+
+// Shared memory: the stages, the sums, the barriers.
+template <class Out>
+struct Layout {
+  // Of a row of sums 512 bytes are stored at a time. The gap behind them keeps threads that write to eight
+  // rows at once on different banks.
+  static constexpr int kChunk = 512, kRowBytes = kChunk + 8 * static_cast<int>(sizeof(Out));
+  static constexpr int kSums = kStages * kStageBytes, kBarriers = kSums + kRows * kRowBytes,
+                       kBytes = kBarriers + 2 * 8 * kStages;
+};
+
+struct Job {
+  void* c;
+  int64_t c_expert, c_row;
+  const int32_t* offsets;
+  int experts, rows, columns, depth;  // of one expert's product; what the offsets cut is not known here
+  float beta;                         // for fp32: 0 or 1
+};
+
+struct Tile {
+  int expert, row0, rows_end, column0, k0, depth;
+};
+
+// The tiles of one block, in an order that lets the blocks at work share what they read: down a band of rows,
+// then to the right. A token belongs to rows of the product, or to its contraction (CutDepth).
+template <bool CutDepth>
+class Schedule {
+ public:
+  __device__ explicit Schedule(const Job& job) : job_(job), next_(static_cast<int>(blockIdx.x)) {}
+
+  __device__ bool next(Tile& tile) {
+    constexpr int kBand = 2048 / kRows;
+    const int across = (job_.columns + kColumns - 1) / kColumns;
+    int begin, end, down;
+    for (;; ++expert_) {
+      if (expert_ == job_.experts) return false;
+      begin = job_.offsets[expert_];
+      end = job_.offsets[expert_ + 1];
+      down = ((CutDepth ? job_.rows : end - begin) + kRows - 1) / kRows;
+      if (next_ < down * across) break;
+      next_ -= down * across;
+    }
+    const int band = next_ / (kBand * across), rest = next_ - band * kBand * across,
+              height = min(kBand, down - band * kBand), row = (band * kBand + rest % height) * kRows;
+    tile.expert = expert_;
+    tile.row0 = CutDepth ? row : begin + row;
+    tile.rows_end = CutDepth ? job_.rows : end;
+    tile.column0 = rest / height * kColumns;
+    tile.k0 = CutDepth ? begin : 0;
+    tile.depth = CutDepth ? end - begin : job_.depth;
+    next_ += static_cast<int>(gridDim.x);
+    return true;
+  }
+
+ private:
+  const Job& job_;
+  int next_, expert_ = 0;  // counted from the first tile of the expert
+};
+
+// Where in the ring of stages a thread is.
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// Sides × 64 of an operand.
+template <int Sides, bool Inner>
+__device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barrier full, int side, int k,
+                                      int expert) {
+  constexpr int kBox = Inner ? Sides : kPanel;
+#pragma unroll
+  for (int s = 0; s < Sides; s += kBox)
+    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, Inner ? k : side + s, Inner ? side + s : k,
+                     expert);
+}
+
+// Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
+// All multipliers call it.
+__device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
+  for (int panel = 0; panel < (kRows + kColumns) / kPanel; ++panel)
+    for (int i = depth * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
+         i += kMultipliers * 16)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
+                   : "memory");
+  hopper::publish_writes();
+  asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory");
+}
+
+// sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
+template <class Out>
+__device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float (&sums)[128]) {
+  const int lane = threadIdx.x % 32,
+            row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
+            column0 = tile.column0 + lane % 4 * 2;
+  const Out* c = static_cast<const Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + column0;
+  constexpr int kAtOnce = 16;  // reads under way
+#pragma unroll
+  for (int j = 0; j < 64; j += kAtOnce) {
+    Vec<Out, 2> old[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int down = (j + i) % 2 * 8, right = (j + i) / 2 * 8;
+      if (row + down < tile.rows_end && column0 + right < job.columns)
+        old[i] = read<2>(c + down * job.c_row + right);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int side = 0; side < 2; ++side)
+        sums[2 * (j + i) + side] = fmaf(job.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
+  }
+}
+
+// c = sums or, in fp32 with beta 1, c + sums: the 16 rows of a warp, through its part of shared memory.
+template <class Out>
+__device__ __forceinline__ void put(const Job& job, const Tile& tile, const float (&sums)[128],
+                                    uint32_t staging) {
+  constexpr int kRowBytes = Layout<Out>::kRowBytes,
+                kAtOnce = Layout<Out>::kChunk / static_cast<int>(sizeof(Out));  // columns
+  const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16,
+            row = tile.row0 + first + lane;
+  staging += first * kRowBytes;
+  Out* c = static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0;
+#pragma unroll
+  for (int column = 0; column < kColumns; column += kAtOnce) {
+    hopper::wait_stores_read();
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kAtOnce / 8; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float* sum = sums + column / 2 + 4 * j + 2 * h;
+        const uint32_t to =
+            staging + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * static_cast<int>(sizeof(Out));
+        if constexpr (std::is_same_v<Out, float>)
+          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(sum[0]), "f"(sum[1]) : "memory");
+        else
+          asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(narrow_pair<Out>(sum[0], sum[1])) : "memory");
+      }
+    hopper::publish_writes();
+    __syncwarp();
+    const int columns = min(kAtOnce, job.columns - tile.column0 - column);
+    if (lane < 16 && row < tile.rows_end && columns > 0) {
+      const uint32_t from = staging + lane * kRowBytes;
+      const int bytes = columns * static_cast<int>(sizeof(Out));
+      if (std::is_same_v<Out, float> && job.beta != 0)
+        hopper::add_floats(c + column, from, bytes);
+      else
+        hopper::store_bytes(c + column, from, bytes);
+    }
+  }
+}
+
+template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                   const __grid_constant__ Job job) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t stages = shared_address(memory);
+  auto left = [&](int s) { return stages + s * kStageBytes; };
+  auto right = [&](int s) { return left(s) + kLeftBytes; };
+  auto full = [&](int s) { return Barrier{stages + Layout<Out>::kBarriers + 8 * s}; };
+  auto empty = [&](int s) { return full(kStages + s); };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      full(s).init(1);
+      empty(s).init(kMultipliers / 32);
+    }
+    hopper::publish_barriers();
+  }
+  __syncthreads();
+  Schedule<CutDepth> schedule(job);
+  Tile tile;
+  Ring at;
+  if (threadIdx.x < 128) {
+    hopper::fewer_registers<40>();
+    if (threadIdx.x == 0)
+      while (schedule.next(tile))
+        for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+          empty(at.stage).wait(at.parity ^ 1);
+          full(at.stage).arrive_expecting(kStageBytes);
+          fetch<kRows, AInner>(left(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
+          fetch<kColumns, BInner>(right(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
+                                  CutDepth ? 0 : tile.expert);
+        }
+    return;
+  }
+  hopper::more_registers<232>();
+  const int panel = threadIdx.x / 128 - 1;
+  auto release = [&](int stage) {
+    if (threadIdx.x % 32 == 0) empty(stage).arrive();
+  };
+  float sums[128];
+  while (schedule.next(tile)) {
+    if (CutDepth && tile.depth == 0) {
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+    }
+    int last = 0;
+    for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+      full(at.stage).wait(at.parity);
+      if (CutDepth && tile.depth - k < kDepth) clear_tail(left(at.stage), tile.depth - k);
+      const uint64_t x = hopper::operand(left(at.stage) + panel * kPanelBytes),
+                     y = hopper::operand(right(at.stage));
+      hopper::begin_products();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i)
+        hopper::add_product<T, AInner, BInner>(sums, hopper::further<AInner>(x, i),
+                                               hopper::further<BInner>(y, i), k || i);
+      hopper::commit_products();
+      // The stage before is read; this one may still be.
+      if (k) {
+        hopper::wait_products<1>();
+        release(last);
+      }
+      last = at.stage;
+    }
+    hopper::wait_products<0>();
+    if (tile.depth) release(last);
+    if constexpr (CutDepth && !std::is_same_v<Out, float>)
+      if (job.beta != 0) add_old<Out>(job, tile, sums);
+    put<Out>(job, tile, sums, stages + Layout<Out>::kSums);
+  }
+  hopper::wait_stores_read();
+#endif
+}
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// The driver's function, found without linking the driver, so that programs start where there is none.
+Encode find_encode() {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+  cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+#else
+  cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+#endif
+  return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
+                                                                       : nullptr;
+}
+
+// An operand in device memory, with unit stride within its rows.
+struct Matrices {
+  const void* data;
+  int64_t columns, rows, count, row, expert;  // sizes, then strides in elements
+
+  bool fits() const { return aligned(data) && row % 8 == 0 && expert % 8 == 0; }
+};
+
+// How TMA finds boxes of 64 columns and box_rows rows. False where it cannot.
+template <class T>
+bool describe(const Matrices& m, int box_rows, CUtensorMap& map) {
+  static const Encode encode = find_encode();
+  if (!encode) return false;
+  auto type = std::is_same_v<T, bfloat> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
+                        static_cast<cuuint64_t>(m.count)};
+  cuuint64_t bytes[] = {static_cast<cuuint64_t>(m.row) * 2, static_cast<cuuint64_t>(m.expert) * 2};
+  cuuint32_t box[] = {kPanel, static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
+  return encode(&map, type, 3, const_cast<void*>(m.data), sizes, bytes, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
+bool can_run(const KernelContext& ctx, const GroupedTask& task) {
+#ifdef MEGATRON_SM90A
+  constexpr int64_t kMost = 1 << 30;
+  return runtime_of(ctx).properties().compute_capability == 90 && task.rows > 0 && task.rows < kMost &&
+         task.k < kMost && task.n < kMost && task.n % 8 == 0 && task.c_column == 1 && task.c_row % 8 == 0 &&
+         task.c_expert % 8 == 0 && aligned(task.c);
+#else
+  return false;
+#endif
+}
+
+template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
+  CUtensorMap a_map, b_map;
+  if (!a.fits() || !b.fits() || !describe<T>(a, AInner ? kRows : kPanel, a_map) ||
+      !describe<T>(b, BInner ? kColumns : kPanel, b_map))
+    return false;
+  auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
+  allow_shared_memory(kernel, Layout<Out>::kBytes);
+  kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
+           stream_of(ctx)>>>(a_map, b_map, job);
+  return true;
+}
+
+Job job_of(const GroupedTask& task) {
+  return {task.c,
+          task.c_expert,
+          task.c_row,
+          task.offsets,
+          task.experts,
+          static_cast<int>(task.k),
+          static_cast<int>(task.n),
+          static_cast<int>(task.k),
+          static_cast<float>(task.beta)};
+}
+
+}  // namespace
+
+template <class T>
+bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task) {
+  if (!can_run(ctx, task) || task.a_column != 1 || task.k == 0) return false;
+  const Matrices a{task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows};
+  if (task.b_row == 1)
+    return launch<T, T, true, true, false>(
+        ctx, a, {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, job_of(task));
+  if (task.b_column == 1)
+    return launch<T, T, true, false, false>(
+        ctx, a, {task.b, task.n, task.k, task.experts, task.b_row, task.b_expert}, job_of(task));
+  return false;
+}
+
+template <class T, class Out>
+bool wgmma_grouped_gemm_weight(const KernelContext& ctx, const GroupedTask& task) {
+  if (!can_run(ctx, task) || task.a_column != 1 || task.b_column != 1) return false;
+  if (std::is_same_v<Out, float> && task.beta != 0 && task.beta != 1) return false;
+  return launch<T, Out, false, false, true>(
+      ctx, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
+      {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, job_of(task));
+}
+
+template bool wgmma_grouped_gemm<bfloat>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm<half>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<bfloat, bfloat>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<bfloat, float>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<half, half>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<half, float>(const KernelContext&, const GroupedTask&);
+
+}  // namespace megatron::cuda
