@@ -190,14 +190,19 @@ TEST_F(CudaRecurrent, StateSpaceScan) {
 
 TEST_F(CudaRecurrent, GatedDeltaRule) {
   struct Case {
-    int64_t key_heads, value_heads, keys, values, chunk;
+    int64_t key_heads, value_heads, keys, values, chunk, first = 4;  // of eight tensor cores are used
   };
   for (DType dtype : kFloats)
     for (const Rows& rows : {equal(2, 75), packed({0, 3, 3, 67, 130})})
-      for (Case c : {Case{2, 4, 128, 128, 64}, {1, 1, 5, 7, 4}, {2, 2, 72, 40, 10}}) {
+      for (Case c : {Case{2, 4, 128, 128, 64},
+                     {1, 1, 5, 7, 4},
+                     {2, 2, 72, 40, 10},
+                     {2, 4, 128, 128, 64, 8},
+                     {1, 3, 128, 128, 64, 8}}) {
         const DType wide = accumulation_dtype(dtype);
         const int64_t width = 2 * c.key_heads * c.keys + c.value_heads * c.values;
-        Both qkv = apart(rows.tokens, width, dtype), b = apart(rows.tokens, c.value_heads, dtype, -2, 2);
+        Both qkv = apart(rows.tokens, width, dtype, -1, 1, c.first),
+             b = apart(rows.tokens, c.value_heads, dtype, -2, 2);
         Both a = apart(rows.tokens, c.value_heads, dtype, -2, 1), a_log = uniform({c.value_heads}, wide);
         Both bias = uniform({c.value_heads}, wide),
              o = output({rows.tokens, c.value_heads * c.values}, dtype);
@@ -222,7 +227,7 @@ TEST_F(CudaRecurrent, GatedDeltaRule) {
         alike(o, sums_within(dtype), "o " + what);
         alike(before, exact, "states " + what);
 
-        Both d_o = apart(rows.tokens, c.value_heads * c.values, dtype),
+        Both d_o = apart(rows.tokens, c.value_heads * c.values, dtype, -1, 1, c.first),
              dqkv = output({rows.tokens, width}, dtype);
         Both db = output({rows.tokens, c.value_heads}, dtype),
              da = output({rows.tokens, c.value_heads}, dtype);

@@ -84,10 +84,11 @@ struct MmaTile {
   __device__ T* at(int row, int chunk) const { return data + row * D + ((chunk ^ (row & 7)) << 3); }
 
   // Rows first, first + stride, …: `count` of them, the others become zero.
+  template <int Threads = kMmaThreads>
   __device__ void fill_rows(const T* first, int64_t stride, int count) const {
     constexpr int chunks = D / 8;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < R * chunks; i += kMmaThreads) {
+    for (int i = threadIdx.x; i < R * chunks; i += Threads) {
       int row = i / chunks, chunk = i % chunks;
       copy_async(at(row, chunk), row < count ? first + row * stride + chunk * 8 : first, row < count);
     }

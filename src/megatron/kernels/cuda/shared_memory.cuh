@@ -28,6 +28,11 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// Asks for 128 bytes of device memory that a later read will find nearer.
+__device__ __forceinline__ void prefetch(const void* data) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(data));
+}
+
 template <class Kernel>
 void allow_shared_memory(Kernel kernel, size_t bytes) {
   if (bytes > 32 * 1024)  // beyond 48 KiB, a kernel's own static part included, it must be asked for

@@ -37,11 +37,12 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   __shared__ __align__(128) bfloat data[4 * ScanRows::kElements];
   __shared__ float column_parts[kMmaWarps][kScanTile];
   __shared__ float2 gates[2][kScanTile];  // sum and step of each j
-  const int64_t slot = blockIdx.x, group = blockIdx.y, tokens = task.sequences.tokens;
+  const int tiles = task.chunk / kScanTile, squares = tiles * (tiles + 1) / 2, square = blockIdx.x % squares;
+  const int64_t slot = blockIdx.x / squares, group = blockIdx.y, tokens = task.sequences.tokens;
   const ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin), lane = threadIdx.x % 32,
             warp = threadIdx.x / 32;
-  const int row_tile = tile_row(blockIdx.z), column_tile = blockIdx.z - row_tile * (row_tile + 1) / 2;
+  const int row_tile = tile_row(square), column_tile = square - row_tile * (row_tile + 1) / 2;
   const int i0 = row_tile * kScanTile, j0 = column_tile * kScanTile;
   if (i0 >= length) return;
   const int rows = min(kScanTile, length - i0), columns = min(kScanTile, length - j0);
@@ -118,6 +119,13 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
           narrow_pair<bfloat>(reached[n][2 * h], reached[n][2 * h + 1]);
 }
 
+// Asks for a state, and for `count` rows of channels, before they are needed.
+__device__ __forceinline__ void prefetch_head(const float* state, const bfloat* rows, int64_t stride,
+                                              int count) {
+  for (int i = threadIdx.x; i < kScanChannels * kScanStates / 32; i += kMmaThreads) prefetch(state + i * 32);
+  for (int i = threadIdx.x; i < count; i += kMmaThreads) prefetch(rows + i * stride);
+}
+
 // The gradient of c (or of b) of 64 tokens, summed over the heads of the group. Of c, also what the outputs
 // of each head read of the state before the chunk, times its gradient.
 template <bool OfC>
@@ -127,11 +135,12 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   const ScanStates state{shared_data}, own{state.data + ScanStates::kElements},
       rest{own.data + ScanStates::kElements};
   const ScanRows rows{shared_data + (OfC ? 3 : 1) * ScanStates::kElements};
-  const int64_t slot = blockIdx.x, group = blockIdx.y;
+  const int tiles = task.chunk / kScanTile, tile = blockIdx.x % tiles;
+  const int64_t slot = blockIdx.x / tiles, group = blockIdx.y;
   const ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin), lane = threadIdx.x % 32,
             warp = threadIdx.x / 32;
-  const int tile = blockIdx.z, row0 = tile * kScanTile, count = min(kScanTile, length - row0);
+  const int row0 = tile * kScanTile, count = min(kScanTile, length - row0);
   if (count <= 0) return;
   float acc[kScanStates / 8][4];
   clear(acc);
@@ -174,6 +183,9 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     const float factor[2] = {factors[min(row, length - 1)], factors[min(row + 8, length - 1)]};
     wait_copies<0>();
     __syncthreads();
+    if (head + 1 < (group + 1) * task.share)
+      prefetch_head((OfC ? task.before : grads.after) + task.state_at(slot, head + 1),
+                    from.rows(head + 1, span.begin + row0), from.stride, count);
     uint32_t a[kScanChannels / 16][4];
 #pragma unroll
     for (int step = 0; step < kScanChannels / 16; ++step) rows.left(a[step], warp * 16, step);
@@ -292,7 +304,7 @@ template <bool OfC>
 void launch_shared(const ScanTask& task, const ScanGrads& grads, cudaStream_t stream) {
   constexpr size_t bytes = sizeof(bfloat) * ((OfC ? 3 : 1) * ScanStates::kElements + ScanRows::kElements);
   allow_shared_memory(scan_shared_kernel<OfC>, bytes);
-  dim3 grid(static_cast<unsigned>(task.slots), static_cast<unsigned>(task.groups), task.chunk / kScanTile);
+  dim3 grid(static_cast<unsigned>(task.slots * (task.chunk / kScanTile)), static_cast<unsigned>(task.groups));
   scan_shared_kernel<OfC><<<grid, kMmaThreads, bytes, stream>>>(task, grads);
   check_launch("ssd_backward");
 }
@@ -303,7 +315,8 @@ void scan_backward(const ScanTask& task, const ScanGrads& grads, cudaStream_t st
   const int tiles = task.chunk / kScanTile;
   prepare_scan(task, stream);
   carry_states(task, grads.dy, grads.after, grads.carried, true, stream);
-  dim3 grid(static_cast<unsigned>(task.slots), static_cast<unsigned>(task.groups), tiles * (tiles + 1) / 2);
+  dim3 grid(static_cast<unsigned>(task.slots * (tiles * (tiles + 1) / 2)),
+            static_cast<unsigned>(task.groups));
   scan_reached_kernel<<<grid, kMmaThreads, 0, stream>>>(task, grads);
   check_launch("ssd_backward");
   launch_scan_tiles<true>(task, grads.dy, grads.after, {grads.dxbc, grads.left}, stream);

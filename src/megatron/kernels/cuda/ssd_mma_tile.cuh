@@ -4,7 +4,8 @@
 
 // What 64 tokens of a chunk get from the chunk and from the state beyond it, for all heads of a group, which
 // share the products c · b: these stay in registers. Forward y, of x at earlier tokens; backward, with the
-// roles of b and c exchanged, the gradient of x, of dy at later tokens.
+// roles of b and c exchanged, the gradient of x, of dy at later tokens. Blocks that read the same states are
+// neighbours.
 namespace megatron::cuda {
 
 struct ScanTileOutput {
@@ -27,10 +28,11 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
                      ScanTileOutput out) {
   extern __shared__ __align__(128) char raw_memory[];
   auto& memory = *reinterpret_cast<ScanTileMemory<Backward, Tiles>*>(raw_memory);
-  const int64_t slot = blockIdx.x, group = blockIdx.y;
+  const int64_t slot = blockIdx.x / Tiles, group = blockIdx.y;
   const ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
-  const int tile = blockIdx.z, row0 = tile * kScanTile, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int tile = blockIdx.x % Tiles, row0 = tile * kScanTile, lane = threadIdx.x % 32,
+            warp = threadIdx.x / 32;
   if (row0 >= length) return;
   auto used = [&](int t) { return Backward ? t >= tile && t * kScanTile < length : t <= tile; };
   auto count_of = [&](int t) { return min(kScanTile, length - t * kScanTile); };
@@ -166,7 +168,7 @@ void launch_scan_tiles(const ScanTask& task, const ScanMatrix& other, const floa
     constexpr size_t bytes = sizeof(ScanTileMemory<Backward, Tiles>);
     auto kernel = scan_tile_kernel<Backward, Tiles>;
     allow_shared_memory(kernel, bytes);
-    dim3 grid(static_cast<unsigned>(task.slots), static_cast<unsigned>(task.groups), Tiles);
+    dim3 grid(static_cast<unsigned>(task.slots * Tiles), static_cast<unsigned>(task.groups));
     kernel<<<grid, kMmaThreads, bytes, stream>>>(task, other, states, out);
     check_launch("ssd");
   };
