@@ -18,10 +18,11 @@ class CudaRecurrent : public Twin {
     auto count = static_cast<int64_t>(cuts.size()) - 1;
     return {{count, cu.cpu}, {count, cu.gpu}, static_cast<int64_t>(cuts.back()), "packed"};
   }
-  // Rows that lie apart, as the parts of a projection do.
-  Both apart(int64_t tokens, int64_t width, DType dtype, double low = -1, double high = 1) {
-    return uniform({tokens, width + 8}, dtype, low, high).map([&](const Tensor& x) {
-      return x.slice(1, 4, 4 + width);
+  // Rows that lie apart, as the parts of a projection do, and begin at any element, or at an eighth one.
+  Both apart(int64_t tokens, int64_t width, DType dtype, double low = -1, double high = 1,
+             int64_t first = 4) {
+    return uniform({tokens, width + 2 * first}, dtype, low, high).map([&](const Tensor& x) {
+      return x.slice(1, first, first + width);
     });
   }
   // A sum over tokens for each head, whose terms cancel: held to the size of the terms, `terms` [tokens,
@@ -126,13 +127,20 @@ TEST_F(CudaRecurrent, StateSpaceScan) {
   struct Case {
     int64_t heads, channels, groups, states, chunk;
     double step_max;
+    int64_t first = 4;  // of eight the tensor cores are used, where sizes fit
   };
   for (DType dtype : kFloats)
     for (const Rows& rows : {equal(2, 150), packed({0, 3, 3, 67, 256, 391})})
-      for (Case c : {Case{4, 64, 2, 128, 64, 1e9}, {3, 5, 1, 7, 16, 0.9}, {2, 80, 2, 70, 128, 1e9}}) {
+      for (Case c : {Case{4, 64, 2, 128, 64, 1e9},
+                     {3, 5, 1, 7, 16, 0.9},
+                     {2, 80, 2, 70, 128, 1e9},
+                     {4, 64, 2, 128, 64, 0.9, 8},
+                     {6, 64, 2, 128, 128, 1e9, 8},
+                     {3, 64, 1, 128, 256, 1e9, 8}}) {
         const DType wide = accumulation_dtype(dtype);
         const int64_t width = c.heads * c.channels + 2 * c.groups * c.states;
-        Both xbc = apart(rows.tokens, width, dtype), dt = apart(rows.tokens, c.heads, dtype, -2, 1);
+        Both xbc = apart(rows.tokens, width, dtype, -1, 1, c.first),
+             dt = apart(rows.tokens, c.heads, dtype, -2, 1);
         Both a_log = uniform({c.heads}, wide, -1, 1), d = uniform({c.heads}, wide);
         Both bias = uniform({c.heads}, wide), y = output({rows.tokens, c.heads * c.channels}, dtype);
         const int64_t slots = chunk_slots(rows.tokens, rows.cpu.count, c.chunk);
@@ -165,7 +173,8 @@ TEST_F(CudaRecurrent, StateSpaceScan) {
         });
         alike(again, sums_within(dtype), "y alone " + what);
 
-        Both dy = apart(rows.tokens, c.heads * c.channels, dtype), dxbc = output({rows.tokens, width}, dtype);
+        Both dy = apart(rows.tokens, c.heads * c.channels, dtype, -1, 1, c.first),
+             dxbc = output({rows.tokens, width}, dtype);
         Both ddt = output({rows.tokens, c.heads}, dtype);
         Both da_log = output({c.heads}, wide), dd = output({c.heads}, wide), dbias = output({c.heads}, wide);
         run(&KernelTable::ssd_backward, [&](auto on) {
@@ -181,14 +190,19 @@ TEST_F(CudaRecurrent, StateSpaceScan) {
 
 TEST_F(CudaRecurrent, GatedDeltaRule) {
   struct Case {
-    int64_t key_heads, value_heads, keys, values, chunk;
+    int64_t key_heads, value_heads, keys, values, chunk, first = 4;  // of eight tensor cores are used
   };
   for (DType dtype : kFloats)
     for (const Rows& rows : {equal(2, 75), packed({0, 3, 3, 67, 130})})
-      for (Case c : {Case{2, 4, 128, 128, 64}, {1, 1, 5, 7, 4}, {2, 2, 72, 40, 10}}) {
+      for (Case c : {Case{2, 4, 128, 128, 64},
+                     {1, 1, 5, 7, 4},
+                     {2, 2, 72, 40, 10},
+                     {2, 4, 128, 128, 64, 8},
+                     {1, 3, 128, 128, 64, 8}}) {
         const DType wide = accumulation_dtype(dtype);
         const int64_t width = 2 * c.key_heads * c.keys + c.value_heads * c.values;
-        Both qkv = apart(rows.tokens, width, dtype), b = apart(rows.tokens, c.value_heads, dtype, -2, 2);
+        Both qkv = apart(rows.tokens, width, dtype, -1, 1, c.first),
+             b = apart(rows.tokens, c.value_heads, dtype, -2, 2);
         Both a = apart(rows.tokens, c.value_heads, dtype, -2, 1), a_log = uniform({c.value_heads}, wide);
         Both bias = uniform({c.value_heads}, wide),
              o = output({rows.tokens, c.value_heads * c.values}, dtype);
@@ -213,7 +227,7 @@ TEST_F(CudaRecurrent, GatedDeltaRule) {
         alike(o, sums_within(dtype), "o " + what);
         alike(before, exact, "states " + what);
 
-        Both d_o = apart(rows.tokens, c.value_heads * c.values, dtype),
+        Both d_o = apart(rows.tokens, c.value_heads * c.values, dtype, -1, 1, c.first),
              dqkv = output({rows.tokens, width}, dtype);
         Both db = output({rows.tokens, c.value_heads}, dtype),
              da = output({rows.tokens, c.value_heads}, dtype);

@@ -4,7 +4,7 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr int kRun = 32, kBackwardRun = 128;  // tokens that a thread takes, of one channel
+constexpr int kRun = 32, kBackwardRun = 128;  // tokens that a thread takes, of one or two channels
 constexpr int kAhead = 8;                     // of which so many are on their way at once
 constexpr int kMostWidth = 16;
 
@@ -30,125 +30,166 @@ struct Conv {
   }
 };
 
-// The last W inputs of a channel while a thread walks along the tokens, and the weights that they meet; where
-// the convolution is narrower, the first weights are zeros.
-template <class T, int W>
+// The last W inputs of V neighbouring channels while a thread walks along the tokens, and the weights that
+// they meet; where the convolution is narrower, the first weights are zeros.
+template <class T, int W, int V>
 struct Window {
   using C = Compute<T>;
   const Conv<T>& conv;
   int64_t channel;
   TokenSpan span;
-  C weight[W], bias, input[W] = {};
+  C weight[V][W], bias[V], input[V][W] = {};
 
   __device__ Window(const Conv<T>& conv, int64_t channel, int64_t begin)
       : conv(conv), channel(channel), span(conv.sequences.span_of(begin)) {
     const int missing = W - conv.width;
-    for (int j = 0; j < W; ++j)
-      weight[j] = j < missing ? C(0) : widen(conv.weight[channel * conv.width + j - missing]);
-    bias = conv.bias ? widen(conv.bias[channel]) : C(0);
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+        weight[v][j] = j < missing ? C(0) : widen(conv.weight[(channel + v) * conv.width + j - missing]);
+      bias[v] = conv.bias ? widen(conv.bias[channel + v]) : C(0);
+    }
 #pragma unroll
     for (int j = 1; j < W; ++j)
-      if (int64_t t = begin - W + j; t >= span.begin) input[j] = widen(conv.x[t * conv.stride + channel]);
+      if (int64_t t = begin - W + j; t >= span.begin) {
+        const Vec<T, V> x = read(t);
+#pragma unroll
+        for (int v = 0; v < V; ++v) input[v][j] = widen(x.v[v]);
+      }
   }
-  __device__ T read(int64_t t) const { return conv.x[t * conv.stride + channel]; }
-  // What token t, which was read, gives before the activation; tokens come one after the other.
-  __device__ C step(int64_t t, T read) {
+  __device__ Vec<T, V> read(int64_t t) const { return cuda::read<V>(conv.x + t * conv.stride + channel); }
+  // Takes in token t, which was read; tokens come one after the other.
+  __device__ void step(int64_t t, const Vec<T, V>& read) {
     if (t >= span.end) {
       span = conv.sequences.span_of(t);
 #pragma unroll
-      for (int j = 0; j < W; ++j) input[j] = 0;
+      for (int v = 0; v < V; ++v)
+#pragma unroll
+        for (int j = 0; j < W; ++j) input[v][j] = 0;
     }
 #pragma unroll
-    for (int j = 0; j + 1 < W; ++j) input[j] = input[j + 1];
-    input[W - 1] = widen(read);
-    C sum = bias;
+    for (int v = 0; v < V; ++v) {
 #pragma unroll
-    for (int j = 0; j < W; ++j) sum += weight[j] * input[j];
+      for (int j = 0; j + 1 < W; ++j) input[v][j] = input[v][j + 1];
+      input[v][W - 1] = widen(read.v[v]);
+    }
+  }
+  // What the last token that was taken in gives before the activation.
+  __device__ C sum(int v) const {
+    C sum = bias[v];
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum += weight[v][j] * input[v][j];
     return sum;
   }
 };
 
-template <class T, int W>
+template <class T, int W, int V>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Conv<T> conv, T* y) {
-  const int64_t c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * V;
   if (c >= conv.channels) return;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRun;
   const int64_t end = min(begin + kRun, conv.sequences.tokens);
-  Window<T, W> window(conv, c, begin);
+  Window<T, W, V> window(conv, c, begin);
   for (int64_t first = begin; first < end; first += kAhead) {
-    T x[kAhead];
+    Vec<T, V> x[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
       if (first + k < end) x[k] = window.read(first + k);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
       if (const int64_t t = first + k; t < end) {
-        const Compute<T> sum = window.step(t, x[k]);
-        y[t * conv.channels + c] = narrow<T>(sum * sigmoid<kRough<T>>(sum));
+        window.step(t, x[k]);
+        Compute<T> out[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const Compute<T> sum = window.sum(v);
+          out[v] = sum * sigmoid<kRough<T>>(sum);
+        }
+        store(y + t * conv.channels + c, out);
       }
   }
 }
 
 // The gradients of a run of tokens, and partial[run, channel, width + 1], the bias last. The slopes of W − 1
 // later tokens are computed again by the next run.
-template <class T, int W>
+template <class T, int W, int V>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(Conv<T> conv, const T* dy, T* dx, Compute<T>* partial) {
   using C = Compute<T>;
-  const int64_t c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * V;
   if (c >= conv.channels) return;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kBackwardRun;
   const int64_t end = min(begin + kBackwardRun, conv.sequences.tokens);
-  Window<T, W> window(conv, c, begin);
+  Window<T, W, V> window(conv, c, begin);
   TokenSpan own = window.span;  // of the token whose gradient is due
-  C slopes[W] = {}, dweight[W] = {}, dbias = 0;
+  C slopes[V][W] = {}, dweight[V][W] = {}, dbias[V] = {};
   // Token t is read, and the gradient of the token W − 1 before it is due.
-  auto step = [&](int64_t t, T x, T gradient) {
+  auto step = [&](int64_t t, const Vec<T, V>& x, const Vec<T, V>& gradient) {
 #pragma unroll
-    for (int j = 0; j + 1 < W; ++j) slopes[j] = slopes[j + 1];
-    slopes[W - 1] = 0;
+    for (int v = 0; v < V; ++v) {
+#pragma unroll
+      for (int j = 0; j + 1 < W; ++j) slopes[v][j] = slopes[v][j + 1];
+      slopes[v][W - 1] = 0;
+    }
     if (t < conv.sequences.tokens) {
-      const C sum = window.step(t, x), s = sigmoid<kRough<T>>(sum);
-      slopes[W - 1] = widen(gradient) * s * (C(1) + sum * (C(1) - s));
-      if (t < end) {
-        dbias += slopes[W - 1];
+      window.step(t, x);
 #pragma unroll
-        for (int j = 0; j < W; ++j) dweight[j] += slopes[W - 1] * window.input[j];
+      for (int v = 0; v < V; ++v) {
+        const C sum = window.sum(v), s = sigmoid<kRough<T>>(sum);
+        slopes[v][W - 1] = widen(gradient.v[v]) * s * (C(1) + sum * (C(1) - s));
+        if (t < end) {
+          dbias[v] += slopes[v][W - 1];
+#pragma unroll
+          for (int j = 0; j < W; ++j) dweight[v][j] += slopes[v][W - 1] * window.input[v][j];
+        }
       }
     }
     const int64_t due = t - (W - 1);
     if (due < begin || !dx) return;
     if (due >= own.end) own = conv.sequences.span_of(due);
-    C sum = 0;
+    C sum[V] = {};
 #pragma unroll
     for (int m = 0; m < W; ++m)
-      if (due + m < own.end) sum += window.weight[W - 1 - m] * slopes[m];
-    dx[due * conv.channels + c] = narrow<T>(sum);
+      if (due + m < own.end) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) sum[v] += window.weight[v][W - 1 - m] * slopes[v][m];
+      }
+    store(dx + due * conv.channels + c, sum);
   };
   for (int64_t first = begin; first < end + W - 1; first += kAhead) {
-    T x[kAhead], gradient[kAhead];
+    Vec<T, V> x[kAhead], gradient[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
       if (const int64_t t = first + k; t < min(end + W - 1, conv.sequences.tokens)) {
         x[k] = window.read(t);
-        gradient[k] = dy[t * conv.channels + c];
+        gradient[k] = read<V>(dy + t * conv.channels + c);
       }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
       if (first + k < end + W - 1) step(first + k, x[k], gradient[k]);
   }
-  C* out = partial + (static_cast<int64_t>(blockIdx.x) * conv.channels + c) * (conv.width + 1);
 #pragma unroll
-  for (int j = 0; j < W; ++j)
-    if (int at = j - (W - conv.width); at >= 0) out[at] = dweight[j];
-  out[conv.width] = dbias;
+  for (int v = 0; v < V; ++v) {
+    C* out = partial + (static_cast<int64_t>(blockIdx.x) * conv.channels + c + v) * (conv.width + 1);
+#pragma unroll
+    for (int j = 0; j < W; ++j)
+      if (int at = j - (W - conv.width); at >= 0) out[at] = dweight[v][j];
+    out[conv.width] = dbias[v];
+  }
 }
 
-// f(std::integral_constant<int, W>) with a width that is at least this.
-template <class F>
-void dispatch_width(int width, F&& f) {
-  if (width <= 4) return f(std::integral_constant<int, 4>{});
-  f(std::integral_constant<int, kMostWidth>{});
+// f(W, V) as constants: a width that is at least the convolution's, and two channels a thread where elements
+// of 16 bits lie in pairs.
+template <class T, class F>
+void dispatch_width(const Conv<T>& conv, bool pairs, F&& f) {
+  constexpr std::integral_constant<int, 4> narrow;
+  constexpr std::integral_constant<int, 1> one;
+  if (conv.width > 4) return f(std::integral_constant<int, kMostWidth>{}, one);
+  if constexpr (sizeof(T) == 2)
+    if (pairs && conv.channels % 2 == 0 && conv.stride % 2 == 0 && aligned(conv.x, 4))
+      return f(narrow, std::integral_constant<int, 2>{});
+  f(narrow, one);
 }
 
 template <class C>
@@ -176,10 +217,13 @@ void causal_conv(const KernelContext& ctx, const CausalConvArgs& args) {
   if (args.x.numel() == 0) return;
   dispatch_float("causal_conv", args.x.dtype(), [&]<class T>(Type<T>) {
     const Conv<T> conv(args);
-    dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
-      dim3 grid(blocks_for(conv.sequences.tokens, kRun), blocks_for(conv.channels, kThreads));
-      forward_kernel<T, W><<<grid, kThreads, 0, stream_of(ctx)>>>(conv, pointer<T>(args.y));
-    });
+    T* y = pointer<T>(args.y);
+    dispatch_width(conv, aligned(y, 4),
+                   [&]<int W, int V>(std::integral_constant<int, W>, std::integral_constant<int, V>) {
+                     dim3 grid(blocks_for(conv.sequences.tokens, kRun),
+                               blocks_for(conv.channels, kThreads * V));
+                     forward_kernel<T, W, V><<<grid, kThreads, 0, stream_of(ctx)>>>(conv, y);
+                   });
   });
   check_launch("causal_conv");
 }
@@ -188,16 +232,19 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
   dispatch_float("causal_conv_backward", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     const Conv<T> conv(args);
+    const T* dy = pointer<T>(args.dy);
+    T* dx = pointer<T>(args.dx);
     const int parts = static_cast<int>(blocks_for(conv.sequences.tokens, kBackwardRun));
     Scratch partial(ctx,
                     static_cast<size_t>(std::max(1, parts) * conv.channels * (conv.width + 1)) * sizeof(C));
     if (parts > 0)
-      dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
-        dim3 grid(parts, blocks_for(conv.channels, kThreads));
-        backward_kernel<T, W><<<grid, kThreads, 0, stream_of(ctx)>>>(conv, pointer<T>(args.dy),
-                                                                     pointer<T>(args.dx), partial.as<C>());
-        check_launch("causal_conv_backward");
-      });
+      dispatch_width(conv, aligned(dy, 4) && aligned(dx, 4),
+                     [&]<int W, int V>(std::integral_constant<int, W>, std::integral_constant<int, V>) {
+                       dim3 grid(parts, blocks_for(conv.channels, kThreads * V));
+                       backward_kernel<T, W, V>
+                           <<<grid, kThreads, 0, stream_of(ctx)>>>(conv, dy, dx, partial.as<C>());
+                       check_launch("causal_conv_backward");
+                     });
     if (!args.dweight.defined() && !args.dbias.defined()) return;
     for_each<1>(ctx, "causal_conv_backward", conv.channels * (conv.width + 1), false,
                 FinishOp<C>{partial.as<C>(), pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels,

@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/delta_rule.cuh"
+#include "megatron/kernels/cuda/delta_mma.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -70,6 +70,8 @@ void delta_rule(const KernelContext& ctx, const DeltaRuleArgs& args) {
   if (args.o.numel() == 0) return;
   dispatch_float("delta_rule", args.qkv.dtype(), [&]<class T>(Type<T>) {
     DeltaTask<T> task(args);
+    if constexpr (std::is_same_v<T, bfloat>)
+      if (fits_delta_tiles(task)) return delta_rule_on_tensor_cores(ctx, task, pointer<T>(args.o));
     Scratch scratch(ctx, task.scratch_bytes());
     task.use(scratch.as<Compute<T>>());
     prepare_delta_rule(ctx, task);

@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/delta_rule.cuh"
+#include "megatron/kernels/cuda/delta_mma_backward.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
@@ -181,13 +181,13 @@ struct GateGradOp {
   }
 };
 
-// One block per head and gradient.
+// One block per head and gradient sums the rows, of tokens or of chunks.
 template <class C>
-__global__ void head_sums_kernel(const C* dbias, const C* da_log, int64_t tokens, int64_t heads, C* out_bias,
+__global__ void head_sums_kernel(const C* dbias, const C* da_log, int64_t rows, int64_t heads, C* out_bias,
                                  C* out_log) {
   const C* in = (blockIdx.y ? da_log : dbias) + blockIdx.x;
   C sum = 0;
-  for (int64_t t = threadIdx.x; t < tokens; t += blockDim.x) sum += in[t * heads];
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += in[row * heads];
   sum = block_sum(sum);
   if (threadIdx.x == 0) (blockIdx.y ? out_log : out_bias)[blockIdx.x] = sum;
 }
@@ -226,10 +226,36 @@ __global__ void __launch_bounds__(kThreads) unscale_kernel(DeltaTask<T> task, De
       out[i] = narrow<T>((scale * own[j] - scaled[i] * along / scale) / length);
 }
 
+template <class C>
+void sum_heads(const DeltaRuleBackwardArgs& args, const C* dbias, const C* da_log, int64_t rows,
+               int64_t heads, cudaStream_t stream) {
+  head_sums_kernel<C><<<dim3(heads, 2), kThreads, 0, stream>>>(
+      dbias, da_log, rows, heads, pointer<C>(args.ddt_bias), pointer<C>(args.da_log));
+  check_launch("delta_rule_backward");
+}
+
+void backward_on_tensor_cores(const KernelContext& ctx, const DeltaRuleBackwardArgs& args,
+                              const DeltaTask<bfloat>& plain) {
+  DeltaChunks task(plain);
+  Scratch scratch(ctx, task.bytes(true)), more(ctx, DeltaChunkGrads::bytes(task));
+  task.use_chunks(scratch.as<char>(), true);
+  DeltaChunkGrads grads{pointer<bfloat>(args.d_o), args.d_o.stride(0), pointer<bfloat>(args.dqkv),
+                        pointer<bfloat>(args.db), pointer<bfloat>(args.da)};
+  grads.use(task, more.as<char>());
+  const int64_t parts = task.slots * task.value_heads;
+  delta_chunks_backward(task, grads, stream_of(ctx));
+  sum_heads<float>(args, grads.partials, grads.partials + parts, task.slots, task.value_heads,
+                   stream_of(ctx));
+}
+
 template <class T>
 void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
   using C = Compute<T>;
   DeltaTask<T> task(args.forward);
+  if constexpr (std::is_same_v<T, bfloat>)
+    if (task.sequences.tokens > 0 && fits_delta_tiles(task) && args.d_o.stride(0) % 8 == 0 &&
+        aligned(args.d_o.raw()))
+      return backward_on_tensor_cores(ctx, args, task);
   const int64_t tokens = task.sequences.tokens, heads = task.value_heads;
   const CudaProperties& gpu = runtime_of(ctx).properties();
   cudaStream_t stream = stream_of(ctx);
@@ -267,9 +293,7 @@ void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
           <<<blocks_for(2 * tokens * task.key_heads, kThreads / 32), kThreads, 0, stream>>>(task, grads);
       check_launch("delta_rule_backward");
     }
-    head_sums_kernel<C><<<dim3(heads, 2), kThreads, 0, stream>>>(
-        grads.dbeta, grads.dlog, tokens, heads, pointer<C>(args.ddt_bias), pointer<C>(args.da_log));
-    check_launch("delta_rule_backward");
+    sum_heads<C>(args, grads.dbeta, grads.dlog, tokens, heads, stream);
   });
 }
 

@@ -16,10 +16,21 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool vali
                "r"(bytes)
                : "memory");
 }
+// Four bytes from device to shared memory, or zero.
+__device__ __forceinline__ void copy_async_word(void* to, const void* from, bool valid) {
+  int bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int N>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// Asks for 128 bytes of device memory that a later read will find nearer.
+__device__ __forceinline__ void prefetch(const void* data) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(data));
 }
 
 template <class Kernel>

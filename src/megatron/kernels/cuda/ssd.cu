@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/ssd.cuh"
+#include "megatron/kernels/cuda/ssd_mma.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -135,6 +135,8 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
   dispatch_float("ssd", args.xbc.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     SsdTask<T> task(args);
+    if constexpr (std::is_same_v<T, bfloat>)
+      if (fits_scan_tiles(task)) return ssd_on_tensor_cores(ctx, task, pointer<T>(args.y));
     SsdScratch<T> scratch(ctx, task);
     Scratch states(ctx, (task.before ? 1 : static_cast<size_t>(task.state_elements())) * sizeof(C));
     if (!task.before) task.before = states.as<C>();

@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/ssd.cuh"
+#include "megatron/kernels/cuda/ssd_mma_backward.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -324,10 +324,33 @@ __global__ void finish_kernel(const C* partials, int64_t slots, int64_t heads, C
   if (threadIdx.x == 0) target[head] = sum;
 }
 
+template <class C>
+void finish(const SsdBackwardArgs& args, const C* partials, int64_t slots, int64_t heads,
+            cudaStream_t stream) {
+  finish_kernel<C><<<dim3(heads, 3), kThreads, 0, stream>>>(partials, slots, heads, pointer<C>(args.da_log),
+                                                            pointer<C>(args.dd), pointer<C>(args.ddt_bias));
+  check_launch("ssd_backward");
+}
+
+void backward_on_tensor_cores(const KernelContext& ctx, const SsdBackwardArgs& args,
+                              const SsdTask<bfloat>& plain) {
+  ScanTask task(plain);
+  Scratch scratch(ctx, ScanTask::bytes(plain)), more(ctx, ScanGrads::bytes(task));
+  task.use(scratch.as<float>());
+  ScanGrads grads{
+      {pointer<bfloat>(args.dy), args.dy.stride(0)}, pointer<bfloat>(args.dxbc), pointer<bfloat>(args.ddt)};
+  grads.use(task, more.as<float>());
+  scan_backward(task, grads, stream_of(ctx));
+  finish<float>(args, grads.partials, task.slots, task.heads, stream_of(ctx));
+}
+
 template <class T>
 void backward(const KernelContext& ctx, const SsdBackwardArgs& args) {
   using C = Compute<T>;
   SsdTask<T> task(args.forward);
+  if constexpr (std::is_same_v<T, bfloat>)
+    if (task.sequences.tokens > 0 && fits_scan_tiles(task) && fits_scan_rows(args.dy))
+      return backward_on_tensor_cores(ctx, args, task);
   SsdScratch<T> scratch(ctx, task);
   const int64_t squares = task.slots * task.groups * task.chunk * task.chunk, parts = task.slots * task.heads;
   const int64_t passed = parts * tiles(task.chunk) * task.chunk;
@@ -359,10 +382,7 @@ void backward(const KernelContext& ctx, const SsdBackwardArgs& args) {
     check_cuda(cudaMemsetAsync(grads.partials, 0, static_cast<size_t>(3 * parts) * sizeof(C), stream),
                "clearing memory");
   }
-  finish_kernel<C><<<dim3(task.heads, 3), kThreads, 0, stream>>>(grads.partials, task.slots, task.heads,
-                                                                 pointer<C>(args.da_log), pointer<C>(args.dd),
-                                                                 pointer<C>(args.ddt_bias));
-  check_launch("ssd_backward");
+  finish<C>(args, grads.partials, task.slots, task.heads, stream);
 }
 
 }  // namespace
