@@ -208,9 +208,11 @@ RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBa
   Outcome outcome = run(ctx, batch, false, fixed);
   data_parallel_->finish_gradients(ctx);
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
-  if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);
   outcome.gradient_norm =
       gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
+  if (outcome.gradient_factor)
+    ctx.kernels->binary(ctx.kernel_context(),
+                        {Binary::Mul, outcome.gradient_norm, outcome.gradient_factor, outcome.gradient_norm});
   return outcome;
 }
 
@@ -225,8 +227,16 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   });
   const Outcome outcome = replayed ? recorded_outcome_ : make_gradients(ctx, batch);
   const Tensor& norm = outcome.gradient_norm;
-  double limit = config_.optimizer.clip_grad;
-  optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
+  // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
+  // narrow.
+  gradient_factor_ = outcome.gradient_factor;
+  Tensor scale = gradient_factor_;
+  if (double limit = config_.optimizer.clip_grad; limit > 0) {
+    scale = clip_coefficient(ctx, norm, limit);
+    if (gradient_factor_)
+      ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradient_factor_, scale});
+  }
+  optimizer_->step(ctx, lr, scale);
   data_parallel_->publish_parameters();
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_);
   values_changed();
