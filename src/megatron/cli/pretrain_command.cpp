@@ -7,8 +7,11 @@
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/rank_launch.h"
+#include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/training/parallel_setup.h"
+#include "megatron/training/run_settings.h"
 #include "megatron/training/training_run.h"
 
 namespace megatron {
@@ -52,6 +55,11 @@ int train(Invocation& invocation, bool needs_weights) {
 
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;
+  const DeviceType device = device_type(run.config);
+  const auto choice = settle_recompute(
+      run.config, parallel_sizes(run.config, run.config.run.ranks * place.processes), model_dtype(run.config),
+      device, usable_memory(device, run.config.run.ranks * place.processes_here));
+  if (choice && place.process == 0) invocation.log.info("{}", choice->table());
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<Progress> progress;

@@ -20,6 +20,11 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
   }
   if (config.recompute_granularity == RecomputeGranularity::selective) {
     const auto& modules = config.recompute_modules;
+    if (holds(modules, "auto"))
+      throw ConfigError(
+          "model.recompute_modules = [auto]: pretrain, finetune, plan and bench train choose modules; name "
+          "them "
+          "here, as in --recompute-modules layernorm");
     plan.core_attention = modules.empty() || holds(modules, "core_attn");
     plan.layernorm = holds(modules, "layernorm");
     plan.mlp = holds(modules, "mlp");

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/overlapped_linear.h"
@@ -75,7 +76,13 @@ Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOption
   // In fp8 the activation is kept for the weight's gradient, at half the bytes.
   if (weight_.fp8) return forward(ctx, ops::gated_activation(ctx, options, x));
   if (tp_.size() == 1) return ops::gated_linear(ctx, options, x, weight_.get(ctx), get(ctx, bias_));
-  if (overlap_) return forward(ctx, ops::gated_activation(ctx, options, x));
+  if (overlap_)
+    return recompute_for(
+        ctx, {&x, 1},
+        [options](RankContext& c, std::span<const Tensor> in) {
+          return std::vector<Tensor>{ops::gated_activation(c, options, in[0])};
+        },
+        [&](std::span<const Tensor> active) { return forward(ctx, active[0]); });
   return biased(ctx, leave_tensor_parallel(ctx, ops::gated_linear(ctx, options, x, weight_.get(ctx)), tp_));
 }
 
