@@ -13,9 +13,11 @@
 #include "megatron/cli/node_timer.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/plan.h"
+#include "megatron/training/profiling.h"
 #include "megatron/training/rank_trainer.h"
 
 namespace megatron {
@@ -44,7 +46,7 @@ struct Settings {
   int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
   int64_t micro_batches = 1;
   std::string device = "auto", precision, gradients = "bf16", moments = "fp32", recompute, memory_gib;
-  bool json = false, trace = false, deterministic = false, graphs = false;
+  bool json = false, trace = false, deterministic = false, graphs = false, nvtx = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -74,6 +76,7 @@ std::vector<Flag> flags(Settings& s) {
       text_flag("--memory-gib", "N", "of a rank, for --recompute auto (nine tenths of the device's)",
                 s.memory_gib),
       switch_flag("--graphs", "record forward and backward once and replay them", s.graphs),
+      switch_flag("--nvtx-ranges", "name ranges of work for a profiler (Nsight Systems)", s.nvtx),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -136,6 +139,7 @@ Config config_of(const Case& c, const Settings& s) {
     config.execution.recompute_granularity = RecomputeGranularity::selective;
     config.execution.recompute_modules.emplace_back(module);
   }
+  config.profiling.nvtx_ranges = s.nvtx;
   if (s.graphs) config.execution.cuda_graph_impl = GraphImpl::full_iteration;
   config.execution.cuda_graph_warmup_steps = 2;
   config.optimizer.use_precision_aware_optimizer = true;  // what its masters hold is fp32 all the same
@@ -173,6 +177,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     GemmCache products(ctx.kernel_context());
     RankTrainer trainer(ctx, config, parallel, dtype);
+    const Profiling profiling(ctx, config.profiling);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
     std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)));
     auto stream = static_cast<uint64_t>(parallel.rank(Axis::dp));
@@ -232,6 +237,8 @@ int bench_train(Invocation& invocation) {
     throw UsageError("bench train: --trace is for one rank");
   if (settings.trace && settings.graphs)
     throw UsageError("bench train: --trace times nodes one by one, which --graphs runs as one");
+  if (settings.nvtx && !has_profiler())
+    invocation.log.warning("--nvtx-ranges tells nobody: this is a build without CUDA");
   check_layout(config, settings.data_parallel);
   bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
   if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";

@@ -10,6 +10,7 @@
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/profiler.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/run_settings.h"
 #include "megatron/training/training_run.h"
@@ -52,6 +53,10 @@ int train(Invocation& invocation, bool needs_weights) {
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;
   if (needs_weights && line.hf_dir.empty() && checkpoint.load.empty())
     throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
+
+  const ProfilingConfig& profiling = resolved.config.profiling;
+  if ((profiling.profile || profiling.nvtx_ranges) && !has_profiler() && place.process == 0)
+    invocation.log.warning("--profile and --nvtx-ranges tell nobody: this is a build without CUDA");
 
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;

@@ -206,8 +206,12 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
 RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBatches& batch,
                                                  const StepTokens* fixed) {
   Outcome outcome = run(ctx, batch, false, fixed);
-  data_parallel_->finish_gradients(ctx);
+  {
+    const TraceRange range(ctx.tracer, "finish gradients");
+    data_parallel_->finish_gradients(ctx);
+  }
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
+  const TraceRange range(ctx.tracer, "gradient norm");
   outcome.gradient_norm =
       gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
   if (outcome.gradient_factor)
@@ -218,6 +222,7 @@ RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBa
 
 StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
                              std::span<const int64_t> lengths, Documents documents) {
+  const TraceRange range(ctx.tracer, "step");
   const MicroBatches batch = micro_batches(tokens, lengths, documents);
   if (recorded_) sequences_of(ctx, batch.rows(0));  // what comes from the host cannot be recorded
   const bool replayed = recorded_ && recorded_->run(ctx, batch, [&](const StepTokens& fixed) {
@@ -230,13 +235,16 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
   // narrow.
   gradient_factor_ = outcome.gradient_factor;
-  Tensor scale = gradient_factor_;
-  if (double limit = config_.optimizer.clip_grad; limit > 0) {
-    scale = clip_coefficient(ctx, norm, limit);
-    if (gradient_factor_)
-      ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradient_factor_, scale});
+  {
+    const TraceRange update(ctx.tracer, "optimizer");
+    Tensor scale = gradient_factor_;
+    if (double limit = config_.optimizer.clip_grad; limit > 0) {
+      scale = clip_coefficient(ctx, norm, limit);
+      if (gradient_factor_)
+        ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradient_factor_, scale});
+    }
+    optimizer_->step(ctx, lr, scale);
   }
-  optimizer_->step(ctx, lr, scale);
   data_parallel_->publish_parameters();
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_);
   values_changed();
@@ -260,6 +268,7 @@ void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set
 
 double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
                              std::span<const int64_t> lengths, Documents documents) {
+  const TraceRange range(ctx.tracer, "evaluate");
   Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true).loss;
   return ctx.device.is_meta() ? 0 : ctx.item(loss);
 }

@@ -119,6 +119,7 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
 }
 
 void TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
+  const TraceRange range(ctx.tracer, "mixer");
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
@@ -137,6 +138,7 @@ void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, con
 
 void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq,
                                     HostOffload* host) {
+  const TraceRange range(ctx.tracer, moe_ ? "experts" : "mlp");
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
