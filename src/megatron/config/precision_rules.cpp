@@ -223,9 +223,6 @@ void graphs(Draft& draft) {
                     1 ||
                 draft.world_size.value_or(1) > 1,
             "only a rank that is alone can record its step", "leave it out");
-  refuse_if(m.hidden_dropout > 0 || m.attention_dropout > 0,
-            "a recording would draw the same numbers each step",
-            "add --hidden-dropout 0 --attention-dropout 0");
   refuse_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
   refuse_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
   refuse_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
@@ -276,8 +273,8 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity model.hidden_dropout "
-     "model.attention_dropout model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
+     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
+     "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.tensor_model_parallel_size "
      "model.pipeline_model_parallel_size model.context_parallel_size model.expert_model_parallel_size",
      "recorded graphs have their conditions", graphs},

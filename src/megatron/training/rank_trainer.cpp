@@ -114,7 +114,10 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     }
     SeqInfo& seq = sequences.emplace_back(sequences_of(ctx, batch.rows(i)));
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
-    seq.step = steps_taken();
+    if (fixed)
+      seq.step_offset = fixed->step_offset;
+    else
+      seq.step = steps_taken();
     seq.training = !forward_only;
   }
   // The mean over micro-batches of their mean losses; or, per token, a sum that is divided at the end by the
@@ -225,7 +228,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   const TraceRange range(ctx.tracer, "step");
   const MicroBatches batch = micro_batches(tokens, lengths, documents);
   if (recorded_) sequences_of(ctx, batch.rows(0));  // what comes from the host cannot be recorded
-  const bool replayed = recorded_ && recorded_->run(ctx, batch, [&](const StepTokens& fixed) {
+  const bool replayed = recorded_ && recorded_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
     values_changed();  // so that fp8 forms are always made
     recorded_sequences_ = known_sequences_;
     recorded_outcome_ = make_gradients(ctx, batch, &fixed);
