@@ -96,6 +96,8 @@ Recipe TransformerLayer::norm_again(RankContext& ctx, Norm* norm, const Residual
 
 Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again) {
   if (!plan_.mlp) return mlp_->forward(ctx, x, again);
+  std::optional<Rederive> norm;
+  if (again) norm.emplace(ctx, x, again);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{mlp_->forward(c, inputs[0])};
   })[0];
