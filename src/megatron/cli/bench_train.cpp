@@ -253,8 +253,7 @@ int bench_train(Invocation& invocation) {
         parse_positive("bench train", "--memory-gib", settings.memory_gib);
   }
   const ParallelSizes sizes = sizes_of(settings);
-  if (const auto choice =
-          settle_recompute(config, sizes, dtype, device.type, usable_memory(device.type, sizes.world)))
+  if (const auto choice = settle_recompute(config, sizes, dtype, device.type, sizes.world))
     invocation.log.info("{}", choice->table());
   const double predicted = plan_run(config, sizes, dtype).ranks[0].bytes() / (1 << 30);
   Measured measured = measure(config, settings, device, dtype);

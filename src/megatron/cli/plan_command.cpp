@@ -196,11 +196,9 @@ int run_plan(Invocation& invocation) {
   double limit = 0;
   if (line.has("--memory-gib"))
     limit = parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib;
-  if (chooses_recompute(config) && limit == 0 && !config.execution.recompute_memory_gib &&
-      cuda_device_count() == 0)
-    throw UsageError("plan: --recompute-modules auto needs --memory-gib where no GPU is there to ask");
-  const std::optional<RecomputeChoice> choice = settle_recompute(
-      config, sizes, dtype, DeviceType::Cuda, limit > 0 ? limit : usable_memory(DeviceType::Cuda, 1));
+  if (chooses_recompute(config) && limit > 0 && !config.execution.recompute_memory_gib)
+    config.execution.recompute_memory_gib = limit / kGib;
+  const std::optional<RecomputeChoice> choice = settle_recompute(config, sizes, dtype, DeviceType::Cuda, 1);
   const RunPlan plan = plan_run(config, sizes, dtype);
   if (line.has("--json")) {
     Json json = to_json(config, plan);

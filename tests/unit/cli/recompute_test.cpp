@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/base/json.h"
+#include "megatron/device/runtime.h"
 #include "unit/cli/run_command.h"
 
 // Modules for recompute that commands choose by cost.
@@ -59,6 +60,9 @@ TEST(RecomputeByCost, PlanFitsAndSaysWhy) {
   ASSERT_EQ(table.code, 0) << table.err;
   EXPECT_NE(table.out.find("chosen"), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("% more time"), std::string::npos) << table.out;
+  if (cuda_device_count() == 0) {
+    EXPECT_EQ(run_command(with_model("plan", {})).code, 1);
+  }
   const Outcome refused = run_command(with_model("plan", {"--memory-gib", "0.001"}));
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.err.find("--recompute-modules auto: rank 0 needs"), std::string::npos) << refused.err;
