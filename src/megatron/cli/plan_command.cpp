@@ -154,7 +154,7 @@ Json to_json(const RecomputeChoice& choice) {
     row["name"] = module.name;
     row["saved_bytes"] = module.saved_bytes;
     row["seconds"] = module.seconds;
-    row["chosen"] = module.chosen;
+    row["layers"] = module.layers;
     modules.push_back(std::move(row));
   }
   return json;

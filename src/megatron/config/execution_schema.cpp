@@ -24,6 +24,10 @@ Schema execution_config_schema() {
       .one_of({"auto", "core_attn", "mlp", "mlp_act", "moe", "shared_experts", "layernorm", "moe_act",
                "mla_up_proj", "gdn_norm_out", "gdp_qkv", "mhc"})
       .when_unset("core_attn");
+  s.field<&C::recompute_module_layers>(
+       "recompute_module_layers", "for each of those modules, the first layers of a stage that forget it")
+      .min(1)
+      .when_unset("all layers");
   s.field<&C::recompute_memory_gib>("recompute_memory_gib",
                                     "with modules auto: the memory that a rank may use, in GiB")
       .above(0)

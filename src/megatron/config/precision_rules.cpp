@@ -151,6 +151,10 @@ void recompute(Draft& draft) {
   if (e.recompute_memory_gib && !recomputes("auto"))
     draft.refuse("model.recompute_memory_gib", "no module is chosen by its cost",
                  "use --recompute-granularity selective --recompute-modules auto");
+  if (!e.recompute_module_layers.empty() &&
+      (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
+    draft.refuse("model.recompute_module_layers", "there is not one number for each module",
+                 "give as many numbers as --recompute-modules has names, or leave it out");
   const bool fp8 = config.precision.fp8 != Fp8Format::none;
   if (recomputes("mlp_act") && fp8)
     draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
@@ -265,7 +269,8 @@ constexpr Rule kPrecisionRules[] = {
     {"recompute",
      "model.recompute_granularity model.recompute_method model.recompute_num_layers model.recompute_modules "
      "model.distribute_saved_activations model.tensor_model_parallel_size model.sequence_parallel "
-     "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib model.fp8",
+     "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib "
+     "model.recompute_module_layers model.fp8",
      "options of recompute suit its kind", recompute},
     {"offload",
      "model.cpu_offloading model.cpu_offloading_num_layers model.offload_modules "

@@ -140,8 +140,9 @@ void GptModel::make_prediction_layers(Embedding* embedding) {
 
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
-  for (auto& layer : layers_) layer->set_activation_plan(plan);
-  for (auto& layer : ahead_) layer->set_activation_plan(plan);
+  int64_t index = 0;
+  for (auto& layer : layers_) layer->set_activation_plan(plan.of_layer(index++));
+  for (auto& layer : ahead_) layer->set_activation_plan(plan.of_layer(index++));
 }
 
 void GptModel::make_units() {

@@ -58,15 +58,25 @@ TEST(RecomputeChoice, TakesTheCheapestFirstAndNoMoreThanIsNeeded) {
   for (size_t i = 1; i < all.modules.size(); ++i)
     EXPECT_LE(all.modules[i - 1].seconds / all.modules[i - 1].saved_bytes,
               all.modules[i].seconds / all.modules[i].saved_bytes);
-  // A byte less than everything needs: the first of the list.
+  // A byte less than everything needs: the first of the list, in one layer.
+  const auto last = [](const Config& c) { return c.execution.recompute_module_layers.back(); };
+  const std::string &first = all.modules[0].name, &second = all.modules[1].name;
   config = model();
-  const RecomputeChoice one = choose(config, all.kept_bytes - 1);
-  EXPECT_EQ(one.chosen(), all.modules[0].name);
-  EXPECT_EQ(config.execution.recompute_modules, std::vector<std::string>{all.modules[0].name});
-  // A byte less than the first saves: the second too.
+  EXPECT_EQ(choose(config, all.kept_bytes - 1).chosen(), first + " in 1 of 6 layers");
+  EXPECT_EQ(last(config), 1);
+  // All that it saves: in all layers.
   config = model();
-  const RecomputeChoice two = choose(config, one.bytes - 1);
-  EXPECT_EQ(two.chosen(), all.modules[0].name + ", " + all.modules[1].name);
+  const RecomputeChoice one = choose(config, all.kept_bytes - all.modules[0].saved_bytes);
+  EXPECT_EQ(one.chosen(), first);
+  EXPECT_EQ(config.execution.recompute_modules, std::vector<std::string>{first});
+  EXPECT_TRUE(config.execution.recompute_module_layers.empty());
+  // A byte less: the second, too; and more layers of it for less memory.
+  config = model();
+  EXPECT_EQ(choose(config, one.bytes - 1).chosen(), first + ", " + second + " in 1 of 6 layers");
+  config = model();
+  choose(config, one.bytes - 0.5 * all.modules[1].saved_bytes);
+  EXPECT_GE(last(config), 3);
+  EXPECT_LE(last(config), 4);
 }
 
 TEST(RecomputeChoice, FitsAsPredictedAndChangesNoLoss) {
