@@ -26,6 +26,14 @@ void norms(Config& config) {
   config.execution.recompute_granularity = RecomputeGranularity::selective;
   config.execution.recompute_modules = {"layernorm"};
 }
+void activations(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = {"mlp_act"};
+}
+void overlapped_activations(Config& config) {
+  activations(config);
+  config.parallel.tp_comm_overlap = true;
+}
 void spread(Config& config) {
   uniform1(config);
   config.execution.distribute_saved_activations = true;
@@ -78,6 +86,19 @@ const Layout kLayouts[] = {
     {.name = "cp2_tp2_sp_uniform2", .tp = 2, .cp = 2, .sp = true, .change = uniform2},
 };
 
+// Gated, as the modules of the last two must be.
+const Layout kGated[] = {
+    {.name = "activations", .change = activations},
+    {.name = "tp2_activations", .tp = 2, .change = activations},
+    {.name = "tp2_sp_overlapped", .tp = 2, .sp = true, .change = overlapped_activations},
+    {.name = "tp2_sp_zb_h1_overlapped",
+     .tp = 2,
+     .pp = 2,
+     .sp = true,
+     .change = with<PipelineSchedule::zb_h1, overlapped_activations>},
+};
+
+TEST(RecomputeParity, GatedActivations) { check_layouts(small_gpt(), kGated); }
 TEST(RecomputeParity, Dropout) { check_layouts(with_dropout(), kLayouts); }
 TEST(RecomputeParity, LayerNormBiasUntied) {
   check_layouts(with_biases_and_layernorm(), std::span(kLayouts).first(14));

@@ -89,6 +89,7 @@ void Tape::walk(RankContext& ctx) {
                    std::any_of(first, first + node->outputs_, [](const Tensor& g) { return g.defined(); });
     if (!reached) continue;
     if (!hooks_.empty()) run_hooks(ctx, node->first_output_, node->outputs_);
+    const TraceRange range(ctx.tracer, node->name());
     node->backward_data(ctx, *this);
     for (uint32_t i = 0; i < node->outputs_; ++i) grads_[node->first_output_ + i] = {};
     if (node->has_weight_step()) {
@@ -104,6 +105,7 @@ void Tape::walk(RankContext& ctx) {
 void Tape::backward_weight(RankContext& ctx) {
   NoGrad no_grad(ctx);
   for (auto& node : waiting_for_weight_) {
+    const TraceRange range(ctx.tracer, node->name());
     node->backward_weight(ctx);
     node.reset();
   }

@@ -15,6 +15,25 @@ class Tracer {
  public:
   virtual ~Tracer() = default;
   virtual void op(const char* name, Phase phase, const Cost& cost) = 0;
+  // Around a step, a micro-batch's pass, a module, a node, a collective: they nest.
+  virtual void begin(const char* /*name*/) {}
+  virtual void end() {}
+};
+
+// Names what happens within its life to whoever listens; null: nobody.
+class TraceRange {
+ public:
+  TraceRange(Tracer* tracer, const char* name) : tracer_(tracer) {
+    if (tracer_) tracer_->begin(name);
+  }
+  ~TraceRange() {
+    if (tracer_) tracer_->end();
+  }
+  TraceRange(const TraceRange&) = delete;
+  TraceRange& operator=(const TraceRange&) = delete;
+
+ private:
+  Tracer* tracer_;
 };
 
 }  // namespace megatron

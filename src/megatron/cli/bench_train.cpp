@@ -11,10 +11,13 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/gemm_cache.h"
 #include "megatron/cli/node_timer.h"
+#include "megatron/cli/recompute_setup.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/plan.h"
+#include "megatron/training/profiling.h"
 #include "megatron/training/rank_trainer.h"
 
 namespace megatron {
@@ -42,8 +45,8 @@ constexpr Case kCases[] = {
 struct Settings {
   int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
   int64_t micro_batches = 1;
-  std::string device = "auto", precision, gradients = "bf16", moments = "fp32", recompute;
-  bool json = false, trace = false, deterministic = false, graphs = false;
+  std::string device = "auto", precision, gradients = "bf16", moments = "fp32", recompute, memory_gib;
+  bool json = false, trace = false, deterministic = false, graphs = false, nvtx = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -66,10 +69,14 @@ std::vector<Flag> flags(Settings& s) {
       switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
       text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
       text_flag("--gradients", "bf16|fp32", "of bf16 weights (bf16, as PyTorch has them)", s.gradients),
-      text_flag("--recompute", "MODULES",
-                "make these again in the backward pass, as in layernorm,mlp_act (what the case says)",
+      text_flag("--recompute", "MODULES|auto|none",
+                "make these again in the backward pass, as in layernorm,mlp_act; auto: the cheapest, until "
+                "--memory-gib suffice (what the case says)",
                 s.recompute),
+      text_flag("--memory-gib", "N", "of a rank, for --recompute auto (nine tenths of the device's)",
+                s.memory_gib),
       switch_flag("--graphs", "record forward and backward once and replay them", s.graphs),
+      switch_flag("--nvtx-ranges", "name ranges of work for a profiler (Nsight Systems)", s.nvtx),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -116,13 +123,23 @@ Config config_of(const Case& c, const Settings& s) {
   if (s.gradients != "bf16" && s.gradients != "fp32")
     throw UsageError(fmt::format("bench train: --gradients {} is neither bf16 nor fp32", s.gradients));
   config.ddp.grad_reduce_in_fp32 = s.gradients == "fp32";
-  for (std::string_view module : comma_separated(s.recompute.empty() ? c.recompute : s.recompute)) {
-    if (module != "core_attn" && module != "layernorm" && module != "mlp_act")
+  const bool fp8 = config.precision.fp8 != Fp8Format::none;
+  std::string_view modules = s.recompute;
+  if (modules.empty()) modules = fp8 ? "none" : c.recompute;
+  if (modules == "none") modules = {};
+  for (std::string_view module : comma_separated(modules)) {
+    if (module != "core_attn" && module != "layernorm" && module != "mlp_act" && module != "mlp" &&
+        modules != "auto")
       throw UsageError(
-          fmt::format("bench train: --recompute takes core_attn, layernorm and mlp_act, not {}", module));
+          fmt::format("bench train: --recompute takes core_attn, layernorm, mlp_act and mlp, auto or none, "
+                      "not {}",
+                      module));
+    if (module == "mlp_act" && fp8)
+      throw UsageError("bench train: in fp8 the activation is kept in one byte as it is; leave mlp_act out");
     config.execution.recompute_granularity = RecomputeGranularity::selective;
     config.execution.recompute_modules.emplace_back(module);
   }
+  config.profiling.nvtx_ranges = s.nvtx;
   if (s.graphs) config.execution.cuda_graph_impl = GraphImpl::full_iteration;
   config.execution.cuda_graph_warmup_steps = 2;
   config.optimizer.use_precision_aware_optimizer = true;  // what its masters hold is fp32 all the same
@@ -160,6 +177,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     GemmCache products(ctx.kernel_context());
     RankTrainer trainer(ctx, config, parallel, dtype);
+    const Profiling profiling(ctx, config.profiling);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
     std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)));
     auto stream = static_cast<uint64_t>(parallel.rank(Axis::dp));
@@ -219,6 +237,8 @@ int bench_train(Invocation& invocation) {
     throw UsageError("bench train: --trace is for one rank");
   if (settings.trace && settings.graphs)
     throw UsageError("bench train: --trace times nodes one by one, which --graphs runs as one");
+  if (settings.nvtx && !has_profiler())
+    invocation.log.warning("--nvtx-ranges tells nobody: this is a build without CUDA");
   check_layout(config, settings.data_parallel);
   bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
   if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";
@@ -227,7 +247,15 @@ int bench_train(Invocation& invocation) {
                       static_cast<double>(parameter_count(config.model)) / 1e6, settings.precision, device,
                       settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel);
   const DType dtype = dtype_from_name(fp8_recipe(settings.precision) ? "bf16" : settings.precision);
-  const double predicted = plan_run(config, sizes_of(settings), dtype).ranks[0].bytes() / (1 << 30);
+  if (!settings.memory_gib.empty()) {
+    if (!chooses_recompute(config)) throw UsageError("bench train: --memory-gib is for --recompute auto");
+    config.execution.recompute_memory_gib =
+        parse_positive("bench train", "--memory-gib", settings.memory_gib);
+  }
+  const ParallelSizes sizes = sizes_of(settings);
+  if (const auto choice = settle_recompute(config, sizes, dtype, device.type, sizes.world))
+    invocation.log.info("{}", choice->table());
+  const double predicted = plan_run(config, sizes, dtype).ranks[0].bytes() / (1 << 30);
   Measured measured = measure(config, settings, device, dtype);
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];

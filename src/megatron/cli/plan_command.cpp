@@ -3,6 +3,7 @@
 #include "megatron/base/json.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
+#include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/parallel/pipeline/picture.h"
@@ -13,7 +14,9 @@ namespace megatron {
 namespace {
 
 constexpr CommandFlag kFlags[] = {
-    {"--memory-gib", 1, "refuse a plan that needs more than this on a rank, and say what helps"},
+    {"--memory-gib", 1,
+     "refuse a plan that needs more than this on a rank, and say what helps; --recompute-modules auto makes "
+     "it fit"},
     {"--width", 1, "columns of the pipeline's picture (160)"},
     {"--json", 0, "one JSON document"},
 };
@@ -139,6 +142,24 @@ Json to_json(const Config& config, const RunPlan& plan) {
   return json;
 }
 
+Json to_json(const RecomputeChoice& choice) {
+  Json json = Json::object();
+  json["limit_bytes"] = choice.limit;
+  json["bytes_keeping_all"] = choice.kept_bytes;
+  json["bytes"] = choice.bytes;
+  json["more_time"] = choice.seconds / choice.kept_seconds - 1;
+  Json& modules = json["modules"] = Json::array();
+  for (const RecomputeChoice::Module& module : choice.modules) {
+    Json row = Json::object();
+    row["name"] = module.name;
+    row["saved_bytes"] = module.saved_bytes;
+    row["seconds"] = module.seconds;
+    row["layers"] = module.layers;
+    modules.push_back(std::move(row));
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string plan_help() {
@@ -172,14 +193,23 @@ int run_plan(Invocation& invocation) {
   if (config.train.global_batch_size == 0)
     config.train.global_batch_size = config.train.micro_batch_size * sizes.dp();
   const DType dtype = config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
-  const RunPlan plan = plan_run(config, sizes, dtype);
-  if (line.has("--json"))
-    fmt::print(invocation.out, "{}\n", to_json(config, plan).dump(2));
-  else
-    print_text(invocation.out, config, plan, static_cast<int>(width));
-  for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  double limit = 0;
   if (line.has("--memory-gib"))
-    check_fits(config, plan, parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib);
+    limit = parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib;
+  if (chooses_recompute(config) && limit > 0 && !config.execution.recompute_memory_gib)
+    config.execution.recompute_memory_gib = limit / kGib;
+  const std::optional<RecomputeChoice> choice = settle_recompute(config, sizes, dtype, DeviceType::Cuda, 1);
+  const RunPlan plan = plan_run(config, sizes, dtype);
+  if (line.has("--json")) {
+    Json json = to_json(config, plan);
+    if (choice) json["recompute"] = to_json(*choice);
+    fmt::print(invocation.out, "{}\n", json.dump(2));
+  } else {
+    if (choice) fmt::print(invocation.out, "{}\n", choice->table());
+    print_text(invocation.out, config, plan, static_cast<int>(width));
+  }
+  for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  if (limit > 0) check_fits(config, plan, limit);
   return 0;
 }
 

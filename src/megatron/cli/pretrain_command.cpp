@@ -7,8 +7,12 @@
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/rank_launch.h"
+#include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/profiler.h"
+#include "megatron/training/parallel_setup.h"
+#include "megatron/training/run_settings.h"
 #include "megatron/training/training_run.h"
 
 namespace megatron {
@@ -50,8 +54,16 @@ int train(Invocation& invocation, bool needs_weights) {
   if (needs_weights && line.hf_dir.empty() && checkpoint.load.empty())
     throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
 
+  const ProfilingConfig& profiling = resolved.config.profiling;
+  if ((profiling.profile || profiling.nvtx_ranges) && !has_profiler() && place.process == 0)
+    invocation.log.warning("--profile and --nvtx-ranges tell nobody: this is a build without CUDA");
+
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;
+  const auto choice = settle_recompute(
+      run.config, parallel_sizes(run.config, run.config.run.ranks * place.processes), model_dtype(run.config),
+      device_type(run.config), run.config.run.ranks * place.processes_here);
+  if (choice && place.process == 0) invocation.log.info("{}", choice->table());
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<Progress> progress;

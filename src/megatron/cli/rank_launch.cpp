@@ -67,6 +67,8 @@ void require_same_settings(const Config& config, const ProcessGroup& world) {
 
 }  // namespace
 
+DeviceType device_type(const Config& config) { return device_of(config, 0).type; }
+
 LaunchPlace launch_place() {
   return find_place([](const char* name) { return std::getenv(name); });
 }

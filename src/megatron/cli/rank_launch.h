@@ -12,6 +12,8 @@ namespace megatron {
 LaunchPlace
 launch_place();  // as the environment tells: alone, or one of what mpirun, torchrun or srun started
 
+DeviceType device_type(const Config& config);  // where the ranks of this process compute
+
 // Runs a function on this process's ranks: as many threads as --ranks says, on --device, connected by --comm.
 // The cores are shared out among the ranks of the machine. Where one fails, what the ranks of this process
 // did last is kept where the configuration says.

@@ -13,6 +13,8 @@
 
 namespace megatron {
 
+class Tracer;
+
 // A collective failed: mismatched, not answered in time, or its group is gone.
 class CommError : public Error {
  public:
@@ -89,6 +91,7 @@ class PendingOp {
 struct RankQueue {
   std::shared_ptr<DeviceRuntime> runtime;
   const Stream* stream = nullptr;
+  Tracer* const* tracer = nullptr;  // who is told of operations, where somebody is
 
   const Stream& of(const CommRequest& request) const;  // an Error where the rank has not said
 };

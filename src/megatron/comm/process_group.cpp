@@ -79,7 +79,7 @@ void Work::wait() {
 bool Work::done() { return !op_ || op_->done(); }
 
 void ProcessGroup::attach(const RankContext& ctx) const {
-  *backend().queue() = {ctx.runtime, &ctx.stream};
+  *backend().queue() = {ctx.runtime, &ctx.stream, &ctx.tracer};
   backend().attached();
 }
 
@@ -89,7 +89,14 @@ ProcessGroup ProcessGroup::alone(std::string name) const {
   return group;
 }
 
-Work ProcessGroup::start(CommRequest request) const { return Work(backend().start({&request, 1})); }
+Work ProcessGroup::start(CommRequest request) const { return start(std::span<CommRequest>{&request, 1}); }
+
+Work ProcessGroup::start(std::span<CommRequest> requests) const {
+  Tracer* const* tracer = backend().queue()->tracer;
+  if (!tracer || !*tracer) return Work(backend().start(requests));
+  const TraceRange range(*tracer, fmt::format("{} {}", name_of(requests[0].kind), name()).c_str());
+  return Work(backend().start(requests));
+}
 
 Work ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op, CallSite where) const {
   CommRequest request{
@@ -192,7 +199,7 @@ Work ProcessGroup::exchange(const std::vector<Message>& messages, CallSite where
     requests.push_back(std::move(request));
   }
   if (requests.empty()) return Work();
-  return Work(backend().start(requests));
+  return start(requests);
 }
 
 void ProcessGroup::barrier(CallSite where) const {

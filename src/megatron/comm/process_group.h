@@ -104,6 +104,7 @@ class ProcessGroup {
   }
   friend class NcclBackend;
   Work start(CommRequest request) const;
+  Work start(std::span<CommRequest> requests) const;
   ProcessGroup split(CommRequest request) const;
 
   std::shared_ptr<GroupBackend> backend_;

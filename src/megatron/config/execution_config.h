@@ -25,6 +25,8 @@ struct ExecutionConfig {
   RecomputeMethod recompute_method = RecomputeMethod::none;
   int64_t recompute_num_layers = 0;
   std::vector<std::string> recompute_modules;
+  std::vector<int64_t> recompute_module_layers;
+  std::optional<double> recompute_memory_gib;
   bool distribute_saved_activations = false;
 
   // Graphs

@@ -18,10 +18,20 @@ Schema execution_config_schema() {
   s.field<&C::recompute_num_layers>("recompute_num_layers",
                                     "layers in one group (uniform), or layers that are recomputed (block)")
       .min(1);
-  s.field<&C::recompute_modules>("recompute_modules", "modules that selective recompute forgets")
-      .one_of({"core_attn", "mlp", "mlp_act", "moe", "shared_experts", "layernorm", "moe_act", "mla_up_proj",
-               "gdn_norm_out", "gdp_qkv", "mhc"})
+  s.field<&C::recompute_modules>("recompute_modules",
+                                 "modules that selective recompute forgets; auto: the cheapest, until memory "
+                                 "suffices")
+      .one_of({"auto", "core_attn", "mlp", "mlp_act", "moe", "shared_experts", "layernorm", "moe_act",
+               "mla_up_proj", "gdn_norm_out", "gdp_qkv", "mhc"})
       .when_unset("core_attn");
+  s.field<&C::recompute_module_layers>(
+       "recompute_module_layers", "for each of those modules, the first layers of a stage that forget it")
+      .min(1)
+      .when_unset("all layers");
+  s.field<&C::recompute_memory_gib>("recompute_memory_gib",
+                                    "with modules auto: the memory that a rank may use, in GiB")
+      .above(0)
+      .when_unset("nine tenths of the device's");
   s.field<&C::distribute_saved_activations>("distribute_saved_activations",
                                             "kept layer inputs are split over the tensor-parallel ranks");
 

@@ -45,6 +45,13 @@ void fp8_needs(Draft& draft) {
   if (p.reuse_grad_buf_for_mxfp8_param_ag && !(p.fp8_param && p.fp8_recipe == Fp8Recipe::mxfp8))
     draft.refuse("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
                  "give --fp8-recipe mxfp8 --fp8-param-gather");
+  if (on && p.fp8_recipe != Fp8Recipe::delayed)
+    for (const char* name : {"fp8_margin", "fp8_amax_history_len", "fp8_amax_compute_algo"})
+      if (draft.given(fmt::format("model.{}", name)))
+        draft.note(
+            fmt::format("{} has no effect but with --fp8-recipe delayed: other recipes scale by the "
+                        "values at hand",
+                        name));
   for (const char* name :
        {"model.fp8_dot_product_attention", "model.fp8_multi_head_attention", "model.fp8_output_proj"})
     if (draft.value(name).as_bool() && !on) draft.refuse(name, "fp8 is off", "give --fp8-format");
@@ -135,10 +142,28 @@ void recompute(Draft& draft) {
   if (!e.recompute_modules.empty() && e.recompute_granularity != RecomputeGranularity::selective)
     draft.refuse("model.recompute_modules", "recompute is not selective",
                  "use --recompute-granularity selective");
+  const auto recomputes = [&](const char* module) {
+    return std::find(e.recompute_modules.begin(), e.recompute_modules.end(), module) !=
+           e.recompute_modules.end();
+  };
+  if (recomputes("auto") && e.recompute_modules.size() > 1)
+    draft.refuse("model.recompute_modules", "auto chooses among all modules", "give auto alone");
+  if (e.recompute_memory_gib && !recomputes("auto"))
+    draft.refuse("model.recompute_memory_gib", "no module is chosen by its cost",
+                 "use --recompute-granularity selective --recompute-modules auto");
+  if (!e.recompute_module_layers.empty() &&
+      (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
+    draft.refuse("model.recompute_module_layers", "there is not one number for each module",
+                 "give as many numbers as --recompute-modules has names, or leave it out");
+  const bool fp8 = config.precision.fp8 != Fp8Format::none;
+  if (recomputes("mlp_act") && fp8)
+    draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
+                 "leave it out, or use mlp");
+  if (recomputes("layernorm") && fp8 && config.model.num_moe_experts == 0)
+    draft.note("recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
   const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
-    for (const std::string& name : e.recompute_modules)
-      if (name == module && !there)
-        draft.refuse("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
+    if (recomputes(module) && !there)
+      draft.refuse("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
   };
   needs("mlp_act", config.model.gated_linear_unit, "gated MLP", "add --swiglu, or leave it out");
   needs("moe", config.model.num_moe_experts > 0, "experts", "leave it out");
@@ -202,9 +227,6 @@ void graphs(Draft& draft) {
                     1 ||
                 draft.world_size.value_or(1) > 1,
             "only a rank that is alone can record its step", "leave it out");
-  refuse_if(m.hidden_dropout > 0 || m.attention_dropout > 0,
-            "a recording would draw the same numbers each step",
-            "add --hidden-dropout 0 --attention-dropout 0");
   refuse_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
   refuse_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
   refuse_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
@@ -223,7 +245,8 @@ constexpr Rule kPrecisionRules[] = {
      "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "
      "ddp.use_distributed_optimizer ddp.use_megatron_fsdp model.fp8_dot_product_attention "
-     "model.fp8_multi_head_attention model.fp8_output_proj",
+     "model.fp8_multi_head_attention model.fp8_output_proj model.fp8_margin model.fp8_amax_history_len "
+     "model.fp8_amax_compute_algo",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"fp4_needs", "model.fp4 model.fp4_param model.bf16", "options of fp4 need fp4 and bf16", fp4_needs},
     {"optimizer_states",
@@ -246,7 +269,8 @@ constexpr Rule kPrecisionRules[] = {
     {"recompute",
      "model.recompute_granularity model.recompute_method model.recompute_num_layers model.recompute_modules "
      "model.distribute_saved_activations model.tensor_model_parallel_size model.sequence_parallel "
-     "model.num_moe_experts model.multi_latent_attention",
+     "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib "
+     "model.recompute_module_layers model.fp8",
      "options of recompute suit its kind", recompute},
     {"offload",
      "model.cpu_offloading model.cpu_offloading_num_layers model.offload_modules "
@@ -254,8 +278,8 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity model.hidden_dropout "
-     "model.attention_dropout model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
+     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
+     "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.tensor_model_parallel_size "
      "model.pipeline_model_parallel_size model.context_parallel_size model.expert_model_parallel_size",
      "recorded graphs have their conditions", graphs},

@@ -169,7 +169,9 @@ constexpr Feature kFeatures[] = {
     {later, "more kinds of checkpoints", "checkpoint.*"},
     {acting, "log", "logger.log_interval logger.metrics logger.log_throughput"},
     {later, "detailed logging", "logger.*"},
-    {later, "profiling", "profiling.*"},
+    {acting, "marks and ranges for a profiler",
+     "profiling.profile profiling.profile_step_* profiling.profile_ranks profiling.nvtx_ranges"},
+    {later, "traces and memory records of our own", "profiling.*"},
     {later, "reruns of suspicious steps",
      "rerun_state_machine.rerun_mode=report_stats rerun_state_machine.check_for_spiky_loss "
      "rerun_state_machine.spiky_loss_factor rerun_state_machine.error_injection_*"},

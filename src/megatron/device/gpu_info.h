@@ -25,5 +25,7 @@ struct GpuReport {
 
 // Implemented by device/cuda, or by device/none in a build without CUDA.
 GpuReport look_for_gpus();
+// The memory of the smallest GPU here, without starting any of them; 0 where there is none.
+size_t least_gpu_memory();
 
 }  // namespace megatron

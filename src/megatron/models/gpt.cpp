@@ -140,8 +140,9 @@ void GptModel::make_prediction_layers(Embedding* embedding) {
 
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
-  for (auto& layer : layers_) layer->set_activation_plan(plan);
-  for (auto& layer : ahead_) layer->set_activation_plan(plan);
+  int64_t index = 0;
+  for (auto& layer : layers_) layer->set_activation_plan(plan.of_layer(index++));
+  for (auto& layer : ahead_) layer->set_activation_plan(plan.of_layer(index++));
 }
 
 void GptModel::make_units() {
@@ -202,6 +203,7 @@ Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& s
 
 Tensor GptModel::embed(RankContext& ctx, const Tensor& ids, const SeqInfo& seq) {
   require(embedding_ != nullptr, "model: this chunk has no embedding");
+  const TraceRange range(ctx.tracer, "embedding");
   return use_unit(ctx, *embedding_unit_, [&] { return embedding_->forward(ctx, ids, seq); });
 }
 
@@ -259,6 +261,7 @@ Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tens
 }
 
 Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor) {
+  const TraceRange range(ctx.tracer, "output_layer");
   return use_unit(ctx, *output_unit_, [&] {
     return vocab_parallel_loss_sum(ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
                                    loss_options(ctx));

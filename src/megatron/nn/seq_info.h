@@ -48,6 +48,7 @@ struct SeqInfo {
   Tensor encoder_bias;            // [batch, 1, length, its length]: what is added to those scores
   uint64_t seed = 0;              // of dropout
   int64_t step = 0;               // of the run, so that every one draws other numbers
+  Tensor step_offset;             // int64 [1]: a step's stream that is added when numbers are drawn; optional
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
   bool training = true;           // else evaluation: no dropout, no noise, no balancing
   double loss_weight = 1;         // of this micro-batch's mean loss in the loss of the step
@@ -59,6 +60,11 @@ struct SeqInfo {
 constexpr uint64_t dropout_stream(int64_t step, int64_t layer, int site) {
   return (static_cast<uint64_t>(step) << 24) | (static_cast<uint64_t>(layer) << 4) |
          static_cast<uint64_t>(site);
+}
+
+inline RngKey dropout_key(const SeqInfo& seq, int64_t layer, int site) {
+  return {seq.seed, dropout_stream(seq.step, layer, site),
+          seq.step_offset ? static_cast<const int64_t*>(seq.step_offset.raw()) : nullptr};
 }
 
 }  // namespace megatron

@@ -18,6 +18,13 @@ namespace megatron {
 struct RngKey {
   uint64_t seed = 0;
   uint64_t stream = 0;
+  // Added to the stream when numbers are drawn, from memory of the device that draws: so a recording draws
+  // others each time it runs. Null: nothing.
+  const int64_t* offset = nullptr;
+
+  MEGATRON_HOST_DEVICE RngKey resolved() const {
+    return offset ? RngKey{seed, stream + static_cast<uint64_t>(*offset)} : RngKey{seed, stream};
+  }
 };
 
 // Philox 4x32 with ten rounds: four random words for each (key, counter).

@@ -11,21 +11,24 @@ namespace {
 
 constexpr double kInfinitelyFar = 1e30;
 
-std::vector<double> as_double(RankContext& ctx, const Tensor& tensor) {
+std::vector<double> as_double(RankContext& ctx, const Tensor& tensor, const Tensor& factor) {
   Tensor wide = ctx.empty(tensor.shape(), DType::F64);
   ctx.kernels->copy(ctx.kernel_context(), {tensor, wide});
+  if (factor)
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, wide, factor.expand(wide.shape()), wide});
   return ctx.to_vector<double>(wide);
 }
 
 void collect(RankContext& ctx, RankTrainer& trainer, WholeTensors& gradients, WholeTensors& parameters,
              std::mutex& mutex) {
-  auto add = [&](WholeTensors& all, const ParameterSlice& slice, const Tensor& tensor) {
-    auto values = as_double(ctx, tensor);
+  auto add = [&](WholeTensors& all, const ParameterSlice& slice, const Tensor& tensor,
+                 const Tensor& factor = {}) {
+    auto values = as_double(ctx, tensor, factor);
     std::lock_guard lock(mutex);
     put_together(all, *slice.parameter, values, slice.begin);
   };
   for (const ParameterSlice& slice : trainer.slices()) {
-    add(gradients, slice, slice.gradient);
+    add(gradients, slice, slice.gradient, trainer.gradient_factor());
     add(parameters, slice, slice.value);
   }
   for (Parameter* parameter : trainer.parameters())

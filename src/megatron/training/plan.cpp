@@ -10,19 +10,21 @@
 namespace megatron {
 namespace {
 
-class CountFlops final : public Tracer {
+class CountCosts final : public Tracer {
  public:
-  explicit CountFlops(std::array<double, 3>& flops) : flops_(flops) {}
+  CountCosts(RankPlan& plan, const DeviceSpeed& speed) : plan_(plan), speed_(speed) {}
   void op(const char*, Phase phase, const Cost& cost) override {
-    if (phase != Phase::Other) flops_[static_cast<size_t>(phase)] += cost.flops;
+    if (phase != Phase::Other) plan_.flops[static_cast<size_t>(phase)] += cost.flops;
+    plan_.seconds += std::max(cost.flops / speed_.flops, cost.bytes / speed_.bytes);
   }
 
  private:
-  std::array<double, 3>& flops_;
+  RankPlan& plan_;
+  DeviceSpeed speed_;
 };
 
 RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const PipelineShape& shape, int rank,
-                   DType dtype) {
+                   DType dtype, const DeviceSpeed& speed) {
   RankPlan plan;
   plan.rank = rank;
   auto log = std::make_shared<TrafficLog>();
@@ -37,7 +39,7 @@ RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const Pipel
     plan.parameters += parameter->shard.local_shape.numel();
   int64_t sequences = shape.microbatches * config.train.micro_batch_size;
   std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)), 0);
-  CountFlops count(plan.flops);
+  CountCosts count(plan, speed);
   ctx.tracer = &count;
   trainer.step(ctx, tokens, 0);
   plan.memory = ctx.allocator->statistics();
@@ -52,7 +54,20 @@ const RankPlan& RunPlan::largest() const {
                            [](const RankPlan& a, const RankPlan& b) { return a.bytes() < b.bytes(); });
 }
 
-RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype) {
+double RunPlan::seconds() const {
+  double sum = 0;
+  for (const RankPlan& rank : ranks) sum += rank.seconds;
+  return sum;
+}
+
+// Rounded from what docs/performance.md measured; only their ratio matters where costs are compared.
+DeviceSpeed speed_of(DeviceType device, DType dtype) {
+  if (device == DeviceType::Cpu) return {.flops = 1e11, .bytes = 1e10};
+  if (dtype == DType::BF16 || dtype == DType::F16) return {};
+  return {.flops = 5e13, .bytes = 4e12};
+}
+
+RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed) {
   RunPlan plan;
   plan.sizes = sizes;
   int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
@@ -68,13 +83,13 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype) 
                         model_flops_per_token(config.model, config.model.seq_length);
   for (const GroupRanks& group : parallel_groups(sizes))
     if (group.axis == Axis::pp && group.ranks[0] == sizes.rank_offset)
-      for (int rank : group.ranks) plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype));
+      for (int rank : group.ranks)
+        plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed));
   return plan;
 }
 
-void check_fits(const Config& config, const RunPlan& plan, double bytes) {
+std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes) {
   const RankPlan& rank = plan.largest();
-  if (rank.bytes() <= bytes) return;
   std::vector<std::string> knobs;
   auto of = [&](MemoryTag tag) {
     return static_cast<double>(rank.memory.by_tag[static_cast<size_t>(tag)].peak);
@@ -89,9 +104,15 @@ void check_fits(const Config& config, const RunPlan& plan, double bytes) {
   if (of(MemoryTag::Optimizer) > bytes / 3 && plan.sizes.dp() > 1 && !config.ddp.use_distributed_optimizer)
     knobs.push_back("--use-distributed-optimizer");
   knobs.push_back("a larger --tensor-model-parallel-size or --pipeline-model-parallel-size");
+  return fmt::format("{}", fmt::join(knobs, ", or "));
+}
+
+void check_fits(const Config& config, const RunPlan& plan, double bytes) {
+  const RankPlan& rank = plan.largest();
+  if (rank.bytes() <= bytes) return;
   constexpr double gib = 1 << 30;
   throw ConfigError(fmt::format("plan: rank {} needs {:.2f} GiB and {:.2f} are there; use {}", rank.rank,
-                                rank.bytes() / gib, bytes / gib, fmt::join(knobs, ", or ")));
+                                rank.bytes() / gib, bytes / gib, what_saves_memory(config, plan, bytes)));
 }
 
 }  // namespace megatron

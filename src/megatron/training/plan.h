@@ -9,6 +9,13 @@
 
 namespace megatron {
 
+// Arithmetic and memory traffic of a device in one second, for estimates of time: an op takes what the slower
+// of the two needs.
+struct DeviceSpeed {
+  double flops = 7e14, bytes = 4e12;  // bf16 on Hopper
+};
+DeviceSpeed speed_of(DeviceType device, DType dtype);
+
 // What a run will need, known before anything is launched: one step of the real trainer on the meta device,
 // once for each rank of a pipeline.
 struct RankPlan {
@@ -17,6 +24,7 @@ struct RankPlan {
   int64_t parameters = 0;  // that this rank holds
   MemoryStatistics memory;
   std::array<double, 3> flops = {};  // of forward, backward (data) and weight gradients, per step
+  double seconds = 0;                // of all ops, communication apart
   TrafficLog traffic;
 
   double bytes() const { return static_cast<double>(memory.total.peak); }
@@ -32,11 +40,15 @@ struct RunPlan {
   std::vector<RankPlan> ranks;
 
   const RankPlan& largest() const;  // by memory
+  double seconds() const;           // of all ranks together
 };
 
-RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype);
+RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype,
+                 const DeviceSpeed& speed = {});
 
-// Throws a ConfigError that names the settings that help, where a rank needs more than `bytes`.
+// The settings that help where `bytes` are not enough, as in "a, or b".
+std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes);
+// Throws a ConfigError that names them, where a rank needs more than `bytes`.
 void check_fits(const Config& config, const RunPlan& plan, double bytes);
 
 }  // namespace megatron

@@ -114,7 +114,10 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     }
     SeqInfo& seq = sequences.emplace_back(sequences_of(ctx, batch.rows(i)));
     seq.seed = static_cast<uint64_t>(config_.rng.seed);
-    seq.step = steps_taken();
+    if (fixed)
+      seq.step_offset = fixed->step_offset;
+    else
+      seq.step = steps_taken();
     seq.training = !forward_only;
   }
   // The mean over micro-batches of their mean losses; or, per token, a sum that is divided at the end by the
@@ -206,27 +209,45 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
 RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBatches& batch,
                                                  const StepTokens* fixed) {
   Outcome outcome = run(ctx, batch, false, fixed);
-  data_parallel_->finish_gradients(ctx);
+  {
+    const TraceRange range(ctx.tracer, "finish gradients");
+    data_parallel_->finish_gradients(ctx);
+  }
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
-  if (outcome.gradient_factor) data_parallel_->scale_gradients(ctx, outcome.gradient_factor);
+  const TraceRange range(ctx.tracer, "gradient norm");
   outcome.gradient_norm =
       gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
+  if (outcome.gradient_factor)
+    ctx.kernels->binary(ctx.kernel_context(),
+                        {Binary::Mul, outcome.gradient_norm, outcome.gradient_factor, outcome.gradient_norm});
   return outcome;
 }
 
 StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
                              std::span<const int64_t> lengths, Documents documents) {
+  const TraceRange range(ctx.tracer, "step");
   const MicroBatches batch = micro_batches(tokens, lengths, documents);
   if (recorded_) sequences_of(ctx, batch.rows(0));  // what comes from the host cannot be recorded
-  const bool replayed = recorded_ && recorded_->run(ctx, batch, [&](const StepTokens& fixed) {
+  const bool replayed = recorded_ && recorded_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
     values_changed();  // so that fp8 forms are always made
     recorded_sequences_ = known_sequences_;
     recorded_outcome_ = make_gradients(ctx, batch, &fixed);
   });
   const Outcome outcome = replayed ? recorded_outcome_ : make_gradients(ctx, batch);
   const Tensor& norm = outcome.gradient_norm;
-  double limit = config_.optimizer.clip_grad;
-  optimizer_->step(ctx, lr, limit > 0 ? clip_coefficient(ctx, norm, limit) : Tensor{});
+  // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
+  // narrow.
+  gradient_factor_ = outcome.gradient_factor;
+  {
+    const TraceRange update(ctx.tracer, "optimizer");
+    Tensor scale = gradient_factor_;
+    if (double limit = config_.optimizer.clip_grad; limit > 0) {
+      scale = clip_coefficient(ctx, norm, limit);
+      if (gradient_factor_)
+        ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradient_factor_, scale});
+    }
+    optimizer_->step(ctx, lr, scale);
+  }
   data_parallel_->publish_parameters();
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_);
   values_changed();
@@ -250,6 +271,7 @@ void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set
 
 double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
                              std::span<const int64_t> lengths, Documents documents) {
+  const TraceRange range(ctx.tracer, "evaluate");
   Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true).loss;
   return ctx.device.is_meta() ? 0 : ctx.item(loss);
 }

@@ -41,8 +41,10 @@ class RankTrainer {
 
   RankModel& model() { return model_; }
   std::vector<Parameter*> parameters() { return model_.parameters(); }
-  // What this rank updates, and with it the gradients of the last step, whatever is sharded.
+  // What this rank updates, and with it the gradients of the last step, whatever is sharded: as they were
+  // summed, so that they are yet to be multiplied by gradient_factor(). Undefined: by nothing.
   std::span<const ParameterSlice> slices() const { return data_parallel_->slices(); }
+  const Tensor& gradient_factor() const { return gradient_factor_; }
   Optimizer& optimizer() { return *optimizer_; }
   // Values may be read directly afterwards, those of sharded parameters in slices() alone.
   void finish_parameters() { data_parallel_->finish_parameters(); }
@@ -78,6 +80,7 @@ class RankTrainer {
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Fp8History> fp8_history_;
+  Tensor gradient_factor_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
   std::unique_ptr<RecordedPasses> recorded_;

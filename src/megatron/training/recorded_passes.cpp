@@ -13,7 +13,7 @@ RecordedPasses::Kind RecordedPasses::kind_of(const MicroBatches& batch) {
   return kind;
 }
 
-bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, const Passes& passes) {
+bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
   Kind kind = kind_of(batch);
   const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
   const bool again = kind == kind_;
@@ -28,6 +28,7 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, const Pass
     now.ids.push_back(batch.inputs(ctx, i));
     now.labels.push_back(batch.labels(ctx, i));
   }
+  now.step_offset = ctx.from_vector<int64_t>({static_cast<int64_t>(dropout_stream(step, 0, 0))}, {1});
   if (!recording_) {
     tokens_ = std::move(now);
     recording_.emplace(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
@@ -36,6 +37,7 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, const Pass
       ctx.kernels->copy(ctx.kernel_context(), {now.ids[i], tokens_.ids[i]});
       ctx.kernels->copy(ctx.kernel_context(), {now.labels[i], tokens_.labels[i]});
     }
+    ctx.kernels->copy(ctx.kernel_context(), {now.step_offset, tokens_.step_offset});
   }
   recording_->run(ctx.stream);
   return true;

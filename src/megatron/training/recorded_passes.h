@@ -10,9 +10,10 @@
 
 namespace megatron {
 
-// The tokens of a step on the device.
+// The tokens of a step on the device, and what else it reads of its own.
 struct StepTokens {
   std::vector<Tensor> ids, labels;  // of each micro-batch
+  Tensor step_offset;               // what the step adds to streams of random numbers
 };
 
 // Forward and backward passes as a recording (a CUDA graph): one call to the driver instead of hundreds of
@@ -26,7 +27,7 @@ class RecordedPasses {
   explicit RecordedPasses(int64_t steps_before) : steps_before_(steps_before) {}
 
   // True where the passes were run, from the recording. The first steps, which plan and measure, are not.
-  bool run(RankContext& ctx, const MicroBatches& batch, const Passes& passes);
+  bool run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes);
 
  private:
   struct Kind {

@@ -13,6 +13,7 @@
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/parallel_setup.h"
+#include "megatron/training/profiling.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/run_settings.h"
 
@@ -37,7 +38,8 @@ class RankRun {
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
         schedule_(learning_rate_schedule(config_, run.iterations)),
-        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)) {}
+        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
+        profiling_(ctx, config_.profiling) {}
 
   void run() {
     load();
@@ -105,6 +107,7 @@ class RankRun {
   }
 
   void iterate() {
+    profiling_.before_step(at_.iteration);
     const auto start = std::chrono::steady_clock::now();
     const int64_t batch = config_.train.global_batch_size, own = batch / parallel_.size(Axis::dp);
     const std::vector<int64_t> tokens =
@@ -146,6 +149,7 @@ class RankRun {
   RankTrainer trainer_;
   LearningRateSchedule schedule_;
   double flops_per_token_;
+  Profiling profiling_;
   Counters at_;
   int64_t saved_ = -1;
 };

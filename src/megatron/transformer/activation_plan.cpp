@@ -9,6 +9,18 @@ bool holds(const std::vector<std::string>& names, const char* name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+constexpr struct {
+  std::string_view name;
+  bool ActivationPlan::*module;
+} kModules[] = {{"core_attn", &ActivationPlan::core_attention},
+                {"layernorm", &ActivationPlan::layernorm},
+                {"mlp", &ActivationPlan::mlp},
+                {"mlp_act", &ActivationPlan::mlp_activation},
+                {"moe", &ActivationPlan::experts},
+                {"moe_act", &ActivationPlan::expert_activation},
+                {"shared_experts", &ActivationPlan::shared_experts},
+                {"mla_up_proj", &ActivationPlan::latent_up_projection}};
+
 }  // namespace
 
 ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
@@ -20,14 +32,20 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
   }
   if (config.recompute_granularity == RecomputeGranularity::selective) {
     const auto& modules = config.recompute_modules;
-    plan.core_attention = modules.empty() || holds(modules, "core_attn");
-    plan.layernorm = holds(modules, "layernorm");
-    plan.mlp = holds(modules, "mlp");
-    plan.mlp_activation = holds(modules, "mlp_act");
-    plan.experts = holds(modules, "moe");
-    plan.expert_activation = holds(modules, "moe_act");
-    plan.shared_experts = holds(modules, "shared_experts");
-    plan.latent_up_projection = holds(modules, "mla_up_proj");
+    if (holds(modules, "auto"))
+      throw ConfigError(
+          "model.recompute_modules = [auto]: pretrain, finetune, plan and bench train choose modules; name "
+          "them "
+          "here, as in --recompute-modules layernorm");
+    plan.core_attention = modules.empty();
+    for (size_t i = 0; i < modules.size(); ++i) {
+      const auto known = std::find_if(std::begin(kModules), std::end(kModules),
+                                      [&](auto& m) { return m.name == modules[i]; });
+      if (known == std::end(kModules)) continue;
+      plan.*known->module = true;
+      if (i < config.recompute_module_layers.size())
+        plan.limits.push_back({known->module, config.recompute_module_layers[i]});
+    }
   }
   if (config.cpu_offloading && config.cpu_offloading_activations)
     plan.offloaded_layers = config.cpu_offloading_num_layers;
@@ -45,6 +63,13 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
         .fraction = config.activation_offload_fraction,
         .max_in_flight = static_cast<int>(config.fine_grained_offloading_max_inflight_offloads.value_or(8))};
   }
+  return plan;
+}
+
+ActivationPlan ActivationPlan::of_layer(int64_t layer) const {
+  ActivationPlan plan = *this;
+  for (const Limit& limit : limits)
+    if (layer >= limit.layers) plan.*limit.module = false;
   return plan;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "megatron/autograd/host_offload.h"
 #include "megatron/autograd/rederive.h"
 #include "megatron/config/execution_config.h"
@@ -9,6 +11,8 @@ namespace megatron {
 // Which activations a model keeps from forward to backward, which it makes again, and which wait on the host.
 struct ActivationPlan {
   static ActivationPlan from(const ExecutionConfig& config);
+  // Of one layer of a chunk: modules may be made again in the first layers alone.
+  ActivationPlan of_layer(int64_t layer) const;
 
   // Full recompute: layers [first, first + n) of a chunk that run as one region keep nothing but its input.
   // The number of layers of the region that begins at `layer` of a chunk; 0: the layer keeps what it needs.
@@ -25,6 +29,11 @@ struct ActivationPlan {
   bool mlp_activation = false;  // gated, from fc1's result, for the gradient of fc2
   bool experts = false, expert_activation = false, shared_experts = false;
   bool latent_up_projection = false;  // from latent vectors to queries, keys and values
+  struct Limit {
+    bool ActivationPlan::*module;
+    int64_t layers;
+  };
+  std::vector<Limit> limits;
 
   // Offload
   int64_t offloaded_layers = 0;  // the first layers of a chunk, whole

@@ -101,6 +101,7 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
 // From queries, keys and values as the projection leaves them to what the heads make of them. The projection
 // is given up, so that it may be changed in place.
 Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& seq) {
+  const TraceRange range(ctx.tracer, "core_attention");
   Tensor fused = key_group_.size() > 1
                      ? share_keys(ctx, projected, key_group_, heads_.count, channels_, gated_ ? 2 : 1)
                      : std::move(projected);

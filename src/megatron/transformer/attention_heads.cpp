@@ -25,7 +25,7 @@ ops::AttentionOptions attention_options(const AttentionHeads& heads, const SeqIn
   options.batch = seq.batch;
   options.scale = heads.scale;
   options.dropout = seq.training ? heads.dropout : 0;
-  options.dropout_key = {seq.seed, dropout_stream(seq.step, heads.layer, site)};
+  options.dropout_key = dropout_key(seq, heads.layer, site);
   options.place = {.batch_begin = seq.batch_begin, .head_begin = heads.first, .global_heads = heads.global};
   return options;
 }

@@ -17,7 +17,7 @@ inline Tensor hidden_dropout(RankContext& ctx, const Tensor& x, double p, const 
     place.rows = seq.places.slice(0, begin, begin + x.size(0));
   else
     place.row_begin += begin;
-  return ops::dropout(ctx, x, p, {seq.seed, dropout_stream(seq.step, layer, site)}, place);
+  return ops::dropout(ctx, x, p, dropout_key(seq, layer, site), place);
 }
 
 }  // namespace megatron

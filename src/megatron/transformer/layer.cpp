@@ -96,6 +96,8 @@ Recipe TransformerLayer::norm_again(RankContext& ctx, Norm* norm, const Residual
 
 Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again) {
   if (!plan_.mlp) return mlp_->forward(ctx, x, again);
+  std::optional<Rederive> norm;
+  if (again) norm.emplace(ctx, x, again);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{mlp_->forward(c, inputs[0])};
   })[0];
@@ -119,6 +121,7 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
 }
 
 void TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
+  const TraceRange range(ctx.tracer, "mixer");
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
@@ -137,6 +140,7 @@ void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, con
 
 void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq,
                                     HostOffload* host) {
+  const TraceRange range(ctx.tracer, moe_ ? "experts" : "mlp");
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/overlapped_linear.h"
@@ -37,6 +38,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
 }
 
 Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  const TraceRange range(ctx.tracer, weight_.name.c_str());
   const bool overlap = overlap_ && !weight_.fp8, gathers = tp_.size() > 1 && !overlap;
   Tensor input = gathers ? enter_tensor_parallel(ctx, x, tp_) : x;
   std::optional<Rederive> scope;
@@ -65,6 +67,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
 }
 
 Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
+  const TraceRange range(ctx.tracer, weight_.name.c_str());
   if (tp_.size() == 1) return product(ctx, x, weight_, get(ctx, bias_));
   return biased(ctx, overlap_ && !weight_.fp8
                          ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
@@ -72,10 +75,17 @@ Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
 }
 
 Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x) {
+  const TraceRange range(ctx.tracer, weight_.name.c_str());
   // In fp8 the activation is kept for the weight's gradient, at half the bytes.
   if (weight_.fp8) return forward(ctx, ops::gated_activation(ctx, options, x));
   if (tp_.size() == 1) return ops::gated_linear(ctx, options, x, weight_.get(ctx), get(ctx, bias_));
-  if (overlap_) return forward(ctx, ops::gated_activation(ctx, options, x));
+  if (overlap_)
+    return recompute_for(
+        ctx, {&x, 1},
+        [options](RankContext& c, std::span<const Tensor> in) {
+          return std::vector<Tensor>{ops::gated_activation(c, options, in[0])};
+        },
+        [&](std::span<const Tensor> active) { return forward(ctx, active[0]); });
   return biased(ctx, leave_tensor_parallel(ctx, ops::gated_linear(ctx, options, x, weight_.get(ctx)), tp_));
 }
 

@@ -21,6 +21,7 @@ Tensor Norm::forward(RankContext& ctx, const Tensor& x) {
 }
 
 Tensor Norm::forward(RankContext& ctx, Residual& residual) {
+  const TraceRange range(ctx.tracer, weight_.name.c_str());
   Weight bias = bias_ ? bias_->get(ctx) : Weight{};
   ops::NormOptions options{.kind = kind_, .epsilon = epsilon_, .zero_centered = zero_centered_};
   if (!residual.update) return ops::norm(ctx, residual.hidden, weight_.get(ctx), bias, options);

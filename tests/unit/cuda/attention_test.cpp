@@ -50,6 +50,7 @@ class CudaAttention : public Twin {
     Both cu_keys = c.own_keys ? cu_queries
                    : c.packed ? on_both(cpu.from_vector(cu_k, {c.batch + 1}))
                               : Both{};
+    Both offset = on_both(cpu.from_vector(std::vector<int64_t>{7 << 24}, {1}));  // of random numbers
     auto forward = [&](auto on) {
       return AttentionArgs{.q = on(q),
                            .k = on(k),
@@ -69,7 +70,7 @@ class CudaAttention : public Twin {
                            .sinks = on(sinks),
                            .bias = on(bias),
                            .dropout = c.dropout,
-                           .dropout_key = {3, 4},
+                           .dropout_key = {3, 4, static_cast<const int64_t*>(on(offset).raw())},
                            .place = {.batch_begin = 5,
                                      .head_begin = 1,
                                      .global_heads = 16,

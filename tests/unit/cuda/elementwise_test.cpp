@@ -153,12 +153,13 @@ TEST_F(CudaElementwise, DropoutKeepsTheSameElements) {
           std::vector<int64_t> places;
           for (int64_t row = 0; row < 19; ++row) places.push_back(row * 7 % 19);
           Both rows = with_residual && column_begin != 12 ? on_both(cpu.from_vector(places, {19})) : Both{};
+          Both offset = on_both(cpu.from_vector(std::vector<int64_t>{column_begin << 24}, {1}));
           run(&KernelTable::dropout, [&](auto on) {
             return DropoutArgs{.x = on(x),
                                .residual = on(residual),
                                .y = on(y),
                                .p = 0.3,
-                               .key = {5, 9},
+                               .key = {5, 9, static_cast<const int64_t*>(on(offset).raw())},
                                .row_begin = 3,
                                .column_begin = column_begin,
                                .global_columns = column_begin ? 200 : columns,

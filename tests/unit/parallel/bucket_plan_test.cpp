@@ -11,18 +11,18 @@ std::vector<int64_t> offsets(const BucketPlan& bucket) {
   return list;
 }
 
-TEST(BucketPlan, WithoutShardsThereAreNoGaps) {
+TEST(BucketPlan, WithoutShardsItemsAreAlignedAndEndsAreNotPadded) {
   const BucketItem items[] = {{100}, {30}, {7}, {200}};
   auto one = plan_buckets(items, {});
   ASSERT_EQ(one.size(), 1u);
-  EXPECT_EQ(offsets(one[0]), (std::vector<int64_t>{0, 100, 130, 137}));
-  EXPECT_EQ(one[0].numel, 337);
+  EXPECT_EQ(offsets(one[0]), (std::vector<int64_t>{0, 128, 192, 256}));
+  EXPECT_EQ(one[0].numel, 456);
   // A bucket ends with the item that fills it.
   auto two = plan_buckets(items, {.size = 110});
   ASSERT_EQ(two.size(), 2u);
-  EXPECT_EQ(offsets(two[0]), (std::vector<int64_t>{0, 100}));
+  EXPECT_EQ(offsets(two[0]), (std::vector<int64_t>{0, 128}));
   EXPECT_EQ(two[1].places[0].item, 2u);
-  EXPECT_EQ(two[1].numel, 207);
+  EXPECT_EQ(two[1].numel, 264);
 }
 
 TEST(BucketPlan, ShardsAreEvenAndItemsAligned) {

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 namespace megatron {
 namespace {
 
@@ -48,6 +50,18 @@ GpuReport look_for_gpus() {
   }
   for (int index = 0; index < count; ++index) report.gpus.push_back(look_at(index, count));
   return report;
+}
+
+size_t least_gpu_memory() {
+  int count = 0;
+  size_t least = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) continue;
+    least = least == 0 ? properties.totalGlobalMem : std::min(least, properties.totalGlobalMem);
+  }
+  return least;
 }
 
 }  // namespace megatron

@@ -140,8 +140,8 @@ struct AttentionTask {
   __device__ C keep(int b, int head, int query, int key) const {
     SequenceSpan s = sequence(b);
     AttentionOrigin origin = attention_origin(place, b, s.first_query, s.queries, s.keys);
-    return attention_keeps(dropout_key, place.global_heads, dropout, origin.row, place.head_begin + head,
-                           origin.query + query, origin.key + key)
+    return attention_keeps(dropout_key.resolved(), place.global_heads, dropout, origin.row,
+                           place.head_begin + head, origin.query + query, origin.key + key)
                ? dropout_scale
                : C(0);
   }

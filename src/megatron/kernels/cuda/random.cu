@@ -42,16 +42,17 @@ struct DropoutOp {
     C value[W], other[W];
     load(value, x + i);
     if (residual) load(other, residual + i);
+    const RngKey now = key.resolved();
     auto drop = [&](C& x, uint32_t bits) { x = bits >> 8 >= threshold ? x * scale : C(0); };
     if constexpr (W == 1) {
-      const Philox words = Philox::at(key, place.at / 4);
+      const Philox words = Philox::at(now, place.at / 4);
       const auto word = static_cast<int>(place.at & 3);
       drop(value[0],
            word < 2 ? (word ? words.word[1] : words.word[0]) : (word == 2 ? words.word[2] : words.word[3]));
     } else {
 #pragma unroll
       for (int j = 0; j + 3 < W; j += 4) {
-        const Philox words = Philox::at(key, place.at / 4 + j / 4);
+        const Philox words = Philox::at(now, place.at / 4 + j / 4);
 #pragma unroll
         for (int word = 0; word < 4; ++word) drop(value[j + word], words.word[word]);
       }
@@ -96,7 +97,7 @@ struct RandomOp {
   __device__ void run(int64_t i) const {
     int64_t at[1];
     global.offsets(i, at);
-    Philox words = Philox::at(key, static_cast<uint64_t>(base + at[0]));
+    Philox words = Philox::at(key.resolved(), static_cast<uint64_t>(base + at[0]));
     double value = kind == Distribution::Normal ? a + b * words.normal() : a + (b - a) * words.uniform(0);
     out[i] = narrow<T>(static_cast<Compute<T>>(value));
   }

@@ -11,7 +11,8 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 
 std::vector<BucketPlan> plan_buckets(std::span<const BucketItem> items, const BucketRules& rules) {
   bool split = rules.shards > 1;
-  int64_t alignment = split ? 64 : 1, multiple = 1;
+  const int64_t alignment = 64;
+  int64_t multiple = 1;
   if (split) multiple = std::lcm<int64_t>(rules.shards, rules.large_pad ? 65536 : 128);
   std::vector<BucketPlan> buckets;
   BucketPlan open;

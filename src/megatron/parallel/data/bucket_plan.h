@@ -28,8 +28,8 @@ struct BucketPlan {
   int64_t unpadded = 0, numel = 0;
 };
 
-// The items in the given order. With one shard they lie without gaps; otherwise each begins at a multiple of
-// 64 and a bucket's size is one of lcm(shards, 128).
+// The items in the given order, each at a multiple of 64, so that kernels may read and write it in whole
+// vectors behind an item of any size. With several shards a bucket's size is a multiple of lcm(shards, 128).
 std::vector<BucketPlan> plan_buckets(std::span<const BucketItem> items, const BucketRules& rules);
 
 }  // namespace megatron

@@ -215,17 +215,6 @@ void DataParallel::sum_partial_gradients(RankContext& ctx, bool expert) {
   });
 }
 
-void DataParallel::scale_gradients(RankContext& ctx, const Tensor& factor) {
-  for (auto& chunk : chunks_)
-    for (auto& bucket : chunk->buckets) {
-      const Tensor& gradient = bucket->gradient();
-      Tensor same = ctx.empty({1}, gradient.dtype());
-      ctx.kernels->copy(ctx.kernel_context(), {factor, same});
-      ctx.kernels->binary(ctx.kernel_context(),
-                          {Binary::Mul, gradient, same.expand(gradient.shape()), gradient});
-    }
-}
-
 void DataParallel::publish_parameters() {
   if (options_.sharding == Sharding::None || options_.sharding == Sharding::Parameters) return;
   for (auto& chunk : chunks_)  // in the order in which the next forward pass uses them

@@ -46,7 +46,6 @@ class DataParallel {
   // those of the global batch.
   void start_step(int64_t microbatches);
   void finish_gradients(RankContext& ctx);
-  void scale_gradients(RankContext& ctx, const Tensor& factor);  // one element
 
   // After the update of slices(): every rank gets the new values, at once or, overlapped, when it uses them.
   void publish_parameters();

@@ -84,6 +84,7 @@ class Executor {
   }
 
   void forward(const Step& step) {
+    const TraceRange range(ctx_.tracer, "forward");
     InFlight& work = at(step.chunk, step.microbatch);
     work.activation_arrival.wait();
     Tensor input = std::move(work.received);
@@ -114,6 +115,7 @@ class Executor {
   }
 
   void backward(const Step& step, bool defer_weight) {
+    const TraceRange range(ctx_.tracer, "backward");
     InFlight& work = at(step.chunk, step.microbatch);
     work.gradient_arrival.wait();
     Tensor grad = is_last(step.chunk) ? ones_like(losses_[static_cast<size_t>(step.microbatch)])
@@ -133,6 +135,7 @@ class Executor {
   Tensor ones_like(const Tensor& loss) { return ctx_.full(loss.shape(), loss.dtype(), 1); }
 
   void weight(const Step& step) {
+    const TraceRange range(ctx_.tracer, "weight gradients");
     at(step.chunk, step.microbatch).tape->backward_weight(ctx_);
     finish(step);
   }

@@ -198,6 +198,7 @@ class RowParallelNode final : public Node {
       multiply(dy_, dx);
     }
     tape.add_grad(ctx, slot_, std::move(dx));
+    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
     if (!weight_.sink) dy_ = {};
   }
 

@@ -88,7 +88,7 @@ Tensor Router::noisy(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   RandomArgs uniform{.kind = Distribution::Uniform,
                      .a = 1 - jitter_,
                      .b = 1 + jitter_,
-                     .key = {seq.seed, dropout_stream(seq.step, layer_, kJitterSite)}};
+                     .key = dropout_key(seq, layer_, kJitterSite)};
   Tensor noise = random_rows(ctx, uniform, x.dtype(), x.size(1), seq, share);
   return ops::mul(ctx, x, noise);
 }
@@ -111,7 +111,7 @@ Tensor Router::logits(RankContext& ctx, const Tensor& x) {
 
 Tensor Router::random_logits(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
                              const MicrobatchShare& share) const {
-  RandomArgs normal{.key = {seq.seed, dropout_stream(seq.step, layer_, kRandomSite)}};
+  RandomArgs normal{.key = dropout_key(seq, layer_, kRandomSite)};
   Tensor y = random_rows(ctx, normal, logits.dtype(), experts_, seq, share);
   if (ctx.tracks(logits)) record(ctx, std::make_unique<ReplaceNode>(logits.grad_slot()), y);
   return y;

@@ -230,13 +230,14 @@ void dropout_factors(const AttentionArgs& args, const Sequence& sequence, const 
   }
   C kept = static_cast<C>(1 / (1 - args.dropout));
   float p = static_cast<float>(args.dropout);
+  const RngKey random_key = args.dropout_key.resolved();
   for (int64_t key = tile.begin; key < tile.end;) {
     uint64_t global = static_cast<uint64_t>(origin.key + key);
     int word = static_cast<int>(global & 3);
     int count = static_cast<int>(std::min<int64_t>(4 - word, tile.end - key));
     C* rows = factors + (key - tile.begin) * width;
     for (int64_t lane = tile.first; lane < tile.last; ++lane) {
-      Philox random = Philox::at(args.dropout_key, (base[lane] ^ global) >> 2);
+      Philox random = Philox::at(random_key, (base[lane] ^ global) >> 2);
       for (int i = 0; i < count; ++i) rows[i * width + lane] = random.uniform(word + i) >= p ? kept : C(0);
     }
     key += count;

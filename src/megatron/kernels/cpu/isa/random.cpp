@@ -28,12 +28,13 @@ void dropout(const KernelContext& ctx, const DropoutArgs& args) {
     const int64_t* places = optional_pointer<int64_t>(args.rows);
     float p = static_cast<float>(args.p);
     C scale = args.p < 1 ? C(1 / (1 - args.p)) : C(0);
+    const RngKey key = args.key.resolved();
     for_each_block(ctx, rows, columns, [&](int64_t offset, int64_t column, int64_t n) {
       float uniform[kBlock];
       int64_t row = offset / columns;
       if (places) row = places[row];
       int64_t first = (row + args.row_begin) * args.global_columns + column + args.column_begin;
-      uniform_block(args.key, static_cast<uint64_t>(first), n, uniform);
+      uniform_block(key, static_cast<uint64_t>(first), n, uniform);
       if (residual) {
         for (int64_t i = 0; i < n; ++i) {
           C kept = uniform[i] >= p ? C(x[offset + i]) * scale : C(0);
@@ -49,11 +50,12 @@ void dropout(const KernelContext& ctx, const DropoutArgs& args) {
 void random(const KernelContext& ctx, const RandomArgs& args) {
   StridedWalk<2> walk(args.out.shape(), {&args.out.strides(), &args.global_strides});
   int64_t step = walk.inner()[1];
+  const RngKey key = args.key.resolved();
   dispatch_float("random", args.out.dtype(), [&]<class T>(Type<T>) {
     T* out = pointer<T>(args.out);
     walk.run_parallel(ctx, [&](const auto& at, int64_t n) {
       for (int64_t i = 0; i < n; ++i) {
-        Philox words = Philox::at(args.key, static_cast<uint64_t>(args.base + at[1] + i * step));
+        Philox words = Philox::at(key, static_cast<uint64_t>(args.base + at[1] + i * step));
         double value = args.kind == Distribution::Normal ? args.a + args.b * words.normal()
                                                          : args.a + (args.b - args.a) * words.uniform(0);
         out[at[0] + i] = T(static_cast<Compute<T>>(value));
