@@ -240,6 +240,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   };
   float sums[128];
   while (schedule.next(tile)) {
+    if (!CutDepth && tile.row0 + panel * kPanel >= tile.rows_end) {
+      // The expert has no row for this warpgroup; the other has the tensor cores for itself.
+      for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+        full(at.stage).wait(at.parity);
+        release(at.stage);
+      }
+      continue;
+    }
     if (CutDepth && tile.depth == 0) {
 #pragma unroll
       for (float& sum : sums) sum = 0;
