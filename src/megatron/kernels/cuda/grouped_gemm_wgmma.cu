@@ -11,7 +11,8 @@ using hopper::kPanelBytes;
 // A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
 // contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
 // where they are stored while the next tile is made.
-constexpr int kRows = 128, kColumns = 256, kDepth = kPanel;
+constexpr int kRows = 128, kColumns = 256;
+[[maybe_unused]] constexpr int kDepth = kPanel;
 constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
 constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
               kStageBytes = kLeftBytes + kRightBytes;
@@ -101,7 +102,7 @@ __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barri
 
 // Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
 // All multipliers call it.
-__device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
+[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
   for (int panel = 0; panel < (kRows + kColumns) / kPanel; ++panel)
     for (int i = depth * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
          i += kMultipliers * 16)
@@ -163,8 +164,9 @@ __device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const
 }
 
 // c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
-__device__ __forceinline__ void put_boxes(const Job& job, const CUtensorMap& c, const Tile& tile,
-                                          const float (&sums)[128], uint32_t boxes, int panel) {
+[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Job& job, const CUtensorMap& c,
+                                                           const Tile& tile, const float (&sums)[128],
+                                                           uint32_t boxes, int panel) {
   using Shared = Layout<float>;
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool speaker = threadIdx.x % 128 == 0;
