@@ -11,18 +11,23 @@ using hopper::kPanelBytes;
 // A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
 // contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
 // where they are stored while the next tile is made.
-constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 3;
+constexpr int kRows = 128, kColumns = 256;
+[[maybe_unused]] constexpr int kDepth = kPanel;
 constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
 constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
               kStageBytes = kLeftBytes + kRightBytes;
 
-// Shared memory: the stages, the sums, the barriers.
+// Shared memory: the stages, sums, the barriers. Narrow sums lie there as rows of the tile, all at once. The
+// gap behind a row keeps threads that write to eight rows on different banks. Of wide ones, which would take
+// the place of two stages, each warpgroup has two boxes in turn.
 template <class Out>
 struct Layout {
-  // Of a row of sums 512 bytes are stored at a time. The gap behind them keeps threads that write to eight
-  // rows at once on different banks.
-  static constexpr int kChunk = 512, kRowBytes = kChunk + 8 * static_cast<int>(sizeof(Out));
-  static constexpr int kSums = kStages * kStageBytes, kBarriers = kSums + kRows * kRowBytes,
+  static constexpr bool kWide = std::is_same_v<Out, float>;
+  static constexpr int kStages = kWide ? 4 : 3;
+  static constexpr int kRowBytes = kColumns * 2 + 16;
+  static constexpr int kBoxColumns = 32, kBoxes = 2, kBoxBytes = kPanel * kBoxColumns * 4;
+  static constexpr int kSums = kStages * kStageBytes,
+                       kBarriers = kSums + (kWide ? 2 * kBoxes * kBoxBytes : kRows * kRowBytes),
                        kBytes = kBarriers + 2 * 8 * kStages;
 };
 
@@ -75,11 +80,12 @@ class Schedule {
 };
 
 // Where in the ring of stages a thread is.
+template <int Stages>
 struct Ring {
   int stage = 0;
   uint32_t parity = 0;
   __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    if (++stage == Stages) stage = 0, parity ^= 1;
   }
 };
 
@@ -96,14 +102,14 @@ __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barri
 
 // Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
 // All multipliers call it.
-__device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
+[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
   for (int panel = 0; panel < (kRows + kColumns) / kPanel; ++panel)
     for (int i = depth * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
          i += kMultipliers * 16)
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
                    : "memory");
   hopper::publish_writes();
-  asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory");
+  hopper::sync_threads<kMultipliers>(1);
 }
 
 // sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
@@ -131,56 +137,79 @@ __device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float 
   }
 }
 
-// c = sums or, in fp32 with beta 1, c + sums: the 16 rows of a warp, through its part of shared memory.
+// c = sums: a warp stores its 16 rows.
 template <class Out>
-__device__ __forceinline__ void put(const Job& job, const Tile& tile, const float (&sums)[128],
-                                    uint32_t staging) {
-  constexpr int kRowBytes = Layout<Out>::kRowBytes,
-                kAtOnce = Layout<Out>::kChunk / static_cast<int>(sizeof(Out));  // columns
-  const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16,
-            row = tile.row0 + first + lane;
-  staging += first * kRowBytes;
-  Out* c = static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0;
+__device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const float (&sums)[128],
+                                         uint32_t rows) {
+  constexpr int kRowBytes = Layout<Out>::kRowBytes;
+  const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
+  rows += first * kRowBytes;
+  hopper::wait_stores_read<0>();
+  __syncwarp();
 #pragma unroll
-  for (int column = 0; column < kColumns; column += kAtOnce) {
-    hopper::wait_stores_read();
-    __syncwarp();
+  for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
-    for (int j = 0; j < kAtOnce / 8; ++j)
+    for (int h = 0; h < 2; ++h)
+      asm volatile(
+          "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
+          "r"(narrow_pair<Out>(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
+          : "memory");
+  hopper::publish_writes();
+  __syncwarp();
+  const int row = tile.row0 + first + lane;
+  if (lane < 16 && row < tile.rows_end)
+    hopper::store_bytes(
+        static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0,
+        rows + lane * kRowBytes, min(kColumns, job.columns - tile.column0) * 2);
+}
+
+// c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
+[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Job& job, const CUtensorMap& c,
+                                                           const Tile& tile, const float (&sums)[128],
+                                                           uint32_t boxes, int panel) {
+  using Shared = Layout<float>;
+  const int lane = threadIdx.x % 32, quad = lane % 4;
+  const bool speaker = threadIdx.x % 128 == 0;
+#pragma unroll
+  for (int b = 0; b < kColumns / Shared::kBoxColumns; ++b) {
+    const uint32_t box = boxes + (panel * Shared::kBoxes + b % Shared::kBoxes) * Shared::kBoxBytes;
+    if (speaker) hopper::wait_stores_read<Shared::kBoxes - 1>();
+    hopper::sync_threads<128>(2 + panel);
+#pragma unroll
+    for (int j = 0; j < Shared::kBoxColumns / 8; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float* sum = sums + column / 2 + 4 * j + 2 * h;
-        const uint32_t to =
-            staging + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * static_cast<int>(sizeof(Out));
-        if constexpr (std::is_same_v<Out, float>)
-          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(sum[0]), "f"(sum[1]) : "memory");
-        else
-          asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(narrow_pair<Out>(sum[0], sum[1])) : "memory");
+        const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * h, chunk = (2 * j + quad / 2) ^ row % 8,
+                  sum = b * Shared::kBoxColumns / 2 + 4 * j + 2 * h;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + chunk * 16 + quad % 2 * 8),
+                     "f"(sums[sum]), "f"(sums[sum + 1])
+                     : "memory");
       }
     hopper::publish_writes();
-    __syncwarp();
-    const int columns = min(kAtOnce, job.columns - tile.column0 - column);
-    if (lane < 16 && row < tile.rows_end && columns > 0) {
-      const uint32_t from = staging + lane * kRowBytes;
-      const int bytes = columns * static_cast<int>(sizeof(Out));
-      if (std::is_same_v<Out, float> && job.beta != 0)
-        hopper::add_floats(c + column, from, bytes);
+    hopper::sync_threads<128>(2 + panel);
+    if (speaker) {
+      const int x = tile.column0 + b * Shared::kBoxColumns, y = tile.row0 + panel * kPanel;
+      if (job.beta != 0)
+        hopper::add_box(c, box, x, y, tile.expert);
       else
-        hopper::store_bytes(c + column, from, bytes);
+        hopper::store_box(c, box, x, y, tile.expert);
     }
   }
 }
 
+// c tells where boxes are stored; it is for wide sums alone.
 template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                   const __grid_constant__ Job job) {
+                   const __grid_constant__ CUtensorMap c, const __grid_constant__ Job job) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
-  const uint32_t stages = shared_address(memory);
+  using Shared = Layout<Out>;
+  constexpr int kStages = Shared::kStages;
+  const uint32_t stages = shared_address(memory), put_at = stages + Shared::kSums;
   auto left = [&](int s) { return stages + s * kStageBytes; };
   auto right = [&](int s) { return left(s) + kLeftBytes; };
-  auto full = [&](int s) { return Barrier{stages + Layout<Out>::kBarriers + 8 * s}; };
+  auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
@@ -192,7 +221,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   __syncthreads();
   Schedule<CutDepth> schedule(job);
   Tile tile;
-  Ring at;
+  Ring<kStages> at;
   if (threadIdx.x < 128) {
     hopper::fewer_registers<40>();
     if (threadIdx.x == 0)
@@ -213,6 +242,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   };
   float sums[128];
   while (schedule.next(tile)) {
+    if (!CutDepth && tile.row0 + panel * kPanel >= tile.rows_end) {
+      // The expert has no row for this warpgroup; the other has the tensor cores for itself.
+      for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+        full(at.stage).wait(at.parity);
+        release(at.stage);
+      }
+      continue;
+    }
     if (CutDepth && tile.depth == 0) {
 #pragma unroll
       for (float& sum : sums) sum = 0;
@@ -238,11 +275,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     }
     hopper::wait_products<0>();
     if (tile.depth) release(last);
-    if constexpr (CutDepth && !std::is_same_v<Out, float>)
-      if (job.beta != 0) add_old<Out>(job, tile, sums);
-    put<Out>(job, tile, sums, stages + Layout<Out>::kSums);
+    if constexpr (Shared::kWide) {
+      put_boxes(job, c, tile, sums, put_at, panel);
+    } else {
+      if (CutDepth && job.beta != 0) add_old<Out>(job, tile, sums);
+      put_rows<Out>(job, tile, sums, put_at);
+    }
   }
-  hopper::wait_stores_read();
+  hopper::wait_stores_read<0>();
 #endif
 }
 
@@ -262,7 +302,7 @@ Encode find_encode() {
                                                                        : nullptr;
 }
 
-// An operand in device memory, with unit stride within its rows.
+// Matrices in device memory, with unit stride within their rows.
 struct Matrices {
   const void* data;
   int64_t columns, rows, count, row, expert;  // sizes, then strides in elements
@@ -270,17 +310,19 @@ struct Matrices {
   bool fits() const { return aligned(data) && row % 8 == 0 && expert % 8 == 0; }
 };
 
-// How TMA finds boxes of 64 columns and box_rows rows. False where it cannot.
+// How TMA finds boxes of box_rows rows of 128 bytes. False where it cannot.
 template <class T>
 bool describe(const Matrices& m, int box_rows, CUtensorMap& map) {
   static const Encode encode = find_encode();
   if (!encode) return false;
-  auto type = std::is_same_v<T, bfloat> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  constexpr auto kType = std::is_same_v<T, float>    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                         : std::is_same_v<T, bfloat> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
                         static_cast<cuuint64_t>(m.count)};
-  cuuint64_t bytes[] = {static_cast<cuuint64_t>(m.row) * 2, static_cast<cuuint64_t>(m.expert) * 2};
-  cuuint32_t box[] = {kPanel, static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
-  return encode(&map, type, 3, const_cast<void*>(m.data), sizes, bytes, box, steps,
+  cuuint64_t bytes[] = {m.row * sizeof(T), m.expert * sizeof(T)};
+  cuuint32_t box[] = {128 / sizeof(T), static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
+  return encode(&map, kType, 3, const_cast<void*>(m.data), sizes, bytes, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -299,14 +341,17 @@ bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 
 template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
 bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
-  CUtensorMap a_map, b_map;
+  CUtensorMap a_map, b_map, c_map{};
   if (!a.fits() || !b.fits() || !describe<T>(a, AInner ? kRows : kPanel, a_map) ||
       !describe<T>(b, BInner ? kColumns : kPanel, b_map))
     return false;
+  if constexpr (Layout<Out>::kWide)
+    if (!describe<Out>({job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, kPanel, c_map))
+      return false;
   auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);
   kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
-           stream_of(ctx)>>>(a_map, b_map, job);
+           stream_of(ctx)>>>(a_map, b_map, c_map, job);
   return true;
 }
 

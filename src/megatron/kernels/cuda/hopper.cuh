@@ -49,8 +49,23 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Ba
       : "memory");
 }
 
-// Bytes, a multiple of 16, from shared memory to the device's, or fp32 added to what is there. The thread
-// that asked for them waits until shared memory was read.
+// From shared memory to the device's: a box, the same added to what is there, or bytes, a multiple of 16.
+// What lies outside of the tensor is left out. The thread that asked waits until shared memory was read, but
+// for the last N.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ __forceinline__ void add_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
   asm volatile(
       "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
@@ -58,15 +73,15 @@ __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) 
       "r"(from), "r"(bytes)
       : "memory");
 }
-__device__ __forceinline__ void add_floats(void* to, uint32_t from, int bytes) {
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(from), "r"(bytes)
-      : "memory");
-}
+template <int N>
 __device__ __forceinline__ void wait_stores_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+// A barrier of some threads of a block, with a number of its own.
+template <int Threads>
+__device__ __forceinline__ void sync_threads(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
 }
 
 // New barriers are seen by TMA.
