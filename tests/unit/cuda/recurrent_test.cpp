@@ -226,6 +226,13 @@ TEST_F(CudaRecurrent, GatedDeltaRule) {
         const double exact = dtype == DType::F64 ? 1e-11 : 5e-5;
         alike(o, sums_within(dtype), "o " + what);
         alike(before, exact, "states " + what);
+        Both again = output({rows.tokens, c.value_heads * c.values}, dtype);  // without keeping states
+        run(&KernelTable::delta_rule, [&](auto on) {
+          DeltaRuleArgs r = args(on, again);
+          r.before = {};
+          return r;
+        });
+        alike(again, sums_within(dtype), "o alone " + what);
 
         Both d_o = apart(rows.tokens, c.value_heads * c.values, dtype, -1, 1, c.first),
              dqkv = output({rows.tokens, width}, dtype);

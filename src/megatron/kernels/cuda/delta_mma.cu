@@ -336,6 +336,14 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   }
 }
 
+void carry_delta_states(const DeltaChunks& task, bfloat* o, cudaStream_t stream) {
+  allow_shared_memory(delta_carry_kernel, sizeof(CarryMemory));
+  dim3 grid(kDeltaChannels / kDeltaColumns, static_cast<unsigned>(task.value_heads),
+            static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 65535)));
+  delta_carry_kernel<<<grid, kMmaThreads, sizeof(CarryMemory), stream>>>(task, o);
+  check_launch("delta_rule");
+}
+
 }  // namespace
 
 void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t stream) {
@@ -343,14 +351,6 @@ void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t s
   allow_shared_memory(kernel, sizeof(SystemMemory));
   dim3 grid(static_cast<unsigned>(task.slots), static_cast<unsigned>(task.key_heads));
   kernel<<<grid, kMmaThreads, sizeof(SystemMemory), stream>>>(task);
-  check_launch("delta_rule");
-}
-
-void carry_delta_states(const DeltaChunks& task, bfloat* o, cudaStream_t stream) {
-  allow_shared_memory(delta_carry_kernel, sizeof(CarryMemory));
-  dim3 grid(kDeltaChannels / kDeltaColumns, static_cast<unsigned>(task.value_heads),
-            static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 65535)));
-  delta_carry_kernel<<<grid, kMmaThreads, sizeof(CarryMemory), stream>>>(task, o);
   check_launch("delta_rule");
 }
 

@@ -174,100 +174,6 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   }
 }
 
-struct WrittenMemory {
-  bfloat k[DeltaRows::kElements], state[2][DeltaState::kElements], part[2][DeltaPart::kElements];
-};
-
-// What the tokens of a chunk write, again, from the state before it; and its products with z.
-__global__ void __launch_bounds__(kMmaThreads, 3)
-    delta_written_kernel(const __grid_constant__ DeltaChunks task,
-                         const __grid_constant__ DeltaChunkGrads grads) {
-  extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<WrittenMemory*>(raw_memory);
-  constexpr int halves = kDeltaChannels / kDeltaColumns;
-  const int64_t part_of = blockIdx.x / halves, slot = part_of / task.value_heads,
-                head = part_of - slot * task.value_heads, key_head = head / task.share,
-                tokens = task.sequences.tokens;
-  const int half = blockIdx.x % halves;
-  const ChunkSpan span = task.sequences.chunk_span(slot, kDeltaChunk);
-  const int length = static_cast<int>(span.end - span.begin), column0 = half * kDeltaColumns;
-  if (length <= 0) return;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp * 16 + lane / 4, pair = lane % 4 * 2;
-  const DeltaRows k{memory.k};
-  const DeltaState high{memory.state[0]}, low{memory.state[1]};
-  const DeltaPart part{memory.part[0]}, part_rest{memory.part[1]};
-  k.fill_rows(task.k_rows(key_head, span.begin), task.stride, length);
-  commit_copies();
-  const float* before = task.state_before(slot, head) + column0;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < kDeltaChannels * kDeltaColumns / 4; i += kMmaThreads) {
-    const int from = i / (kDeltaColumns / 4), column = i % (kDeltaColumns / 4) * 4;
-    const float4 four = *reinterpret_cast<const float4*>(before + from * kDeltaChannels + column);
-    uint2 h, l;
-    split(four.x, four.y, h.x, l.x);
-    split(four.z, four.w, h.y, l.y);
-    *reinterpret_cast<uint2*>(high.at(from, column / 8) + column % 8) = h;
-    *reinterpret_cast<uint2*>(low.at(from, column / 8) + column % 8) = l;
-  }
-  uint4 inverse[4], inverse_rest[4];
-  load_left(inverse, task.inverse + task.matrix_at(slot, head));
-  load_left(inverse_rest, task.inverse_rest + task.matrix_at(slot, head));
-  float factor[2];
-  uint32_t values[kDeltaColumns / 8][2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const bool real = row + 8 * h < length;
-    const int64_t t = span.begin + min(row + 8 * h, length - 1);
-    factor[h] = -exp_of(task.sums[head * tokens + t]) * task.k_scale[key_head * tokens + t];
-#pragma unroll
-    for (int n = 0; n < kDeltaColumns / 8; ++n)
-      values[n][h] =
-          real ? *reinterpret_cast<const uint32_t*>(task.v_rows(head, t) + column0 + n * 8 + pair) : 0u;
-  }
-  wait_copies<0>();
-  __syncthreads();
-  float acc[kDeltaColumns / 8][4];
-  clear(acc);
-  add_over_keys<false>(acc, k, high, low, acc, k);
-#pragma unroll
-  for (int n = 0; n < kDeltaColumns / 8; ++n)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float2 value = unpack(values[n][h]);
-      acc[n][2 * h] = value.x + factor[h] * acc[n][2 * h];
-      acc[n][2 * h + 1] = value.y + factor[h] * acc[n][2 * h + 1];
-    }
-  constexpr float whole[2] = {1, 1};
-  write_split(part, part_rest, acc, whole);
-  __syncthreads();
-  clear(acc);
-  add_triangle<false>(acc, inverse, part);
-  add_triangle<false>(acc, inverse, part_rest);
-  add_triangle<false>(acc, inverse_rest, part);
-  const int64_t wide = (slot * task.value_heads + head) * kWideSize;
-  save_wide(acc, grads.written + wide, grads.written_rest + wide, column0);
-  float with_written[2] = {};
-#pragma unroll
-  for (int step = 0; step < kDeltaColumns / 16; ++step) {
-    const int at = wide_place(column0 / 16 + step, warp);
-    const uint4 z = grads.z[wide + at], rest = grads.z_rest[wide + at];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int n = 2 * step + i / 2, h = i % 2;
-      const float2 large = unpack((&z.x)[i]), small = unpack((&rest.x)[i]);
-      with_written[h] += (large.x + small.x) * acc[n][2 * h] + (large.y + small.y) * acc[n][2 * h + 1];
-    }
-  }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int offset = 1; offset < 4; offset *= 2)
-      with_written[h] += __shfl_xor_sync(0xffffffffu, with_written[h], offset);
-    if (lane % 4 == 0 && row + 8 * h < length)
-      grads.z_written[(half * task.value_heads + head) * tokens + span.begin + row + 8 * h] = with_written[h];
-  }
-}
-
 // A warp per chunk and value head, two tokens a lane: the gradients of b and a, and this chunk's part of
 // those of dt_bias and a_log.
 __global__ void __launch_bounds__(kThreads)
@@ -284,11 +190,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < 2; ++i)
     if (2 * lane + i < length) {
-      const int64_t here = head * tokens + span.begin + 2 * lane + i,
-                    there = here + task.value_heads * tokens;
+      const int64_t here = head * tokens + span.begin + 2 * lane + i;
       strength[i] = task.strengths[here];
       own[i] = grads.passed[here];
-      written[i] = grads.z_written[here] + grads.z_written[there];
+      written[i] = grads.z_written[here];
     }
   float later = own[0] + own[1];  // of this lane's tokens and those after them
 #pragma unroll
@@ -316,21 +221,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
 void delta_carry_back(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
   allow_shared_memory(delta_carry_back_kernel, sizeof(CarryBackMemory));
   dim3 grid(kDeltaChannels / kDeltaColumns, static_cast<unsigned>(task.value_heads),
             static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 65535)));
   delta_carry_back_kernel<<<grid, kMmaThreads, sizeof(CarryBackMemory), stream>>>(task, grads);
-  check_launch("delta_rule_backward");
-}
-
-void delta_written(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
-  allow_shared_memory(delta_written_kernel, sizeof(WrittenMemory));
-  const int64_t blocks = task.slots * task.value_heads * (kDeltaChannels / kDeltaColumns);
-  delta_written_kernel<<<static_cast<unsigned>(blocks), kMmaThreads, sizeof(WrittenMemory), stream>>>(task,
-                                                                                                      grads);
   check_launch("delta_rule_backward");
 }
 
@@ -340,10 +235,11 @@ void delta_gates(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStre
   check_launch("delta_rule_backward");
 }
 
+}  // namespace
+
 void delta_chunks_backward(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
   make_delta_systems(task, true, stream);
   delta_carry_back(task, grads, stream);
-  delta_written(task, grads, stream);
   delta_key_grads(task, grads, stream);
   delta_gates(task, grads, stream);
 }

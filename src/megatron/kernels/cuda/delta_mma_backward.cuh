@@ -22,29 +22,27 @@ struct DeltaChunkGrads {
   const bfloat* d_o;
   int64_t d_o_stride;
   bfloat *dqkv, *db, *da;
-  uint4 *z, *z_rest, *written, *written_rest;  // [slots, value heads, kWideSize]: z and δ in two parts
-  float* after;                                // [slots, value heads, keys, values]: of the state after
-  float* z_written;                            // [2, value heads, tokens]: z · δ, of halves of the channels
+  uint4 *z, *z_rest;  // [slots, value heads, kWideSize]: z in two parts
+  float* after;       // [slots, value heads, keys, values]: of the state after
+  float* z_written;   // [value heads, tokens]: z · δ
   float* passed;    // [value heads, tokens]: what comes out at a token less what goes in, times its gradient
   float* carried;   // [slots, value heads]: the state after a chunk times its gradient
   float* partials;  // [2, slots, value heads]: of dt_bias and a_log
 
   static size_t bytes(const DeltaChunks& task) {
     const int64_t states = task.slots * task.value_heads;
-    return static_cast<size_t>(4 * states * kWideSize) * sizeof(uint4) +
+    return static_cast<size_t>(2 * states * kWideSize) * sizeof(uint4) +
            static_cast<size_t>(states * (kDeltaChannels * kDeltaChannels + 3) +
-                               3 * task.value_heads * task.sequences.tokens) *
+                               2 * task.value_heads * task.sequences.tokens) *
                sizeof(float);
   }
   void use(const DeltaChunks& task, void* memory) {
     const int64_t states = task.slots * task.value_heads, tokens = task.value_heads * task.sequences.tokens;
     z = static_cast<uint4*>(memory);
     z_rest = z + states * kWideSize;
-    written = z_rest + states * kWideSize;
-    written_rest = written + states * kWideSize;
-    after = reinterpret_cast<float*>(written_rest + states * kWideSize);
+    after = reinterpret_cast<float*>(z_rest + states * kWideSize);
     z_written = after + states * kDeltaChannels * kDeltaChannels;
-    passed = z_written + 2 * tokens;
+    passed = z_written + tokens;
     carried = passed + tokens;
     partials = carried + states;
   }
@@ -53,7 +51,7 @@ struct DeltaChunkGrads {
   }
 };
 
-// The gradients of q and k, and `passed` and `carried`.
+// The gradients of q and k, and `z_written`, `passed` and `carried`.
 void delta_key_grads(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
 
 // All but the sums of `partials` over chunks.

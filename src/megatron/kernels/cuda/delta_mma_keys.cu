@@ -11,11 +11,15 @@ using KeyParts = float[kGroupChannels / 8][4];  // of 16 tokens
 
 struct KeyMemory {
   bfloat q[DeltaRows::kElements], k[DeltaRows::kElements], d_o[DeltaRows::kElements];
-  bfloat outputs[DeltaSquare::kElements], systems[DeltaSquare::kElements];
+  union {
+    bfloat part[2][DeltaRows::kElements];  // the right side of the systems, in two parts
+    bfloat square[2][DeltaSquare::kElements];
+  };
   bfloat state[2][WholeState::kElements];  // in two parts
   uint4 z[kWideSize], z_rest[kWideSize], written[kWideSize], written_rest[kWideSize];
   float sums[kDeltaChunk], strengths[kDeltaChunk], q_scale[kDeltaChunk], k_scale[kDeltaChunk];
-  float rows[kKeyGroups][kDeltaChunk], columns[2][4][kDeltaChunk], along[2][kKeyGroups][kDeltaChunk];
+  float rows[kKeyGroups][kDeltaChunk], written_rows[kKeyGroups][kDeltaChunk], columns[2][4][kDeltaChunk],
+      along[2][kKeyGroups][kDeltaChunk];
 };
 
 __device__ __forceinline__ void load_left(uint32_t (&a)[4], const uint4* matrix, int step, int rows) {
@@ -67,7 +71,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2, channel0 = group * kGroupChannels;
   const DeltaRows q{memory.q}, k{memory.k}, d_o{memory.d_o};
   const WholeState high{memory.state[0]}, low{memory.state[1]};
-  const DeltaSquare outputs{memory.outputs}, systems{memory.systems};
+  const DeltaRows right{memory.part[0]}, right_rest{memory.part[1]};
+  const DeltaSquare outputs{memory.square[0]}, systems{memory.square[1]};
   q.fill_rows<kKeyThreads>(task.q_rows(key_head, span.begin), task.stride, length);
   k.fill_rows<kKeyThreads>(task.k_rows(key_head, span.begin), task.stride, length);
   if (int i = threadIdx.x; i < 2 * kDeltaChunk) {
@@ -104,8 +109,6 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     for (int i = threadIdx.x; i < kWideSize; i += kKeyThreads) {
       copy_async(memory.z + i, grads.z + wide + i, true);
       copy_async(memory.z_rest + i, grads.z_rest + wide + i, true);
-      copy_async(memory.written + i, grads.written + wide + i, true);
-      copy_async(memory.written_rest + i, grads.written_rest + wide + i, true);
     }
     commit_copies();
     if (int i = threadIdx.x; i < 2 * kDeltaChunk) {
@@ -113,6 +116,15 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       (i < kDeltaChunk ? memory.sums : memory.strengths)[i % kDeltaChunk] =
           (i < kDeltaChunk ? task.sums : task.strengths)[from];
     }
+    uint32_t values[kGroupChannels / 8][2];
+#pragma unroll
+    for (int n = 0; n < kGroupChannels / 8; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        values[n][h] = row + 8 * h < length
+                           ? *reinterpret_cast<const uint32_t*>(task.v_rows(head, span.begin + row + 8 * h) +
+                                                                channel0 + n * 8 + pair)
+                           : 0u;
     fill_whole(high, low, task.before + states, nullptr);
     for (int i = threadIdx.x * 32; i < kDeltaChannels * kDeltaChannels; i += kKeyThreads * 32)
       prefetch(grads.after + states + i);
@@ -123,6 +135,73 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     for (int h = 0; h < 2; ++h) {
       strength[h] = memory.strengths[row + 8 * h], sum[h] = memory.sums[row + 8 * h];
       q_scale[h] = memory.q_scale[row + 8 * h], k_scale[h] = memory.k_scale[row + 8 * h];
+    }
+    float written_sums[2] = {};
+    {  // What the tokens write, again; here a group has 32 value channels.
+      KeyParts acc;
+      clear(acc);
+#pragma unroll
+      for (int step = 0; step < kDeltaChannels / 16; ++step) {
+        uint32_t a[4], b[4];
+        k.left(a, warp * 16, step);
+#pragma unroll
+        for (int n = 0; n < kGroupChannels / 16; ++n)
+#pragma unroll
+          for (int which = 0; which < 2; ++which) {
+            (which ? low : high).right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+            mma<bfloat>(acc[2 * n], a, b[0], b[1]);
+            mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
+          }
+      }
+#pragma unroll
+      for (int n = 0; n < kGroupChannels / 8; ++n)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float factor = exp_of(sum[h]) * k_scale[h];
+          const float2 value = unpack(values[n][h]);
+          split(value.x - factor * acc[n][2 * h], value.y - factor * acc[n][2 * h + 1],
+                *reinterpret_cast<uint32_t*>(right.at(row + 8 * h, channel0 / 8 + n) + pair),
+                *reinterpret_cast<uint32_t*>(right_rest.at(row + 8 * h, channel0 / 8 + n) + pair));
+        }
+      __syncthreads();
+      clear(acc);
+#pragma unroll
+      for (int step = 0; step < kDeltaChunk / 16; ++step)
+        if (step <= warp) {
+          const int64_t at = task.matrix_at(slot, head) + (warp * 4 + step) * 32 + lane;
+          const uint4 inverse = task.inverse[at], rest = task.inverse_rest[at];
+          const uint32_t a[4] = {inverse.x, inverse.y, inverse.z, inverse.w},
+                         a_rest[4] = {rest.x, rest.y, rest.z, rest.w};
+#pragma unroll
+          for (int n = 0; n < kGroupChannels / 16; ++n) {
+            uint32_t b[4];
+            right.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+            mma<bfloat>(acc[2 * n], a, b[0], b[1]);
+            mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
+            mma<bfloat>(acc[2 * n], a_rest, b[0], b[1]);
+            mma<bfloat>(acc[2 * n + 1], a_rest, b[2], b[3]);
+            right_rest.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+            mma<bfloat>(acc[2 * n], a, b[0], b[1]);
+            mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
+          }
+        }
+#pragma unroll
+      for (int step = 0; step < kGroupChannels / 16; ++step) {
+        uint4 large, small;
+        uint32_t z[4], z_rest[4];
+        load_left(z, memory.z, channel0 / 16 + step, warp);
+        load_left(z_rest, memory.z_rest, channel0 / 16 + step, warp);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float first = acc[2 * step + i / 2][i % 2 * 2], second = acc[2 * step + i / 2][i % 2 * 2 + 1];
+          const float2 one = unpack(z[i]), other = unpack(z_rest[i]);
+          written_sums[i % 2] += (one.x + other.x) * first + (one.y + other.y) * second;
+          split(first, second, (&large.x)[i], (&small.x)[i]);
+        }
+        memory.written[wide_place(channel0 / 16 + step, warp)] = large;
+        memory.written_rest[wide_place(channel0 / 16 + step, warp)] = small;
+      }
+      __syncthreads();
     }
     const bool of_outputs = group % 2 == 0;
 #pragma unroll
@@ -142,6 +221,12 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
           load_left(b, memory.written, step, block);
           mma<bfloat>(value[0], a, b[0], b[2]);
           mma<bfloat>(value[1], a, b[1], b[3]);
+          if (!of_outputs) {
+            uint32_t rest[4];
+            load_left(rest, memory.z_rest, step, warp);
+            mma<bfloat>(value[0], rest, b[0], b[2]);
+            mma<bfloat>(value[1], rest, b[1], b[3]);
+          }
           load_left(b, memory.written_rest, step, block);
           mma<bfloat>(value[0], a, b[0], b[2]);
           mma<bfloat>(value[1], a, b[1], b[3]);
@@ -209,6 +294,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
           mma<bfloat>(other[2 * n + m], z, b[2 * m], b[2 * m + 1]);
           mma<bfloat>(part[2 * n + m], a, rest[2 * m], rest[2 * m + 1]);
           mma<bfloat>(other[2 * n + m], z_rest, b[2 * m], b[2 * m + 1]);
+          mma<bfloat>(other[2 * n + m], z, rest[2 * m], rest[2 * m + 1]);
         }
       }
     }
@@ -273,14 +359,19 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       out[h] -= left_behind[h];
       out[h] += __shfl_xor_sync(0xffffffffu, out[h], 1);
       out[h] += __shfl_xor_sync(0xffffffffu, out[h], 2);
+      written_sums[h] += __shfl_xor_sync(0xffffffffu, written_sums[h], 1);
+      written_sums[h] += __shfl_xor_sync(0xffffffffu, written_sums[h], 2);
       if (lane % 4 == 0) memory.rows[group][row + 8 * h] = out[h];
+      if (lane % 4 == 0) memory.written_rows[group][row + 8 * h] = written_sums[h];
     }
     __syncthreads();
     if (int i = threadIdx.x; i < length) {
-      float passed = 0;
-      for (int g = 0; g < kKeyGroups; ++g) passed += memory.rows[g][i];
+      float passed = 0, z_written = 0;
+      for (int g = 0; g < kKeyGroups; ++g)
+        passed += memory.rows[g][i], z_written += memory.written_rows[g][i];
       for (int w = 0; w < 4; ++w) passed -= memory.columns[0][w][i] + memory.columns[1][w][i];
       grads.passed[head * tokens + span.begin + i] = passed;
+      grads.z_written[head * tokens + span.begin + i] = z_written;
     }
   }
 
