@@ -35,8 +35,7 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
     if (holds(modules, "auto"))
       throw ConfigError(
           "model.recompute_modules = [auto]: pretrain, finetune, plan and bench train choose modules; name "
-          "them "
-          "here, as in --recompute-modules layernorm");
+          "them here, as in --recompute-modules layernorm");
     plan.core_attention = modules.empty();
     for (size_t i = 0; i < modules.size(); ++i) {
       const auto known = std::find_if(std::begin(kModules), std::end(kModules),
