@@ -1,5 +1,6 @@
 #include "megatron/kernels/cuda/grouped_gemm.cuh"
 #include "megatron/kernels/cuda/hopper.cuh"
+#include "megatron/kernels/cuda/tensor_map.h"
 
 namespace megatron::cuda {
 namespace {
@@ -77,16 +78,6 @@ class Schedule {
  private:
   const Job& job_;
   int next_, expert_ = 0;  // counted from the first tile of the expert
-};
-
-// Where in the ring of stages a thread is.
-template <int Stages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
 };
 
 // Sides × 64 of an operand.
@@ -221,7 +212,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   __syncthreads();
   Schedule<CutDepth> schedule(job);
   Tile tile;
-  Ring<kStages> at;
+  hopper::Ring<kStages> at;
   if (threadIdx.x < 128) {
     hopper::fewer_registers<40>();
     if (threadIdx.x == 0)
@@ -286,47 +277,6 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 #endif
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function, found without linking the driver, so that programs start where there is none.
-Encode find_encode() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-  cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-#else
-  cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
-#endif
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
-                                                                       : nullptr;
-}
-
-// Matrices in device memory, with unit stride within their rows.
-struct Matrices {
-  const void* data;
-  int64_t columns, rows, count, row, expert;  // sizes, then strides in elements
-
-  bool fits() const { return aligned(data) && row % 8 == 0 && expert % 8 == 0; }
-};
-
-// How TMA finds boxes of box_rows rows of 128 bytes. False where it cannot.
-template <class T>
-bool describe(const Matrices& m, int box_rows, CUtensorMap& map) {
-  static const Encode encode = find_encode();
-  if (!encode) return false;
-  constexpr auto kType = std::is_same_v<T, float>    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                         : std::is_same_v<T, bfloat> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
-                        static_cast<cuuint64_t>(m.count)};
-  cuuint64_t bytes[] = {m.row * sizeof(T), m.expert * sizeof(T)};
-  cuuint32_t box[] = {128 / sizeof(T), static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
-  return encode(&map, kType, 3, const_cast<void*>(m.data), sizes, bytes, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 // Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
 bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 #ifdef MEGATRON_SM90A
@@ -342,11 +292,13 @@ bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
 bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
   CUtensorMap a_map, b_map, c_map{};
-  if (!a.fits() || !b.fits() || !describe<T>(a, AInner ? kRows : kPanel, a_map) ||
-      !describe<T>(b, BInner ? kColumns : kPanel, b_map))
+  constexpr DType kType = std::is_same_v<T, bfloat> ? DType::BF16 : DType::F16;
+  if (!describe(kType, a, 128, AInner ? kRows : kPanel, a_map) ||
+      !describe(kType, b, 128, BInner ? kColumns : kPanel, b_map))
     return false;
   if constexpr (Layout<Out>::kWide)
-    if (!describe<Out>({job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, kPanel, c_map))
+    if (!describe(DType::F32, {job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, 128,
+                  kPanel, c_map))
       return false;
   auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);

@@ -38,6 +38,16 @@ struct Barrier {
   }
 };
 
+// Where in a ring of stages a thread is.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == Stages) stage = 0, parity ^= 1;
+  }
+};
+
 // One box of a tensor of three dimensions, the innermost first, to shared memory, where `full` counts its
 // bytes. What lies outside of the tensor arrives as zeros.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
@@ -76,6 +86,46 @@ __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) 
 template <int N>
 __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+// The same copies of what is read or written once, which shall not push out of the L2 cache what will be read
+// again.
+__device__ __forceinline__ uint64_t passing() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
+                                         int z, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+      "[%0, {%2, %3, %4}], [%1], %5;\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+
+// Four matrices of 8 × 8 elements of two bytes; lane 8 i + r says where row r of matrix i lies. Word i of
+// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded sums of a product lie like
+// that.
+__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t* words) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(row)
+               : "memory");
 }
 
 // A barrier of some threads of a block, with a number of its own.
