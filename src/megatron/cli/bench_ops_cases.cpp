@@ -166,6 +166,19 @@ struct Cases {
     });
   }
 
+  // All of it, with the activation on the way out of the first product where the device can.
+  void gated_mlp(int64_t rows, int64_t hidden, int64_t ffn, DType dtype) {
+    add("gated_mlp", fmt::format("{}x{}->{}", rows, hidden, 2 * ffn), dtype, [=](RankContext& ctx) {
+      Trained up(ctx, {2 * ffn, hidden}, dtype), down(ctx, {hidden, ffn}, dtype);
+      auto run = [up, down](RankContext& c, Inputs in) {
+        auto [y, active] = ops::linear_gated(c, {}, in[0], up.get());
+        return std::vector{
+            ops::gated_linear(c, {.gate = {}, .keep_active = true}, y, down.get(), {}, active)};
+      };
+      return BenchOp{{random(ctx, {rows, hidden}, dtype)}, run};
+    });
+  }
+
   void vocabulary(int64_t hidden, int64_t size, DType dtype) {
     int64_t rows = tokens;
     add("embedding", fmt::format("{} of {}x{}", rows, size, hidden), dtype, [=](RankContext& ctx) {
@@ -307,6 +320,7 @@ std::vector<BenchCase> bench_cases(int64_t tokens) {
     cases.batched_matmul(64, 256, 32, dtype);
     cases.norms(1024, dtype);
     cases.gated_linear(2816, 1024, dtype);
+    cases.gated_mlp(tokens, 1024, 2816, dtype);
     cases.rotations(16, 64, dtype);
     cases.elementwise(1024, dtype);
     cases.vocabulary(256, 14336, dtype);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "megatron/kernels/choices.h"
+#include "megatron/kernels/gated_gemm.h"
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron {
@@ -17,5 +18,7 @@ void measure_cuda_gemms(const KernelContext& ctx, bool on);
 std::string cuda_gemm_choices(const KernelContext& ctx);
 void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
 AttentionChoice choose_cuda_attention(const KernelContext& ctx, const AttentionBackwardArgs& args);
+bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args);
+bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args);
 
 }  // namespace megatron

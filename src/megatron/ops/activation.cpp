@@ -80,6 +80,13 @@ Tensor activation(RankContext& ctx, Unary kind, const Tensor& x, const Weight& b
   return y;
 }
 
+void apply_gate(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Tensor& y) {
+  ctx.kernels->gated(
+      ctx.kernel_context(),
+      {.kind = options.kind, .x = x, .y = y, .limit = options.limit, .up_offset = options.up_offset});
+  trace(ctx, "gated_activation", Phase::Forward, kFlops * static_cast<double>(y.numel()), {&x, &y});
+}
+
 Tensor gated_activation(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Weight& bias) {
   check_input(ctx, "gated_activation", "x", x);
   check_floating("gated_activation", "x", x);

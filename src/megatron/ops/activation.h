@@ -13,8 +13,15 @@ struct GatedOptions {
   double up_offset = 0;      // added to up
 };
 
+// Whether it is silu(gate) · up and no more.
+inline bool swiglu(const GatedOptions& options) {
+  return options.kind == Unary::Silu && options.limit <= 0 && options.up_offset == 0;
+}
+
 // y = f(gate) · (up + up_offset) of x + bias = [gate | up] in the last dimension, which y has half of.
 Tensor gated_activation(RankContext& ctx, const GatedOptions& options, const Tensor& x,
                         const Weight& bias = {});
+// The same into y, contiguous as x is, without a bias and unrecorded.
+void apply_gate(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Tensor& y);
 
 }  // namespace megatron::ops

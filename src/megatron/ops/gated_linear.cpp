@@ -1,5 +1,8 @@
 #include "megatron/ops/gated_linear.h"
 
+#include <optional>
+
+#include "megatron/kernels/gated_gemm.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
@@ -9,18 +12,12 @@ double product_flops(const Tensor& dy, const Tensor& weight) {
   return 2.0 * static_cast<double>(dy.size(0)) * static_cast<double>(weight.numel());
 }
 
-void gate(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Tensor& y) {
-  ctx.kernels->gated(
-      ctx.kernel_context(),
-      {.kind = options.kind, .x = x, .y = y, .limit = options.limit, .up_offset = options.up_offset});
-  trace(ctx, "gated_activation", Phase::Forward, 10.0 * static_cast<double>(y.numel()), {&x, &y});
-}
-
 class GatedLinearNode final : public Node {
  public:
-  GatedLinearNode(RankContext& ctx, const GatedOptions& options, const Tensor& x, GradSlot slot,
-                  const Weight& weight, const Weight& bias)
-      : options_(options), x_(ctx, x), slot_(slot), weight_(weight), bias_(bias) {
+  GatedLinearNode(RankContext& ctx, const GatedLinearOptions& options, const Tensor& x, GradSlot slot,
+                  const Weight& weight, const Weight& bias, const Tensor& active)
+      : options_(options.gate), x_(ctx, x), slot_(slot), weight_(weight), bias_(bias) {
+    if (options.keep_active && weight.trainable()) kept_.emplace(ctx, active);
     for (const Weight* w : {&weight_, &bias_})
       if (w->sink) w->sink->expect_use();
   }
@@ -32,24 +29,21 @@ class GatedLinearNode final : public Node {
     x_.reset();
     const Tensor& w = weight_.value;
     Shape inner{x.size(0), w.size(1)};
-    if (weight_.sink) active_ = ctx.empty(inner, x.dtype());
+    const bool again = weight_.sink && !kept_;
+    if (weight_.sink) active_ = kept_ ? kept_->get(ctx) : ctx.empty(inner, x.dtype());
+    kept_.reset();
     if (slot_) {
-      // Where nobody else holds x, its gradient takes its place.
+      // The activation's gradient has its place even where a kernel does without: a plan of the memory does
+      // not know the device. Where nobody else holds x, its gradient takes its place.
       Tensor dactive = ctx.empty(inner, x.dtype()), dx = x.storage().unique() ? x : ctx.empty_like(x);
-      ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
-      trace(ctx, "linear", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &dactive});
-      ctx.kernels->gated_backward(ctx.kernel_context(), {.kind = options_.kind,
-                                                         .x = x,
-                                                         .dy = dactive,
-                                                         .dx = dx,
-                                                         .y = active_,
-                                                         .limit = options_.limit,
-                                                         .up_offset = options_.up_offset});
-      trace(ctx, "gated_activation", Phase::BackwardData, 10.0 * static_cast<double>(x.numel()),
-            {&x, &dactive, &dx, &active_});
+      if (again || !swiglu(options_) || !gated_gemm_backward(ctx.kernel_context(), {dy_, w, x, dx})) {
+        multiply_and_gate(ctx, x, dactive, dx, again ? active_ : Tensor{});
+      } else {
+        trace(ctx, "linear_gated", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &x, &dx});
+      }
       tape.add_grad(ctx, slot_, std::move(dx));
-    } else if (active_) {
-      gate(ctx, options_, x, active_);
+    } else if (again) {
+      apply_gate(ctx, options_, x, active_);
     }
     if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
     if (!weight_.sink) dy_ = {};
@@ -66,8 +60,26 @@ class GatedLinearNode final : public Node {
   }
 
  private:
+  // dx of dy_ by way of dactive; the activation, where it is wanted again, beside it.
+  void multiply_and_gate(RankContext& ctx, const Tensor& x, const Tensor& dactive, const Tensor& dx,
+                         const Tensor& active) {
+    const Tensor& w = weight_.value;
+    ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
+    trace(ctx, "linear", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &dactive});
+    ctx.kernels->gated_backward(ctx.kernel_context(), {.kind = options_.kind,
+                                                       .x = x,
+                                                       .dy = dactive,
+                                                       .dx = dx,
+                                                       .y = active,
+                                                       .limit = options_.limit,
+                                                       .up_offset = options_.up_offset});
+    trace(ctx, "gated_activation", Phase::BackwardData, 10.0 * static_cast<double>(x.numel()),
+          {&x, &dactive, &dx, &active});
+  }
+
   GatedOptions options_;
   Saved x_;
+  std::optional<Saved> kept_;
   GradSlot slot_;
   Weight weight_, bias_;
   Tensor dy_, active_;
@@ -75,8 +87,8 @@ class GatedLinearNode final : public Node {
 
 }  // namespace
 
-Tensor gated_linear(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Weight& weight,
-                    const Weight& bias) {
+Tensor gated_linear(RankContext& ctx, const GatedLinearOptions& options, const Tensor& x,
+                    const Weight& weight, const Weight& bias, Tensor active) {
   const Tensor& w = weight.value;
   check_input(ctx, "gated_linear", "x", x);
   check_input(ctx, "gated_linear", "weight", w);
@@ -87,15 +99,16 @@ Tensor gated_linear(RankContext& ctx, const GatedOptions& options, const Tensor&
   check_dtype("gated_linear", "weight", w, x.dtype());
   check_vector(ctx, "gated_linear", "bias", bias.value, w.size(0), x.dtype());
   Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
-  {
-    Tensor active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
-    gate(ctx, options, input, active);
-    ctx.kernels->gemm(ctx.kernel_context(),
-                      {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
-    trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
+  if (!active) {
+    active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
+    apply_gate(ctx, options.gate, input, active);
   }
+  ctx.kernels->gemm(ctx.kernel_context(),
+                    {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
+  trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
   if (recording(ctx, {&x}, {&weight, &bias}))
-    record(ctx, std::make_unique<GatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias), y);
+    record(ctx, std::make_unique<GatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),
+           y);
   return y;
 }
 

@@ -1,5 +1,6 @@
 #include "megatron/ops/linear.h"
 
+#include "megatron/kernels/gated_gemm.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
@@ -71,24 +72,53 @@ class LinearNode final : public Node {
   Tensor dy_;
 };
 
+void check_operands(RankContext& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_input(ctx, "linear", "x", x);
+  check_input(ctx, "linear", "weight", weight);
+  require(x.rank() == 2 && weight.rank() == 2 && x.size(1) == weight.size(1),
+          "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, weight);
+  check_dtype("linear", "weight", weight, x.dtype());
+  check_vector(ctx, "linear", "bias", bias, weight.size(0), x.dtype());
+}
+
+void multiply(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
+  ctx.kernels->gemm(ctx.kernel_context(),
+                    {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias});
+  ctx.trace("linear", Phase::Forward, gemm_flops(x, w),
+            static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
+}
+
+void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
+  if (recording(ctx, {&x}, {&weight, &bias}))
+    record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
+}
+
 }  // namespace
 
 Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias) {
-  const Tensor& w = weight.value;
-  check_input(ctx, "linear", "x", x);
-  check_input(ctx, "linear", "weight", w);
-  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
-          "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
-  check_dtype("linear", "weight", w, x.dtype());
-  check_vector(ctx, "linear", "bias", bias.value, w.size(0), x.dtype());
-  Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
-  ctx.kernels->gemm(ctx.kernel_context(),
-                    {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
-  ctx.trace("linear", Phase::Forward, gemm_flops(x, w),
-            static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
-  if (recording(ctx, {&x}, {&weight, &bias}))
-    record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
+  check_operands(ctx, x, weight.value, bias.value);
+  Tensor y = ctx.empty({x.size(0), weight.value.size(0)}, x.dtype());
+  multiply(ctx, x, weight.value, bias.value, y);
+  record_linear(ctx, x, weight, bias, y);
   return y;
+}
+
+GatedProduct linear_gated(RankContext& ctx, const GatedOptions& options, const Tensor& x,
+                          const Weight& weight, const Weight& bias) {
+  const Tensor& w = weight.value;
+  check_operands(ctx, x, w, bias.value);
+  require(w.size(0) % 2 == 0, "linear_gated: weight {} must have as many rows for up as for the gate", w);
+  Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype()),
+         active = ctx.empty({x.size(0), w.size(0) / 2}, x.dtype());
+  if (swiglu(options) && !bias.defined() &&
+      gated_gemm(ctx.kernel_context(), {x.detach(), w.detach(), y, active})) {
+    trace(ctx, "linear_gated", Phase::Forward, gemm_flops(x, w), {&x, &w, &y, &active});
+  } else {
+    multiply(ctx, x, w, bias.value, y);
+    apply_gate(ctx, options, y, active);
+  }
+  record_linear(ctx, x, weight, bias, y);
+  return {y, active};
 }
 
 Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias) {

@@ -1,12 +1,20 @@
 #pragma once
 
-#include "megatron/autograd/rank_context.h"
+#include "megatron/ops/activation.h"
 
 namespace megatron::ops {
 
 // y = x · wᵀ (+ bias). x [tokens, in], weight [out, in], bias [out]. The weight's gradient goes straight into
 // its main_grad, at once or, with ctx.defer_weight_grads, in the tape's weight step.
 Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias = {});
+
+// y = linear(x, weight, bias), which is [gate | up], and what gated_activation() makes of it, by one kernel
+// where the device has that. Gradients go through y alone: `active` is for gated_linear().
+struct GatedProduct {
+  Tensor y, active;
+};
+GatedProduct linear_gated(RankContext& ctx, const GatedOptions& options, const Tensor& x,
+                          const Weight& weight, const Weight& bias = {});
 
 // x + bias, bias [last dimension of x].
 Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias);

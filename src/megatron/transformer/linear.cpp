@@ -36,7 +36,9 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
   bias_ = std::make_unique<Parameter>(name + ".bias", std::move(shard), Initializer::constant(0));
 }
 
-Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+// f(what the product takes, whether it communicates beside it)
+template <class F>
+auto ColumnParallelLinear::with_input(RankContext& ctx, const Tensor& x, const Recipe& again, F&& f) {
   const bool overlap = overlap_ && !weight_.fp8, gathers = tp_.size() > 1 && !overlap;
   Tensor input = gathers ? enter_tensor_parallel(ctx, x, tp_) : x;
   std::optional<Rederive> scope;
@@ -44,9 +46,23 @@ Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Re
     scope.emplace(ctx, input, [again, gathers, tp = tp_](RankContext& c) {
       return gathers ? enter_tensor_parallel(c, again(c), tp) : again(c);
     });
-  if (tp_.size() > 1 && overlap)
-    return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
-  return product(ctx, input, weight_, get(ctx, bias_));
+  return f(input, tp_.size() > 1 && overlap);
+}
+
+Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  return with_input(ctx, x, again, [&](const Tensor& input, bool overlap) {
+    if (overlap) return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
+    return product(ctx, input, weight_, get(ctx, bias_));
+  });
+}
+
+ops::GatedProduct ColumnParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options,
+                                                      const Tensor& x, const Recipe& again) {
+  return with_input(ctx, x, again, [&](const Tensor& input, bool overlap) -> ops::GatedProduct {
+    if (overlap) return {column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_), {}};
+    if (weight_.fp8) return {product(ctx, input, weight_, get(ctx, bias_)), {}};
+    return ops::linear_gated(ctx, options, input, weight_.get(ctx), get(ctx, bias_));
+  });
 }
 
 void ColumnParallelLinear::visit(const ParameterVisitor& visitor) {
@@ -71,12 +87,12 @@ Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
                          : leave_tensor_parallel(ctx, product(ctx, x, weight_, {}), tp_));
 }
 
-Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x) {
-  // In fp8 the activation is kept for the weight's gradient, at half the bytes.
-  if (weight_.fp8) return forward(ctx, ops::gated_activation(ctx, options, x));
-  if (tp_.size() == 1) return ops::gated_linear(ctx, options, x, weight_.get(ctx), get(ctx, bias_));
-  if (overlap_) return forward(ctx, ops::gated_activation(ctx, options, x));
-  return biased(ctx, leave_tensor_parallel(ctx, ops::gated_linear(ctx, options, x, weight_.get(ctx)), tp_));
+Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedLinearOptions& options,
+                                        const ops::GatedProduct& x) {
+  if (tp_.size() == 1)
+    return ops::gated_linear(ctx, options, x.y, weight_.get(ctx), get(ctx, bias_), x.active);
+  return biased(ctx, leave_tensor_parallel(
+                         ctx, ops::gated_linear(ctx, options, x.y, weight_.get(ctx), {}, x.active), tp_));
 }
 
 Tensor RowParallelLinear::biased(RankContext& ctx, const Tensor& sum) {

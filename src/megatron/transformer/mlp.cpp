@@ -54,10 +54,12 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
       fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+  const ops::GatedOptions gate{activation_, limit_, up_offset_};
+  if (gated_ && fc2_.takes_gated())
+    return fc2_.forward_gated(ctx, {.gate = gate, .keep_active = !activation_again_},
+                              fc1_.forward_gated(ctx, gate, x, again));
   Tensor up = fc1_.forward(ctx, x, again);
-  const ops::GatedOptions gated{activation_, limit_, up_offset_};
-  if (gated_ && activation_again_) return fc2_.forward_gated(ctx, gated, up);
-  if (gated_) return fc2_.forward(ctx, ops::gated_activation(ctx, gated, up));
+  if (gated_) return fc2_.forward(ctx, ops::gated_activation(ctx, gate, up));
   return fc2_.forward(ctx, ops::activation(ctx, activation_, up));
 }
 

@@ -93,15 +93,18 @@ TEST(GatedActivation, ClampedGatePassesNoGradient) {
 TEST(GatedLinear, GradientsOfInputWeightAndBias) {
   RankContext ctx;
   Tensor input = random_tensor(ctx, {6, 12}, 3, DType::F64, 2);
-  for (bool watched : {true, false})  // frozen below: only the weights' gradients are wanted
+  for (int c : {0, 1, 2, 3}) {
+    const bool watched = c % 2, keep = c / 2;  // not watched: only the weights' gradients are wanted
     gradcheck(ctx,
               [&](RankContext& c, const auto& in, const auto& w) {
                 Tensor x = watched ? in[0] : input;
-                return std::vector{
-                    ops::gated_linear(c, {.kind = Unary::Silu, .limit = 0.7, .up_offset = 1}, x, w[0], w[1])};
+                return std::vector{ops::gated_linear(
+                    c, {.gate = {.kind = Unary::Silu, .limit = 0.7, .up_offset = 1}, .keep_active = keep}, x,
+                    w[0], w[1])};
               },
               watched ? std::vector{input} : std::vector<Tensor>{},
               {random_tensor(ctx, {5, 6}, 4), random_tensor(ctx, {5}, 5)});
+  }
 }
 
 // Bitwise as the two ops apart, also where the gradient takes the input's place.
@@ -109,16 +112,22 @@ TEST(GatedLinear, IsTheTwoOpsTogether) {
   RankContext ctx;
   for (DType dtype : {DType::F32, DType::BF16})
     for (bool shared : {true, false}) {
-      auto run = [&](bool together) {
+      enum Form { apart, together, kept, made_by_the_product };
+      auto run = [&](Form form) {
         testing::TestWeight up(ctx, random_tensor(ctx, {24, 8}, 1, dtype)),
             down(ctx, random_tensor(ctx, {5, 12}, 2, dtype));
         Tape tape(ctx);
         Tensor x = tape.watch(random_tensor(ctx, {7, 8}, 3, dtype)), held;
         TapeScope scope(ctx, &tape);
-        Tensor middle = ops::linear(ctx, x, up.get());
-        if (shared) held = middle;
-        Tensor y = together ? ops::gated_linear(ctx, {}, middle, down.get())
-                            : ops::linear(ctx, ops::gated_activation(ctx, {}, middle), down.get());
+        ops::GatedProduct middle;
+        if (form == made_by_the_product)
+          middle = ops::linear_gated(ctx, {}, x, up.get());
+        else
+          middle.y = ops::linear(ctx, x, up.get());
+        if (shared) held = middle.y;
+        Tensor y = form == apart ? ops::linear(ctx, ops::gated_activation(ctx, {}, middle.y), down.get())
+                                 : ops::gated_linear(ctx, {.gate = {}, .keep_active = form != together},
+                                                     middle.y, down.get(), {}, middle.active);
         middle = {};
         tape.backward(ctx, y, random_tensor(ctx, {7, 5}, 4, dtype));
         std::vector<double> all;
@@ -129,7 +138,7 @@ TEST(GatedLinear, IsTheTwoOpsTogether) {
         }
         return all;
       };
-      EXPECT_EQ(run(true), run(false));
+      for (Form form : {together, kept, made_by_the_product}) EXPECT_EQ(run(form), run(apart));
     }
 }
 

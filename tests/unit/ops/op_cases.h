@@ -107,6 +107,13 @@ inline std::vector<OpCase> op_cases() {
        {{12, 32}},
        {{24, 16}, {24}},
        [](C c, T x, W w) { return Tensors{ops::gated_linear(c, {}, x[0], w[0], w[1])}; }},
+      {"linear_gated",
+       {{12, 16}},
+       {{32, 16}, {32}, {24, 16}, {24}},
+       [](C c, T x, W w) {
+         auto [y, active] = ops::linear_gated(c, {}, x[0], w[0], w[1]);
+         return Tensors{ops::gated_linear(c, {.gate = {}, .keep_active = true}, y, w[2], w[3], active)};
+       }},
       {"dropout",
        {{12, 16}, {12, 16}},
        {},

@@ -15,5 +15,7 @@ void measure_cuda_gemms(const KernelContext&, bool) { refuse(); }
 std::string cuda_gemm_choices(const KernelContext&) { refuse(); }
 void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
 AttentionChoice choose_cuda_attention(const KernelContext&, const AttentionBackwardArgs&) { refuse(); }
+bool cuda_gated_gemm(const KernelContext&, const GatedGemmArgs&) { refuse(); }
+bool cuda_gated_gemm_backward(const KernelContext&, const GatedGemmBackwardArgs&) { refuse(); }
 
 }  // namespace megatron

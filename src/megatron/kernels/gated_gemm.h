@@ -1,0 +1,24 @@
+#pragma once
+
+#include "megatron/device/kernel_context.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// SwiGLU within the products before and after it, which spares memory what it would read again. Each returns
+// false, and has done nothing, where the device has no such kernel for these tensors.
+
+// x [rows, 2 n] = a [rows, k] · bᵀ, where b [2 n, k] has the rows of the gate, then those of up;
+// y [rows, n] = silu(gate) · up, of the gate and up that x holds.
+struct GatedGemmArgs {
+  Tensor a, b, x, y;
+};
+bool gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args);
+
+// dx [rows, 2 n], the gradient of x, where that of y is a [rows, k] · b [k, n]. dx may be x.
+struct GatedGemmBackwardArgs {
+  Tensor a, b, x, dx;
+};
+bool gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args);
+
+}  // namespace megatron
