@@ -12,11 +12,12 @@ using hopper::kPanel;
 using hopper::kPanelBytes;
 
 // A block makes tiles of 128 × 256 sums, one after the other. One thread fetches the operands, 64 of the
-// contraction at a time; two warpgroups multiply, 64 rows each.
+// contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
+// each other, and each fetches half of what both read on the right.
 // Rounded to bf16, the sums of a tile take half of their registers. So the next tile can begin at once, and
 // what becomes of them, SwiGLU and the way to memory, is done in pieces between the steps of that tile, while
 // the tensor cores multiply.
-constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 4;
+constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 4, kBlocks = 2;
 constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers, kWarps = kMultipliers / 32;
 constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
               kStageBytes = kLeftBytes + kRightBytes;
@@ -36,23 +37,26 @@ struct Tile {
 // then to the right.
 class Schedule {
  public:
-  __device__ explicit Schedule(const Job& job)
-      : job_(job), down_((job.rows + kRows - 1) / kRows), next_(static_cast<int>(blockIdx.x)) {}
+  __device__ Schedule(const Job& job, int rank)
+      : job_(job),
+        rank_(rank),
+        down_((job.rows + kRows * kBlocks - 1) / (kRows * kBlocks)),
+        next_(static_cast<int>(blockIdx.x) / kBlocks) {}
 
   __device__ bool next(Tile& tile) {
-    constexpr int kBand = 2048 / kRows;
+    constexpr int kBand = 2048 / (kRows * kBlocks);
     if (next_ >= down_ * job_.across) return false;
     const int band = next_ / (kBand * job_.across), rest = next_ - band * kBand * job_.across,
               height = min(kBand, down_ - band * kBand);
-    tile.row0 = (band * kBand + rest % height) * kRows;
+    tile.row0 = ((band * kBand + rest % height) * kBlocks + rank_) * kRows;
     tile.column = rest / height;
-    next_ += static_cast<int>(gridDim.x);
+    next_ += static_cast<int>(gridDim.x) / kBlocks;
     return true;
   }
 
  private:
   const Job& job_;
-  int down_, next_;
+  int rank_, down_, next_;
 };
 
 // Two elements of bf16 in a word.
@@ -84,11 +88,10 @@ struct GateForward {
   static constexpr int kPieces = 6, kWidth = kColumns / 2;
   const CUtensorMap &x, &y;
 
-  // Gate and up lie apart in b: one matrix each.
-  static __device__ void fetch_right(uint32_t to, const CUtensorMap& b, Barrier full, int column, int k) {
-#pragma unroll
-    for (int part = 0; part < 2; ++part)
-      hopper::load_box(to + part * (kRightBytes / 2), b, full, k, column * kWidth, part);
+  // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
+  static __device__ void fetch_right(uint32_t to, const CUtensorMap& b, Barrier full, int column, int k,
+                                     int rank) {
+    hopper::load_box_for_all<kBlocks>(to + rank * (kRightBytes / kBlocks), b, full, k, column * kWidth, rank);
   }
 
   __device__ void ask(const Way&, const Tile&, int) const {}
@@ -144,10 +147,15 @@ struct GateBackward {
   static constexpr int kPieces = 8, kWidth = kColumns;
   const CUtensorMap &x, &dx;
 
-  static __device__ void fetch_right(uint32_t to, const CUtensorMap& b, Barrier full, int column, int k) {
+  static __device__ void fetch_right(uint32_t to, const CUtensorMap& b, Barrier full, int column, int k,
+                                     int rank) {
+    constexpr int panels = kColumns / kPanel / kBlocks;
 #pragma unroll
-    for (int panel = 0; panel < kColumns / kPanel; ++panel)
-      hopper::load_box(to + panel * kPanelBytes, b, full, column * kWidth + panel * kPanel, k, 0);
+    for (int i = 0; i < panels; ++i) {
+      const int panel = rank * panels + i;
+      hopper::load_box_for_all<kBlocks>(to + panel * kPanelBytes, b, full, column * kWidth + panel * kPanel,
+                                        k, 0);
+    }
   }
 
   // For piece p of the tile, once the piece before the last has left its place.
@@ -218,16 +226,17 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto full = [&](int s) { return Barrier{stages + kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
   auto arrived = [&](int i) { return full(2 * kStages + i); };
+  const int rank = hopper::cluster_rank();
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kWarps);
+      empty(s).init(kBlocks * kWarps);  // a warp of either block reads what came for both
     }
     for (int i = 0; i < 2 * kWarps; ++i) arrived(i).init(1);
     hopper::publish_barriers();
   }
-  __syncthreads();
-  Schedule schedule(job);
+  hopper::cluster_sync();
+  Schedule schedule(job, rank);
   Tile tile;
   hopper::Ring<kStages> at;
   if (threadIdx.x < 128) {
@@ -238,7 +247,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
           hopper::load_box(left(at.stage), a, full(at.stage), k * kDepth, tile.row0, 0);
-          Gate::fetch_right(right(at.stage), b, full(at.stage), tile.column, k * kDepth);
+          Gate::fetch_right(right(at.stage), b, full(at.stage), tile.column, k * kDepth, rank);
         }
   } else {
     hopper::more_registers<240>();
@@ -258,14 +267,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       const int steps = more ? job.steps : 0;
       int k = 0, oldest = at.stage;  // of the stages that are being read
       auto release = [&] {
-        if (lane == 0) empty(oldest).arrive();
+        if (lane < kBlocks) empty(oldest).arrive_at(lane);
         oldest = oldest + 1 == kStages ? 0 : oldest + 1;
       };
       auto step = [&] {
-        if (k > 1) {
-          hopper::wait_products<1>();
-          release();
-        }
         full(at.stage).wait(at.parity);
         const uint64_t x = hopper::operand(left(at.stage) + warp / 4 * kPanelBytes),
                        y = hopper::operand(right(at.stage));
@@ -275,6 +280,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
           hopper::add_product<bfloat, true, Gate::kRightInner>(
               sums, hopper::further<true>(x, i), hopper::further<Gate::kRightInner>(y, i), k || i);
         hopper::commit_products();
+        if (k) {  // the step before has been read; this one may still be
+          hopper::wait_products<1>();
+          release();
+        }
         at.advance();
         ++k;
       };
@@ -291,8 +300,6 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         } while (k < until);
         if (waiting) gate.template piece<p>(way, before, words);
       });
-      hopper::wait_products<1>();
-      if (steps > 1) release();
       hopper::wait_products<0>();
       if (more) release();
 #pragma unroll
@@ -302,6 +309,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     }
     hopper::wait_stores_read<0>();
   }
+  __syncwarp();
+  hopper::cluster_sync();  // the other block may still arrive at barriers of this one
 #endif
 }
 
@@ -337,9 +346,17 @@ void launch(const KernelContext& ctx, const char* name, const CUtensorMap (&maps
   allow_shared_memory(kernel, kSharedBytes);
   const Job job{static_cast<int>(rows), static_cast<int>((width + Gate::kWidth - 1) / Gate::kWidth),
                 static_cast<int>((depth + kDepth - 1) / kDepth)};
-  kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, kSharedBytes, stream_of(ctx)>>>(
-      maps[0], maps[1], maps[2], maps[3], job);
-  check_launch(name);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kBlocks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = runtime_of(ctx).properties().multiprocessors / kBlocks * kBlocks;
+  config.blockDim = kBlockThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = stream_of(ctx);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, maps[0], maps[1], maps[2], maps[3], job), name);
 }
 
 }  // namespace

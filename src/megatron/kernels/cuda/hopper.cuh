@@ -24,6 +24,15 @@ struct Barrier {
   __device__ void arrive() const {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
   }
+  // At the barrier in the same place of block `rank` of the cluster.
+  __device__ void arrive_at(uint32_t rank) const {
+    asm volatile(
+        "{\n.reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(address),
+        "r"(rank)
+        : "memory");
+  }
   __device__ void wait(uint32_t parity) const {
     uint32_t done;
     do {
@@ -56,6 +65,17 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Ba
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
       "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+// The same to this place in all Blocks of the cluster, where each one's `full` counts.
+template <int Blocks>
+__device__ __forceinline__ void load_box_for_all(uint32_t to, const CUtensorMap& map, Barrier full, int x,
+                                                 int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>((1 << Blocks) - 1))
       : "memory");
 }
 
@@ -134,7 +154,16 @@ __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
 }
 
-// New barriers are seen by TMA.
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// New barriers are seen by TMA and by the cluster.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -169,11 +198,12 @@ __device__ __forceinline__ void wait_products() {
 // and their elements along the contraction ("inner"), or the other way round; then the hardware turns them.
 inline constexpr int kPanel = 64, kPanelBytes = kPanel * kPanel * 2;
 
-// What a product is told of an operand: its address, the distance of panels (used where rows run along the
-// contraction) and of blocks of eight rows, and the swizzle.
+// What a product is told of an operand: its address, without the block's rank that it has in a cluster, the
+// distance of panels (used where rows run along the contraction) and of blocks of eight rows, and the
+// swizzle.
 __device__ __forceinline__ uint64_t operand(uint32_t address) {
   constexpr uint64_t kPanels = kPanelBytes >> 4, kBlocks = 8 * 128 >> 4, kSwizzle128 = 1;
-  return address >> 4 | kPanels << 16 | kBlocks << 32 | kSwizzle128 << 62;
+  return (address & 0x3ffff) >> 4 | kPanels << 16 | kBlocks << 32 | kSwizzle128 << 62;
 }
 // The same, `step` times 16 further along the contraction.
 template <bool Inner>
