@@ -38,7 +38,7 @@ fi
 for tool in ${MEGATRON_SANITIZE:-}; do
   start=$SECONDS
   timeout "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_brief=1 \
-    --gtest_filter='CudaRows.*:CudaIndex.*:CudaElementwise.*:CudaRecurrent.*:CudaGemm.Grouped:CudaGemm.Fp8:CudaAttention.Bf16:CudaOps.*' \
+    --gtest_filter='CudaRows.*:CudaIndex.*:CudaElementwise.*:CudaRecurrent.*:CudaGemm.Grouped*:CudaGatedGemm.*:CudaGemm.Fp8:CudaAttention.Bf16:CudaOps.*' \
     >"$out/$tool.log" 2>&1 || { failed=1; grep -E '=========' "$out/$tool.log" | head -12; }
   tail -1 "$out/$tool.log"
   stamp "$tool" "$start"
