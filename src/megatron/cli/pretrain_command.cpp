@@ -60,9 +60,10 @@ int train(Invocation& invocation, bool needs_weights) {
 
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;
+  const DeviceType device = device_type(run.config);
   const auto choice = settle_recompute(
       run.config, parallel_sizes(run.config, run.config.run.ranks * place.processes), model_dtype(run.config),
-      device_type(run.config), run.config.run.ranks * place.processes_here);
+      device, ranks_on_a_device(device, run.config.run.ranks, place.processes_here));
   if (choice && place.process == 0) invocation.log.info("{}", choice->table());
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;

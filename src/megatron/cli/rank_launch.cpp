@@ -47,7 +47,9 @@ constexpr std::array<std::string_view, 9> kCommon{"model",     "dist", "train", 
 // Processes that were given other settings would compute something that nobody asked for, or wait for each
 // other.
 void require_same_settings(const Config& config, const ProcessGroup& world) {
-  const Json settings = config.to_json();
+  Config compared = config;
+  compared.dist.flight_recorder_dump_path.clear();
+  const Json settings = compared.to_json();
   std::vector<uint64_t> own;
   for (const std::string_view section : kCommon)
     own.push_back(hash_of(settings.at(std::string(section)).dump()));
@@ -61,7 +63,8 @@ void require_same_settings(const Config& config, const ProcessGroup& world) {
     if (all[i] != all[i % own.size()])
       throw ConfigError(
           fmt::format("the process of rank {} was given other settings than that of rank 0, the first in "
-                      "section {}; give all processes the same",
+                      "section {}; give all processes the same (where --recompute-modules auto chooses, "
+                      "--recompute-memory-gib too: machines may differ)",
                       i / own.size(), kCommon[i % own.size()]));
 }
 

@@ -58,7 +58,9 @@ class Search {
     bool some = false;
     for (const Share& share : shares) {
       e.recompute_modules.push_back(share.name);
-      e.recompute_module_layers.push_back(share.layers);
+      // Those that predict further tokens count after the others.
+      e.recompute_module_layers.push_back(share.layers +
+                                          (share.layers < layers_ ? 0 : config.model.mtp_num_layers));
       some |= share.layers < layers_;
     }
     if (!some) e.recompute_module_layers.clear();
