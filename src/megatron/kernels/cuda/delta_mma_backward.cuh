@@ -52,6 +52,7 @@ struct DeltaChunkGrads {
 };
 
 // The gradients of q and k, and `z_written`, `passed` and `carried`.
+size_t delta_key_memory();  // shared memory that it takes, more than any other of these
 void delta_key_grads(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
 
 // All but the sums of `partials` over chunks.

@@ -416,6 +416,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 
 }  // namespace
 
+size_t delta_key_memory() { return sizeof(KeyMemory); }
+
 void delta_key_grads(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
   allow_shared_memory(delta_keys_kernel, sizeof(KeyMemory));
   const int64_t blocks = task.slots * task.key_heads;

@@ -254,7 +254,8 @@ void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
   DeltaTask<T> task(args.forward);
   if constexpr (std::is_same_v<T, bfloat>)
     if (task.sequences.tokens > 0 && fits_delta_tiles(task) && args.d_o.stride(0) % 8 == 0 &&
-        aligned(args.d_o.raw()))
+        aligned(args.d_o.raw()) &&
+        static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block) >= delta_key_memory())
       return backward_on_tensor_cores(ctx, args, task);
   const int64_t tokens = task.sequences.tokens, heads = task.value_heads;
   const CudaProperties& gpu = runtime_of(ctx).properties();

@@ -311,6 +311,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   }
   __syncwarp();
   hopper::cluster_sync();  // the other block may still arrive at barriers of this one
+#else
+  __trap();
 #endif
 }
 
@@ -343,17 +345,17 @@ template <class Gate>
 void launch(const KernelContext& ctx, const char* name, const CUtensorMap (&maps)[4], int64_t rows,
             int64_t width, int64_t depth) {
   auto kernel = gated_kernel<Gate>;
+  cudaLaunchConfig_t config{};
+  config.stream = stream_of(ctx);  // which also makes its GPU the current one
   allow_shared_memory(kernel, kSharedBytes);
   const Job job{static_cast<int>(rows), static_cast<int>((width + Gate::kWidth - 1) / Gate::kWidth),
                 static_cast<int>((depth + kDepth - 1) / kDepth)};
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
   config.gridDim = runtime_of(ctx).properties().multiprocessors / kBlocks * kBlocks;
   config.blockDim = kBlockThreads;
   config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream_of(ctx);
   config.attrs = &cluster;
   config.numAttrs = 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, maps[0], maps[1], maps[2], maps[3], job), name);

@@ -274,6 +274,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     }
   }
   hopper::wait_stores_read<0>();
+#else
+  __trap();
 #endif
 }
 

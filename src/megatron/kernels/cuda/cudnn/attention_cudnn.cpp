@@ -1,7 +1,9 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <bit>
+#include <limits>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -65,16 +67,21 @@ int64_t places_for(const AttentionArgs& a) {
   return a.cu_queries ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(a.batch))) : a.batch;
 }
 
+// Where packed sequences begin is told in 32 bits.
+bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* x) {
+    return x->size(0) * x->stride(0) <= std::numeric_limits<int32_t>::max();
+  });
+}
+
 // Packed sequences that attend to themselves as a whole, on the average fill a tile, and do not differ so
 // much that scratch memory, where each has the length of the longest, would be many times theirs. (Told how
 // many tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
 bool packing_suits(const AttentionArgs& a) {
-  constexpr int64_t kTile = 128, kMostRoom = 4, kMostElements = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kTile = 128, kMostRoom = 4;
   const int64_t tokens = a.q.size(0);
-  int64_t widest = 0;
-  for (const Tensor* x : {&a.q, &a.k, &a.v, &a.o}) widest = std::max(widest, x->stride(0));
   return a.cu_queries.raw() == a.cu_keys.raw() && a.place.query_chunk < 0 && tokens >= kTile * a.batch &&
-         places_for(a) * longest(a).queries <= kMostRoom * tokens && tokens * widest <= kMostElements;
+         places_for(a) * longest(a).queries <= kMostRoom * tokens && offsets_fit({&a.q, &a.k, &a.v, &a.o});
 }
 
 // What cuDNN is asked for: long enough sequences of common heads, and no feature that only our kernels have.
@@ -229,6 +236,9 @@ class CudnnAttention {
     int64_t workspace = 0;
     if (graph->build(handle_, {fe::HeurMode_t::A}).is_bad() || graph->get_workspace_size(workspace).is_bad())
       return {};
+    // In a fixed order cuDNN keeps scores of every place, as long as the longest sequence.
+    constexpr int64_t kMostScratch = int64_t{6} << 30;
+    if (key.packed && workspace > kMostScratch) return {};
     return {std::move(graph), static_cast<size_t>(workspace)};
   }
 
@@ -349,6 +359,7 @@ bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
 bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
   const AttentionArgs& f = args.forward;
   if (!suits(f) || args.dbias || args.dsinks) return false;
+  if (f.cu_queries && !offsets_fit({&args.grad_o, &args.dq, &args.dk, &args.dv})) return false;
   KernelState& state = kernel_state(ctx);
   if (!state.attention) return false;
   GraphKey key = key_of(f);
