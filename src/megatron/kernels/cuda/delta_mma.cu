@@ -221,14 +221,11 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   for (int64_t sequence = blockIdx.z; sequence < task.sequences.count; sequence += gridDim.z) {
     const TokenSpan span = task.sequences.span(sequence);
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
-    const int chunks = static_cast<int>((span.end - span.begin + kDeltaChunk - 1) / kDeltaChunk);
-    auto begin_of = [&](int c) { return span.begin + int64_t{c} * kDeltaChunk; };
-    auto length_of = [&](int c) {
-      return static_cast<int>(min(int64_t{kDeltaChunk}, span.end - begin_of(c)));
-    };
+    const DeltaSpan pieces{span.begin, span.end};
+    const int chunks = pieces.chunks();
     auto fetch_k = [&](int c) {
-      const int64_t t = begin_of(c);
-      const int length = length_of(c), buffer = c & 1;
+      const int64_t t = pieces.begin_of(c);
+      const int length = pieces.length_of(c), buffer = c & 1;
       DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
       const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
       if (threadIdx.x < kDeltaChunk) {
@@ -238,7 +235,9 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
         copy_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);
       }
     };
-    auto fetch_q = [&](int c) { q.fill_rows(task.q_rows(key_head, begin_of(c)), task.stride, length_of(c)); };
+    auto fetch_q = [&](int c) {
+      q.fill_rows(task.q_rows(key_head, pieces.begin_of(c)), task.stride, pieces.length_of(c));
+    };
     float state[2][kDeltaColumns / 8][4];
     clear(state[0]);
     clear(state[1]);
@@ -248,8 +247,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     if (chunks > 0) fetch_k(0), fetch_q(0);
     commit_copies();
     for (int c = 0; c < chunks; ++c) {
-      const int64_t slot = first + c, begin = begin_of(c);
-      const int length = length_of(c), buffer = c & 1;
+      const int64_t slot = first + c, begin = pieces.begin_of(c);
+      const int length = pieces.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       uint4 inverse[4], inverse_rest[4], passed[4];
       load_left(inverse, task.inverse + task.matrix_at(slot, head));
@@ -274,8 +273,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
           prefetch(task.inverse_rest + at + i);
           prefetch(task.passed + at + i);
         }
-        if (int i = threadIdx.x; i < length_of(c + 1))
-          prefetch(task.v_rows(head, begin_of(c + 1) + i) + column0);
+        if (int i = threadIdx.x; i < pieces.length_of(c + 1))
+          prefetch(task.v_rows(head, pieces.begin_of(c + 1) + i) + column0);
       }
       commit_copies();
       const float* sums = memory.sums[buffer];

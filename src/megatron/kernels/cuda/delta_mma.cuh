@@ -195,6 +195,17 @@ __device__ __forceinline__ void add_over_tokens(float (&state)[2][kDeltaColumns 
   }
 }
 
+// The tokens of one sequence, cut into chunks, of which the last may be shorter.
+struct DeltaSpan {
+  int64_t begin, end;
+
+  __device__ int chunks() const { return static_cast<int>((end - begin + kDeltaChunk - 1) / kDeltaChunk); }
+  __device__ int64_t begin_of(int chunk) const { return begin + int64_t{chunk} * kDeltaChunk; }
+  __device__ int length_of(int chunk) const {
+    return static_cast<int>(min(int64_t{kDeltaChunk}, end - begin_of(chunk)));
+  }
+};
+
 // Gates, lengths and systems of all chunks; with `transposed` also what the way back needs.
 void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t stream);
 

@@ -40,14 +40,11 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   for (int64_t sequence = blockIdx.z; sequence < task.sequences.count; sequence += gridDim.z) {
     const TokenSpan span = task.sequences.span(sequence);
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
-    const int chunks = static_cast<int>((span.end - span.begin + kDeltaChunk - 1) / kDeltaChunk);
-    auto begin_of = [&](int c) { return span.begin + int64_t{c} * kDeltaChunk; };
-    auto length_of = [&](int c) {
-      return static_cast<int>(min(int64_t{kDeltaChunk}, span.end - begin_of(c)));
-    };
+    const DeltaSpan pieces{span.begin, span.end};
+    const int chunks = pieces.chunks();
     auto fetch_k = [&](int c) {
-      const int64_t t = begin_of(c);
-      const int length = length_of(c), buffer = c & 1;
+      const int64_t t = pieces.begin_of(c);
+      const int length = pieces.length_of(c), buffer = c & 1;
       DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
       const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
       if (threadIdx.x < kDeltaChunk) {
@@ -67,8 +64,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     if (chunks > 0) fetch_k(chunks - 1);
     commit_copies();
     for (int c = chunks - 1; c >= 0; --c) {
-      const int64_t slot = first + c, begin = begin_of(c), matrix = task.matrix_at(slot, head);
-      const int length = length_of(c), buffer = c & 1;
+      const int64_t slot = first + c, begin = pieces.begin_of(c), matrix = task.matrix_at(slot, head);
+      const int length = pieces.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       save_state(grads.after + (slot * task.value_heads + head) * kDeltaChannels * kDeltaChannels + column0,
                  state);
@@ -87,9 +84,9 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
           prefetch(task.passed_back_rest + at + i);
         }
         if (int i = threadIdx.x; i < kDeltaChunk) {
-          prefetch(grads.d_o_rows(head, begin_of(c - 1) + i) + column0);
-          prefetch(task.q_rows(key_head, begin_of(c - 1) + i));
-          prefetch(task.q_rows(key_head, begin_of(c - 1) + i) + 64);
+          prefetch(grads.d_o_rows(head, pieces.begin_of(c - 1) + i) + column0);
+          prefetch(task.q_rows(key_head, pieces.begin_of(c - 1) + i));
+          prefetch(task.q_rows(key_head, pieces.begin_of(c - 1) + i) + 64);
         }
       }
       commit_copies();

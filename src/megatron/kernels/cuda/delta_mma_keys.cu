@@ -37,10 +37,7 @@ __device__ __forceinline__ float fill_whole(const WholeState& high, const WholeS
     const float4 first = *reinterpret_cast<const float4*>(state + i * 8),
                  second = *reinterpret_cast<const float4*>(state + i * 8 + 4);
     uint4 h, l;
-    split(first.x, first.y, h.x, l.x);
-    split(first.z, first.w, h.y, l.y);
-    split(second.x, second.y, h.z, l.z);
-    split(second.z, second.w, h.w, l.w);
+    split(first, second, h, l);
     const int row = i / (kDeltaChannels / 8), chunk = i % (kDeltaChannels / 8);
     *reinterpret_cast<uint4*>(high.at(row, chunk)) = h;
     *reinterpret_cast<uint4*>(low.at(row, chunk)) = l;

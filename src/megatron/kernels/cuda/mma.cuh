@@ -37,6 +37,12 @@ __device__ __forceinline__ void split(float first, float second, uint32_t& high,
   float2 rounded = unpack(high);
   low = narrow_pair<bfloat>(first - rounded.x, second - rounded.y);
 }
+__device__ __forceinline__ void split(const float4& first, const float4& second, uint4& high, uint4& low) {
+  split(first.x, first.y, high.x, low.x);
+  split(first.z, first.w, high.y, low.y);
+  split(second.x, second.y, high.z, low.z);
+  split(second.z, second.w, high.w, low.w);
+}
 
 template <int N>
 __device__ __forceinline__ void clear(float (&acc)[N][4]) {
@@ -117,14 +123,10 @@ struct MmaTile {
   }
 };
 
-// acc[columns/8][4] = left rows · right rows, over channels.
+// acc[columns/8][4] += left rows · right rows, over channels.
 template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void row_products(float (&acc)[N / 8][4], const Left& left, int row0,
-                                             const Right& right) {
-#pragma unroll
-  for (int i = 0; i < N / 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) acc[i][j] = 0;
+__device__ __forceinline__ void add_row_products(float (&acc)[N / 8][4], const Left& left, int row0,
+                                                 const Right& right) {
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     uint32_t a[4];
@@ -137,6 +139,13 @@ __device__ __forceinline__ void row_products(float (&acc)[N / 8][4], const Left&
       mma<T>(acc[2 * n + 1], a, b[2], b[3]);
     }
   }
+}
+
+template <class T, int D, int N, class Left, class Right>
+__device__ __forceinline__ void row_products(float (&acc)[N / 8][4], const Left& left, int row0,
+                                             const Right& right) {
+  clear(acc);
+  add_row_products<T, D, N>(acc, left, row0, right);
 }
 
 // acc[D/8][4] += weights (16 rows × N columns, as row_products leaves them) · the N rows of `right`.

@@ -53,24 +53,6 @@ struct ScanMatrix {
   }
 };
 
-// acc += left rows · right rows over D channels.
-template <int D, int N, class Left, class Right>
-__device__ __forceinline__ void add_row_products(float (&acc)[N / 8][4], const Left& left, int row0,
-                                                 const Right& right) {
-#pragma unroll
-  for (int step = 0; step < D / 16; ++step) {
-    uint32_t a[4];
-    left.left(a, row0, step);
-#pragma unroll
-    for (int n = 0; n < N / 16; ++n) {
-      uint32_t b[4];
-      right.right(b, n * 16, step);
-      mma<bfloat>(acc[2 * n], a, b[0], b[1]);
-      mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
-    }
-  }
-}
-
 // A state [channels, states] rounded to bf16, and with Split what that left.
 template <bool Split>
 __device__ __forceinline__ void fill_state(const ScanStates& high, const ScanStates& low,
@@ -81,10 +63,7 @@ __device__ __forceinline__ void fill_state(const ScanStates& high, const ScanSta
     const float4 first = *reinterpret_cast<const float4*>(state + i * 8),
                  second = *reinterpret_cast<const float4*>(state + i * 8 + 4);
     uint4 h, l;
-    split(first.x, first.y, h.x, l.x);
-    split(first.z, first.w, h.y, l.y);
-    split(second.x, second.y, h.z, l.z);
-    split(second.z, second.w, h.w, l.w);
+    split(first, second, h, l);
     *reinterpret_cast<uint4*>(high.at(row, chunk)) = h;
     if constexpr (Split) *reinterpret_cast<uint4*>(low.at(row, chunk)) = l;
   }

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
 
     float acc[kScanChannels / 8][4];
     row_products<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, state);
-    if constexpr (Backward) add_row_products<kScanStates, kScanChannels>(acc, own, warp * 16, rest);
+    if constexpr (Backward) add_row_products<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, rest);
     const float sum[2] = {memory.sums[row], memory.sums[row + 8]};
     float factor[2];
 #pragma unroll
