@@ -1,6 +1,7 @@
 #include "megatron/ops/cross_entropy.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "megatron/ops/check.h"
 #include "megatron/ops/elementwise.h"
@@ -206,10 +207,13 @@ class EarlyGradientsNode final : public Node {
   Weight weight_;
 };
 
-// Equal chunks of rows, of at most about a GiB of logits.
+// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the product that makes
+// the gradient of so few rows then fills the multiprocessors with whole tiles.
 int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
-  int64_t row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));
-  int64_t most = std::max<int64_t>(256, (int64_t{1} << 30) / row_bytes);
+  constexpr int64_t kMostBytes = int64_t{5} << 28;
+  auto row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));
+  auto most = static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(256, kMostBytes / row_bytes))));
   int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
   return std::max<int64_t>(1, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }
