@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "megatron/kernels/logits_gemm.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
@@ -35,27 +36,36 @@ CrossEntropyStats make_stats(RankContext& ctx, int64_t rows, DType dtype,
   return stats;
 }
 
+CrossEntropyStats rows_of(const CrossEntropyStats& stats, int64_t begin, int64_t end) {
+  auto part = [&](const Tensor& t) { return t ? t.slice(0, begin, end) : t; };
+  return {part(stats.maximum), part(stats.sum_exp), part(stats.target), part(stats.sum_logits)};
+}
+
+CrossEntropyStatsArgs stats_args(const Tensor& logits, const Tensor& labels, const Columns& columns,
+                                 const CrossEntropyStats& stats) {
+  return {.logits = logits,
+          .labels = labels,
+          .vocab_begin = columns.options.vocab_begin,
+          .valid = columns.valid,
+          .maximum = stats.maximum,
+          .sum_exp = stats.sum_exp,
+          .target = stats.target,
+          .sum_logits = stats.sum_logits};
+}
+
 void compute_stats(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Columns& columns,
                    const CrossEntropyStats& stats) {
-  ctx.kernels->cross_entropy_stats(ctx.kernel_context(), {.logits = logits,
-                                                          .labels = labels,
-                                                          .vocab_begin = columns.options.vocab_begin,
-                                                          .valid = columns.valid,
-                                                          .maximum = stats.maximum,
-                                                          .sum_exp = stats.sum_exp,
-                                                          .target = stats.target,
-                                                          .sum_logits = stats.sum_logits});
+  ctx.kernels->cross_entropy_stats(ctx.kernel_context(), stats_args(logits, labels, columns, stats));
 }
 
 struct LossAndLse {
   Tensor loss, lse;
 };
 
-LossAndLse compute_loss(RankContext& ctx, CrossEntropyStats& stats, const Tensor& labels,
-                        const Columns& columns) {
+void compute_loss(RankContext& ctx, CrossEntropyStats& stats, const Tensor& labels, const Columns& columns,
+                  const LossAndLse& result) {
   const CrossEntropyOptions& options = columns.options;
   if (options.reduce) options.reduce(ctx, stats);
-  LossAndLse result{ctx.empty_like(stats.maximum), ctx.empty_like(stats.maximum)};
   ctx.kernels->cross_entropy_loss(ctx.kernel_context(), {.maximum = stats.maximum,
                                                          .sum_exp = stats.sum_exp,
                                                          .target = stats.target,
@@ -67,6 +77,12 @@ LossAndLse compute_loss(RankContext& ctx, CrossEntropyStats& stats, const Tensor
                                                          .z_loss = options.z_loss,
                                                          .lse = result.lse,
                                                          .loss = result.loss});
+}
+
+LossAndLse compute_loss(RankContext& ctx, CrossEntropyStats& stats, const Tensor& labels,
+                        const Columns& columns) {
+  LossAndLse result{ctx.empty_like(stats.maximum), ctx.empty_like(stats.maximum)};
+  compute_loss(ctx, stats, labels, columns, result);
   return result;
 }
 
@@ -218,18 +234,49 @@ int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
   return std::max<int64_t>(1, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
+// What the losses of a chunk take besides its logits, where statistics, loss and gradient are kernels of
+// their own: other ranks have to be asked in between, or the product leaves the statistics. Whether it does
+// is the device's affair, but each allocates the same, so that a plan made on the meta device holds.
+struct ChunkMemory {
+  CrossEntropyStats stats;
+  Tensor lse, scale, tiles;
+
+  ChunkMemory(RankContext& ctx, int64_t rows, const Tensor& weight, const CrossEntropyOptions& options,
+              double factor) {
+    const bool within_product = weight.dtype() == DType::BF16 && options.smoothing <= 0;
+    if (!within_product && !options.reduce) return;
+    const DType dtype = accumulation_dtype(weight.dtype());
+    stats = make_stats(ctx, rows, dtype, options);
+    lse = ctx.empty({rows}, dtype);
+    scale = ctx.full({rows}, dtype, factor);
+    if (within_product)
+      tiles = ctx.empty({logits_gemm_tiles(rows, weight.size(0))}, DType::F32, MemoryTag::Workspace);
+  }
+};
+
+// logits = x · wᵀ. Returns whether their statistics are known, too.
+bool compute_logits(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& labels,
+                    const Columns& columns, const ChunkMemory& memory, const Tensor& logits) {
+  const CrossEntropyStats stats = rows_of(memory.stats, 0, x.size(0));
+  bool known = memory.tiles && logits_gemm(ctx.kernel_context(),
+                                           {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
+  if (!known) ctx.kernels->gemm(ctx.kernel_context(), {.a = x, .b = w.transpose(0, 1), .c = logits});
+  trace(ctx, "head", Phase::Forward, 2.0 * static_cast<double>(x.numel() * w.size(0)), {&x, &w, &logits});
+  return known;
+}
+
 // Losses of one chunk of logits, which become their own gradient times `scale` where that is wanted.
 void losses_and_gradient(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Columns& columns,
-                         double scale, bool gradient, const Tensor& loss) {
+                         const ChunkMemory& memory, bool known, double scale, bool gradient,
+                         const Tensor& loss) {
   const CrossEntropyOptions& options = columns.options;
-  if (options.reduce) {
-    CrossEntropyStats stats = make_stats(ctx, logits.size(0), loss.dtype(), options);
-    compute_stats(ctx, logits, labels, columns, stats);
-    LossAndLse result = compute_loss(ctx, stats, labels, columns);
-    ctx.kernels->copy(ctx.kernel_context(), {result.loss, loss});
-    if (gradient)
-      compute_grad(ctx, logits, labels, result.lse, ctx.full(loss.shape(), loss.dtype(), scale), columns,
-                   logits);
+  if (known || options.reduce) {
+    const int64_t rows = logits.size(0);
+    CrossEntropyStats stats = rows_of(memory.stats, 0, rows);
+    const Tensor lse = memory.lse.slice(0, 0, rows);
+    if (!known) compute_stats(ctx, logits, labels, columns, stats);
+    compute_loss(ctx, stats, labels, columns, {loss, lse});
+    if (gradient) compute_grad(ctx, logits, labels, lse, memory.scale.slice(0, 0, rows), columns, logits);
     return;
   }
   ctx.kernels->cross_entropy(ctx.kernel_context(), {.logits = logits,
@@ -301,9 +348,7 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
       ctx.kernels->gemm(
           ctx.kernel_context(),
           {.a = x.slice(0, begin, end), .b = w.detach().transpose(0, 1), .c = y, .alpha = logit_scale});
-      auto part = [&](const Tensor& t) { return t ? t.slice(0, begin, end) : t; };
-      compute_stats(ctx, y, part(labels), columns,
-                    {part(stats.maximum), part(stats.sum_exp), part(stats.target), part(stats.sum_logits)});
+      compute_stats(ctx, y, labels.slice(0, begin, end), columns, rows_of(stats, begin, end));
     });
   }
   LossAndLse result = compute_loss(ctx, stats, labels, columns);
@@ -338,13 +383,14 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
   if (recorded && hidden.grad_slot()) dhidden = ctx.empty_like(x);
   {
     auto kernels = ctx.kernel_context();
-    Tensor logits = ctx.empty({std::min(rows, chunk_rows), w.size(0)}, x.dtype(), MemoryTag::Workspace);
+    const int64_t most = std::min(rows, chunk_rows);
+    Tensor logits = ctx.empty({most, w.size(0)}, x.dtype(), MemoryTag::Workspace);
+    const ChunkMemory memory(ctx, most, w, options, factor);
     for_each_chunk(rows, chunk_rows, [&](int64_t begin, int64_t end) {
-      Tensor part = x.slice(0, begin, end), y = logits.slice(0, 0, end - begin);
-      ctx.kernels->gemm(kernels, {.a = part, .b = w.transpose(0, 1), .c = y});
-      trace(ctx, "head", Phase::Forward, 2.0 * static_cast<double>(part.numel() * w.size(0)),
-            {&part, &w, &y});
-      losses_and_gradient(ctx, y, labels.slice(0, begin, end), columns, factor, recorded,
+      Tensor part = x.slice(0, begin, end), y = logits.slice(0, 0, end - begin),
+             wanted = labels.slice(0, begin, end);
+      const bool known = compute_logits(ctx, part, w, wanted, columns, memory, y);
+      losses_and_gradient(ctx, y, wanted, columns, memory, known, factor, recorded,
                           losses.slice(0, begin, end));
       trace(ctx, "cross_entropy", Phase::Forward, 8.0 * static_cast<double>(y.numel()), {&y, &y});
       if (dhidden) {

@@ -1,34 +1,9 @@
-#include <limits>
-
-#include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/max_sum.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
-
-// Running maximum and Σ exp(x − maximum).
-template <class C>
-struct MaxSum {
-  C maximum = -std::numeric_limits<C>::infinity(), sum = 0;
-};
-
-template <class C>
-struct MergeMaxSum {
-  __device__ MaxSum<C> operator()(MaxSum<C> a, MaxSum<C> b) const {
-    C maximum = a.maximum > b.maximum ? a.maximum : b.maximum;
-    if (maximum == -std::numeric_limits<C>::infinity()) return {};
-    return {maximum, a.sum * exp_of(a.maximum - maximum) + b.sum * exp_of(b.maximum - maximum)};
-  }
-};
-
-template <class C>
-__device__ MaxSum<C> warp_merge(MaxSum<C> value) {
-  for (int offset = 16; offset; offset /= 2)
-    value = MergeMaxSum<C>{}(value, {__shfl_xor_sync(0xffffffffu, value.maximum, offset),
-                                     __shfl_xor_sync(0xffffffffu, value.sum, offset)});
-  return value;
-}
 
 template <class T, int W>
 __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t columns, int64_t valid,
@@ -48,7 +23,7 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
       state.sum *= exp_of(state.maximum - largest);
       state.maximum = largest;
     }
-    if (state.maximum == -std::numeric_limits<C>::infinity()) return;
+    if (state.maximum == kLowest<C>) return;
     [[maybe_unused]] const float shift = -static_cast<float>(state.maximum) * kRoughLog2e;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -150,30 +125,50 @@ struct GradTask {
   void* dlogits;
   const int64_t* labels;
   const Compute<T>*lse, *scale;
-  int64_t columns, valid, vocab_begin, ignore_index;
+  int columns, valid;
+  int64_t vocab_begin, ignore_index;
   Compute<T> smoothing, uniform, twice_z;
 };
 
+// A few blocks per row. What a thread takes is on its way before the first of it is used.
+constexpr int kGradVectors = 4;
+
 template <class T, class D, int W>
-__global__ void grad_kernel(GradTask<T> a) {
+__global__ void __launch_bounds__(kThreads) grad_kernel(GradTask<T> a) {
   using C = Compute<T>;
-  const int64_t row = blockIdx.x, label_here = a.labels[row];
+  constexpr bool rough = kRough<D> && std::is_same_v<C, float>;
+  const int64_t row = blockIdx.x, label_here = a.labels[row], label = label_here - a.vocab_begin;
   const T* x = a.logits + row * a.columns;
   D* dx = static_cast<D*>(a.dlogits) + row * a.columns;
   const bool ignored = label_here == a.ignore_index;
   const C scale = ignored ? C(0) : a.scale[row], lse = a.lse[row];
   const C slope = scale * (C(1) + a.twice_z * lse), uniform = scale * a.uniform;
-  const int64_t label = label_here - a.vocab_begin;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * W; i < a.columns;
-       i += static_cast<int64_t>(gridDim.y) * blockDim.x * W) {
-    C values[W];
+  const int first = (static_cast<int>(blockIdx.y) * kGradVectors * kThreads + threadIdx.x) * W;
+  Vec<T, W> raw[kGradVectors];
+#pragma unroll
+  for (int n = 0; n < kGradVectors; ++n)
+    if (const int i = first + n * kThreads * W; i < a.columns) raw[n] = read<W>(x + i);
+#pragma unroll
+  for (int n = 0; n < kGradVectors; ++n) {
+    const int i = first + n * kThreads * W;
+    if (i >= a.columns) return;
     Compute<D> result[W];
-    load(values, x + i);
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      C g = slope * exp_of(values[j] - lse) - uniform;
-      if (i + j == label) g -= scale * (C(1) - a.smoothing);
-      result[j] = static_cast<Compute<D>>(ignored || i + j >= a.valid ? C(0) : g);
+      const C value = widen(raw[n].v[j]);
+      C g;
+      if constexpr (rough)
+        g = slope * exp2_rough(fmaf(value, kRoughLog2e, -lse * kRoughLog2e));
+      else
+        g = slope * exp_of(value - lse);
+      result[j] = static_cast<Compute<D>>(g - uniform);
+    }
+    if (ignored || i + W > a.valid || (label >= i && label < i + W)) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        if (i + j == label) result[j] -= static_cast<Compute<D>>(scale * (C(1) - a.smoothing));
+        if (ignored || i + j >= a.valid) result[j] = 0;
+      }
     }
     store(dx + i, result);
   }
@@ -190,8 +185,8 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
                        pointer<int64_t>(args.labels),
                        pointer<C>(args.lse),
                        pointer<C>(args.scale),
-                       columns,
-                       args.valid,
+                       static_cast<int>(columns),
+                       static_cast<int>(args.valid),
                        args.vocab_begin,
                        args.ignore_index,
                        static_cast<C>(args.smoothing),
@@ -199,8 +194,8 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
                        static_cast<C>(2 * args.z_loss)};
       constexpr int W = 16 / static_cast<int>(std::max(sizeof(T), sizeof(D)));
       bool vector = columns % W == 0 && aligned(task.logits) && aligned(task.dlogits);
-      // A few blocks per row, each with several vectors per thread.
-      dim3 grid(static_cast<unsigned>(rows), blocks_for(columns, int64_t{kThreads} * 4 * (vector ? W : 1)));
+      dim3 grid(static_cast<unsigned>(rows),
+                blocks_for(columns, int64_t{kThreads} * kGradVectors * (vector ? W : 1)));
       cudaStream_t stream = stream_of(ctx);
       if (vector)
         grad_kernel<T, D, W><<<grid, kThreads, 0, stream>>>(task);
@@ -251,7 +246,6 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   constexpr bool kCaches = sizeof(V) == 16;
   constexpr int kGroups = 6;  // of copies; the beginning of a row arrives first
   const int per_group = (a.cached + kGroups * step - 1) / (kGroups * step) * step;
-  const C lowest = -std::numeric_limits<C>::infinity();
   auto group_end = [&](int g) { return min(a.cached, (g + 1) * per_group); };
   auto fetch = [&](int64_t row, int v) {
     if (kCaches && row < a.rows) copy_async(cache + v * W, a.logits + row * a.columns + v * W, true);
@@ -274,14 +268,14 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       if (v * W + W > a.valid) {
 #pragma unroll
         for (int j = 0; j < W; ++j)
-          if (v * W + j >= a.valid) values[j] = lowest;
+          if (v * W + j >= a.valid) values[j] = kLowest<C>;
       }
       largest = largest_of(values);
       if (largest > state.maximum) {
         state.sum *= exp_of(state.maximum - largest);
         state.maximum = largest;
       }
-      const C shift = state.maximum == lowest ? C(0) : state.maximum;
+      const C shift = state.maximum == kLowest<C> ? C(0) : state.maximum;
       C sum = 0;
 #pragma unroll
       for (int j = 0; j < W; ++j) {
@@ -290,7 +284,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
         else
           sum += exp_of(values[j] - shift);
         if constexpr (Smooth)
-          if (values[j] != lowest) total += values[j];
+          if (values[j] != kLowest<C>) total += values[j];
       }
       state.sum += sum;
     };
