@@ -67,10 +67,13 @@ struct GpuBytes {
   char* data;
 };
 
+// Others wait for what a rank sends, so its blocks come before those of kernels that only this rank needs.
+inline constexpr int kFirst = -5;  // CUDA takes its own highest priority for what is beyond it
+
 // What the operations of one group need on a GPU. The watch keeps it until its communicator has ended: NCCL's
 // own threads use the stream.
 struct NcclChannel {
-  explicit NcclChannel(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime) {}
+  explicit NcclChannel(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime, kFirst) {}
 
   ncclComm_t comm = nullptr;
   Stream stream;
