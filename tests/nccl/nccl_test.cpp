@@ -35,7 +35,9 @@ void named(const std::string& layout, const std::function<void()>& check) {
     FAIL() << error.what();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  if (launch->is_first()) fmt::print("{:5.1f} s  {}\n", took.count(), layout);
+  if (!launch->is_first()) return;
+  fmt::print("{:5.1f} s  {}\n", took.count(), layout);
+  std::fflush(stdout);  // should a later one not end
 }
 
 void expect_end(const OnRank& fn, std::initializer_list<const char*> parts) {
