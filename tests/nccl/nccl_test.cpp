@@ -5,29 +5,58 @@
 #include <cstdlib>
 #include <thread>
 
-#include "megatron/autograd/rank_context.h"
 #include "megatron/comm/nccl_group.h"
-#include "processes/process_parity.h"
+#include "nccl/ranks.h"
 #include "support/stacks.h"
 
 // Runs in each of several processes, with one rank and one GPU each, which NCCL connects. Where there are
 // fewer GPUs than processes, these share them: NCCL is told that each is a host of its own, and reaches the
 // others by sockets.
 namespace megatron::testing {
-namespace {
-
-constexpr int kNotTested = 77;
 
 Launch* launch = nullptr;
 Device gpu;
 
-void on_gpus(const std::function<void(RankContext&, ProcessGroup&)>& fn) {
+void on_gpus(const OnRank& fn) {
   launch->run([&](int rank, ProcessGroup& world) {
     RankContext ctx(gpu, 1, rank);
     world.attach(ctx);
     fn(ctx, world);
   });
 }
+
+// A layout whose ranks were stopped ends the test: so does their world.
+void named(const std::string& layout, const std::function<void()>& check) {
+  SCOPED_TRACE(layout);
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    check();
+  } catch (const std::exception& error) {
+    FAIL() << error.what();
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (!launch->is_first()) return;
+  fmt::print("{:5.1f} s  {}\n", took.count(), layout);
+  std::fflush(stdout);  // should a later one not end
+}
+
+void expect_end(const OnRank& fn, std::initializer_list<const char*> parts) {
+  if (launch->world_size() != 3) GTEST_SKIP() << "made for 3 ranks";
+  const auto begin = std::chrono::steady_clock::now();
+  std::string told;
+  try {
+    on_gpus(fn);
+  } catch (const std::exception& error) {
+    told = error.what();
+  }
+  if (launch->is_first()) fmt::print("{}\n", told);
+  for (const char* part : parts) EXPECT_NE(told.find(part), std::string::npos) << part << " in: " << told;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
+}
+
+namespace {
+
+constexpr int kNotTested = 77;
 
 // Differs by rank and place and is exact in every dtype.
 double number(int rank, int64_t i) { return static_cast<double>((rank + 1) * (i % 5 + 1)); }
@@ -166,14 +195,6 @@ TEST(NcclProcesses, WorksEndInAnyOrder) {
   });
 }
 
-void sharded(Config& config, int zero) {
-  config.ddp.use_distributed_optimizer = true;
-  config.ddp.use_megatron_fsdp = zero > 1;
-  config.ddp.data_parallel_sharding_strategy = static_cast<ShardingStrategy>(zero);
-  config.ddp.overlap_grad_reduce = config.ddp.overlap_param_gather = true;
-  config.ddp.bucket_size = 3000;
-}
-
 const Layout kTwo[] = {
     {.name = "tp2", .tp = 2},
     {.name = "tp2_sp", .tp = 2, .sp = true},
@@ -192,19 +213,6 @@ const Layout kFour[] = {
 };
 
 constexpr int kFewSteps = 2;
-
-// A layout whose ranks were stopped ends the test: so does their world.
-void named(const std::string& layout, const std::function<void()>& check) {
-  SCOPED_TRACE(layout);
-  const auto begin = std::chrono::steady_clock::now();
-  try {
-    check();
-  } catch (const std::exception& error) {
-    FAIL() << error.what();
-  }
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  if (launch->is_first()) fmt::print("{:5.1f} s  {}\n", took.count(), layout);
-}
 
 TEST(NcclParity, GroupedQueryTiedRope) {
   Config config = small_gpt();
@@ -234,22 +242,6 @@ TEST(NcclParity, CoveringLayouts) {
           [&] { check_processes(*launch, one, c.config, c.sizes, references.batches(c), gpu); });
     if (::testing::Test::HasFatalFailure()) return;
   }
-}
-
-// A world ends with its first fault, so each of these has processes of its own, three of them.
-void expect_end(const std::function<void(RankContext&, ProcessGroup&)>& fn,
-                std::initializer_list<const char*> parts) {
-  if (launch->world_size() != 3) GTEST_SKIP() << "made for 3 ranks";
-  const auto begin = std::chrono::steady_clock::now();
-  std::string told;
-  try {
-    on_gpus(fn);
-  } catch (const std::exception& error) {
-    told = error.what();
-  }
-  if (launch->is_first()) fmt::print("{}\n", told);
-  for (const char* part : parts) EXPECT_NE(told.find(part), std::string::npos) << part << " in: " << told;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
 }
 
 // Operations that end show that the GPUs are connected; the next of their kind is queued without NCCL's

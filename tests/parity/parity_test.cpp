@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "megatron/comm/run_ranks.h"
 #include "megatron/training/rank_trainer.h"
 #include "parity/cases.h"
 #include "parity/pass_through.h"
@@ -95,12 +96,34 @@ TEST(CudaParity, RecordedSteps) {
 }
 
 // Nothing is recorded where it cannot be.
-TEST(RecordedSteps, AreForOneRankOnAGpu) {
+TEST(RecordedSteps, NeedAGpu) {
   Config config = small_gpt();
   config.execution.cuda_graph_impl = GraphImpl::full_iteration;
   RankContext ctx;
   ParallelContext alone;
   EXPECT_THROW(RankTrainer(ctx, config, alone, DType::F32), ConfigError);
+}
+
+// Threads and processes without NCCL move GPU memory with the host's help. On the meta device, as a GPU
+// would.
+TEST(RecordedSteps, OfSeveralRanksNeedNccl) {
+  Config config = small_gpt();
+  config.execution.cuda_graph_impl = GraphImpl::full_iteration;
+  config.parallel.tensor_model_parallel_size = 2;
+  run_ranks(2, [&](int rank, ProcessGroup& world) {
+    RankContext ctx(kMeta, 1, rank);
+    const ParallelContext parallel = ParallelContext::from_sizes(world, {.world = 2, .tp = 2});
+    try {
+      RankTrainer trainer(ctx, config, parallel, DType::BF16);
+      ADD_FAILURE() << "not refused";
+    } catch (const ConfigError& error) {
+      EXPECT_STREQ(error.what(),
+                   "model.cuda_graph_impl = full_iteration: the ranks cannot record their steps, for these "
+                   "ranks are connected by the host; give each rank a GPU of its own and use --comm nccl, or "
+                   "leave --cuda-graph-impl (--graphs) out");
+    }
+    world.barrier();
+  });
 }
 
 // The host asks for a whole step and waits once, for its loss and norm.

@@ -3,9 +3,9 @@
 namespace megatron {
 
 std::string_view name_of(CommKind kind) {
-  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                        "all_to_all", "broadcast",      "send",
-                                        "recv",       "barrier",        "split"};
+  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                        "broadcast",  "send",           "recv",       "barrier",
+                                        "split",      "recorded step"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -24,6 +24,27 @@ CommCall::CommCall(const CommRequest& request)
   if (!has_tensor) return;
   dtype = request.tensor().dtype();
   shape = request.tensor().shape();
+}
+
+namespace {
+
+// Where no other rank takes part, or nothing is carried out.
+class NothingToWatch final : public RecordedOps {
+ public:
+  void end() override {}
+  void replay(const std::function<void()>& run) override { run(); }
+};
+
+}  // namespace
+
+std::string GroupBackend::cannot_record() const {
+  return world_ranks().size() > 1 ? "these ranks are connected by the host" : "";
+}
+
+std::unique_ptr<RecordedOps> GroupBackend::begin_recording(CallSite where) {
+  require(cannot_record().empty(), "group {} at {}: nothing can be recorded: {}", name(), describe(where),
+          cannot_record());
+  return std::make_unique<NothingToWatch>();
 }
 
 const Stream& RankQueue::of(const CommRequest& request) const {

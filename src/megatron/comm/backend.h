@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <source_location>
 #include <span>
@@ -38,7 +39,8 @@ enum class CommKind : uint8_t {
   Send,
   Recv,
   Barrier,
-  Split
+  Split,
+  Replay  // of a recording, with all operations in it
 };
 std::string_view name_of(CommKind kind);
 constexpr bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
@@ -87,6 +89,16 @@ class PendingOp {
   virtual void withdraw() noexcept = 0;  // its memory goes away: nobody may touch it after this returns
 };
 
+// The operations within a recording (a CUDA graph), as one rank sees them. Lives from before the recording
+// begins until after it is gone.
+class RecordedOps {
+ public:
+  virtual ~RecordedOps() = default;
+  virtual void end() = 0;  // of the recording, on all ranks: a CommError where they have recorded otherwise
+  // Calls `run`, which queues the recording on the rank's stream. On all ranks.
+  virtual void replay(const std::function<void()>& run) = 0;
+};
+
 // Where a rank queues its work on a GPU. Only the rank itself reads or changes it.
 struct RankQueue {
   std::shared_ptr<DeviceRuntime> runtime;
@@ -119,6 +131,11 @@ class GroupBackend {
   virtual std::shared_ptr<GroupBackend> split(CommRequest request) = 0;  // null for a negative color
   virtual void abort(const std::string& reason) = 0;
   virtual std::string flight_record() const = 0;
+
+  // Why operations on GPU memory cannot be part of a recording; "" where they can. What is called between
+  // begin_recording() and RecordedOps::end() is not carried out.
+  virtual std::string cannot_record() const;
+  virtual std::unique_ptr<RecordedOps> begin_recording(CallSite where);
 
   // For a backend that carries operations out elsewhere and has another one for everything else: its calls go
   // into that one's flight record, which knows the other ranks too.

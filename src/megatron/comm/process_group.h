@@ -90,6 +90,13 @@ class ProcessGroup {
   ProcessGroup split_by(const std::function<int(int rank)>& color, std::string name,
                         CallSite where = CallSite::current()) const;
 
+  // Recordings (CUDA graphs) of a step with its operations, of this group and of all that were split from the
+  // same world. Why not, or "".
+  std::string cannot_record() const { return backend().cannot_record(); }
+  std::unique_ptr<RecordedOps> begin_recording(CallSite where = CallSite::current()) const {
+    return backend().begin_recording(where);
+  }
+
   // Every operation of this group and of all that were split from the same world ends, on all ranks, with
   // this reason.
   void abort(const std::string& reason) const { backend().abort(reason); }

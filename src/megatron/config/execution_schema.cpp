@@ -36,7 +36,8 @@ Schema execution_config_schema() {
                                             "kept layer inputs are split over the tensor-parallel ranks");
 
   // Graphs
-  s.field<&C::cuda_graph_impl>("cuda_graph_impl", "what is recorded once and replayed");
+  s.field<&C::cuda_graph_impl>("cuda_graph_impl",
+                               "what is recorded once and replayed; several ranks: by NCCL only");
   s.field<&C::cuda_graph_modules>("cuda_graph_modules", "modules that are recorded; none means whole layers")
       .one_of({"attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full"})
       .also("--cuda-graph-scope")

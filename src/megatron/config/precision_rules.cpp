@@ -222,11 +222,9 @@ void graphs(Draft& draft) {
     if (what) draft.refuse("model.cuda_graph_impl", why, fix);
   };
   const ParallelConfig& p = config.parallel;
-  refuse_if(p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size *
-                        p.expert_model_parallel_size >
-                    1 ||
-                draft.world_size.value_or(1) > 1,
-            "only a rank that is alone can record its step", "leave it out");
+  refuse_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
+            "the host reads how long the sequences are that come from the stage before",
+            "leave it or model.variable_seq_lengths out");
   refuse_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
   refuse_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
   refuse_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
@@ -280,8 +278,8 @@ constexpr Rule kPrecisionRules[] = {
     {"graphs",
      "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
      "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
-     "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.tensor_model_parallel_size "
-     "model.pipeline_model_parallel_size model.context_parallel_size model.expert_model_parallel_size",
+     "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
+     "model.variable_seq_lengths",
      "recorded graphs have their conditions", graphs},
 };
 

@@ -48,6 +48,7 @@ constexpr Feature kFeatures[] = {
     {later, "further ways of data parallelism", "ddp.*"},
     {acting, "process groups",
      "dist.distributed_timeout_minutes dist.use_tp_pp_dp_mapping dist.flight_recorder_dump_path"},
+    {no_effect, "NCCL's operations of all groups come first", "dist.high_priority_stream_groups"},
     {later, "process groups", "dist.*"},
     // Model
     {later, "the flex dispatcher",

@@ -36,13 +36,18 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       microbatch_size_(config.train.micro_batch_size),
       length_(config.model.seq_length) {
   if (config.execution.cuda_graph_impl == GraphImpl::full_iteration) {
-    const bool gpu = ctx.device.is_cuda() || ctx.device.is_meta();
-    if (!gpu || parallel.world().size() > 1)
+    if (!ctx.device.is_cuda() && !ctx.device.is_meta())
       throw ConfigError(
-          "model.cuda_graph_impl = full_iteration: only one rank on a GPU can record its step; leave "
-          "--cuda-graph-impl (--graphs) out");
+          "model.cuda_graph_impl = full_iteration: only a GPU can record a step; leave --cuda-graph-impl "
+          "(--graphs) out");
+    if (const std::string why = parallel.world().cannot_record(); !why.empty())
+      throw ConfigError(fmt::format(
+          "model.cuda_graph_impl = full_iteration: the ranks cannot record their steps, for {}; give "
+          "each rank a GPU of its own and use --comm nccl, or leave --cuda-graph-impl (--graphs) out",
+          why));
     if (ctx.device.is_cuda())
-      recorded_ = std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps);
+      recorded_ =
+          std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);
@@ -227,7 +232,10 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
                              std::span<const int64_t> lengths, Documents documents) {
   const TraceRange range(ctx.tracer, "step");
   const MicroBatches batch = micro_batches(tokens, lengths, documents);
-  if (recorded_) sequences_of(ctx, batch.rows(0));  // what comes from the host cannot be recorded
+  if (recorded_) {
+    sequences_of(ctx, batch.rows(0));     // what comes from the host cannot be recorded
+    data_parallel_->finish_parameters();  // nor can what is under way be waited for
+  }
   const bool replayed = recorded_ && recorded_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
     values_changed();  // so that fp8 forms are always made
     recorded_sequences_ = known_sequences_;

@@ -13,6 +13,14 @@ RecordedPasses::Kind RecordedPasses::kind_of(const MicroBatches& batch) {
   return kind;
 }
 
+// Told through the host, which waits for nothing else at that time.
+bool RecordedPasses::all_can(bool own) const {
+  if (world_.size() == 1) return own;
+  int64_t value = own ? 1 : 0;
+  world_.all_reduce(Tensor::wrap(&value, {1}, DType::I64), ReduceOp::Min).wait();
+  return value == 1;
+}
+
 bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
   Kind kind = kind_of(batch);
   const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
@@ -22,7 +30,7 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t st
     --steps_before_;
     return false;
   }
-  if (!alike || !again) return false;
+  if (!all_can(alike && again)) return false;
   StepTokens now;
   for (int64_t i = 0; i < batch.count(); ++i) {
     now.ids.push_back(batch.inputs(ctx, i));
@@ -31,7 +39,9 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t st
   now.step_offset = ctx.from_vector<int64_t>({static_cast<int64_t>(dropout_stream(step, 0, 0))}, {1});
   if (!recording_) {
     tokens_ = std::move(now);
+    ops_ = world_.begin_recording();
     recording_.emplace(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
+    ops_->end();
   } else {
     for (size_t i = 0; i < now.ids.size(); ++i) {
       ctx.kernels->copy(ctx.kernel_context(), {now.ids[i], tokens_.ids[i]});
@@ -39,7 +49,7 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t st
     }
     ctx.kernels->copy(ctx.kernel_context(), {now.step_offset, tokens_.step_offset});
   }
-  recording_->run(ctx.stream);
+  ops_->replay([&] { recording_->run(ctx.stream); });
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "megatron/autograd/rank_context.h"
+#include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
 #include "megatron/device/recording.h"
 #include "megatron/training/micro_batches.h"
@@ -18,13 +19,14 @@ struct StepTokens {
 
 // Forward and backward passes as a recording (a CUDA graph): one call to the driver instead of hundreds of
 // launches. What two steps in a row have in common is recorded; steps of other shapes, or with other numbers
-// of labels that count, run as always.
+// of labels that count, run as always. With several ranks, a step is recorded or replayed on all or none.
 class RecordedPasses {
  public:
   // `passes` reads its tokens from what it is given and leaves its results in the same tensors each time.
   using Passes = std::function<void(const StepTokens&)>;
 
-  explicit RecordedPasses(int64_t steps_before) : steps_before_(steps_before) {}
+  RecordedPasses(int64_t steps_before, ProcessGroup world)
+      : steps_before_(steps_before), world_(std::move(world)) {}
 
   // True where the passes were run, from the recording. The first steps, which plan and measure, are not.
   bool run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes);
@@ -36,11 +38,14 @@ class RecordedPasses {
     bool operator==(const Kind&) const = default;
   };
   static Kind kind_of(const MicroBatches& batch);
+  bool all_can(bool own) const;
 
   int64_t steps_before_;
+  ProcessGroup world_;
   Kind kind_;  // of the recording, or of the step before
   StepTokens tokens_;
-  std::optional<Recording> recording_;
+  std::unique_ptr<RecordedOps> ops_;
+  std::optional<Recording> recording_;  // goes before what watches over its operations
 };
 
 }  // namespace megatron

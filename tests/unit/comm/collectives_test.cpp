@@ -317,6 +317,20 @@ TEST(SelfGroup, IsAGroupOfOne) {
   EXPECT_THROW(group.barrier(), CommAborted);
 }
 
+TEST(Recordings, AreForNcclOrARankAlone) {
+  const ProcessGroup self = ProcessGroup::self();
+  EXPECT_EQ(self.cannot_record(), "");
+  const std::unique_ptr<RecordedOps> ops = self.begin_recording();
+  ops->end();
+  int replays = 0;
+  ops->replay([&] { ++replays; });
+  EXPECT_EQ(replays, 1);
+  run_ranks(2, [](int, ProcessGroup& world) {
+    EXPECT_NE(world.cannot_record(), "");
+    EXPECT_THROW((void)world.begin_recording(), Error);
+  });
+}
+
 TEST(MetaTensors, MoveNothing) {
   run_ranks(2, [](int, ProcessGroup& world) {
     auto allocator = std::make_shared<Allocator>(make_runtime(kMeta));

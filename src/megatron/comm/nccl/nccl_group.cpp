@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "megatron/comm/nccl/nccl_watch.h"
+#include "megatron/comm/nccl/nccl_recording.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 
 namespace megatron {
@@ -107,30 +107,37 @@ class NcclPending final : public PendingOp {
       : watch_(std::move(watch)),
         op_(std::move(op)),
         requests_(std::move(requests)),
-        queue_(std::move(queue)) {}
+        queue_(std::move(queue)),
+        recorded_(watch_->recording != nullptr) {}
   ~NcclPending() override {
     try {
-      if (!requests_.empty()) op_->finished.wait(*queue_->stream);
+      if (!requests_.empty() && !across()) op_->finished.wait(*queue_->stream);
     } catch (const std::exception&) {  // the GPU is in trouble, and says so to whoever uses it next
     }
   }
 
   void wait() override {
     watch_->require_running();
+    require(!across(), "{} at {}: it has to be waited for on the same side of a recording",
+            describe(op_->call), describe(op_->call.where));
     op_->finished.wait(*queue_->stream);
     requests_.clear();
   }
   bool done() override {
     watch_->require_running();
-    return op_->finished.done();
+    return !recorded_ && op_->finished.done();  // what is recorded has not even begun
   }
   void withdraw() noexcept override {}
 
  private:
+  // A recording can only wait for what it holds, and nobody else for that.
+  bool across() const { return recorded_ != (watch_->recording != nullptr); }
+
   std::shared_ptr<NcclWatch> watch_;
   std::shared_ptr<NcclOp> op_;
   std::vector<CommRequest> requests_;
   std::shared_ptr<RankQueue> queue_;
+  bool recorded_;
 };
 
 // What NCCL tells GPUs apart by: the GPU, and the name that NCCL_HOSTID gives its host, where it does.
@@ -188,11 +195,11 @@ class NcclBackend final : public GroupBackend {
             name_of(requests[0].kind), describe(requests[0].where), name());
     watch_->require_running();
     bind();
-    auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_++, requests[0]);
-    op->entry = op->control->note_begin(op->sequence, requests[0]);
-    if (calls_ && !is_message(requests[0].kind) && compared_++ < kCompared)
-      op->compare(*backend_of(calls_), requests[0]);
-    watch_->add(op);  // before NCCL is called, which waits for the others when they first meet
+    auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_, requests[0]);
+    if (watch_->recording)
+      watch_->recording->add(*this, requests);
+    else
+      announce(op, requests[0]);
     Event ready(queue()->runtime);
     ready.record(rank_stream);
     ready.wait(channel_->stream);
@@ -204,6 +211,15 @@ class NcclBackend final : public GroupBackend {
     op->queued = true;
     return std::make_unique<NcclPending>(watch_, std::move(op),
                                          std::vector<CommRequest>(requests.begin(), requests.end()), queue());
+  }
+
+  std::string cannot_record() const override {
+    return channel_ ? "" : by_control_ ? "they share a GPU" : "they have no GPUs";
+  }
+  std::unique_ptr<RecordedOps> begin_recording(CallSite where) override {
+    require(channel_ != nullptr, "recording at {}: NCCL has not connected the GPUs of group {}",
+            describe(where), name());
+    return std::make_unique<NcclRecording>(watch_, control_, backend_of(control_), queue(), where);
   }
 
   std::shared_ptr<GroupBackend> split(CommRequest request) override {
@@ -219,6 +235,15 @@ class NcclBackend final : public GroupBackend {
   }
 
  private:
+  // Of an operation that begins now.
+  void announce(const std::shared_ptr<NcclOp>& op, const CommRequest& request) {
+    ++sequence_;
+    op->entry = op->control->note_begin(op->sequence, request);
+    if (calls_ && !is_message(request.kind) && compared_++ < kCompared)
+      op->compare(*backend_of(calls_), request);
+    watch_->add(op);  // before NCCL is called, which waits for the others when they first meet
+  }
+
   void connect(const std::shared_ptr<DeviceRuntime>& runtime) {
     if (control_.size() > 1) calls_ = control_.split(0, control_.rank(), name() + "-calls");
     channel_ = watch_->connect(control_, runtime);
@@ -231,6 +256,8 @@ class NcclBackend final : public GroupBackend {
     for (const CommRequest& request : requests)
       if (request.peer != rank() && met_.insert(request.peer).second) peers.push_back(request.peer);
     if (peers.empty()) return;
+    require(!watch_->recording, "group {}: rank {} of the group is met for the first time within a recording",
+            name(), peers[0]);
     std::optional<GpuBytes>& greetings = channel_->greetings;
     if (!greetings) greetings.emplace(queue()->runtime, world_ranks().size() + 1);
     char* bytes = greetings->data;

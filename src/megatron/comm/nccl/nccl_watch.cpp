@@ -127,7 +127,7 @@ void NcclWatch::leave(const std::string& reason) {
   world_->abort(reason);  // the first reason stays
   std::unique_lock lock(mutex_);
   wake_.notify_all();
-  wake_.wait_for(lock, kToEnd, [&] { return ended_; });
+  wake_.wait_for(lock, kToEnd, [&] { return ended_ || (stopped_ && recordings_ > 0); });
   throw CommAborted(world_->abort_reason());
 }
 
@@ -140,6 +140,24 @@ void NcclWatch::call(NcclChannel& channel, const char* doing, const std::functio
   if (failed(result)) leave(tell_failure(result, doing));
   // Where others do not come, the watch stops the world and tells more.
   settle(channel.comm, doing, timeout_ + kToTell);
+}
+
+void NcclWatch::unless_stopped(const std::function<void()>& fn) {
+  {
+    std::lock_guard calls(calls_);
+    if (running()) fn();
+  }
+  require_running();
+}
+
+void NcclWatch::hold_recording() {
+  std::lock_guard lock(mutex_);
+  ++recordings_;
+}
+
+void NcclWatch::drop_recording() {
+  std::lock_guard lock(mutex_);
+  --recordings_;
 }
 
 // NCCL goes on in a thread of its own, until it has met the others. What it fails at is told by the watch,
@@ -277,6 +295,7 @@ void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   stopped_ = true;
   const std::vector<ncclComm_t> all = comms();
+  wake_.notify_all();
   lock.unlock();
   abort_all(all);
   lock.lock();

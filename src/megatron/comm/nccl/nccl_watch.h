@@ -15,6 +15,8 @@
 
 namespace megatron {
 
+class NcclRecording;
+
 bool failed(ncclResult_t result);  // "in progress" has not
 void check_nccl(ncclResult_t result, const char* doing);
 
@@ -65,10 +67,13 @@ struct GpuBytes {
   char* data;
 };
 
+// Others wait for what a rank sends, so its blocks come before those of kernels that only this rank needs.
+inline constexpr int kFirst = -5;  // CUDA takes its own highest priority for what is beyond it
+
 // What the operations of one group need on a GPU. The watch keeps it until its communicator has ended: NCCL's
 // own threads use the stream.
 struct NcclChannel {
-  explicit NcclChannel(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime) {}
+  explicit NcclChannel(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime, kFirst) {}
 
   ncclComm_t comm = nullptr;
   Stream stream;
@@ -98,9 +103,18 @@ class NcclWatch {
   // Runs `fn`, which calls NCCL for an operation that was added, while no communicator is ended; then waits
   // until NCCL has done what it said it would.
   void call(NcclChannel& channel, const char* doing, const std::function<ncclResult_t()>& fn);
+  // Runs `fn`, which queues operations that NCCL has prepared, unless the world was stopped.
+  void unless_stopped(const std::function<void()>& fn);
   // Throws CommAborted where the world was stopped, once NCCL has let go of what the caller owns. So do the
   // others.
   void require_running();
+
+  // While a recording has operations in it, NCCL cannot end its communicators: a rank that has to leave drops
+  // its recordings then, and does not wait for NCCL.
+  void hold_recording();
+  void drop_recording();
+  // What operations are added to instead of being carried out; only the rank itself asks.
+  NcclRecording* recording = nullptr;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -124,6 +138,7 @@ class NcclWatch {
   std::list<std::shared_ptr<NcclOp>> under_way_;
   std::vector<std::shared_ptr<NcclChannel>> channels_;  // in the order of their making
   std::string trouble_;                                 // of the GPU
+  int recordings_ = 0;
   bool stopped_ = false, closing_ = false;
   bool ended_ = false;  // all communicators, after the world was stopped
   std::thread watching_, finding_;

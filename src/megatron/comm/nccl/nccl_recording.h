@@ -1,0 +1,50 @@
+#pragma once
+
+#include <map>
+
+#include "megatron/comm/nccl/nccl_watch.h"
+
+namespace megatron {
+
+// A recording of one rank with NCCL's operations in it. What each rank has recorded is compared before it is
+// run for the first time; then each replay is one operation of the world, so that ranks that do not come are
+// found and named.
+class NcclRecording final : public RecordedOps {
+ public:
+  NcclRecording(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
+                std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue,
+                CallSite where);
+  ~NcclRecording() override;
+  NcclRecording(const NcclRecording&) = delete;
+  NcclRecording& operator=(const NcclRecording&) = delete;
+
+  void add(const GroupBackend& group, std::span<const CommRequest> requests);
+  void end() override;
+  void replay(const std::function<void()>& run) override;
+
+ private:
+  // What was recorded of one group. What is sent adds to `messages` and what is received is taken away again,
+  // so that the sum over the ranks of the group is zero where every message has its other end.
+  struct Group {
+    uint64_t key = 0, collectives = 0, signature = 0, messages = 0;
+  };
+  struct OwnGroup {
+    Group sum;
+    std::string name;
+    std::vector<int> ranks;                          // of the world
+    std::map<std::pair<int, int>, uint64_t> so_far;  // messages from one to another
+  };
+  static constexpr size_t kGroups = 48;
+
+  std::string difference(const OwnGroup& own, std::span<const Group> all) const;
+
+  std::shared_ptr<NcclWatch> watch_;
+  ProcessGroup world_;  // for host memory
+  std::shared_ptr<GroupBackend> backend_;
+  std::shared_ptr<RankQueue> queue_;
+  CallSite where_;
+  std::vector<OwnGroup> groups_;
+  uint64_t replays_ = 0;
+};
+
+}  // namespace megatron
