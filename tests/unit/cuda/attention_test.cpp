@@ -20,7 +20,11 @@ struct Case {
 
 class CudaAttention : public Twin {
  protected:
-  void check(const Case& c, DType dtype) {
+  void check(Case c, DType dtype) {
+    if (sanitized()) {
+      if (std::string_view(c.name).starts_with("long")) return;  // cuDNN's, where there is one
+      c.batch = c.packed ? c.batch : 1, c.heads = 2, c.kv_heads = 1;
+    }
     DType wide = accumulation_dtype(dtype);
     std::vector<int32_t> cu_q{0}, cu_k{0};
     for (int64_t b = 0; b < c.batch; ++b) {

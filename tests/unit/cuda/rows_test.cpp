@@ -21,7 +21,7 @@ TEST_F(CudaRows, Reduce) {
                      {1, 5000, 33},
                      {1, 3000, 1024},
                      {5, 70, 64}})
-        for (int kind = 0; kind <= static_cast<int>(Reduction::Min); ++kind)
+        for (int kind = 0; kind <= static_cast<int>(Reduction::Min); kind += sanitized() ? 2 : 1)
           for (bool accumulate : {false, true}) {
             Both x = uniform({c.outer, c.n, c.inner}, dtype),
                  out = uniform({c.outer, c.inner}, out_dtype, 0, 1);
@@ -218,7 +218,7 @@ TEST_F(CudaRows, CrossEntropyInOne) {
     for (int64_t columns : {64, 1000, 1003, 50304, 131072, 151936, 262208})
       for (double smoothing : {0.0, 0.1})
         for (bool gradient : {true, false}) {
-          constexpr int64_t rows = 9;
+          const int64_t rows = sanitized() ? 4 : 9;
           int64_t valid = columns - 5;
           DType wide = accumulation_dtype(dtype);
           Both logits = uniform({rows, columns}, dtype, -6, 6), labels = integers({rows}, 0, valid);
