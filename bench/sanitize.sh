@@ -19,44 +19,44 @@ jobs=${MEGATRON_SANITIZE_JOBS:-4}
 logs=${MEGATRON_SANITIZE_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 
-# name, dtypes (+ for all), tests; those that take long come last.
+# name, dtypes (+ for all), tests; the longest first.
 parts='
-elementwise    +         CudaElementwise.*
+attention-fp32 +         CudaAttention.Fp32:CudaAttention.Merge
+groups         +         CudaThreadGroups.*
+grouped-bf16   bf16      CudaGemm.Grouped*
+grouped-fp16   fp16      CudaGemm.Grouped*
+grouped-wide   fp64,fp32 CudaGemm.Grouped*
+gated-gemm     +         CudaGatedGemm.*-*ALayer*
+attention-bf16 +         CudaAttention.Bf16
 index          +         CudaIndex.*
+elementwise    +         CudaElementwise.*
+scan-bf16      bf16      CudaRecurrent.StateSpaceScan
+scan-fp16      fp16      CudaRecurrent.StateSpaceScan
+scan-fp32      fp32      CudaRecurrent.StateSpaceScan
+scan-fp64      fp64      CudaRecurrent.StateSpaceScan
+delta-bf16     bf16      CudaRecurrent.GatedDeltaRule
+delta-fp16     fp16      CudaRecurrent.GatedDeltaRule
+delta-wide     fp64,fp32 CudaRecurrent.GatedDeltaRule
 recurrent      +         CudaRecurrent.*-*StateSpaceScan:*GatedDeltaRule
 rows-bf16      bf16      CudaRows.*-*CrossEntropyInOne
 rows-fp16      fp16      CudaRows.*-*CrossEntropyInOne
 rows-fp32      fp32      CudaRows.*-*CrossEntropyInOne
 rows-fp64      fp64      CudaRows.*-*CrossEntropyInOne
-ops            +         CudaOps.*:CudaRuntimeTest.*
-groups         +         CudaThreadGroups.*
-products       bf16,fp32 CudaGemm.*-*Grouped*
-gated-gemm     +         CudaGatedGemm.*
-grouped-bf16   bf16      CudaGemm.Grouped*
-grouped-fp16   fp16      CudaGemm.Grouped*
-grouped-wide   fp64,fp32 CudaGemm.Grouped*
-delta-bf16     bf16      CudaRecurrent.GatedDeltaRule
-delta-fp16     fp16      CudaRecurrent.GatedDeltaRule
-delta-fp32     fp32      CudaRecurrent.GatedDeltaRule
-delta-fp64     fp64      CudaRecurrent.GatedDeltaRule
-scan-bf16      bf16      CudaRecurrent.StateSpaceScan
-scan-fp16      fp16      CudaRecurrent.StateSpaceScan
-scan-fp32      fp32      CudaRecurrent.StateSpaceScan
-scan-fp64      fp64      CudaRecurrent.StateSpaceScan
-attention-bf16 +         CudaAttention.Bf16
-attention-fp32 +         CudaAttention.Fp32:CudaAttention.Merge
 whole-bf16     bf16      CudaRows.CrossEntropyInOne
 whole-fp32     fp32      CudaRows.CrossEntropyInOne
+'
+# With cuBLAS and cuDNN, whose kernels end under racecheck with "Internal Sanitizer Error", looked at or not. Our kernels that
+# run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
+with_libraries='
+products       bf16,fp32 CudaGemm.*-*Grouped*
+ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
+attention-long bf16      CudaAttention.Long
 '
 
 part() {  # tool, name, dtypes, tests
   local tool=$1 name=$2 log=$logs/$1-$2.log start=$SECONDS options=() dtypes=${3//,/ } code said
   local left=$((began + ${MEGATRON_SANITIZE_LIMIT:-600} - EPOCHSECONDS))
   if [[ $tool == racecheck ]]; then
-    if [[ $name == gated-gemm ]]; then
-      printf '%-9s %-14s    -    left out: the tool itself fails on warps that give registers up\n' "$tool" "$name"
-      return
-    fi
     # Or each part would take every core; waiting now and then bounds what is yet to be looked at.
     options=(--racecheck-num-workers "$workers" --force-synchronization-limit 4 --kernel-name kns=megatron)
   fi
@@ -81,7 +81,7 @@ export began=$EPOCHSECONDS
 for tool in $tools; do
   while read -r name dtypes tests; do
     if [[ -n $name && $name =~ ${MEGATRON_SANITIZE_ONLY:-.} ]]; then printf '%s\0' "$tool" "$name" "$dtypes" "$tests"; fi
-  done <<<"$parts"
+  done <<<"$parts$([[ $tool == racecheck ]] || echo "$with_libraries")"
 done | xargs -0 -n 4 -P "$jobs" bash -c 'part "$@"' sanitize
 status=$?
 echo "sanitized set ($tools): $SECONDS s, $([[ $status == 0 ]] && echo clean || echo 'NOT clean'); logs in $logs"

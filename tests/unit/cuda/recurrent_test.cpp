@@ -85,13 +85,18 @@ TEST_F(CudaRecurrent, GatedNorm) {
   struct Case {
     int64_t tokens, groups, size;
     bool shared;
+    int64_t begin = 8;  // where rows lie so that vectors can be read, or not
   };
+  const Case cases[] = {{50, 1, 512, false}, {301, 4, 96, false},    {301, 4, 96, false, 3},
+                        {70, 3, 128, true},  {70, 3, 128, true, 4},  {600, 5, 640, false},
+                        {9, 2, 4096, false}, {9, 2, 4096, false, 1}, {5, 1, 8192, false}};
   for (DType dtype : floats())
-    for (Case c : {Case{50, 1, 512, false}, {301, 4, 96, false}, {70, 3, 128, true}, {9, 2, 4096, false}})
+    for (const Case& c : cases)
       for (bool first : {true, false}) {
         const int64_t channels = c.groups * c.size;
         const DType wide = accumulation_dtype(dtype);
-        Both x = apart(c.tokens, channels, dtype), gate = apart(c.tokens, channels, dtype, -3, 3);
+        Both x = apart(c.tokens, channels, dtype, -1, 1, c.begin),
+             gate = apart(c.tokens, channels, dtype, -3, 3, c.begin);
         Both weight = uniform({c.shared ? c.size : channels}, dtype),
              dy = uniform({c.tokens, channels}, dtype);
         Both squares = output({c.tokens, c.groups}, wide), along = output({c.tokens, c.groups}, wide);
@@ -106,19 +111,29 @@ TEST_F(CudaRecurrent, GatedNorm) {
           return GatedNormArgs{first, 1e-5, c.size, on(x), on(gate), on(weight), on(squares), on(y)};
         });
         same(y, "y " + what);
+        Both own = output({c.tokens, c.groups}, wide), again = output({c.tokens, channels}, dtype);
+        run(&KernelTable::gated_norm, [&](auto on) {  // which makes the sums itself
+          return GatedNormArgs{first, 1e-5, 0, on(x), on(gate), on(weight), on(own), on(again)};
+        });
+        same(own, tolerance, "own squares " + what);
+        same(again, "y by own squares " + what);
         run(&KernelTable::gated_norm_sums, [&](auto on) {
           return GatedNormSumsArgs{first, on(x), on(gate), on(weight), on(dy), on(along)};
         });
         same(along, 10 * tolerance, "along " + what);
-        Both dx = output({c.tokens, channels}, dtype), dgate = output({c.tokens, channels}, dtype);
-        Both dweight = output(weight.cpu.shape(), wide);
-        run(&KernelTable::gated_norm_backward, [&](auto on) {
-          return GatedNormBackwardArgs{first,       1e-5,   c.size,    on(x),  on(gate),  on(weight),
-                                       on(squares), on(dy), on(along), on(dx), on(dgate), on(dweight)};
-        });
-        same(dx, "dx " + what);
-        same(dgate, "dgate " + what);
-        same(dweight, 10 * tolerance, "dweight " + what);
+        for (bool given : {true, false}) {
+          Both dx = output({c.tokens, channels}, dtype), dgate = output({c.tokens, channels}, dtype);
+          Both dweight = output(weight.cpu.shape(), wide);
+          run(&KernelTable::gated_norm_backward, [&](auto on) {
+            return GatedNormBackwardArgs{first,       1e-5,      c.size,
+                                         on(x),       on(gate),  on(weight),
+                                         on(squares), on(dy),    given ? on(along) : Tensor{},
+                                         on(dx),      on(dgate), on(dweight)};
+          });
+          same(dx, "dx " + what);
+          same(dgate, "dgate " + what);
+          same(dweight, 10 * tolerance, "dweight " + what);
+        }
       }
 }
 
