@@ -4,7 +4,7 @@
 #   CUDNN_FRONTEND=folder   where cudnn_frontend.h lies, if not among CUDA's own headers
 #   MEGATRON_TEST_FILTER=…  only these tests (GoogleTest's syntax); - for none
 #   MEGATRON_TIMEOUT=seconds for the tests, and for the benchmark
-#   MEGATRON_SANITIZE=tools compute-sanitizer's tools to run the tests of our own kernels under: "memcheck racecheck initcheck"
+#   MEGATRON_SANITIZE=tools compute-sanitizer's tools to run the tests under: "racecheck memcheck initcheck" (bench/sanitize.sh)
 #   MEGATRON_BENCH=0|filter none of the benchmark, or only the rows that contain this
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,15 +34,9 @@ if [[ $filter != - ]]; then
   stamp 'tests' "$start"
 fi
 
-# Not the products, which are the library's own, and one dtype of attention: the tools make kernels far slower.
-for tool in ${MEGATRON_SANITIZE:-}; do
-  start=$SECONDS
-  timeout "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_brief=1 \
-    --gtest_filter='CudaRows.*:CudaIndex.*:CudaElementwise.*:CudaRecurrent.*:CudaGemm.Grouped*:CudaGatedGemm.*:CudaGemm.Fp8:CudaAttention.Bf16:CudaOps.*' \
-    >"$out/$tool.log" 2>&1 || { failed=1; grep -E '=========' "$out/$tool.log" | head -12; }
-  tail -1 "$out/$tool.log"
-  stamp "$tool" "$start"
-done
+if [[ -n ${MEGATRON_SANITIZE:-} ]]; then
+  MEGATRON_SANITIZE_LOGS=$out MEGATRON_SANITIZE_LIMIT=$limit bash bench/sanitize.sh "$tests" "$MEGATRON_SANITIZE" || failed=1
+fi
 
 if [[ ${MEGATRON_BENCH:-} != 0 ]]; then
   start=$SECONDS

@@ -40,7 +40,7 @@ void row(const char* name, double gigabytes, double gigaflops, const std::functi
   batch(2);
   double times[3] = {batch(5), batch(5), batch(5)};
   std::sort(times, times + 3);
-  std::printf("%-28s %9.0f us %8.2f TB/s %8.2f TFLOP/s\n", name, times[1] * 1e6, gigabytes / times[1] / 1e3,
+  std::printf("%-30s %9.0f us %8.2f TB/s %8.2f TFLOP/s\n", name, times[1] * 1e6, gigabytes / times[1] / 1e3,
               gigaflops / times[1] / 1e3);
 }
 
@@ -70,12 +70,22 @@ int main() {
     Tensor x = random({kTokens, 5120}), gate = random(x.shape()), w = random({5120}), y = empty(x.shape());
     Tensor sums = empty({kTokens, 8}, DType::F32), dx = empty(x.shape()), dgate = empty(x.shape());
     Tensor dw = empty(w.shape(), DType::F32);
-    row("gated norm", 2 * gigabytes_of({&x, &gate}) + gigabytes_of({&y}), 0, [&] {
-      kernels.gated_norm_sums(ctx, {true, x, gate, {}, {}, sums});
-      kernels.gated_norm(ctx, {true, 1e-5, 640, x, gate, w, sums, y});
+    row("gated norm", gigabytes_of({&x, &gate, &y}), 0, [&] {
+      kernels.gated_norm(ctx, {true, 1e-5, 0, x, gate, w, sums, y});
     });
     row("gated norm, backward", gigabytes_of({&x, &gate, &y, &dx, &dgate}), 0, [&] {
-      kernels.gated_norm_backward(ctx, {true, 1e-5, 640, x, gate, w, sums, y, sums, dx, dgate, dw});
+      kernels.gated_norm_backward(ctx, {true, 1e-5, 640, x, gate, w, sums, y, {}, dx, dgate, dw});
+    });
+  }
+  {
+    Tensor x = random({kTokens, 4096}), gate = random(x.shape()), w = random({128}), y = empty(x.shape());
+    Tensor sums = empty({kTokens, 32}, DType::F32), dx = empty(x.shape()), dgate = empty(x.shape());
+    Tensor dw = empty(w.shape(), DType::F32);
+    row("gated norm of heads", gigabytes_of({&x, &gate, &y}), 0, [&] {
+      kernels.gated_norm(ctx, {false, 1e-5, 0, x, gate, w, sums, y});
+    });
+    row("gated norm of heads, backward", gigabytes_of({&x, &gate, &y, &dx, &dgate}), 0, [&] {
+      kernels.gated_norm_backward(ctx, {false, 1e-5, 128, x, gate, w, sums, y, {}, dx, dgate, dw});
     });
   }
   for (int64_t chunk : {64, 128, 256}) {

@@ -34,7 +34,7 @@ struct GatedNormSumsArgs {
   Tensor sums;                 // accumulation dtype
 };
 // y = u · rstd · weight, times silu(gate) where the gate comes last; rstd from the sums over `width`
-// elements.
+// elements. Width 0: of the whole group, whose sums are not given but left in `squares`.
 struct GatedNormArgs {
   bool gate_first = true;
   double epsilon = 1e-5;
@@ -45,7 +45,7 @@ struct GatedNormBackwardArgs {
   bool gate_first = true;
   double epsilon = 1e-5;
   int64_t width = 0;
-  Tensor x, gate, weight, squares, dy, along;  // along: the sums with dy
+  Tensor x, gate, weight, squares, dy, along;  // along: the sums with dy; undefined: those of whole groups
   Tensor dx, dgate, dweight;                   // dweight optional, accumulation dtype
 };
 

@@ -10,7 +10,8 @@ class GatedNormNode final : public Node {
   GatedNormNode(RankContext& ctx, const GatedNormOptions& options, const GatedNormArgs& args, const Tensor& x,
                 const Tensor& gate, const Weight& weight)
       : options_(options),
-        width_(args.width),
+        whole_(args.width == 0),
+        width_(whole_ ? args.x.size(1) / options.groups : args.width),
         x_(ctx, args.x),
         gate_(ctx, args.gate),
         squares_(args.squares),
@@ -24,14 +25,17 @@ class GatedNormNode final : public Node {
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor x = x_.get(ctx), gate = gate_.get(ctx), dy = tape.take_grad(output());
     if (!dy) dy = ctx.zeros(x.shape(), x.dtype());
-    Tensor along = ctx.empty(squares_.shape(), squares_.dtype());
-    ctx.kernels->gated_norm_sums(ctx.kernel_context(), {.gate_first = options_.gate_first,
-                                                        .x = x,
-                                                        .gate = gate,
-                                                        .weight = weight_.value,
-                                                        .dy = dy,
-                                                        .sums = along});
-    if (options_.sum_over_ranks) options_.sum_over_ranks(ctx, along);
+    Tensor along;
+    if (!whole_) {
+      along = ctx.empty(squares_.shape(), squares_.dtype());
+      ctx.kernels->gated_norm_sums(ctx.kernel_context(), {.gate_first = options_.gate_first,
+                                                          .x = x,
+                                                          .gate = gate,
+                                                          .weight = weight_.value,
+                                                          .dy = dy,
+                                                          .sums = along});
+      if (options_.sum_over_ranks) options_.sum_over_ranks(ctx, along);
+    }
     GatedNormBackwardArgs args{.gate_first = options_.gate_first,
                                .epsilon = options_.epsilon,
                                .width = width_,
@@ -56,6 +60,7 @@ class GatedNormNode final : public Node {
 
  private:
   GatedNormOptions options_;
+  bool whole_;
   int64_t width_;
   Saved x_, gate_;
   Tensor squares_;
@@ -79,17 +84,20 @@ Tensor gated_norm(RankContext& ctx, const Tensor& x, const Tensor& gate, const W
   check_vector(ctx, "gated_norm", "weight", weight.value, weight.value.numel() == size ? size : x.size(1),
                x.dtype());
 
+  const int64_t width = options.width ? options.width : size;
+  const bool whole = !options.sum_over_ranks && width == size;  // then the kernels make the sums on their way
   GatedNormArgs args{.gate_first = options.gate_first,
                      .epsilon = options.epsilon,
-                     .width = options.width ? options.width : size,
+                     .width = whole ? 0 : width,
                      .x = with_dense_rows(ctx, x),
                      .gate = with_dense_rows(ctx, gate),
                      .weight = weight.value,
                      .squares = ctx.empty({x.size(0), options.groups}, accumulation_dtype(x.dtype())),
                      .y = ctx.empty(x.shape(), x.dtype())};
-  ctx.kernels->gated_norm_sums(
-      ctx.kernel_context(),
-      {.gate_first = options.gate_first, .x = args.x, .gate = args.gate, .sums = args.squares});
+  if (!whole)
+    ctx.kernels->gated_norm_sums(
+        ctx.kernel_context(),
+        {.gate_first = options.gate_first, .x = args.x, .gate = args.gate, .sums = args.squares});
   if (options.sum_over_ranks) options.sum_over_ranks(ctx, args.squares);
   ctx.kernels->gated_norm(ctx.kernel_context(), args);
   trace(ctx, "gated_norm", Phase::Forward, 10.0 * static_cast<double>(x.numel()), {&x, &gate, &args.y});

@@ -14,9 +14,15 @@ class CudaGatedGemm : public Twin {
     int64_t rows, depth, width;
   };
   // Less than a tile, whole tiles, edges everywhere, many tiles for a block, one step, fewer than pieces.
-  const std::vector<Sizes> sizes{{40, 64, 96},    {256, 896, 256},  {1000, 200, 328},
-                                 {700, 392, 136}, {20001, 64, 264}, {4096, 448, 1288}};
+  const std::vector<Sizes> sizes =
+      sanitized() ? std::vector<Sizes>{{40, 64, 96}, {700, 392, 136}, {20001, 64, 264}}
+                  : std::vector<Sizes>{{40, 64, 96},    {256, 896, 256},  {1000, 200, 328},
+                                       {700, 392, 136}, {20001, 64, 264}, {4096, 448, 1288}};
 
+  // Whether to hold the kernels to the library's bits too; racecheck breaks the library.
+  static std::vector<bool> exactly() {
+    return sanitized() ? std::vector<bool>{false} : std::vector<bool>{false, true};
+  }
   // Sums of these are exact in any order.
   Both whole(Shape shape, double unit) {
     Both x = integers(shape, -2, 3, DType::BF16);
@@ -33,7 +39,7 @@ class CudaGatedGemm : public Twin {
 
 TEST_F(CudaGatedGemm, Forward) {
   for (auto [rows, depth, width] : sizes)
-    for (bool exact : {false, true}) {
+    for (bool exact : exactly()) {
       Both a = exact ? whole({rows, depth}, 1) : uniform({rows, depth}, DType::BF16);
       Both b =
           exact ? whole({2 * width, depth}, 0.0625) : uniform({2 * width, depth}, DType::BF16, -0.2, 0.2);
@@ -43,8 +49,10 @@ TEST_F(CudaGatedGemm, Forward) {
       Tensor product = gpu().empty_like(x.gpu), active = gpu().empty_like(y.gpu);
       gpu().kernels->gated(gpu().kernel_context(), {.x = x.gpu, .y = active});
       equal(y.gpu, active, "activation");
-      gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu.transpose(0, 1), product});
-      if (exact) equal(x.gpu, product, "product");
+      if (exact) {
+        gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu.transpose(0, 1), product});
+        equal(x.gpu, product, "product");
+      }
       if (exact || rows > 2000) continue;
       cpu.kernels->gemm(cpu.kernel_context(), {a.cpu, b.cpu.transpose(0, 1), x.cpu});
       cpu.kernels->gated(cpu.kernel_context(), {.x = x.cpu, .y = y.cpu});
@@ -55,7 +63,7 @@ TEST_F(CudaGatedGemm, Forward) {
 
 TEST_F(CudaGatedGemm, Backward) {
   for (auto [rows, depth, width] : sizes)
-    for (bool exact : {false, true}) {
+    for (bool exact : exactly()) {
       Both a = exact ? whole({rows, depth}, 1) : uniform({rows, depth}, DType::BF16);
       Both b = exact ? whole({depth, width}, 0.0625) : uniform({depth, width}, DType::BF16, -0.2, 0.2);
       Both x = uniform({rows, 2 * width}, DType::BF16, -3, 3), dx = output({rows, 2 * width}, DType::BF16);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "megatron/autograd/rank_context.h"
@@ -31,6 +32,18 @@ inline double tolerance_of(DType dtype) {
       return 1.2e-2;
   }
 }
+
+// Under compute-sanitizer kernels are hundreds of times slower: bench/sanitize.sh sets MEGATRON_SANITIZED to
+// the dtypes that a test shall take, or "all", and tests that would be long take sizes that reach the same
+// code.
+inline bool sanitized() { return std::getenv("MEGATRON_SANITIZED") != nullptr; }
+inline std::vector<DType> some_of(std::vector<DType> dtypes) {
+  const std::string wanted = sanitized() ? std::getenv("MEGATRON_SANITIZED") : "all";
+  if (wanted != "all")
+    std::erase_if(dtypes, [&](DType dtype) { return wanted.find(name_of(dtype)) == std::string::npos; });
+  return dtypes;
+}
+inline std::vector<DType> floats() { return some_of({DType::F64, DType::F32, DType::BF16, DType::F16}); }
 
 class Twin : public ::testing::Test {
  protected:

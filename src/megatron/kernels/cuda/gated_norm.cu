@@ -1,18 +1,21 @@
 #include "megatron/kernels/cuda/activation_math.cuh"
-#include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
 
-constexpr int kLanes = 32, kLines = 8;  // of a block: a line of threads takes a row, or sums over tokens
+constexpr int kLanes = 32, kMostThreads = 512;
+constexpr int kRowThreads = 256;  // of a block whose rows have a warp each
 
 // What all kernels share: rows are (token, group), each of `size` channels.
 template <class T>
 struct GatedRows {
   using C = Compute<T>;
   const T *x, *gate, *weight, *dy;
-  int64_t x_stride, gate_stride, dy_stride, tokens, groups, size;
-  bool gate_first, shared_weight;
+  int64_t x_stride, gate_stride, dy_stride, tokens, groups;
+  int size;
+  bool shared_weight;
+  C width = 0, epsilon = 0;
 
   template <class Args>
   GatedRows(const Args& args, const Tensor& statistics, const Tensor& dy_tensor)
@@ -25,188 +28,298 @@ struct GatedRows {
         dy_stride(dy_tensor.defined() ? dy_tensor.stride(0) : 0),
         tokens(args.x.size(0)),
         groups(statistics.size(1)),
-        size(args.x.size(1) / groups),
-        gate_first(args.gate_first),
+        size(static_cast<int>(args.x.size(1) / groups)),
         shared_weight(args.weight.defined() && args.weight.numel() == size && groups > 1) {}
 
-  // Whether all of it lies so that vectors can be read.
-  bool vectors() const {
-    return (x_stride | gate_stride | dy_stride | size) % kVector<T> == 0 && aligned(x) && aligned(gate) &&
-           aligned(weight) && aligned(dy);
+  // Whether all of it lies so that vectors of W can be read.
+  bool vectors(int W) const {
+    const size_t bytes = W * sizeof(T);
+    return (x_stride | gate_stride | dy_stride | size) % W == 0 && aligned(x, bytes) &&
+           aligned(gate, bytes) && aligned(weight, bytes) && aligned(dy, bytes);
   }
+  __device__ C rstd(C squares) const { return C(1) / sqrt(squares / width + epsilon); }
+};
 
-  // A row of this line of threads, if there is one.
-  struct Row {
-    int64_t index, token, group;
-    bool exists;
-  };
-  __device__ Row row() const {
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * kLines + threadIdx.y,
-                  token = divide(index, groups);
-    return {index, token, index - token * groups, index < tokens * groups};
+// A row lies in registers as `Items` vectors of W elements in each of blockDim.x threads, whole warps;
+// threadIdx.y counts the rows that a block treats side by side.
+template <int W, int Items>
+struct GatedShape {
+  __device__ static int column(int item) {
+    return (item * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * W;
   }
-  unsigned row_blocks() const { return blocks_for(tokens * groups, kLines); }
-
-  // W elements, from channel j of a group on.
-  template <int W>
-  struct Values {
-    C x[W], gate[W], open[W], slope[W], weight[W], dy[W];
-  };
-  template <int W>
-  __device__ Values<W> at(int64_t token, int64_t group, int64_t j) const {
-    const int64_t column = group * size + j;
-    Values<W> v{};
-    load(v.x, x + token * x_stride + column);
-    load(v.gate, gate + token * gate_stride + column);
-    if (weight) load(v.weight, weight + (shared_weight ? j : column));
-    if (dy) load(v.dy, dy + token * dy_stride + column);
+  template <class T>
+  __device__ static void read_row(Packed<T, W> (&to)[Items], const T* from, int size) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      const C s = sigmoid<kRough<T>>(v.gate[i]);
-      v.open[i] = v.gate[i] * s;
-      v.slope[i] = s * (C(1) + v.gate[i] * (C(1) - s));
-    }
-    return v;
-  }
-  template <int W>
-  __device__ C input(const Values<W>& v, int i) const {  // of the norm
-    return gate_first ? v.x[i] * v.open[i] : v.x[i];
-  }
-  template <int W>
-  __device__ C factor(const Values<W>& v, int i) const {
-    return gate_first ? v.weight[i] : v.weight[i] * v.open[i];
+    for (int i = 0; i < Items; ++i)
+      if (column(i) < size) to[i].put(read<W>(from + column(i)));
   }
 };
 
+// A row's sum, for all of its threads. Several warps meet once; `turn` must be the other one of two from call
+// to call, so that a slow warp may still read the last one's.
 template <class C>
-__device__ C reciprocal(C squares, int64_t width, double epsilon) {
-  return C(1) / sqrt(squares / C(width) + C(epsilon));
+__device__ C row_sum(C value, int turn) {
+  __shared__ C partial[2][kMostThreads / kLanes];
+  value = warp_sum(value);
+  const int warps = static_cast<int>(blockDim.x) / kLanes;
+  if (warps == 1) return value;
+  C* mine = partial[turn] + threadIdx.y * warps;
+  if (threadIdx.x % kLanes == 0) mine[threadIdx.x / kLanes] = value;
+  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+  value = 0;
+  for (int w = 0; w < warps; ++w) value += mine[w];
+  return value;
 }
 
-template <class T, int W>
-__global__ void __launch_bounds__(kLanes* kLines) sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
-  const auto row = rows.row();
-  if (!row.exists) return;
-  Compute<T> sum = 0;
-#pragma unroll 2
-  for (int64_t j = threadIdx.x * W; j < rows.size; j += kLanes * W) {
-    auto v = rows.template at<W>(row.token, row.group, j);
-#pragma unroll
-    for (int i = 0; i < W; ++i)
-      sum += rows.dy ? v.dy[i] * rows.factor(v, i) * rows.input(v, i) : rows.input(v, i) * rows.input(v, i);
-  }
-  sum = warp_sum(sum);
-  if (threadIdx.x == 0) sums[row.index] = sum;
-}
-
-template <class T, int W>
-__global__ void __launch_bounds__(kLanes* kLines)
-    forward_kernel(GatedRows<T> rows, const Compute<T>* squares, int64_t width, double epsilon, T* y) {
-  const auto row = rows.row();
-  if (!row.exists) return;
-  const Compute<T> rstd = reciprocal(squares[row.index], width, epsilon);
-  T* out = y + row.index * rows.size;
-#pragma unroll 2
-  for (int64_t j = threadIdx.x * W; j < rows.size; j += kLanes * W) {
-    auto v = rows.template at<W>(row.token, row.group, j);
-    Compute<T> result[W];
-#pragma unroll
-    for (int i = 0; i < W; ++i) result[i] = rows.input(v, i) * rstd * rows.factor(v, i);
-    store(out + j, result);
-  }
-}
-
-template <class T, int W>
-__global__ void __launch_bounds__(kLanes* kLines)
-    backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, int64_t width,
-                    double epsilon, T* dx, T* dgate) {
+// Sums of u², or with dy of dy · ∂y/∂(u · rstd) · u, which is dy · weight · x · silu(gate) whichever comes
+// first.
+template <class T, int W, int Items>
+__global__ void __launch_bounds__(kMostThreads) sums_kernel(GatedRows<T> rows, bool gated, Compute<T>* sums) {
   using C = Compute<T>;
-  const auto row = rows.row();
-  if (!row.exists) return;
-  const C rstd = reciprocal(squares[row.index], width, epsilon);
-  const C pull = along[row.index] * rstd * rstd * rstd / C(width);
-  const int64_t first = row.index * rows.size;
-  for (int64_t j = threadIdx.x * W; j < rows.size; j += kLanes * W) {
-    auto v = rows.template at<W>(row.token, row.group, j);
-    C to_x[W], to_gate[W];
+  using Shape = GatedShape<W, Items>;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y,
+                token = divide(row, rows.groups), first = (row - token * rows.groups) * rows.size;
+  if (token >= rows.tokens) return;
+  Packed<T, W> x[Items], gate[Items], dy[Items];
+  Shape::read_row(x, rows.x + token * rows.x_stride + first, rows.size);
+  if (gated) Shape::read_row(gate, rows.gate + token * rows.gate_stride + first, rows.size);
+  if (rows.dy) Shape::read_row(dy, rows.dy + token * rows.dy_stride + first, rows.size);
+  C sum = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      const C du = rstd * v.dy[i] * rows.factor(v, i) - rows.input(v, i) * pull;
-      to_x[i] = rows.gate_first ? du * v.open[i] : du;
-      to_gate[i] =
-          rows.gate_first ? du * v.x[i] * v.slope[i] : v.dy[i] * v.x[i] * rstd * v.weight[i] * v.slope[i];
-    }
-    store(dx + first + j, to_x);
-    store(dgate + first + j, to_gate);
-  }
-}
-
-// partial[blockIdx.y, column]: sums over every gridDim.y-th group of tokens.
-template <class T, int W>
-__global__ void __launch_bounds__(kLanes* kLines)
-    dweight_kernel(GatedRows<T> rows, const Compute<T>* squares, int64_t width, double epsilon,
-                   int64_t columns, Compute<T>* partial) {
-  using C = Compute<T>;
-  constexpr int kColumns = kLanes * W;
-  __shared__ C shared[kLines][kColumns + 4];
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kColumns, column = column0 + threadIdx.x * W;
-  const int64_t repeats = rows.shared_weight ? rows.groups : 1;
-  const int64_t own = rows.shared_weight ? 0 : divide(column, rows.size), j = column - own * rows.size;
-  C sum[W] = {};
-  if (column < columns)
-    for (int64_t t = int64_t{blockIdx.y} * kLines + threadIdx.y; t < rows.tokens;
-         t += int64_t{gridDim.y} * kLines)
-      for (int64_t r = 0; r < repeats; ++r) {
-        const int64_t group = own + r;
-        auto v = rows.template at<W>(t, group, j);
-        const C rstd = reciprocal(squares[t * rows.groups + group], width, epsilon);
+  for (int i = 0; i < Items; ++i)
+    if (const int j = Shape::column(i); j < rows.size) {
+      C u[W], g[W], d[W], w[W];
+      x[i].widened(u);
+      if (gated) {
+        gate[i].widened(g);
 #pragma unroll
-        for (int i = 0; i < W; ++i)
-          sum[i] += v.dy[i] * rows.input(v, i) * rstd * (rows.gate_first ? C(1) : v.open[i]);
+        for (int k = 0; k < W; ++k) u[k] *= g[k] * sigmoid<kRough<T>>(g[k]);
+      }
+      if (rows.dy) {
+        dy[i].widened(d);
+        load(w, rows.weight + (rows.shared_weight ? 0 : first) + j);
       }
 #pragma unroll
-  for (int i = 0; i < W; ++i) shared[threadIdx.y][threadIdx.x * W + i] = sum[i];
-  __syncthreads();
-  for (int c = static_cast<int>(threadIdx.y * kLanes + threadIdx.x); c < kColumns; c += kLanes * kLines) {
-    if (column0 + c >= columns) break;
-    C total = 0;
-    for (int line = 0; line < kLines; ++line) total += shared[line][c];
-    partial[blockIdx.y * columns + column0 + c] = total;
+      for (int k = 0; k < W; ++k) sum += rows.dy ? d[k] * w[k] * u[k] : u[k] * u[k];
+    }
+  sum = row_sum(sum, 0);
+  if (threadIdx.x == 0) sums[row] = sum;
+}
+
+// The sums of squares are made here, or given.
+template <class T, int W, int Items, bool First>
+__global__ void __launch_bounds__(kMostThreads)
+    forward_kernel(GatedRows<T> rows, Compute<T>* squares, bool given, T* y) {
+  using C = Compute<T>;
+  using Shape = GatedShape<W, Items>;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y,
+                token = divide(row, rows.groups), first = (row - token * rows.groups) * rows.size;
+  if (token >= rows.tokens) return;
+  Packed<T, W> x[Items], gate[Items];
+  Shape::read_row(x, rows.x + token * rows.x_stride + first, rows.size);
+  Shape::read_row(gate, rows.gate + token * rows.gate_stride + first, rows.size);
+  C u[Items][W], sum = 0;
+#pragma unroll
+  for (int i = 0; i < Items; ++i)
+    if (Shape::column(i) < rows.size) {
+      x[i].widened(u[i]);
+      if constexpr (First) {
+        C g[W];
+        gate[i].widened(g);
+#pragma unroll
+        for (int k = 0; k < W; ++k) u[i][k] *= g[k] * sigmoid<kRough<T>>(g[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < W; ++k) sum += u[i][k] * u[i][k];
+    }
+  if (given) {
+    sum = squares[row];
+  } else {
+    sum = row_sum(sum, 0);
+    if (threadIdx.x == 0) squares[row] = sum;
+  }
+  const C rstd = rows.rstd(sum);
+#pragma unroll
+  for (int i = 0; i < Items; ++i)
+    if (const int j = Shape::column(i); j < rows.size) {
+      C w[W], out[W];
+      load(w, rows.weight + (rows.shared_weight ? 0 : first) + j);
+#pragma unroll
+      for (int k = 0; k < W; ++k) out[k] = u[i][k] * rstd * w[k];
+      if constexpr (!First) {
+        C g[W];
+        gate[i].widened(g);
+#pragma unroll
+        for (int k = 0; k < W; ++k) out[k] *= g[k] * sigmoid<kRough<T>>(g[k]);
+      }
+      store(y + row * rows.size + j, out);
+    }
+}
+
+// Blocks stay. Each has one group, and its lines of threads take every so-many-th token, so that a thread has
+// the same columns for good, sums the weight's gradient on the way, and fetches the next token while it
+// computes. partial[gridDim.x / groups, channels]. The sums along
+// rows are made here, where `along` does not give them.
+template <class T, int W, int Items, bool First>
+__global__ void __launch_bounds__(kMostThreads, 1)
+    backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
+                    Compute<T>* partial) {
+  using C = Compute<T>;
+  using Shape = GatedShape<W, Items>;
+  const int groups = static_cast<int>(rows.groups), group = static_cast<int>(blockIdx.x) % groups,
+            part = static_cast<int>(blockIdx.x) / groups, parts = static_cast<int>(gridDim.x) / groups;
+  const int64_t channels = rows.groups * rows.size, first = int64_t{group} * rows.size,
+                step = int64_t{parts} * blockDim.y;
+  int64_t token = int64_t{part} * blockDim.y + threadIdx.y;
+  Packed<T, W> weight[Items], next_x[Items], next_gate[Items], next_dy[Items];
+  C dweight[Items][W] = {}, next_square = 0, next_along = 0;
+  Shape::read_row(weight, rows.weight + (rows.shared_weight ? 0 : first), rows.size);
+  auto fetch = [&](int64_t t) {
+    if (t >= rows.tokens) return;
+    next_square = squares[t * groups + group];
+    if (along) next_along = along[t * groups + group];
+    Shape::read_row(next_x, rows.x + t * rows.x_stride + first, rows.size);
+    Shape::read_row(next_gate, rows.gate + t * rows.gate_stride + first, rows.size);
+    Shape::read_row(next_dy, rows.dy + t * rows.dy_stride + first, rows.size);
+  };
+  fetch(token);
+  for (int turn = 0; token < rows.tokens; token += step, turn ^= 1) {
+    Packed<T, W> x[Items], gate[Items], dy[Items];
+#pragma unroll
+    for (int i = 0; i < Items; ++i) x[i] = next_x[i], gate[i] = next_gate[i], dy[i] = next_dy[i];
+    const C rstd = rows.rstd(next_square);
+    const C given = next_along;
+    C sum = 0;
+    fetch(token + step);
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (Shape::column(i) < rows.size) {
+        C input[W], g[W], gradient[W], w[W];
+        x[i].widened(input);
+        gate[i].widened(g);
+        dy[i].widened(gradient);
+        weight[i].widened(w);
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          const C all = gradient[k] * input[k] * g[k] * sigmoid<kRough<T>>(g[k]);
+          dweight[i][k] += all * rstd;
+          sum += all * w[k];
+        }
+        x[i].forget();
+        gate[i].forget();
+        dy[i].forget();
+        weight[i].forget();
+      }
+    sum = along ? given : row_sum(sum, turn);
+    const C pull = sum * rstd * rstd * rstd / rows.width;
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (const int j = Shape::column(i); j < rows.size) {
+        C input[W], g[W], gradient[W], w[W], to_x[W], to_gate[W];
+        x[i].widened(input);
+        gate[i].widened(g);
+        dy[i].widened(gradient);
+        weight[i].widened(w);
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          const C s = sigmoid<kRough<T>>(g[k]), open = g[k] * s, slope = s + open * (C(1) - s);
+          const C direct = rstd * gradient[k] * w[k];
+          const C du = First ? direct - input[k] * open * pull : direct * open - input[k] * pull;
+          to_x[k] = First ? du * open : du;
+          to_gate[k] = (First ? du : direct) * input[k] * slope;
+        }
+        const int64_t at = token * channels + first + j;
+        store(dx + at, to_x);
+        store(dgate + at, to_gate);
+      }
+  }
+  if (!partial) return;
+  // The lines of a block add up in order.
+  __shared__ C sums[kMostThreads * W];
+  const int threads = static_cast<int>(blockDim.x) * W;
+  C* mine = sums + static_cast<int>(threadIdx.x) * W;
+#pragma unroll
+  for (int i = 0; i < Items; ++i) {
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < W; ++k) mine[threadIdx.y * threads + k] = dweight[i][k];
+    __syncthreads();
+    if (const int j = Shape::column(i); threadIdx.y == 0 && j < rows.size)
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        C total = 0;
+        for (int line = 0; line < static_cast<int>(blockDim.y); ++line) total += mine[line * threads + k];
+        partial[part * channels + first + j + k] = total;
+      }
   }
 }
+
+// out[column] = Σ over parts, each thread some of them, then those in order.
+constexpr int kColumns = 32, kParts = 32;
 
 template <class C>
-struct FinishOp {
-  const C* partial;
-  C* out;
-  int64_t columns;
-  int parts;
-
-  template <int W>
-  __device__ void run(int64_t i) const {
-    C total = 0;
-    for (int part = 0; part < parts; ++part) total += partial[part * columns + i];
-    out[i] = total;
-  }
-};
-
-// f(std::integral_constant<int, W>): vectors where all lies well, else single elements.
-template <class T, class F>
-void for_width(bool vectors, F&& f) {
-  if (vectors)
-    f(std::integral_constant<int, kVector<T>>{});
-  else
-    f(std::integral_constant<int, 1>{});
+__global__ void __launch_bounds__(kColumns* kParts)
+    join_kernel(const C* partial, int64_t parts, int64_t columns, C* out) {
+  __shared__ C sums[kParts][kColumns];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  C sum = 0;
+  if (column < columns)
+#pragma unroll 4
+    for (int64_t part = threadIdx.y; part < parts; part += kParts) sum += partial[part * columns + column];
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y || column >= columns) return;
+  for (int part = 1; part < kParts; ++part) sum += sums[part][threadIdx.x];
+  out[column] = sum;
 }
+
+// f.template operator()<W, Items, First>(threads of a row), in a shape that fits `rows`: a warp for a row
+// whose vectors fill it evenly, else as few warps as can hold the row. `also` must lie as well as the rows
+// do.
+template <class T, class F>
+void with_shape(const char* name, const GatedRows<T>& rows, bool first,
+                std::initializer_list<const void*> also, F&& f) {
+  auto lies_well = [&](int W) {
+    return rows.vectors(W) &&
+           std::all_of(also.begin(), also.end(), [&](const void* p) { return aligned(p, W * sizeof(T)); });
+  };
+  auto run = [&]<int W, int Items>(std::integer_sequence<int, W, Items>, int64_t threads) {
+    if (threads > kMostThreads || !lies_well(W)) return false;
+    if (first)
+      f.template operator()<W, Items, true>(static_cast<unsigned>(threads));
+    else
+      f.template operator()<W, Items, false>(static_cast<unsigned>(threads));
+    return true;
+  };
+  auto evenly = [&]<int W, int Items>(std::integer_sequence<int, W, Items> shape) {
+    return rows.size == kLanes * W * Items && run(shape, kLanes);
+  };
+  auto fits = [&]<int W, int Items>(std::integer_sequence<int, W, Items> shape) {
+    return run(shape, int64_t{blocks_for(rows.size, W * Items * kLanes)} * kLanes);
+  };
+  constexpr int V = kVector<T>, kMost = 16;
+  bool done = false;
+  if constexpr (sizeof(T) == 2)  // heads of 128 channels, groups of 640
+    done = evenly(std::integer_sequence<int, V / 2, 1>{}) || evenly(std::integer_sequence<int, V / 2, 5>{});
+  done = done || fits(std::integer_sequence<int, V, 2>{}) || fits(std::integer_sequence<int, V, 8>{}) ||
+         fits(std::integer_sequence<int, 1, kMost>{});
+  require(done, "{}: a group of {} channels is too long for the CUDA kernel; {} is the most", name, rows.size,
+          kMost * kMostThreads);
+}
+
+// Rows side by side: some hundred threads a block.
+dim3 block_of(unsigned threads) { return {threads, std::max(1u, kRowThreads / threads)}; }
 
 void gated_norm_sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
   if (args.sums.numel() == 0) return;
   dispatch_float("gated_norm_sums", args.x.dtype(), [&]<class T>(Type<T>) {
     GatedRows<T> rows(args, args.sums, args.dy);
-    for_width<T>(rows.vectors(), [&]<int W>(std::integral_constant<int, W>) {
-      sums_kernel<T, W><<<rows.row_blocks(), dim3(kLanes, kLines), 0, stream_of(ctx)>>>(
-          rows, pointer<Compute<T>>(args.sums));
-    });
+    with_shape<T>(
+        "gated_norm_sums", rows, args.gate_first, {}, [&]<int W, int Items, bool First>(unsigned threads) {
+          const dim3 block = block_of(threads);
+          sums_kernel<T, W, Items><<<blocks_for(args.sums.numel(), block.y), block, 0, stream_of(ctx)>>>(
+              rows, First || rows.dy, pointer<Compute<T>>(args.sums));
+        });
   });
   check_launch("gated_norm_sums");
 }
@@ -214,11 +327,18 @@ void gated_norm_sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
 void gated_norm(const KernelContext& ctx, const GatedNormArgs& args) {
   if (args.y.numel() == 0) return;
   dispatch_float("gated_norm", args.x.dtype(), [&]<class T>(Type<T>) {
+    using C = Compute<T>;
     GatedRows<T> rows(args, args.squares, {});
-    for_width<T>(rows.vectors() && aligned(args.y.raw()), [&]<int W>(std::integral_constant<int, W>) {
-      forward_kernel<T, W><<<rows.row_blocks(), dim3(kLanes, kLines), 0, stream_of(ctx)>>>(
-          rows, pointer<Compute<T>>(args.squares), args.width, args.epsilon, pointer<T>(args.y));
-    });
+    const bool own = args.width == 0;
+    rows.width = static_cast<C>(own ? rows.size : args.width), rows.epsilon = static_cast<C>(args.epsilon);
+    T* y = pointer<T>(args.y);
+    with_shape<T>("gated_norm", rows, args.gate_first, {y},
+                  [&]<int W, int Items, bool First>(unsigned threads) {
+                    const dim3 block = block_of(threads);
+                    forward_kernel<T, W, Items, First>
+                        <<<blocks_for(args.squares.numel(), block.y), block, 0, stream_of(ctx)>>>(
+                            rows, pointer<C>(args.squares), !own, y);
+                  });
   });
   check_launch("gated_norm");
 }
@@ -227,29 +347,29 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
   dispatch_float("gated_norm_backward", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     GatedRows<T> rows(args, args.squares, args.dy);
-    cudaStream_t stream = stream_of(ctx);
-    const C* squares = pointer<C>(args.squares);
-    const dim3 block(kLanes, kLines);
+    rows.width = static_cast<C>(args.width), rows.epsilon = static_cast<C>(args.epsilon);
+    if (args.x.size(1) == 0) return;
     T *dx = pointer<T>(args.dx), *dgate = pointer<T>(args.dgate);
-    const bool vectors = rows.vectors() && aligned(dx) && aligned(dgate);
-    if (rows.tokens > 0)
-      for_width<T>(vectors, [&]<int W>(std::integral_constant<int, W>) {
-        backward_kernel<T, W><<<rows.row_blocks(), block, 0, stream>>>(rows, squares, pointer<C>(args.along),
-                                                                       args.width, args.epsilon, dx, dgate);
-        check_launch("gated_norm_backward");
-      });
-    if (!args.dweight.defined()) return;
-    const int64_t columns = args.dweight.numel();
-    const int parts = static_cast<int>(std::clamp<int64_t>(rows.tokens / 128, 1, 128));
-    Scratch partial(ctx, static_cast<size_t>(parts * columns) * sizeof(C));
-    for_width<T>(vectors, [&]<int W>(std::integral_constant<int, W>) {
-      dim3 grid(blocks_for(columns, kLanes * W), parts);
-      dweight_kernel<T, W>
-          <<<grid, block, 0, stream>>>(rows, squares, args.width, args.epsilon, columns, partial.as<C>());
-      check_launch("gated_norm_backward");
-    });
-    for_each<1>(ctx, "gated_norm_backward", columns, false,
-                FinishOp<C>{partial.as<C>(), pointer<C>(args.dweight), columns, parts});
+    with_shape<T>("gated_norm_backward", rows, args.gate_first, {dx, dgate},
+                  [&]<int W, int Items, bool First>(unsigned threads) {
+                    const dim3 block = block_of(threads);
+                    auto kernel = backward_kernel<T, W, Items, First>;
+                    // As many blocks as the GPU holds at once, as many of them for each group.
+                    const int64_t most = resident_blocks(ctx, kernel, block, 0, INT64_MAX);
+                    const int64_t parts = std::clamp<int64_t>(
+                        most / rows.groups, 1, std::max<int64_t>(1, blocks_for(rows.tokens, block.y)));
+                    Scratch partial(ctx, static_cast<size_t>(parts * rows.groups * rows.size) * sizeof(C));
+                    C* sums = args.dweight.defined() ? partial.as<C>() : nullptr;
+                    kernel<<<static_cast<unsigned>(parts * rows.groups), block, 0, stream_of(ctx)>>>(
+                        rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
+                    check_launch("gated_norm_backward");
+                    if (!sums) return;
+                    const int64_t columns = args.dweight.numel();
+                    join_kernel<<<blocks_for(columns, kColumns), dim3(kColumns, kParts), 0, stream_of(ctx)>>>(
+                        sums, rows.shared_weight ? parts * rows.groups : parts, columns,
+                        pointer<C>(args.dweight));
+                    check_launch("gated_norm_backward");
+                  });
   });
 }
 

@@ -15,6 +15,9 @@ struct GatedRow {
   C open(int64_t j) const { return unary_value<Unary::Silu>(C(gate[j])); }
   C input(int64_t j) const { return gate_first ? C(x[j]) * open(j) : C(x[j]); }  // of the norm
   C factor(int64_t j) const { return gate_first ? C(weight[j]) : C(weight[j]) * open(j); }
+  C along(int64_t size) const {  // the row's sum with dy
+    return sum_over<C>(size, [&](int64_t j) { return C(dy[j]) * factor(j) * input(j); });
+  }
 };
 
 // The layout that all three kernels share.
@@ -63,8 +66,7 @@ void sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
       for (int64_t g = 0; g < rows.groups; ++g) {
         GatedRow<T> row = rows.row(t, g);
         out[t * rows.groups + g] =
-            row.dy ? sum_over<C>(rows.size,
-                                 [&](int64_t j) { return C(row.dy[j]) * row.factor(j) * row.input(j); })
+            row.dy ? row.along(rows.size)
                    : sum_over<C>(rows.size, [&](int64_t j) { return row.input(j) * row.input(j); });
       }
   });
@@ -79,13 +81,16 @@ template <class T>
 void forward(const KernelContext& ctx, const GatedNormArgs& args) {
   using C = Compute<T>;
   GatedRows<T> rows(args, args.squares);
+  if (args.width == 0)
+    sums<T>(ctx, {.gate_first = args.gate_first, .x = args.x, .gate = args.gate, .sums = args.squares});
+  const int64_t width = args.width ? args.width : rows.size;
   const C* squares = pointer<C>(args.squares);
   T* y = pointer<T>(args.y);
   ctx.pool.parallel_for(rows.tokens, rows.grain(), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
       for (int64_t g = 0; g < rows.groups; ++g) {
         GatedRow<T> row = rows.row(t, g);
-        C rstd = reciprocal(squares[t * rows.groups + g], args.width, args.epsilon);
+        C rstd = reciprocal(squares[t * rows.groups + g], width, args.epsilon);
         T* out = y + (t * rows.groups + g) * rows.size;
         for (int64_t j = 0; j < rows.size; ++j) out[j] = T(row.input(j) * rstd * row.factor(j));
       }
@@ -97,7 +102,7 @@ void backward(const KernelContext& ctx, const GatedNormBackwardArgs& args) {
   using C = Compute<T>;
   GatedRows<T> rows(args, args.squares);
   rows.take_dy(args.dy);
-  const C *squares = pointer<C>(args.squares), *along = pointer<C>(args.along);
+  const C *squares = pointer<C>(args.squares), *along = optional_pointer<C>(args.along);
   T *dx = pointer<T>(args.dx), *dgate = pointer<T>(args.dgate);
   ctx.pool.parallel_for(rows.tokens, rows.grain(), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
@@ -105,7 +110,8 @@ void backward(const KernelContext& ctx, const GatedNormBackwardArgs& args) {
         GatedRow<T> row = rows.row(t, g);
         int64_t at = t * rows.groups + g;
         C rstd = reciprocal(squares[at], args.width, args.epsilon);
-        C pull = along[at] * rstd * rstd * rstd / C(args.width);
+        C sum = along ? along[at] : row.along(rows.size);
+        C pull = sum * rstd * rstd * rstd / C(args.width);
         T *out = dx + at * rows.size, *gate = dgate + at * rows.size;
         for (int64_t j = 0; j < rows.size; ++j) {
           C du = rstd * C(row.dy[j]) * row.factor(j) - row.input(j) * pull;
