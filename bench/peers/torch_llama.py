@@ -1,4 +1,4 @@
-"""What a user would pick instead on one GPU: a Llama-style decoder in plain PyTorch.
+"""What a user would pick instead on one GPU: a decoder in the style of Llama, or of GPT-2, in plain PyTorch.
 
 bf16 parameters, fp32 master weights and Adam moments, fused AdamW, cuDNN attention, clipping, torch.compile. Prints one
 JSON line per case: tokens/s, model TFLOP/s, peak memory, warm-up.
@@ -40,41 +40,59 @@ class Block(nn.Module):
         return x + s.dn(F.silu(g) * u)
 
 
+class Gpt2Block(nn.Module):
+    def __init__(s, d, h, kv, hd, f):
+        super().__init__()
+        s.h, s.hd = h, hd
+        s.n1, s.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        s.qkv, s.o = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        s.up, s.dn = nn.Linear(d, f), nn.Linear(f, d)
+
+    def forward(s, x, cos, sin):
+        B, T, D = x.shape
+        q, k, v = (y.view(B, T, s.h, s.hd).transpose(1, 2) for y in s.qkv(s.n1(x)).chunk(3, -1))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + s.o(a.transpose(1, 2).reshape(B, T, D))
+        return x + s.dn(F.gelu(s.up(s.n2(x)), approximate="tanh"))
+
+
 class Model(nn.Module):
-    def __init__(s, V, L, d, h, kv, hd, f, tie):
+    def __init__(s, V, L, d, h, kv, hd, f, tie, positions=0):
         super().__init__()
         s.e = nn.Embedding(V, d)
-        s.b = nn.ModuleList(Block(d, h, kv, hd, f) for _ in range(L))
-        s.n = RMSNorm(d)
+        s.p = nn.Embedding(positions, d) if positions else None  # learned positions: GPT-2
+        s.b = nn.ModuleList((Gpt2Block if positions else Block)(d, h, kv, hd, f) for _ in range(L))
+        s.n = nn.LayerNorm(d) if positions else RMSNorm(d)
         s.lm = nn.Linear(d, V, bias=False)
         if tie: s.lm.weight = s.e.weight
 
     def forward(s, t, y, cos, sin):
-        x = s.e(t)
+        x = s.e(t) if s.p is None else s.e(t) + s.p.weight[:t.shape[1]]
         for b in s.b: x = b(x, cos, sin)
         return F.cross_entropy(s.lm(s.n(x)).float().flatten(0, 1), y.flatten())
 
 
-CASES = {  # V, L, d, heads, kv, head_dim, ffn, tie
+CASES = {  # V, L, d, heads, kv, head_dim, ffn, tie, learned positions in the style of GPT-2
     "gpt124m": (50304, 12, 768, 12, 12, 64, 2048, True),
+    "gpt2_124m": (50304, 12, 768, 12, 12, 64, 3072, True, 1024),
     "llama1b": (128256, 16, 2048, 32, 8, 64, 8192, True),
     "llama8b_16l": (128256, 16, 4096, 32, 8, 128, 14336, False),
     "mcore1.7b": (131072, 24, 2048, 16, 16, 128, 5632, False),
 }
 
 
-def flops_per_token(V, L, d, h, kv, hd, f, T):
-    per_layer = 2 * d * (h + 2 * kv) * hd + 2 * h * hd * d + 6 * d * f
+def flops_per_token(V, L, d, h, kv, hd, f, T, matrices):
+    per_layer = 2 * d * (h + 2 * kv) * hd + 2 * h * hd * d + 2 * matrices * d * f
     attn = 2 * 2 * h * hd * T / 2  # causal
     return 3 * (L * (per_layer + attn) + 2 * d * V)
 
 
 def bench(name, B, T, steps, compile_mode, accum, backend):
-    V, L, d, h, kv, hd, f, tie = CASES[name]
+    V, L, d, h, kv, hd, f, tie, *positions = CASES[name]
     torch.manual_seed(0)
     dev = "cuda"
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device(dev): m = Model(V, L, d, h, kv, hd, f, tie)
+    with torch.device(dev): m = Model(V, L, d, h, kv, hd, f, tie, *positions)
     torch.set_default_dtype(torch.float32)
     for p in m.parameters():
         if p.dim() > 1: nn.init.normal_(p, std=0.02)
@@ -124,7 +142,7 @@ def bench(name, B, T, steps, compile_mode, accum, backend):
             ts.append(time.perf_counter() - a)
     ts.sort(); med = ts[len(ts) // 2]
     tok = B * T * accum
-    fl = flops_per_token(V, L, d, h, kv, hd, f, T)
+    fl = flops_per_token(V, L, d, h, kv, hd, f, T, 2 if positions else 3)
     print(json.dumps(dict(case=name, B=B, T=T, accum=accum, compile=compile_mode, sdpa=backend, loss=round(float(l), 4),
         step_ms=round(med * 1e3, 2), min_ms=round(ts[0] * 1e3, 2), tok_s=round(tok / med), tflops=round(tok * fl / med / 1e12, 1),
         peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2), warm_s=round(warm, 1))), flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # train.sh [case …]: trains each case on a GPU with `megatron bench train`, with its PyTorch counterpart, and with ours again, and
-# prints speed and memory of both with the ratios. Cases: llama-8b-16 gpt-1.7b llama-1b gpt-124m, all of them by default.
+# prints speed and memory of both with the ratios. Cases: llama-8b-16 gpt-1.7b llama-1b gpt-124m gpt2-124m, all of them by default.
 #   PYTHON    a Python with PyTorch (python3)
 #   MEGATRON  the program (./megatron of the clone)
 #   STEPS     measured steps (15)
@@ -10,8 +10,8 @@ python=${PYTHON:-python3}
 megatron=${MEGATRON:-$here/../../megatron}
 steps=${STEPS:-15}
 declare -A peer=([llama-8b-16]=llama8b_16l:4:4096:1 [gpt-1.7b]=mcore1.7b:4:4096:1 [llama-1b]=llama1b:4:4096:1
-  [gpt-124m]=gpt124m:32:1024:1)
-(($#)) || set -- llama-8b-16 gpt-1.7b llama-1b gpt-124m
+  [gpt-124m]=gpt124m:32:1024:1 [gpt2-124m]=gpt2_124m:32:1024:1)
+(($#)) || set -- llama-8b-16 gpt-1.7b llama-1b gpt-124m gpt2-124m
 for case in "$@"; do
   [[ -n ${peer[$case]:-} ]] || { echo "train.sh: $case has no counterpart; name one of ${!peer[*]}" >&2; exit 2; }
   ours() { "$megatron" bench train "$case" --device cuda --steps "$steps" --json 2>/dev/null; }

@@ -169,8 +169,7 @@ inline void set_recompute(Config& config, int level) {
       break;
     case kSelective:
       execution.recompute_granularity = RecomputeGranularity::selective;
-      execution.recompute_modules = {"core_attn", "layernorm",
-                                     config.model.gated_linear_unit ? "mlp_act" : "mlp"};
+      execution.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
       if (experts) execution.recompute_modules.push_back("moe_act");
       if (shared) execution.recompute_modules.push_back("shared_experts");
       if (config.model.multi_latent_attention) execution.recompute_modules.push_back("mla_up_proj");

@@ -1,12 +1,12 @@
 #include "megatron/cli/bench_ops_cases.h"
 
+#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/gated_linear.h"
 #include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
@@ -155,12 +155,12 @@ struct Cases {
   }
 
   // The second half of a gated feed-forward layer: activation and product in one node.
-  void gated_linear(int64_t ffn, int64_t hidden, DType dtype) {
+  void activated_linear(int64_t ffn, int64_t hidden, DType dtype) {
     int64_t rows = tokens;
-    add("gated_linear", fmt::format("{}x{}->{}", rows, 2 * ffn, hidden), dtype, [=](RankContext& ctx) {
+    add("activated_linear", fmt::format("{}x{}->{}", rows, 2 * ffn, hidden), dtype, [=](RankContext& ctx) {
       Trained w(ctx, {hidden, ffn}, dtype);
       auto run = [w](RankContext& c, Inputs in) {
-        return std::vector{ops::gated_linear(c, {}, in[0], w.get(), {})};
+        return std::vector{ops::activated_linear(c, {}, in[0], w.get(), {})};
       };
       return BenchOp{{random(ctx, {rows, 2 * ffn}, dtype)}, run};
     });
@@ -171,9 +171,24 @@ struct Cases {
     add("gated_mlp", fmt::format("{}x{}->{}", rows, hidden, 2 * ffn), dtype, [=](RankContext& ctx) {
       Trained up(ctx, {2 * ffn, hidden}, dtype), down(ctx, {hidden, ffn}, dtype);
       auto run = [up, down](RankContext& c, Inputs in) {
-        auto [y, active] = ops::linear_gated(c, {}, in[0], up.get());
+        auto [y, active] = ops::linear_activated(c, {}, in[0], up.get());
         return std::vector{
-            ops::gated_linear(c, {.gate = {}, .keep_active = true}, y, down.get(), {}, active)};
+            ops::activated_linear(c, {.activation = {}, .keep_active = true}, y, down.get(), {}, active)};
+      };
+      return BenchOp{{random(ctx, {rows, hidden}, dtype)}, run};
+    });
+  }
+
+  // GPT-2's: biases, and GELU by its tanh form.
+  void gelu_mlp(int64_t rows, int64_t hidden, int64_t ffn, DType dtype) {
+    add("gelu_mlp", fmt::format("{}x{}->{}", rows, hidden, ffn), dtype, [=](RankContext& ctx) {
+      Trained up(ctx, {ffn, hidden}, dtype), up_bias(ctx, {ffn}, dtype);
+      Trained down(ctx, {hidden, ffn}, dtype), down_bias(ctx, {hidden}, dtype);
+      auto run = [=](RankContext& c, Inputs in) {
+        const ops::ActivationOptions gelu{.kind = Unary::GeluTanh, .gated = false};
+        auto [y, active] = ops::linear_activated(c, gelu, in[0], up.get(), up_bias.get());
+        return std::vector{ops::activated_linear(c, {.activation = gelu, .keep_active = true}, y, down.get(),
+                                                 down_bias.get(), active)};
       };
       return BenchOp{{random(ctx, {rows, hidden}, dtype)}, run};
     });
@@ -319,8 +334,9 @@ std::vector<BenchCase> bench_cases(int64_t tokens) {
     cases.attention(1, 4096, 8, 64, dtype);
     cases.batched_matmul(64, 256, 32, dtype);
     cases.norms(1024, dtype);
-    cases.gated_linear(2816, 1024, dtype);
+    cases.activated_linear(2816, 1024, dtype);
     cases.gated_mlp(tokens, 1024, 2816, dtype);
+    cases.gelu_mlp(tokens, 1024, 4096, dtype);
     cases.rotations(16, 64, dtype);
     cases.elementwise(1024, dtype);
     cases.vocabulary(256, 14336, dtype);

@@ -30,11 +30,13 @@ struct Case {
   int64_t batch;
   bool tied, qkv_bias = false;
   std::string_view recompute = "";  // modules, where memory should be saved
+  ModelConfig (*style)(const DecoderShape&) = llama_style;
 };
 
 constexpr Case kCases[] = {
     {"gpt-10m", "10M parameters, for two cores", {8, 256, 8, 8, 640, 14336, 256}, 8, true},
     {"gpt-124m", "GPT 124M, gated", {12, 768, 12, 12, 2048, 50304, 1024}, 32, true, false, "mlp_act"},
+    {"gpt2-124m", "GPT-2", {12, 768, 12, 12, 3072, 50304, 1024}, 32, true, false, "", gpt2_style},
     {"llama-1b", "Llama-3.2-1B shape", {16, 2048, 32, 8, 8192, 128256, 4096}, 4, true},
     {"gpt-1.7b", "1.7B, gated", {24, 2048, 16, 16, 5632, 131072, 4096}, 4, false},
     {"qwen2.5-0.5b", "Qwen2.5-0.5B shape", {24, 896, 14, 2, 4864, 151936, 1024}, 512, true, true},
@@ -101,7 +103,7 @@ const Case& find_case(const std::vector<std::string>& words) {
 
 Config config_of(const Case& c, const Settings& s) {
   Config config;
-  config.model = llama_style(c.shape);
+  config.model = c.style(c.shape);
   config.model.share_embeddings_and_output_weights = c.tied;
   config.model.add_qkv_bias = c.qkv_bias;
   config.parallel.tensor_model_parallel_size = s.tensor_parallel;

@@ -165,7 +165,6 @@ void recompute(Draft& draft) {
     if (recomputes(module) && !there)
       draft.refuse("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
   };
-  needs("mlp_act", config.model.gated_linear_unit, "gated MLP", "add --swiglu, or leave it out");
   needs("moe", config.model.num_moe_experts > 0, "experts", "leave it out");
   needs("moe_act", config.model.num_moe_experts > 0, "experts", "leave it out");
   needs("shared_experts", config.model.moe_shared_expert_intermediate_size > 0, "shared experts",

@@ -5,6 +5,7 @@
 
 #include "megatron/kernels/choices.h"
 #include "megatron/kernels/gated_gemm.h"
+#include "megatron/kernels/gelu_gemm.h"
 #include "megatron/kernels/kernel_table.h"
 #include "megatron/kernels/logits_gemm.h"
 
@@ -21,6 +22,8 @@ void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
 AttentionChoice choose_cuda_attention(const KernelContext& ctx, const AttentionBackwardArgs& args);
 bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args);
 bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args);
+bool cuda_gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args);
+bool cuda_gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args);
 bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args);
 
 }  // namespace megatron

@@ -22,4 +22,14 @@ ModelConfig llama_style(const DecoderShape& shape) {
   return model;
 }
 
+ModelConfig gpt2_style(const DecoderShape& shape) {
+  ModelConfig model = llama_style(shape);
+  model.position_embedding_type = PositionEmbedding::learned_absolute;
+  model.normalization = Normalization::layer_norm;
+  model.activation_func = Activation::gelu_tanh;
+  model.gated_linear_unit = false;
+  model.add_bias_linear = true;
+  return model;
+}
+
 }  // namespace megatron

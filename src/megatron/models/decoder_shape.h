@@ -12,5 +12,7 @@ struct DecoderShape {
 // The usual modern decoder of these sizes: rotary positions, RMSNorm, SwiGLU, no biases, no dropout, tied
 // embeddings.
 ModelConfig llama_style(const DecoderShape& shape);
+// GPT-2's: learned positions, LayerNorm, GELU by its tanh form, biases everywhere; no dropout either.
+ModelConfig gpt2_style(const DecoderShape& shape);
 
 }  // namespace megatron

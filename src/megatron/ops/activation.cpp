@@ -35,7 +35,8 @@ class ActivationNode final : public Node {
 
 class GatedNode final : public Node {
  public:
-  GatedNode(RankContext& ctx, const GatedOptions& options, const Tensor& x, GradSlot slot, const Weight& bias)
+  GatedNode(RankContext& ctx, const ActivationOptions& options, const Tensor& x, GradSlot slot,
+            const Weight& bias)
       : options_(options), x_(ctx, x), x_slot_(slot), bias_(bias) {
     if (bias_.sink) bias_.sink->expect_use();
   }
@@ -59,7 +60,7 @@ class GatedNode final : public Node {
   }
 
  private:
-  GatedOptions options_;
+  ActivationOptions options_;
   Saved x_;
   GradSlot x_slot_;
   Weight bias_;
@@ -80,14 +81,20 @@ Tensor activation(RankContext& ctx, Unary kind, const Tensor& x, const Weight& b
   return y;
 }
 
-void apply_gate(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Tensor& y) {
+void apply_activation(RankContext& ctx, const ActivationOptions& options, const Tensor& x, const Tensor& y) {
+  if (!options.gated) {
+    ctx.kernels->unary(ctx.kernel_context(), {options.kind, x, {}, y});
+    trace(ctx, "activation", Phase::Forward, kFlops * static_cast<double>(y.numel()), {&x, &y});
+    return;
+  }
   ctx.kernels->gated(
       ctx.kernel_context(),
       {.kind = options.kind, .x = x, .y = y, .limit = options.limit, .up_offset = options.up_offset});
   trace(ctx, "gated_activation", Phase::Forward, kFlops * static_cast<double>(y.numel()), {&x, &y});
 }
 
-Tensor gated_activation(RankContext& ctx, const GatedOptions& options, const Tensor& x, const Weight& bias) {
+Tensor gated_activation(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                        const Weight& bias) {
   check_input(ctx, "gated_activation", "x", x);
   check_floating("gated_activation", "x", x);
   require(x.rank() >= 1 && x.size(-1) % 2 == 0,

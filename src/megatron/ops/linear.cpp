@@ -1,6 +1,7 @@
 #include "megatron/ops/linear.h"
 
 #include "megatron/kernels/gated_gemm.h"
+#include "megatron/kernels/gelu_gemm.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
@@ -88,6 +89,13 @@ void multiply(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& 
             static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
 }
 
+// By one kernel; false where there is none.
+bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                           const Tensor& w, const Tensor& bias, const Tensor& y, const Tensor& active) {
+  if (options.swiglu()) return !bias && gated_gemm(ctx.kernel_context(), {x, w, y, active});
+  return options.gelu_tanh() && gelu_gemm(ctx.kernel_context(), {x, w, bias, y, active});
+}
+
 void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
   if (recording(ctx, {&x}, {&weight, &bias}))
     record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
@@ -103,19 +111,19 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
   return y;
 }
 
-GatedProduct linear_gated(RankContext& ctx, const GatedOptions& options, const Tensor& x,
-                          const Weight& weight, const Weight& bias) {
+ActivatedProduct linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                                  const Weight& weight, const Weight& bias) {
   const Tensor& w = weight.value;
   check_operands(ctx, x, w, bias.value);
-  require(w.size(0) % 2 == 0, "linear_gated: weight {} must have as many rows for up as for the gate", w);
+  require(w.size(0) % options.inputs() == 0,
+          "linear_activated: weight {} must have as many rows for up as for the gate", w);
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype()),
-         active = ctx.empty({x.size(0), w.size(0) / 2}, x.dtype());
-  if (swiglu(options) && !bias.defined() &&
-      gated_gemm(ctx.kernel_context(), {x.detach(), w.detach(), y, active})) {
-    trace(ctx, "linear_gated", Phase::Forward, gemm_flops(x, w), {&x, &w, &y, &active});
+         active = ctx.empty({x.size(0), w.size(0) / options.inputs()}, x.dtype());
+  if (multiply_and_activate(ctx, options, x.detach(), w.detach(), bias.value, y, active)) {
+    trace(ctx, "linear_activated", Phase::Forward, gemm_flops(x, w), {&x, &w, &y, &active});
   } else {
     multiply(ctx, x, w, bias.value, y);
-    apply_gate(ctx, options, y, active);
+    apply_activation(ctx, options, y, active);
   }
   record_linear(ctx, x, weight, bias, y);
   return {y, active};

@@ -8,13 +8,13 @@ namespace megatron::ops {
 // its main_grad, at once or, with ctx.defer_weight_grads, in the tape's weight step.
 Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias = {});
 
-// y = linear(x, weight, bias), which is [gate | up], and what gated_activation() makes of it, by one kernel
-// where the device has that. Gradients go through y alone: `active` is for gated_linear().
-struct GatedProduct {
+// y = linear(x, weight, bias), [gate | up] where a gate is, and the activation of it, by one kernel where the
+// device has that and is faster by it. Gradients go through y alone: `active` is for activated_linear().
+struct ActivatedProduct {
   Tensor y, active;
 };
-GatedProduct linear_gated(RankContext& ctx, const GatedOptions& options, const Tensor& x,
-                          const Weight& weight, const Weight& bias = {});
+ActivatedProduct linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                                  const Weight& weight, const Weight& bias = {});
 
 // x + bias, bias [last dimension of x].
 Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias);

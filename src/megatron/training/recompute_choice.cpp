@@ -27,7 +27,7 @@ std::string listed(const Shares& shares, int64_t layers) {
 std::vector<std::string> modules_of(const Config& config) {
   const ModelConfig& model = config.model;
   std::vector<std::string> names = {"core_attn", "layernorm", "mlp"};
-  if (model.gated_linear_unit && config.precision.fp8 == Fp8Format::none) names.push_back("mlp_act");
+  if (config.precision.fp8 == Fp8Format::none) names.push_back("mlp_act");
   if (model.num_moe_experts > 0) names.insert(names.end(), {"moe", "moe_act"});
   if (model.moe_shared_expert_intermediate_size > 0) names.push_back("shared_experts");
   if (model.multi_latent_attention) names.push_back("mla_up_proj");

@@ -26,7 +26,7 @@ struct ActivationPlan {
 
   // Selective recompute
   bool core_attention = false, layernorm = false, mlp = false;
-  bool mlp_activation = false;  // gated, from fc1's result, for the gradient of fc2
+  bool mlp_activation = false;  // from fc1's result, for the gradient of fc2
   bool experts = false, expert_activation = false, shared_experts = false;
   bool latent_up_projection = false;  // from latent vectors to queries, keys and values
   struct Limit {

@@ -57,12 +57,13 @@ Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Re
   });
 }
 
-ops::GatedProduct ColumnParallelLinear::forward_gated(RankContext& ctx, const ops::GatedOptions& options,
-                                                      const Tensor& x, const Recipe& again) {
-  return with_input(ctx, x, again, [&](const Tensor& input, bool overlap) -> ops::GatedProduct {
+ops::ActivatedProduct ColumnParallelLinear::forward_activated(RankContext& ctx,
+                                                              const ops::ActivationOptions& options,
+                                                              const Tensor& x, const Recipe& again) {
+  return with_input(ctx, x, again, [&](const Tensor& input, bool overlap) -> ops::ActivatedProduct {
     if (overlap) return {column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_), {}};
     if (weight_.fp8) return {product(ctx, input, weight_, get(ctx, bias_)), {}};
-    return ops::linear_gated(ctx, options, input, weight_.get(ctx), get(ctx, bias_));
+    return ops::linear_activated(ctx, options, input, weight_.get(ctx), get(ctx, bias_));
   });
 }
 
@@ -89,13 +90,14 @@ Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
                          : leave_tensor_parallel(ctx, product(ctx, x, weight_, {}), tp_));
 }
 
-Tensor RowParallelLinear::forward_gated(RankContext& ctx, const ops::GatedLinearOptions& options,
-                                        const ops::GatedProduct& x) {
+Tensor RowParallelLinear::forward_activated(RankContext& ctx, const ops::ActivatedLinearOptions& options,
+                                            ops::ActivatedProduct x) {
   const TraceRange range(ctx.tracer, weight_.name.c_str());
-  if (tp_.size() == 1)
-    return ops::gated_linear(ctx, options, x.y, weight_.get(ctx), get(ctx, bias_), x.active);
-  return biased(ctx, leave_tensor_parallel(
-                         ctx, ops::gated_linear(ctx, options, x.y, weight_.get(ctx), {}, x.active), tp_));
+  const bool whole = tp_.size() == 1;
+  Tensor sum = ops::activated_linear(ctx, options, x.y, weight_.get(ctx), whole ? get(ctx, bias_) : Weight{},
+                                     x.active);
+  x = {};  // what is not kept need not wait for the other ranks
+  return whole ? sum : biased(ctx, leave_tensor_parallel(ctx, sum, tp_));
 }
 
 Tensor RowParallelLinear::biased(RankContext& ctx, const Tensor& sum) {

@@ -2,7 +2,7 @@
 
 #include "megatron/autograd/rederive.h"
 #include "megatron/nn/parameter.h"
-#include "megatron/ops/gated_linear.h"
+#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 
@@ -22,9 +22,9 @@ class ColumnParallelLinear final : public Module {
                        const LinearOptions& options);
   // `again`: how x is made again, where it shall not be kept for the weight's gradient.
   Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});
-  // The same and, where one kernel may make both, its gated activation.
-  ops::GatedProduct forward_gated(RankContext& ctx, const ops::GatedOptions& options, const Tensor& x,
-                                  const Recipe& again = {});
+  // The same and, where one kernel may make both, its activation.
+  ops::ActivatedProduct forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
+                                          const Tensor& x, const Recipe& again = {});
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -44,10 +44,11 @@ class RowParallelLinear final : public Module {
   RowParallelLinear(const std::string& name, int64_t in, int64_t out, const TensorParallel& tp,
                     const LinearOptions& options);
   Tensor forward(RankContext& ctx, const Tensor& x);
-  // forward(gated_activation(x.y)) as one op, where it can be: in fp8 the activation is kept for the weight's
+  // forward(activation of x.y) as one op, where it can be: in fp8 the activation is kept for the weight's
   // gradient at half the bytes, and beside its communication a product is cut to pieces.
-  bool takes_gated() const { return !weight_.fp8 && (tp_.size() == 1 || !overlap_); }
-  Tensor forward_gated(RankContext& ctx, const ops::GatedLinearOptions& options, const ops::GatedProduct& x);
+  bool takes_activation() const { return !weight_.fp8 && (tp_.size() == 1 || !overlap_); }
+  Tensor forward_activated(RankContext& ctx, const ops::ActivatedLinearOptions& options,
+                           ops::ActivatedProduct x);
   void visit(const ParameterVisitor& visitor) override;
 
  private:

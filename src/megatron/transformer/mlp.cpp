@@ -46,29 +46,30 @@ LinearOptions fc2_options(const ModelConfig& config) {
 }  // namespace
 
 Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp)
-    : gated_(config.gated_linear_unit),
-      activation_(activation_kernel(config.activation_func)),
-      limit_(config.activation_func_clamp_value.value_or(0)),
-      up_offset_(config.glu_linear_offset),
-      fc1_(name + ".linear_fc1", config.hidden_size, config.ffn_hidden_size * (gated_ ? 2 : 1), tp,
+    : activation_{.kind = activation_kernel(config.activation_func),
+                  .limit = config.activation_func_clamp_value.value_or(0),
+                  .up_offset = config.glu_linear_offset,
+                  .gated = config.gated_linear_unit},
+      fc1_(name + ".linear_fc1", config.hidden_size, config.ffn_hidden_size * activation_.inputs(), tp,
            fc1_options(config, tp)),
       fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  const ops::GatedOptions gate{activation_, limit_, up_offset_};
-  if (gated_ && fc2_.takes_gated())
-    return fc2_.forward_gated(ctx, {.gate = gate, .keep_active = !activation_again_},
-                              fc1_.forward_gated(ctx, gate, x, again));
+  if (fc2_.takes_activation())
+    return fc2_.forward_activated(ctx, {.activation = activation_, .keep_active = !activation_again_},
+                                  fc1_.forward_activated(ctx, activation_, x, again));
   Tensor up = fc1_.forward(ctx, x, again);
-  if (gated_ && activation_again_)
-    return recompute_for(
-        ctx, {&up, 1},
-        [gate](RankContext& c, std::span<const Tensor> in) {
-          return std::vector<Tensor>{ops::gated_activation(c, gate, in[0])};
-        },
-        [&](std::span<const Tensor> active) { return fc2_.forward(ctx, active[0]); });
-  if (gated_) return fc2_.forward(ctx, ops::gated_activation(ctx, gate, up));
-  return fc2_.forward(ctx, ops::activation(ctx, activation_, up));
+  auto activate = [activation = activation_](RankContext& c, const Tensor& in) {
+    return activation.gated ? ops::gated_activation(c, activation, in)
+                            : ops::activation(c, activation.kind, in);
+  };
+  if (!activation_again_) return fc2_.forward(ctx, activate(ctx, up));
+  return recompute_for(
+      ctx, {&up, 1},
+      [activate](RankContext& c, std::span<const Tensor> in) {
+        return std::vector<Tensor>{activate(c, in[0])};
+      },
+      [&](std::span<const Tensor> active) { return fc2_.forward(ctx, active[0]); });
 }
 
 void Mlp::visit(const ParameterVisitor& visitor) {

@@ -18,9 +18,8 @@ class Mlp final : public Module {
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  bool gated_, activation_again_ = false;
-  Unary activation_;
-  double limit_, up_offset_;
+  ops::ActivationOptions activation_;
+  bool activation_again_ = false;
   ColumnParallelLinear fc1_;
   RowParallelLinear fc2_;
 };

@@ -58,10 +58,10 @@ Tensor separated(RankContext& ctx, const Tensor& x, bool back) {
 }
 
 TEST_P(GoldenElementwise, GatedActivations) {
-  const std::pair<const char*, ops::GatedOptions> kinds[] = {{"swiglu", {Unary::Silu, 0, 0}},
-                                                             {"geglu_tanh", {Unary::GeluTanh, 0, 0}},
-                                                             {"reglu", {Unary::Relu, 0, 0}},
-                                                             {"gptoss", {Unary::QuickGelu, 7, 1}}};
+  const std::pair<const char*, ops::ActivationOptions> kinds[] = {{"swiglu", {Unary::Silu, 0, 0}},
+                                                                  {"geglu_tanh", {Unary::GeluTanh, 0, 0}},
+                                                                  {"reglu", {Unary::Relu, 0, 0}},
+                                                                  {"gptoss", {Unary::QuickGelu, 7, 1}}};
   for (const auto& [name, options] : kinds) {
     const bool interleaved = std::string_view(name) == "gptoss";
     Tape tape(ctx_);

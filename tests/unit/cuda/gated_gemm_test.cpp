@@ -1,6 +1,6 @@
 // SwiGLU within the products around it: against the CPU, and bit for bit against the kernels one by one.
 #include "megatron/kernels/gated_gemm.h"
-#include "megatron/ops/gated_linear.h"
+#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 #include "unit/cuda/twin.h"
@@ -107,8 +107,8 @@ TEST_F(CudaGatedGemm, ALayerTrainsAsOnTheCpu) {
     Tensor x = tape.watch(random({tokens, hidden}, 3, 1)), y;
     {
       TapeScope scope(ctx, &tape);
-      auto [middle, active] = ops::linear_gated(ctx, {}, x, up.get());
-      y = ops::gated_linear(ctx, {.gate = {}, .keep_active = keep}, middle, down.get(), {}, active);
+      auto [middle, active] = ops::linear_activated(ctx, {}, x, up.get());
+      y = ops::activated_linear(ctx, {.activation = {}, .keep_active = keep}, middle, down.get(), {}, active);
     }
     tape.backward(ctx, y, random({tokens, hidden}, 4, 1));
     return std::vector{y.detach(), tape.grad(x), up.sink.main_grad, down.sink.main_grad};

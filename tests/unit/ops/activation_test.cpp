@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/ops/gated_linear.h"
+#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 
@@ -90,17 +90,19 @@ TEST(GatedActivation, ClampedGatePassesNoGradient) {
             {random_tensor(ctx, {6, 12}, 3, DType::F64, 2)});
 }
 
-TEST(GatedLinear, GradientsOfInputWeightAndBias) {
+TEST(ActivatedLinear, GradientsOfInputWeightAndBias) {
   RankContext ctx;
-  Tensor input = random_tensor(ctx, {6, 12}, 3, DType::F64, 2);
-  for (int c : {0, 1, 2, 3}) {
-    const bool watched = c % 2, keep = c / 2;  // not watched: only the weights' gradients are wanted
+  for (int c = 0; c < 8; ++c) {
+    // not watched: only the weights' gradients are wanted
+    const bool watched = c & 1, keep = c & 2, gated = c & 4;
+    Tensor input = random_tensor(ctx, {6, gated ? 12 : 6}, 3, DType::F64, 2);
+    const auto activation = gated ? ops::ActivationOptions{.kind = Unary::Silu, .limit = 0.7, .up_offset = 1}
+                                  : ops::ActivationOptions{.kind = Unary::GeluTanh, .gated = false};
     gradcheck(ctx,
               [&](RankContext& c, const auto& in, const auto& w) {
                 Tensor x = watched ? in[0] : input;
-                return std::vector{ops::gated_linear(
-                    c, {.gate = {.kind = Unary::Silu, .limit = 0.7, .up_offset = 1}, .keep_active = keep}, x,
-                    w[0], w[1])};
+                return std::vector{
+                    ops::activated_linear(c, {.activation = activation, .keep_active = keep}, x, w[0], w[1])};
               },
               watched ? std::vector{input} : std::vector<Tensor>{},
               {random_tensor(ctx, {5, 6}, 4), random_tensor(ctx, {5}, 5)});
@@ -108,26 +110,34 @@ TEST(GatedLinear, GradientsOfInputWeightAndBias) {
 }
 
 // Bitwise as the two ops apart, also where the gradient takes the input's place.
-TEST(GatedLinear, IsTheTwoOpsTogether) {
+TEST(ActivatedLinear, IsTheTwoOpsTogether) {
   RankContext ctx;
-  for (DType dtype : {DType::F32, DType::BF16})
-    for (bool shared : {true, false}) {
+  const ops::ActivationOptions swiglu, gelu{.kind = Unary::GeluTanh, .gated = false};
+  for (const auto& activation : {swiglu, gelu})
+    for (int c = 0; c < 4; ++c) {
+      const bool shared = c & 1;
+      const DType dtype = c & 2 ? DType::F32 : DType::BF16;
       enum Form { apart, together, kept, made_by_the_product };
       auto run = [&](Form form) {
-        testing::TestWeight up(ctx, random_tensor(ctx, {24, 8}, 1, dtype)),
+        testing::TestWeight up(ctx, random_tensor(ctx, {12 * activation.inputs(), 8}, 1, dtype)),
             down(ctx, random_tensor(ctx, {5, 12}, 2, dtype));
         Tape tape(ctx);
         Tensor x = tape.watch(random_tensor(ctx, {7, 8}, 3, dtype)), held;
         TapeScope scope(ctx, &tape);
-        ops::GatedProduct middle;
+        ops::ActivatedProduct middle;
         if (form == made_by_the_product)
-          middle = ops::linear_gated(ctx, {}, x, up.get());
+          middle = ops::linear_activated(ctx, activation, x, up.get());
         else
           middle.y = ops::linear(ctx, x, up.get());
         if (shared) held = middle.y;
-        Tensor y = form == apart ? ops::linear(ctx, ops::gated_activation(ctx, {}, middle.y), down.get())
-                                 : ops::gated_linear(ctx, {.gate = {}, .keep_active = form != together},
-                                                     middle.y, down.get(), {}, middle.active);
+        auto activate = [&] {
+          return activation.gated ? ops::gated_activation(ctx, activation, middle.y)
+                                  : ops::activation(ctx, activation.kind, middle.y);
+        };
+        Tensor y = form == apart ? ops::linear(ctx, activate(), down.get())
+                                 : ops::activated_linear(
+                                       ctx, {.activation = activation, .keep_active = form != together},
+                                       middle.y, down.get(), {}, middle.active);
         middle = {};
         tape.backward(ctx, y, random_tensor(ctx, {7, 5}, 4, dtype));
         std::vector<double> all;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/causal_conv.h"
@@ -11,7 +12,6 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/gated_linear.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
@@ -103,16 +103,26 @@ inline std::vector<OpCase> op_cases() {
        {{12, 16}},
        {{16}},
        [](C c, T x, W w) { return Tensors{ops::gated_activation(c, {}, x[0], w[0])}; }},
-      {"gated_linear",
+      {"activated_linear",
        {{12, 32}},
        {{24, 16}, {24}},
-       [](C c, T x, W w) { return Tensors{ops::gated_linear(c, {}, x[0], w[0], w[1])}; }},
-      {"linear_gated",
+       [](C c, T x, W w) { return Tensors{ops::activated_linear(c, {}, x[0], w[0], w[1])}; }},
+      {"linear_activated",
        {{12, 16}},
        {{32, 16}, {32}, {24, 16}, {24}},
        [](C c, T x, W w) {
-         auto [y, active] = ops::linear_gated(c, {}, x[0], w[0], w[1]);
-         return Tensors{ops::gated_linear(c, {.gate = {}, .keep_active = true}, y, w[2], w[3], active)};
+         auto [y, active] = ops::linear_activated(c, {}, x[0], w[0], w[1]);
+         return Tensors{
+             ops::activated_linear(c, {.activation = {}, .keep_active = true}, y, w[2], w[3], active)};
+       }},
+      {"linear_activated, GELU",
+       {{12, 16}},
+       {{32, 16}, {32}, {24, 32}, {24}},
+       [](C c, T x, W w) {
+         const ops::ActivationOptions gelu{.kind = Unary::GeluTanh, .gated = false};
+         auto [y, active] = ops::linear_activated(c, gelu, x[0], w[0], w[1]);
+         return Tensors{
+             ops::activated_linear(c, {.activation = gelu, .keep_active = true}, y, w[2], w[3], active)};
        }},
       {"dropout",
        {{12, 16}, {12, 16}},

@@ -65,6 +65,13 @@ TEST(ActivationMemory, SelectiveRecompute) {
             kAll - kGateAndUp - kActive - 2 * kStream);
   EXPECT_EQ(per_layer([](Config& c) { select(c, {"mlp_act"}); }), kAll - kActive);
   EXPECT_EQ(per_layer([](Config& c) { select(c, {"core_attn"}); }), kAll - kLse);
+  // Without a gate, too: what the activation is made of is kept, half of what a gate and up are.
+  EXPECT_EQ(per_layer([](Config& c) {
+              select(c, {"mlp_act"});
+              c.model.gated_linear_unit = false;
+              c.model.activation_func = Activation::gelu_tanh;
+            }),
+            kAll - kActive - kGateAndUp / 2);
 }
 
 TEST(ActivationMemory, FullRecompute) {

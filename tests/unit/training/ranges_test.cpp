@@ -66,7 +66,7 @@ TEST(Ranges, NameWhatAStepDoes) {
     EXPECT_EQ(times("/step/forward/mlp/decoder.layers.1.mlp.linear_fc1.weight"), 3);
     EXPECT_EQ(times("/step/forward/output_layer"), 3);
     EXPECT_EQ(times("/step/backward/linear"), 3 * 2 * 3);
-    EXPECT_EQ(times("/step/backward/gated_linear"), 3 * 2);
+    EXPECT_EQ(times("/step/backward/activated_linear"), 3 * 2);
     EXPECT_EQ(times("/step/finish gradients/all_reduce dp-cp"), 1);
     EXPECT_EQ(times("/evaluate/forward"), 3);
   }

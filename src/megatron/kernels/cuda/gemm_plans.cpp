@@ -67,6 +67,12 @@ void set_scales(GemmPlan& plan, const GemmArgs& args) {
   set(&plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(args.a_scale.raw()));
 }
 
+cublasLtEpilogue_t epilogue_of(const GemmKey& key, bool fused_bias) {
+  if (key.flags & kGeluSlope) return CUBLASLT_EPILOGUE_DGELU;
+  if (key.flags & kGelu) return fused_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return fused_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 // cᵀ = bᵀ · aᵀ, since the library's matrices are column-major: b comes first.
 GemmPlan describe(const GemmKey& key, bool fused_bias) {
   GemmPlan plan;
@@ -76,10 +82,10 @@ GemmPlan describe(const GemmKey& key, bool fused_bias) {
              "describing a product");
   set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (fused_bias) {
-    set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key, fused_bias));
+  if (fused_bias)
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(static_cast<DType>(key.bias_dtype)));
-  }
+  if (key.x_leading) set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.x_leading);
   auto scale_mode = [&](cublasLtMatmulDescAttributes_t attribute, int32_t rows, int32_t squares) {
     if (key.flags & rows) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
     if (key.flags & squares) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
@@ -134,8 +140,47 @@ std::string choices_header() {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDevice(&device), "asking for the GPU");
   check_cuda(cudaGetDeviceProperties(&properties, device), "asking for the GPU");
-  return fmt::format("cublasLt {} on {}, long runs", cublasLtGetVersion(), properties.name);
+  return fmt::format("cublasLt {} on {}, long runs, with GELU", cublasLtGetVersion(), properties.name);
 }
+
+bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "asking a stream");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// Milliseconds of work on a stream; infinity where some of it cannot be done.
+class Stopwatch {
+ public:
+  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
+    for (auto& event : events_) check_cuda(cudaEventCreate(&event), "creating an event");
+  }
+  ~Stopwatch() {
+    for (auto event : events_) cudaEventDestroy(event);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  template <class F>
+  float time(int count, F&& work) {
+    float milliseconds = 0;
+    check_cuda(cudaEventRecord(events_[0], stream_), "measuring a product");
+    for (int i = 0; i < count; ++i)
+      if (!work()) return kNever;
+    check_cuda(cudaEventRecord(events_[1], stream_), "measuring a product");
+    check_cuda(cudaEventSynchronize(events_[1]), "measuring a product");
+    check_cuda(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "measuring a product");
+    return milliseconds;
+  }
+  static constexpr float kNever = std::numeric_limits<float>::infinity();
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t events_[2];
+};
+
+// So often must what takes this many milliseconds run for the GPU to settle.
+int long_run(float milliseconds) { return std::max(2, static_cast<int>(40 / milliseconds)); }
 
 }  // namespace
 
@@ -203,34 +248,37 @@ std::string GemmPlans::choices() const {
   std::lock_guard lock(mutex_);
   std::string text = choices_header() + "\n";
   for (const auto& [key, choice] : measured_)
-    text += fmt::format("{} {} {}\n", hexadecimal(key), hexadecimal(choice.algorithm), choice.workspace);
+    text += fmt::format("{} {} {} {}\n", hexadecimal(key), hexadecimal(choice.algorithm), choice.workspace,
+                        choice.apart ? "apart" : "whole");
   return text;
 }
 
 void GemmPlans::use(std::string_view choices) {
   std::lock_guard lock(mutex_);
   std::istringstream lines{std::string(choices)};
-  std::string header, key_text, algorithm_text;
+  std::string header, key_text, algorithm_text, form;
   size_t workspace = 0;
   if (!std::getline(lines, header) || header != choices_header()) return;
-  while (lines >> key_text >> algorithm_text >> workspace) {
+  while (lines >> key_text >> algorithm_text >> workspace >> form) {
     GemmKey key;
     GemmChoice choice;
     choice.workspace = workspace;
+    choice.apart = form == "apart";
     if (from_hexadecimal(key_text, key) && from_hexadecimal(algorithm_text, choice.algorithm))
       measured_[key] = choice;
   }
   plans_.clear();
 }
 
-GemmPlan GemmPlans::plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args) {
-  std::lock_guard lock(mutex_);
+GemmPlan& GemmPlans::plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
+                          const Tensor& x) {
   auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, make_plan(ctx, key, args)).first;
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(ctx, key, args, x)).first;
   return found->second;
 }
 
-GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args) {
+GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
+                              const Tensor& x) {
   // Products that run for microseconds are not worth measuring.
   double work = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k) *
                 static_cast<double>(key.batch);
@@ -243,10 +291,14 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
     set_scales(plan, args);
     choices = propose(key, plan, worth ? most : 1);
   }
-  if (choices.empty()) {
+  if (choices.empty() && (!x || key.bias_dtype < 0)) {
     plan = describe(key, false);
     set_scales(plan, args);
     choices = propose(key, plan, worth ? most : 1);
+  }
+  if (x && choices.empty()) {
+    plan.choice.apart = true;
+    return plan;
   }
   require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b,
           args.c,
@@ -254,10 +306,15 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
                               "--fp8-recipe tensorwise"
                             : "");
   plan.choice = choices[0];
+  // GELU's slope is slower for some shapes, its value was for none: see docs/performance.md.
+  plan.choice.apart = (key.flags & kGeluSlope) != 0;
   if (auto known = measured_.find(key); known != measured_.end())
     plan.choice = known->second;
-  else if (worth && choices.size() > 1)
-    if (auto best = fastest(ctx, key, plan, choices, args)) measured_[key] = plan.choice = *best;
+  else if (worth && (x || choices.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
+    if (auto best = fastest(ctx, key, plan, choices, args, x)) {
+      best->choice.apart = x && time_apart(ctx, key, args, x, best->milliseconds) < best->milliseconds;
+      measured_[key] = plan.choice = best->choice;
+    }
   return plan;
 }
 
@@ -286,10 +343,11 @@ std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, i
   return choices;
 }
 
-cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, void* c,
-                                 void* workspace) const {
+cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args,
+                                 const Tensor& x, void* c, void* workspace) const {
   if (plan.fused_bias)
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+  if (x) set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(x.raw()));
   set_scales(plan, args);
   float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
   bool wide = args.c.dtype() == DType::F64;
@@ -303,70 +361,94 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
 // Into memory of its own: the product may add to c. A GPU that is kept busy slows down at its power limit, by
 // how much depends on what it runs: so each candidate that is near the best runs alone for long enough to
 // settle.
-std::optional<GemmChoice> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
-                                             const GemmPlan& plan, const std::vector<GemmChoice>& choices,
-                                             const GemmArgs& args) {
-  auto stream = static_cast<cudaStream_t>(ctx.stream.native());
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(stream, &capturing), "asking a stream");
-  if (capturing != cudaStreamCaptureStatusNone) return {};
+std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
+                                                   const GemmPlan& plan,
+                                                   const std::vector<GemmChoice>& choices,
+                                                   const GemmArgs& args, const Tensor& x) {
   size_t elements =
       static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
   size_t workspace_bytes = 0;
   for (const GemmChoice& choice : choices) workspace_bytes = std::max(workspace_bytes, choice.workspace);
   Workspace c(ctx, elements * size_of(args.c.dtype())), workspace(ctx, workspace_bytes);
-  cudaEvent_t events[2];
-  for (auto& event : events) check_cuda(cudaEventCreate(&event), "creating an event");
-  constexpr float never = std::numeric_limits<float>::infinity();
-  // Milliseconds of `count` launches of a choice.
+  Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
   auto time = [&](const GemmChoice& choice, int count) {
     GemmPlan candidate = plan;
     candidate.choice = choice;
-    float now = 0;
-    check_cuda(cudaEventRecord(events[0], stream), "measuring a product");
-    for (int i = 0; i < count; ++i)
-      if (launch(ctx, candidate, args, c.data(), workspace.data()) != CUBLAS_STATUS_SUCCESS) return never;
-    check_cuda(cudaEventRecord(events[1], stream), "measuring a product");
-    check_cuda(cudaEventSynchronize(events[1]), "measuring a product");
-    check_cuda(cudaEventElapsedTime(&now, events[0], events[1]), "measuring a product");
-    return now;
+    return watch.time(count, [&] {
+      return launch(ctx, candidate, args, x, c.data(), workspace.data()) == CUBLAS_STATUS_SUCCESS;
+    });
   };
   for (float busy = 0; !warm_ && busy < 200;) busy += time(choices[0], 8);
   warm_ = true;
-  struct Entry {
-    GemmChoice choice;
-    float total;
-  };
-  std::vector<Entry> entries;
-  float best = never;
+  std::vector<Timed> entries;
+  float best = Stopwatch::kNever;
   for (const GemmChoice& choice : choices) {
-    if (time(choice, 1) == never) continue;  // the first launch loads the kernel
+    if (time(choice, 1) == Stopwatch::kNever) continue;  // the first launch loads the kernel
     entries.push_back({choice, time(choice, 1)});
-    best = std::min(best, entries.back().total);
+    best = std::min(best, entries.back().milliseconds);
   }
-  if (!entries.empty()) {
-    std::erase_if(entries, [&](const Entry& entry) { return entry.total > 1.1f * best; });
-    const int count = std::max(2, static_cast<int>(40 / best));  // milliseconds
-    for (Entry& entry : entries) {
-      time(entry.choice, count);
-      entry.total = time(entry.choice, count);
-    }
+  if (entries.empty()) return {};
+  std::erase_if(entries, [&](const Timed& entry) { return entry.milliseconds > 1.1f * best; });
+  const int count = long_run(best);
+  for (Timed& entry : entries) {
+    time(entry.choice, count);
+    entry.milliseconds = time(entry.choice, count) / static_cast<float>(count);
   }
-  for (auto event : events) cudaEventDestroy(event);
-  auto first = std::min_element(entries.begin(), entries.end(),
-                                [](const Entry& x, const Entry& y) { return x.total < y.total; });
-  if (first == entries.end()) return {};
-  return first->choice;
+  return *std::min_element(entries.begin(), entries.end(), [](const Timed& one, const Timed& other) {
+    return one.milliseconds < other.milliseconds;
+  });
 }
 
-void GemmPlans::run(const KernelContext& ctx, const GemmArgs& args) {
-  GemmPlan decided = plan(ctx, key_of(args), args);
-  Workspace workspace(ctx, decided.choice.workspace);
-  cublasStatus_t status = launch(ctx, decided, args, args.c.raw(), workspace.data());
+// The product with its bias and a kernel for GELU, into the outputs themselves: they are written anew later.
+float GemmPlans::time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
+                            const Tensor& x, float expected) {
+  const KernelTable& kernels = kernels_for(x.device());
+  const bool slope = (key.flags & kGeluSlope) != 0;
+  GemmArgs product = args;
+  if (!slope) product.c = x;
+  const GemmPlan plain = plan(ctx, key_of(product), product, {});
+  Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
+  auto work = [&] {
+    multiply(ctx, plain, product, {});
+    if (slope)
+      kernels.unary_backward(ctx, {Unary::GeluTanh, x, {}, args.c, args.c});
+    else
+      kernels.unary(ctx, {Unary::GeluTanh, x, {}, args.c});
+    return true;
+  };
+  const int count = long_run(expected);
+  watch.time(count, work);
+  return watch.time(count, work) / static_cast<float>(count);
+}
+
+void GemmPlans::multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args,
+                         const Tensor& x) const {
+  Workspace workspace(ctx, plan.choice.workspace);
+  cublasStatus_t status = launch(ctx, plan, args, x, args.c.raw(), workspace.data());
   if (status != CUBLAS_STATUS_SUCCESS)
     fail("gemm: a {} · b {} into c {}: cuBLASLt says {}", args.a, args.b, args.c,
          cublasLtGetStatusString(status));
-  if (args.bias && !decided.fused_bias) add_bias(ctx, args.c, args.bias);
+  if (args.bias && !plan.fused_bias) add_bias(ctx, args.c, args.bias);
+}
+
+void GemmPlans::run(const KernelContext& ctx, const GemmArgs& args) {
+  std::unique_lock lock(mutex_);
+  const GemmPlan decided = plan(ctx, key_of(args), args, {});
+  lock.unlock();
+  multiply(ctx, decided, args, {});
+}
+
+bool GemmPlans::run(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form) {
+  GemmKey key = key_of(args);
+  key.flags |= form == Gelu::Slope ? kGeluSlope : kGelu;
+  key.x_leading = x.stride(0);
+  key.x_alignment = alignment_of(x.raw());
+  std::unique_lock lock(mutex_);
+  const GemmPlan decided = plan(ctx, key, args, x);
+  lock.unlock();
+  if (decided.choice.apart) return false;
+  multiply(ctx, decided, args, x);
+  return true;
 }
 
 }  // namespace megatron::cuda

@@ -27,6 +27,7 @@ struct GemmMatrix {
 GemmMatrix matrix_of(const char* name, const Tensor& x);
 
 inline constexpr int32_t kBetaZero = 1, kFastSums = 2;
+inline constexpr int32_t kGelu = 64, kGeluSlope = 128;
 inline constexpr int32_t kRowsOfA = 4, kSquaresOfA = 8, kRowsOfB = 16, kSquaresOfB = 32;  // blocks of scales
 
 // Everything that a plan depends on. Compared, hashed and written down as bytes, so without padding.
@@ -36,6 +37,7 @@ struct GemmKey {
   int32_t bias_dtype;  // −1: none
   int32_t flags;       // kBetaZero and so on
   int64_t bias_alignment;
+  int64_t x_leading = 0, x_alignment = 0;  // of what GELU is made of, 0 without
 
   friend bool operator==(const GemmKey&, const GemmKey&) = default;
 };
@@ -45,7 +47,11 @@ GemmKey key_of(const GemmArgs& args);
 struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
+  bool apart = false;  // a product and a kernel for GELU are faster
 };
+
+// What a product does beside: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
+enum class Gelu { Value, Slope };
 
 struct GemmPlan {
   cublasLtMatmulDescOpaque_t operation;
@@ -63,6 +69,8 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
 
   void run(const KernelContext& ctx, const GemmArgs& args);
+  // With GELU. False, and nothing is done that lasts, where cuBLASLt cannot or is slower by it.
+  bool run(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form);
 
   // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
   // first product of a large shape, may not be, and may sum in another order. Measured choices can be written
@@ -78,13 +86,22 @@ class GemmPlans {
     }
   };
 
-  GemmPlan plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
-  GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args);
+  struct Timed {
+    GemmChoice choice;
+    float milliseconds;
+  };
+
+  // x: what GELU is made of, undefined without. Those above `propose` hold the lock.
+  GemmPlan& plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
+  GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
+  std::optional<Timed> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
+                               const std::vector<GemmChoice>& choices, const GemmArgs& args, const Tensor& x);
+  float time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x,
+                   float expected);
   std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
-  std::optional<GemmChoice> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
-                                    const std::vector<GemmChoice>& choices, const GemmArgs& args);
-  cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, void* c,
-                        void* workspace) const;
+  void multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args, const Tensor& x) const;
+  cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, const Tensor& x,
+                        void* c, void* workspace) const;
 
   cublasLtHandle_t handle_ = nullptr;
   mutable std::mutex mutex_;

@@ -17,6 +17,8 @@ void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
 AttentionChoice choose_cuda_attention(const KernelContext&, const AttentionBackwardArgs&) { refuse(); }
 bool cuda_gated_gemm(const KernelContext&, const GatedGemmArgs&) { refuse(); }
 bool cuda_gated_gemm_backward(const KernelContext&, const GatedGemmBackwardArgs&) { refuse(); }
+bool cuda_gelu_gemm(const KernelContext&, const GeluGemmArgs&) { refuse(); }
+bool cuda_gelu_gemm_backward(const KernelContext&, const GeluGemmBackwardArgs&) { refuse(); }
 bool cuda_logits_gemm(const KernelContext&, const LogitsGemmArgs&) { refuse(); }
 
 }  // namespace megatron

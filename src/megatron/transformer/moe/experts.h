@@ -23,7 +23,7 @@ class Experts final : public Module {
 
   ExpertParallel parallel_;
   bool gated_;
-  ops::GatedOptions activation_;
+  ops::ActivationOptions activation_;
   std::unique_ptr<Parameter> fc1_, fc1_bias_, fc2_, fc2_bias_;
 };
 

@@ -1,8 +1,9 @@
-#include "megatron/ops/gated_linear.h"
+#include "megatron/ops/activated_linear.h"
 
 #include <optional>
 
 #include "megatron/kernels/gated_gemm.h"
+#include "megatron/kernels/gelu_gemm.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
@@ -12,16 +13,16 @@ double product_flops(const Tensor& dy, const Tensor& weight) {
   return 2.0 * static_cast<double>(dy.size(0)) * static_cast<double>(weight.numel());
 }
 
-class GatedLinearNode final : public Node {
+class ActivatedLinearNode final : public Node {
  public:
-  GatedLinearNode(RankContext& ctx, const GatedLinearOptions& options, const Tensor& x, GradSlot slot,
-                  const Weight& weight, const Weight& bias, const Tensor& active)
-      : options_(options.gate), x_(ctx, x), slot_(slot), weight_(weight), bias_(bias) {
+  ActivatedLinearNode(RankContext& ctx, const ActivatedLinearOptions& options, const Tensor& x, GradSlot slot,
+                      const Weight& weight, const Weight& bias, const Tensor& active)
+      : options_(options.activation), x_(ctx, x), slot_(slot), weight_(weight), bias_(bias) {
     if (options.keep_active && weight.trainable()) kept_.emplace(ctx, active);
     for (const Weight* w : {&weight_, &bias_})
       if (w->sink) w->sink->expect_use();
   }
-  const char* name() const override { return "gated_linear"; }
+  const char* name() const override { return "activated_linear"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
     dy_ = tape.take_grad(output());
@@ -32,18 +33,20 @@ class GatedLinearNode final : public Node {
     const bool again = weight_.sink && !kept_;
     if (weight_.sink) active_ = kept_ ? kept_->get(ctx) : ctx.empty(inner, x.dtype());
     kept_.reset();
+    const bool beside = again && options_.gated && slot_;  // the kernel for a gate's gradient makes it too
+    if (again && !beside) apply_activation(ctx, options_, x, active_);
     if (slot_) {
       // The activation's gradient has its place even where a kernel does without: a plan of the memory does
-      // not know the device. Where nobody else holds x, its gradient takes its place.
-      Tensor dactive = ctx.empty(inner, x.dtype()), dx = x.storage().unique() ? x : ctx.empty_like(x);
-      if (again || !swiglu(options_) || !gated_gemm_backward(ctx.kernel_context(), {dy_, w, x, dx})) {
-        multiply_and_gate(ctx, x, dactive, dx, again ? active_ : Tensor{});
+      // not know the device. That of x takes the same place or, behind a gate, x's own where nobody else
+      // holds it.
+      Tensor dactive = ctx.empty(inner, x.dtype()), dx = dactive;
+      if (options_.gated) dx = x.storage().unique() ? x : ctx.empty_like(x);
+      if (!beside && multiply_within(ctx, x, dx)) {
+        trace(ctx, "linear_activated", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &x, &dx});
       } else {
-        trace(ctx, "linear_gated", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &x, &dx});
+        multiply_and_pass(ctx, x, dactive, dx, beside ? active_ : Tensor{});
       }
       tape.add_grad(ctx, slot_, std::move(dx));
-    } else if (again) {
-      apply_gate(ctx, options_, x, active_);
     }
     if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
     if (!weight_.sink) dy_ = {};
@@ -60,12 +63,24 @@ class GatedLinearNode final : public Node {
   }
 
  private:
-  // dx of dy_ by way of dactive; the activation, where it is wanted again, beside it.
-  void multiply_and_gate(RankContext& ctx, const Tensor& x, const Tensor& dactive, const Tensor& dx,
+  // dx of dy_ by one kernel; false where there is none.
+  bool multiply_within(RankContext& ctx, const Tensor& x, const Tensor& dx) {
+    if (options_.swiglu()) return gated_gemm_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
+    return options_.gelu_tanh() && gelu_gemm_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
+  }
+
+  // The same by way of dactive; a gated activation, where it is wanted again, beside it.
+  void multiply_and_pass(RankContext& ctx, const Tensor& x, const Tensor& dactive, const Tensor& dx,
                          const Tensor& active) {
     const Tensor& w = weight_.value;
     ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
     trace(ctx, "linear", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &dactive});
+    const double flops = 10.0 * static_cast<double>(x.numel());
+    if (!options_.gated) {
+      ctx.kernels->unary_backward(ctx.kernel_context(), {options_.kind, x, {}, dactive, dx});
+      trace(ctx, "activation", Phase::BackwardData, flops, {&x, &dactive, &dx});
+      return;
+    }
     ctx.kernels->gated_backward(ctx.kernel_context(), {.kind = options_.kind,
                                                        .x = x,
                                                        .dy = dactive,
@@ -73,11 +88,10 @@ class GatedLinearNode final : public Node {
                                                        .y = active,
                                                        .limit = options_.limit,
                                                        .up_offset = options_.up_offset});
-    trace(ctx, "gated_activation", Phase::BackwardData, 10.0 * static_cast<double>(x.numel()),
-          {&x, &dactive, &dx, &active});
+    trace(ctx, "gated_activation", Phase::BackwardData, flops, {&x, &dactive, &dx, &active});
   }
 
-  GatedOptions options_;
+  ActivationOptions options_;
   Saved x_;
   std::optional<Saved> kept_;
   GradSlot slot_;
@@ -87,27 +101,27 @@ class GatedLinearNode final : public Node {
 
 }  // namespace
 
-Tensor gated_linear(RankContext& ctx, const GatedLinearOptions& options, const Tensor& x,
-                    const Weight& weight, const Weight& bias, Tensor active) {
+Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options, const Tensor& x,
+                        const Weight& weight, const Weight& bias, Tensor active) {
   const Tensor& w = weight.value;
-  check_input(ctx, "gated_linear", "x", x);
-  check_input(ctx, "gated_linear", "weight", w);
-  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == 2 * w.size(1),
-          "gated_linear: x {} and weight {} do not fit; they must be [tokens, 2 in] (gate, then up) and "
-          "[out, in]",
-          x, w);
-  check_dtype("gated_linear", "weight", w, x.dtype());
-  check_vector(ctx, "gated_linear", "bias", bias.value, w.size(0), x.dtype());
+  check_input(ctx, "activated_linear", "x", x);
+  check_input(ctx, "activated_linear", "weight", w);
+  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == options.activation.inputs() * w.size(1),
+          "activated_linear: x {} and weight {} do not fit; they must be [tokens, {}] and [out, in]", x, w,
+          options.activation.gated ? "2 in (gate, then up)" : "in");
+  check_dtype("activated_linear", "weight", w, x.dtype());
+  check_vector(ctx, "activated_linear", "bias", bias.value, w.size(0), x.dtype());
   Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   if (!active) {
     active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
-    apply_gate(ctx, options.gate, input, active);
+    apply_activation(ctx, options.activation, input, active);
   }
   ctx.kernels->gemm(ctx.kernel_context(),
                     {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
   trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
   if (recording(ctx, {&x}, {&weight, &bias}))
-    record(ctx, std::make_unique<GatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),
+    record(ctx,
+           std::make_unique<ActivatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),
            y);
   return y;
 }

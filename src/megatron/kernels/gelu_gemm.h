@@ -1,0 +1,24 @@
+#pragma once
+
+#include "megatron/device/kernel_context.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// GELU by its tanh form within the products before and after it, as gated_gemm.h has SwiGLU. It is made of
+// the sums before they are rounded. Each returns false, and has done nothing that lasts, where the device has
+// no such kernel for these tensors or has found two kernels to be faster.
+
+// x [rows, n] = a [rows, k] · bᵀ (+ bias [n]), where b is [n, k]; y [rows, n] = gelu(x).
+struct GeluGemmArgs {
+  Tensor a, b, bias, x, y;
+};
+bool gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args);
+
+// dx [rows, n], the gradient of x, where that of y is a [rows, k] · b [k, n].
+struct GeluGemmBackwardArgs {
+  Tensor a, b, x, dx;
+};
+bool gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args);
+
+}  // namespace megatron

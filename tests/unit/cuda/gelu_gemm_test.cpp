@@ -1,0 +1,132 @@
+// GELU within the products around it, and by a kernel of its own: both against fp64 with the same bounds.
+#include "megatron/kernels/gelu_gemm.h"
+
+#include "megatron/kernels/tuning.h"
+#include "megatron/ops/activated_linear.h"
+#include "megatron/ops/linear.h"
+#include "support/gradcheck.h"
+#include "unit/cuda/twin.h"
+
+namespace megatron::testing {
+namespace {
+
+class CudaGeluGemm : public Twin {
+ protected:
+  struct Sizes {
+    int64_t rows, depth, width;
+  };
+  // Edges of tiles, and enough work to be measured.
+  const std::vector<Sizes> sizes{{40, 64, 96}, {1000, 200, 328}, {1024, 768, 1024}};
+
+  Tensor wide(const Tensor& x) {
+    Tensor y = cpu.empty(x.shape(), DType::F64);
+    cpu.kernels->copy(cpu.kernel_context(), {x, y});
+    return y;
+  }
+  // Rounding to bf16 once or twice, and tanh by the fast instruction.
+  void close(const Tensor& got, const Tensor& exact, const std::string& what) {
+    alike({exact, got}, 6e-3, what);
+  }
+  // Each measured choice, made for the product that takes GELU along.
+  void use_whole() {
+    std::string choices = gemm_choices(gpu().kernel_context());
+    for (size_t at = 0; (at = choices.find(" apart\n", at)) != std::string::npos;)
+      choices.replace(at, 7, " whole\n");
+    use_gemm_choices(gpu().kernel_context(), choices);
+  }
+  void TearDown() override {
+    if (cuda_device_count() > 0) measure_gemms(gpu().kernel_context(), false);
+  }
+};
+
+TEST_F(CudaGeluGemm, Forward) {
+  for (auto [rows, depth, width] : sizes)
+    for (bool biased : {true, false}) {
+      Both a = uniform({rows, depth}, DType::BF16), b = uniform({width, depth}, DType::BF16, -0.3, 0.3),
+           bias = biased ? uniform({width}, DType::BF16) : Both{};
+      Both x = output({rows, width}, DType::BF16), y = output({rows, width}, DType::BF16);
+      Tensor sum = cpu.empty({rows, width}, DType::F64), active = cpu.empty_like(sum);
+      cpu.kernels->gemm(cpu.kernel_context(), {.a = wide(a.cpu),
+                                               .b = wide(b.cpu).transpose(0, 1),
+                                               .c = sum,
+                                               .bias = biased ? wide(bias.cpu) : Tensor{}});
+      cpu.kernels->unary(cpu.kernel_context(), {Unary::GeluTanh, sum, {}, active});
+      ASSERT_TRUE(gelu_gemm(gpu().kernel_context(), {a.gpu, b.gpu, bias.gpu, x.gpu, y.gpu}));
+      close(x.gpu, sum, "product");
+      close(y.gpu, active, "activation within");
+      gpu().kernels->gemm(gpu().kernel_context(),
+                          {.a = a.gpu, .b = b.gpu.transpose(0, 1), .c = x.gpu, .bias = bias.gpu});
+      gpu().kernels->unary(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, y.gpu});
+      close(y.gpu, active, "activation apart");
+    }
+}
+
+// Unmeasured, the gradient goes by two kernels; measured, by what is faster, and here by one whatever that
+// is.
+TEST_F(CudaGeluGemm, Backward) {
+  const Sizes shapes[] = {{1024, 768, 1024}, {3000, 1024, 520}};
+  for (auto [rows, depth, width] : shapes) {
+    Both a = uniform({rows, depth}, DType::BF16), b = uniform({depth, width}, DType::BF16, -0.3, 0.3),
+         x = uniform({rows, width}, DType::BF16, -4, 4), dx = output({rows, width}, DType::BF16);
+    Tensor dy = cpu.empty({rows, width}, DType::F64), exact = cpu.empty_like(dy);
+    cpu.kernels->gemm(cpu.kernel_context(), {wide(a.cpu), wide(b.cpu), dy});
+    cpu.kernels->unary_backward(cpu.kernel_context(), {Unary::GeluTanh, wide(x.cpu), {}, dy, exact});
+    const GeluGemmBackwardArgs args{a.gpu, b.gpu, x.gpu, dx.gpu};
+    EXPECT_FALSE(gelu_gemm_backward(gpu().kernel_context(), args));
+    same(dx, 0, "untouched");
+    measure_gemms(gpu().kernel_context(), true);
+    if (gelu_gemm_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
+    gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dx.gpu});
+    gpu().kernels->unary_backward(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, dx.gpu, dx.gpu});
+    close(dx.gpu, exact, "gradient apart");
+    use_whole();
+    gpu().kernels->fill(gpu().kernel_context(), {dx.gpu, 77});
+    ASSERT_TRUE(gelu_gemm_backward(gpu().kernel_context(), args));
+    close(dx.gpu, exact, "gradient within");
+    measure_gemms(gpu().kernel_context(), false);
+  }
+}
+
+// Of wide numbers, and of rows that do not begin where loads do, nothing is done.
+TEST_F(CudaGeluGemm, LeavesOthersAlone) {
+  for (auto [dtype, width] : {std::pair{DType::F32, 64}, {DType::F64, 64}, {DType::BF16, 60}}) {
+    Both a = uniform({128, 64}, dtype), b = uniform({width, 64}, dtype), x = output({128, width}, dtype),
+         y = output({128, width}, dtype);
+    EXPECT_FALSE(gelu_gemm(gpu().kernel_context(), {a.gpu, b.gpu, {}, x.gpu, y.gpu}));
+    same(x, 0, "untouched");
+    same(y, 0, "untouched");
+  }
+}
+
+// A feed-forward layer with everything that its backward pass leaves behind.
+TEST_F(CudaGeluGemm, ALayerTrainsAsOnTheCpu) {
+  constexpr int64_t tokens = 304, hidden = 136, width = 264;
+  auto run = [&](RankContext& ctx, bool keep) {
+    auto random = [&](Shape shape, uint64_t seed, double scale) {
+      return random_tensor(ctx, shape, seed, DType::BF16, scale);
+    };
+    TestWeight up(ctx, random({width, hidden}, 1, 0.2)), up_bias(ctx, random({width}, 5, 1)),
+        down(ctx, random({hidden, width}, 2, 0.2)), down_bias(ctx, random({hidden}, 6, 1));
+    const ops::ActivationOptions gelu{.kind = Unary::GeluTanh, .gated = false};
+    Tape tape(ctx);
+    Tensor x = tape.watch(random({tokens, hidden}, 3, 1)), y;
+    {
+      TapeScope scope(ctx, &tape);
+      auto [middle, active] = ops::linear_activated(ctx, gelu, x, up.get(), up_bias.get());
+      y = ops::activated_linear(ctx, {.activation = gelu, .keep_active = keep}, middle, down.get(),
+                                down_bias.get(), active);
+    }
+    tape.backward(ctx, y, random({tokens, hidden}, 4, 1));
+    return std::vector{y.detach(),          tape.grad(x),
+                       up.sink.main_grad,   up_bias.sink.main_grad,
+                       down.sink.main_grad, down_bias.sink.main_grad};
+  };
+  for (bool keep : {true, false}) {
+    auto on_cpu = run(cpu, keep), on_gpu = run(gpu(), keep);
+    for (size_t i = 0; i < on_cpu.size(); ++i)
+      alike({on_cpu[i], on_gpu[i]}, 2e-2, "result " + std::to_string(i));
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing
