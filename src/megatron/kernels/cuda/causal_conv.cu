@@ -1,12 +1,19 @@
 #include "megatron/kernels/cuda/activation_math.cuh"
+#include "megatron/kernels/cuda/join_parts.cuh"
 #include "megatron/kernels/cuda/sequences.cuh"
+#include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
 
-constexpr int kRun = 32, kBackwardRun = 128;  // tokens that a thread takes, of one or two channels
-constexpr int kAhead = 8;                     // of which so many are on their way at once
+constexpr int kBlock = 128;                    // threads, with one or four channels each
+constexpr int kRun = 32;                       // tokens that a thread takes
+constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
 constexpr int kMostWidth = 16;
+
+// Whether a thread can hold several channels in registers.
+template <class T, int W>
+constexpr bool kFew = W == 4 && sizeof(T) < 8;
 
 template <class T>
 struct Conv {
@@ -86,11 +93,12 @@ struct Window {
   }
 };
 
+// Blocks beside each other have neighbouring channels of the same tokens.
 template <class T, int W, int V>
-__global__ void __launch_bounds__(kThreads) forward_kernel(Conv<T> conv, T* y) {
-  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * V;
+__global__ void __launch_bounds__(kBlock, kFew<T, W> ? 6 : 1) forward_kernel(Conv<T> conv, T* y) {
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * V;
   if (c >= conv.channels) return;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRun;
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kRun;
   const int64_t end = min(begin + kRun, conv.sequences.tokens);
   Window<T, W, V> window(conv, c, begin);
   // Most groups of tokens lie inside of the run and of a sequence: these need no questions.
@@ -119,68 +127,79 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Conv<T> conv, T* y) {
       group(std::false_type{}, first);
 }
 
-// The gradients of a run of tokens, and partial[run, channel, width + 1], the bias last. The slopes of W − 1
+// The gradients of a run of tokens, and partial[run, width + 1, channel], the bias last. The slopes of W − 1
 // later tokens are computed again by the next run.
-template <class T, int W>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && W == 4 ? 3 : 1)
-    backward_kernel(Conv<T> conv, const T* dy, T* dx, Compute<T>* partial) {
+template <class T, int W, int V>
+__global__ void __launch_bounds__(kBlock, kFew<T, W> ? 4 : 1)
+    backward_kernel(Conv<T> conv, int64_t run, const T* dy, T* dx, Compute<T>* partial) {
   using C = Compute<T>;
-  const int64_t c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * V;
   if (c >= conv.channels) return;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kBackwardRun;
-  const int64_t end = min(begin + kBackwardRun, conv.sequences.tokens);
+  const int64_t begin = blockIdx.y * run, end = min(begin + run, conv.sequences.tokens);
   const int64_t last = min(end + W - 1, conv.sequences.tokens);  // of those to be read
-  Window<T, W, 1> window(conv, c, begin);
+  Window<T, W, V> window(conv, c, begin);
   TokenSpan own = window.span;  // of the token whose gradient is due
-  C slopes[W] = {}, dweight[W] = {}, dbias = 0;
+  C slopes[V][W] = {}, dweight[V][W] = {}, dbias[V] = {};
   // Token t is read, and the gradient of the token W − 1 before it is due. `Inside`: both are of this run and
   // of one sequence.
-  auto step = [&]<bool Inside>(std::bool_constant<Inside>, int64_t t, const Vec<T, 1>& x, T gradient) {
+  auto step = [&]<bool Inside>(std::bool_constant<Inside>, int64_t t, const Vec<T, V>& x,
+                               const Vec<T, V>& gradient) {
 #pragma unroll
-    for (int j = 0; j + 1 < W; ++j) slopes[j] = slopes[j + 1];
-    slopes[W - 1] = 0;
+    for (int v = 0; v < V; ++v) {
+#pragma unroll
+      for (int j = 0; j + 1 < W; ++j) slopes[v][j] = slopes[v][j + 1];
+      slopes[v][W - 1] = 0;
+    }
     if (Inside || t < last) {
       window.template step<Inside>(t, x);
-      const C sum = window.sum(0), s = sigmoid<kRough<T>>(sum);
-      slopes[W - 1] = widen(gradient) * s * (C(1) + sum * (C(1) - s));
-      if (Inside || t < end) {
-        dbias += slopes[W - 1];
 #pragma unroll
-        for (int j = 0; j < W; ++j) dweight[j] += slopes[W - 1] * window.input[0][j];
+      for (int v = 0; v < V; ++v) {
+        const C sum = window.sum(v), s = sigmoid<kRough<T>>(sum);
+        slopes[v][W - 1] = widen(gradient.v[v]) * (s + sum * (s - s * s));
+        if (Inside || t < end) {
+          dbias[v] += slopes[v][W - 1];
+#pragma unroll
+          for (int j = 0; j < W; ++j) dweight[v][j] += slopes[v][W - 1] * window.input[v][j];
+        }
       }
     }
     const int64_t due = t - (W - 1);
     if (!dx || (!Inside && due < begin)) return;
     if (!Inside && due >= own.end) own = conv.sequences.span_of(due);
-    C sum = 0;
+    C out[V] = {};
 #pragma unroll
-    for (int m = 0; m < W; ++m)
-      if (Inside || due + m < own.end) sum += window.weight[0][W - 1 - m] * slopes[m];
-    dx[due * conv.channels + c] = narrow<T>(sum);
+    for (int v = 0; v < V; ++v)
+#pragma unroll
+      for (int m = 0; m < W; ++m)
+        if (Inside || due + m < own.end) out[v] += window.weight[v][W - 1 - m] * slopes[v][m];
+    store(dx + due * conv.channels + c, out);
   };
   auto group = [&]<bool Inside>(std::bool_constant<Inside> inside, int64_t first) {
-    Vec<T, 1> x[kAhead];
-    T gradient[kAhead];
+    Vec<T, V> x[kBackwardAhead], gradient[kBackwardAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k)
+    for (int k = 0; k < kBackwardAhead; ++k)
       if (const int64_t t = first + k; Inside || t < last) {
         x[k] = window.read(t);
-        gradient[k] = dy[t * conv.channels + c];
+        gradient[k] = read<V>(dy + t * conv.channels + c);
       }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k)
+    for (int k = 0; k < kBackwardAhead; ++k)
       if (Inside || first + k < end + W - 1) step(inside, first + k, x[k], gradient[k]);
   };
-  for (int64_t first = begin; first < end + W - 1; first += kAhead)
-    if (first - (W - 1) >= max(begin, window.span.begin) && first + kAhead <= min(end, window.span.end))
+  for (int64_t first = begin; first < end + W - 1; first += kBackwardAhead)
+    if (first - (W - 1) >= max(begin, window.span.begin) &&
+        first + kBackwardAhead <= min(end, window.span.end))
       group(std::true_type{}, first);
     else
       group(std::false_type{}, first);
-  C* out = partial + (static_cast<int64_t>(blockIdx.x) * conv.channels + c) * (conv.width + 1);
+  C* out = partial + blockIdx.y * (conv.width + 1) * conv.channels + c;
 #pragma unroll
-  for (int j = 0; j < W; ++j)
-    if (int at = j - (W - conv.width); at >= 0) out[at] = dweight[j];
-  out[conv.width] = dbias;
+  for (int v = 0; v < V; ++v) {
+#pragma unroll
+    for (int j = 0; j < W; ++j)
+      if (int at = j - (W - conv.width); at >= 0) out[at * conv.channels + v] = dweight[v][j];
+    out[conv.width * conv.channels + v] = dbias[v];
+  }
 }
 
 // f(std::integral_constant<int, W>) with a width that is at least this.
@@ -190,41 +209,44 @@ void dispatch_width(int width, F&& f) {
   f(std::integral_constant<int, kMostWidth>{});
 }
 
+// Sums [width + 1, channels] to dweight [channels, width] and dbias.
 template <class C>
-struct FinishOp {
-  const C* partial;
+struct PutGradients {
   C *dweight, *dbias;
   int64_t channels;
-  int width, parts;
+  int width;
 
-  template <int W>
-  __device__ void run(int64_t i) const {
-    C total = 0;
-    for (int part = 0; part < parts; ++part) total += partial[part * channels * (width + 1) + i];
-    int64_t c = i / (width + 1);
-    int j = static_cast<int>(i - c * (width + 1));
+  __device__ void operator()(int64_t i, C sum) const {
+    const int64_t j = divide(i, channels), c = i - j * channels;
     if (j == width) {
-      if (dbias) dbias[c] = total;
+      if (dbias) dbias[c] = sum;
     } else if (dweight) {
-      dweight[c * width + j] = total;
+      dweight[c * width + j] = sum;
     }
   }
 };
+
+// f(std::integral_constant<int, V>): four channels a thread, where elements lie so, else one. With a wide
+// window a thread holds enough of one.
+template <class T, int W, class F>
+void dispatch_channels(const Conv<T>& conv, std::initializer_list<const void*> others, F&& f) {
+  if constexpr (kFew<T, W>)
+    if ((conv.channels | conv.stride) % 4 == 0 && aligned(conv.x, 4 * sizeof(T)) &&
+        std::all_of(others.begin(), others.end(), [](const void* p) { return aligned(p, 4 * sizeof(T)); }))
+      return f(std::integral_constant<int, 4>{});
+  f(std::integral_constant<int, 1>{});
+}
 
 void causal_conv(const KernelContext& ctx, const CausalConvArgs& args) {
   if (args.x.numel() == 0) return;
   dispatch_float("causal_conv", args.x.dtype(), [&]<class T>(Type<T>) {
     const Conv<T> conv(args);
     T* y = pointer<T>(args.y);
-    // Two channels a thread, where elements of 16 bits lie in pairs: 1.2 times as fast. Not backward, where a
-    // thread then holds too much.
-    const bool pairs = sizeof(T) == 2 && conv.channels % 2 == 0 && conv.stride % 2 == 0 &&
-                       aligned(conv.x, 4) && aligned(y, 4);
     dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
-      auto kernel = pairs ? forward_kernel<T, W, 2> : forward_kernel<T, W, 1>;
-      dim3 grid(blocks_for(conv.sequences.tokens, kRun),
-                blocks_for(conv.channels, pairs ? 2 * kThreads : kThreads));
-      kernel<<<grid, kThreads, 0, stream_of(ctx)>>>(conv, y);
+      dispatch_channels<T, W>(conv, {y}, [&]<int V>(std::integral_constant<int, V>) {
+        dim3 grid(blocks_for(conv.channels, kBlock * V), blocks_for(conv.sequences.tokens, kRun));
+        forward_kernel<T, W, V><<<grid, kBlock, 0, stream_of(ctx)>>>(conv, y);
+      });
     });
   });
   check_launch("causal_conv");
@@ -234,20 +256,29 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
   dispatch_float("causal_conv_backward", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     const Conv<T> conv(args);
-    const int parts = static_cast<int>(blocks_for(conv.sequences.tokens, kBackwardRun));
-    Scratch partial(ctx,
-                    static_cast<size_t>(std::max(1, parts) * conv.channels * (conv.width + 1)) * sizeof(C));
-    if (parts > 0)
-      dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
-        dim3 grid(parts, blocks_for(conv.channels, kThreads));
-        backward_kernel<T, W><<<grid, kThreads, 0, stream_of(ctx)>>>(conv, pointer<T>(args.dy),
-                                                                     pointer<T>(args.dx), partial.as<C>());
-        check_launch("causal_conv_backward");
+    const int64_t tokens = conv.sequences.tokens, sums = conv.channels * (conv.width + 1);
+    T *dy = pointer<T>(args.dy), *dx = pointer<T>(args.dx);
+    dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
+      dispatch_channels<T, W>(conv, {dy, dx}, [&]<int V>(std::integral_constant<int, V>) {
+        // As many blocks as the GPU holds at once, but runs that are long beside what they compute again.
+        auto kernel = backward_kernel<T, W, V>;
+        const int64_t across = blocks_for(conv.channels, kBlock * V),
+                      most = resident_blocks(ctx, kernel, dim3(kBlock), 0, INT64_MAX) /
+                             std::max<int64_t>(across, 1);
+        const int64_t run = std::max<int64_t>(blocks_for(tokens, std::max<int64_t>(most, 1)), 8 * W),
+                      runs = blocks_for(tokens, run);
+        Scratch partial(ctx, static_cast<size_t>(std::max<int64_t>(runs, 1) * sums) * sizeof(C));
+        if (runs * across > 0) {
+          kernel<<<dim3(static_cast<unsigned>(across), static_cast<unsigned>(runs)), kBlock, 0,
+                   stream_of(ctx)>>>(conv, run, dy, dx, partial.as<C>());
+          check_launch("causal_conv_backward");
+        }
+        if (sums > 0 && (args.dweight.defined() || args.dbias.defined()))
+          join_parts(
+              "causal_conv_backward", stream_of(ctx), partial.as<C>(), runs, sums,
+              PutGradients<C>{pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels, conv.width});
       });
-    if (!args.dweight.defined() && !args.dbias.defined()) return;
-    for_each<1>(ctx, "causal_conv_backward", conv.channels * (conv.width + 1), false,
-                FinishOp<C>{partial.as<C>(), pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels,
-                            conv.width, parts});
+    });
   });
 }
 

@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/activation_math.cuh"
+#include "megatron/kernels/cuda/join_parts.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
@@ -254,24 +255,11 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   }
 }
 
-// out[column] = Σ over parts, each thread some of them, then those in order.
-constexpr int kColumns = 32, kParts = 32;
-
 template <class C>
-__global__ void __launch_bounds__(kColumns* kParts)
-    join_kernel(const C* partial, int64_t parts, int64_t columns, C* out) {
-  __shared__ C sums[kParts][kColumns];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  C sum = 0;
-  if (column < columns)
-#pragma unroll 4
-    for (int64_t part = threadIdx.y; part < parts; part += kParts) sum += partial[part * columns + column];
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y || column >= columns) return;
-  for (int part = 1; part < kParts; ++part) sum += sums[part][threadIdx.x];
-  out[column] = sum;
-}
+struct PutSum {
+  C* out;
+  __device__ void operator()(int64_t column, C sum) const { out[column] = sum; }
+};
 
 // f.template operator()<W, Items, First>(threads of a row), in a shape that fits `rows`: a warp for a row
 // whose vectors fill it evenly, else as few warps as can hold the row. `also` must lie as well as the rows
@@ -364,11 +352,9 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
                         rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
                     check_launch("gated_norm_backward");
                     if (!sums) return;
-                    const int64_t columns = args.dweight.numel();
-                    join_kernel<<<blocks_for(columns, kColumns), dim3(kColumns, kParts), 0, stream_of(ctx)>>>(
-                        sums, rows.shared_weight ? parts * rows.groups : parts, columns,
-                        pointer<C>(args.dweight));
-                    check_launch("gated_norm_backward");
+                    join_parts("gated_norm_backward", stream_of(ctx), sums,
+                               rows.shared_weight ? parts * rows.groups : parts, args.dweight.numel(),
+                               PutSum<C>{pointer<C>(args.dweight)});
                   });
   });
 }

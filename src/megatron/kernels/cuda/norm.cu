@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
     }
 }
 
-// The shape of a row of n elements: few vectors a thread, and rows of one or two warps four in a block.
+// The shape of a row of n elements: few vectors a thread, and rows of one or two warps side by side in a
+// block of eight warps: smaller blocks come and go too often.
 template <class T, int W, bool Layer>
 void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
   const int64_t n = a.x_rows.columns, vectors = (n + W - 1) / W;
@@ -97,7 +98,7 @@ void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
       norm_forward_kernel<T, W, Items, Most, Layer>
           <<<static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads), 0, stream>>>(a);
     } else {
-      constexpr unsigned rows = shape.kMostRows;
+      constexpr unsigned rows = Most == 32 ? 2 * shape.kMostRows : shape.kMostRows;
       norm_forward_kernel<T, W, Items, Most * rows, Layer>
           <<<blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows), 0, stream>>>(a);
     }

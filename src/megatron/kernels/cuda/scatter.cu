@@ -16,29 +16,36 @@ __global__ void scatter_keys_kernel(const int64_t* ids, int64_t first, int64_t r
 }
 
 // One block per place in the sorted list and strip of columns; those that stand at the beginning of a run of
-// equal keys add the whole run to its row, in the order of the ids.
+// equal keys add the whole run to its row, in the order of the ids. What most runs need, which have one id or
+// two, is asked for at once.
 template <class S, class T, int W>
-__global__ void scatter_runs_kernel(const S* source, const int32_t* keys, const int32_t* order, T* out,
-                                    int64_t n, int64_t rows, int64_t columns) {
-  int64_t begin = blockIdx.x;
-  int32_t row = keys[begin];
-  if (row >= rows || (begin > 0 && keys[begin - 1] == row)) return;
-  int64_t end = begin + 1;
-  while (end < n && keys[end] == row) ++end;
+__global__ void __launch_bounds__(kThreads)
+    scatter_runs_kernel(const S* source, const int32_t* keys, const int32_t* order, T* out, int32_t n,
+                        int32_t rows, int64_t columns) {
+  const auto begin = static_cast<int32_t>(blockIdx.x);
+  const int32_t row = keys[begin], before = begin ? keys[begin - 1] : -1,
+                after = begin + 1 < n ? keys[begin + 1] : -1;
+  const int64_t first = order[begin];
+  if (row >= rows || before == row) return;
+  int32_t end = begin + 1;
+  if (after == row)
+    while (++end < n && keys[end] == row) continue;
   using C = Compute<T>;
-  for (int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * W; c < columns;
-       c += static_cast<int64_t>(gridDim.y) * blockDim.x * W) {
-    C sum[W];
-    load(sum, out + row * columns + c);
-#pragma unroll 4
-    for (int64_t i = begin; i < end; ++i) {
-      Compute<S> x[W];
-      load(x, source + order[i] * columns + c);
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * W;
+  if (c >= columns) return;
+  C sum[W];
+  Compute<S> x[W];
+  load(sum, out + row * columns + c);
+  load(x, source + first * columns + c);
 #pragma unroll
-      for (int j = 0; j < W; ++j) sum[j] += static_cast<C>(x[j]);
-    }
-    store(out + row * columns + c, sum);
+  for (int j = 0; j < W; ++j) sum[j] += static_cast<C>(x[j]);
+#pragma unroll 4
+  for (int32_t i = begin + 1; i < end; ++i) {
+    load(x, source + order[i] * columns + c);
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum[j] += static_cast<C>(x[j]);
   }
+  store(out + row * columns + c, sum);
 }
 
 }  // namespace
@@ -76,14 +83,12 @@ void scatter_add_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) 
       const S* source = pointer<S>(args.source);
       T* out = pointer<T>(args.out);
       bool vector = columns % W == 0 && aligned(source) && aligned(out);
-      constexpr int threads = 128;
-      dim3 grid(static_cast<unsigned>(n), blocks_for(columns, threads * (vector ? W : 1)));
-      if (vector)
-        scatter_runs_kernel<S, T, W>
-            <<<grid, threads, 0, stream>>>(source, sorted, sorted_order, out, n, rows, columns);
-      else
-        scatter_runs_kernel<S, T, 1>
-            <<<grid, threads, 0, stream>>>(source, sorted, sorted_order, out, n, rows, columns);
+      const int64_t vectors = vector ? columns / W : columns;
+      const auto threads = static_cast<unsigned>(std::min<int64_t>(blocks_for(vectors, 32) * 32, kThreads));
+      const dim3 grid(static_cast<unsigned>(n), blocks_for(vectors, threads));
+      auto kernel = vector ? scatter_runs_kernel<S, T, W> : scatter_runs_kernel<S, T, 1>;
+      kernel<<<grid, threads, 0, stream>>>(source, sorted, sorted_order, out, count,
+                                           static_cast<int32_t>(rows), columns);
     });
   });
   check_launch("scatter_add_rows");
