@@ -58,8 +58,8 @@ Step run_step(const Config& config, Device device, DType dtype) {
   return {ctx.allocator->statistics(), costs.flops};
 }
 
-void expect_memory_as_planned(const Config& config) {
-  Step planned = run_step(config, kMeta, DType::F32), real = run_step(config, kCpu, DType::F32);
+void expect_memory_as_planned(const Config& config, DType dtype) {
+  Step planned = run_step(config, kMeta, dtype), real = run_step(config, kCpu, dtype);
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     // Kernels take their scratch memory while they run: that alone is not planned.
     if (static_cast<MemoryTag>(tag) == MemoryTag::Workspace) continue;
@@ -70,8 +70,10 @@ void expect_memory_as_planned(const Config& config) {
 }
 
 TEST(MetaStep, PredictsTheMemoryOfARealStep) {
-  expect_memory_as_planned(small());
-  expect_memory_as_planned(mixture());
+  for (DType dtype : {DType::F32, DType::BF16}) {
+    expect_memory_as_planned(small(), dtype);
+    expect_memory_as_planned(mixture(), dtype);
+  }
 }
 
 TEST(MetaStep, CostsAreThoseOfARealStep) {
