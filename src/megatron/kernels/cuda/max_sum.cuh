@@ -19,7 +19,8 @@ template <class C>
 struct MergeMaxSum {
   __device__ MaxSum<C> operator()(MaxSum<C> a, MaxSum<C> b) const {
     C maximum = a.maximum > b.maximum ? a.maximum : b.maximum;
-    if (maximum == kLowest<C>) return {};
+    // No difference of infinities, but what is not a number stays: comparisons pass it over, sums do not.
+    if (a.maximum == kLowest<C> && b.maximum == kLowest<C>) return {maximum, a.sum + b.sum};
     return {maximum, a.sum * exp_of(a.maximum - maximum) + b.sum * exp_of(b.maximum - maximum)};
   }
 };
