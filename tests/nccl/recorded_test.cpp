@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "megatron/device/recording.h"
+#include "megatron/training/rank_trainer.h"
 #include "nccl/ranks.h"
 
 // Operations of NCCL within recordings (CUDA graphs), and the steps that are made of them.
@@ -155,6 +156,29 @@ TEST(NcclRecorded, StepsInBf16) {
   check_steps({.name = "dp2_zero1", .dp = 2, .change = shared}, DType::BF16);
   if (::testing::Test::HasFatalFailure()) return;
   check_steps({.name = "tp2_sp", .tp = 2, .sp = true, .micro_batch = 4}, DType::BF16);
+}
+
+// Of six steps two come before the recording, and one is not like the others on the first replica: three are
+// replayed, on all ranks.
+TEST(NcclRecorded, RanksReplayTheSameSteps) {
+  Config config = small_gpt();
+  config.train.global_batch_size = 2 * launch->world_size();
+  config.execution.cuda_graph_impl = GraphImpl::full_iteration;
+  config.execution.cuda_graph_warmup_steps = 2;
+  auto batches = batches_for(config, 6);
+  batches[4][2] = -100;
+  on_gpus([&](RankContext& ctx, ProcessGroup& world) {
+    const ParallelContext parallel = ParallelContext::from_sizes(world, {.world = world.size()});
+    RankTrainer trainer(ctx, config, parallel, DType::BF16);
+    const size_t own = batches[0].size() / static_cast<size_t>(world.size());
+    for (const std::vector<int64_t>& batch : batches)
+      trainer.step(ctx, std::span(batch).subspan(own * static_cast<size_t>(world.rank()), own), 1e-2);
+    world.barrier();
+    const std::string record = world.flight_record();
+    EXPECT_NE(record.find("recorded step #2 "), std::string::npos) << record;
+    EXPECT_EQ(record.find("recorded step #3 "), std::string::npos) << record;
+    world.barrier();
+  });
 }
 
 // Two replays; then `fault` on one rank, and a third on those that it leaves.
