@@ -137,8 +137,6 @@ Config config_of(const Case& c, const Settings& s) {
           fmt::format("bench train: --recompute takes core_attn, layernorm, mlp_act and mlp, auto or none, "
                       "not {}",
                       module));
-    if (module == "mlp_act" && fp8)
-      throw UsageError("bench train: in fp8 the activation is kept in one byte as it is; leave mlp_act out");
     config.execution.recompute_granularity = RecomputeGranularity::selective;
     config.execution.recompute_modules.emplace_back(module);
   }

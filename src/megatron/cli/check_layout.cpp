@@ -23,6 +23,16 @@ void check_layout(const Config& config, int64_t data_parallel) {
     sources.overrides.push_back(fmt::format("{}={}", key, value));
   sources.flags = {{"--tensor-model-parallel-size", {std::to_string(tp)}},
                    {"--pipeline-model-parallel-size", {std::to_string(pp)}}};
+  const PrecisionConfig& precision = config.precision;
+  if (precision.fp8 != Fp8Format::none)
+    for (auto [key, value] : {std::pair{"model.bf16", "true"},
+                              {"model.fp8", name_of(precision.fp8)},
+                              {"model.fp8_recipe", name_of(precision.fp8_recipe)}})
+      sources.overrides.push_back(fmt::format("{}={}", key, value));
+  if (const auto& modules = config.execution.recompute_modules; !modules.empty()) {
+    sources.flags.push_back({"--recompute-granularity", {"selective"}});
+    sources.flags.push_back({"--recompute-modules", modules});
+  }
   if (config.parallel.sequence_parallel) sources.flags.push_back({"--sequence-parallel", {}});
   resolve(sources, {.purpose = Purpose::inspect});
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -41,14 +42,39 @@ uint64_t hash_of(const std::string& text) {
 }
 
 // Sections that decide what is computed; where ranks live, what they print and where files are may differ.
-constexpr std::array<std::string_view, 9> kCommon{"model",     "dist", "train", "validation", "optimizer",
-                                                  "scheduler", "ddp",  "rng",   "peft"};
+constexpr std::array<std::string_view, 10> kCommon{"model",     "dist", "train", "validation", "optimizer",
+                                                   "scheduler", "ddp",  "rng",   "peft",       "dataset"};
+
+bool is_number(const std::string& word) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  return error == std::errc() && end == word.data() + word.size();
+}
+
+// Of the data, where files are and how they are read; how many they are, and their weights, stay.
+void forget_places(DatasetConfig& data) {
+  for (auto* words : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path})
+    for (std::string& word : *words)
+      if (!is_number(word)) word.clear();
+  for (std::string* path : {&data.data_args_path, &data.per_split_data_args_path, &data.replay,
+                            &data.per_dataset_sequences_path, &data.dataset_root})
+    if (!path->empty()) *path = "somewhere";
+  const DatasetConfig usual;
+  data.path_to_cache = usual.path_to_cache;
+  data.object_storage_cache_path = usual.object_storage_cache_path;
+  data.num_workers = usual.num_workers;
+  data.num_dataset_builder_threads = usual.num_dataset_builder_threads;
+  data.mmap_bin_files = usual.mmap_bin_files;
+  data.fast_cache_load = usual.fast_cache_load;
+  data.defer_npy_index_mmap = usual.defer_npy_index_mmap;
+}
 
 // Processes that were given other settings would compute something that nobody asked for, or wait for each
 // other.
 void require_same_settings(const Config& config, const ProcessGroup& world) {
   Config compared = config;
   compared.dist.flight_recorder_dump_path.clear();
+  forget_places(compared.dataset);
   const Json settings = compared.to_json();
   std::vector<uint64_t> own;
   for (const std::string_view section : kCommon)

@@ -156,7 +156,7 @@ void recompute(Draft& draft) {
     draft.refuse("model.recompute_module_layers", "there is not one number for each module",
                  "give as many numbers as --recompute-modules has names, or leave it out");
   const bool fp8 = config.precision.fp8 != Fp8Format::none;
-  if (recomputes("mlp_act") && fp8)
+  if (recomputes("mlp_act") && fp8 && !config.precision.first_last_layers_bf16)
     draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
                  "leave it out, or use mlp");
   if (recomputes("layernorm") && fp8 && config.model.num_moe_experts == 0)

@@ -28,8 +28,10 @@ int64_t choose(RankContext& ctx, const ProcessGroup& world, const Tensor& logits
 std::vector<int64_t> answer(RankContext& ctx, const ProcessGroup& world, RankModel& model,
                             std::span<const int64_t> prompt, const GenerateOptions& options) {
   std::vector<int64_t> text = {options.start_token};
+  Tensor encoded;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    const Tensor logits = model.logits(ctx, {.tokens = prompt, .last_only = true, .decoder_tokens = text});
+    const Tensor logits =
+        model.logits(ctx, {.tokens = prompt, .last_only = true, .decoder_tokens = text, .encoded = &encoded});
     text.push_back(choose(ctx, world, logits, options.sampling, i));
     if (options.on_token) options.on_token(text.back());
     if (std::ranges::find(options.end_tokens, text.back()) != options.end_tokens.end()) break;

@@ -133,8 +133,10 @@ Tensor RankModel::encoder_decoder_logits(RankContext& ctx, const ForwardPass& pa
                                .training = false,
                                .on_layer = pass.on_layer};
   const int64_t own = length(pass.decoder_tokens);
-  Tensor hidden = encoder_decoder_->decode(ctx, on_device(pass.decoder_tokens), own, source,
-                                           encoder_decoder_->encode(ctx, source));
+  Tensor states = pass.encoded ? *pass.encoded : Tensor{};
+  if (!states) states = encoder_decoder_->encode(ctx, source);
+  if (pass.encoded) *pass.encoded = states;
+  Tensor hidden = encoder_decoder_->decode(ctx, on_device(pass.decoder_tokens), own, source, states);
   if (pass.last_only)
     hidden = ops::contiguous(ctx, hidden.view({pass.rows, own, hidden.size(1)}).select(1, own - 1));
   Tensor all = gather_columns(ctx, encoder_decoder_->logits(ctx, hidden), parallel_.tensor.group);

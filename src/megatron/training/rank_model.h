@@ -26,6 +26,8 @@ struct ForwardPass {
   // Of models whose tokens see those after them: how many of each row are real, where not all are; the types
   // of the tokens, 0 where not given; what the decoder of an encoder reads, [rows, its length].
   std::span<const int64_t> lengths = {}, token_types = {}, decoder_tokens = {};
+  // Where what the encoder makes of the tokens is kept: a pass that finds it here does not encode them again.
+  Tensor* encoded = nullptr;
 };
 
 // One rank's part of a model under any layout: its chunks, not yet with memory.

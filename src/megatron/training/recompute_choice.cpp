@@ -27,7 +27,8 @@ std::string listed(const Shares& shares, int64_t layers) {
 std::vector<std::string> modules_of(const Config& config) {
   const ModelConfig& model = config.model;
   std::vector<std::string> names = {"core_attn", "layernorm", "mlp"};
-  if (config.precision.fp8 == Fp8Format::none) names.push_back("mlp_act");
+  const PrecisionConfig& precision = config.precision;  // fp8 layers have nothing to make again
+  if (precision.fp8 == Fp8Format::none || precision.first_last_layers_bf16) names.push_back("mlp_act");
   if (model.num_moe_experts > 0) names.insert(names.end(), {"moe", "moe_act"});
   if (model.moe_shared_expert_intermediate_size > 0) names.push_back("shared_experts");
   if (model.multi_latent_attention) names.push_back("mla_up_proj");
@@ -42,11 +43,14 @@ class Search {
  public:
   Search(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed)
       : config_(config), sizes_(sizes), dtype_(dtype), speed_(speed) {
-    for (const RankPlan& rank : plan({}).ranks)
+    const RunPlan run = plan({});
+    kept_ = {run.largest().bytes(), run.seconds()};
+    for (const RankPlan& rank : run.ranks)
       for (const ModelSlice& chunk : rank.chunks) layers_ = std::max(layers_, chunk.layers);
   }
 
   int64_t layers() const { return layers_; }  // of the largest chunk
+  Planned kept() const { return kept_; }      // a step that keeps everything
 
   Config recomputing(const Shares& shares) const {
     Config config = config_;
@@ -123,6 +127,7 @@ class Search {
   DType dtype_;
   DeviceSpeed speed_;
   int64_t layers_ = 1;
+  Planned kept_;
 };
 
 }  // namespace
@@ -137,7 +142,7 @@ RecomputeChoice choose_recompute(Config& config, const ParallelSizes& sizes, DTy
                                  const DeviceSpeed& speed) {
   const Search search(config, sizes, dtype, speed);
   Shares chosen;
-  Planned now = search.cost(chosen);
+  Planned now = search.kept();
   RecomputeChoice choice{
       .layers = search.layers(), .limit = limit, .kept_bytes = now.bytes, .kept_seconds = now.seconds};
   choice.modules = search.offers(chosen, now);

@@ -46,7 +46,8 @@ class RowParallelLinear final : public Module {
   Tensor forward(RankContext& ctx, const Tensor& x);
   // forward(activation of x.y) as one op, where it can be: in fp8 the activation is kept for the weight's
   // gradient at half the bytes, and beside its communication a product is cut to pieces.
-  bool takes_activation() const { return !weight_.fp8 && (tp_.size() == 1 || !overlap_); }
+  bool fp8() const { return weight_.fp8 != nullptr; }
+  bool takes_activation() const { return !fp8() && (tp_.size() == 1 || !overlap_); }
   Tensor forward_activated(RankContext& ctx, const ops::ActivatedLinearOptions& options,
                            ops::ActivatedProduct x);
   void visit(const ParameterVisitor& visitor) override;

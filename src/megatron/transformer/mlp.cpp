@@ -63,7 +63,7 @@ Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
     return activation.gated ? ops::gated_activation(c, activation, in)
                             : ops::activation(c, activation.kind, in);
   };
-  if (!activation_again_) return fc2_.forward(ctx, activate(ctx, up));
+  if (!activation_again_ || fc2_.fp8()) return fc2_.forward(ctx, activate(ctx, up));
   return recompute_for(
       ctx, {&up, 1},
       [activate](RankContext& c, std::span<const Tensor> in) {

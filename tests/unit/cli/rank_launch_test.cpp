@@ -41,5 +41,23 @@ TEST(RankLaunch, ProcessesWithOtherSettingsAreRefused) {
   }
 }
 
+// Files may be elsewhere on another machine, but are as many, and drawn from as often.
+TEST(RankLaunch, ProcessesWithOtherDataAreRefused) {
+  Config config;
+  config.run.device = DeviceChoice::cpu;
+  config.dataset.data_path = {"0.3", "/here/books", "0.7", "/here/news"};
+  config.dataset.path_to_cache = "/here/cache";
+  Config elsewhere = config, weights = config, fewer = config, seed = config;
+  elsewhere.dataset.data_path = {"0.3", "/there/books", "0.7", "/there/news"};
+  elsewhere.dataset.path_to_cache.clear();
+  weights.dataset.data_path[0] = "0.4";
+  fewer.dataset.data_path.resize(2);
+  seed.dataset.random_seed = 5;
+  EXPECT_EQ(launch_with(config, elsewhere), (std::vector<std::string>{"", ""}));
+  for (const Config& other : {weights, fewer, seed})
+    for (const std::string& text : launch_with(config, other))
+      EXPECT_NE(text.find("section dataset"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace megatron

@@ -1,3 +1,5 @@
+#include "megatron/kernels/choices.h"
+#include "megatron/kernels/fused_attention.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -287,6 +289,35 @@ TEST_F(CudaAttention, BackwardIsBitwiseRepeatable) {
     else
       EXPECT_EQ(results, first) << "round " << round;
   }
+}
+
+// What a plan counts on for the time of the backward pass.
+TEST_F(CudaAttention, ScratchMemoryIsPredicted) {
+  RankContext& ctx = gpu();
+  struct Sizes {
+    int64_t batch, heads, kv_heads, length, d;
+  };
+  for (auto [batch, heads, kv_heads, length, d] :
+       {Sizes{2, 8, 2, 2048, 64}, {3, 4, 4, 1000, 64}, {2, 8, 2, 2048, 128}, {3, 4, 4, 1000, 128}})
+    for (bool deterministic : {true, false}) {
+      auto make = [&](int64_t n) { return ctx.zeros({batch * length, n, d}, DType::BF16); };
+      Tensor q = make(heads), k = make(kv_heads), v = make(kv_heads), o = make(heads), dq = make(heads),
+             dk = make(kv_heads), dv = make(kv_heads), lse = ctx.zeros({heads, batch * length}, DType::F32);
+      const AttentionBackwardArgs args{
+          .forward = {.q = q, .k = k, .v = v, .o = o, .lse = lse, .batch = batch, .scale = 0.125},
+          .grad_o = o,
+          .dq = dq,
+          .dk = dk,
+          .dv = dv,
+          .deterministic = deterministic};
+      if (choose_attention(ctx.kernel_context(), args).backward != "cuDNN") GTEST_SKIP() << "no cuDNN here";
+      ctx.allocator->reset_peaks();
+      ctx.kernels->attention_backward(ctx.kernel_context(), args);
+      const auto held = static_cast<double>(
+          ctx.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Workspace)].peak);
+      const auto predicted = static_cast<double>(fused_attention_scratch(args));
+      EXPECT_NEAR(held, predicted, 0.05 * predicted) << batch << " x " << length << ", heads of " << d;
+    }
 }
 
 }  // namespace

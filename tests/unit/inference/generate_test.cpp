@@ -118,5 +118,39 @@ TEST(Generate, GoesOnWhenTheContextIsFull) {
   EXPECT_EQ(text_of({"one"}, {.max_new_tokens = 60, .use_cache = false}), text);
 }
 
+// What the encoder makes of the prompt is kept from token to token.
+TEST(Generate, AnEncoderReadsThePromptOnce) {
+  Config config = small_model({"one"});
+  ModelConfig& model = config.model;
+  model.encoder_num_layers = model.decoder_num_layers = model.num_layers = 2;
+  model.position_embedding_type = PositionEmbedding::relative;
+  run_ranks(1, [&](int, const ProcessGroup& world) {
+    RankContext ctx(kCpu, 1);
+    RankModel rank(config, ParallelContext::from_sizes(world, parallel_sizes(config, 1)), DType::F64);
+    for (Parameter* parameter : rank.parameters()) {
+      parameter->allocate(ctx, DType::F64);
+      parameter->initialize(ctx, 7);
+    }
+    const std::vector<int64_t> prompt{3, 1, 4, 1, 5}, first{0}, second{0, 9};
+    std::vector<int64_t> seen;
+    Tensor encoded;
+    auto logits = [&](const std::vector<int64_t>& text, Tensor* kept) {
+      seen.clear();
+      return ctx.to_vector<double>(
+          rank.logits(ctx, {.tokens = prompt,
+                            .last_only = true,
+                            .on_layer = [&](int64_t layer, const Tensor&) { seen.push_back(layer); },
+                            .decoder_tokens = text,
+                            .encoded = kept}));
+    };
+    logits(first, &encoded);
+    EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3}));
+    const std::vector<double> kept = logits(second, &encoded);
+    EXPECT_EQ(seen, (std::vector<int64_t>{2, 3}));
+    EXPECT_EQ(kept, logits(second, nullptr));
+    EXPECT_EQ(generate(ctx, world, rank, prompt, {.max_new_tokens = 8}).size(), 8U);
+  });
+}
+
 }  // namespace
 }  // namespace megatron

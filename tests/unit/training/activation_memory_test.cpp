@@ -23,10 +23,10 @@ Config model(int64_t layers) {
   return config;
 }
 
-double peak(const Config& config, Device device) {
+double peak(const Config& config, Device device, DType dtype = DType::F32) {
   RankContext ctx(device);
   ParallelContext alone;
-  RankTrainer trainer(ctx, config, alone, DType::F32);
+  RankTrainer trainer(ctx, config, alone, dtype);
   std::vector<int64_t> tokens(static_cast<size_t>(config.model.seq_length + 1), 7);
   trainer.step(ctx, tokens, 1e-3);
   return static_cast<double>(
@@ -120,6 +120,23 @@ TEST(ActivationMemory, RecomputeOfExperts) {
   EXPECT_EQ(with_experts({"moe_act"}), all - static_cast<double>(kTokens * kChoices * kExpertFfn));
   EXPECT_EQ(with_experts({"shared_experts"}), all - static_cast<double>(3 * kTokens * kSharedFfn));
   EXPECT_EQ(with_experts({"mlp_act"}), all - static_cast<double>(kTokens * kSharedFfn));
+}
+
+// Layers in fp8 keep the activation in one byte, those that stay in bf16 can make it again: each one more of
+// these saves it.
+TEST(ActivationMemory, RecomputeOfActivationsBesideFp8) {
+  auto saved = [](int64_t narrow) {
+    Config config = model(6);
+    config.precision.fp8 = Fp8Format::hybrid;
+    config.precision.fp8_recipe = Fp8Recipe::tensorwise;
+    config.precision.first_last_layers_bf16 = true;
+    config.precision.num_layers_at_start_in_bf16 = narrow;
+    config.precision.num_layers_at_end_in_bf16 = 1;
+    const double all = peak(config, kMeta, DType::BF16);
+    select(config, {"mlp_act"});
+    return (all - peak(config, kMeta, DType::BF16)) / 2;
+  };
+  EXPECT_EQ(saved(4) - saved(1), 3 * kActive);
 }
 
 TEST(ActivationMemory, Offload) {

@@ -201,19 +201,21 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
 
 template <class T, int D, int N>
 void launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
+  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
   size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D);
   allow_shared_memory(dq_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
-  dq_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream_of(ctx)>>>(task, grads);
+  dq_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream>>>(task, grads);
   check_launch("attention_backward");
 }
 
 template <class T, int D, int N>
 void launch_dkv(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
+  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
   size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D) + 4 * N * sizeof(float);
   allow_shared_memory(dkv_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.keys, kMmaRows), task.kv_heads, task.batch);
-  dkv_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream_of(ctx)>>>(task, grads);
+  dkv_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream>>>(task, grads);
   check_launch("attention_backward");
 }
 

@@ -140,10 +140,11 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
 
 template <class T, int D, int N>
 void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
   size_t bytes = sizeof(T) * (kMmaRows * D + 4 * N * D);
   allow_shared_memory(forward_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
-  forward_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream_of(ctx)>>>(task);
+  forward_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream>>>(task);
   check_launch("attention");
 }
 

@@ -1,4 +1,5 @@
 #include "megatron/kernels/backends.h"
+#include "megatron/kernels/fused_attention.h"
 
 namespace megatron {
 namespace {
@@ -11,9 +12,19 @@ void fill_in(Kernel<Args>& kernel) {
   kernel = &shapes_only<Args>;
 }
 
+// What a GPU takes for the time of the kernel, the only scratch memory of a size that counts. A plan does not
+// know the device: for one without cuDNN it has too much.
+void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+  const size_t bytes = fused_attention_scratch(args);
+  if (bytes == 0) return;
+  void* scratch = ctx.workspace.allocate(bytes, MemoryTag::Workspace);
+  ctx.workspace.deallocate(scratch, bytes, MemoryTag::Workspace);
+}
+
 KernelTable make_table() {
   KernelTable table;
   KernelTable::visit(table, [](const char*, auto& kernel) { fill_in(kernel); });
+  table.attention_backward = attention_backward;
   return table;
 }
 

@@ -1,15 +1,14 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
 
-#include <algorithm>
 #include <bit>
-#include <limits>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
 
 #include "megatron/kernels/cuda/kernel_state.h"
 #include "megatron/kernels/cuda/ragged_offsets.h"
+#include "megatron/kernels/fused_attention.h"
 
 // The frontend finds cuDNN through this handle. Written once, before any other use of it.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
@@ -50,60 +49,14 @@ struct KeyHash {
   }
 };
 
-struct Lengths {
-  int64_t queries, keys;
-};
-
-// Of the longest sequence. Those of packed ones differ from batch to batch, and so does their number: graphs
-// are made for the next power of two.
-Lengths longest(const AttentionArgs& a) {
-  if (!a.cu_queries) return {a.q.size(0) / a.batch, a.k.size(0) / a.batch};
-  const auto most = std::bit_ceil(static_cast<uint64_t>(a.max_queries ? a.max_queries : a.q.size(0)));
-  return {static_cast<int64_t>(most), static_cast<int64_t>(most)};
-}
-
-// So many sequences does a graph have room for.
-int64_t places_for(const AttentionArgs& a) {
-  return a.cu_queries ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(a.batch))) : a.batch;
-}
-
-// Where packed sequences begin is told in 32 bits.
-bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* x) {
-    return x->size(0) * x->stride(0) <= std::numeric_limits<int32_t>::max();
-  });
-}
-
-// Packed sequences that attend to themselves as a whole, on the average fill a tile, and do not differ so
-// much that scratch memory, where each has the length of the longest, would be many times theirs. (Told how
-// many tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
-bool packing_suits(const AttentionArgs& a) {
-  constexpr int64_t kTile = 128, kMostRoom = 4;
-  const int64_t tokens = a.q.size(0);
-  return a.cu_queries.raw() == a.cu_keys.raw() && a.place.query_chunk < 0 && tokens >= kTile * a.batch &&
-         places_for(a) * longest(a).queries <= kMostRoom * tokens && offsets_fit({&a.q, &a.k, &a.v, &a.o});
-}
-
-// What cuDNN is asked for: long enough sequences of common heads, and no feature that only our kernels have.
-bool suits(const AttentionArgs& a) {
-  bool narrow = a.q.dtype() == DType::BF16 || a.q.dtype() == DType::F16;
-  int64_t d = a.q.size(2);
-  auto [queries, keys] = longest(a);
-  bool masks = a.causal ? attention_shift(a.place, queries, keys) == keys - queries
-                        : a.window_left < 0 && a.window_right < 0;
-  return narrow && (!a.cu_queries || packing_suits(a)) && !a.bias && !a.sinks && a.softcap == 0 &&
-         a.dropout == 0 && masks && (d == 64 || d == 128) && a.v.size(2) == d && queries >= 256 &&
-         keys >= queries;
-}
-
-GraphKey key_of(const AttentionArgs& a) {
+GraphKey key_of(const AttentionArgs& a, const FusedAttention& shape) {
   GraphKey key{};
-  key.batch = places_for(a);
+  key.batch = shape.places;
   key.packed = a.cu_queries ? 1 : 0;
   key.heads = a.q.size(1);
   key.kv_heads = a.k.size(1);
-  key.queries = longest(a).queries;
-  key.keys = longest(a).keys;
+  key.queries = shape.queries;
+  key.keys = shape.keys;
   key.d = a.q.size(2);
   key.dv = a.v.size(2);
   key.window_left = a.window_left;
@@ -145,6 +98,7 @@ class CudnnAttention {
 
   // False where cuDNN has no graph for the key.
   bool run(const KernelContext& ctx, const GraphKey& key, std::unordered_map<int64_t, void*>& data) {
+    static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
     std::lock_guard lock(mutex_);
     auto found = plans_.find(key);
     if (found == plans_.end()) found = plans_.emplace(key, make_plan(key)).first;
@@ -236,9 +190,6 @@ class CudnnAttention {
     int64_t workspace = 0;
     if (graph->build(handle_, {fe::HeurMode_t::A}).is_bad() || graph->get_workspace_size(workspace).is_bad())
       return {};
-    // In a fixed order cuDNN keeps scores of every place, as long as the longest sequence.
-    constexpr int64_t kMostScratch = int64_t{6} << 30;
-    if (key.packed && workspace > kMostScratch) return {};
     return {std::move(graph), static_cast<size_t>(workspace)};
   }
 
@@ -337,10 +288,10 @@ class Packing {
 }  // namespace
 
 bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
-  if (!suits(args)) return false;
+  const FusedAttention shape = fused_attention(args);
   KernelState& state = kernel_state(ctx);
-  if (!state.attention) return false;
-  const GraphKey key = key_of(args);
+  if (!shape.takes || !state.attention) return false;
+  const GraphKey key = key_of(args, shape);
   Statistics statistics(ctx, args);
   Data data{{kQ, args.q.raw()},
             {kK, args.k.raw()},
@@ -358,11 +309,10 @@ bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
 
 bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
   const AttentionArgs& f = args.forward;
-  if (!suits(f) || args.dbias || args.dsinks) return false;
-  if (f.cu_queries && !offsets_fit({&args.grad_o, &args.dq, &args.dk, &args.dv})) return false;
+  const FusedAttention shape = fused_attention(args);
   KernelState& state = kernel_state(ctx);
-  if (!state.attention) return false;
-  GraphKey key = key_of(f);
+  if (!shape.takes || !state.attention) return false;
+  GraphKey key = key_of(f, shape);
   key.backward = args.deterministic ? 1 : 2;
   key.grad_o = strides_of(args.grad_o);
   key.dq = strides_of(args.dq);

@@ -1,0 +1,78 @@
+#include "megatron/kernels/fused_attention.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace megatron {
+namespace {
+
+int64_t power_of_two(int64_t n) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))); }
+
+// Where packed sequences begin is told in 32 bits.
+bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* x) {
+    return x->size(0) * x->stride(0) <= std::numeric_limits<int32_t>::max();
+  });
+}
+
+// Packed sequences that attend to themselves as a whole, on the average fill a tile, and do not differ so
+// much that scratch memory, where each has the length of the longest, would be many times theirs. (Told how
+// many tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
+bool packing_suits(const AttentionArgs& a, const FusedAttention& shape) {
+  constexpr int64_t kTile = 128, kMostRoom = 4;
+  const int64_t tokens = a.q.size(0);
+  return a.cu_queries.raw() == a.cu_keys.raw() && a.place.query_chunk < 0 && tokens >= kTile * a.batch &&
+         shape.places * shape.queries <= kMostRoom * tokens && offsets_fit({&a.q, &a.k, &a.v, &a.o});
+}
+
+int64_t scratch(const AttentionBackwardArgs& args, const FusedAttention& shape) {
+  const AttentionArgs& a = args.forward;
+  const int64_t heads = a.q.size(1), d = a.q.size(2), rows = shape.places * heads;
+  const auto padded = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile * tile; };
+  int64_t bytes = rows * shape.queries * 4;                          // sums of o · grad_o
+  if (heads != a.k.size(1)) bytes += 2 * rows * shape.keys * d * 2;  // dk and dv of each query head
+  // In a fixed order cuDNN keeps the gradients of all scores; in any order it adds up dq in fp32.
+  return bytes + (args.deterministic ? rows * padded(shape.queries, 128) * padded(shape.keys, 64) * 2
+                                     : rows * shape.queries * d * 4);
+}
+
+}  // namespace
+
+// Long enough sequences of common heads, and no feature that only our kernels have.
+FusedAttention fused_attention(const AttentionArgs& a) {
+  FusedAttention shape{.places = a.batch};
+  if (a.cu_queries) {  // numbers and lengths differ from batch to batch: the next powers of two
+    shape.places = power_of_two(a.batch);
+    shape.queries = shape.keys = power_of_two(a.max_queries ? a.max_queries : a.q.size(0));
+  } else {
+    shape.queries = a.q.size(0) / a.batch;
+    shape.keys = a.k.size(0) / a.batch;
+  }
+  const bool narrow = a.q.dtype() == DType::BF16 || a.q.dtype() == DType::F16;
+  const int64_t d = a.q.size(2);
+  const bool masks = a.causal
+                         ? attention_shift(a.place, shape.queries, shape.keys) == shape.keys - shape.queries
+                         : a.window_left < 0 && a.window_right < 0;
+  shape.takes = narrow && (!a.cu_queries || packing_suits(a, shape)) && !a.bias && !a.sinks &&
+                a.softcap == 0 && a.dropout == 0 && masks && (d == 64 || d == 128) && a.v.size(2) == d &&
+                shape.queries >= 256 && shape.keys >= shape.queries;
+  return shape;
+}
+
+FusedAttention fused_attention(const AttentionBackwardArgs& args) {
+  constexpr int64_t kMostScratch = int64_t{6} << 30;  // for packed sequences, each as long as the longest
+  FusedAttention shape = fused_attention(args.forward);
+  const bool packed = args.forward.cu_queries.defined();
+  shape.takes = shape.takes && !args.dbias && !args.dsinks &&
+                (!packed || (offsets_fit({&args.grad_o, &args.dq, &args.dk, &args.dv}) &&
+                             scratch(args, shape) <= kMostScratch));
+  return shape;
+}
+
+size_t fused_attention_scratch(const AttentionBackwardArgs& args) {
+  const FusedAttention shape = fused_attention(args);
+  return shape.takes ? static_cast<size_t>(scratch(args, shape)) : 0;
+}
+
+}  // namespace megatron

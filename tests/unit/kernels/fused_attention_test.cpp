@@ -1,0 +1,83 @@
+#include "megatron/kernels/fused_attention.h"
+
+#include <gtest/gtest.h>
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron {
+namespace {
+
+struct Shape4 {
+  int64_t batch, heads, kv_heads, queries, keys, d;
+};
+
+AttentionBackwardArgs arguments(RankContext& ctx, const Shape4& s, bool deterministic) {
+  auto make = [&](int64_t length, int64_t heads) {
+    return ctx.empty({s.batch * length, heads, s.d}, DType::BF16);
+  };
+  AttentionBackwardArgs args{.grad_o = make(s.queries, s.heads),
+                             .dq = make(s.queries, s.heads),
+                             .dk = make(s.keys, s.kv_heads),
+                             .dv = make(s.keys, s.kv_heads),
+                             .deterministic = deterministic};
+  args.forward = {.q = args.dq, .k = args.dk, .v = args.dv, .o = args.grad_o, .batch = s.batch};
+  return args;
+}
+
+// What cuDNN 9.14 asks for on an H200 (2026-11-16).
+TEST(FusedAttention, ScratchIsWhatTheLibraryTakes) {
+  struct Known {
+    Shape4 shape;
+    double any_order, fixed_order;
+  };
+  const Known known[] = {
+      {{4, 32, 8, 4096, 4096, 64}, 270532864, 4431282432},
+      {{4, 32, 32, 4096, 4096, 64}, 136315136, 4297064704},
+      {{1, 32, 8, 4096, 4096, 64}, 67633408, 1107820800},
+      {{4, 16, 8, 4096, 4096, 64}, 135266560, 2215641344},
+      {{4, 32, 8, 8192, 8192, 64}, 541065472, 17452499200},
+      {{4, 32, 8, 1024, 1024, 64}, 67633408, 302514432},
+      {{32, 12, 12, 1024, 1024, 64}, 102236416, 806879488},
+      {{4, 32, 8, 4000, 4000, 64}, 264192288, 4360978720},
+      {{4, 32, 8, 300, 300, 64}, 19814688, 41441568},
+  };
+  RankContext meta(kMeta);
+  for (const Known& k : known) {
+    SCOPED_TRACE(fmt::format("{} x {}, {}/{} heads of {}", k.shape.batch, k.shape.queries, k.shape.heads,
+                             k.shape.kv_heads, k.shape.d));
+    EXPECT_NEAR(static_cast<double>(fused_attention_scratch(arguments(meta, k.shape, false))), k.any_order,
+                512);
+    EXPECT_NEAR(static_cast<double>(fused_attention_scratch(arguments(meta, k.shape, true))), k.fixed_order,
+                512);
+  }
+}
+
+TEST(FusedAttention, NeedsNothingWhereOurKernelsRun) {
+  RankContext meta(kMeta);
+  EXPECT_EQ(fused_attention_scratch(arguments(meta, {4, 32, 8, 200, 200, 64}, true)), 0u);
+  EXPECT_EQ(fused_attention_scratch(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)), 0u);
+  AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
+  args.forward.softcap = 30;
+  EXPECT_EQ(fused_attention_scratch(args), 0u);
+  // Packed sequences, each with room for the longest.
+  args = arguments(meta, {4, 32, 8, 8192, 8192, 64}, true);
+  args.forward.cu_queries = args.forward.cu_keys = meta.empty({5}, DType::I32);
+  args.forward.max_queries = args.forward.max_keys = 8192;
+  EXPECT_EQ(fused_attention_scratch(args), 0u);
+  args.deterministic = false;
+  EXPECT_GT(fused_attention_scratch(args), 0u);
+}
+
+// A plan knows it: the meta device takes as much for the time of the kernel.
+TEST(FusedAttention, TheMetaDeviceTakesIt) {
+  RankContext meta(kMeta);
+  AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
+  meta.kernels->attention_backward(meta.kernel_context(), args);
+  const MemoryUse held = meta.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Workspace)];
+  EXPECT_GE(held.peak, fused_attention_scratch(args));
+  EXPECT_LE(held.peak, Allocator::rounded(fused_attention_scratch(args)));
+  EXPECT_EQ(held.current, 0u);
+}
+
+}  // namespace
+}  // namespace megatron
