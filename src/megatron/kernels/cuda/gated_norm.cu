@@ -1,12 +1,13 @@
 #include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/join_parts.cuh"
+#include "megatron/kernels/cuda/line_barrier.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
 
 constexpr int kLanes = 32, kMostThreads = 512;
-constexpr int kRowThreads = 256;  // of a block whose rows have a warp each
+constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMostLines of several warps
 
 // What all kernels share: rows are (token, group), each of `size` channels.
 template <class T>
@@ -72,7 +73,7 @@ __device__ C row_sum(C value, int turn) {
   if (warps == 1) return value;
   C* mine = partial[turn] + threadIdx.y * warps;
   if (threadIdx.x % kLanes == 0) mine[threadIdx.x / kLanes] = value;
-  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+  line_barrier(threadIdx.y, blockDim.x);
   value = 0;
   for (int w = 0; w < warps; ++w) value += mine[w];
   return value;
