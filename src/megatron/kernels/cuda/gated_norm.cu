@@ -1,12 +1,13 @@
 #include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/join_parts.cuh"
+#include "megatron/kernels/cuda/line_barrier.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
 namespace megatron::cuda {
 namespace {
 
 constexpr int kLanes = 32, kMostThreads = 512;
-constexpr int kRowThreads = 256;  // of a block whose rows have a warp each
+constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMostLines of several warps
 
 // What all kernels share: rows are (token, group), each of `size` channels.
 template <class T>
@@ -41,8 +42,8 @@ struct GatedRows {
   __device__ C rstd(C squares) const { return C(1) / sqrt(squares / width + epsilon); }
 };
 
-// A row lies in registers as `Items` vectors of W elements in each of blockDim.x threads, whole warps;
-// threadIdx.y counts the rows that a block treats side by side.
+// A row lies in registers as `Items` vectors of W elements in each of blockDim.x threads, half a warp or
+// warps; threadIdx.y counts the rows that a block treats side by side.
 template <int W, int Items>
 struct GatedShape {
   __device__ static int column(int item) {
@@ -61,12 +62,18 @@ struct GatedShape {
 template <class C>
 __device__ C row_sum(C value, int turn) {
   __shared__ C partial[2][kMostThreads / kLanes];
+  if (blockDim.x < kLanes) {  // two rows share a warp, of which one may not be there
+    const unsigned mine = 0xffffu << (threadIdx.y % 2 * (kLanes / 2));
+#pragma unroll
+    for (int offset = kLanes / 4; offset; offset /= 2) value += __shfl_xor_sync(mine, value, offset);
+    return value;
+  }
   value = warp_sum(value);
   const int warps = static_cast<int>(blockDim.x) / kLanes;
   if (warps == 1) return value;
   C* mine = partial[turn] + threadIdx.y * warps;
   if (threadIdx.x % kLanes == 0) mine[threadIdx.x / kLanes] = value;
-  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+  line_barrier(threadIdx.y, blockDim.x);
   value = 0;
   for (int w = 0; w < warps; ++w) value += mine[w];
   return value;
@@ -162,7 +169,7 @@ __global__ void __launch_bounds__(kMostThreads)
 // computes. partial[gridDim.x / groups, channels]. The sums along
 // rows are made here, where `along` does not give them.
 template <class T, int W, int Items, bool First>
-__global__ void __launch_bounds__(kMostThreads, 1)
+__global__ void __launch_bounds__(Items == 1 ? kRowThreads : kMostThreads, Items == 1 ? 4 : 1)
     backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
                     Compute<T>* partial) {
   using C = Compute<T>;
@@ -206,10 +213,12 @@ __global__ void __launch_bounds__(kMostThreads, 1)
           dweight[i][k] += all * rstd;
           sum += all * w[k];
         }
-        x[i].forget();
-        gate[i].forget();
-        dy[i].forget();
-        weight[i].forget();
+        if constexpr (Items > 1) {  // or too much would be held over the sum
+          x[i].forget();
+          gate[i].forget();
+          dy[i].forget();
+          weight[i].forget();
+        }
       }
     sum = along ? given : row_sum(sum, turn);
     const C pull = sum * rstd * rstd * rstd / rows.width;
@@ -263,8 +272,8 @@ struct PutSum {
 
 // f.template operator()<W, Items, First>(threads of a row), in a shape that fits `rows`: a warp for a row
 // whose vectors fill it evenly, else as few warps as can hold the row. `also` must lie as well as the rows
-// do.
-template <class T, class F>
+// do. `Stays`: with more registers than threads to spare, as blocks have that stay.
+template <class T, bool Stays, class F>
 void with_shape(const char* name, const GatedRows<T>& rows, bool first,
                 std::initializer_list<const void*> also, F&& f) {
   auto lies_well = [&](int W) {
@@ -279,16 +288,19 @@ void with_shape(const char* name, const GatedRows<T>& rows, bool first,
       f.template operator()<W, Items, false>(static_cast<unsigned>(threads));
     return true;
   };
-  auto evenly = [&]<int W, int Items>(std::integer_sequence<int, W, Items> shape) {
-    return rows.size == kLanes * W * Items && run(shape, kLanes);
+  auto evenly = [&]<int W, int Items>(std::integer_sequence<int, W, Items> shape, int lanes) {
+    return rows.size == lanes * W * Items && run(shape, lanes);
   };
   auto fits = [&]<int W, int Items>(std::integer_sequence<int, W, Items> shape) {
     return run(shape, int64_t{blocks_for(rows.size, W * Items * kLanes)} * kLanes);
   };
   constexpr int V = kVector<T>, kMost = 16;
   bool done = false;
-  if constexpr (sizeof(T) == 2)  // heads of 128 channels, groups of 640
-    done = evenly(std::integer_sequence<int, V / 2, 1>{}) || evenly(std::integer_sequence<int, V / 2, 5>{});
+  if constexpr (sizeof(T) == 2) {  // heads of 128 channels, groups of 640
+    if constexpr (!Stays) done = evenly(std::integer_sequence<int, V, 1>{}, kLanes / 2);
+    done = done || evenly(std::integer_sequence<int, V / 2, 1>{}, kLanes) ||
+           evenly(std::integer_sequence<int, V / 2, 5>{}, kLanes);
+  }
   done = done || fits(std::integer_sequence<int, V, 2>{}) || fits(std::integer_sequence<int, V, 8>{}) ||
          fits(std::integer_sequence<int, 1, kMost>{});
   require(done, "{}: a group of {} channels is too long for the CUDA kernel; {} is the most", name, rows.size,
@@ -302,7 +314,7 @@ void gated_norm_sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
   if (args.sums.numel() == 0) return;
   dispatch_float("gated_norm_sums", args.x.dtype(), [&]<class T>(Type<T>) {
     GatedRows<T> rows(args, args.sums, args.dy);
-    with_shape<T>(
+    with_shape<T, false>(
         "gated_norm_sums", rows, args.gate_first, {}, [&]<int W, int Items, bool First>(unsigned threads) {
           const dim3 block = block_of(threads);
           sums_kernel<T, W, Items><<<blocks_for(args.sums.numel(), block.y), block, 0, stream_of(ctx)>>>(
@@ -320,13 +332,13 @@ void gated_norm(const KernelContext& ctx, const GatedNormArgs& args) {
     const bool own = args.width == 0;
     rows.width = static_cast<C>(own ? rows.size : args.width), rows.epsilon = static_cast<C>(args.epsilon);
     T* y = pointer<T>(args.y);
-    with_shape<T>("gated_norm", rows, args.gate_first, {y},
-                  [&]<int W, int Items, bool First>(unsigned threads) {
-                    const dim3 block = block_of(threads);
-                    forward_kernel<T, W, Items, First>
-                        <<<blocks_for(args.squares.numel(), block.y), block, 0, stream_of(ctx)>>>(
-                            rows, pointer<C>(args.squares), !own, y);
-                  });
+    with_shape<T, false>("gated_norm", rows, args.gate_first, {y},
+                         [&]<int W, int Items, bool First>(unsigned threads) {
+                           const dim3 block = block_of(threads);
+                           forward_kernel<T, W, Items, First>
+                               <<<blocks_for(args.squares.numel(), block.y), block, 0, stream_of(ctx)>>>(
+                                   rows, pointer<C>(args.squares), !own, y);
+                         });
   });
   check_launch("gated_norm");
 }
@@ -338,24 +350,25 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
     rows.width = static_cast<C>(args.width), rows.epsilon = static_cast<C>(args.epsilon);
     if (args.x.size(1) == 0) return;
     T *dx = pointer<T>(args.dx), *dgate = pointer<T>(args.dgate);
-    with_shape<T>("gated_norm_backward", rows, args.gate_first, {dx, dgate},
-                  [&]<int W, int Items, bool First>(unsigned threads) {
-                    const dim3 block = block_of(threads);
-                    auto kernel = backward_kernel<T, W, Items, First>;
-                    // As many blocks as the GPU holds at once, as many of them for each group.
-                    const int64_t most = resident_blocks(ctx, kernel, block, 0, INT64_MAX);
-                    const int64_t parts = std::clamp<int64_t>(
-                        most / rows.groups, 1, std::max<int64_t>(1, blocks_for(rows.tokens, block.y)));
-                    Scratch partial(ctx, static_cast<size_t>(parts * rows.groups * rows.size) * sizeof(C));
-                    C* sums = args.dweight.defined() ? partial.as<C>() : nullptr;
-                    kernel<<<static_cast<unsigned>(parts * rows.groups), block, 0, stream_of(ctx)>>>(
-                        rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
-                    check_launch("gated_norm_backward");
-                    if (!sums) return;
-                    join_parts("gated_norm_backward", stream_of(ctx), sums,
-                               rows.shared_weight ? parts * rows.groups : parts, args.dweight.numel(),
-                               PutSum<C>{pointer<C>(args.dweight)});
-                  });
+    with_shape<T, true>("gated_norm_backward", rows, args.gate_first, {dx, dgate},
+                        [&]<int W, int Items, bool First>(unsigned threads) {
+                          const dim3 block = block_of(threads);
+                          auto kernel = backward_kernel<T, W, Items, First>;
+                          // As many blocks as the GPU holds at once, as many of them for each group.
+                          const int64_t most = resident_blocks(ctx, kernel, block, 0, INT64_MAX);
+                          const int64_t parts = std::clamp<int64_t>(
+                              most / rows.groups, 1, std::max<int64_t>(1, blocks_for(rows.tokens, block.y)));
+                          Scratch partial(ctx,
+                                          static_cast<size_t>(parts * rows.groups * rows.size) * sizeof(C));
+                          C* sums = args.dweight.defined() ? partial.as<C>() : nullptr;
+                          kernel<<<static_cast<unsigned>(parts * rows.groups), block, 0, stream_of(ctx)>>>(
+                              rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
+                          check_launch("gated_norm_backward");
+                          if (!sums) return;
+                          join_parts("gated_norm_backward", stream_of(ctx), sums,
+                                     rows.shared_weight ? parts * rows.groups : parts, args.dweight.numel(),
+                                     PutSum<C>{pointer<C>(args.dweight)});
+                        });
   });
 }
 

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
 }
 
 // The shape of a row of n elements: few vectors a thread, and rows of one or two warps side by side in a
-// block of eight warps: smaller blocks come and go too often.
+// block of eight warps.
 template <class T, int W, bool Layer>
 void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
   const int64_t n = a.x_rows.columns, vectors = (n + W - 1) / W;

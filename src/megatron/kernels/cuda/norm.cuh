@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/kernels/cuda/line_barrier.cuh"
 #include "megatron/kernels/cuda/rows.cuh"
 
 namespace megatron::cuda {
@@ -10,7 +11,7 @@ void norm_backward(const KernelContext& ctx, const NormBackwardArgs& args);
 // threadIdx.y counts the rows that a block treats side by side.
 template <int W, int Items>
 struct RowShape {
-  static constexpr int kMostRows = 4;
+  static constexpr int kMostRows = kMostLines;
   static constexpr int64_t columns(int threads) { return int64_t{threads} * Items * W; }
 
   __device__ static int column(int item) {
@@ -30,8 +31,7 @@ struct RowSums {
     if (warps == 1) return value;
     C* mine = partial[turn][threadIdx.y];
     if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = value;
-    // One barrier for each row, since their loops may end apart.
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+    line_barrier(threadIdx.y, blockDim.x);
     value = 0;
     for (unsigned w = 0; w < warps; ++w) value += mine[w];
     return value;

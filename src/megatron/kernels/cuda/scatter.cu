@@ -28,8 +28,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = order[begin];
   if (row >= rows || before == row) return;
   int32_t end = begin + 1;
-  if (after == row)
-    while (++end < n && keys[end] == row) continue;
+  if (after == row)  // frequent ids have long runs: their ends are searched for, not walked to
+    for (int32_t high = n; end < high;) {
+      const int32_t middle = end + (high - end) / 2;
+      if (keys[middle] == row)
+        end = middle + 1;
+      else
+        high = middle;
+    }
   using C = Compute<T>;
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * W;
   if (c >= columns) return;
@@ -39,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
   load(x, source + first * columns + c);
 #pragma unroll
   for (int j = 0; j < W; ++j) sum[j] += static_cast<C>(x[j]);
-#pragma unroll 4
+#pragma unroll 8
   for (int32_t i = begin + 1; i < end; ++i) {
     load(x, source + order[i] * columns + c);
 #pragma unroll
