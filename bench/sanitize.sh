@@ -45,8 +45,8 @@ rows-fp64      fp64      CudaRows.*-*CrossEntropyInOne
 whole-bf16     bf16      CudaRows.CrossEntropyInOne
 whole-fp32     fp32      CudaRows.CrossEntropyInOne
 '
-# With cuBLAS and cuDNN, whose kernels end under racecheck with "Internal Sanitizer Error", looked at or not. Our kernels that
-# run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
+# With cuBLAS and cuDNN: tests that call cuBLAS end under racecheck, though it looks at our kernels alone, with "Internal
+# Sanitizer Error". Our kernels that run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
 with_libraries='
 products       bf16,fp32 CudaGemm.*-*Grouped*
 ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
