@@ -48,7 +48,8 @@ whole-fp32     fp32      CudaRows.CrossEntropyInOne
 # With cuBLAS and cuDNN: tests that call cuBLAS end under racecheck, though it looks at our kernels alone, with "Internal
 # Sanitizer Error". Our kernels that run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
 with_libraries='
-products       bf16,fp32 CudaGemm.*-*Grouped*
+products       bf16,fp32 CudaGemm.*-*Grouped*:CudaGeluGemm.*
+logits         +         CudaLogitsGemm.*
 ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
 attention-long bf16      CudaAttention.Long
 '
@@ -59,6 +60,8 @@ part() {  # tool, name, dtypes, tests
   if [[ $tool == racecheck ]]; then
     # Or each part would take every core; waiting now and then bounds what is yet to be looked at.
     options=(--racecheck-num-workers "$workers" --force-synchronization-limit 4 --kernel-name kns=megatron)
+  elif [[ $tool == memcheck ]]; then
+    options=(--report-api-errors no) # a test asks for more memory than there is
   fi
   MEGATRON_SANITIZED=${dtypes/+/all} timeout -k 5 "$((left > 1 ? left : 1))" compute-sanitizer --tool "$tool" \
     --error-exitcode 9 "${options[@]}" "$program" --gtest_filter="$4" >"$log" 2>&1
@@ -68,8 +71,8 @@ part() {  # tool, name, dtypes, tests
   case $code in
     0) said="clean: $said" ;;
     124 | 137) said="NOT ENDED: $(grep -aE '^\[ *(RUN|OK|FAILED)' "$log" | tail -n 1)" ;;
-    *) said="NOT CLEAN (status $code): $said $(grep -aE '^=+ +(Error|Warning|Invalid|Uninit|Program|Race)|\[  FAILED|Unknown|unrecog' \
-      "$log" | sort | uniq -c | sort -rn | head -n 3 | cut -c 1-220 | paste -sd ';')" ;;
+    *) said="NOT CLEAN (status $code): $said $(grep -aE '^=+ +(Error|Warning|Invalid|Uninit|Program|Race|at )|\[  FAILED|Unknown|unrecog' \
+      "$log" | sed -E 's/0x[0-9a-f]+//g' | sort | uniq -c | sort -rn | head -n 4 | cut -c 1-220 | paste -sd ';')" ;;
   esac
   printf '%-9s %-14s %4d s  %s\n' "$tool" "$name" "$((SECONDS - start))" "$said"
   [[ $code == 0 ]]
