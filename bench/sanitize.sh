@@ -38,6 +38,7 @@ delta-bf16     bf16      CudaRecurrent.GatedDeltaRule
 delta-fp16     fp16      CudaRecurrent.GatedDeltaRule
 delta-wide     fp64,fp32 CudaRecurrent.GatedDeltaRule
 recurrent      +         CudaRecurrent.*-*StateSpaceScan:*GatedDeltaRule
+logits-alone   +         CudaLogitsGemm.Padding*:CudaLogitsGemm.Shows*
 rows-bf16      bf16      CudaRows.*-*CrossEntropyInOne
 rows-fp16      fp16      CudaRows.*-*CrossEntropyInOne
 rows-fp32      fp32      CudaRows.*-*CrossEntropyInOne

@@ -77,8 +77,7 @@ std::vector<Flag> flags(Settings& s) {
                 s.recompute),
       text_flag("--memory-gib", "N", "of a rank, for --recompute auto (nine tenths of the device's)",
                 s.memory_gib),
-      switch_flag("--graphs", "record forward and backward once and replay them (several ranks: by NCCL)",
-                  s.graphs),
+      switch_flag("--graphs", "record forward and backward once and replay them (one rank)", s.graphs),
       switch_flag("--nvtx-ranges", "name ranges of work for a profiler (Nsight Systems)", s.nvtx),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
       switch_flag("--json", "one JSON document", s.json),
@@ -234,8 +233,11 @@ int bench_train(Invocation& invocation) {
   Settings settings;
   const Case& chosen = find_case(parse_flags("bench train", invocation.args, flags(settings)));
   Config config = config_of(chosen, settings);
-  if (settings.trace && settings.tensor_parallel * settings.pipeline_parallel * settings.data_parallel > 1)
-    throw UsageError("bench train: --trace is for one rank");
+  const bool alone = settings.tensor_parallel * settings.pipeline_parallel * settings.data_parallel == 1;
+  if (settings.trace && !alone) throw UsageError("bench train: --trace is for one rank");
+  if (settings.graphs && !alone)
+    throw UsageError(
+        "bench train: --graphs is for one rank; megatron pretrain records several that NCCL connects");
   if (settings.trace && settings.graphs)
     throw UsageError("bench train: --trace times nodes one by one, which --graphs runs as one");
   if (settings.nvtx && !has_profiler())

@@ -39,9 +39,11 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t st
   now.step_offset = ctx.from_vector<int64_t>({static_cast<int64_t>(dropout_stream(step, 0, 0))}, {1});
   if (!recording_) {
     tokens_ = std::move(now);
-    ops_ = world_.begin_recording();
-    recording_.emplace(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
-    ops_->end();
+    auto ops = world_.begin_recording();
+    Recording made(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
+    ops->end();
+    ops_ = std::move(ops);  // whole, or not there: passes may throw
+    recording_.emplace(std::move(made));
   } else {
     for (size_t i = 0; i < now.ids.size(); ++i) {
       ctx.kernels->copy(ctx.kernel_context(), {now.ids[i], tokens_.ids[i]});

@@ -47,7 +47,7 @@ void NcclRecording::add(const GroupBackend& group, std::span<const CommRequest> 
     const bool sent = request.kind == CommKind::Send;
     const std::pair<int, int> way =
         sent ? std::pair(group.rank(), request.peer) : std::pair(request.peer, group.rank());
-    uint64_t message = mix(signature_of(request), ++own->so_far[way]);
+    uint64_t message = mix(signature_of(request), ++own->so_far[sent][way]);
     message = mix(mix(message, static_cast<uint64_t>(way.first)), static_cast<uint64_t>(way.second));
     own->sum.messages += sent ? message : uint64_t{0} - message;
   }
@@ -55,8 +55,10 @@ void NcclRecording::add(const GroupBackend& group, std::span<const CommRequest> 
 
 void NcclRecording::end() {
   watch_->recording = nullptr;
-  require(groups_.size() <= kGroups, "recording at {}: {} groups have operations, at most {} can be compared",
-          describe(where_), groups_.size(), kGroups);
+  require(
+      groups_.size() <= kGroups,
+      "recording at {}: {} groups have operations, at most {} can be compared; leave --cuda-graph-impl out",
+      describe(where_), groups_.size(), kGroups);
   std::vector<Group> own(kGroups), all(kGroups * static_cast<size_t>(world_.size()));
   std::transform(groups_.begin(), groups_.end(), own.begin(),
                  [](const OwnGroup& group) { return group.sum; });

@@ -31,8 +31,8 @@ class NcclRecording final : public RecordedOps {
   struct OwnGroup {
     Group sum;
     std::string name;
-    std::vector<int> ranks;                          // of the world
-    std::map<std::pair<int, int>, uint64_t> so_far;  // messages from one to another
+    std::vector<int> ranks;                             // of the world
+    std::map<std::pair<int, int>, uint64_t> so_far[2];  // messages from one to another: received, sent
   };
   static constexpr size_t kGroups = 48;
 

@@ -96,9 +96,10 @@ struct Window {
 // Blocks beside each other have neighbouring channels of the same tokens.
 template <class T, int W, int V>
 __global__ void __launch_bounds__(kBlock, kFew<T, W> ? 6 : 1) forward_kernel(Conv<T> conv, T* y) {
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * V;
+  const auto across = static_cast<unsigned>((conv.channels + kBlock * V - 1) / (kBlock * V));
+  const int64_t c = (static_cast<int64_t>(blockIdx.x % across) * kBlock + threadIdx.x) * V;
   if (c >= conv.channels) return;
-  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kRun;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x / across) * kRun;
   const int64_t end = min(begin + kRun, conv.sequences.tokens);
   Window<T, W, V> window(conv, c, begin);
   // Most groups of tokens lie inside of the run and of a sequence: these need no questions.
@@ -244,7 +245,7 @@ void causal_conv(const KernelContext& ctx, const CausalConvArgs& args) {
     T* y = pointer<T>(args.y);
     dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
       dispatch_channels<T, W>(conv, {y}, [&]<int V>(std::integral_constant<int, V>) {
-        dim3 grid(blocks_for(conv.channels, kBlock * V), blocks_for(conv.sequences.tokens, kRun));
+        const unsigned grid = blocks_for(conv.channels, kBlock * V) * blocks_for(conv.sequences.tokens, kRun);
         forward_kernel<T, W, V><<<grid, kBlock, 0, stream_of(ctx)>>>(conv, y);
       });
     });

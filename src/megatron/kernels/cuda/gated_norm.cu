@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // Blocks stay. Each has one group, and its lines of threads take every so-many-th token, so that a thread has
 // the same columns for good, sums the weight's gradient on the way, and fetches the next token while it
-// computes. partial[gridDim.x / groups, channels]. The sums along
-// rows are made here, where `along` does not give them.
+// computes. partial[gridDim.x / groups, channels]. The sums along rows are made here, where `along` does not
+// give them.
 template <class T, int W, int Items, bool First>
 __global__ void __launch_bounds__(Items == 1 ? kRowThreads : kMostThreads, Items == 1 ? 4 : 1)
     backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
@@ -303,8 +303,12 @@ void with_shape(const char* name, const GatedRows<T>& rows, bool first,
   }
   done = done || fits(std::integer_sequence<int, V, 2>{}) || fits(std::integer_sequence<int, V, 8>{}) ||
          fits(std::integer_sequence<int, 1, kMost>{});
-  require(done, "{}: a group of {} channels is too long for the CUDA kernel; {} is the most", name, rows.size,
-          kMost * kMostThreads);
+  require(done,
+          "{}: a group of {} channels is too long for the CUDA kernel, which takes {}, or four times as many "
+          "of 16 "
+          "bits where each row begins at a multiple of 16 bytes; use more groups (--mamba-num-groups), or a "
+          "number of heads per rank that is a multiple of 8",
+          name, rows.size, kMost * kMostThreads);
 }
 
 // Rows side by side: some hundred threads a block.

@@ -44,6 +44,7 @@ void allow_shared_memory(Kernel kernel, size_t bytes) {
 // How many blocks the GPU holds at once, and no more than there are groups of rows.
 template <class Kernel>
 int64_t resident_blocks(const KernelContext& ctx, Kernel kernel, dim3 block, size_t bytes, int64_t groups) {
+  runtime_of(ctx).bind();
   allow_shared_memory(kernel, bytes);
   int per_multiprocessor = 0;
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
