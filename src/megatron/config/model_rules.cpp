@@ -156,6 +156,9 @@ void gated_units(Draft& draft) {
   if (!model.gated_linear_unit && model.glu_linear_offset != 0)
     draft.refuse("model.glu_linear_offset", "the feed-forward layer is not gated",
                  "use --swiglu or --quick-geglu");
+  if (!model.gated_linear_unit && model.activation_func_clamp_value)
+    draft.refuse("model.activation_func_clamp_value", "the feed-forward layer is not gated",
+                 "use --swiglu or --quick-geglu");
   if (model.gated_linear_unit && model.activation_func == Activation::tanh)
     draft.refuse("model.activation_func", "tanh is no gate", "use silu, gelu, relu or sigmoid");
 }
@@ -273,7 +276,9 @@ constexpr Rule kModelRules[] = {
      "model.num_layers model.moe_layer_freq model.window_attn_skip_freq model.no_rope_freq "
      "model.linear_attention_freq",
      "lists by layer have one entry per layer", layer_lists},
-    {"gated_units", "model.gated_linear_unit model.glu_linear_offset model.activation_func",
+    {"gated_units",
+     "model.gated_linear_unit model.glu_linear_offset model.activation_func "
+     "model.activation_func_clamp_value",
      "options of gated units need one", gated_units},
     {"residuals",
      "model.fp32_residual_connection model.enable_mhc_connections model.bf16 model.fp16 "

@@ -156,7 +156,10 @@ void recompute(Draft& draft) {
     draft.refuse("model.recompute_module_layers", "there is not one number for each module",
                  "give as many numbers as --recompute-modules has names, or leave it out");
   const bool fp8 = config.precision.fp8 != Fp8Format::none;
-  if (recomputes("mlp_act") && fp8 && !config.precision.first_last_layers_bf16)
+  const PrecisionConfig& precision = config.precision;
+  const bool some_in_bf16 = precision.first_last_layers_bf16 &&
+                            precision.num_layers_at_start_in_bf16 + precision.num_layers_at_end_in_bf16 > 0;
+  if (recomputes("mlp_act") && fp8 && !some_in_bf16)
     draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
                  "leave it out, or use mlp");
   if (recomputes("layernorm") && fp8 && config.model.num_moe_experts == 0)
@@ -267,7 +270,8 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.recompute_method model.recompute_num_layers model.recompute_modules "
      "model.distribute_saved_activations model.tensor_model_parallel_size model.sequence_parallel "
      "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib "
-     "model.recompute_module_layers model.fp8",
+     "model.recompute_module_layers model.fp8 model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.num_layers_at_end_in_bf16",
      "options of recompute suit its kind", recompute},
     {"offload",
      "model.cpu_offloading model.cpu_offloading_num_layers model.offload_modules "
