@@ -9,6 +9,7 @@
 
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
+#include "megatron/base/hash.h"
 #include "megatron/base/json.h"
 #include "megatron/device/cpu_pool.h"
 
@@ -33,12 +34,6 @@ void keep_flight_record(const DistConfig& dist, int rank, const ProcessGroup& wo
   } catch (const std::exception& error) {  // the first fault is what matters
     log.warning("{}", error.what());
   }
-}
-
-uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
 }
 
 // Sections that decide what is computed; where ranks live, what they print and where files are may differ.
@@ -78,7 +73,7 @@ void require_same_settings(const Config& config, const ProcessGroup& world) {
   const Json settings = compared.to_json();
   std::vector<uint64_t> own;
   for (const std::string_view section : kCommon)
-    own.push_back(hash_of(settings.at(std::string(section)).dump()));
+    own.push_back(hash_text(settings.at(std::string(section)).dump()));
   const auto count = static_cast<int64_t>(own.size());
   std::vector<uint64_t> all(own.size() * static_cast<size_t>(world.size()));
   world
