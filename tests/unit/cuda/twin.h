@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <mutex>
 #include <vector>
 
 #include "megatron/autograd/rank_context.h"
+#include "unit/cuda/poisoned_memory.h"
 
 // Runs one kernel on the CPU and on the GPU with the same inputs, and compares what they leave behind.
 namespace megatron::testing {
@@ -51,9 +53,15 @@ class Twin : public ::testing::Test {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU here: the CUDA kernels are NOT tested";
   }
 
-  // One context for all tests: starting the libraries takes longer than most tests.
+  // One context for all tests: starting the libraries takes longer than most tests. Its memory is poisoned,
+  // unless MEGATRON_UNWRITTEN says that a tool looks for reads of what was not written.
   static RankContext& gpu() {
     static RankContext context(Device{DeviceType::Cuda, 0});
+    static std::once_flag once;
+    std::call_once(once, [] {
+      if (!std::getenv("MEGATRON_UNWRITTEN"))
+        context.allocator = std::make_shared<Allocator>(std::make_shared<PoisonedMemory>(context.runtime));
+    });
     return context;
   }
   RankContext cpu{kCpu, 2};
