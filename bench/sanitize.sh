@@ -52,7 +52,7 @@ whole-fp32     fp32      CudaRows.CrossEntropyInOne
 # With cuBLAS and cuDNN: tests that call cuBLAS end under racecheck, though it looks at our kernels alone, with "Internal
 # Sanitizer Error". Our kernels that run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
 with_libraries='
-products       bf16,fp32 CudaGemm.*-*Grouped*:CudaGeluGemm.*
+products       bf16,fp32 CudaGemm.*:CudaGeluGemm.*-*Grouped*
 logits         +         CudaLogitsGemm.*
 ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
 attention-long bf16      CudaAttention.Long

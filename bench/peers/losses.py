@@ -13,15 +13,17 @@ import glob, json, os, sys
 import torch
 from safetensors.torch import load_file, save_file
 
-STEPS, BATCH, LENGTH, LR = int(os.environ.get("STEPS", 500)), 8, 1024, 3e-4
+STEPS, BATCH, LENGTH, LR = int(os.environ.get("STEPS", 500)), int(os.environ.get("BATCH", 8)), 1024, 3e-4
 SEED = int(os.environ.get("SEED", 0))
 V, L, D, H, KV, HD, F = 50304, 12, 768, 12, 12, 64, 2048
 
 
 def prepare(folder):
     os.makedirs(folder, exist_ok=True)
-    text = b"".join(open(f, "rb").read() for f in sorted(glob.glob(os.path.dirname(os.__file__) + "/**/*.py", recursive=True)))
-    need = STEPS * BATCH * (LENGTH + 1)
+    need, text = STEPS * BATCH * (LENGTH + 1), b""
+    for library in (os, torch):
+        for file in sorted(glob.glob(os.path.dirname(library.__file__) + "/**/*.py", recursive=True)):
+            if len(text) < need: text += open(file, "rb").read()
     assert len(text) >= need, f"{len(text)} bytes of text, {need} are needed"
     tokens = torch.frombuffer(bytearray(text[:need]), dtype=torch.uint8).to(torch.int32)
     order = torch.randperm(STEPS * BATCH, generator=torch.Generator().manual_seed(SEED + 1))

@@ -5,11 +5,15 @@
 #   PYTHON    a Python with PyTorch (python3), which makes weights and text
 #   MEGATRON  the program (./megatron of the clone)
 #   STEPS     steps (500)
+#   BATCH     sequences of 1024 bytes a step (8)
+#   SCHEDULE  of the learning rate: constant, or cosine, with a tenth of the steps to warm up
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
 megatron=${MEGATRON:-$here/../../megatron}
-export STEPS=${STEPS:-500}
+export STEPS=${STEPS:-500} BATCH=${BATCH:-8}
+schedule="--min-lr 3e-4 --lr-decay-style constant"
+[[ ${SCHEDULE:-constant} == cosine ]] && schedule="--min-lr 3e-5 --lr-decay-style cosine --lr-warmup-iters $((STEPS / 10))"
 folder=${1:?losses.sh FOLDER [SEED…]}
 shift
 (($#)) || set -- 0
@@ -24,7 +28,7 @@ for seed in "$@"; do
     rm -f "$at/$name.jsonl"
     # shellcheck disable=SC2086
     "$megatron" pretrain --hf "$at" --replay "$at/text.safetensors:tokens" --device cuda --bf16 ${recipe[$name]} \
-      --micro-batch-size 8 --global-batch-size 8 --train-iters "$STEPS" --lr 3e-4 --min-lr 3e-4 --lr-decay-style constant \
+      --micro-batch-size "$BATCH" --global-batch-size "$BATCH" --train-iters "$STEPS" --lr 3e-4 $schedule \
       --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --clip-grad 1.0 --log-interval 100 \
       --metrics "$at/$name.jsonl" >"$at/$name.log" 2>&1 || { tail -5 "$at/$name.log"; exit 1; }
   done

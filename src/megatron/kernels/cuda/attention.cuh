@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <limits>
 
 #include "megatron/kernels/cuda/activation_math.cuh"
@@ -55,6 +56,7 @@ struct AttentionTask {
   const T *sinks, *bias;
   int64_t bias_batch, bias_head, bias_query, bias_key;
   double dropout;
+  uint32_t dropped;  // of the values that the upper 24 bits of a random word have, the lowest ones
   RngKey dropout_key;
   AttentionPlace place;
 
@@ -83,6 +85,7 @@ struct AttentionTask {
         sinks(args.sinks ? pointer<T>(args.sinks) : nullptr),
         bias(args.bias ? pointer<T>(args.bias) : nullptr),
         dropout(args.dropout),
+        dropped(static_cast<uint32_t>(std::ceil(static_cast<float>(args.dropout) * 0x1p24f))),
         dropout_key(args.dropout_key),
         place(args.place) {
     int64_t key_tokens = args.k.size(0);
@@ -121,7 +124,7 @@ struct AttentionTask {
     return {min(max(begin, 0), end), end};
   }
 
-  __device__ bool plain() const { return softcap == 0 && !bias && dropout == 0; }
+  __device__ bool plain() const { return softcap == 0 && !bias; }
 
   // The score from q · k; `slope` receives the derivative of the softcap.
   __device__ C score(C product, int b, int head, int query, int key, C& slope) const {
@@ -144,6 +147,25 @@ struct AttentionTask {
                            place.head_begin + head, origin.query + query, origin.key + key)
                ? dropout_scale
                : C(0);
+  }
+  // Which of the 32 keys from `key` on are kept, a bit each: as attention_keeps has it, by a Philox block for
+  // four of them. `random` is the resolved key, `origin` that of the sequence.
+  __device__ uint32_t kept(const RngKey& random, const AttentionOrigin& origin, int head, int query,
+                           int key) const {
+    const uint64_t row = static_cast<uint64_t>(origin.row) * place.global_heads + place.head_begin + head,
+                   first = static_cast<uint64_t>(origin.key + key),
+                   line = (row << 40) ^ (static_cast<uint64_t>(origin.query + query) << 20);
+    const int skipped = static_cast<int>(first & 3), blocks = skipped ? 9 : 8;
+    uint64_t bits = 0;
+#pragma unroll 2
+    for (int block = 0; block < blocks; ++block) {
+      const Philox words = Philox::at(random, (line ^ ((first & ~uint64_t{3}) + 4 * block)) >> 2);
+      uint32_t four = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) four |= (words.word[i] >> 8 >= dropped ? 1u : 0u) << i;
+      bits |= static_cast<uint64_t>(four) << (4 * block);
+    }
+    return static_cast<uint32_t>(bits >> skipped);
   }
 };
 

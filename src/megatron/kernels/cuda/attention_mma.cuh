@@ -20,6 +20,24 @@ struct SharedTile : MmaTile<T, R, D> {
   }
 };
 
+// Which probabilities of a tile survive dropout, a bit each. All threads of a block make it together, so that
+// no random word is drawn twice.
+template <int Queries, int Keys>
+struct KeptTile {
+  static constexpr int kWords = Keys / 32;  // of a query
+  uint32_t* words;
+
+  template <class T>
+  __device__ void fill(const AttentionTask<T>& task, const RngKey& random, const AttentionOrigin& origin,
+                       int head, int query0, int key0) const {
+    for (int i = threadIdx.x; i < Queries * kWords; i += kMmaThreads)
+      words[i] = task.kept(random, origin, head, query0 + i / kWords, key0 + i % kWords * 32);
+  }
+  __device__ bool holds(int query, int key) const {
+    return words[query * kWords + key / 32] >> (key % 32) & 1;
+  }
+};
+
 // Writes one of a lane's two rows (half 0 or 1), times factor.
 template <class T, int D>
 __device__ __forceinline__ void write_half(T* row, const float (&acc)[D / 8][4], int half_row, float factor,

@@ -3,23 +3,24 @@
 namespace megatron::cuda {
 namespace {
 
-// One score's part of the backward pass. In: product = q · k, dp = grad_o · v. Out: product becomes the
-// probability that multiplied v, dp the gradient of the product.
+// One score's part of the backward pass. In: product = q · k, dp = grad_o · v, and what dropout multiplied
+// the probability by. Out: product becomes the probability that multiplied v, dp the gradient of the product.
 template <class T>
 __device__ __forceinline__ void score_backward(const AttentionTask<T>& task, float& product, float& dp,
-                                               float lse2, float delta, int b, int head, int query, int key) {
+                                               float lse2, float delta, float keep, int b, int head,
+                                               int query, int key) {
   float slope, score = task.score(product, b, head, query, key, slope) * kLog2e;
-  float p = exp2_fast(score - lse2), keep = 1;
-  if (task.dropout > 0) keep = task.keep(b, head, query, key);
+  float p = exp2_fast(score - lse2);
   dp = p * (dp * keep - delta) * slope * task.scale;
   product = p * keep;
 }
 
-// The same without softcap, bias or dropout.
+// The same without softcap and bias.
 __device__ __forceinline__ void plain_backward(float factor, float scale, float& product, float& dp,
-                                               float lse2, float delta) {
-  product = exp2_fast(fmaf(product, factor, -lse2));
-  dp = product * (dp - delta) * scale;
+                                               float lse2, float delta, float keep) {
+  const float p = exp2_fast(fmaf(product, factor, -lse2));
+  dp = p * (dp * keep - delta) * scale;
+  product = p * keep;
 }
 
 // dq of 64 queries; passes over the keys.
@@ -63,37 +64,44 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
     lse2[h] = task.lse[head * task.lse_stride + token] * kLog2e;
     delta[h] = grads.delta[static_cast<int64_t>(head) * task.query_tokens + token];
   }
+  __shared__ uint32_t kept_words[kMmaRows * N / 32];
+  const KeptTile<kMmaRows, N> kept{kept_words};
+  const RngKey random = task.dropout_key.resolved();
+  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
   float acc[D / 8][4] = {};
-  const bool plain = task.plain();
+  const bool plain = task.plain(), dropout = task.dropout > 0;
   const float factor = task.scale * kLog2e;
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
     commit_copies();
+    const int key0 = begin + tile * N;
+    if (dropout) kept.fill(task, random, origin, head, row0, key0);
     wait_copies<1>();
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
-    const int key0 = begin + tile * N;
     const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
     float product[N / 8][4], dp[N / 8][4];
     row_products<T, D, N>(product, queries, warp * 16, keys);
     row_products<T, D, N>(dp, grad_o, warp * 16, values);
-    if (plain && !masked) {
+    if (plain && !masked && !dropout) {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[i / 2], delta[i / 2]);
+          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[i / 2], delta[i / 2], 1);
     } else {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          int h = i / 2, key = key0 + n * 8 + (lane % 4) * 2 + i % 2;
+          int h = i / 2, column = n * 8 + (lane % 4) * 2 + i % 2, key = key0 + column;
           bool seen = !masked || range[h].holds(key);
+          float keep = 1;
+          if (dropout) keep = kept.holds(warp * 16 + lane / 4 + 8 * h, column) ? task.dropout_scale : 0;
           if (plain)
-            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[h], delta[h]);
+            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[h], delta[h], keep);
           else if (seen)
-            score_backward(task, product[n][i], dp[n][i], lse2[h], delta[h], b, head, query[h], key);
+            score_backward(task, product[n][i], dp[n][i], lse2[h], delta[h], keep, b, head, query[h], key);
           if (!seen) dp[n][i] = 0;
         }
     }
@@ -144,16 +152,21 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
   if (tiles) fetch(0);
   commit_copies();
 
+  __shared__ uint32_t kept_words[N * kMmaRows / 32];
+  const KeptTile<N, kMmaRows> kept{kept_words};
+  const RngKey random = task.dropout_key.resolved();
+  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
   float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-  const bool plain = task.plain();
+  const bool plain = task.plain(), dropout = task.dropout > 0;
   const float factor = task.scale * kLog2e;
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
     commit_copies();
-    wait_copies<1>();
-    __syncthreads();
     const int stage = tile & 1, head = kv_head * task.group + tile / per_head;
     const int query0 = seeing.begin + tile % per_head * N;
+    if (dropout) kept.fill(task, random, origin, head, query0, row0);
+    wait_copies<1>();
+    __syncthreads();
     const QueryTile queries{data + stage * 2 * QueryTile::kElements},
         grad_o{queries.data + QueryTile::kElements};
     const float *lse2 = statistics + 2 * stage * N, *delta = lse2 + N;
@@ -163,13 +176,13 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
     float product[N / 8][4], dp[N / 8][4];
     row_products<T, D, N>(product, keys, warp * 16, queries);
     row_products<T, D, N>(dp, values, warp * 16, grad_o);
-    if (plain && !masked) {
+    if (plain && !masked && !dropout) {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           int column = n * 8 + (lane % 4) * 2 + i % 2;
-          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column]);
+          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column], 1);
         }
     } else {
 #pragma unroll
@@ -177,12 +190,15 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           int column = n * 8 + (lane % 4) * 2 + i % 2, query = query0 + column;
-          int key = row0 + warp * 16 + lane / 4 + 8 * (i / 2);
+          int row = warp * 16 + lane / 4 + 8 * (i / 2), key = row0 + row;
           bool seen = !masked || (query < s.queries && task.visible(s, query).holds(key));
+          float keep = 1;
+          if (dropout) keep = kept.holds(column, row) ? task.dropout_scale : 0;
           if (plain)
-            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column]);
+            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column], keep);
           else if (seen)
-            score_backward(task, product[n][i], dp[n][i], lse2[column], delta[column], b, head, query, key);
+            score_backward(task, product[n][i], dp[n][i], lse2[column], delta[column], keep, b, head, query,
+                           key);
           if (!seen) product[n][i] = dp[n][i] = 0;
         }
     }

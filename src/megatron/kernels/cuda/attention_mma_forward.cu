@@ -60,16 +60,21 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     query[h] = min(row0 + warp * 16 + lane / 4 + 8 * h, s.queries - 1);
     range[h] = task.visible(s, query[h]);
   }
+  __shared__ uint32_t kept_words[kMmaRows * N / 32];
+  const KeptTile<kMmaRows, N> kept{kept_words};
+  const RngKey random = task.dropout_key.resolved();
+  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
   float acc[D / 8][4] = {}, maximum[2] = {lowest, lowest}, sum[2] = {0, 0};
   const float factor = task.scale * kLog2e;
   const bool plain = task.plain();
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
     commit_copies();
+    const int key0 = begin + tile * N;
+    if (task.dropout > 0) kept.fill(task, random, origin, head, row0, key0);
     wait_copies<1>();
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
-    const int key0 = begin + tile * N;
     float score[N / 8][4];
     row_products<T, D, N>(score, queries, warp * 16, keys);
 
@@ -109,7 +114,8 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          score[n][i] *= task.keep(b, head, query[i / 2], key0 + n * 8 + (lane % 4) * 2 + i % 2);
+          if (!kept.holds(warp * 16 + lane / 4 + 8 * (i / 2), n * 8 + (lane % 4) * 2 + i % 2))
+            score[n][i] = 0;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n)
 #pragma unroll
@@ -122,11 +128,12 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   for (int h = 0; h < 2; ++h) {
     sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
     sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-    float scale = 1;
+    float scale = task.dropout_scale;
     if (task.sinks) {
       float sink = widen(task.sinks[head]) * kLog2e, newest = fmaxf(maximum[h], sink);
-      scale = exp2_fast(maximum[h] - newest);
-      sum[h] = sum[h] * scale + exp2_fast(sink - newest);
+      const float shrink = exp2_fast(maximum[h] - newest);
+      scale *= shrink;
+      sum[h] = sum[h] * shrink + exp2_fast(sink - newest);
       maximum[h] = newest;
     }
     int row = row0 + warp * 16 + lane / 4 + 8 * h;
