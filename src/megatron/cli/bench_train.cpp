@@ -13,6 +13,7 @@
 #include "megatron/cli/node_timer.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
@@ -213,6 +214,18 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   return result;
 }
 
+// How near a run comes to what the device could do at most, in per cent.
+struct Standing {
+  double mfu;    // the model's arithmetic against the device's
+  double light;  // the time of every op at full speed, nothing else between, against the time of a step
+};
+
+std::string text_of(const std::optional<Standing>& standing, const std::string& gpu) {
+  if (standing)
+    return fmt::format("  MFU {:.1f} %  {:.1f} % of the speed of light", standing->mfu, standing->light);
+  return gpu.empty() ? "" : fmt::format("  MFU and speed of light: unknown peak of {}", gpu);
+}
+
 }  // namespace
 
 std::string bench_train_help() {
@@ -220,7 +233,12 @@ std::string bench_train_help() {
   std::string text =
       "usage: megatron bench train CASE [options]\n"
       "\n"
-      "Trains a named case on random tokens and tells its speed.\n"
+      "Trains a named case on random tokens and tells its speed. Where the maker's figures of the GPU are "
+      "known:\n"
+      "MFU, the model's FLOP/s over those of dense products of the precision, and the speed of light, the "
+      "time\n"
+      "that all ops need at the GPU's full arithmetic or bandwidth, whichever is slower, over that of a "
+      "step.\n"
       "\n"
       "cases:\n";
   for (const Case& c : kCases)
@@ -258,12 +276,21 @@ int bench_train(Invocation& invocation) {
   const ParallelSizes sizes = sizes_of(settings);
   if (const auto choice = settle_recompute(config, sizes, dtype, device.type, sizes.world))
     invocation.log.info("{}", choice->table());
-  const double predicted = plan_run(config, sizes, dtype).ranks[0].bytes() / (1 << 30);
+  const std::string gpu = cuda ? gpu_name(device.index) : "";
+  const std::optional<DeviceSpeed> peak = peak_speed(gpu, dtype);
+  const RunPlan plan = plan_run(config, sizes, dtype, peak.value_or(DeviceSpeed{}));
+  const double predicted = plan.ranks[0].bytes() / (1 << 30);
   Measured measured = measure(config, settings, device, dtype);
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
   double tflops = rate * model_flops_per_token(config.model, chosen.shape.length) / 1e12;
+  std::optional<Standing> standing;
+  if (peak) {
+    const double flops = fp8_recipe(settings.precision) ? peak->fp8_flops : peak->flops;
+    const double floor = plan.seconds() * sizes.world / sizes.pp;  // of all ranks, which share the device
+    standing = {.mfu = 100 * tflops * 1e12 / flops, .light = 100 * floor / median};
+  }
   double gib = static_cast<double>(measured.memory.total.peak) / (1 << 30);
   double reserved = static_cast<double>(measured.memory.peak_reserved) / (1 << 30);
   if (settings.json) {
@@ -271,6 +298,10 @@ int bench_train(Invocation& invocation) {
     json["case"] = chosen.name;
     json["tokens_per_second"] = rate;
     json["model_tflops"] = tflops;
+    if (standing) {
+      json["mfu_percent"] = standing->mfu;
+      json["light_percent"] = standing->light;
+    }
     json["iteration_ms"] = median * 1e3;
     json["first_step_seconds"] = measured.start_up;
     json["memory_gib"] = gib;
@@ -282,10 +313,10 @@ int bench_train(Invocation& invocation) {
   }
   fmt::print(
       invocation.out,
-      "{:.0f} tokens/s  {:.3f} model TFLOP/s  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
+      "{:.0f} tokens/s  {:.3f} model TFLOP/s{}  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
       "{:.2f} GiB a rank ({:.2f} predicted, {:.2f} reserved)  loss {:.4f}\n",
-      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, predicted, reserved,
-      measured.loss);
+      rate, tflops, text_of(standing, gpu), median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib,
+      predicted, reserved, measured.loss);
   if (settings.trace) fmt::print(invocation.out, "\n{}\n{}", measured.trace, measured.memory.table());
   return 0;
 }

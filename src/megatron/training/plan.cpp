@@ -13,9 +13,10 @@ namespace {
 class CountCosts final : public Tracer {
  public:
   CountCosts(RankPlan& plan, const DeviceSpeed& speed) : plan_(plan), speed_(speed) {}
-  void op(const char*, Phase phase, const Cost& cost) override {
+  void op(const char* name, Phase phase, const Cost& cost) override {
     if (phase != Phase::Other) plan_.flops[static_cast<size_t>(phase)] += cost.flops;
-    plan_.seconds += std::max(cost.flops / speed_.flops, cost.bytes / speed_.bytes);
+    const double rate = std::string_view(name) == "fp8_linear" ? speed_.fp8_flops : speed_.flops;
+    plan_.seconds += std::max(cost.flops / rate, cost.bytes / speed_.bytes);
   }
 
  private:
@@ -58,13 +59,6 @@ double RunPlan::seconds() const {
   double sum = 0;
   for (const RankPlan& rank : ranks) sum += rank.seconds;
   return sum;
-}
-
-// Rounded from what docs/performance.md measured; only their ratio matters where costs are compared.
-DeviceSpeed speed_of(DeviceType device, DType dtype) {
-  if (device == DeviceType::Cpu) return {.flops = 1e11, .bytes = 1e10};
-  if (dtype == DType::BF16 || dtype == DType::F16) return {};
-  return {.flops = 5e13, .bytes = 4e12};
 }
 
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed) {

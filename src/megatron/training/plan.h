@@ -6,15 +6,9 @@
 #include "megatron/models/gpt.h"
 #include "megatron/parallel/pipeline/simulator.h"
 #include "megatron/parallel/planned_group.h"
+#include "megatron/training/device_speed.h"
 
 namespace megatron {
-
-// Arithmetic and memory traffic of a device in one second, for estimates of time: an op takes what the slower
-// of the two needs.
-struct DeviceSpeed {
-  double flops = 7e14, bytes = 4e12;  // bf16 on Hopper
-};
-DeviceSpeed speed_of(DeviceType device, DType dtype);
 
 // What a run will need, known before anything is launched: one step of the real trainer on the meta device,
 // once for each rank of a pipeline.
