@@ -11,6 +11,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/gemm_cache.h"
 #include "megatron/cli/node_timer.h"
+#include "megatron/cli/process_age.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/device/gpu_info.h"
@@ -158,7 +159,8 @@ ParallelSizes sizes_of(const Settings& s) {
 
 struct Measured {
   std::vector<double> seconds;
-  double loss = 0, start_up = 0;
+  double loss = 0;
+  double start_up = 0;      // from the command on until the first step was finished
   MemoryStatistics memory;  // of rank 0
   std::string trace;
 };
@@ -171,7 +173,6 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   const ParallelSizes sizes = sizes_of(s);
   int threads = s.threads > 0 ? static_cast<int>(s.threads) : available_cores();
   Measured result;
-  auto begin = Clock::now();
   run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     world.attach(ctx);
@@ -190,7 +191,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
       if (rank != 0) continue;
       if (step == 0) {
-        result.start_up = since(begin);
+        result.start_up = process_age();
         products.save(ctx.kernel_context());
         reserved = ctx.allocator->statistics().peak_reserved;
         ctx.allocator->reset_peaks();  // measuring products takes memory, once
@@ -233,12 +234,10 @@ std::string bench_train_help() {
   std::string text =
       "usage: megatron bench train CASE [options]\n"
       "\n"
-      "Trains a named case on random tokens and tells its speed. Where the maker's figures of the GPU are "
-      "known:\n"
-      "MFU, the model's FLOP/s over those of dense products of the precision, and the speed of light, the "
-      "time\n"
-      "that all ops need at the GPU's full arithmetic or bandwidth, whichever is slower, over that of a "
-      "step.\n"
+      "Trains a named case on random tokens and tells its speed, its memory, and the time from the command\n"
+      "on until the first step was finished. Where the maker's figures of the GPU are known, it tells MFU,\n"
+      "the model's FLOP/s over those of dense products of the precision, and the share of the speed of\n"
+      "light: the time that the ops of a step need at full arithmetic or bandwidth, over that of the step.\n"
       "\n"
       "cases:\n";
   for (const Case& c : kCases)
