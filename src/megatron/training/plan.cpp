@@ -61,6 +61,33 @@ double RunPlan::seconds() const {
   return sum;
 }
 
+std::string RunPlan::memory_table() const {
+  constexpr double gib = 1 << 30;
+  constexpr std::string_view what[kMemoryTags] = {"parameters",  "gradients",     "optimizer",
+                                                  "activations", "communication", "workspace"};
+  const RankPlan& rank = largest();
+  std::string names, figures;
+  const auto add = [&](std::string_view name, size_t bytes) {
+    names += fmt::format("  {}", name);
+    figures += fmt::format("  {:>{}.3f}", static_cast<double>(bytes) / gib, name.size());
+  };
+  for (size_t tag = 0; tag < kMemoryTags; ++tag) add(what[tag], rank.memory.by_tag[tag].peak);
+  add("at once", rank.memory.total.peak);
+  return fmt::format("planned memory in GiB, at most{}\n{}\n{}",
+                     sizes.world > 1 ? fmt::format(", of rank {}, which needs the most", rank.rank) : "",
+                     names, figures);
+}
+
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype) {
+  const int64_t per_pass = config.train.micro_batch_size * sizes.dp();
+  const PipelineShape shape = pipeline_shape(config, 1);
+  const int64_t group = std::max(shape.pp, shape.group), most = 4 * group;
+  const int64_t microbatches = per_pass > 0 ? config.train.global_batch_size / per_pass : 0;
+  if (shape.kind != PipelineKind::gpipe && microbatches > most + group)
+    config.train.global_batch_size -= (microbatches - most) / group * group * per_pass;
+  return plan_run(config, sizes, dtype);
+}
+
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed) {
   RunPlan plan;
   plan.sizes = sizes;
@@ -105,7 +132,7 @@ void check_fits(const Config& config, const RunPlan& plan, double bytes) {
   const RankPlan& rank = plan.largest();
   if (rank.bytes() <= bytes) return;
   constexpr double gib = 1 << 30;
-  throw ConfigError(fmt::format("plan: rank {} needs {:.2f} GiB and {:.2f} are there; use {}", rank.rank,
+  throw ConfigError(fmt::format("memory: rank {} needs {:.2f} GiB and {:.2f} are there; use {}", rank.rank,
                                 rank.bytes() / gib, bytes / gib, what_saves_memory(config, plan, bytes)));
 }
 

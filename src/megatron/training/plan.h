@@ -33,16 +33,20 @@ struct RunPlan {
   int64_t tokens_per_step = 0;
   std::vector<RankPlan> ranks;
 
-  const RankPlan& largest() const;  // by memory
-  double seconds() const;           // of all ranks together
+  const RankPlan& largest() const;   // by memory
+  double seconds() const;            // of all ranks together
+  std::string memory_table() const;  // of the largest rank
 };
 
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype,
                  const DeviceSpeed& speed = {});
+// The same for its memory alone, at once for any batch: of no more micro-batches than it takes until memory
+// no longer grows.
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype);
 
 // The settings that help where `bytes` are not enough, as in "a, or b".
 std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes);
-// Throws a ConfigError that names them, where a rank needs more than `bytes`.
+// Throws a ConfigError that names them, where a rank needs more than the `bytes` that it has.
 void check_fits(const Config& config, const RunPlan& plan, double bytes);
 
 }  // namespace megatron
