@@ -194,7 +194,8 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
         result.start_up = process_age();
         products.save(ctx.kernel_context());
         reserved = ctx.allocator->statistics().peak_reserved;
-        ctx.allocator->reset_peaks();  // measuring products takes memory, once
+        // Measuring products takes memory, once.
+        if (s.warmup + s.steps > 1) ctx.allocator->reset_peaks();
       }
       if (step >= s.warmup) result.seconds.push_back(since(start));
       result.loss = loss;

@@ -16,6 +16,7 @@ TEST(BenchTrain, OnACpu) {
   EXPECT_EQ(json.find("light_percent"), nullptr);
   EXPECT_NEAR(json.at("tokens_per_second").as_double() * json.at("iteration_ms").as_double(), 8 * 256 * 1e3,
               1);
+  EXPECT_NEAR(json.at("memory_gib").as_double() / json.at("predicted_memory_gib").as_double(), 1, 0.05);
   EXPECT_GT(json.at("first_step_seconds").as_double() * 1e3, json.at("iteration_ms").as_double());
 }
 
