@@ -1,7 +1,8 @@
 """What a user would pick instead on one GPU: a decoder in the style of Llama, or of GPT-2, in plain PyTorch.
 
-bf16 parameters, fp32 master weights and Adam moments, fused AdamW, cuDNN attention, clipping, torch.compile. Prints one
-JSON line per case: tokens/s, model TFLOP/s, peak memory, warm-up.
+bf16 parameters, fp32 master weights and Adam moments, fused AdamW, cuDNN attention, clipping, torch.compile. With
+--moments bf16 the moments are bf16, and AdamW is one that torch.compile fuses: PyTorch's own has no narrow moments
+beside wide weights. Prints one JSON line per case: tokens/s, model TFLOP/s, peak memory, warm-up.
 """
 import argparse, json, math, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -19,11 +20,11 @@ def rope(x, cos, sin):
 
 
 class Block(nn.Module):
-    def __init__(s, d, h, kv, hd, f):
+    def __init__(s, d, h, kv, hd, f, qkv_bias):
         super().__init__()
         s.h, s.kv, s.hd = h, kv, hd
         s.n1, s.n2 = RMSNorm(d), RMSNorm(d)
-        s.qkv = nn.Linear(d, (h + 2 * kv) * hd, bias=False)
+        s.qkv = nn.Linear(d, (h + 2 * kv) * hd, bias=qkv_bias)
         s.o = nn.Linear(h * hd, d, bias=False)
         s.gu = nn.Linear(d, 2 * f, bias=False)
         s.dn = nn.Linear(f, d, bias=False)
@@ -41,7 +42,7 @@ class Block(nn.Module):
 
 
 class Gpt2Block(nn.Module):
-    def __init__(s, d, h, kv, hd, f):
+    def __init__(s, d, h, kv, hd, f, qkv_bias):
         super().__init__()
         s.h, s.hd = h, hd
         s.n1, s.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
@@ -57,11 +58,11 @@ class Gpt2Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(s, V, L, d, h, kv, hd, f, tie, positions=0):
+    def __init__(s, V, L, d, h, kv, hd, f, tie, positions=0, qkv_bias=False):
         super().__init__()
         s.e = nn.Embedding(V, d)
         s.p = nn.Embedding(positions, d) if positions else None  # learned positions: GPT-2
-        s.b = nn.ModuleList((Gpt2Block if positions else Block)(d, h, kv, hd, f) for _ in range(L))
+        s.b = nn.ModuleList((Gpt2Block if positions else Block)(d, h, kv, hd, f, qkv_bias) for _ in range(L))
         s.n = nn.LayerNorm(d) if positions else RMSNorm(d)
         s.lm = nn.Linear(d, V, bias=False)
         if tie: s.lm.weight = s.e.weight
@@ -72,13 +73,39 @@ class Model(nn.Module):
         return F.cross_entropy(s.lm(s.n(x)).float().flatten(0, 1), y.flatten())
 
 
-CASES = {  # V, L, d, heads, kv, head_dim, ffn, tie, learned positions in the style of GPT-2
+CASES = {  # V, L, d, heads, kv, head_dim, ffn, tie; what is special: learned positions in the style of GPT-2, or a bias
     "gpt124m": (50304, 12, 768, 12, 12, 64, 2048, True),
-    "gpt2_124m": (50304, 12, 768, 12, 12, 64, 3072, True, 1024),
+    "gpt2_124m": (50304, 12, 768, 12, 12, 64, 3072, True, dict(positions=1024)),
     "llama1b": (128256, 16, 2048, 32, 8, 64, 8192, True),
     "llama8b_16l": (128256, 16, 4096, 32, 8, 128, 14336, False),
     "mcore1.7b": (131072, 24, 2048, 16, 16, 128, 5632, False),
+    "qwen2.5_0.5b": (151936, 24, 896, 14, 2, 64, 4864, True, dict(qkv_bias=True)),
+    "qwen2.5_1.5b": (151936, 28, 1536, 12, 2, 128, 8960, True, dict(qkv_bias=True)),
 }
+
+
+class NarrowAdamW:
+    """AdamW on fp32 weights with moments that are kept in bf16, computed in fp32."""
+
+    def __init__(s, weights, lr, betas, eps=1e-8, decay=1e-2):
+        s.weights, s.lr, s.betas, s.eps, s.decay = weights, lr, betas, eps, decay
+        s.m, s.v = ([torch.zeros_like(w, dtype=torch.bfloat16) for w in weights] for _ in range(2))
+        s.correction = [torch.ones((), device=weights[0].device) for _ in betas]  # tensors: a number would compile anew
+        s.taken, s.compiled = 0, torch.compile(s.update, dynamic=True)
+
+    def update(s, w, g, m, v, c1, c2):
+        b1, b2 = s.betas
+        first = m.float() * b1 + g * (1 - b1)
+        second = v.float() * b2 + g * g * (1 - b2)
+        m.copy_(first)
+        v.copy_(second)
+        w.mul_(1 - s.lr * s.decay).sub_(s.lr * (first / c1) / ((second / c2).sqrt() + s.eps))
+
+    @torch.no_grad()
+    def step(s):
+        s.taken += 1
+        for c, beta in zip(s.correction, s.betas): c.fill_(1 - beta ** s.taken)
+        for w, m, v in zip(s.weights, s.m, s.v): s.compiled(w, w.grad, m, v, *s.correction)
 
 
 def flops_per_token(V, L, d, h, kv, hd, f, T, matrices):
@@ -87,18 +114,20 @@ def flops_per_token(V, L, d, h, kv, hd, f, T, matrices):
     return 3 * (L * (per_layer + attn) + 2 * d * V)
 
 
-def bench(name, B, T, steps, compile_mode, accum, backend):
-    V, L, d, h, kv, hd, f, tie, *positions = CASES[name]
+def bench(name, B, T, steps, compile_mode, accum, backend, moments):
+    V, L, d, h, kv, hd, f, tie, *special = CASES[name]
+    special = special[0] if special else {}
     torch.manual_seed(0)
     dev = "cuda"
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device(dev): m = Model(V, L, d, h, kv, hd, f, tie, *positions)
+    with torch.device(dev): m = Model(V, L, d, h, kv, hd, f, tie, **special)
     torch.set_default_dtype(torch.float32)
     for p in m.parameters():
         if p.dim() > 1: nn.init.normal_(p, std=0.02)
     master = [p.detach().float().clone() for p in m.parameters()]
     params = list(m.parameters())
-    opt = torch.optim.AdamW(master, lr=1e-4, betas=(.9, .95), fused=True)
+    if moments == "bf16": opt = NarrowAdamW(master, lr=1e-4, betas=(.9, .95))
+    else: opt = torch.optim.AdamW(master, lr=1e-4, betas=(.9, .95), fused=True)
     pos = torch.arange(T, device=dev).float()
     inv = 1.0 / (500000 ** (torch.arange(0, hd, 2, device=dev).float() / hd))
     ang = pos[:, None] * inv
@@ -142,8 +171,8 @@ def bench(name, B, T, steps, compile_mode, accum, backend):
             ts.append(time.perf_counter() - a)
     ts.sort(); med = ts[len(ts) // 2]
     tok = B * T * accum
-    fl = flops_per_token(V, L, d, h, kv, hd, f, T, 2 if positions else 3)
-    print(json.dumps(dict(case=name, B=B, T=T, accum=accum, compile=compile_mode, sdpa=backend, loss=round(float(l), 4),
+    fl = flops_per_token(V, L, d, h, kv, hd, f, T, 2 if special.get("positions") else 3)
+    print(json.dumps(dict(case=name, B=B, T=T, accum=accum, compile=compile_mode, sdpa=backend, moments=moments, loss=round(float(l), 4),
         step_ms=round(med * 1e3, 2), min_ms=round(ts[0] * 1e3, 2), tok_s=round(tok / med), tflops=round(tok * fl / med / 1e12, 1),
         peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2), warm_s=round(warm, 1))), flush=True)
 
@@ -185,6 +214,7 @@ if __name__ == "__main__":
     ap.add_argument("--what", default="gemm,attn,train")
     ap.add_argument("--cases", default="gpt124m:32:1024:1,llama1b:4:4096:1,llama1b:8:4096:1,llama8b_16l:2:4096:1,llama8b_16l:4:4096:1,mcore1.7b:4:4096:1")
     ap.add_argument("--compile", default="full,none")
+    ap.add_argument("--moments", default="fp32", choices=("fp32", "bf16"))
     ap.add_argument("--sdpa", default="CUDNN_ATTENTION")
     ap.add_argument("--steps", type=int, default=12)
     a = ap.parse_args()
@@ -196,7 +226,7 @@ if __name__ == "__main__":
             n, B, T, ac = c.split(":")
             for cm in a.compile.split(","):
                 try:
-                    bench(n, int(B), int(T), a.steps, cm, int(ac), a.sdpa)
+                    bench(n, int(B), int(T), a.steps, cm, int(ac), a.sdpa, a.moments)
                 except Exception as ex:
                     print("FAILED", c, cm, str(ex)[:300], flush=True)
                 torch._dynamo.reset(); torch.cuda.empty_cache()

@@ -11,8 +11,10 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/gemm_cache.h"
 #include "megatron/cli/node_timer.h"
+#include "megatron/cli/process_age.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
@@ -157,7 +159,8 @@ ParallelSizes sizes_of(const Settings& s) {
 
 struct Measured {
   std::vector<double> seconds;
-  double loss = 0, start_up = 0;
+  double loss = 0;
+  double start_up = 0;      // from the command on until the first step was finished
   MemoryStatistics memory;  // of rank 0
   std::string trace;
 };
@@ -170,7 +173,6 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   const ParallelSizes sizes = sizes_of(s);
   int threads = s.threads > 0 ? static_cast<int>(s.threads) : available_cores();
   Measured result;
-  auto begin = Clock::now();
   run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     world.attach(ctx);
@@ -189,10 +191,11 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
       if (rank != 0) continue;
       if (step == 0) {
-        result.start_up = since(begin);
+        result.start_up = process_age();
         products.save(ctx.kernel_context());
         reserved = ctx.allocator->statistics().peak_reserved;
-        ctx.allocator->reset_peaks();  // measuring products takes memory, once
+        // Measuring products takes memory, once.
+        if (s.warmup + s.steps > 1) ctx.allocator->reset_peaks();
       }
       if (step >= s.warmup) result.seconds.push_back(since(start));
       result.loss = loss;
@@ -213,6 +216,18 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
   return result;
 }
 
+// How near a run comes to what the device could do at most, in per cent.
+struct Standing {
+  double mfu;    // the model's arithmetic against the device's
+  double light;  // the time of every op at full speed, nothing else between, against the time of a step
+};
+
+std::string text_of(const std::optional<Standing>& standing, const std::string& gpu) {
+  if (standing)
+    return fmt::format("  MFU {:.1f} %  {:.1f} % of the speed of light", standing->mfu, standing->light);
+  return gpu.empty() ? "" : fmt::format("  MFU and speed of light: unknown peak of {}", gpu);
+}
+
 }  // namespace
 
 std::string bench_train_help() {
@@ -220,7 +235,10 @@ std::string bench_train_help() {
   std::string text =
       "usage: megatron bench train CASE [options]\n"
       "\n"
-      "Trains a named case on random tokens and tells its speed.\n"
+      "Trains a named case on random tokens and tells its speed, its memory, and the time from the command\n"
+      "on until the first step was finished. Where the maker's figures of the GPU are known, it tells MFU,\n"
+      "the model's FLOP/s over those of dense products of the precision, and the share of the speed of\n"
+      "light: the time that the ops of a step need at full arithmetic or bandwidth, over that of the step.\n"
       "\n"
       "cases:\n";
   for (const Case& c : kCases)
@@ -258,12 +276,21 @@ int bench_train(Invocation& invocation) {
   const ParallelSizes sizes = sizes_of(settings);
   if (const auto choice = settle_recompute(config, sizes, dtype, device.type, sizes.world))
     invocation.log.info("{}", choice->table());
-  const double predicted = plan_run(config, sizes, dtype).ranks[0].bytes() / (1 << 30);
+  const std::string gpu = cuda ? gpu_name(device.index) : "";
+  const std::optional<DeviceSpeed> peak = peak_speed(gpu, dtype);
+  const RunPlan plan = plan_run(config, sizes, dtype, peak.value_or(DeviceSpeed{}));
+  const double predicted = plan.ranks[0].bytes() / (1 << 30);
   Measured measured = measure(config, settings, device, dtype);
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
   double tflops = rate * model_flops_per_token(config.model, chosen.shape.length) / 1e12;
+  std::optional<Standing> standing;
+  if (peak) {
+    const double flops = fp8_recipe(settings.precision) ? peak->fp8_flops : peak->flops;
+    const double floor = plan.seconds() * sizes.world / sizes.pp;  // of all ranks, which share the device
+    standing = {.mfu = 100 * tflops * 1e12 / flops, .light = 100 * floor / median};
+  }
   double gib = static_cast<double>(measured.memory.total.peak) / (1 << 30);
   double reserved = static_cast<double>(measured.memory.peak_reserved) / (1 << 30);
   if (settings.json) {
@@ -271,6 +298,10 @@ int bench_train(Invocation& invocation) {
     json["case"] = chosen.name;
     json["tokens_per_second"] = rate;
     json["model_tflops"] = tflops;
+    if (standing) {
+      json["mfu_percent"] = standing->mfu;
+      json["light_percent"] = standing->light;
+    }
     json["iteration_ms"] = median * 1e3;
     json["first_step_seconds"] = measured.start_up;
     json["memory_gib"] = gib;
@@ -282,10 +313,10 @@ int bench_train(Invocation& invocation) {
   }
   fmt::print(
       invocation.out,
-      "{:.0f} tokens/s  {:.3f} model TFLOP/s  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
+      "{:.0f} tokens/s  {:.3f} model TFLOP/s{}  {:.1f} ms a step (best {:.1f})  first step after {:.2f} s  "
       "{:.2f} GiB a rank ({:.2f} predicted, {:.2f} reserved)  loss {:.4f}\n",
-      rate, tflops, median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib, predicted, reserved,
-      measured.loss);
+      rate, tflops, text_of(standing, gpu), median * 1e3, measured.seconds[0] * 1e3, measured.start_up, gib,
+      predicted, reserved, measured.loss);
   if (settings.trace) fmt::print(invocation.out, "\n{}\n{}", measured.trace, measured.memory.table());
   return 0;
 }

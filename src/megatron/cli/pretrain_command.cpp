@@ -10,6 +10,7 @@
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/run_settings.h"
@@ -29,8 +30,31 @@ std::string help(std::string_view command, std::string_view what) {
       "       --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is),\n"
       "       --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "\n"
+      "Before it starts, the memory of a step is planned and told, and a run that no GPU here could hold is\n"
+      "refused with what helps; after the second iteration follows what was held. Of the metrics, "
+      "memory_gib\n"
+      "is what tensors and scratch memory held at most, reserved_gib what was taken from the device for it.\n"
       "\n{}",
       command, what, settings_help());
+}
+
+// Chooses what is left to be chosen by memory, tells what the run will need, and refuses what no GPU here
+// holds.
+void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) {
+  const DeviceType device = device_type(run.config);
+  const ParallelSizes sizes = parallel_sizes(run.config, run.config.run.ranks * place.processes);
+  const DType dtype = model_dtype(run.config);
+  const int64_t sharing = ranks_on_a_device(device, run.config.run.ranks, place.processes_here);
+  const auto choice = settle_recompute(run.config, sizes, dtype, device, sharing);
+  const RunPlan plan = plan_memory(run.config, sizes, dtype);
+  run.planned_bytes = plan.largest().bytes();
+  if (place.process == 0) {
+    if (choice) log.info("{}", choice->table());
+    log.info("{}", plan.memory_table());
+  }
+  if (device == DeviceType::Cuda)
+    check_fits(run.config, plan, static_cast<double>(least_gpu_memory()) / static_cast<double>(sharing));
 }
 
 int train(Invocation& invocation, bool needs_weights) {
@@ -60,11 +84,7 @@ int train(Invocation& invocation, bool needs_weights) {
 
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;
-  const DeviceType device = device_type(run.config);
-  const auto choice = settle_recompute(
-      run.config, parallel_sizes(run.config, run.config.run.ranks * place.processes), model_dtype(run.config),
-      device, ranks_on_a_device(device, run.config.run.ranks, place.processes_here));
-  if (choice && place.process == 0) invocation.log.info("{}", choice->table());
+  plan_memory_of(run, place, invocation.log);
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<Progress> progress;

@@ -27,5 +27,6 @@ struct GpuReport {
 GpuReport look_for_gpus();
 // The memory of the smallest GPU here, without starting any of them; 0 where there is none.
 size_t least_gpu_memory();
+std::string gpu_name(int index);  // as its driver says, without starting it; empty where there is none
 
 }  // namespace megatron

@@ -63,6 +63,7 @@ void MetricsFile::write(const IterationReport& r) {
   row["tokens_per_second"] = r.tokens_per_second;
   row["model_tflops"] = r.model_tflops;
   row["memory_gib"] = r.memory_gib;
+  row["reserved_gib"] = r.reserved_gib;
   file_ << row.dump() << std::endl;
 }
 

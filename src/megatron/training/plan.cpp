@@ -13,9 +13,10 @@ namespace {
 class CountCosts final : public Tracer {
  public:
   CountCosts(RankPlan& plan, const DeviceSpeed& speed) : plan_(plan), speed_(speed) {}
-  void op(const char*, Phase phase, const Cost& cost) override {
+  void op(const char* name, Phase phase, const Cost& cost) override {
     if (phase != Phase::Other) plan_.flops[static_cast<size_t>(phase)] += cost.flops;
-    plan_.seconds += std::max(cost.flops / speed_.flops, cost.bytes / speed_.bytes);
+    const double rate = std::string_view(name) == "fp8_linear" ? speed_.fp8_flops : speed_.flops;
+    plan_.seconds += std::max(cost.flops / rate, cost.bytes / speed_.bytes);
   }
 
  private:
@@ -60,11 +61,31 @@ double RunPlan::seconds() const {
   return sum;
 }
 
-// Rounded from what docs/performance.md measured; only their ratio matters where costs are compared.
-DeviceSpeed speed_of(DeviceType device, DType dtype) {
-  if (device == DeviceType::Cpu) return {.flops = 1e11, .bytes = 1e10};
-  if (dtype == DType::BF16 || dtype == DType::F16) return {};
-  return {.flops = 5e13, .bytes = 4e12};
+std::string RunPlan::memory_table() const {
+  constexpr double gib = 1 << 30;
+  constexpr std::string_view what[kMemoryTags] = {"parameters",  "gradients",     "optimizer",
+                                                  "activations", "communication", "workspace"};
+  const RankPlan& rank = largest();
+  std::string names, figures;
+  const auto add = [&](std::string_view name, size_t bytes) {
+    names += fmt::format("  {}", name);
+    figures += fmt::format("  {:>{}.3f}", static_cast<double>(bytes) / gib, name.size());
+  };
+  for (size_t tag = 0; tag < kMemoryTags; ++tag) add(what[tag], rank.memory.by_tag[tag].peak);
+  add("at once", rank.memory.total.peak);
+  return fmt::format("planned memory in GiB, at most{}\n{}\n{}",
+                     sizes.world > 1 ? fmt::format(", of rank {}, which needs the most", rank.rank) : "",
+                     names, figures);
+}
+
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype) {
+  const int64_t per_pass = config.train.micro_batch_size * sizes.dp();
+  const PipelineShape shape = pipeline_shape(config, 1);
+  const int64_t group = std::max(shape.pp, shape.group), most = 4 * group;
+  const int64_t microbatches = per_pass > 0 ? config.train.global_batch_size / per_pass : 0;
+  if (shape.kind != PipelineKind::gpipe && microbatches > most + group)
+    config.train.global_batch_size -= (microbatches - most) / group * group * per_pass;
+  return plan_run(config, sizes, dtype);
 }
 
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed) {
@@ -111,7 +132,7 @@ void check_fits(const Config& config, const RunPlan& plan, double bytes) {
   const RankPlan& rank = plan.largest();
   if (rank.bytes() <= bytes) return;
   constexpr double gib = 1 << 30;
-  throw ConfigError(fmt::format("plan: rank {} needs {:.2f} GiB and {:.2f} are there; use {}", rank.rank,
+  throw ConfigError(fmt::format("memory: rank {} needs {:.2f} GiB and {:.2f} are there; use {}", rank.rank,
                                 rank.bytes() / gib, bytes / gib, what_saves_memory(config, plan, bytes)));
 }
 

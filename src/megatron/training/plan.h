@@ -6,15 +6,9 @@
 #include "megatron/models/gpt.h"
 #include "megatron/parallel/pipeline/simulator.h"
 #include "megatron/parallel/planned_group.h"
+#include "megatron/training/device_speed.h"
 
 namespace megatron {
-
-// Arithmetic and memory traffic of a device in one second, for estimates of time: an op takes what the slower
-// of the two needs.
-struct DeviceSpeed {
-  double flops = 7e14, bytes = 4e12;  // bf16 on Hopper
-};
-DeviceSpeed speed_of(DeviceType device, DType dtype);
 
 // What a run will need, known before anything is launched: one step of the real trainer on the meta device,
 // once for each rank of a pipeline.
@@ -39,16 +33,20 @@ struct RunPlan {
   int64_t tokens_per_step = 0;
   std::vector<RankPlan> ranks;
 
-  const RankPlan& largest() const;  // by memory
-  double seconds() const;           // of all ranks together
+  const RankPlan& largest() const;   // by memory
+  double seconds() const;            // of all ranks together
+  std::string memory_table() const;  // of the largest rank
 };
 
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype,
                  const DeviceSpeed& speed = {});
+// The same for its memory alone, at once for any batch: of no more micro-batches than it takes until memory
+// no longer grows.
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype);
 
 // The settings that help where `bytes` are not enough, as in "a, or b".
 std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes);
-// Throws a ConfigError that names them, where a rank needs more than `bytes`.
+// Throws a ConfigError that names them, where a rank needs more than the `bytes` that it has.
 void check_fits(const Config& config, const RunPlan& plan, double bytes);
 
 }  // namespace megatron

@@ -20,6 +20,8 @@
 namespace megatron {
 namespace {
 
+constexpr double kRunGib = 1 << 30;
+
 struct Counters {
   int64_t iteration = 0, consumed_samples = 0;
 };
@@ -45,6 +47,7 @@ class RankRun {
     load();
     while (at_.iteration < run_.iterations) {
       iterate();
+      follow_memory();
       const int64_t eval_every = config_.validation.eval_interval;
       if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
       const int64_t every = config_.checkpoint.save_interval;
@@ -126,6 +129,7 @@ class RankRun {
     if (world_.rank() != 0 || !run_.on_iteration) return;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double rows = static_cast<double>(batch * config_.model.seq_length);
+    const MemoryStatistics memory = ctx_.allocator->statistics();
     run_.on_iteration({.iteration = at_.iteration,
                        .iterations = run_.iterations,
                        .consumed_samples = at_.consumed_samples,
@@ -137,8 +141,23 @@ class RankRun {
                        .milliseconds = seconds * 1e3,
                        .tokens_per_second = rows / seconds,
                        .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,
-                       .memory_gib = static_cast<double>(ctx_.allocator->statistics().peak_reserved) /
-                                     static_cast<double>(int64_t{1} << 30)});
+                       .memory_gib = static_cast<double>(memory.total.peak) / kRunGib,
+                       .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib});
+  }
+
+  // Tells what the second step held beside what was planned. The first measures products, which takes memory
+  // once. Data-parallel ranks are alike.
+  void follow_memory() {
+    if (++iterations_here_ == 1) ctx_.allocator->reset_peaks();
+    if (iterations_here_ != 2 || run_.planned_bytes == 0) return;
+    const MemoryStatistics memory = ctx_.allocator->statistics();
+    Tensor most = ctx_.full({1}, DType::F64, static_cast<double>(memory.total.peak));
+    parallel_.group(Axis::mp).all_reduce(most, ReduceOp::Max).wait();
+    const double held = ctx_.item(most);
+    tell(fmt::format(
+        "memory: a rank held {:.3f} GiB at most, of {:.3f} planned ({:+.1f} %); rank 0 reserved {:.3f} GiB",
+        held / kRunGib, run_.planned_bytes / kRunGib, 100 * (held / run_.planned_bytes - 1),
+        static_cast<double>(memory.reserved) / kRunGib));
   }
 
   RankContext& ctx_;
@@ -151,7 +170,7 @@ class RankRun {
   double flops_per_token_;
   Profiling profiling_;
   Counters at_;
-  int64_t saved_ = -1;
+  int64_t saved_ = -1, iterations_here_ = 0;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ struct TrainingRun {
   Config config;
   TokenBatches data;
   int64_t iterations = 0;                // of the whole run, counted from its beginning
+  double planned_bytes = 0;              // of memory, of the rank that needs the most; 0: not planned
   std::shared_ptr<const AutoBridge> hf;  // where weights come from when there is no checkpoint; may be null
   // Told on the first rank, after every iteration.
   std::function<void(const IterationReport& report)> on_iteration;

@@ -64,4 +64,11 @@ size_t least_gpu_memory() {
   return least;
 }
 
+std::string gpu_name(int index) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) return properties.name;
+  cudaGetLastError();
+  return {};
+}
+
 }  // namespace megatron

@@ -4,5 +4,6 @@ namespace megatron {
 
 GpuReport look_for_gpus() { return {}; }
 size_t least_gpu_memory() { return 0; }
+std::string gpu_name(int) { return {}; }
 
 }  // namespace megatron
