@@ -68,17 +68,22 @@ int train(Invocation& invocation, bool needs_weights) {
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<Progress> progress;
-  run.on_event = [&](const std::string& what) { invocation.log.info("{}", what); };
+  run.on_event = [&](const std::string& what) {
+    if (progress) progress->clear();
+    invocation.log.info("{}", what);
+  };
   run.on_iteration = [&](const IterationReport& report) {
     if (!logger.metrics.empty()) {
       if (!metrics) metrics = std::make_unique<MetricsFile>(logger.metrics, report.iteration - 1);
       metrics->write(report);
     }
+    if (!progress)
+      progress = std::make_unique<Progress>(invocation.log, "training", run.iterations, report.iteration);
     if (report.iteration % logger.log_interval == 0 || report.iteration == 1) {
+      progress->clear();
       fmt::print(invocation.out, "{}\n", iteration_line(report, time_stamp(), logger.log_throughput));
       std::fflush(invocation.out);
     }
-    if (!progress) progress = std::make_unique<Progress>(invocation.log, "training", run.iterations);
     progress->update(report.iteration,
                      fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   };
