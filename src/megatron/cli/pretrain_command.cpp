@@ -1,13 +1,18 @@
 #include "megatron/cli/pretrain_command.h"
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
+#include "megatron/checkpoint/directory.h"
 #include "megatron/cli/rank_launch.h"
 #include "megatron/cli/recompute_setup.h"
+#include "megatron/cli/writable_folder.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/device/profiler.h"
@@ -24,13 +29,14 @@ std::string help(std::string_view command, std::string_view what) {
       "\n"
       "{}\n"
       "\n"
-      "data:  --mock-data, or --replay FILE.safetensors:KEY (tokens [iterations, global batch, length + 1])\n"
-      "ranks: --ranks N, threads of this process, or of each that mpirun, torchrun or srun started;\n"
-      "       --tensor-model-parallel-size and the like divide them\n"
-      "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is),\n"
-      "       --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "data:   --mock-data, or --replay FILE.safetensors:KEY (tokens [iterations, global batch, length + "
+      "1])\n"
+      "ranks:  --ranks N, threads of this process, or of each that mpirun, torchrun or srun started; "
+      "--tensor-model-parallel-size and the like divide them\n"
+      "files:  --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is), "
+      "--metrics FILE.jsonl (one JSON object per iteration)\n"
       "\n{}",
-      command, what, settings_help());
+      command, what, settings_overview());
 }
 
 int train(Invocation& invocation, bool needs_weights) {
@@ -51,8 +57,13 @@ int train(Invocation& invocation, bool needs_weights) {
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;
-  if (needs_weights && line.hf_dir.empty() && checkpoint.load.empty())
-    throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
+  if (needs_weights && line.hf_dir.empty() && (checkpoint.load.empty() || !has_checkpoint(checkpoint.load)))
+    throw ConfigError(fmt::format(
+        "finetune: there is nothing to begin from{}; give --hf DIR or --load DIR",
+        checkpoint.load.empty() ? "" : fmt::format(", and no checkpoint in {}", checkpoint.load)));
+  if (!checkpoint.save.empty()) require_folder("--save", checkpoint.save);
+  if (const std::string& metrics = resolved.config.logger.metrics; !metrics.empty() && place.process == 0)
+    require_folder("--metrics", std::filesystem::absolute(metrics).parent_path());
 
   const ProfilingConfig& profiling = resolved.config.profiling;
   if ((profiling.profile || profiling.nvtx_ranges) && !has_profiler() && place.process == 0)
@@ -67,6 +78,8 @@ int train(Invocation& invocation, bool needs_weights) {
   if (choice && place.process == 0) invocation.log.info("{}", choice->table());
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
+  bool metrics_full = false;
+  IterationMeans means;
   std::unique_ptr<Progress> progress;
   run.on_event = [&](const std::string& what) {
     if (progress) progress->clear();
@@ -75,15 +88,22 @@ int train(Invocation& invocation, bool needs_weights) {
   run.on_iteration = [&](const IterationReport& report) {
     if (!logger.metrics.empty()) {
       if (!metrics) metrics = std::make_unique<MetricsFile>(logger.metrics, report.iteration - 1);
-      metrics->write(report);
+      const bool written = metrics->write(report);
+      if (!written && !metrics_full)
+        invocation.log.warning("--metrics {}: no row of iteration {}, nor of others until there is room: {}",
+                               logger.metrics, report.iteration, std::strerror(errno));
+      metrics_full = !written;
     }
     if (!progress)
       progress = std::make_unique<Progress>(invocation.log, "training", run.iterations, report.iteration);
-    if (report.iteration % logger.log_interval == 0 || report.iteration == 1) {
+    means.add(report);
+    const bool complete = report.iteration % logger.log_interval == 0;
+    if (complete || report.iteration == 1 || report.iteration == run.iterations) {
       progress->clear();
-      fmt::print(invocation.out, "{}\n", iteration_line(report, time_stamp(), logger.log_throughput));
+      fmt::print(invocation.out, "{}\n", iteration_line(means.report(), time_stamp(), logger.log_throughput));
       std::fflush(invocation.out);
     }
+    if (complete) means.reset();
     progress->update(report.iteration,
                      fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   };

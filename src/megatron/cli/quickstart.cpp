@@ -12,6 +12,7 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/cli/check_layout.h"
+#include "megatron/cli/writable_folder.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_source.h"
@@ -108,6 +109,7 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
     throw ConfigError(
         fmt::format("quickstart: {} holds only {} bytes of text; name a folder with more by --text",
                     options.folder, text.size()));
+  require_folder("quickstart --save", options.save);
   // The last twentieth is not learned from.
   std::string_view all = text, train = all.substr(0, all.size() / 20 * 19),
                    held_out = all.substr(train.size());
