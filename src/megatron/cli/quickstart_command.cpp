@@ -66,6 +66,10 @@ int quickstart_command(Invocation& invocation) {
     return 0;
   }
   fmt::print(invocation.out, "{}{}\n", settings.options.prompt, report.sample);
+  invocation.log.info(
+      "\nits checkpoint: {}\nfurther: megatron checkpoint inspect {}; megatron pretrain --help; megatron "
+      "doctor",
+      report.checkpoint, settings.options.save);
   return 0;
 }
 
