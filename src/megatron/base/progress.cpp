@@ -1,7 +1,6 @@
 #include "megatron/base/progress.h"
 
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -17,13 +16,12 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-// Asked each time, since a window may change its size.
-size_t terminal_columns() {
-  winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 }  // namespace
+
+size_t terminal_columns(std::FILE* file, size_t otherwise) {
+  winsize size{};
+  return ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : otherwise;
+}
 
 std::string progress_line(std::string_view title, int64_t done, int64_t total, std::string_view note,
                           double seconds_left, size_t columns) {
@@ -73,7 +71,8 @@ void Progress::update(int64_t done, std::string_view note) {
                           : -1;
   if (live_) {
     if (visible_ && now - shown_ < kRedraw && done != total_) return;
-    fmt::print(stderr, "\r{}\x1b[K", progress_line(title_, done, total_, note, left, terminal_columns()));
+    fmt::print(stderr, "\r{}\x1b[K",
+               progress_line(title_, done, total_, note, left, terminal_columns(stderr, 80)));
     std::fflush(stderr);
     visible_ = true;
     shown_ = now;

@@ -9,6 +9,9 @@
 
 namespace megatron {
 
+// The columns of the terminal that a file is now, or `otherwise` where it is none.
+size_t terminal_columns(std::FILE* file, size_t otherwise);
+
 // "title [###...] 12/300  note  left 0:40", never wider than `columns`, so that a terminal does not wrap it:
 // the bar gives way first, then the end of the text.
 std::string progress_line(std::string_view title, int64_t done, int64_t total, std::string_view note,

@@ -19,8 +19,8 @@ TEST(Progress, LineWithABar) {
 // A line that is as wide as the terminal wraps, and every redraw would leave a line behind.
 TEST(Progress, LineFitsTheTerminal) {
   EXPECT_EQ(progress_line("training", 15, 300, "loss 3.58  5143 tokens/s", 227, 70),
-            "training [............] 15/300  loss 3.58  5143 tokens/s  left 3:47");
-  EXPECT_EQ(progress_line("training", 15, 300, "loss 3.58  5143 tokens/s", 227, 60),
+            "training [..............] 15/300  loss 3.58  5143 tokens/s  left 3:47");
+  EXPECT_EQ(progress_line("training", 15, 300, "loss 3.58  5143 tokens/s", 227, 59),
             "training 15/300  loss 3.58  5143 tokens/s  left 3:47");
   EXPECT_EQ(progress_line("training", 15, 300, "loss 3.58  5143 tokens/s", 227, 30),
             "training 15/300  loss 3.58  5");
