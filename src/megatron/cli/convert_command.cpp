@@ -98,6 +98,7 @@ int run_convert(Invocation& invocation) {
                   .hf_config = settings.hf_config,
                   .progress = reporter(invocation.log, bar, interruption)});
   }
+  if (bar) bar->clear();
   if (settings.json) {
     Json document = Json::object();
     document["path"] = written;

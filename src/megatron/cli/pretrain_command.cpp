@@ -1,7 +1,5 @@
 #include "megatron/cli/pretrain_command.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -89,9 +87,12 @@ int train(Invocation& invocation, bool needs_weights) {
     if (!logger.metrics.empty()) {
       if (!metrics) metrics = std::make_unique<MetricsFile>(logger.metrics, report.iteration - 1);
       const bool written = metrics->write(report);
-      if (!written && !metrics_full)
-        invocation.log.warning("--metrics {}: no row of iteration {}, nor of others until there is room: {}",
-                               logger.metrics, report.iteration, std::strerror(errno));
+      if (!written && !metrics_full) {
+        if (progress) progress->clear();
+        invocation.log.warning(
+            "--metrics {}: there is no room for the row of iteration {}; rows are left out until there is",
+            logger.metrics, report.iteration);
+      }
       metrics_full = !written;
     }
     if (!progress)

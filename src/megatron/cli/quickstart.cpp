@@ -155,8 +155,8 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
     if (world.rank() == 0) report.checkpoint = path;
   });
   log.info(
-      "loss {:.3f} -> {:.3f}; on text it has not seen {:.3f} nats per byte, letter frequencies alone reach "
-      "{:.3f}",
+      "loss {:.3f} -> {:.3f}; on text it has not seen {:.3f} nats per byte\n"
+      "(letter frequencies alone reach {:.3f})",
       report.first_loss, report.last_loss, report.validation_loss, report.unigram_entropy);
 
   RankContext ctx(kCpu, threads);

@@ -67,8 +67,7 @@ int quickstart_command(Invocation& invocation) {
   }
   fmt::print(invocation.out, "{}{}\n", settings.options.prompt, report.sample);
   invocation.log.info(
-      "\nits checkpoint: {}\nfurther: megatron checkpoint inspect {}; megatron pretrain --help; megatron "
-      "doctor",
+      "\nits checkpoint: {}\nsee also: megatron checkpoint inspect {}, megatron pretrain --help",
       report.checkpoint, settings.options.save);
   return 0;
 }
