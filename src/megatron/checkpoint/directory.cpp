@@ -93,6 +93,10 @@ std::optional<CheckpointPlace> latest_checkpoint(const std::string& root) {
   return places.back();
 }
 
+bool has_checkpoint(const std::string& path) {
+  return is_complete(path) || latest_checkpoint(path).has_value();
+}
+
 std::string resolve_checkpoint(const std::string& path) {
   if (is_complete(path)) return path;
   if (std::optional<CheckpointPlace> latest = latest_checkpoint(path)) return latest->path;

@@ -30,6 +30,9 @@ std::vector<CheckpointPlace> list_checkpoints(const std::string& root);
 // where nothing was ever saved.
 std::optional<CheckpointPlace> latest_checkpoint(const std::string& root);
 
+// Whether `path` is a checkpoint, or a root that holds one.
+bool has_checkpoint(const std::string& path);
+
 // What the user names: a root (then its latest), or one checkpoint itself. A ConfigError where there is none.
 std::string resolve_checkpoint(const std::string& path);
 

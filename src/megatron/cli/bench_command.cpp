@@ -19,9 +19,19 @@ constexpr std::array kBenches{
 }  // namespace
 
 std::string bench_help() {
-  std::string text = "usage: megatron bench WHAT ...\n\nMeasures speed on this machine.\n";
-  for (const Command& bench : kBenches) text += "\n" + bench.help();
+  std::string text =
+      "usage: megatron bench WHAT ...\n"
+      "\n"
+      "Measures speed on this machine; megatron bench WHAT --help tells more.\n"
+      "\n";
+  for (const Command& bench : kBenches) text += fmt::format("  {:<5}  {}\n", bench.name, bench.summary);
   return text;
+}
+
+std::string bench_part_help(std::string_view part) {
+  for (const Command& bench : kBenches)
+    if (bench.name == part) return bench.help();
+  return "";
 }
 
 int run_bench(Invocation& invocation) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/progress.h"
 #include "megatron/cli/check_layout.h"
 #include "megatron/cli/flags.h"
 #include "megatron/cli/gemm_cache.h"
@@ -165,7 +167,7 @@ struct Measured {
   std::string trace;
 };
 
-Measured measure(const Config& config, const Settings& s, Device device, DType dtype) {
+Measured measure(const Config& config, const Settings& s, Device device, DType dtype, const Log& log) {
   using Clock = std::chrono::steady_clock;
   auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -186,6 +188,8 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = Philox::at({99, stream}, i).word[0] % static_cast<uint64_t>(config.model.vocab_size);
     size_t reserved = 0;
+    std::unique_ptr<Progress> progress;
+    if (rank == 0) progress = std::make_unique<Progress>(log, "steps", s.warmup + s.steps);
     for (int64_t step = 0; step < s.warmup + s.steps; ++step) {
       auto start = Clock::now();
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
@@ -199,7 +203,9 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       }
       if (step >= s.warmup) result.seconds.push_back(since(start));
       result.loss = loss;
+      progress->update(step + 1, step < s.warmup ? "warming up" : "measuring");
     }
+    progress.reset();
     if (rank != 0) return;
     result.memory = ctx.allocator->statistics();
     result.memory.peak_reserved = std::max(reserved, result.memory.peak_reserved);
@@ -280,7 +286,7 @@ int bench_train(Invocation& invocation) {
   const std::optional<DeviceSpeed> peak = peak_speed(gpu, dtype);
   const RunPlan plan = plan_run(config, sizes, dtype, peak.value_or(DeviceSpeed{}));
   const double predicted = plan.ranks[0].bytes() / (1 << 30);
-  Measured measured = measure(config, settings, device, dtype);
+  Measured measured = measure(config, settings, device, dtype, invocation.log);
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;

@@ -149,8 +149,7 @@ std::string checkpoint_help() {
          "layout)\n"
          "\n"
          "DIR is what --save was given (then its latest checkpoint), or one iter_… directory in it.\n"
-         "\n"
-         "options:\n" +
+         "\n" +
          flags_help(flags(settings));
 }
 

@@ -23,6 +23,8 @@ struct Command {
   std::string_view summary;  // one line of `megatron --help`
   std::string (*help)();     // all of `megatron NAME --help`
   int (*run)(Invocation&);   // returns the exit code; faults are thrown as Error
+  // Help of `megatron NAME PART`, "" where there is no such part; null where all of it is in help().
+  std::string (*part_help)(std::string_view part) = nullptr;
 };
 
 // Every command there is, in the order of `megatron --help`.

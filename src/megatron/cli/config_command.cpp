@@ -52,7 +52,7 @@ std::string config_help() {
       "\n"
       "options:\n";
   for (const CommandFlag& flag : own_flags) text += fmt::format("  {:<9}  {}\n", flag.name, flag.help);
-  return text + "\n" + settings_help();
+  return text + "\n" + settings_overview();
 }
 
 int run_config(Invocation& invocation) {

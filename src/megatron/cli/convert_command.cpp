@@ -35,21 +35,20 @@ std::vector<Flag> flags(Settings& settings) {
 
 std::optional<DType> dtype_of(const std::string& name) {
   if (name.empty()) return {};
-  const DType dtype = dtype_from_name(name);
-  if (!is_floating(dtype) || size_of(dtype) < 2)
-    throw UsageError(fmt::format("convert: --dtype {}: say fp32, bf16 or fp16", name));
-  return dtype;
+  for (const char* known : {"fp32", "bf16", "fp16"})
+    if (name == known) return dtype_from_name(name);
+  throw UsageError(fmt::format("convert: --dtype {}: say fp32, bf16 or fp16", name));
 }
 
-constexpr double megabyte = 1e6;
-
-// A bar in megabytes; it appears with the first tensor, when the size is known.
+// A bar in megabytes, or kilobytes of a small model; it appears with the first tensor, when the size is
+// known.
 ConvertProgress reporter(Log& log, std::unique_ptr<Progress>& bar, const Interruption& interruption) {
   return [&](const std::string& tensor, int64_t done, int64_t total) {
     interruption.check();
-    auto millions = [](int64_t bytes) { return static_cast<int64_t>(static_cast<double>(bytes) / megabyte); };
-    if (!bar) bar = std::make_unique<Progress>(log, "converting", millions(total));
-    bar->update(millions(done), tensor);
+    const bool small = total < 10'000'000;
+    const int64_t unit = small ? 1'000 : 1'000'000;
+    if (!bar) bar = std::make_unique<Progress>(log, "converting", total / unit);
+    bar->update(done / unit, fmt::format("{}  {}", small ? "kB" : "MB", tensor));
   };
 }
 
@@ -69,8 +68,7 @@ std::string convert_help() {
       "checkpoint\n"
       "keeps the configuration and tokenizer that came with the model, so that the way back needs nothing "
       "more.\n"
-      "\n"
-      "options:\n" +
+      "\n" +
       flags_help(flags(settings)) + "\narchitectures:\n";
   for (std::string_view name : supported_architectures()) text += "  " + std::string(name) + "\n";
   return text;
@@ -100,6 +98,7 @@ int run_convert(Invocation& invocation) {
                   .hf_config = settings.hf_config,
                   .progress = reporter(invocation.log, bar, interruption)});
   }
+  if (bar) bar->clear();
   if (settings.json) {
     Json document = Json::object();
     document["path"] = written;

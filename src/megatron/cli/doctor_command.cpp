@@ -5,6 +5,7 @@
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/doctor.h"
+#include "megatron/cli/help_text.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 
@@ -28,7 +29,8 @@ void print_text(std::FILE* out, const std::vector<CheckList>& sections) {
     fmt::print(out, "{}\n", section.title);
     for (const Finding& finding : section.findings) {
       fmt::print(out, "  {:<5}  {:<{}}  {}\n", word(finding.grade), finding.subject, width, finding.text);
-      if (!finding.advice.empty()) fmt::print(out, "  {:<5}  {:<{}}  -> {}\n", "", "", width, finding.advice);
+      if (!finding.advice.empty())
+        fmt::print(out, "{}", fill_help(fmt::format("{:<{}}-> {}", "", width + 11, finding.advice)));
     }
   }
 }
@@ -73,7 +75,7 @@ std::string doctor_help() {
       "\n"
       "options:\n";
   for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<14}  {}\n", flag.name, flag.help);
-  return text + "\n" + settings_help();
+  return text + "\n" + settings_overview();
 }
 
 int run_doctor(Invocation& invocation) {

@@ -1,5 +1,7 @@
 #include <netdb.h>
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 #include "megatron/cli/doctor.h"
 #include "megatron/cli/version.h"
@@ -18,7 +20,7 @@ struct Missing {
 };
 constexpr Missing kMissing[] = {
     {"oneDNN", "CPU products are slower: install libdnnl-dev and build again"},
-    {"OpenBLAS", "no matrix library for the CPU: install libdnnl-dev or libopenblas-dev and build again"},
+    {"OpenBLAS", "second choice for CPU products: install libopenblas-dev where oneDNN is not to be had"},
     {"MPI",
      "ranks over mpirun are refused: install libopenmpi-dev and build again (torchrun's variables work)"},
     {"CUDA", "GPUs are not used: build with MEGATRON_CUDA=1 where nvcc is installed"},
@@ -64,9 +66,13 @@ CheckList build_section() {
        fmt::format("{}{}, {}, {}", info.version, info.commit.empty() ? "" : fmt::format(" ({})", info.commit),
                    info.compiler, info.build_type),
        ""});
+  const bool has_onednn = std::ranges::any_of(info.options, [](const BuildOption& option) {
+    return option.name == "oneDNN" && option.value != "left out";
+  });
   for (const BuildOption& option : info.options) {
     Finding finding{Grade::Ok, std::string(option.name), std::string(option.value), ""};
-    if (option.value == "left out") {
+    const bool has_better = option.name == "OpenBLAS" && has_onednn;  // which does its work
+    if (option.value == "left out" && !has_better) {
       finding.grade = Grade::Note;
       for (const Missing& missing : kMissing)
         if (missing.library == option.name) finding.advice = missing.effect;
@@ -150,7 +156,7 @@ CheckList rank_section(const Environment& environment) {
   }
   using Starter = LaunchPlace::Starter;
   if (place.starter == Starter::Nobody) {
-    add(Grade::Ok, "launch", "this process alone; --ranks N makes ranks of its threads");
+    add(Grade::Ok, "launch", "this process alone; --ranks N: N of its threads");
     if (given("RANK") != given("WORLD_SIZE"))
       add(Grade::Note, "launch",
           fmt::format("{} is set without {}", given("RANK") ? "RANK" : "WORLD_SIZE",

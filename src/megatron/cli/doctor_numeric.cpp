@@ -52,8 +52,7 @@ Finding attempt(const Trial& trial) {
       worst = std::isnan(error) ? INFINITY : std::max(worst, error);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    finding.text =
-        fmt::format("{} steps in {:.2f} s, losses within {:.1e} of the known ones", kSteps, seconds, worst);
+    finding.text = fmt::format("{} steps in {:.2f} s; losses as known to {:.1e}", kSteps, seconds, worst);
     if (worst <= trial.tolerance) return finding;
     finding.text += fmt::format(" (at most {:.0e} is right): {:.15g}", trial.tolerance, result.losses[0]);
     for (int step = 1; step < kSteps; ++step)

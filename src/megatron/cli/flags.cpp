@@ -1,5 +1,6 @@
 #include "megatron/cli/flags.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -87,9 +88,19 @@ std::vector<std::string> parse_flags(std::string_view command, std::span<const s
 }
 
 std::string flags_help(std::span<const Flag> flags) {
+  constexpr size_t widest = 34;  // a longer name has a line of its own
   std::string text = "options:\n";
+  size_t width = 0;
+  const auto name_of = [](const Flag& flag) {
+    return fmt::format("{}{}{}", flag.name, flag.value.empty() ? "" : " ", flag.value);
+  };
   for (const Flag& flag : flags)
-    text += fmt::format("  {:<46}  {}\n", fmt::format("{} {}", flag.name, flag.value), flag.help);
+    if (const size_t size = name_of(flag).size(); size <= widest) width = std::max(width, size);
+  for (const Flag& flag : flags) {
+    const std::string name = name_of(flag);
+    text += name.size() > width ? fmt::format("  {}\n  {:<{}}  {}\n", name, "", width, flag.help)
+                                : fmt::format("  {:<{}}  {}\n", name, width, flag.help);
+  }
   return text;
 }
 

@@ -55,7 +55,9 @@ std::string generate_help() {
 }
 
 int run_generate(Invocation& invocation) {
-  if (std::ranges::find(invocation.args, "--prompt") != invocation.args.end())
+  if (std::ranges::any_of(invocation.args, [](const std::string& arg) {
+        return arg == "--prompt" || arg.starts_with("--prompt=");
+      }))
     throw UsageError(
         "generate: --prompt TEXT needs a tokenizer, which is not available yet in this build; give "
         "--prompt-ids 1,2,3");

@@ -69,7 +69,7 @@ std::string groups_help() {
       "\n"
       "options:\n";
   for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<14}  {}\n", flag.name, flag.help);
-  return text + "\n" + settings_help();
+  return text + "\n" + settings_overview();
 }
 
 int run_groups(Invocation& invocation) {

@@ -131,6 +131,8 @@ int run_logits(Invocation& invocation) {
                  }
                  if (writer) writer->commit();
                });
+  if (arguments.place.process == 0)
+    invocation.log.info("{}: logits fp32 {}", line.get("--out"), Shape{rows, seen, vocabulary});
   return 0;
 }
 

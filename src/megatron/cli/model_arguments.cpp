@@ -67,7 +67,7 @@ std::string model_command_help(std::string_view usage, std::span<const CommandFl
   std::string text(usage);
   text += "\noptions:\n";
   for (const CommandFlag& flag : flags) text += fmt::format("  {:<18}  {}\n", flag.name, flag.help);
-  return text + "\n" + settings_help();
+  return text + "\n" + settings_overview();
 }
 
 }  // namespace megatron

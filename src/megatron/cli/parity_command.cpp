@@ -225,13 +225,13 @@ std::string parity_help() {
       "losses, every gradient, every parameter after each step (fp32: losses and the first gradients; bf16:\n"
       "losses). Names the first tensor that differs.\n"
       "A layout is a list such as tp2,sp or pp2,vpp2,zb-v,dp2 or one: sizes tpN ppN vppN dpN cpN epN etpN\n"
-      "mbN, sp, zero0 to zero3, a pipeline schedule, SECTION.KEY=VALUE. Without --hf, --recipe or --config "
+      "mbN, sp, zero0 to zero3, a pipeline schedule, SECTION.KEY=VALUE. Without --hf or --config "
       "a\n"
       "small model is trained, changed by the settings that are given.\n"
       "\n"
       "options:\n";
   for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<13}  {}\n", flag.name, flag.help);
-  return text + "\n" + settings_help();
+  return text + "\n" + settings_overview();
 }
 
 int run_parity(Invocation& invocation) {

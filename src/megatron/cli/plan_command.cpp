@@ -1,6 +1,7 @@
 #include "megatron/cli/plan_command.h"
 
 #include "megatron/base/json.h"
+#include "megatron/base/progress.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
 #include "megatron/cli/recompute_setup.h"
@@ -17,7 +18,7 @@ constexpr CommandFlag kFlags[] = {
     {"--memory-gib", 1,
      "refuse a plan that needs more than this on a rank, and say what helps; --recompute-modules auto makes "
      "it fit"},
-    {"--width", 1, "columns of the pipeline's picture (160)"},
+    {"--width", 1, "columns of the pipeline's picture (those of the terminal, else 160)"},
     {"--json", 0, "one JSON document"},
 };
 constexpr double kGib = 1 << 30, kMib = 1 << 20;
@@ -172,13 +173,14 @@ std::string plan_help() {
       "\n"
       "options:\n";
   for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<14}  {}\n", flag.name, flag.help);
-  return text + "\n" + settings_help();
+  return text + "\n" + settings_overview();
 }
 
 int run_plan(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   if (!line.words.empty()) throw UsageError(fmt::format("plan: cannot make sense of '{}'", line.words[0]));
-  const int64_t width = parse_int("plan", "--width", line.get("--width", "160"));
+  const auto columns = static_cast<int64_t>(std::max<size_t>(20, terminal_columns(invocation.out, 160)));
+  const int64_t width = line.has("--width") ? parse_int("plan", "--width", line.get("--width")) : columns;
   if (width < 20 || width > 100000)
     throw UsageError(fmt::format("plan: --width needs 20 to 100000 columns, not {}", width));
   Resolved resolved =

@@ -1,13 +1,16 @@
 #include "megatron/cli/pretrain_command.h"
 
+#include <filesystem>
 #include <memory>
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
+#include "megatron/checkpoint/directory.h"
 #include "megatron/cli/rank_launch.h"
 #include "megatron/cli/recompute_setup.h"
+#include "megatron/cli/writable_folder.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
 #include "megatron/device/gpu_info.h"
@@ -25,18 +28,19 @@ std::string help(std::string_view command, std::string_view what) {
       "\n"
       "{}\n"
       "\n"
-      "data:  --mock-data, or --replay FILE.safetensors:KEY (tokens [iterations, global batch, length + 1])\n"
-      "ranks: --ranks N, threads of this process, or of each that mpirun, torchrun or srun started;\n"
-      "       --tensor-model-parallel-size and the like divide them\n"
-      "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is),\n"
-      "       --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "data:  --mock-data, or --replay FILE.safetensors:KEY\n"
+      "       (tokens [iterations, global batch, length + 1])\n"
+      "ranks: --ranks N, threads of this process, or of each that mpirun, torchrun\n"
+      "       or srun started; --tensor-model-parallel-size and the like divide them\n"
+      "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest\n"
+      "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
       "\n"
-      "Before it starts, the memory of a step is planned and told, and a run that no GPU here could hold is\n"
-      "refused with what helps; after the second iteration follows what was held. Of the metrics, "
-      "memory_gib\n"
-      "is what tensors and scratch memory held at most, reserved_gib what was taken from the device for it.\n"
+      "Before it starts, the memory of a step is planned and told, and a run that no\n"
+      "GPU here could hold is refused with what helps; after the second iteration\n"
+      "follows what was held. Of the metrics, memory_gib is what tensors and scratch\n"
+      "memory held at most, reserved_gib what was taken from the device for it.\n"
       "\n{}",
-      command, what, settings_help());
+      command, what, settings_overview());
 }
 
 // Chooses what is left to be chosen by memory, tells what the run will need, and refuses what no GPU here
@@ -75,8 +79,13 @@ int train(Invocation& invocation, bool needs_weights) {
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;
-  if (needs_weights && line.hf_dir.empty() && checkpoint.load.empty())
-    throw ConfigError("finetune: there is nothing to begin from; give --hf DIR or --load DIR");
+  if (needs_weights && line.hf_dir.empty() && (checkpoint.load.empty() || !has_checkpoint(checkpoint.load)))
+    throw ConfigError(fmt::format(
+        "finetune: there is nothing to begin from{}; give --hf DIR or --load DIR",
+        checkpoint.load.empty() ? "" : fmt::format(", and no checkpoint in {}", checkpoint.load)));
+  if (!checkpoint.save.empty()) require_folder("--save", checkpoint.save);
+  if (const std::string& metrics = resolved.config.logger.metrics; !metrics.empty() && place.process == 0)
+    require_folder("--metrics", std::filesystem::absolute(metrics).parent_path());
 
   const ProfilingConfig& profiling = resolved.config.profiling;
   if ((profiling.profile || profiling.nvtx_ranges) && !has_profiler() && place.process == 0)
@@ -87,18 +96,35 @@ int train(Invocation& invocation, bool needs_weights) {
   plan_memory_of(run, place, invocation.log);
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;
+  bool metrics_full = false;
+  IterationMeans means;
   std::unique_ptr<Progress> progress;
-  run.on_event = [&](const std::string& what) { invocation.log.info("{}", what); };
+  run.on_event = [&](const std::string& what) {
+    if (progress) progress->clear();
+    invocation.log.info("{}", what);
+  };
   run.on_iteration = [&](const IterationReport& report) {
     if (!logger.metrics.empty()) {
       if (!metrics) metrics = std::make_unique<MetricsFile>(logger.metrics, report.iteration - 1);
-      metrics->write(report);
+      const bool written = metrics->write(report);
+      if (!written && !metrics_full) {
+        if (progress) progress->clear();
+        invocation.log.warning(
+            "--metrics {}: there is no room for the row of iteration {}; rows are left out until there is",
+            logger.metrics, report.iteration);
+      }
+      metrics_full = !written;
     }
-    if (report.iteration % logger.log_interval == 0 || report.iteration == 1) {
-      fmt::print(invocation.out, "{}\n", iteration_line(report, time_stamp(), logger.log_throughput));
+    if (!progress)
+      progress = std::make_unique<Progress>(invocation.log, "training", run.iterations, report.iteration);
+    means.add(report);
+    const bool complete = report.iteration % logger.log_interval == 0;
+    if (complete || report.iteration == 1 || report.iteration == run.iterations) {
+      progress->clear();
+      fmt::print(invocation.out, "{}\n", iteration_line(means.report(), time_stamp(), logger.log_throughput));
       std::fflush(invocation.out);
     }
-    if (!progress) progress = std::make_unique<Progress>(invocation.log, "training", run.iterations);
+    if (complete) means.reset();
     progress->update(report.iteration,
                      fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   };

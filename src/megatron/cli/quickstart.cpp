@@ -12,6 +12,7 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/cli/check_layout.h"
+#include "megatron/cli/writable_folder.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_source.h"
@@ -108,6 +109,7 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
     throw ConfigError(
         fmt::format("quickstart: {} holds only {} bytes of text; name a folder with more by --text",
                     options.folder, text.size()));
+  require_folder("quickstart --save", options.save);
   // The last twentieth is not learned from.
   std::string_view all = text, train = all.substr(0, all.size() / 20 * 19),
                    held_out = all.substr(train.size());
@@ -153,8 +155,8 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
     if (world.rank() == 0) report.checkpoint = path;
   });
   log.info(
-      "loss {:.3f} -> {:.3f}; on text it has not seen {:.3f} nats per byte, letter frequencies alone reach "
-      "{:.3f}",
+      "loss {:.3f} -> {:.3f}; on text it has not seen {:.3f} nats per byte\n"
+      "(letter frequencies alone reach {:.3f})",
       report.first_loss, report.last_loss, report.validation_loss, report.unigram_entropy);
 
   RankContext ctx(kCpu, threads);

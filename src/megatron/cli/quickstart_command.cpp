@@ -66,6 +66,9 @@ int quickstart_command(Invocation& invocation) {
     return 0;
   }
   fmt::print(invocation.out, "{}{}\n", settings.options.prompt, report.sample);
+  invocation.log.info(
+      "\nits checkpoint: {}\nsee also: megatron checkpoint inspect {}, megatron pretrain --help",
+      report.checkpoint, settings.options.save);
   return 0;
 }
 

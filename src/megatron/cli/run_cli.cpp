@@ -5,7 +5,9 @@
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/help_text.h"
 #include "megatron/cli/version.h"
+#include "megatron/config/help.h"
 
 namespace megatron {
 
@@ -24,7 +26,7 @@ std::string overview(std::span<const Command> table) {
   text +=
       "\n"
       "options:\n"
-      "  --help     this text; after a command, that command's own\n"
+      "  --help     this text; after a command, that command's own (help settings: all settings)\n"
       "  --version  version, commit and build options\n"
       "  -q, -v     say less, say more\n";
   return text;
@@ -61,24 +63,34 @@ bool wants_help(const std::vector<std::string>& args) {
                      [](const std::string& arg) { return arg == "--help" || arg == "-h"; });
 }
 
+std::string help_of(const Command& command, const std::vector<std::string>& args) {
+  std::string text;
+  if (command.part_help && !args.empty()) text = command.part_help(args[0]);
+  return fill_help(text.empty() ? command.help() : text);
+}
+
 int dispatch(std::span<const Command> table, std::vector<std::string> args, std::FILE* out, Log log) {
   log = take_verbosity(args, log);
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || (args[0] == "help" && args.size() == 1)) {
-    fmt::print(out, "{}", overview(table));
+    fmt::print(out, "{}", fill_help(overview(table)));
     return 0;
   }
   if (args[0] == "--version") {
     fmt::print(out, "{}", describe(build_info()));
     return 0;
   }
+  if (args[0] == "help" && args[1] == "settings") {
+    fmt::print(out, "{}", fill_help(settings_help()));
+    return 0;
+  }
   if (args[0] == "help") {
-    fmt::print(out, "{}", find_command(table, args[1]).help());
+    fmt::print(out, "{}", help_of(find_command(table, args[1]), {args.begin() + 2, args.end()}));
     return 0;
   }
   const Command& command = find_command(table, args[0]);
   args.erase(args.begin());
   if (wants_help(args)) {
-    fmt::print(out, "{}", command.help());
+    fmt::print(out, "{}", help_of(command, args));
     return 0;
   }
   Invocation invocation{std::move(args), out, log};

@@ -172,7 +172,7 @@ void one_data_source(Draft& draft) {
                    split_paths + !d.per_split_data_args_path.empty() + !d.dataset_root.empty();
   if (ways == 0 && draft.purpose == Purpose::training && !draft.config.validation.skip_train)
     draft.refuse("dataset.data_path", "there is nothing to train on",
-                 "give --data-path PREFIX, --replay FILE:KEY or --mock-data");
+                 "give --mock-data or --replay FILE:KEY");
   if (ways <= 1) return;
   draft.refuse(d.mock_data            ? "dataset.mock_data"
                : !d.replay.empty()    ? "dataset.replay"

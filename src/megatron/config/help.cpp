@@ -56,10 +56,37 @@ std::string shown_default(const Catalog::Entry& entry) {
   return show_value(default_of(entry));
 }
 
+struct FlagHelp {
+  std::string flag, help;
+};
+
+// The flag that changes the default, and what it does.
+FlagHelp help_of(const Setting& setting) {
+  const Catalog::Entry& entry = *Catalog::all().find(setting.name());
+  const bool is_on = setting.is_boolean() && default_of(entry) == Json(true);
+  const std::vector<std::string>& flags = is_on ? setting.off_flags : setting.flags;
+  return {flags.empty() ? setting.name() + "=" : flags.front() + placeholder(setting),
+          fmt::format("{}{}{}", is_on ? "off: " : "", setting.help,
+                      setting.is_boolean() ? "" : fmt::format(" [{}]", shown_default(entry)))};
+}
+
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;
+}
+
+// A key may come with its section or without.
+std::vector<std::string> nearest_settings(std::string_view name) {
+  const Catalog& catalog = Catalog::all();
+  if (name.find('.') != std::string_view::npos) return nearest(name, catalog.names());
+  std::vector<std::string> keys, full;
+  for (const Catalog::Entry& entry : catalog.entries()) keys.emplace_back(entry.setting->key);
+  for (const std::string& key : nearest(name, keys))
+    for (const Catalog::Entry& entry : catalog.entries())
+      if (entry.setting->key == key && std::ranges::find(full, entry.setting->name()) == full.end())
+        full.push_back(entry.setting->name());
+  return full;
 }
 
 const Catalog::Entry& find_setting(std::string_view name) {
@@ -73,7 +100,8 @@ const Catalog::Entry& find_setting(std::string_view name) {
   for (const Catalog::Entry& entry : catalog.entries())
     if (entry.setting->key == name) same.push_back(entry.setting->name());
   if (same.size() == 1) return *catalog.find(same.front());
-  if (same.empty()) same = nearest(name, name.starts_with('-') ? catalog.flags() : catalog.names());
+  if (same.empty() && name.starts_with('-')) same = nearest(name, catalog.flags());
+  if (same.empty() && !name.starts_with('-')) same = nearest_settings(name);
   throw ConfigError(fmt::format("there is no setting '{}': {}", name,
                                 same.empty() ? "see megatron config show" : did_you_mean(same)));
 }
@@ -120,21 +148,52 @@ Json explain_json(std::string_view name) {
   return result;
 }
 
+std::string settings_overview() {
+  constexpr std::string_view usual[] = {"model.num_layers",
+                                        "model.hidden_size",
+                                        "model.num_attention_heads",
+                                        "model.seq_length",
+                                        "tokenizer.vocab_size",
+                                        "train.micro_batch_size",
+                                        "train.global_batch_size",
+                                        "train.train_iters",
+                                        "optimizer.lr",
+                                        "run.ranks",
+                                        "run.device",
+                                        "run.mixed_precision",
+                                        "model.tensor_model_parallel_size",
+                                        "model.sequence_parallel",
+                                        "model.pipeline_model_parallel_size",
+                                        "model.context_parallel_size",
+                                        "model.expert_model_parallel_size",
+                                        "ddp.use_distributed_optimizer",
+                                        "checkpoint.save",
+                                        "checkpoint.save_interval",
+                                        "checkpoint.load",
+                                        "logger.log_interval"};
+  std::string text =
+      "settings by Megatron's names; the weakest source first: --hf DIR, --config FILE.yaml, flags, "
+      "section.key=value\n";
+  for (const std::string_view name : usual) {
+    const auto [flag, help] = help_of(*Catalog::all().find(name)->setting);
+    text += fmt::format("  {:<{}}  {}\n", flag, 34, help);
+  }
+  size_t count = 0;
+  for (const Section& section : sections()) count += section.schema->rows().size();
+  return text +
+         fmt::format("\nmegatron help settings lists all {}, megatron explain KEY tells more about one.\n",
+                     count);
+}
+
 std::string settings_help() {
   std::string text =
-      "settings, weakest source first: --hf DIR, --recipe NAME, --config FILE.yaml, flags, "
-      "section.key=value\n"
+      "settings, weakest source first: --hf DIR, --config FILE.yaml, flags, section.key=value\n"
       "(megatron explain KEY tells more about one of them)\n";
   for (const Section& section : sections()) {
     text += fmt::format("\n{} ({}.*)\n", section.schema->title(), section.schema->section());
     for (const Setting& setting : section.schema->rows()) {
-      const Catalog::Entry& entry = *Catalog::all().find(setting.name());
-      const bool is_on = setting.is_boolean() && default_of(entry) == Json(true);
-      const std::vector<std::string>& flags = is_on ? setting.off_flags : setting.flags;
-      const std::string name = flags.empty() ? setting.name() + "=" : flags.front() + placeholder(setting);
-      text += fmt::format("  {}\n      {}{}", name, is_on ? "off: " : "", setting.help);
-      if (!setting.is_boolean()) text += fmt::format(" [{}]", shown_default(entry));
-      text += "\n";
+      const auto [flag, help] = help_of(setting);
+      text += fmt::format("  {}\n      {}\n", flag, help);
     }
   }
   text += "\nshort for several settings\n";

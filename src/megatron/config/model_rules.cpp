@@ -16,14 +16,12 @@ void sizes_are_given(Draft& draft) {
     if (problem.setting.starts_with("--hf") || problem.setting.starts_with("--config")) return;
   const ModelConfig& model = draft.config.model;
   if (model.num_layers == 0)
-    draft.refuse("model.num_layers", "a model needs layers",
-                 "give --num-layers N, --recipe, --config or --hf");
+    draft.refuse("model.num_layers", "a model needs layers", "give --num-layers N, --config or --hf");
   if (model.hidden_size == 0)
-    draft.refuse("model.hidden_size", "a model needs a width",
-                 "give --hidden-size N, --recipe, --config or --hf");
+    draft.refuse("model.hidden_size", "a model needs a width", "give --hidden-size N, --config or --hf");
   if (model.num_attention_heads == 0)
     draft.refuse("model.num_attention_heads", "attention needs heads",
-                 "give --num-attention-heads N, --recipe, --config or --hf");
+                 "give --num-attention-heads N, --config or --hf");
 }
 
 void heads_fit_width(Draft& draft) {

@@ -1,7 +1,14 @@
 #include "megatron/training/iteration_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <ctime>
+#include <fstream>
+#include <utility>
 
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
@@ -37,20 +44,47 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
                     1.0, r.grad_norm, 0, 0);
 }
 
+void IterationMeans::add(const IterationReport& report) {
+  const IterationReport before = std::exchange(sum_, report);
+  if (count_++ == 0) return;
+  sum_.loss += before.loss;
+  sum_.milliseconds += before.milliseconds;
+  for (size_t i = 0; i < sum_.ahead_losses.size(); ++i) sum_.ahead_losses[i] += before.ahead_losses.at(i);
+  // Work per second, summed as work, which is the same in each iteration.
+  sum_.model_tflops = report.model_tflops * report.milliseconds / sum_.milliseconds;
+  sum_.tokens_per_second = report.tokens_per_second * report.milliseconds / sum_.milliseconds;
+}
+
+IterationReport IterationMeans::report() const {
+  const auto count = static_cast<double>(count_);
+  IterationReport mean = sum_;
+  mean.loss /= count;
+  mean.milliseconds /= count;
+  for (double& loss : mean.ahead_losses) loss /= count;
+  mean.model_tflops *= count;
+  mean.tokens_per_second *= count;
+  return mean;
+}
+
 MetricsFile::MetricsFile(const std::string& path, int64_t iteration) {
   std::string kept;
   if (std::ifstream old(path); old.good())
     for (std::string line; std::getline(old, line);) {
       if (line.empty()) continue;
+      if (old.eof()) break;  // a row without its end: the machine died in it
       const Json row = Json::parse(line, path);
       if (row.at("iteration").as_int() <= iteration) kept += line + "\n";
     }
   write_file_atomically(path, kept);
-  file_.open(path, std::ios::app);
-  if (!file_.good()) throw ConfigError(fmt::format("--metrics {}: it cannot be written", path));
+  bytes_ = static_cast<int64_t>(kept.size());
+  fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd_ < 0)
+    throw ConfigError(fmt::format("--metrics {}: it cannot be written: {}", path, std::strerror(errno)));
 }
 
-void MetricsFile::write(const IterationReport& r) {
+MetricsFile::~MetricsFile() { ::close(fd_); }
+
+bool MetricsFile::write(const IterationReport& r) {
   Json row = Json::object();
   row["iteration"] = r.iteration;
   row["consumed_samples"] = r.consumed_samples;
@@ -64,7 +98,14 @@ void MetricsFile::write(const IterationReport& r) {
   row["model_tflops"] = r.model_tflops;
   row["memory_gib"] = r.memory_gib;
   row["reserved_gib"] = r.reserved_gib;
-  file_ << row.dump() << std::endl;
+  const std::string line = row.dump() + "\n";
+  const auto size = static_cast<int64_t>(line.size());
+  if (::write(fd_, line.data(), line.size()) != size) {
+    (void)!::ftruncate(fd_, bytes_);
+    return false;
+  }
+  bytes_ += size;
+  return true;
 }
 
 }  // namespace megatron

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,19 @@ struct IterationReport {
   double memory_gib = 0, reserved_gib = 0;
 };
 
+// What Megatron's line tells: the means since the last one.
+class IterationMeans {
+ public:
+  void add(const IterationReport& report);
+  // The last report with the losses and the speed of all since the last reset(); there must be one.
+  IterationReport report() const;
+  void reset() { *this = {}; }
+
+ private:
+  IterationReport sum_;  // of losses and milliseconds; the rest is the last one's
+  int64_t count_ = 0;
+};
+
 // Megatron's line, without its time stamp where `stamp` is empty.
 std::string iteration_line(const IterationReport& report, const std::string& stamp, bool throughput);
 std::string time_stamp();  // "2026-01-31 23:59:59.000000"
@@ -28,10 +40,16 @@ std::string time_stamp();  // "2026-01-31 23:59:59.000000"
 class MetricsFile {
  public:
   MetricsFile(const std::string& path, int64_t iteration);
-  void write(const IterationReport& report);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  // Whether there was room for the row; a part of one is never left behind.
+  bool write(const IterationReport& report);
 
  private:
-  std::ofstream file_;
+  int fd_;
+  int64_t bytes_;  // of whole rows
 };
 
 }  // namespace megatron

@@ -103,6 +103,10 @@ TokenBatches replayed_batches(const std::string& source, const Config& config) {
 }
 
 TokenBatches token_batches(const Config& config) {
+  if (config.model.vocab_size == 0)
+    throw ConfigError(
+        "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, or --hf "
+        "DIR");
   if (!config.dataset.replay.empty()) return replayed_batches(config.dataset.replay, config);
   if (config.dataset.mock_data) return mock_batches(config);
   throw ConfigError("no data is given: use --mock-data, or --replay FILE.safetensors:KEY");

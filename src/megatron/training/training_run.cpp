@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 
 #include "megatron/bridge/auto_bridge.h"
@@ -26,10 +25,6 @@ struct Counters {
   int64_t iteration = 0, consumed_samples = 0;
 };
 
-bool has_checkpoint(const std::string& path) {
-  return std::filesystem::exists(path + "/index.json") || latest_checkpoint(path).has_value();
-}
-
 class RankRun {
  public:
   RankRun(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run)
@@ -45,6 +40,8 @@ class RankRun {
 
   void run() {
     load();
+    if (at_.iteration >= run_.iterations)
+      tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
     while (at_.iteration < run_.iterations) {
       iterate();
       follow_memory();
@@ -77,9 +74,10 @@ class RankRun {
     }
     if (!root.empty() && config_.checkpoint.exit_on_missing_checkpoint)
       throw ConfigError(fmt::format("--load {}: there is no checkpoint", root));
+    if (!root.empty()) tell(fmt::format("no checkpoint in {} yet: training begins at iteration 0", root));
     if (!run_.hf) return;
     trainer_.set_weights(ctx_, [&] { run_.hf->load(ctx_, trainer_.parameters()); });
-    tell(fmt::format("weights of {}", run_.hf->directory()));
+    tell(fmt::format("weights from {}", run_.hf->directory()));
   }
 
   void save() {

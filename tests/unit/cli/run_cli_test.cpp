@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "megatron/base/error.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/help_text.h"
 #include "megatron/cli/version.h"
 #include "support/capture.h"
 
@@ -96,6 +99,37 @@ TEST(RunCli, EveryCommandHasItsTexts) {
         << command.name;
     EXPECT_NE(command.run, nullptr) << command.name;
   }
+}
+
+// What does not fit a terminal of 80 columns is read by nobody; only a single word may be longer.
+TEST(RunCli, HelpFitsATerminal) {
+  std::vector<std::vector<std::string>> calls = {{"--help"}, {"help", "settings"}};
+  for (const Command& command : commands()) calls.push_back({std::string(command.name), "--help"});
+  for (const char* part : {"ops", "train", "comm"}) calls.push_back({"bench", part, "--help"});
+  for (const std::vector<std::string>& args : calls) {
+    Capture out, err;
+    ASSERT_EQ(run_cli(commands(), args, out.file(), err.file()), 0);
+    std::istringstream text(out.text());
+    int lines = 0;
+    for (std::string line; std::getline(text, line); ++lines) {
+      const size_t word = line.find_first_not_of(' ');
+      EXPECT_TRUE(line.size() <= 80 || line.find(' ', word) == std::string::npos ||
+                  line.starts_with("  --"))  // a flag and its choices
+          << args[0] << ": " << line;
+    }
+    EXPECT_TRUE(lines < 100 || args[0] == "help") << args[0] << " has " << lines << " lines";
+    EXPECT_EQ(out.text().find("options:\noptions:"), std::string::npos) << args[0];
+  }
+}
+
+TEST(HelpText, FillsParagraphsAndIndentsWhatGoesOn) {
+  EXPECT_EQ(
+      fill_help("usage: megatron x\n\none two three\nfour five\n\noptions:\n  --a N  one two three\n"
+                "  --b    four\n",
+                16),
+      "usage: megatron\n       x\n\none two three\nfour five\n\noptions:\n  --a N  one two\n         three\n"
+      "  --b    four\n");
+  EXPECT_EQ(fill_help("averyveryverylongword\n", 10), "averyveryverylongword\n");
 }
 
 TEST(Version, NamesCompilerAndOptions) {

@@ -173,6 +173,26 @@ TEST(Catalog, ExplainsEverySettingAndFlag) {
   EXPECT_THROW(explain_setting("enabled"), ConfigError);  // in several sections
 }
 
+TEST(Catalog, AMisspeltKeyIsToldTheNearest) {
+  for (const std::string name : {"hiden_size", "model.hiden_size", "--hiden-size"}) {
+    try {
+      explain_setting(name);
+      FAIL() << name;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(name[0] == '-' ? "'--hidden-size'" : "'model.hidden_size'"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(Catalog, OverviewTellsTheUsualFlags) {
+  const std::string text = settings_overview();
+  for (const char* flag : {"--num-layers N", "--micro-batch-size N", "--lr X", "--ranks N", "--save TEXT",
+                           "--tensor-model-parallel-size N", "megatron help settings"})
+    EXPECT_NE(text.find(flag), std::string::npos) << flag << "\n" << text;
+}
+
 TEST(Catalog, HelpListsEveryFlag) {
   const std::string help = settings_help();
   for (const Section& section : sections())

@@ -1,0 +1,107 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "unit/cli/run_command.h"
+
+// What pretrain and finetune say and refuse, as a user calls them.
+namespace megatron {
+namespace {
+
+using testing::TempDir;
+
+Outcome train(const std::string& command, const std::vector<std::string>& further) {
+  std::vector<std::string> args = {command,       "--num-layers",
+                                   "2",           "--hidden-size",
+                                   "16",          "--num-attention-heads",
+                                   "2",           "--seq-length",
+                                   "8",           "--max-position-embeddings",
+                                   "8",           "model.vocab_size=32",
+                                   "--mock-data", "--micro-batch-size",
+                                   "1",           "--global-batch-size",
+                                   "2",           "--train-iters",
+                                   "5",           "--lr",
+                                   "1e-3",        "--device",
+                                   "cpu"};
+  args.insert(args.end(), further.begin(), further.end());
+  return run_command(args);
+}
+
+TEST(Pretrain, LogsTheFirstTheLastAndEachIntervalsMeans) {
+  const Outcome each = train("pretrain", {"--log-interval", "1"}),
+                some = train("pretrain", {"--log-interval", "2"});
+  const auto losses = [](const std::string& out) {
+    std::vector<std::pair<int, double>> found;
+    for (size_t at = 0; (at = out.find("] iteration", at)) != std::string::npos; ++at)
+      found.emplace_back(std::stoi(out.substr(at + 11)),
+                         std::stod(out.substr(out.find("lm loss: ", at) + 9)));
+    return found;
+  };
+  const auto all = losses(each.out), few = losses(some.out);
+  ASSERT_EQ(all.size(), 5u) << each.out;
+  ASSERT_EQ(few.size(), 4u) << some.out;
+  EXPECT_EQ(few[0], all[0]);
+  EXPECT_EQ(few[1].first, 2);
+  EXPECT_NEAR(few[1].second, (all[0].second + all[1].second) / 2, 2e-6);
+  EXPECT_EQ(few[2].first, 4);
+  EXPECT_NEAR(few[2].second, (all[2].second + all[3].second) / 2, 2e-6);
+  EXPECT_EQ(few[3], all[4]);
+}
+
+TEST(Pretrain, TellsThatThereIsNoCheckpointYet) {
+  TempDir folder;
+  const Outcome outcome = train("pretrain", {"--load", folder / "absent"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("no checkpoint in " + (folder / "absent")), std::string::npos) << outcome.err;
+}
+
+// A run that is over says so, and what would make it go on.
+TEST(Pretrain, TellsThatAllIsDone) {
+  TempDir folder;
+  ASSERT_EQ(train("pretrain", {"--save", folder / "c"}).code, 0);
+  const Outcome outcome = train("pretrain", {"--load", folder / "c"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("all 5 iterations are done"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Pretrain, RefusesWhatTheJobIsNot) {
+  Outcome outcome = train("pretrain", {"--world-size", "2"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("--world-size 2: the job has 1 ranks"), std::string::npos) << outcome.err;
+  outcome = train("pretrain", {"~model.vocab_size"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("give --vocab-size N"), std::string::npos) << outcome.err;
+}
+
+TEST(Finetune, DoesNotBeginFromNothing) {
+  TempDir folder;
+  for (const std::vector<std::string>& load : {std::vector<std::string>{}, {"--load", folder / "absent"}}) {
+    const Outcome outcome = train("finetune", load);
+    EXPECT_EQ(outcome.code, 1) << outcome.err;
+    EXPECT_NE(outcome.err.find("nothing to begin from"), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+// Before the first step, not after the last.
+TEST(Pretrain, RefusesPlacesThatCannotBeWrittenAtOnce) {
+  TempDir folder;
+  std::ofstream(folder / "file") << "x";
+  for (const std::vector<std::string>& place :
+       {std::vector<std::string>{"--save", folder / "file/c"}, {"--metrics", folder / "file/m.jsonl"}}) {
+    const Outcome outcome = train("pretrain", place);
+    EXPECT_EQ(outcome.code, 1) << outcome.err;
+    EXPECT_NE(outcome.err.find(place[0] + ": the folder " + (folder / "file")), std::string::npos)
+        << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+  EXPECT_EQ(train("pretrain", {"--metrics", folder / "new/m.jsonl", "--save", folder / "new/c"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "new/m.jsonl"));
+}
+
+}  // namespace
+}  // namespace megatron
