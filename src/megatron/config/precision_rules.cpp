@@ -36,8 +36,7 @@ void fp8_needs(Draft& draft) {
                  "use --fp8-recipe tensorwise");
   if (p.first_last_layers_bf16 && !on && p.fp4 == Fp4Format::none)
     draft.refuse("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
-  if (p.first_last_layers_bf16 && config.model.num_layers > 0 &&
-      p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16 > config.model.num_layers)
+  if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     draft.refuse(
         "model.num_layers_at_end_in_bf16",
         fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
@@ -155,14 +154,10 @@ void recompute(Draft& draft) {
       (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
     draft.refuse("model.recompute_module_layers", "there is not one number for each module",
                  "give as many numbers as --recompute-modules has names, or leave it out");
-  const bool fp8 = config.precision.fp8 != Fp8Format::none;
-  const PrecisionConfig& precision = config.precision;
-  const bool some_in_bf16 = precision.first_last_layers_bf16 &&
-                            precision.num_layers_at_start_in_bf16 + precision.num_layers_at_end_in_bf16 > 0;
-  if (recomputes("mlp_act") && fp8 && !some_in_bf16)
+  if (recomputes("mlp_act") && config.precision.every_layer_in_fp8())
     draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
                  "leave it out, or use mlp");
-  if (recomputes("layernorm") && fp8 && config.model.num_moe_experts == 0)
+  if (recomputes("layernorm") && config.precision.fp8 != Fp8Format::none && config.model.num_moe_experts == 0)
     draft.note("recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
   const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
     if (recomputes(module) && !there)
