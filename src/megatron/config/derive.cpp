@@ -2,6 +2,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/hybrid_pattern.h"
+#include "megatron/config/layer_blocks.h"
 #include "megatron/config/pipeline_layout.h"
 
 namespace megatron {
@@ -83,6 +84,14 @@ void layer_widths(Draft& draft) {
     draft.derive("model.embedding_init_method_std", model.init_method_std, "init_method_std");
   if (model.moe_expert_capacity_factor && *model.moe_expert_capacity_factor < 0)
     draft.derive("model.moe_expert_capacity_factor", nullptr, "a negative factor drops no tokens");
+}
+
+void layer_blocks(Draft& draft) {
+  try {
+    draft.config.model.layer_blocks = read_layer_blocks(draft.config.model);
+  } catch (const Error&) {
+    // The rule on layers that differ reports it.
+  }
 }
 
 void lengths_and_vocabulary(Draft& draft) {
@@ -249,4 +258,5 @@ void derive_defaults(Draft& draft) {
   derive_sharding(draft);
 }
 
+  layer_blocks(draft);
 }  // namespace megatron
