@@ -46,6 +46,8 @@ TEST(Support, WhatActsIsRead) {
       "model.num_layers_at_end_in_bf16",
       // There are only tokens without text so far: the value is what happens anyway.
       "tokenizer.tokenizer_type",
+      // Likewise, there is one layout of checkpoints.
+      "checkpoint.ckpt_format",
       "model.group_query_attention",
       "dataset.seq_length",
       "tokenizer.vocab_size",

@@ -6,6 +6,7 @@
 #include "megatron/models/t5.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/ops/reduce.h"
+#include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -81,6 +82,20 @@ TEST(LayerPattern, DescriptionsAreReadWithTheSettings) {
   EXPECT_EQ(config.model.layer_blocks[1].ffn_hidden_size, config.model.ffn_hidden_size);
   sources.overrides.back() = "model.heterogeneous_layers_config_encoded_json='{'";
   EXPECT_THROW(resolve(sources, {.purpose = Purpose::inspect}), Refused);
+}
+
+// The rows that a model has are those that the configuration shows.
+TEST(Vocabulary, PaddedAsTheSettingsSay) {
+  for (const char* more : {"model.make_vocab_size_divisible_by=8", "tokenizer.pad_vocab_size=false",
+                           "tokenizer.padded_vocab_size=50", "tokenizer.padded_vocab_size=64",
+                           "tokenizer.padded_vocab_size=1024"})
+    for (int tp : {1, 2}) {
+      Sources sources;
+      sources.overrides = {"model.vocab_size=50", fmt::format("model.tensor_model_parallel_size={}", tp),
+                           more};
+      const Config config = resolve(sources, {.purpose = Purpose::inspect}).config;
+      EXPECT_EQ(padded_vocab_size(config.model, tp), config.tokenizer.padded_vocab_size) << more << " " << tp;
+    }
 }
 
 TEST(RelativeBias, BucketsOfDistances) {
