@@ -33,6 +33,8 @@ void check_layout(const Config& config, int64_t data_parallel) {
     sources.flags.push_back({"--recompute-granularity", {"selective"}});
     sources.flags.push_back({"--recompute-modules", modules});
   }
+  if (config.execution.cuda_graph_impl != GraphImpl::none)
+    sources.flags.push_back({"--cuda-graph-impl", {name_of(config.execution.cuda_graph_impl)}});
   if (config.parallel.sequence_parallel) sources.flags.push_back({"--sequence-parallel", {}});
   resolve(sources, {.purpose = Purpose::inspect});
 }

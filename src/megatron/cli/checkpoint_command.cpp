@@ -127,13 +127,7 @@ int reshard(Invocation& invocation, const std::string& path, const Settings& set
     throw ConfigError(
         fmt::format("checkpoint reshard: --out {} would replace {} itself", settings.out, path));
   const std::string written = rewrite_checkpoint(path, settings.out, static_cast<int>(settings.files));
-  if (settings.json) {
-    Json document = Json::object();
-    document["path"] = written;
-    fmt::print(invocation.out, "{}\n", document.dump());
-  } else {
-    fmt::print(invocation.out, "{}\n", written);
-  }
+  print_path(invocation, written, settings.json);
   return 0;
 }
 

@@ -18,6 +18,9 @@ struct Invocation {
   Log log;
 };
 
+// Tells what was written, alone or as {"path": …}.
+void print_path(const Invocation& invocation, const std::string& path, bool json);
+
 struct Command {
   std::string_view name;
   std::string_view summary;  // one line of `megatron --help`

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "megatron/base/error.h"
-#include "megatron/base/json.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/family.h"
@@ -99,13 +98,7 @@ int run_convert(Invocation& invocation) {
                   .progress = reporter(invocation.log, bar, interruption)});
   }
   if (bar) bar->clear();
-  if (settings.json) {
-    Json document = Json::object();
-    document["path"] = written;
-    fmt::print(invocation.out, "{}\n", document.dump());
-  } else {
-    fmt::print(invocation.out, "{}\n", written);
-  }
+  print_path(invocation, written, settings.json);
   return 0;
 }
 

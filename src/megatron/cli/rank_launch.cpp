@@ -101,11 +101,6 @@ void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log
                   const std::function<void(RankContext&, const ProcessGroup& world)>& fn) {
   const RunConfig& where = config.run;
   const auto ranks = static_cast<int>(where.ranks);
-  if (where.world_size > 0 && where.world_size != where.ranks * place.processes)
-    throw ConfigError(fmt::format(
-        "--world-size {}: the job has {} ranks ({} x --ranks {}); start as many, or leave it out",
-        where.world_size, where.ranks * place.processes,
-        place.processes == 1 ? "1 process" : fmt::format("{} processes", place.processes), ranks));
   const int threads = std::max(1, available_cores() / (ranks * place.processes_here));
   Launch launch({.ranks = ranks,
                  .comm = connection_from_name(names(where.comm)[static_cast<size_t>(where.comm)]),

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "megatron/base/error.h"
+#include "megatron/base/json.h"
 #include "megatron/base/nearest.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/help_text.h"
@@ -98,6 +99,12 @@ int dispatch(std::span<const Command> table, std::vector<std::string> args, std:
 }
 
 }  // namespace
+
+void print_path(const Invocation& invocation, const std::string& path, bool json) {
+  Json document = Json::object();
+  document["path"] = path;
+  fmt::print(invocation.out, "{}\n", json ? document.dump() : path);
+}
 
 int run_cli(std::span<const Command> table, std::vector<std::string> args, std::FILE* out, std::FILE* err) {
   constexpr int fault = 3;

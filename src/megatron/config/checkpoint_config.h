@@ -54,7 +54,7 @@ struct CheckpointConfig {
   bool use_mp_args_from_checkpoint_args = false;
   bool use_tokenizer_model_from_checkpoint_args = true;
   bool exit_on_missing_checkpoint = false;
-  CheckpointFormat ckpt_format = CheckpointFormat::torch_dist;
+  CheckpointFormat ckpt_format = CheckpointFormat::safetensors;
   bool auto_detect_ckpt_format = false;
   ConvertFormat ckpt_convert_format = ConvertFormat::none;
   std::string ckpt_convert_save;

@@ -2,6 +2,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/hybrid_pattern.h"
+#include "megatron/config/layer_blocks.h"
 #include "megatron/config/pipeline_layout.h"
 
 namespace megatron {
@@ -85,6 +86,14 @@ void layer_widths(Draft& draft) {
     draft.derive("model.moe_expert_capacity_factor", nullptr, "a negative factor drops no tokens");
 }
 
+void layer_blocks(Draft& draft) {
+  try {
+    draft.config.model.layer_blocks = read_layer_blocks(draft.config.model);
+  } catch (const Error&) {
+    // The rule on layers that differ reports it.
+  }
+}
+
 void lengths_and_vocabulary(Draft& draft) {
   Config& config = draft.config;
   if (config.model.seq_length == 0 && config.dataset.seq_length > 0)
@@ -102,14 +111,25 @@ void lengths_and_vocabulary(Draft& draft) {
     draft.derive("model.max_position_embeddings", config.model.seq_length, "seq_length");
   if (config.model.vocab_size == 0 && config.tokenizer.vocab_size > 0)
     draft.derive("model.vocab_size", config.tokenizer.vocab_size, "tokenizer.vocab_size");
-  if (config.tokenizer.padded_vocab_size == 0 && config.model.vocab_size > 0) {
-    const int64_t multiple =
-        config.model.make_vocab_size_divisible_by * config.parallel.tensor_model_parallel_size;
-    const bool pad = config.tokenizer.pad_vocab_size;
-    const int64_t padded =
-        pad ? (config.model.vocab_size + multiple - 1) / multiple * multiple : config.model.vocab_size;
-    draft.derive("tokenizer.padded_vocab_size", padded,
-                 pad ? fmt::format("vocab_size to a multiple of {}", multiple) : "vocab_size, not padded");
+}
+
+// A model pads to a multiple: the whole padded size is one, too.
+void padded_vocabulary(Draft& draft) {
+  const Config& config = draft.config;
+  const int64_t tp = config.parallel.tensor_model_parallel_size, tokens = config.model.vocab_size;
+  const char *padded = "tokenizer.padded_vocab_size", *multiple = "model.make_vocab_size_divisible_by";
+  if (tokens == 0) return;
+  if (config.tokenizer.padded_vocab_size > 0) {
+    if (config.tokenizer.padded_vocab_size % tp == 0)
+      draft.derive(multiple, config.tokenizer.padded_vocab_size / tp,
+                   "padded_vocab_size / tensor-parallel ranks");
+  } else if (config.tokenizer.pad_vocab_size) {
+    const int64_t step = config.model.make_vocab_size_divisible_by * tp;
+    draft.derive(padded, (tokens + step - 1) / step * step,
+                 fmt::format("vocab_size to a multiple of {}", step));
+  } else {
+    draft.derive(multiple, 1, "pad_vocab_size is off");
+    draft.derive(padded, tokens, "vocab_size, not padded");
   }
 }
 
@@ -238,7 +258,9 @@ void derive_defaults(Draft& draft) {
   hybrid_layers(draft);
   differing_layers(draft);
   layer_widths(draft);
+  layer_blocks(draft);
   lengths_and_vocabulary(draft);
+  padded_vocabulary(draft);
   parallel_sizes(draft);
   pipeline_chunks(draft);
   world(draft);

@@ -53,22 +53,33 @@ LayerBlock read_block(const ModelConfig& config, const Json& block, size_t layer
 
 }  // namespace
 
-std::vector<LayerBlock> layer_blocks(const ModelConfig& config) {
+std::vector<LayerBlock> read_layer_blocks(const ModelConfig& config) {
   if (config.heterogeneous_layers_config_encoded_json.empty()) return {};
   const Json description =
       Json::parse(config.heterogeneous_layers_config_encoded_json, "heterogeneous layers");
   const Json* list = part_of(description, "block_configs");
-  require(list && list->is_array(), "heterogeneous layers: there is no list block_configs");
+  require(list && list->is_array() && list->size() > 0,
+          "heterogeneous layers: there is no list block_configs");
   std::vector<LayerBlock> blocks;
   for (const Json& block : list->as_array()) blocks.push_back(read_block(config, block, blocks.size()));
   return blocks;
 }
 
+LayerBlock layer_block(const ModelConfig& config, int64_t layer) {
+  const std::vector<LayerBlock>& blocks = config.layer_blocks;
+  require(blocks.empty() == config.heterogeneous_layers_config_encoded_json.empty(),
+          "heterogeneous layers: their description was not read");
+  if (blocks.empty())
+    return {.query_groups = config.num_query_groups, .ffn_hidden_size = config.ffn_hidden_size};
+  const auto index = static_cast<size_t>(layer);
+  require(index < blocks.size(), "layer {}: block_configs ends before it", layer);
+  return blocks[index];
+}
+
 ModelConfig of_layer(const ModelConfig& config, int64_t layer) {
   ModelConfig own = config;
-  const std::vector<LayerBlock> blocks = layer_blocks(config);
-  if (blocks.empty()) return own;
-  const LayerBlock& block = blocks.at(static_cast<size_t>(layer));
+  if (config.heterogeneous_layers_config_encoded_json.empty()) return own;
+  const LayerBlock block = layer_block(config, layer);
   own.num_query_groups = block.query_groups;
   own.group_query_attention = block.query_groups != config.num_attention_heads;
   own.ffn_hidden_size = block.ffn_hidden_size;

@@ -343,14 +343,16 @@ class Merger {
   void preset() {
     const Catalog::Entry& entry = *catalog_.find("run.mixed_precision");
     const std::optional<Json>& value = merged_.values[entry.index];
-    // A value of another kind is refused when it is stored.
-    if (!value || !value->is_string() || value->as_string().empty()) return;
+    // A list is refused when it is stored; a number would be stored as text.
+    if (!value || value->is_null() || value->is_array() || value->is_object()) return;
+    const std::string name = show_value(*value);
+    if (name.empty()) return;
     const Origin origin = merged_.origins[entry.index];
-    const PrecisionPreset* found = find_precision_preset(value->as_string());
+    const PrecisionPreset* found = find_precision_preset(name);
     if (!found) {
       const std::vector<std::string> names = precision_preset_names();
-      const std::string near = did_you_mean(nearest(value->as_string(), names));
-      return problem("mixed_precision", value->as_string(), origin, "there is no such preset",
+      const std::string near = did_you_mean(nearest(name, names));
+      return problem("mixed_precision", name, origin, "there is no such preset",
                      near.empty() ? fmt::format("use one of {}", fmt::join(names, ", ")) : near);
     }
     for (const auto& [name, preset_value] : found->settings) {

@@ -29,6 +29,12 @@ constexpr auto names(RopeType) { return std::array{"rope", "yarn"}; }
 enum class AttentionVariant { none, gdn, gdn2, dsa, gated_delta_net };
 constexpr auto names(AttentionVariant) { return std::array{"none", "gdn", "gdn2", "dsa", "gated_delta_net"}; }
 
+// One layer of a model whose layers differ: either part may be missing.
+struct LayerBlock {
+  bool attention = true, mlp = true;
+  int64_t query_groups = 0, ffn_hidden_size = 0;
+};
+
 struct ModelConfig : MoeConfig {
   // Sizes
   int64_t num_layers = 0;
@@ -206,6 +212,7 @@ struct ModelConfig : MoeConfig {
   std::optional<int64_t> mhc_recompute_layer_num;
   std::string heterogeneous_layers_config_path;
   std::string heterogeneous_layers_config_encoded_json;
+  std::vector<LayerBlock> layer_blocks;  // what that text says; no setting
 
   // Loss
   bool calculate_per_token_loss = false;

@@ -209,7 +209,7 @@ void differing_layers_fit(Draft& draft) {
   const char* key = "model.heterogeneous_layers_config_encoded_json";
   std::vector<LayerBlock> blocks;
   try {
-    blocks = layer_blocks(model);
+    blocks = read_layer_blocks(model);
   } catch (const Error& error) {
     return draft.refuse(key, error.what(), "give {\"block_configs\": [...]} with one entry per layer");
   }

@@ -29,12 +29,13 @@ void topk_fits(Draft& draft) {
 
 void groups_fit(Draft& draft) {
   const ModelConfig& model = draft.config.model;
+  if (model.num_moe_experts == 0) return;
   const int64_t groups = model.moe_router_num_groups, open = model.moe_router_group_topk;
   if ((groups > 0) != (open > 0))
     return draft.refuse(groups > 0 ? "model.moe_router_num_groups" : "model.moe_router_group_topk",
                         "group-limited routing needs both numbers",
                         "give --moe-router-num-groups and --moe-router-group-topk");
-  if (groups == 0 || model.num_moe_experts == 0) return;
+  if (groups == 0) return;
   if (model.num_moe_experts % groups != 0)
     return draft.refuse("model.moe_router_num_groups",
                         fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
@@ -70,6 +71,7 @@ void balancing_fits(Draft& draft) {
 
 void capacity_fits(Draft& draft) {
   const ModelConfig& model = draft.config.model;
+  if (model.num_moe_experts == 0) return;
   if (model.moe_pad_expert_input_to_capacity && !model.moe_expert_capacity_factor)
     draft.refuse("model.moe_pad_expert_input_to_capacity", "experts have no capacity to be padded to",
                  "give --moe-expert-capacity-factor");
@@ -82,6 +84,7 @@ void capacity_fits(Draft& draft) {
 
 void dispatcher_fits(Draft& draft) {
   const ModelConfig& model = draft.config.model;
+  if (model.num_moe_experts == 0) return;
   const TokenDispatcher dispatcher = model.moe_token_dispatcher_type;
   if (model.moe_shared_expert_overlap && model.moe_shared_expert_intermediate_size == 0)
     draft.refuse("model.moe_shared_expert_overlap", "there are no shared experts",
@@ -123,11 +126,12 @@ constexpr Rule kMoeRules[] = {
      "model.moe_router_score_function model.num_moe_experts",
      "each kind of balancing has its coefficient", balancing_fits},
     {"capacity_fits",
-     "model.moe_expert_capacity_factor model.moe_pad_expert_input_to_capacity "
+     "model.num_moe_experts model.moe_expert_capacity_factor model.moe_pad_expert_input_to_capacity "
      "model.moe_router_load_balancing_type",
      "capacities suit the balancing", capacity_fits},
     {"dispatcher_fits",
-     "model.moe_token_dispatcher_type model.moe_shared_expert_overlap model.moe_shared_expert_gate "
+     "model.num_moe_experts model.moe_token_dispatcher_type model.moe_shared_expert_overlap "
+     "model.moe_shared_expert_gate "
      "model.moe_shared_expert_intermediate_size model.moe_router_padding_for_quantization model.fp8 "
      "model.fp4 model.variable_seq_lengths",
      "options of experts suit the dispatcher", dispatcher_fits},

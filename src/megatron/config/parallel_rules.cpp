@@ -191,6 +191,9 @@ void context_communication(Draft& draft) {
         "model.cp_comm_type",
         fmt::format("a2a+p2p needs the sizes of its two levels, but {} are given", levels.size()),
         "give --hierarchical-context-parallel-sizes INNER OUTER");
+  if (!levels.empty() && !uses("a2a+p2p"))
+    return draft.refuse("model.hierarchical_context_parallel_sizes", "only a2a+p2p has levels",
+                        "use --cp-comm-type a2a+p2p, or leave it out");
   const int64_t product = std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies<>());
   if (!levels.empty() && product != cp)
     draft.refuse("model.hierarchical_context_parallel_sizes",

@@ -52,6 +52,10 @@ struct PrecisionConfig {
   int64_t num_layers_at_end_in_bf16 = 1;
   bool reuse_grad_buf_for_mxfp8_param_ag = false;
   bool keep_fp8_transpose_cache = false;
+  // The layers at either end that fp8 leaves in bf16.
+  int64_t bf16_at_start() const { return first_last_layers_bf16 ? num_layers_at_start_in_bf16 : 0; }
+  int64_t bf16_at_end() const { return first_last_layers_bf16 ? num_layers_at_end_in_bf16 : 0; }
+  bool every_layer_in_fp8() const { return fp8 != Fp8Format::none && bf16_at_start() + bf16_at_end() == 0; }
 
   // fp4
   Fp4Format fp4 = Fp4Format::none;

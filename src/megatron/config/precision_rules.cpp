@@ -36,8 +36,7 @@ void fp8_needs(Draft& draft) {
                  "use --fp8-recipe tensorwise");
   if (p.first_last_layers_bf16 && !on && p.fp4 == Fp4Format::none)
     draft.refuse("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
-  if (p.first_last_layers_bf16 && config.model.num_layers > 0 &&
-      p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16 > config.model.num_layers)
+  if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     draft.refuse(
         "model.num_layers_at_end_in_bf16",
         fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
@@ -45,13 +44,6 @@ void fp8_needs(Draft& draft) {
   if (p.reuse_grad_buf_for_mxfp8_param_ag && !(p.fp8_param && p.fp8_recipe == Fp8Recipe::mxfp8))
     draft.refuse("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
                  "give --fp8-recipe mxfp8 --fp8-param-gather");
-  if (on && p.fp8_recipe != Fp8Recipe::delayed)
-    for (const char* name : {"fp8_margin", "fp8_amax_history_len", "fp8_amax_compute_algo"})
-      if (draft.given(fmt::format("model.{}", name)))
-        draft.note(
-            fmt::format("{} has no effect but with --fp8-recipe delayed: other recipes scale by the "
-                        "values at hand",
-                        name));
   for (const char* name :
        {"model.fp8_dot_product_attention", "model.fp8_multi_head_attention", "model.fp8_output_proj"})
     if (draft.value(name).as_bool() && !on) draft.refuse(name, "fp8 is off", "give --fp8-format");
@@ -117,9 +109,6 @@ void buckets(Draft& draft) {
 
 void sharding(Draft& draft) {
   const DdpConfig& d = draft.config.ddp;
-  if (d.data_parallel_sharding_strategy != ShardingStrategy::no_shard && !d.use_megatron_fsdp &&
-      draft.given("ddp.data_parallel_sharding_strategy"))
-    draft.note("data_parallel_sharding_strategy has no effect without --use-megatron-fsdp");
   if (d.outer_dp_sharding_strategy != OuterSharding::no_shard && !d.use_megatron_fsdp)
     draft.refuse("ddp.outer_dp_sharding_strategy", "there is no sharded data parallelism",
                  "add --use-megatron-fsdp");
@@ -155,14 +144,10 @@ void recompute(Draft& draft) {
       (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
     draft.refuse("model.recompute_module_layers", "there is not one number for each module",
                  "give as many numbers as --recompute-modules has names, or leave it out");
-  const bool fp8 = config.precision.fp8 != Fp8Format::none;
-  const PrecisionConfig& precision = config.precision;
-  const bool some_in_bf16 = precision.first_last_layers_bf16 &&
-                            precision.num_layers_at_start_in_bf16 + precision.num_layers_at_end_in_bf16 > 0;
-  if (recomputes("mlp_act") && fp8 && !some_in_bf16)
+  if (recomputes("mlp_act") && config.precision.every_layer_in_fp8())
     draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
                  "leave it out, or use mlp");
-  if (recomputes("layernorm") && fp8 && config.model.num_moe_experts == 0)
+  if (recomputes("layernorm") && config.precision.fp8 != Fp8Format::none && config.model.num_moe_experts == 0)
     draft.note("recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
   const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
     if (recomputes(module) && !there)
@@ -190,7 +175,14 @@ void offload(Draft& draft) {
       e.cpu_offloading_num_layers >= config.model.num_layers)
     draft.refuse("model.cpu_offloading_num_layers",
                  fmt::format("the model has {} layers", config.model.num_layers), "use a smaller number");
+  if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
+    draft.refuse("model.cpu_offloading_num_layers", "nothing is offloaded", "add --cpu-offloading");
   if (e.cpu_offloading) {
+    if (e.cpu_offloading_num_layers == 0)
+      draft.refuse("model.cpu_offloading", "no layer is named", "give --cpu-offloading-num-layers N");
+    if (!e.cpu_offloading_activations)
+      draft.refuse("model.cpu_offloading_activations", "nothing else is offloaded",
+                   "leave it, or --cpu-offloading, out");
     if (config.parallel.pipeline_model_parallel_size > 1)
       draft.refuse("model.cpu_offloading", "works without pipeline stages only",
                    "use --pipeline-model-parallel-size 1");
@@ -198,11 +190,18 @@ void offload(Draft& draft) {
       draft.refuse("model.cpu_offloading", "recomputed activations are not kept at all",
                    "choose one of them");
   }
+  if (e.offload_modules.empty() && e.fine_grained_activation_offloading)
+    draft.refuse("model.fine_grained_activation_offloading", "no module is named",
+                 "give --offload-modules, as in core_attn");
   if (!e.offload_modules.empty() && !e.fine_grained_activation_offloading)
     draft.refuse("model.offload_modules", "nothing is offloaded", "add --fine-grained-activation-offloading");
   const auto offloads = [&](const char* module) {
     return std::find(e.offload_modules.begin(), e.offload_modules.end(), module) != e.offload_modules.end();
   };
+  for (const char* module : {"expert_fc1", "moe_act"})
+    if (offloads(module) && config.model.num_moe_experts == 0)
+      draft.refuse("model.offload_modules", fmt::format("{}: the model has no experts", module),
+                   "leave it out");
   if (offloads("attn_proj") && !offloads("core_attn"))
     draft.refuse("model.offload_modules", "attn_proj needs core_attn", "add core_attn");
 }
@@ -245,8 +244,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
      "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "
      "ddp.use_distributed_optimizer ddp.use_megatron_fsdp model.fp8_dot_product_attention "
-     "model.fp8_multi_head_attention model.fp8_output_proj model.fp8_margin model.fp8_amax_history_len "
-     "model.fp8_amax_compute_algo",
+     "model.fp8_multi_head_attention model.fp8_output_proj",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"fp4_needs", "model.fp4 model.fp4_param model.bf16", "options of fp4 need fp4 and bf16", fp4_needs},
     {"optimizer_states",
@@ -274,9 +272,10 @@ constexpr Rule kPrecisionRules[] = {
      "model.num_layers_at_end_in_bf16",
      "options of recompute suit its kind", recompute},
     {"offload",
-     "model.cpu_offloading model.cpu_offloading_num_layers model.offload_modules "
+     "model.cpu_offloading model.cpu_offloading_num_layers model.cpu_offloading_activations "
+     "model.offload_modules "
      "model.fine_grained_activation_offloading model.pipeline_model_parallel_size "
-     "model.recompute_granularity model.num_layers",
+     "model.recompute_granularity model.num_layers model.num_moe_experts",
      "offloading has its conditions", offload},
     {"graphs",
      "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "

@@ -18,7 +18,7 @@ constexpr auto names(InjectedError) {
 }
 
 struct RerunConfig {
-  RerunMode rerun_mode = RerunMode::validate_results;
+  RerunMode rerun_mode = RerunMode::disabled;
   bool check_for_nan_in_loss = true;
   bool check_for_spiky_loss = false;
   double spiky_loss_factor = 10;

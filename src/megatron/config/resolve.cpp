@@ -15,6 +15,11 @@ void find_world(Draft& draft, const Sources& sources) {
   const RunConfig& run = draft.config.run;
   if (run.world_size > 0) {
     draft.world_size = run.world_size;
+    if (const int64_t started = sources.processes.value_or(0) * run.ranks;
+        started > 0 && started != run.world_size)
+      draft.refuse("run.world_size",
+                   fmt::format("{} processes of {} ranks were started", *sources.processes, run.ranks),
+                   "leave it out, or start as many");
   } else if (sources.processes || draft.given("run.ranks")) {
     draft.world_size = sources.processes.value_or(1) * run.ranks;
     draft.derive("run.world_size", *draft.world_size, "processes x ranks");

@@ -2,16 +2,13 @@
 
 #include <numeric>
 
+#include "megatron/config/words.h"
+
 namespace megatron {
 namespace {
 
 bool looks_at_broken(const Draft& draft, std::string_view keys) {
-  while (!keys.empty()) {
-    const size_t blank = std::min(keys.find(' '), keys.size());
-    if (draft.is_broken(keys.substr(0, blank))) return true;
-    keys.remove_prefix(std::min(blank + 1, keys.size()));
-  }
-  return false;
+  return any_word(keys, [&](std::string_view key) { return draft.is_broken(key); });
 }
 
 }  // namespace
@@ -19,7 +16,7 @@ bool looks_at_broken(const Draft& draft, std::string_view keys) {
 std::vector<Rule> all_rules() {
   std::vector<Rule> all;
   for (std::span<const Rule> rules : {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(),
-                                      batch_rules(), precision_rules(), run_rules()})
+                                      batch_rules(), precision_rules(), run_rules(), idle_rules()})
     all.insert(all.end(), rules.begin(), rules.end());
   return all;
 }

@@ -38,6 +38,10 @@ void tokenizer_files(Draft& draft) {
     default:
       break;
   }
+  if (draft.given("tokenizer.vocab_size") && t.vocab_size != draft.config.model.vocab_size)
+    draft.refuse("tokenizer.vocab_size",
+                 fmt::format("the model's vocab_size is {}", draft.config.model.vocab_size),
+                 "leave one of them out");
   if (t.padded_vocab_size > 0 && t.padded_vocab_size < draft.config.model.vocab_size)
     draft.refuse("tokenizer.padded_vocab_size",
                  fmt::format("is less than vocab_size = {}", draft.config.model.vocab_size), "leave it out");
@@ -50,8 +54,6 @@ void tokenizer_files(Draft& draft) {
 
 void checkpoints(Draft& draft) {
   const CheckpointConfig& c = draft.config.checkpoint;
-  if (c.save_interval > 0 && c.save.empty() && draft.purpose == Purpose::training)
-    draft.note("save_interval has no effect without --save DIR");
   if (c.save_retain_interval > 0 && (c.save_interval == 0 || c.save_retain_interval % c.save_interval != 0))
     draft.refuse("checkpoint.save_retain_interval",
                  fmt::format("is not a multiple of save_interval = {}", c.save_interval),

@@ -4,6 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/value.h"
+#include "megatron/config/words.h"
 
 namespace megatron {
 namespace {
@@ -38,7 +39,8 @@ constexpr Feature kFeatures[] = {
     {later, "experts' weights gathered at use, steps that overlap with the way to experts",
      "model.expert_tensor_parallel_* model.overlap_moe_expert_parallel_comm model.delay_wgrad_compute "
      "model.ep_overlap_early_attn_memory_release model.overlap_dispatch_backward_with_experts_wgrad"},
-    {acting, "gradient checks", "ddp.check_for_nan_in_grad"},
+    {acting, "checks for what is not a number",
+     "ddp.check_for_nan_in_grad rerun_state_machine.check_for_nan_in_loss"},
     {acting, "data parallelism",
      "ddp.grad_reduce_in_fp32 ddp.overlap_grad_reduce ddp.overlap_param_gather ddp.use_distributed_optimizer "
      "ddp.num_distributed_optimizer_instances ddp.bucket_size ddp.num_buckets "
@@ -207,8 +209,7 @@ bool covers(std::string_view word, std::string_view name, const Json& value) {
     return std::any_of(value.as_array().begin(), value.as_array().end(),
                        [&](const Json& element) { return names_value(values, element); });
   }
-  if (!word.ends_with('*')) return word == name;
-  return name.starts_with(word.substr(0, word.size() - 1));
+  return covers_name(word, name);
 }
 
 }  // namespace
@@ -217,14 +218,9 @@ std::span<const Feature> features() { return kFeatures; }
 
 const Feature& feature_of(const Setting& setting, const Json& value) {
   const std::string name = setting.name();
-  for (const Feature& feature : kFeatures) {
-    std::string_view words = feature.settings;
-    while (!words.empty()) {
-      const size_t blank = std::min(words.find(' '), words.size());
-      if (covers(words.substr(0, blank), name, value)) return feature;
-      words.remove_prefix(std::min(blank + 1, words.size()));
-    }
-  }
+  for (const Feature& feature : kFeatures)
+    if (any_word(feature.settings, [&](std::string_view word) { return covers(word, name, value); }))
+      return feature;
   fail("the setting {} belongs to no feature of the support table", name);
 }
 

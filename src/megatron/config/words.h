@@ -5,14 +5,25 @@
 
 namespace megatron {
 
-// Whether `word` is one of `words`, which blanks separate, as tables of settings list keys and flags.
-constexpr bool holds_word(std::string_view words, std::string_view word) {
+// Whether `holds` is true of any of `words`, which blanks separate, as tables of settings list keys and
+// flags.
+template <class Predicate>
+constexpr bool any_word(std::string_view words, Predicate&& holds) {
   while (!words.empty()) {
     const size_t blank = std::min(words.find(' '), words.size());
-    if (words.substr(0, blank) == word) return true;
+    if (holds(words.substr(0, blank))) return true;
     words.remove_prefix(std::min(blank + 1, words.size()));
   }
   return false;
+}
+
+constexpr bool holds_word(std::string_view words, std::string_view word) {
+  return any_word(words, [&](std::string_view own) { return own == word; });
+}
+
+// Whether `word` of a table stands for a setting: its name, or one that begins like it and ends with a star.
+constexpr bool covers_name(std::string_view word, std::string_view name) {
+  return word.ends_with('*') ? name.starts_with(word.substr(0, word.size() - 1)) : word == name;
 }
 
 }  // namespace megatron

@@ -31,7 +31,10 @@ class Storage {
   void* data() const { return block_->data; }
   size_t bytes() const { return block_->bytes; }
   Device device() const { return block_->device; }
-  bool unique() const { return block_ && block_->references.load(std::memory_order_acquire) == 1; }
+  // Nobody else sees this memory: it may be written anew. Of memory owned elsewhere that is not known.
+  bool unique() const {
+    return block_ && block_->allocator && block_->references.load(std::memory_order_acquire) == 1;
+  }
   bool same(const Storage& other) const { return block_ == other.block_; }
   bool freed() const { return block_ && block_->freed; }
   void free() const;  // gives the memory back now, whoever still views it; reading it afterwards is an Error

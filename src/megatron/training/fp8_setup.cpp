@@ -22,8 +22,7 @@ int64_t layer_of(std::string_view name) {
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
   const PrecisionConfig& p = config.precision;
   if (p.fp8 == Fp8Format::none) return;
-  int64_t first = p.first_last_layers_bf16 ? p.num_layers_at_start_in_bf16 : 0;
-  int64_t last = config.model.num_layers - (p.first_last_layers_bf16 ? p.num_layers_at_end_in_bf16 : 0);
+  const int64_t first = p.bf16_at_start(), last = config.model.num_layers - p.bf16_at_end();
   for (Parameter* parameter : parameters) {
     int64_t layer = layer_of(parameter->name);
     bool linear = false;

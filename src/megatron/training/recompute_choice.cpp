@@ -27,11 +27,8 @@ std::string listed(const Shares& shares, int64_t layers) {
 std::vector<std::string> modules_of(const Config& config) {
   const ModelConfig& model = config.model;
   std::vector<std::string> names = {"core_attn", "layernorm", "mlp"};
-  const PrecisionConfig& precision = config.precision;  // fp8 layers have nothing to make again
-  if (precision.fp8 == Fp8Format::none ||
-      (precision.first_last_layers_bf16 &&
-       precision.num_layers_at_start_in_bf16 + precision.num_layers_at_end_in_bf16 > 0))
-    names.push_back("mlp_act");
+  // fp8 layers have nothing to make again.
+  if (!config.precision.every_layer_in_fp8()) names.push_back("mlp_act");
   if (model.num_moe_experts > 0) names.insert(names.end(), {"moe", "moe_act"});
   if (model.moe_shared_expert_intermediate_size > 0) names.push_back("shared_experts");
   if (model.multi_latent_attention) names.push_back("mla_up_proj");

@@ -117,6 +117,11 @@ class RankRun {
     const double rate = schedule_.at(at_.consumed_samples);
     const StepReport step = trainer_.step(ctx_, tokens, rate);
     ++at_.iteration;
+    if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
+      fail(
+          "iteration {}: the loss is not finite ({}); a lower learning rate may help, "
+          "--no-check-for-nan-in-loss-and-grad goes on regardless",
+          at_.iteration, step.loss);
     if (config_.ddp.check_for_nan_in_grad && !std::isfinite(step.grad_norm))
       fail(
           "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "

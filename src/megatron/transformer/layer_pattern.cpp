@@ -25,14 +25,6 @@ char symbol(const ModelConfig& config, int64_t layer) {
   return layers[static_cast<size_t>(layer)];
 }
 
-// A layer of a model whose layers differ; one with both its parts in other models.
-LayerBlock block_at(const ModelConfig& config, int64_t layer) {
-  const std::vector<LayerBlock> blocks = layer_blocks(config);
-  if (blocks.empty()) return {};
-  require(layer < static_cast<int64_t>(blocks.size()), "layer {}: block_configs ends before it", layer);
-  return blocks[static_cast<size_t>(layer)];
-}
-
 bool is_linear(const ModelConfig& config, int64_t layer) {
   if (config.experimental_attention_variant != AttentionVariant::gated_delta_net &&
       config.experimental_attention_variant != AttentionVariant::gdn)
@@ -47,7 +39,7 @@ bool is_linear(const ModelConfig& config, int64_t layer) {
 MixerKind mixer_kind(const ModelConfig& config, int64_t layer) {
   switch (symbol(config, layer)) {
     case 0:
-      if (!block_at(config, layer).attention) return MixerKind::none;
+      if (!layer_block(config, layer).attention) return MixerKind::none;
       if (is_linear(config, layer)) return MixerKind::delta_net;
       return config.multi_latent_attention ? MixerKind::latent_attention : MixerKind::attention;
     case '+':
@@ -67,7 +59,7 @@ MixerKind mixer_kind(const ModelConfig& config, int64_t layer) {
 FeedForwardKind feed_forward_kind(const ModelConfig& config, int64_t layer) {
   if (has_experts(config, layer)) return FeedForwardKind::experts;
   const char kind = symbol(config, layer);
-  const bool here = kind == '-' || (kind == 0 && block_at(config, layer).mlp);
+  const bool here = kind == '-' || (kind == 0 && layer_block(config, layer).mlp);
   return here ? FeedForwardKind::mlp : FeedForwardKind::none;
 }
 

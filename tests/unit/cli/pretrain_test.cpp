@@ -71,10 +71,29 @@ TEST(Pretrain, TellsThatAllIsDone) {
 TEST(Pretrain, RefusesWhatTheJobIsNot) {
   Outcome outcome = train("pretrain", {"--world-size", "2"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.err.find("--world-size 2: the job has 1 ranks"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("1 processes of 1 ranks were started; leave it out"), std::string::npos)
+      << outcome.err;
   outcome = train("pretrain", {"~model.vocab_size"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.err.find("give --vocab-size N"), std::string::npos) << outcome.err;
+}
+
+TEST(Pretrain, StopsAtWhatIsNotANumber) {
+  const std::vector<std::string> far = {"optimizer.lr=1e38", "optimizer.clip_grad=0", "--log-interval", "1"};
+  const auto stopped = [&](const std::string& more, const char* why) {
+    std::vector<std::string> words = far;
+    words.push_back(more);
+    const Outcome outcome = train("pretrain", words);
+    EXPECT_EQ(outcome.code, 3) << outcome.out;
+    EXPECT_NE(outcome.err.find(why), std::string::npos) << outcome.err;
+  };
+  stopped("ddp.check_for_nan_in_grad=false", "the loss is not finite");
+  stopped("rerun_state_machine.check_for_nan_in_loss=false", "the gradient is not finite");
+  std::vector<std::string> on = far;
+  on.emplace_back("--no-check-for-nan-in-loss-and-grad");
+  const Outcome goes_on = train("pretrain", on);
+  EXPECT_EQ(goes_on.code, 0) << goes_on.err;
+  EXPECT_NE(goes_on.out.find("iteration        5/       5"), std::string::npos) << goes_on.out;
 }
 
 TEST(Finetune, DoesNotBeginFromNothing) {

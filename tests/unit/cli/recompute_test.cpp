@@ -94,5 +94,15 @@ TEST(RecomputeByCost, Bench) {
   EXPECT_NE(refused.err.find("are there; use"), std::string::npos) << refused.err;
 }
 
+// The advice on graphs is that of megatron pretrain.
+TEST(BenchTrain, GraphsFollowTheRulesOfSettings) {
+  const Outcome refused =
+      run_command({"bench", "train", "gpt-10m", "--device", "cpu", "--graphs", "--precision", "fp8-delayed"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("delayed scaling moves on by the host; use --fp8-recipe tensorwise"),
+            std::string::npos)
+      << refused.err;
+}
+
 }  // namespace
 }  // namespace megatron

@@ -40,8 +40,14 @@ TEST(Support, WhatActsIsRead) {
       "model.heterogeneous_layers_config_path",
       "run.mixed_precision",
       "run.world_size",
+      // bf16_at_start() and bf16_at_end() tell them to the rest.
+      "model.first_last_layers_bf16",
+      "model.num_layers_at_start_in_bf16",
+      "model.num_layers_at_end_in_bf16",
       // There are only tokens without text so far: the value is what happens anyway.
       "tokenizer.tokenizer_type",
+      // Likewise, there is one layout of checkpoints.
+      "checkpoint.ckpt_format",
       "model.group_query_attention",
       "dataset.seq_length",
       "tokenizer.vocab_size",

@@ -85,6 +85,19 @@ TEST_F(TensorTest, MemoryGoesBackWithTheLastView) {
   EXPECT_EQ(allocator->statistics().total.current, 0u);
 }
 
+// Memory of one's own may be written anew by its last holder; a caller's buffer never.
+TEST_F(TensorTest, OnlyOwnMemoryIsHeldAlone) {
+  Tensor own = counting({4});
+  EXPECT_TRUE(own.storage().unique());
+  {
+    Tensor view = own.view({2, 2});
+    EXPECT_FALSE(own.storage().unique());
+  }
+  EXPECT_TRUE(own.storage().unique());
+  float buffer[4] = {};
+  EXPECT_FALSE(Tensor::wrap(buffer, {4}, DType::F32).storage().unique());
+}
+
 TEST_F(TensorTest, MemoryThatWasGivenBackCanBeRestoredForAllViews) {
   Tensor t = counting({8, 8}), view = t.slice(0, 2, 4);
   t.storage().free();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "megatron/base/error.h"
@@ -153,6 +154,32 @@ TEST(RecomputeChoice, ActivationUnderOverlap) {
       // Of each layer and of one micro-batch, [tokens, ffn / 2].
       EXPECT_NEAR(module.saved_bytes, 6.0 * 2 * 128 * 80 * 4, 2.0 * 128 * 80 * 4);
     }
+}
+
+// The activation of fp8 layers is kept in one byte as it is: only layers that stay in bf16 can offer it.
+TEST(RecomputeChoice, ActivationsOfLayersInBf16) {
+  Config config = model();
+  PrecisionConfig& precision = config.precision;
+  const auto offered = [&] {
+    Config tried = config;
+    const auto modules =
+        choose_recompute(tried, {}, DType::BF16, 1e15, speed_of(DeviceType::Cpu, DType::BF16)).modules;
+    return std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.name == "mlp_act"; });
+  };
+  EXPECT_TRUE(offered());
+  precision.fp8 = Fp8Format::hybrid;
+  precision.fp8_recipe = Fp8Recipe::tensorwise;
+  EXPECT_TRUE(precision.every_layer_in_fp8());
+  EXPECT_FALSE(offered());
+  precision.first_last_layers_bf16 = true;
+  EXPECT_FALSE(precision.every_layer_in_fp8());
+  EXPECT_TRUE(offered());
+  precision.num_layers_at_start_in_bf16 = 0;
+  EXPECT_EQ(precision.bf16_at_start(), 0);
+  EXPECT_EQ(precision.bf16_at_end(), 1);
+  EXPECT_TRUE(offered());
+  precision.num_layers_at_end_in_bf16 = 0;
+  EXPECT_FALSE(offered());
 }
 
 TEST(RecomputeChoice, MustBeMadeBeforeATrainer) {

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include "megatron/comm/run_ranks.h"
+#include "megatron/config/layer_blocks.h"
+#include "megatron/config/resolve.h"
 #include "megatron/models/t5.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/ops/reduce.h"
+#include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -41,6 +44,58 @@ TEST(LayerPattern, LinearLayersByNumberOrList) {
   config.linear_attention_freq = Json::parse("[0, 1, 0, 1]");
   EXPECT_EQ(mixer_kind(config, 2), MixerKind::attention);
   EXPECT_EQ(mixer_kind(config, 3), MixerKind::delta_net);
+}
+
+TEST(LayerPattern, LayersThatDiffer) {
+  ModelConfig model;
+  model.num_layers = 3;
+  model.num_attention_heads = model.num_query_groups = 8;
+  model.ffn_hidden_size = 64;
+  EXPECT_EQ(layer_block(model, 7).ffn_hidden_size, 64);  // all alike
+  model.heterogeneous_layers_config_encoded_json =
+      R"({"block_configs": [{"attention": {"n_heads_in_group": 4}},
+      {"ffn": {"ffn_hidden_size": 32}, "attention": {"no_op": true}}, {"ffn": {"no_op": true}}]})";
+  EXPECT_THROW(of_layer(model, 0), Error);  // nobody read the text
+  model.layer_blocks = read_layer_blocks(model);
+  EXPECT_EQ(of_layer(model, 0).num_query_groups, 2);
+  EXPECT_TRUE(of_layer(model, 0).group_query_attention);
+  EXPECT_EQ(of_layer(model, 0).ffn_hidden_size, 64);
+  EXPECT_EQ(of_layer(model, 1).ffn_hidden_size, 32);
+  EXPECT_EQ(of_layer(model, 2).num_query_groups, 8);
+  const MixerKind mixers[] = {MixerKind::attention, MixerKind::none, MixerKind::attention};
+  const FeedForwardKind feeds[] = {FeedForwardKind::mlp, FeedForwardKind::mlp, FeedForwardKind::none};
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(mixer_kind(model, layer), mixers[layer]) << layer;
+    EXPECT_EQ(feed_forward_kind(model, layer), feeds[layer]) << layer;
+  }
+  EXPECT_THROW(of_layer(model, 3), Error);
+  EXPECT_THROW(of_layer(model, -1), Error);
+}
+
+// What is resolved was read: a text is parsed once for all layers, and a spoiled one refused.
+TEST(LayerPattern, DescriptionsAreReadWithTheSettings) {
+  Sources sources;
+  sources.overrides = {"model.num_layers=2", "model.num_attention_heads=4", "model.hidden_size=16",
+                       R"(model.heterogeneous_layers_config_encoded_json='{"block_configs": [{}, {}]}')"};
+  const Config config = resolve(sources, {.purpose = Purpose::inspect}).config;
+  ASSERT_EQ(config.model.layer_blocks.size(), 2u);
+  EXPECT_EQ(config.model.layer_blocks[1].ffn_hidden_size, config.model.ffn_hidden_size);
+  sources.overrides.back() = "model.heterogeneous_layers_config_encoded_json='{'";
+  EXPECT_THROW(resolve(sources, {.purpose = Purpose::inspect}), Refused);
+}
+
+// The rows that a model has are those that the configuration shows.
+TEST(Vocabulary, PaddedAsTheSettingsSay) {
+  for (const char* more : {"model.make_vocab_size_divisible_by=8", "tokenizer.pad_vocab_size=false",
+                           "tokenizer.padded_vocab_size=50", "tokenizer.padded_vocab_size=64",
+                           "tokenizer.padded_vocab_size=1024"})
+    for (int tp : {1, 2}) {
+      Sources sources;
+      sources.overrides = {"model.vocab_size=50", fmt::format("model.tensor_model_parallel_size={}", tp),
+                           more};
+      const Config config = resolve(sources, {.purpose = Purpose::inspect}).config;
+      EXPECT_EQ(padded_vocab_size(config.model, tp), config.tokenizer.padded_vocab_size) << more << " " << tp;
+    }
 }
 
 TEST(RelativeBias, BucketsOfDistances) {

@@ -70,12 +70,13 @@ ModelConfig llama_nemotron(const HfSource& source) {
   description["block_configs"] = list;
   model.heterogeneous_layers_config_encoded_json = description.dump();
   // What stands for the whole model: the first layer that has the part.
-  const std::vector<LayerBlock> blocks = layer_blocks(model);
+  const std::vector<LayerBlock> blocks = read_layer_blocks(model);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     if (block->attention) model.num_query_groups = block->query_groups;
     if (block->mlp) model.ffn_hidden_size = block->ffn_hidden_size;
   }
   model.group_query_attention = model.num_query_groups != model.num_attention_heads;
+  model.layer_blocks = read_layer_blocks(model);
   return model;
 }
 

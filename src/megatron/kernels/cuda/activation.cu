@@ -4,6 +4,18 @@
 namespace megatron::cuda {
 namespace {
 
+// Adds to W neighbours from element i on the bias of their columns, where there is one.
+template <class T, int W>
+__device__ __forceinline__ void add_bias(Compute<T> (&value)[W], const T* bias, int64_t i, int64_t columns) {
+  if (!bias) return;
+  int64_t column = i % columns;
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    value[j] += widen(bias[column]);
+    if (++column == columns) column = 0;
+  }
+}
+
 template <class T>
 struct UnaryOp {
   Unary kind;
@@ -15,15 +27,9 @@ struct UnaryOp {
   __device__ void run(int64_t i) const {
     Compute<T> value[W];
     load(value, x + i);
-    int64_t column = bias ? i % columns : 0;
+    add_bias(value, bias, i, columns);
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      if (bias) {
-        value[j] += widen(bias[column]);
-        if (++column == columns) column = 0;
-      }
-      value[j] = activate<kRough<T>>(kind, value[j]);
-    }
+    for (int j = 0; j < W; ++j) value[j] = activate<kRough<T>>(kind, value[j]);
     store(y + i, value);
   }
 };
@@ -40,15 +46,9 @@ struct UnaryBackwardOp {
     Compute<T> value[W], slope[W];
     load(value, x + i);
     load(slope, dy + i);
-    int64_t column = bias ? i % columns : 0;
+    add_bias(value, bias, i, columns);
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      if (bias) {
-        value[j] += widen(bias[column]);
-        if (++column == columns) column = 0;
-      }
-      slope[j] *= activate_slope<kRough<T>>(kind, value[j]);
-    }
+    for (int j = 0; j < W; ++j) slope[j] *= activate_slope<kRough<T>>(kind, value[j]);
     store(dx + i, slope);
   }
 };

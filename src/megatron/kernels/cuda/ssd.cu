@@ -66,13 +66,7 @@ __global__ void __launch_bounds__(kTileThreads) states_kernel(SsdTask<T> task) {
         return exp_of(total - task.sums[from]) * task.steps[from] * task.x(span.begin + j, head, p0 + p);
       },
       [&](int j, int n) { return n0 + n < task.states ? task.b(span.begin + j, group, n0 + n) : C(0); });
-  C* out = task.before + task.state_at(slot, head);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (int p = p0 + tile.row(i), n = n0 + tile.column(j); p < task.channels && n < task.states)
-        out[p * task.states + n] = tile.sum[i][j];
+  tile.write(task.before + task.state_at(slot, head), p0, task.channels, n0, task.states);
 }
 
 template <class T>

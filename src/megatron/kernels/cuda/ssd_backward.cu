@@ -41,13 +41,7 @@ __global__ void __launch_bounds__(kTileThreads) dstates_kernel(SsdTask<T> task, 
                grads.dy_at(span.begin + i, head, task.channels, p0 + p);
       },
       [&](int i, int n) { return n0 + n < task.states ? task.c(span.begin + i, group, n0 + n) : C(0); });
-  C* out = grads.after + task.state_at(slot, head);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (int p = p0 + tile.row(i), n = n0 + tile.column(j); p < task.channels && n < task.states)
-        out[p * task.states + n] = tile.sum[i][j];
+  tile.write(grads.after + task.state_at(slot, head), p0, task.channels, n0, task.states);
 }
 
 // The gradient of Δ_j x_j through the state after the chunk, rows j from j0 and channels from p0.

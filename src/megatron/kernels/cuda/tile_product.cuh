@@ -46,6 +46,16 @@ struct TileSum {
       }
     }
   }
+
+  // To its place, from row0 and column0 on, in a dense matrix of this size.
+  __device__ void write(C* out, int row0, int rows, int column0, int columns) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (int m = row0 + row(i), n = column0 + column(j); m < rows && n < columns)
+          out[m * columns + n] = sum[i][j];
+  }
 };
 
 // The sum over the 16 threads that hold a row, the same in each of them.
