@@ -51,6 +51,7 @@ class ProcessGroup {
   // The rank computes in this context from now on: needed before GPU memory can be moved, by this group and
   // all that were split from the same world. All ranks of a world call it: NCCL connects their GPUs then.
   void attach(const RankContext& ctx) const;
+  void detach() const;  // that context is gone
   ProcessGroup alone(std::string name) const;  // of this rank, on the same stream
 
   explicit operator bool() const { return backend_ != nullptr; }
