@@ -268,6 +268,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   ctx.kernels->copy(ctx.kernel_context(), {norm, all.slice(0, 1, 2)});
   if (outcome.ahead) ctx.kernels->copy(ctx.kernel_context(), {outcome.ahead, all.slice(0, 2, 2 + layers)});
   auto values = ctx.to_vector<double>(all);
+  parallel_.world().require_running();  // else they are what a stopped step left there
   return {values[0], values[1], {values.begin() + 2, values.end()}};
 }
 
@@ -281,7 +282,10 @@ double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
                              std::span<const int64_t> lengths, Documents documents) {
   const TraceRange range(ctx.tracer, "evaluate");
   Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true).loss;
-  return ctx.device.is_meta() ? 0 : ctx.item(loss);
+  if (ctx.device.is_meta()) return 0;
+  const double value = ctx.item(loss);
+  parallel_.world().require_running();
+  return value;
 }
 
 }  // namespace megatron

@@ -173,6 +173,7 @@ class NcclBackend final : public GroupBackend {
   void abort(const std::string& reason) override { control_.abort(reason); }
   std::string flight_record() const override { return control_.flight_record(); }
   std::string abort_reason() override { return backend_of(control_)->abort_reason(); }
+  void require_running() override { watch_->require_running(); }
 
   // Of the world: every rank is here, and who does not come is named by the control group. The id of the
   // communicator travels through it.

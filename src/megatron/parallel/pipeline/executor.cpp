@@ -201,6 +201,7 @@ class Executor {
   Shape incoming_shape(int chunk, InFlight& work) {
     if (work_.input_shape) return work_.input_shape(stage(chunk));
     std::vector<int64_t> sizes = ctx_.to_vector<int64_t>(work.shape);
+    group_.require_running();
     work.shape = {};
     return {sizes[0], sizes[1]};
   }
