@@ -144,6 +144,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
+  work.recorded = fixed != nullptr;
   int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
   // Behind the stage of the prediction layers, what they made travels on beside the hidden states.
   const int predicting = prediction_stage(config_, shape);
