@@ -13,15 +13,18 @@ class PassThrough : public GroupBackend {
   const std::string& name() const override { return inner_.name(); }
   void abort(const std::string& reason) override { inner_.abort(reason); }
   std::string flight_record() const override { return inner_.flight_record(); }
+  void require_running() override { inner_.require_running(); }
 
   std::unique_ptr<PendingOp> start(std::span<CommRequest> requests) override {
     struct Started final : PendingOp {
       Work work;
+      bool seen_to_end = true;
       void wait() override { work.wait(); }
-      bool done() override { return work.done(); }
+      bool done() override { return seen_to_end && work.done(); }
       void withdraw() noexcept override {}
     };
     auto op = std::make_unique<Started>();
+    op->seen_to_end = operations_are_seen_to_end();
     std::vector<Message> messages;
     for (CommRequest& r : requests) {
       if (drops(r)) continue;
@@ -62,6 +65,7 @@ class PassThrough : public GroupBackend {
  protected:
   virtual bool drops(const CommRequest&) { return false; }
   virtual void change(CommRequest&) {}
+  virtual bool operations_are_seen_to_end() { return true; }                   // before they are waited for
   virtual std::vector<Tensor> sent(const Tensor& tensor) { return {tensor}; }  // instead of a tensor
   virtual std::shared_ptr<GroupBackend> part(ProcessGroup group) = 0;
 

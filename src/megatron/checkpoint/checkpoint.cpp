@@ -16,6 +16,7 @@ std::vector<std::string> gather_texts(RankContext& ctx, const ProcessGroup& worl
   Tensor sizes = ctx.empty({ranks}, DType::I64, MemoryTag::Communication);
   world.all_gather(ctx.from_host(&own, {1}, DType::I64, MemoryTag::Communication), sizes).wait();
   const std::vector<int64_t> lengths = ctx.to_vector<int64_t>(sizes);
+  world.require_running();
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   std::vector<std::string> texts(lengths.size());
   if (longest == 0) return texts;
@@ -24,6 +25,7 @@ std::vector<std::string> gather_texts(RankContext& ctx, const ProcessGroup& worl
   Tensor all = ctx.empty({ranks, longest}, DType::U8, MemoryTag::Communication);
   world.all_gather(ctx.from_host(padded.data(), {longest}, DType::U8, MemoryTag::Communication), all).wait();
   const std::vector<uint8_t> bytes = ctx.to_vector<uint8_t>(all);
+  world.require_running();
   for (size_t i = 0; i < texts.size(); ++i) {
     const char* begin = reinterpret_cast<const char*>(bytes.data()) + i * static_cast<size_t>(longest);
     texts[i].assign(begin, static_cast<size_t>(lengths[i]));

@@ -94,6 +94,7 @@ Findings compare(RankContext& ctx, const ProcessGroup& world, const Seen& a, con
   Tensor all = ctx.from_vector(both, {static_cast<int64_t>(both.size())});
   world.all_reduce(all, ReduceOp::Max).wait();
   both = ctx.to_vector<double>(all);
+  world.require_running();
   Findings result{.layers = {}, .logits = distance(a.logits, b.logits)};
   for (size_t i = 0; i < both.size(); i += 2) result.layers.push_back({both[i], both[i + 1]});
   for (size_t at = 0; at < a.logits.size(); at += static_cast<size_t>(vocabulary), ++result.tokens) {

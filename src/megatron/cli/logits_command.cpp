@@ -125,6 +125,7 @@ int run_logits(Invocation& invocation) {
                    Tensor single = ctx.empty(logits.shape(), DType::F32);
                    ctx.kernels->copy(ctx.kernel_context(), {logits, single});
                    const std::vector<float> values = ctx.to_vector<float>(single);
+                   world.require_running();
                    writer->write("logits", static_cast<size_t>(row * seen * vocabulary) * sizeof(float),
                                  std::as_bytes(std::span(values)));
                    progress->update(row + count, "");

@@ -47,6 +47,10 @@ std::unique_ptr<RecordedOps> GroupBackend::begin_recording(CallSite where) {
   return std::make_unique<NothingToWatch>();
 }
 
+void GroupBackend::require_running() {
+  if (const std::string reason = abort_reason(); !reason.empty()) throw CommAborted(reason);
+}
+
 const Stream& RankQueue::of(const CommRequest& request) const {
   require(stream != nullptr,
           "{} at {}: {} is on a GPU, and the world does not know the rank's stream: call world.attach(ctx) "

@@ -143,6 +143,7 @@ class GroupBackend {
   virtual void note_done(uint64_t /*entry*/) {}
   virtual std::string last_calls(int /*rank*/) { return "its last call is not known"; }
   virtual std::string abort_reason() { return {}; }  // "" while the world runs
+  virtual void require_running();                    // throws CommAborted where it does not
   virtual void attached() {}                         // the rank has said where it computes
 
  private:

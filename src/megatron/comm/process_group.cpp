@@ -83,6 +83,8 @@ void ProcessGroup::attach(const RankContext& ctx) const {
   backend().attached();
 }
 
+void ProcessGroup::detach() const { *backend().queue() = {}; }
+
 ProcessGroup ProcessGroup::alone(std::string name) const {
   ProcessGroup group = self(std::move(name), world_ranks()[static_cast<size_t>(rank())]);
   group.backend().share_queue(backend().queue());

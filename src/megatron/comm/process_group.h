@@ -51,6 +51,7 @@ class ProcessGroup {
   // The rank computes in this context from now on: needed before GPU memory can be moved, by this group and
   // all that were split from the same world. All ranks of a world call it: NCCL connects their GPUs then.
   void attach(const RankContext& ctx) const;
+  void detach() const;                         // that context is gone
   ProcessGroup alone(std::string name) const;  // of this rank, on the same stream
 
   explicit operator bool() const { return backend_ != nullptr; }
@@ -100,6 +101,9 @@ class ProcessGroup {
   // Every operation of this group and of all that were split from the same world ends, on all ranks, with
   // this reason.
   void abort(const std::string& reason) const { backend().abort(reason); }
+  // Throws CommAborted where the world was stopped. On a GPU an operation that was stopped ends like any
+  // other, so what the host reads of its results counts only behind this.
+  void require_running() const { backend().require_running(); }
   std::string flight_record() const {
     return backend().flight_record();
   }  // the last operations of every rank

@@ -31,6 +31,7 @@ class FirstError {
 void run_rank(const RankHost& host, int rank, const RankFunction& fn, FirstError& first) {
   try {
     ProcessGroup group = host.group(rank);
+    group.detach();  // it may have served a run before
     fn(rank, group);
     return host.retire(rank);
   } catch (const CommAborted&) {

@@ -43,12 +43,11 @@ class SelfGroup : public GroupBackend {
 
   void abort(const std::string& reason) override { aborted_ = reason.empty() ? "aborted" : reason; }
   std::string flight_record() const override { return {}; }
-
- private:
-  void require_running() const {
-    if (!aborted_.empty()) throw CommAborted(fmt::format("group {}: {}", name_, aborted_));
+  std::string abort_reason() override {
+    return aborted_.empty() ? "" : fmt::format("group {}: {}", name_, aborted_);
   }
 
+ private:
   // The i-th send meets the i-th receive: both must be in the same exchange, as nobody else could match them.
   void exchange(std::span<CommRequest> requests, const Mover& mover) {
     std::vector<const CommRequest*> sends, recvs;

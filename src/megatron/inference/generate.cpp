@@ -21,7 +21,9 @@ int64_t choose(RankContext& ctx, const ProcessGroup& world, const Tensor& logits
         std::vector<int64_t>{sample_token(ctx.to_vector<double>(wide), sampling, uniform)}, {1});
   }
   world.broadcast(chosen, 0).wait();
-  return ctx.to_vector<int64_t>(chosen)[0];
+  const int64_t token = ctx.to_vector<int64_t>(chosen)[0];
+  world.require_running();
+  return token;
 }
 
 // The decoder's text, from its first token on.

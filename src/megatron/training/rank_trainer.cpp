@@ -144,6 +144,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
+  work.recorded = fixed != nullptr;
   int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
   // Behind the stage of the prediction layers, what they made travels on beside the hidden states.
   const int predicting = prediction_stage(config_, shape);
@@ -268,6 +269,7 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   ctx.kernels->copy(ctx.kernel_context(), {norm, all.slice(0, 1, 2)});
   if (outcome.ahead) ctx.kernels->copy(ctx.kernel_context(), {outcome.ahead, all.slice(0, 2, 2 + layers)});
   auto values = ctx.to_vector<double>(all);
+  parallel_.world().require_running();  // else they are what a stopped step left there
   return {values[0], values[1], {values.begin() + 2, values.end()}};
 }
 
@@ -281,7 +283,10 @@ double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
                              std::span<const int64_t> lengths, Documents documents) {
   const TraceRange range(ctx.tracer, "evaluate");
   Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true).loss;
-  return ctx.device.is_meta() ? 0 : ctx.item(loss);
+  if (ctx.device.is_meta()) return 0;
+  const double value = ctx.item(loss);
+  parallel_.world().require_running();
+  return value;
 }
 
 }  // namespace megatron

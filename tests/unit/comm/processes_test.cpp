@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "megatron/autograd/rank_context.h"
 #include "megatron/comm/launch.h"
 #include "megatron/comm/rendezvous/socket.h"
 #include "support/temp_dir.h"
@@ -315,6 +316,35 @@ TEST(Launch, MeetsByTcp) {
           world.all_reduce(wrap(value)).wait();
           EXPECT_EQ(value[0], 3);
         });
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A context goes with its run, and with it whoever listens there.
+TEST(Launch, ForgetsTheContextOfTheRunBefore) {
+  struct Listener final : Tracer {
+    void op(const char*, Phase, const Cost&) override {}
+    void begin(const char*) override { ++heard; }
+    void end() override {}
+    int heard = 0;
+  };
+  TempDir folder;
+  std::vector<std::thread> threads;
+  for (int process : {0, 1})
+    threads.emplace_back([&, process] {
+      Launch launch(
+          {.timeout = 30s,
+           .place = {.process = process, .processes = 2, .store_folder = folder.path() + "/store"}});
+      Listener listener;
+      RankContext ctx;  // still there in the second run, so that a mistake can be seen
+      ctx.tracer = &listener;
+      launch.run([&](int, ProcessGroup& world) {
+        world.attach(ctx);
+        world.barrier();
+      });
+      EXPECT_EQ(listener.heard, 1);
+      launch.run([](int, ProcessGroup& world) { world.barrier(); });
+      EXPECT_EQ(listener.heard, 1);
     });
   for (std::thread& thread : threads) thread.join();
 }

@@ -173,6 +173,7 @@ class NcclBackend final : public GroupBackend {
   void abort(const std::string& reason) override { control_.abort(reason); }
   std::string flight_record() const override { return control_.flight_record(); }
   std::string abort_reason() override { return backend_of(control_)->abort_reason(); }
+  void require_running() override { watch_->require_running(); }
 
   // Of the world: every rank is here, and who does not come is named by the control group. The id of the
   // communicator travels through it.
@@ -252,12 +253,12 @@ class NcclBackend final : public GroupBackend {
   // Two ranks that meet for the first time exchange a byte. NCCL connects them in the directions that a call
   // uses, and both must ask for the same: one may begin with a send alone where the other sends and receives.
   void greet_new_peers(std::span<const CommRequest> requests, cudaStream_t stream) {
-    std::vector<int> peers;
+    std::set<int> peers;
     for (const CommRequest& request : requests)
-      if (request.peer != rank() && met_.insert(request.peer).second) peers.push_back(request.peer);
+      if (request.peer != rank() && !met_.contains(request.peer)) peers.insert(request.peer);
     if (peers.empty()) return;
     require(!watch_->recording, "group {}: rank {} of the group is met for the first time within a recording",
-            name(), peers[0]);
+            name(), *peers.begin());
     std::optional<GpuBytes>& greetings = channel_->greetings;
     if (!greetings) greetings.emplace(queue()->runtime, world_ranks().size() + 1);
     char* bytes = greetings->data;
@@ -269,6 +270,7 @@ class NcclBackend final : public GroupBackend {
         return failed(sent) ? sent : ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream);
       });
     });
+    met_.merge(peers);
   }
 
   void bind() const { static_cast<CudaRuntime&>(*queue()->runtime).bind(); }

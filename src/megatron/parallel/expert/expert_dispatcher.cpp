@@ -103,6 +103,7 @@ Dispatched ExpertDispatcher::exchange(RankContext& ctx, const Tensor& x, const R
   } else {
     all.all_gather(order.offsets.view({1, slots + 1}), ends).wait();
     std::vector<int32_t> end = ctx.to_vector<int32_t>(ends);
+    all.require_running();
     auto begin_of = [&](int64_t rank, int64_t slot) {
       return end[static_cast<size_t>(rank * (slots + 1) + slot)];
     };

@@ -201,15 +201,27 @@ class Executor {
   Shape incoming_shape(int chunk, InFlight& work) {
     if (work_.input_shape) return work_.input_shape(stage(chunk));
     std::vector<int64_t> sizes = ctx_.to_vector<int64_t>(work.shape);
+    group_.require_running();
     work.shape = {};
     return {sizes[0], sizes[1]};
+  }
+
+  // Lets go of what has been sent. In a recording nothing has, but the stream can be made to wait for it:
+  // whoever gets its memory next uses it in the order of that stream. Schedules end with sends that wait for
+  // their receivers, too.
+  void drop_sends() {
+    for (; !sends_.empty(); sends_.pop_front())
+      if (work_.recorded)
+        sends_.front().work.wait();
+      else if (!sends_.front().work.done())
+        return;
   }
 
   // Starts one message. A tensor that arrives is waited for by the step that needs it, a shape at once: the
   // memory for what follows depends on it.
   void transfer(const Message& message, const Step* step = nullptr) {
     if (message.direction == Message::Direction::Send) {
-      while (!sends_.empty() && sends_.front().work.done()) sends_.pop_front();
+      drop_sends();
       Work work = group_.send(message.tensor, message.peer);
       sends_.push_back({message.tensor, std::move(work)});
       return;
