@@ -10,6 +10,7 @@
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/gpu_facts.h"
 #include "megatron/device/profiler.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/run_settings.h"
@@ -47,7 +48,7 @@ int train(Invocation& invocation, bool needs_weights) {
   };
   Sources sources = read_sources(line, {.hf = read_hf, .recipe = {}});
   sources.processes = place.processes;
-  const Resolved resolved = resolve(sources);
+  const Resolved resolved = resolve(sources, {.gpus = gpu_facts});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;
