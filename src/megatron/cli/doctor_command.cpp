@@ -8,6 +8,7 @@
 #include "megatron/cli/help_text.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/gpu_facts.h"
 
 namespace megatron {
 namespace {
@@ -83,8 +84,8 @@ int run_doctor(Invocation& invocation) {
   if (!line.words.empty()) throw UsageError(fmt::format("doctor: cannot make sense of '{}'", line.words[0]));
   std::optional<Resolved> resolved;
   if (names_a_model(line) || !line.sources.problems.empty())
-    resolved =
-        resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}), {.purpose = Purpose::model});
+    resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}),
+                       {.purpose = Purpose::model, .gpus = gpu_facts});
   const GpuReport gpus = look_for_gpus();
   const Machine machine = look_at_machine();
   std::vector<CheckList> sections = {build_section(), machine_section(machine), gpu_section(gpus),

@@ -3,6 +3,7 @@
 #include "megatron/base/error.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/gpu_facts.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/run_settings.h"
@@ -28,7 +29,7 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   sources.hf = source.model_settings();
   sources.hf_origin = source.path();
   sources.processes = place.processes;
-  Resolved resolved = resolve(sources, {.purpose = Purpose::forward});
+  Resolved resolved = resolve(sources, {.purpose = Purpose::forward, .gpus = gpu_facts});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const ParallelConfig& parallel = resolved.config.parallel;

@@ -13,6 +13,7 @@
 #include "megatron/cli/writable_folder.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve.h"
+#include "megatron/device/gpu_facts.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/training/parallel_setup.h"
@@ -75,7 +76,7 @@ int train(Invocation& invocation, bool needs_weights) {
   };
   Sources sources = read_sources(line, {.hf = read_hf, .recipe = {}});
   sources.processes = place.processes;
-  const Resolved resolved = resolve(sources);
+  const Resolved resolved = resolve(sources, {.gpus = gpu_facts});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;

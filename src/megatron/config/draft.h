@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/base/gpu_facts.h"
 #include "megatron/config/catalog.h"
 #include "megatron/config/origin.h"
 #include "megatron/config/problems.h"
@@ -24,6 +25,13 @@ class Draft {
   Purpose purpose;
   std::optional<int64_t> world_size;          // where it is known
   std::optional<int64_t> data_parallel_size;  // where the world divides
+  std::vector<GpuFacts> gpus;                 // where it runs, if that is known and has any
+
+  // Whether the ranks would compute on GPUs, as far as that is known.
+  bool on_gpus() const {
+    return config.run.device == DeviceChoice::cuda ||
+           (config.run.device == DeviceChoice::automatic && !gpus.empty());
+  }
 
   // Stores a value that some source gave; a wrong one becomes a problem.
   void give(const Catalog::Entry& entry, const Json& value, const Origin& origin);

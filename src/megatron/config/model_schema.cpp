@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/config/model_config.h"
 
 namespace megatron {
@@ -282,7 +283,8 @@ Schema model_config_schema() {
        "linear_attention_freq", "every N-th layer is full attention, or a 0/1 list with 1 for linear layers")
       .pattern();
   s.field<&C::linear_conv_kernel_dim>("linear_conv_kernel_dim", "convolution width of a gated delta net")
-      .min(1);
+      .min(1)
+      .max(limits::kConvolutionWidth);
   s.field<&C::linear_key_head_dim>("linear_key_head_dim", "key head width of a gated delta net").min(1);
   s.field<&C::linear_value_head_dim>("linear_value_head_dim", "value head width of a gated delta net").min(1);
   s.field<&C::linear_num_key_heads>("linear_num_key_heads", "key heads of a gated delta net").min(1);
@@ -319,7 +321,9 @@ Schema model_config_schema() {
       .min(1)
       .max(1 << 24)
       .when_unset("2 x hidden_size / mamba_head_dim");
-  s.field<&C::mamba_conv_kernel>("mamba_conv_kernel", "tokens that Mamba's convolution sees").min(1).max(16);
+  s.field<&C::mamba_conv_kernel>("mamba_conv_kernel", "tokens that Mamba's convolution sees")
+      .min(1)
+      .max(limits::kConvolutionWidth);
   s.field<&C::mamba_conv_bias>("mamba_conv_bias", "Mamba's convolution has a bias");
   s.field<&C::mamba_proj_bias>("mamba_proj_bias", "Mamba's projections have a bias");
   s.field<&C::mamba_chunk_size>("mamba_chunk_size", "tokens whose products Mamba's scan makes at once")

@@ -26,6 +26,14 @@ void find_world(Draft& draft, const Sources& sources) {
   }
 }
 
+// Rank i is on GPU i mod n, so that fewer ranks than GPUs leave some unused.
+void find_gpus(Draft& draft, const ResolveOptions& options) {
+  if (!options.gpus || draft.config.run.device == DeviceChoice::cpu) return;
+  draft.gpus = options.gpus();
+  if (draft.world_size && *draft.world_size < static_cast<int64_t>(draft.gpus.size()))
+    draft.gpus.resize(static_cast<size_t>(*draft.world_size));
+}
+
 // Settings that were changed although their feature is not there, and those that change nothing.
 std::vector<Problem> check_support(Draft& draft) {
   std::vector<Problem> unavailable;
@@ -62,6 +70,7 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
     if (merged.values[entry.index])
       draft.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
   find_world(draft, sources);
+  find_gpus(draft, options);
   derive_defaults(draft);
   if (options.rules) check_rules(draft);
   std::vector<Problem> unavailable = check_support(draft);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/base/gpu_facts.h"
 #include "megatron/config/command_line.h"
 #include "megatron/config/config.h"
 #include "megatron/config/draft.h"
@@ -16,6 +17,8 @@ struct ResolveOptions {
   Purpose purpose = Purpose::training;
   bool allow_unavailable = false;  // list settings of features that this build lacks instead of refusing them
   bool rules = true;               // check that settings suit each other, not only each by itself
+  // Of the machine that will run it, asked where it would run on GPUs: what they cannot do is refused.
+  std::function<std::vector<GpuFacts>()> gpus = {};
 };
 
 // A configuration that passed every check, and where each value came from.

@@ -1,11 +1,10 @@
 #include "megatron/ops/causal_conv.h"
 
+#include "megatron/base/kernel_limits.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
 namespace {
-
-constexpr int64_t kMaxWidth = 16;
 
 class CausalConvNode final : public Node {
  public:
@@ -53,7 +52,8 @@ Tensor causal_conv(RankContext& ctx, const Tensor& x, const Weight& weight, cons
   check_dtype("causal_conv", "weight", weight.value, x.dtype());
   const int64_t channels = x.size(1), width = weight.value.size(-1);
   check_shape("causal_conv", "weight", weight.value, {channels, 1, width});
-  require(width <= kMaxWidth, "causal_conv: the weight {} is wider than {} tokens", weight.value, kMaxWidth);
+  require(width <= limits::kConvolutionWidth, "causal_conv: the weight {} is wider than {} tokens",
+          weight.value, limits::kConvolutionWidth);
   check_vector(ctx, "causal_conv", "bias", bias.value, channels, x.dtype());
   check_rows("causal_conv", x, rows);
 

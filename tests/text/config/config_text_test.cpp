@@ -1,5 +1,6 @@
 // Runs tests/text/config/*.yaml. Each case gives flags and overrides as one command line, and perhaps a file
-// or the fields of --hf, and says what they must give: values, origins and notes, or the lines of a refusal.
+// or the fields of --hf and the GPUs, and says what they must give: values, origins and notes, or the lines
+// of a refusal.
 
 #include <gtest/gtest.h>
 
@@ -50,6 +51,15 @@ Purpose purpose_of(const Json& test) {
   return given->as_string() == "training" ? Purpose::training : Purpose::model;
 }
 
+// Compute capability and KiB of shared memory of each.
+std::vector<GpuFacts> gpus_of(const Json& test) {
+  std::vector<GpuFacts> gpus;
+  if (const Json* given = test.find("gpus"))
+    for (const Json& gpu : given->as_array())
+      gpus.push_back({static_cast<int>(gpu[0].as_int()), gpu[1].as_int() * 1024});
+  return gpus;
+}
+
 Resolved resolve_case(const Json& test) {
   std::vector<std::string> words;
   if (const Json* args = test.find("args")) words = split_words(args->as_string());
@@ -65,7 +75,9 @@ Resolved resolve_case(const Json& test) {
   if (const Json* processes = test.find("processes")) sources.processes = processes->as_int();
   EXPECT_TRUE(line.words.empty()) << line.words.front();
   const Json* build = test.find("this_build");
-  return resolve(sources, {.purpose = purpose_of(test), .allow_unavailable = !build || !build->as_bool()});
+  return resolve(sources, {.purpose = purpose_of(test),
+                           .allow_unavailable = !build || !build->as_bool(),
+                           .gpus = [&] { return gpus_of(test); }});
 }
 
 std::string lines(const std::vector<std::string>& items) {
@@ -92,9 +104,9 @@ Json value_of(const Resolved& resolved, const std::string& name) {
 }
 
 void run_case(const Json& test) {
-  static const std::vector<std::string> known = {"name",   "args",      "file",    "recipe",
-                                                 "hf",     "processes", "purpose", "this_build",
-                                                 "values", "origins",   "notes",   "errors"};
+  static const std::vector<std::string> known = {"name",      "args",    "file",       "recipe", "hf",
+                                                 "processes", "purpose", "this_build", "values", "origins",
+                                                 "notes",     "errors",  "gpus"};
   for (const auto& [key, value] : test.as_object())
     ASSERT_NE(std::find(known.begin(), known.end(), key), known.end())
         << "the case has an unknown key " << key;

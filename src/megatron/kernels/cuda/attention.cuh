@@ -176,9 +176,7 @@ struct AttentionGrads {
   const Compute<T>* delta;
 };
 
-inline constexpr int kMostChannels = 256;
-
-// One thread per score: every dtype and feature, channels up to kMostChannels.
+// One thread per score: every dtype and feature, channels up to limits::kHeadChannels.
 template <class T>
 void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 template <class T>

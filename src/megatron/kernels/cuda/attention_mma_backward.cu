@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/attention_mma.cuh"
 
 namespace megatron::cuda {
@@ -216,13 +217,16 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
 }
 
 template <class T, int D, int N>
-void launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
+bool launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
   const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
-  size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D);
+  constexpr size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D);
+  // Wide heads need 128 KiB, which not every GPU has.
+  if (bytes > static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block)) return false;
   allow_shared_memory(dq_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
   dq_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream>>>(task, grads);
   check_launch("attention_backward");
+  return true;
 }
 
 template <class T, int D, int N>
@@ -241,15 +245,12 @@ template <class T>
 bool mma_attention_dq(const KernelContext& ctx, const AttentionTask<T>& task,
                       const AttentionGrads<T>& grads) {
   int channels = std::max(task.d, task.dv);
-  if (channels > 256 || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) || !grads.dq.vectors(8))
+  if (channels > limits::kHeadChannels || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) ||
+      !grads.dq.vectors(8))
     return false;
-  if (channels <= 64)
-    launch_dq<T, 64, 64>(ctx, task, grads);
-  else if (channels <= 128)
-    launch_dq<T, 128, 64>(ctx, task, grads);
-  else
-    launch_dq<T, 256, 32>(ctx, task, grads);
-  return true;
+  if (channels <= 64) return launch_dq<T, 64, 64>(ctx, task, grads);
+  if (channels <= 128) return launch_dq<T, 128, 64>(ctx, task, grads);
+  return launch_dq<T, 256, 32>(ctx, task, grads);
 }
 
 // Wider heads would not fit both sums into registers.

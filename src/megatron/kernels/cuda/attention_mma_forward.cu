@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/attention_mma.cuh"
 
 namespace megatron::cuda {
@@ -160,7 +161,7 @@ void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
 template <class T>
 bool mma_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
   int channels = std::max(task.d, task.dv);
-  if (channels > 256 || !fits_tensor_cores(task)) return false;
+  if (channels > limits::kHeadChannels || !fits_tensor_cores(task)) return false;
   if (channels <= 64)
     launch<T, 64, 64>(ctx, task);
   else if (channels <= 128)

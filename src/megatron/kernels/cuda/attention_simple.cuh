@@ -1,11 +1,12 @@
 #pragma once
 
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/attention.cuh"
 
 // One warp per row (a query, or in the second backward kernel a key), one lane per column of a tile of 32.
 namespace megatron::cuda {
 
-inline constexpr int kTile = 32, kWarps = 8;
+inline constexpr int kTile = limits::kAttentionTile, kWarps = limits::kAttentionWarps;
 
 template <class T>
 __device__ void load_tile(const HeadTensor<T>& x, int64_t first, int head, int count, int channels,
@@ -53,9 +54,9 @@ template <class F>
 void dispatch_channels(int channels, F&& f) {
   if (channels <= 64) return f(std::integral_constant<int, 2>{});
   if (channels <= 128) return f(std::integral_constant<int, 4>{});
-  require(channels <= kMostChannels,
+  require(channels <= limits::kHeadChannels,
           "attention: heads of {} channels are too wide for the CUDA kernel; {} is the most", channels,
-          kMostChannels);
+          limits::kHeadChannels);
   f(std::integral_constant<int, 8>{});
 }
 

@@ -110,7 +110,7 @@ template <class T>
 void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
                                const AttentionGrads<T>& grads, bool queries, bool keys) {
   dispatch_channels(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
-    size_t bytes = sizeof(Compute<T>) * (kTile * (task.d + task.dv + 2) + kWarps * (task.d + task.dv));
+    const auto bytes = static_cast<size_t>(limits::attention_memory(task.d, task.dv, sizeof(Compute<T>)));
     cudaStream_t stream = stream_of(ctx);
     if (queries) {
       allow_shared(dq_kernel<T, N>, bytes);

@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/join_parts.cuh"
 #include "megatron/kernels/cuda/sequences.cuh"
@@ -9,7 +10,7 @@ namespace {
 constexpr int kBlock = 128;                    // threads, with one or four channels each
 constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
-constexpr int kMostWidth = 16;
+constexpr int kMostWidth = limits::kConvolutionWidth;
 
 // Whether a thread can hold several channels in registers.
 template <class T, int W>

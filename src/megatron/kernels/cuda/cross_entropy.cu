@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/launch.cuh"
 #include "megatron/kernels/cuda/max_sum.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
@@ -131,7 +132,8 @@ struct GradTask {
 };
 
 // A few blocks per row. What a thread takes is on its way before the first of it is used.
-constexpr int kGradVectors = 4;
+constexpr int kGradVectors = limits::kLogitVectors;
+static_assert(kThreads == limits::kLogitThreads);
 
 template <class T, class D, int W>
 __global__ void __launch_bounds__(kThreads) grad_kernel(GradTask<T> a) {
@@ -369,7 +371,9 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
                       static_cast<C>(args.z_loss)};
     auto launch = [&]<int W>(std::integral_constant<int, W>) {
       // Half a multiprocessor's shared memory holds a row of medium length, and two blocks then share it.
-      auto row_bytes = static_cast<size_t>(columns) * sizeof(T), most = size_t{216} << 10;
+      const auto row_bytes = static_cast<size_t>(columns) * sizeof(T),
+                 there = static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block),
+                 most = std::min(there - (size_t{8} << 10), size_t{216} << 10);  // some is the kernel's own
       bool two = row_bytes <= most / 2, copies = W * sizeof(T) == 16;
       size_t bytes = copies ? std::min(row_bytes, two ? most / 2 : most) / 16 * 16 : 0;
       int threads = std::min(row_threads(columns, W), two ? 512 : 1024);

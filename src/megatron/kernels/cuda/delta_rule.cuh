@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/sequences.cuh"
 
@@ -132,7 +133,9 @@ template <class F>
 void dispatch_keys(int64_t keys, F&& f) {
   if (keys <= 64) return f(std::integral_constant<int, 8>{});
   if (keys <= 128) return f(std::integral_constant<int, 16>{});
-  require(keys <= 256, "delta_rule: {} key channels are too many for the CUDA kernel; 256 is the most", keys);
+  require(keys <= limits::kDeltaKeyChannels,
+          "delta_rule: {} key channels are too many for the CUDA kernel; {} is the most", keys,
+          limits::kDeltaKeyChannels);
   f(std::integral_constant<int, 32>{});
 }
 

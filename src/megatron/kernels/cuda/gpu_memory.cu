@@ -1,5 +1,6 @@
 #include "megatron/kernels/gpu_memory.h"
 
+#include "megatron/base/kernel_limits.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 #include "megatron/kernels/cuda/types.cuh"
 
@@ -8,7 +9,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kMostRanks = 128;
+constexpr int kMostRanks = limits::kSharingRanks;
 constexpr int kThreads = 256;
 
 // As the CPU adds: integers in their own type, bf16 and fp16 in float.

@@ -33,9 +33,10 @@ __device__ void tile_product(int64_t depth, A a, B b, Store store) {
 template <class T, class Out>
 __global__ void __launch_bounds__(256) grouped_kernel(GroupedTask task) {
   using C = Compute<T>;
-  RowTile tile = find_tile(task, blockIdx.y, kBlock);
+  const GroupedPlace place(task, kBlock);
+  const int64_t column0 = place.column0;
+  RowTile tile = find_tile(task, place.tile, kBlock);
   if (tile.expert < 0) return;
-  int64_t column0 = static_cast<int64_t>(blockIdx.x) * kBlock;
   const T* a = static_cast<const T*>(task.a);
   const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert;
   Out* c = static_cast<Out*>(task.c);
@@ -115,8 +116,7 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
     dispatch_float("grouped_gemm", args.c.dtype(), [&]<class Out>(Type<Out>) {
       if constexpr (kTensorCores<T> && std::is_same_v<T, Out>)
         if (wgmma_grouped_gemm<T>(ctx, task) || mma_grouped_gemm<T>(stream, task)) return;
-      dim3 grid(blocks_for(task.n, kBlock), most_tiles(task, kBlock));
-      grouped_kernel<T, Out><<<grid, 256, 0, stream>>>(task);
+      grouped_kernel<T, Out><<<grouped_blocks(task, kBlock), 256, 0, stream>>>(task);
     });
   });
   check_launch("grouped_gemm");

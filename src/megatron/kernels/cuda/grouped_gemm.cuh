@@ -32,9 +32,21 @@ __device__ inline RowTile find_tile(const GroupedTask& task, int64_t tile, int h
   return {-1, 0, 0};
 }
 
-inline unsigned most_tiles(const GroupedTask& task, int height) {
-  return static_cast<unsigned>(task.rows / height + task.experts);
+// Blocks for the most tiles of side × side that could be needed: there may be more rows of them than the
+// second dimension of a grid takes.
+inline unsigned grouped_blocks(const GroupedTask& task, int side) {
+  return blocks_for(task.n, side) * static_cast<unsigned>(task.rows / side + task.experts);
 }
+
+// Which of them a block is.
+struct GroupedPlace {
+  int64_t tile, column0;
+  __device__ GroupedPlace(const GroupedTask& task, int side) {
+    const auto across = static_cast<unsigned>((task.n + side - 1) / side);
+    tile = blockIdx.x / across;
+    column0 = int64_t{blockIdx.x % across} * side;
+  }
+};
 
 // bf16 and fp16 on tensor cores: by Hopper's own instructions, or by those of every GPU since Ampere. False
 // where the GPU, strides or alignments do not fit: then nothing was done.

@@ -123,9 +123,10 @@ __device__ void tile_product(Source<T> a, Source<T> b, int64_t depth, Out* c, in
 
 template <class T, bool BInner>
 __global__ void __launch_bounds__(kBlockThreads) grouped_kernel(GroupedTask task) {
-  RowTile tile = find_tile(task, blockIdx.y, kSide);
+  const GroupedPlace place(task, kSide);
+  const int64_t column0 = place.column0;
+  RowTile tile = find_tile(task, place.tile, kSide);
   if (tile.expert < 0) return;
-  int64_t column0 = static_cast<int64_t>(blockIdx.x) * kSide;
   const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert + column0 * task.b_column;
   tile_product<T, T, true, BInner>(
       {static_cast<const T*>(task.a) + tile.begin * task.a_row, task.a_row, tile.end - tile.begin},
@@ -157,10 +158,9 @@ bool mma_grouped_gemm(cudaStream_t stream, const GroupedTask& task) {
   if (task.a_column != 1 || task.c_column != 1 || task.a_row % 8 || task.k % 8 || task.n % 8 ||
       !(inner || outer) || task.b_expert % 8 || !aligned(task.a) || !aligned(task.b))
     return false;
-  dim3 grid(blocks_for(task.n, kSide), most_tiles(task, kSide));
   auto launch = [&](auto kernel) {
     allow_shared_memory(kernel, shared_bytes<T>());
-    kernel<<<grid, kBlockThreads, shared_bytes<T>(), stream>>>(task);
+    kernel<<<grouped_blocks(task, kSide), kBlockThreads, shared_bytes<T>(), stream>>>(task);
   };
   if (inner)
     launch(grouped_kernel<T, true>);

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "megatron/base/kernel_limits.h"
+
 namespace megatron::cuda {
 namespace {
 
@@ -35,7 +37,8 @@ void launch_gather(const KernelContext& ctx, const Tensor& table, const Tensor& 
   int width = std::min(row_threads(columns, kGatherAhead), kThreads);
   dim3 block(width, kThreads / width);
   dim3 grid(blocks_for(n, block.y), blocks_for(columns, int64_t{width} * kGatherAhead));
-  require(grid.y <= 65535, "gather_rows: a row of {} elements is too long for the CUDA kernel", columns);
+  require(grid.y <= limits::kGridRows, "gather_rows: a row of {} elements is too long for the CUDA kernel",
+          columns);
   gather_kernel<V><<<grid, block, 0, stream_of(ctx)>>>(pointer<V>(table), pointer<int64_t>(ids),
                                                        pointer<V>(out), n, table.size(0), columns, stride,
                                                        first, divisor);

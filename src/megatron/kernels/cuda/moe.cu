@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/index.cuh"
 
 namespace megatron::cuda {
@@ -76,7 +77,8 @@ __global__ void place_kernel(const int64_t* experts, int64_t copies, int count, 
 void expert_sort(const KernelContext& ctx, const ExpertSortArgs& args) {
   int64_t copies = args.experts.numel(), chunks = std::max<int64_t>((copies + kChunk - 1) / kChunk, 1);
   int count = static_cast<int>(args.offsets.numel()) - 1;
-  require(count <= 8192, "expert_sort: {} experts are more than the CUDA kernel takes (8192)", count);
+  require(count <= limits::kExpertSlots, "expert_sort: {} experts are more than the CUDA kernel takes ({})",
+          count, limits::kExpertSlots);
   cudaStream_t stream = stream_of(ctx);
   Scratch scratch(ctx, static_cast<size_t>(chunks) * count * sizeof(int32_t));
   size_t shared = static_cast<size_t>(count) * sizeof(int32_t);

@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/norm.cuh"
 
 namespace megatron::cuda {
@@ -106,13 +107,13 @@ void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
   };
   using Warp = std::integral_constant<int, 32>;
   using Two = std::integral_constant<int, 64>;
-  using Many = std::integral_constant<int, 512>;
+  using Many = std::integral_constant<int, limits::kNormThreads>;
   bool done = false;
   if constexpr (W > 1)  // rows that do not lie well have fewer shapes, which saves compiling
     done = fits(RowShape<W, 1>{}, Warp{}) || fits(RowShape<W, 2>{}, Warp{}) ||
            fits(RowShape<W, 3>{}, Warp{}) || fits(RowShape<W, 4>{}, Warp{}) ||
            fits(RowShape<W, 3>{}, Two{}) || fits(RowShape<W, 4>{}, Two{});
-  using Longest = RowShape<W, W == 1 ? 16 : 8>;
+  using Longest = RowShape<W, W == 1 ? limits::kNormElements : limits::kNormVectors>;
   done = done || fits(RowShape<W, 4>{}, Many{}) || fits(Longest{}, Many{});
   require(done, "norm: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
           Longest::columns(Many::value));

@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/norm.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
@@ -9,7 +10,7 @@ namespace {
 // Threads of a block. Those with one vector each are kept to fewer registers, so that two blocks share a
 // multiprocessor.
 template <int Items>
-constexpr int kMostThreads = Items == 1 ? 384 : 512;
+constexpr int kMostThreads = Items == 1 ? 384 : limits::kNormThreads;
 
 template <class T>
 struct NormBackward {
@@ -220,7 +221,7 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
     return true;
   };
   auto choose = [&]<int W>(std::integral_constant<int, W>) {
-    constexpr int most = W == 1 ? 16 : 8;
+    constexpr int most = W == 1 ? limits::kNormElements : limits::kNormVectors;
     bool done = false;
     if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
     done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/activation_math.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
 
@@ -143,13 +144,21 @@ int64_t splits_for(int64_t outer, int64_t n, int64_t inner) {
 void reduce(const KernelContext& ctx, const ReduceArgs& args) {
   int64_t outer = args.outer, n = args.n, inner = args.inner;
   if (outer == 0 || inner == 0 || (n == 0 && args.accumulate)) return;
+  if (inner > 1 && outer > limits::kGridRows) {  // more slices than one launch takes
+    const Tensor x = args.x.view({outer, n * inner}), out = args.out.view({outer, inner});
+    for (int64_t first = 0; first < outer; first += limits::kGridRows) {
+      const int64_t last = std::min(outer, first + limits::kGridRows);
+      ReduceArgs part = args;
+      part.x = x.slice(0, first, last), part.out = out.slice(0, first, last), part.outer = last - first;
+      reduce(ctx, part);
+    }
+    return;
+  }
   cudaStream_t stream = stream_of(ctx);
   if (n == 0) {  // a sum over nothing
     check_cuda(cudaMemsetAsync(args.out.raw(), 0, args.out.bytes(), stream), "zeroing GPU memory");
     return;
   }
-  require(outer <= 65535 || inner == 1, "reduce: {} outer slices are more than the CUDA kernel takes (65535)",
-          outer);
   dispatch_float("reduce", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     int64_t splits = splits_for(outer, n, inner), mean_of = args.kind == Reduction::Mean ? n : 1;

@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/launch.cuh"
 
 namespace megatron::cuda {
@@ -139,7 +140,7 @@ struct Sharing {
   Sharing(const char* kernel, int64_t tokens, int64_t heads, int64_t each, int64_t units_of_head)
       : units(units_of_head), steps(heads / each) {
     int64_t all = tokens * steps.value * units.value;
-    require(all < int64_t{1} << 31, "{}: {} tokens of {} heads are too many for one call", kernel, tokens,
+    require(all < limits::kThreads, "{}: {} tokens of {} heads are too many for one call", kernel, tokens,
             heads);
     threads = static_cast<uint32_t>(all);
   }

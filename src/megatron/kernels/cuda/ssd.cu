@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/ssd_mma.cuh"
 
 namespace megatron::cuda {
@@ -150,6 +151,10 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
 
 template <class T>
 void prepare_ssd(const KernelContext& ctx, const SsdTask<T>& task) {
+  static_assert(kTileSide == limits::kScanTile);
+  require(task.chunk <= limits::kScanChunk,
+          "ssd: chunks of {} tokens are too long for the CUDA kernel; {} is the most", task.chunk,
+          limits::kScanChunk);
   cudaStream_t stream = stream_of(ctx);
   steps_kernel<T><<<blocks_for(task.slots * task.heads, kThreads), kThreads, 0, stream>>>(task);
   check_launch("ssd");

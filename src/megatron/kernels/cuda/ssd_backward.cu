@@ -367,6 +367,7 @@ void backward(const KernelContext& ctx, const SsdBackwardArgs& args) {
     reached_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
     const size_t shared = 4 * static_cast<size_t>(task.chunk) * sizeof(C);
+    allow_shared_memory(token_kernel<T>, shared + sizeof(TileMemory<C>));  // beside its own, of that size
     token_kernel<T><<<dim3(task.slots, task.heads), kTileThreads, shared, stream>>>(task, grads);
     check_launch("ssd_backward");
     grid.z = tiles(task.chunk) * tiles(task.states);

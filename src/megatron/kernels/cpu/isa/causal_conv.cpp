@@ -1,3 +1,4 @@
+#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/functions.h"
 #include "megatron/kernels/cpu/isa/sequences.h"
@@ -13,7 +14,7 @@ struct ConvBlock {
   using C = Compute<T>;
   const T* x;
   int64_t stride, first, count, width;
-  C weight[kBlock * 16], bias[kBlock];
+  C weight[kBlock * limits::kConvolutionWidth], bias[kBlock];
 
   ConvBlock(const Tensor& x, const Tensor& weights, const Tensor& biases, int64_t first)
       : x(pointer<T>(x)),
@@ -67,7 +68,7 @@ void backward_block(const CausalConvBackwardArgs& args, const std::vector<TokenS
   const int64_t channels = args.x.size(1), count = conv.count, width = conv.width;
   const T* dy = pointer<T>(args.dy);
   T* dx = optional_pointer<T>(args.dx);
-  C dweight[kBlock * 16] = {}, dbias[kBlock] = {}, sums[kBlock];
+  C dweight[kBlock * limits::kConvolutionWidth] = {}, dbias[kBlock] = {}, sums[kBlock];
   std::vector<C> slopes;  // of the sums, for all tokens of a sequence
   for (const TokenSpan& span : spans) {
     slopes.assign(static_cast<size_t>((span.end - span.begin) * kBlock), C(0));
