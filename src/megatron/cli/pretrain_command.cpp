@@ -6,6 +6,7 @@
 #include "megatron/base/progress.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
+#include "megatron/cli/cache_folder.h"
 #include "megatron/cli/rank_launch.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
@@ -29,6 +30,8 @@ std::string help(std::string_view command, std::string_view what) {
       "       --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest checkpoint is),\n"
       "       --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "GPUs:  the first step measures kernels for matrix products and keeps the choice in $MEGATRON_CACHE\n"
+      "       (~/.cache/megatron); MEGATRON_CACHE= or --deterministic-mode: the library's first proposals\n"
       "\n{}",
       command, what, settings_help());
 }
@@ -60,6 +63,7 @@ int train(Invocation& invocation, bool needs_weights) {
 
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;
+  run.cache = cache_folder();
   const DeviceType device = device_type(run.config);
   const auto choice = settle_recompute(
       run.config, parallel_sizes(run.config, run.config.run.ranks * place.processes), model_dtype(run.config),

@@ -8,6 +8,7 @@
 #include "megatron/kernels/gelu_gemm.h"
 #include "megatron/kernels/kernel_table.h"
 #include "megatron/kernels/logits_gemm.h"
+#include "megatron/kernels/tuning.h"
 
 namespace megatron {
 
@@ -16,7 +17,7 @@ const KernelTable& meta_kernels();  // every kernel does nothing: ops still chec
 
 // kernels/cuda, or kernels/none, which throws.
 const KernelTable& cuda_kernels();
-void measure_cuda_gemms(const KernelContext& ctx, bool on);
+void measure_cuda_gemms(const KernelContext& ctx, Measuring how);
 std::string cuda_gemm_choices(const KernelContext& ctx);
 void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
 AttentionChoice choose_cuda_attention(const KernelContext& ctx, const AttentionBackwardArgs& args);

@@ -13,6 +13,7 @@
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/parallel_setup.h"
+#include "megatron/training/product_choices.h"
 #include "megatron/training/profiling.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/run_settings.h"
@@ -36,15 +37,22 @@ class RankRun {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        products_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
         schedule_(learning_rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
         profiling_(ctx, config_.profiling) {}
 
   void run() {
+    tell(products_.news());
     load();
+    const int64_t first = at_.iteration;
     while (at_.iteration < run_.iterations) {
       iterate();
+      if (at_.iteration == first + 1) {
+        products_.finish_first_step();
+        tell(products_.news());
+      }
       const int64_t eval_every = config_.validation.eval_interval;
       if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
       const int64_t every = config_.checkpoint.save_interval;
@@ -55,7 +63,7 @@ class RankRun {
 
  private:
   void tell(const std::string& what) const {
-    if (world_.rank() == 0 && run_.on_event) run_.on_event(what);
+    if (world_.rank() == 0 && run_.on_event && !what.empty()) run_.on_event(what);
   }
 
   void load() {
@@ -146,6 +154,7 @@ class RankRun {
   const TrainingRun& run_;
   const Config& config_;
   ParallelContext parallel_;
+  ProductChoices products_;
   RankTrainer trainer_;
   LearningRateSchedule schedule_;
   double flops_per_token_;

@@ -11,7 +11,7 @@ namespace {
 }  // namespace
 
 const KernelTable& cuda_kernels() { refuse(); }
-void measure_cuda_gemms(const KernelContext&, bool) { refuse(); }
+void measure_cuda_gemms(const KernelContext&, Measuring) { refuse(); }
 std::string cuda_gemm_choices(const KernelContext&) { refuse(); }
 void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
 AttentionChoice choose_cuda_attention(const KernelContext&, const AttentionBackwardArgs&) { refuse(); }
