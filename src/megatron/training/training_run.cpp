@@ -10,6 +10,7 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/kernels/choices.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/parallel_setup.h"
@@ -49,6 +50,7 @@ class RankRun {
     const int64_t first = at_.iteration;
     while (at_.iteration < run_.iterations) {
       iterate();
+      tell_attention();
       if (at_.iteration == first + 1) {
         products_.finish_first_step();
         tell(products_.news());
@@ -64,6 +66,15 @@ class RankRun {
  private:
   void tell(const std::string& what) const {
     if (world_.rank() == 0 && run_.on_event && !what.empty()) run_.on_event(what);
+  }
+
+  // Which kernels attention took, once per shape.
+  void tell_attention() {
+    if (world_.rank() != 0) return;
+    for (const AttentionNote& note : attention_notes(ctx_.kernel_context(), attention_told_)) {
+      tell(note.line());
+      ++attention_told_;
+    }
   }
 
   void load() {
@@ -161,6 +172,7 @@ class RankRun {
   Profiling profiling_;
   Counters at_;
   int64_t saved_ = -1;
+  size_t attention_told_ = 0;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <sstream>
 
 #include "megatron/device/cuda/cuda_runtime_impl.h"
@@ -373,10 +374,10 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
     elements =
         static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
   for (const GemmChoice& choice : choices) workspace_bytes = std::max(workspace_bytes, choice.workspace);
-  std::optional<Workspace> own, workspace;
+  std::unique_ptr<Workspace> own, workspace;
   try {
-    own.emplace(ctx, elements * size_of(args.c.dtype()));
-    workspace.emplace(ctx, workspace_bytes);
+    own = std::make_unique<Workspace>(ctx, elements * size_of(args.c.dtype()));
+    workspace = std::make_unique<Workspace>(ctx, workspace_bytes);
   } catch (const Error&) {
     return {};
   }
