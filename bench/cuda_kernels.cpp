@@ -508,7 +508,7 @@ int main(int argc, char** argv) {
   bench_attention(bench);
   bench_host(bench);
   bench_gemm(bench, "gemm ");
-  measure_gemms(bench.ctx.kernel_context(), true);
+  measure_gemms(bench.ctx.kernel_context(), Measuring::UseAtOnce);
   bench_gemm(bench, "measured gemm ");
   bench_fp8(bench, "fp8 gemm ");
   bench_ceilings(bench);  // again: a warm GPU may run slower than at the beginning

@@ -4,39 +4,15 @@
 #include <thread>
 
 #include "megatron/checkpoint/directory.h"
+#include "megatron/comm/texts.h"
 
 namespace megatron {
 
 namespace {
 
-// Every rank's text, on every rank.
-std::vector<std::string> gather_texts(RankContext& ctx, const ProcessGroup& world, const std::string& text) {
-  const auto ranks = static_cast<int64_t>(world.size());
-  const int64_t own = static_cast<int64_t>(text.size());
-  Tensor sizes = ctx.empty({ranks}, DType::I64, MemoryTag::Communication);
-  world.all_gather(ctx.from_host(&own, {1}, DType::I64, MemoryTag::Communication), sizes).wait();
-  const std::vector<int64_t> lengths = ctx.to_vector<int64_t>(sizes);
-  world.require_running();
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  std::vector<std::string> texts(lengths.size());
-  if (longest == 0) return texts;
-  std::string padded = text;
-  padded.resize(static_cast<size_t>(longest));
-  Tensor all = ctx.empty({ranks, longest}, DType::U8, MemoryTag::Communication);
-  world.all_gather(ctx.from_host(padded.data(), {longest}, DType::U8, MemoryTag::Communication), all).wait();
-  const std::vector<uint8_t> bytes = ctx.to_vector<uint8_t>(all);
-  world.require_running();
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const char* begin = reinterpret_cast<const char*>(bytes.data()) + i * static_cast<size_t>(longest);
-    texts[i].assign(begin, static_cast<size_t>(lengths[i]));
-  }
-  return texts;
-}
-
 // Runs a part of the work on every rank and gathers what each returns. Where it fails on some rank, all ranks
 // throw the same Error, so that none is left waiting and none believes in a checkpoint that is not there.
-std::vector<std::string> agree(RankContext& ctx, const ProcessGroup& world,
-                               const std::function<std::string()>& work) {
+std::vector<std::string> agree(const ProcessGroup& world, const std::function<std::string()>& work) {
   constexpr char done = '+', failed = '-';
   std::string own;
   try {
@@ -46,7 +22,7 @@ std::vector<std::string> agree(RankContext& ctx, const ProcessGroup& world,
   } catch (const std::exception& error) {
     own = failed + std::string(error.what());
   }
-  std::vector<std::string> texts = gather_texts(ctx, world, own);
+  std::vector<std::string> texts = gather_texts(world, own);
   std::string failures;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const char mark = texts[rank][0];
@@ -70,8 +46,8 @@ std::optional<StoredFile> file_from_text(const std::string& text) {
 // One save from its plan to its publication, in the steps that both ways of saving share.
 class Save {
  public:
-  Save(RankContext& ctx, const ProcessGroup& world, SaveRequest request) : request_(std::move(request)) {
-    const std::vector<std::string> texts = agree(ctx, world, [&] {
+  Save(const ProcessGroup& world, SaveRequest request) : request_(std::move(request)) {
+    const std::vector<std::string> texts = agree(world, [&] {
       step("describe");
       return megatron::to_text(describe(request_.tensors));
     });
@@ -79,7 +55,7 @@ class Save {
     for (const std::string& text : texts) ranks.push_back(shards_from_text(text));
     plan_ = plan_save(ranks);
     directory_ = guarded(world, [&] {
-      return agree(ctx, world, [&] {
+      return agree(world, [&] {
         step("create");
         return world.rank() == 0 ? begin_save(request_.root, request_.state.iteration) : "";
       })[0];
@@ -94,14 +70,13 @@ class Save {
   void release_tensors() { request_.tensors.clear(); }
 
   // `write` gives what this rank wrote.
-  std::string publish(RankContext& ctx, const ProcessGroup& world,
-                      const std::function<std::optional<StoredFile>()>& write) {
+  std::string publish(const ProcessGroup& world, const std::function<std::optional<StoredFile>()>& write) {
     return guarded(world, [&] {
-      const std::vector<std::string> texts = agree(ctx, world, [&] {
+      const std::vector<std::string> texts = agree(world, [&] {
         step("write");
         return to_text(write());
       });
-      return agree(ctx, world, [&] { return world.rank() == 0 ? publish_all(texts) : ""; })[0];
+      return agree(world, [&] { return world.rank() == 0 ? publish_all(texts) : ""; })[0];
     });
   }
 
@@ -139,15 +114,15 @@ class Save {
 }  // namespace
 
 std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
-  Save save(ctx, world, request);
-  return save.publish(ctx, world, [&] {
+  Save save(world, request);
+  return save.publish(world, [&] {
     return write_pieces(save.directory(), world.rank(), save.pieces(world.rank()),
                         [&](const Tensor& tensor, void* data) { ctx.to_host(tensor, data); });
   });
 }
 
 struct AsyncSaver::Job {
-  Job(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) : save(ctx, world, request) {}
+  Job(const ProcessGroup& world, const SaveRequest& request) : save(world, request) {}
 
   Save save;
   std::optional<StoredFile> file;
@@ -163,8 +138,8 @@ AsyncSaver::~AsyncSaver() {
 }
 
 void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
-  finish(ctx, world);
-  job_ = std::make_unique<Job>(ctx, world, request);
+  finish(world);
+  job_ = std::make_unique<Job>(world, request);
   job_->save.step("snapshot");
   std::vector<OwnPiece> pieces = snapshot(ctx, job_->save.pieces(world.rank()));
   job_->save.release_tensors();
@@ -178,20 +153,19 @@ void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRe
   });
 }
 
-std::optional<std::string> AsyncSaver::poll(RankContext& ctx, const ProcessGroup& world) {
+std::optional<std::string> AsyncSaver::poll(const ProcessGroup& world) {
   if (!job_) return {};
-  Tensor done =
-      ctx.full({1}, DType::I32, job_->done.load(std::memory_order_acquire) ? 1 : 0, MemoryTag::Communication);
-  world.all_reduce(done, ReduceOp::Min).wait();
-  if (ctx.to_vector<int32_t>(done)[0] == 0) return {};
-  return finish(ctx, world);
+  int32_t done = job_->done.load(std::memory_order_acquire) ? 1 : 0;
+  world.all_reduce(Tensor::wrap(&done, {1}, DType::I32), ReduceOp::Min).wait();
+  if (done == 0) return {};
+  return finish(world);
 }
 
-std::optional<std::string> AsyncSaver::finish(RankContext& ctx, const ProcessGroup& world) {
+std::optional<std::string> AsyncSaver::finish(const ProcessGroup& world) {
   if (!job_) return {};
   const std::unique_ptr<Job> job = std::move(job_);
   job->thread.join();
-  return job->save.publish(ctx, world, [&] {
+  return job->save.publish(world, [&] {
     if (job->error) std::rethrow_exception(job->error);
     return job->file;
   });

@@ -41,8 +41,8 @@ class AsyncSaver {
   bool busy() const { return job_ != nullptr; }
   // The path of the checkpoint that was finished in this call; none while ranks are still writing, or nothing
   // is under way.
-  std::optional<std::string> poll(RankContext& ctx, const ProcessGroup& world);
-  std::optional<std::string> finish(RankContext& ctx, const ProcessGroup& world);  // waits
+  std::optional<std::string> poll(const ProcessGroup& world);
+  std::optional<std::string> finish(const ProcessGroup& world);  // waits
 
  private:
   struct Job;

@@ -9,9 +9,9 @@
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/progress.h"
+#include "megatron/cli/cache_folder.h"
 #include "megatron/cli/check_layout.h"
 #include "megatron/cli/flags.h"
-#include "megatron/cli/gemm_cache.h"
 #include "megatron/cli/node_timer.h"
 #include "megatron/cli/process_age.h"
 #include "megatron/cli/recompute_setup.h"
@@ -21,6 +21,7 @@
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/plan.h"
+#include "megatron/training/product_choices.h"
 #include "megatron/training/profiling.h"
 #include "megatron/training/rank_trainer.h"
 
@@ -72,7 +73,9 @@ std::vector<Flag> flags(Settings& s) {
           "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8, "
           "scaled by what is at hand, by the last 16 steps or block by block (all e4m3)",
           s.precision),
-      switch_flag("--deterministic", "only kernels that give the same bits each run", s.deterministic),
+      switch_flag("--deterministic",
+                  "only kernels that give the same bits each run; products are not measured",
+                  s.deterministic),
       text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
       text_flag("--gradients", "bf16|fp32", "of bf16 weights (bf16, as PyTorch has them)", s.gradients),
       text_flag("--recompute", "MODULES|auto|none",
@@ -179,7 +182,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     world.attach(ctx);
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    GemmCache products(ctx.kernel_context());
+    ProductChoices products(ctx, world, s.deterministic ? "" : cache_folder());
     RankTrainer trainer(ctx, config, parallel, dtype);
     const Profiling profiling(ctx, config.profiling);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
@@ -193,10 +196,12 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     for (int64_t step = 0; step < s.warmup + s.steps; ++step) {
       auto start = Clock::now();
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
+      if (step == 0) {
+        if (rank == 0) result.start_up = process_age();
+        products.finish_first_step();
+      }
       if (rank != 0) continue;
       if (step == 0) {
-        result.start_up = process_age();
-        products.save(ctx.kernel_context());
         reserved = ctx.allocator->statistics().peak_reserved;
         // Measuring products takes memory, once.
         if (s.warmup + s.steps > 1) ctx.allocator->reset_peaks();

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "megatron/base/text_file.h"
+#include "megatron/cli/cache_folder.h"
 #include "megatron/cli/doctor.h"
 #include "megatron/device/cpu_pool.h"
 #include "megatron/kernels/choices.h"
@@ -124,8 +125,8 @@ Machine look_at_machine() {
   std::error_code ignored;
   const std::string temporary = std::filesystem::temp_directory_path(ignored).string();
   machine.disks.push_back({"temporary files", temporary, free_at(temporary)});
-  if (const char* home = std::getenv("HOME")) {
-    const std::string cache = nearest_folder(std::string(home) + "/.cache/megatron");
+  if (const std::string folder = cache_folder(); !folder.empty()) {
+    const std::string cache = nearest_folder(folder);
     machine.disks.push_back({"cache", cache, free_at(cache)});
   }
   machine.open_files = limit_of(RLIMIT_NOFILE);

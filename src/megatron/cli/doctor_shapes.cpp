@@ -2,6 +2,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/base/error.h"
+#include "megatron/cli/cache_folder.h"
 #include "megatron/cli/doctor.h"
 #include "megatron/cli/version.h"
 #include "megatron/kernels/choices.h"
@@ -18,13 +19,14 @@ DType dtype_of(const Config& config) {
   return config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
 }
 
-// The attention of one rank for one sequence of the first layer that has one.
-struct Heads {
-  int64_t length, heads, groups, d, dv;
-};
-Heads heads_of(const Config& config) {
+// One micro-batch of attention as one rank computes it, in a layer that sees all keys or only a window of
+// them; where ranks share the sequences' length, as if they did not.
+AttentionChoice attention_of(const Config& config, Device device, bool windowed) {
+  RankContext ctx(device, 1);
   const ModelConfig& model = config.model;
-  const int64_t tp = config.parallel.tensor_model_parallel_size;
+  const int64_t tp = config.parallel.tensor_model_parallel_size,
+                batch = std::max<int64_t>(1, config.train.micro_batch_size);
+  const int64_t heads = model.num_attention_heads / tp, tokens = batch * model.seq_length;
   int64_t groups = model.num_query_groups > 0 ? model.num_query_groups : model.num_attention_heads;
   int64_t d = model.kv_channels > 0 ? model.kv_channels : model.hidden_size / model.num_attention_heads,
           dv = d;
@@ -33,22 +35,25 @@ Heads heads_of(const Config& config) {
     d = model.qk_head_dim + model.qk_pos_emb_head_dim;
     dv = model.v_head_dim;
   }
-  return {model.seq_length, model.num_attention_heads / tp, std::max<int64_t>(1, groups / tp), d, dv};
-}
-
-AttentionChoice attention_of(const Config& config, Device device) {
-  RankContext ctx(device, 1);
-  const Heads h = heads_of(config);
-  const DType dtype = dtype_of(config), stats = accumulation_dtype(dtype);
-  auto make = [&](int64_t heads, int64_t channels) { return ctx.zeros({h.length, heads, channels}, dtype); };
+  groups = std::max<int64_t>(1, groups / tp);
+  const DType dtype = dtype_of(config), wide = accumulation_dtype(dtype);
+  auto make = [&](int64_t count, int64_t channels) { return ctx.zeros({tokens, count, channels}, dtype); };
   AttentionBackwardArgs args;
   AttentionArgs& f = args.forward;
-  f.q = make(h.heads, h.d), f.k = make(h.groups, h.d), f.v = make(h.groups, h.dv), f.o = make(h.heads, h.dv);
-  f.lse = ctx.zeros({h.heads, h.length}, stats);
-  f.dropout = config.model.attention_dropout;
-  f.place.global_heads = h.heads;
-  args.grad_o = make(h.heads, h.dv);
-  args.dq = make(h.heads, h.d), args.dk = make(h.groups, h.d), args.dv = make(h.groups, h.dv);
+  f.q = make(heads, d), f.k = make(groups, d), f.v = make(groups, dv), f.o = make(heads, dv);
+  f.lse = ctx.zeros({heads, tokens}, wide);
+  f.batch = batch;
+  f.causal = !model.bidirectional_attention;
+  f.dropout = model.attention_dropout;
+  f.place.global_heads = heads;
+  if (!model.multi_latent_attention) {
+    if (windowed) f.window_left = model.window_size[0];
+    f.softcap = model.attn_logit_softcapping.value_or(0);
+    if (model.softmax_type != SoftmaxType::vanilla) f.sinks = ctx.zeros({heads}, dtype);
+    if (model.softmax_type == SoftmaxType::learnable) args.dsinks = ctx.zeros({heads}, wide);
+  }
+  args.grad_o = make(heads, dv);
+  args.dq = make(heads, d), args.dk = make(groups, d), args.dv = make(groups, dv);
   args.deterministic = config.precision.deterministic_mode;
   AttentionChoice choice = choose_attention(ctx.kernel_context(), args);
   ctx.stream.synchronize();
@@ -69,6 +74,22 @@ bool has_mixer(const ModelConfig& model, std::initializer_list<MixerKind> kinds)
   return false;
 }
 
+// Of the layers with attention: whether some see all keys (false), whether some see a window (true).
+std::vector<bool> attention_kinds(const ModelConfig& model) {
+  std::vector<bool> kinds;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const MixerKind kind = mixer_kind(model, layer);
+    if (kind != MixerKind::attention && kind != MixerKind::latent_attention) continue;
+    const bool windowed = kind == MixerKind::attention && has_window(model, layer);
+    if (std::find(kinds.begin(), kinds.end(), windowed) == kinds.end()) kinds.push_back(windowed);
+  }
+  return kinds;
+}
+
+std::string kernel_of(const AttentionNote& note) {
+  return note.refused.empty() ? note.kernel : fmt::format("{}, for {}", note.kernel, note.refused);
+}
+
 }  // namespace
 
 CheckList shape_section(const Config& config, int64_t world_size, const GpuReport& report,
@@ -87,7 +108,10 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
   const ModelConfig& model = config.model;
   add(Grade::Ok, "device", fmt::format("{}, {}", cuda ? "cuda" : "cpu", dtype_of(config)));
   add(Grade::Ok, "products",
-      cuda ? "cuBLASLt, the fastest of its proposals for each shape"
+      cuda ? config.precision.deterministic_mode || cache_folder().empty()
+                 ? "cuBLASLt, its first proposal for each shape"
+                 : "cuBLASLt, the fastest of its proposals for each shape, measured in the first step of "
+                   "training"
            : fmt::format("{} ({})", matrix_library(), cpu_instruction_set()));
   if (config.precision.fp8 != Fp8Format::none) {
     const bool fits = model.hidden_size % 16 == 0 && model.ffn_hidden_size % 16 == 0;
@@ -101,17 +125,15 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
                         i),
             "use --fp8-recipe tensorwise");
   }
-  if (has_mixer(model, {MixerKind::attention, MixerKind::latent_attention})) {
-    const Heads h = heads_of(config);
-    const AttentionChoice choice = attention_of(config, device);
-    const std::string shape = fmt::format("{} tokens, {} heads of {}/{} channels on {} key heads", h.length,
-                                          h.heads, h.d, h.dv, h.groups);
-    const bool dropped = cuda && choice.forward != "cuDNN" && model.attention_dropout > 0;
-    add(dropped ? Grade::Note : Grade::Ok, "attention", fmt::format("{}: {}", shape, choice.forward),
+  for (const bool windowed : attention_kinds(model)) {
+    const AttentionChoice choice = attention_of(config, device, windowed);
+    const bool dropped = cuda && model.attention_dropout > 0;
+    add(dropped ? Grade::Note : Grade::Ok, "attention",
+        fmt::format("{}: {}", choice.forward.shape, kernel_of(choice.forward)),
         dropped ? fmt::format("attention_dropout = {} keeps it from cuDNN: --attention-dropout 0",
                               model.attention_dropout)
                 : "");
-    add(Grade::Ok, "its gradient", choice.backward);
+    add(Grade::Ok, "its gradient", kernel_of(choice.backward));
   }
   if (has_mixer(model, {MixerKind::mamba, MixerKind::delta_net}))
     add(Grade::Ok, "scans", "own, in chunks with states between them");

@@ -8,6 +8,7 @@
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/checkpoint/directory.h"
+#include "megatron/cli/cache_folder.h"
 #include "megatron/cli/rank_launch.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/cli/writable_folder.h"
@@ -35,6 +36,9 @@ std::string help(std::string_view command, std::string_view what) {
       "       or srun started; --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest\n"
       "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "GPUs:  the first step measures kernels for matrix products and keeps the choice\n"
+      "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"
+      "       --deterministic-mode: the library's first proposals\n"
       "\n"
       "Before it starts, the memory of a step is planned and told, and a run that no\n"
       "GPU here could hold is refused with what helps; after the second iteration\n"
@@ -94,6 +98,7 @@ int train(Invocation& invocation, bool needs_weights) {
 
   TrainingRun run = training_run(resolved.config);
   run.hf = hf;
+  run.cache = cache_folder();
   plan_memory_of(run, place, invocation.log);
   const LoggerConfig& logger = run.config.logger;
   std::unique_ptr<MetricsFile> metrics;

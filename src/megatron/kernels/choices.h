@@ -1,16 +1,21 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "megatron/device/kernel_context.h"
-#include "megatron/kernels/attention.h"
+#include "megatron/kernels/attention_notes.h"
 
 namespace megatron {
 
-// The kernels that a device takes for one attention, in words. They are run to find out: the arguments are
-// those of a real call, and its outputs are written.
+// Which kernels a GPU took for attention so far, without the first `after`. Others have no choice, and none
+// to tell.
+std::vector<AttentionNote> attention_notes(const KernelContext& ctx, size_t after = 0);
+
+// The kernels that a device takes for one attention. They are run to find out: the arguments are those of a
+// real call, and its outputs are written.
 struct AttentionChoice {
-  std::string forward, backward;
+  AttentionNote forward, backward;
 };
 AttentionChoice choose_attention(const KernelContext& ctx, const AttentionBackwardArgs& args);
 

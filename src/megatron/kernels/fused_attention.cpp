@@ -16,14 +16,17 @@ bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
   });
 }
 
-// Packed sequences that attend to themselves as a whole, on the average fill a tile, and do not differ so
-// much that scratch memory, where each has the length of the longest, would be many times theirs. (Told how
-// many tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
-bool packing_suits(const AttentionArgs& a, const FusedAttention& shape) {
+// Packed sequences should attend to themselves as a whole, on the average fill a tile, and not differ so much
+// that scratch memory, where each has the length of the longest, would be many times theirs. (Told how many
+// tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
+std::string_view packing_refused(const AttentionArgs& a, const FusedAttention& shape) {
   constexpr int64_t kTile = 128, kMostRoom = 4;
   const int64_t tokens = a.q.size(0);
-  return a.cu_queries.raw() == a.cu_keys.raw() && a.place.query_chunk < 0 && tokens >= kTile * a.batch &&
-         shape.places * shape.queries <= kMostRoom * tokens && offsets_fit({&a.q, &a.k, &a.v, &a.o});
+  if (a.cu_queries.raw() != a.cu_keys.raw() || a.place.query_chunk >= 0)
+    return "packed sequences meet other keys than their own";
+  if (tokens < kTile * a.batch) return "packed sequences are shorter than a tile";
+  if (shape.places * shape.queries > kMostRoom * tokens) return "packed sequences differ much in length";
+  return offsets_fit({&a.q, &a.k, &a.v, &a.o}) ? "" : "packed tensors are too large";
 }
 
 int64_t scratch(const AttentionBackwardArgs& args, const FusedAttention& shape) {
@@ -37,9 +40,26 @@ int64_t scratch(const AttentionBackwardArgs& args, const FusedAttention& shape) 
                                      : rows * shape.queries * d * 4);
 }
 
+// It is asked for long enough sequences of common heads, and for no feature that only our kernels have.
+std::string_view refusal(const AttentionArgs& a, const FusedAttention& shape) {
+  const int64_t d = a.q.size(2);
+  if (a.q.dtype() != DType::BF16 && a.q.dtype() != DType::F16) return "its numbers have more than 16 bits";
+  if (a.dropout > 0) return "some of it is dropped out";
+  if (a.sinks) return "sinks take part in the softmax";
+  if (a.softcap != 0) return "scores are capped";
+  if (a.bias) return "a bias is added to scores";
+  if (a.v.size(2) != d) return "keys and values differ in width";
+  if (d != 64 && d != 128) return "heads have neither 64 nor 128 channels";
+  if (a.causal ? attention_shift(a.place, shape.queries, shape.keys) != shape.keys - shape.queries
+               : a.window_left >= 0 || a.window_right >= 0)
+    return "its mask is neither full nor causal from the last key on";
+  if (shape.queries < 256) return "sequences are shorter than 256 tokens";
+  if (shape.keys < shape.queries) return "there are fewer keys than queries";
+  return a.cu_queries ? packing_refused(a, shape) : "";
+}
+
 }  // namespace
 
-// Long enough sequences of common heads, and no feature that only our kernels have.
 FusedAttention fused_attention(const AttentionArgs& a) {
   FusedAttention shape{.places = a.batch};
   if (a.cu_queries) {  // numbers and lengths differ from batch to batch: the next powers of two
@@ -49,30 +69,25 @@ FusedAttention fused_attention(const AttentionArgs& a) {
     shape.queries = a.q.size(0) / a.batch;
     shape.keys = a.k.size(0) / a.batch;
   }
-  const bool narrow = a.q.dtype() == DType::BF16 || a.q.dtype() == DType::F16;
-  const int64_t d = a.q.size(2);
-  const bool masks = a.causal
-                         ? attention_shift(a.place, shape.queries, shape.keys) == shape.keys - shape.queries
-                         : a.window_left < 0 && a.window_right < 0;
-  shape.takes = narrow && (!a.cu_queries || packing_suits(a, shape)) && !a.bias && !a.sinks &&
-                a.softcap == 0 && a.dropout == 0 && masks && (d == 64 || d == 128) && a.v.size(2) == d &&
-                shape.queries >= 256 && shape.keys >= shape.queries;
+  shape.refused = refusal(a, shape);
   return shape;
 }
 
 FusedAttention fused_attention(const AttentionBackwardArgs& args) {
   constexpr int64_t kMostScratch = int64_t{6} << 30;  // for packed sequences, each as long as the longest
   FusedAttention shape = fused_attention(args.forward);
-  const bool packed = args.forward.cu_queries.defined();
-  shape.takes = shape.takes && !args.dbias && !args.dsinks &&
-                (!packed || (offsets_fit({&args.grad_o, &args.dq, &args.dk, &args.dv}) &&
-                             scratch(args, shape) <= kMostScratch));
+  if (shape.takes() && (args.dbias || args.dsinks)) shape.refused = "sinks or a bias get a gradient";
+  if (!shape.takes() || !args.forward.cu_queries) return shape;
+  if (!offsets_fit({&args.grad_o, &args.dq, &args.dk, &args.dv}))
+    shape.refused = "packed tensors are too large";
+  else if (scratch(args, shape) > kMostScratch)
+    shape.refused = "packed sequences would need much scratch memory";
   return shape;
 }
 
 size_t fused_attention_scratch(const AttentionBackwardArgs& args) {
   const FusedAttention shape = fused_attention(args);
-  return shape.takes ? static_cast<size_t>(scratch(args, shape)) : 0;
+  return shape.takes() ? static_cast<size_t>(scratch(args, shape)) : 0;
 }
 
 }  // namespace megatron

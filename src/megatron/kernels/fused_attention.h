@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "megatron/kernels/attention.h"
 
 namespace megatron {
@@ -7,7 +9,8 @@ namespace megatron {
 // What cuDNN's fused attention is asked for on a GPU, and the scratch memory that it then needs: told by
 // shapes alone, so that a plan made without a GPU knows it.
 struct FusedAttention {
-  bool takes = false;
+  std::string_view refused;  // why cuDNN is not asked, in words; "": it is
+  bool takes() const { return refused.empty(); }
   // Graphs are made for so many sequences of these lengths at most.
   int64_t places = 0, queries = 0, keys = 0;
 };

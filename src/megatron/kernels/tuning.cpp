@@ -9,8 +9,8 @@ bool on_cuda(const KernelContext& ctx) { return ctx.stream.runtime().device().is
 
 }  // namespace
 
-void measure_gemms(const KernelContext& ctx, bool on) {
-  if (on_cuda(ctx)) measure_cuda_gemms(ctx, on);
+void measure_gemms(const KernelContext& ctx, Measuring how) {
+  if (on_cuda(ctx)) measure_cuda_gemms(ctx, how);
 }
 
 std::string gemm_choices(const KernelContext& ctx) {

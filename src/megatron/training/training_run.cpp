@@ -9,9 +9,11 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/kernels/choices.h"
 #include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/parallel_setup.h"
+#include "megatron/training/product_choices.h"
 #include "megatron/training/profiling.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/run_settings.h"
@@ -33,17 +35,25 @@ class RankRun {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        products_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
         schedule_(learning_rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
         profiling_(ctx, config_.profiling) {}
 
   void run() {
+    tell(products_.news());
     load();
     if (at_.iteration >= run_.iterations)
       tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
+    const int64_t first = at_.iteration;
     while (at_.iteration < run_.iterations) {
       iterate();
+      tell_attention();
+      if (at_.iteration == first + 1) {
+        products_.finish_first_step();
+        tell(products_.news());
+      }
       follow_memory();
       const int64_t eval_every = config_.validation.eval_interval;
       if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
@@ -55,7 +65,16 @@ class RankRun {
 
  private:
   void tell(const std::string& what) const {
-    if (world_.rank() == 0 && run_.on_event) run_.on_event(what);
+    if (world_.rank() == 0 && run_.on_event && !what.empty()) run_.on_event(what);
+  }
+
+  // Which kernels attention took, once per shape.
+  void tell_attention() {
+    if (world_.rank() != 0) return;
+    for (const AttentionNote& note : attention_notes(ctx_.kernel_context(), attention_told_)) {
+      tell(note.line());
+      ++attention_told_;
+    }
   }
 
   void load() {
@@ -168,12 +187,14 @@ class RankRun {
   const TrainingRun& run_;
   const Config& config_;
   ParallelContext parallel_;
+  ProductChoices products_;
   RankTrainer trainer_;
   LearningRateSchedule schedule_;
   double flops_per_token_;
   Profiling profiling_;
   Counters at_;
   int64_t saved_ = -1, iterations_here_ = 0;
+  size_t attention_told_ = 0;
 };
 
 }  // namespace

@@ -132,7 +132,7 @@ TEST(AsyncSaver, TrainingGoesOnMeanwhile) {
   run_ranks(ranks, [&](int rank, ProcessGroup& world) {
     RankContext ctx(kCpu, 1, rank);
     AsyncSaver saver;
-    EXPECT_FALSE(saver.poll(ctx, world).has_value());
+    EXPECT_FALSE(saver.poll(world).has_value());
     for (int64_t iteration = 1; iteration <= 3; ++iteration) {
       SaveRequest request = make_request(ctx, rank, dir.path(), iteration);
       saver.start(ctx, world, request);
@@ -141,7 +141,7 @@ TEST(AsyncSaver, TrainingGoesOnMeanwhile) {
         ctx.kernels->fill(ctx.kernel_context(), {tensor.tensor, 1000});
       if (iteration == 1) continue;  // the next start finishes it
       std::optional<std::string> path;
-      while (!(path = saver.poll(ctx, world))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      while (!(path = saver.poll(world))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       EXPECT_EQ(*path, dir / iteration_name(iteration));
       EXPECT_FALSE(saver.busy());
     }
@@ -165,7 +165,7 @@ TEST(AsyncSaver, AFaultInTheBackgroundIsTold) {
           fs::create_directories(dir / "iter_0000002.partial/rank_00001.safetensors.partial/x");
       };
     saver.start(ctx, world, request);
-    const std::string message = error_of([&] { saver.finish(ctx, world); });
+    const std::string message = error_of([&] { saver.finish(world); });
     EXPECT_NE(message.find("rank 1: cannot remove"), std::string::npos) << message;
     EXPECT_FALSE(saver.busy());
   });

@@ -81,7 +81,7 @@ TEST(Doctor, AModelsShapesGetKernelsAndAMemoryBound) {
                                           "cpu"};
   Outcome outcome = run(model);
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-  EXPECT_NE(outcome.out.find("32 tokens, 4 heads of 16/16 channels on 4 key heads: own tiles"),
+  EXPECT_NE(outcome.out.find("1 x 32 tokens, 4 heads of 16 channels, causal, with dropout, fp32: own tiles"),
             std::string::npos)
       << outcome.out;
 
@@ -92,6 +92,25 @@ TEST(Doctor, AModelsShapesGetKernelsAndAMemoryBound) {
   expect_only(shape_section(large, 1, {}, good_machine()), Grade::Wrong, "memory", "megatron plan");
   large.run.device = DeviceChoice::cuda;
   expect_only(shape_section(large, 1, {}, good_machine()), Grade::Wrong, "device", "--device cpu");
+}
+
+// Everything that decides about the kernel, as gpt-oss and Gemma-2 have it, and each kind of layer.
+TEST(Doctor, AttentionIsThatOfTheModel) {
+  Config config;
+  config.model.num_layers = 4, config.model.hidden_size = 256, config.model.num_attention_heads = 4;
+  config.model.num_query_groups = 2, config.model.kv_channels = 64, config.model.ffn_hidden_size = 512;
+  config.model.vocab_size = 512, config.model.seq_length = 64, config.train.micro_batch_size = 2;
+  config.model.window_size = {15, 0}, config.model.window_attn_skip_freq = Json(2);
+  config.model.softmax_type = SoftmaxType::learnable;
+  config.model.attn_logit_softcapping = 50;
+  config.model.attention_dropout = 0;
+  config.run.device = DeviceChoice::cpu;
+  std::vector<std::string> found;
+  for (const Finding& finding : shape_section(config, 1, {}, good_machine()).findings)
+    if (finding.subject == "attention") found.push_back(finding.text.substr(0, finding.text.find(':')));
+  const std::string shape = "2 x 64 tokens, 4 heads of 64 channels on 2 key heads, causal",
+                    rest = ", scores capped at 50, with sinks, fp32";
+  EXPECT_EQ(found, (std::vector<std::string>{shape + ", in a window of 16" + rest, shape + rest}));
 }
 
 TEST(Doctor, WrongUsageAndRefusedSettings) {

@@ -35,7 +35,7 @@ class CudaGeluGemm : public Twin {
     use_gemm_choices(gpu().kernel_context(), choices);
   }
   void TearDown() override {
-    if (cuda_device_count() > 0) measure_gemms(gpu().kernel_context(), false);
+    if (cuda_device_count() > 0) measure_gemms(gpu().kernel_context(), Measuring::Off);
   }
 };
 
@@ -74,7 +74,7 @@ TEST_F(CudaGeluGemm, Backward) {
     const GeluGemmBackwardArgs args{a.gpu, b.gpu, x.gpu, dx.gpu};
     EXPECT_FALSE(gelu_gemm_backward(gpu().kernel_context(), args));
     same(dx, 0, "untouched");
-    measure_gemms(gpu().kernel_context(), true);
+    measure_gemms(gpu().kernel_context(), Measuring::UseAtOnce);
     if (gelu_gemm_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
     gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dx.gpu});
     gpu().kernels->unary_backward(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, dx.gpu, dx.gpu});
@@ -83,7 +83,7 @@ TEST_F(CudaGeluGemm, Backward) {
     gpu().kernels->fill(gpu().kernel_context(), {dx.gpu, 77});
     ASSERT_TRUE(gelu_gemm_backward(gpu().kernel_context(), args));
     close(dx.gpu, exact, "gradient within");
-    measure_gemms(gpu().kernel_context(), false);
+    measure_gemms(gpu().kernel_context(), Measuring::Off);
   }
 }
 

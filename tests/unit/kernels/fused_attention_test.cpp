@@ -73,6 +73,39 @@ TEST(FusedAttention, NeedsNothingWhereOurKernelsRun) {
   EXPECT_GT(fused_attention_scratch(args), 0u);
 }
 
+TEST(FusedAttention, SaysWhyItIsNotAsked) {
+  RankContext meta(kMeta);
+  const AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
+  EXPECT_EQ(fused_attention(args).refused, "");
+  const auto why = [&](auto&& change) {
+    AttentionBackwardArgs changed = args;
+    change(changed.forward);
+    return fused_attention(changed).refused;
+  };
+  EXPECT_EQ(why([&](AttentionArgs& a) { a.sinks = meta.empty({32}, DType::BF16); }),
+            "sinks take part in the softmax");
+  EXPECT_EQ(why([](AttentionArgs& a) { a.softcap = 50; }), "scores are capped");
+  EXPECT_EQ(why([](AttentionArgs& a) { a.dropout = 0.1; }), "some of it is dropped out");
+  EXPECT_EQ(why([](AttentionArgs& a) { a.window_left = 127; }), "");
+  EXPECT_EQ(why([](AttentionArgs& a) { a.causal = false; }), "");
+  EXPECT_EQ(why([](AttentionArgs& a) {
+              a.causal = false;
+              a.window_right = 8;
+            }),
+            "its mask is neither full nor causal from the last key on");
+  EXPECT_EQ(why([&](AttentionArgs& a) {
+              a.q = meta.empty({4 * 4096, 32, 64}, DType::F32);
+            }),
+            "its numbers have more than 16 bits");
+  EXPECT_EQ(fused_attention(arguments(meta, {4, 32, 8, 200, 200, 64}, true)).refused,
+            "sequences are shorter than 256 tokens");
+  EXPECT_EQ(fused_attention(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)).refused,
+            "heads have neither 64 nor 128 channels");
+  AttentionBackwardArgs with_gradient = args;
+  with_gradient.dsinks = meta.empty({32}, DType::F32);
+  EXPECT_FALSE(fused_attention(with_gradient).takes());
+}
+
 // A plan knows it: the meta device takes as much for the time of the kernel.
 TEST(FusedAttention, TheMetaDeviceTakesIt) {
   RankContext meta(kMeta);

@@ -1,5 +1,6 @@
 #include "megatron/kernels/cuda/attention.cuh"
 
+#include "megatron/kernels/backends.h"
 #include "megatron/kernels/cuda/kernel_state.h"
 
 namespace megatron::cuda {
@@ -8,14 +9,28 @@ namespace {
 template <class T>
 inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v<T, half>;
 
+// What notes call the kernels.
+constexpr std::string_view kCudnn = "cuDNN", kFlash = "own flash kernel on tensor cores",
+                           kSimple = "own, one thread per score",
+                           kFlashForQueries =
+                               "own flash kernel on tensor cores; for keys and values one thread per score";
+
+template <class T>
+std::string_view run_forward(const KernelContext& ctx, const AttentionArgs& args) {
+  AttentionTask<T> task(args);
+  if constexpr (kTensorCores<T>)
+    if (mma_attention(ctx, task)) return kFlash;
+  simple_attention(ctx, task);
+  return kSimple;
+}
+
 void attention(const KernelContext& ctx, const AttentionArgs& args) {
-  if (args.o.numel() == 0 || cudnn_attention(ctx, args)) return;
-  dispatch_float("attention", args.q.dtype(), [&]<class T>(Type<T>) {
-    AttentionTask<T> task(args);
-    if constexpr (kTensorCores<T>)
-      if (mma_attention(ctx, task)) return;
-    simple_attention(ctx, task);
-  });
+  if (args.o.numel() == 0) return;
+  std::string_view refused = cudnn_attention(ctx, args), kernel = kCudnn;
+  if (!refused.empty())
+    dispatch_float("attention", args.q.dtype(),
+                   [&]<class T>(Type<T>) { kernel = run_forward<T>(ctx, args); });
+  kernel_state(ctx).attention_notes.add(args, false, kernel, refused);
 }
 
 // A warp per (token, head).
@@ -76,7 +91,7 @@ __global__ void dbias_kernel(AttentionTask<T> task, AttentionGrads<T> grads, Com
 }
 
 template <class T>
-void run_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+std::string_view run_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
   using C = Compute<T>;
   const AttentionArgs& f = args.forward;
   AttentionTask<T> task(f);
@@ -105,12 +120,16 @@ void run_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
     keys = !mma_attention_dkv(ctx, task, grads);
   }
   if (queries || keys) simple_attention_backward(ctx, task, grads, queries, keys);
+  return queries ? kSimple : keys ? kFlashForQueries : kFlash;
 }
 
 void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
-  if (args.forward.q.numel() == 0 || cudnn_attention_backward(ctx, args)) return;
-  dispatch_float("attention_backward", args.forward.q.dtype(),
-                 [&]<class T>(Type<T>) { run_backward<T>(ctx, args); });
+  if (args.forward.q.numel() == 0) return;
+  std::string_view refused = cudnn_attention_backward(ctx, args), kernel = kCudnn;
+  if (!refused.empty())
+    dispatch_float("attention_backward", args.forward.q.dtype(),
+                   [&]<class T>(Type<T>) { kernel = run_backward<T>(ctx, args); });
+  kernel_state(ctx).attention_notes.add(args.forward, true, kernel, refused);
 }
 
 template <class T>
@@ -157,3 +176,11 @@ void add_attention_kernels(KernelTable& table) {
 }
 
 }  // namespace megatron::cuda
+
+namespace megatron {
+
+const AttentionNotes& cuda_attention_notes(const KernelContext& ctx) {
+  return cuda::kernel_state(ctx).attention_notes;
+}
+
+}  // namespace megatron

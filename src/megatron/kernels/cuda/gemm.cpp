@@ -65,7 +65,9 @@ bool cuda_gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArg
   return cuda::gelu(ctx, {args.a, args.b, args.dx}, args.x, cuda::Gelu::Slope);
 }
 
-void measure_cuda_gemms(const KernelContext& ctx, bool on) { cuda::kernel_state(ctx).gemm->measure(on); }
+void measure_cuda_gemms(const KernelContext& ctx, Measuring how) {
+  cuda::kernel_state(ctx).gemm->measure(how);
+}
 std::string cuda_gemm_choices(const KernelContext& ctx) { return cuda::kernel_state(ctx).gemm->choices(); }
 void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices) {
   cuda::kernel_state(ctx).gemm->use(choices);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <sstream>
 
 #include "megatron/device/cuda/cuda_runtime_impl.h"
@@ -239,10 +240,10 @@ GemmKey key_of(const GemmArgs& args) {
 GemmPlans::GemmPlans() { check_blas(cublasLtCreate(&handle_), "starting"); }
 GemmPlans::~GemmPlans() { cublasLtDestroy(handle_); }
 
-void GemmPlans::measure(bool on) {
+void GemmPlans::measure(Measuring how) {
   std::lock_guard lock(mutex_);
-  measure_ = on;
-  if (on) plans_.clear();  // those made without measuring
+  measuring_ = how;
+  if (how != Measuring::Off) plans_.clear();  // those made without measuring
 }
 
 std::string GemmPlans::choices() const {
@@ -265,7 +266,8 @@ void GemmPlans::use(std::string_view choices) {
     GemmChoice choice;
     choice.workspace = workspace;
     choice.apart = form == "apart";
-    if (from_hexadecimal(key_text, key) && from_hexadecimal(algorithm_text, choice.algorithm))
+    if ((choice.apart || form == "whole") && from_hexadecimal(key_text, key) &&
+        from_hexadecimal(algorithm_text, choice.algorithm))
       measured_[key] = choice;
   }
   plans_.clear();
@@ -283,7 +285,7 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
   // Products that run for microseconds are not worth measuring.
   double work = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k) *
                 static_cast<double>(key.batch);
-  bool worth = measure_ && work > 1e9;
+  bool worth = measuring_ != Measuring::Off && work > 1e9;
   constexpr int most = 16;
   GemmPlan plan;
   std::vector<GemmChoice> choices;
@@ -314,7 +316,8 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
   else if (worth && (x || choices.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
     if (auto best = fastest(ctx, key, plan, choices, args, x)) {
       best->choice.apart = x && time_apart(ctx, key, args, x, best->milliseconds) < best->milliseconds;
-      measured_[key] = plan.choice = best->choice;
+      measured_[key] = best->choice;
+      if (measuring_ == Measuring::UseAtOnce) plan.choice = best->choice;
     }
   return plan;
 }
@@ -359,24 +362,32 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
                         plan.choice.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
 }
 
-// Into memory of its own: the product may add to c. A GPU that is kept busy slows down at its power limit, by
-// how much depends on what it runs: so each candidate that is near the best runs alone for long enough to
-// settle.
+// Into c, which is written anew later, or, where the product adds to c, into memory of its own; where there
+// is none left, nothing is measured. A GPU that is kept busy slows down at its power limit, by how much
+// depends on what it runs: so each candidate that is near the best runs alone for long enough to settle.
 std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
                                                    const GemmPlan& plan,
                                                    const std::vector<GemmChoice>& choices,
                                                    const GemmArgs& args, const Tensor& x) {
-  size_t elements =
-      static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
-  size_t workspace_bytes = 0;
+  size_t elements = 0, workspace_bytes = 0;
+  if (!(key.flags & kBetaZero))
+    elements =
+        static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
   for (const GemmChoice& choice : choices) workspace_bytes = std::max(workspace_bytes, choice.workspace);
-  Workspace c(ctx, elements * size_of(args.c.dtype())), workspace(ctx, workspace_bytes);
+  std::unique_ptr<Workspace> own, workspace;
+  try {
+    own = std::make_unique<Workspace>(ctx, elements * size_of(args.c.dtype()));
+    workspace = std::make_unique<Workspace>(ctx, workspace_bytes);
+  } catch (const Error&) {
+    return {};
+  }
+  void* c = elements > 0 ? own->data() : args.c.raw();
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
   auto time = [&](const GemmChoice& choice, int count) {
     GemmPlan candidate = plan;
     candidate.choice = choice;
     return watch.time(count, [&] {
-      return launch(ctx, candidate, args, x, c.data(), workspace.data()) == CUBLAS_STATUS_SUCCESS;
+      return launch(ctx, candidate, args, x, c, workspace->data()) == CUBLAS_STATUS_SUCCESS;
     });
   };
   for (float busy = 0; !warm_ && busy < 200;) busy += time(choices[0], 8);
@@ -411,7 +422,9 @@ float GemmPlans::time_apart(const KernelContext& ctx, const GemmKey& key, const 
   const bool slope = (key.flags & kGeluSlope) != 0;
   GemmArgs product = args;
   if (!slope) product.c = x;
-  const GemmPlan plain = plan(ctx, key_of(product), product, {});
+  const GemmKey plain_key = key_of(product);
+  GemmPlan plain = plan(ctx, plain_key, product, {});
+  if (auto known = measured_.find(plain_key); known != measured_.end()) plain.choice = known->second;
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
   auto work = [&] {
     multiply(ctx, plain, product, {});

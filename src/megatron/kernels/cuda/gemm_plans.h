@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "megatron/kernels/kernel_table.h"
+#include "megatron/kernels/tuning.h"
 
 namespace megatron::cuda {
 
@@ -75,7 +76,7 @@ class GemmPlans {
   // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
   // first product of a large shape, may not be, and may sum in another order. Measured choices can be written
   // down and used again, which makes runs repeatable on the same kind of GPU.
-  void measure(bool on);
+  void measure(Measuring how);
   std::string choices() const;
   void use(std::string_view choices);  // those of another library version or GPU are passed over
 
@@ -105,7 +106,8 @@ class GemmPlans {
 
   cublasLtHandle_t handle_ = nullptr;
   mutable std::mutex mutex_;
-  bool measure_ = false, warm_ = false;  // warm: the GPU has been kept busy before measuring
+  Measuring measuring_ = Measuring::Off;
+  bool warm_ = false;  // the GPU has been kept busy before measuring
   std::unordered_map<GemmKey, GemmPlan, KeyHash> plans_;
   std::unordered_map<GemmKey, GemmChoice, KeyHash> measured_;
 };

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "megatron/device/cuda/cuda_runtime_impl.h"
+#include "megatron/kernels/attention_notes.h"
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron::cuda {
@@ -16,6 +17,7 @@ class CudnnAttention;
 struct KernelState {
   std::shared_ptr<GemmPlans> gemm;
   std::shared_ptr<CudnnAttention> attention;
+  AttentionNotes attention_notes;
 };
 
 KernelState& kernel_state(const KernelContext& ctx);
@@ -23,8 +25,8 @@ KernelState& kernel_state(const KernelContext& ctx);
 std::shared_ptr<GemmPlans> make_gemm_plans();
 std::shared_ptr<CudnnAttention> make_cudnn_attention();
 
-// cuDNN's fused attention. False where it does not take these arguments: then nothing was done.
-bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args);
-bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args);
+// cuDNN's fused attention. Why it does not take these arguments, where nothing was done; "": it was.
+std::string_view cudnn_attention(const KernelContext& ctx, const AttentionArgs& args);
+std::string_view cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args);
 
 }  // namespace megatron::cuda

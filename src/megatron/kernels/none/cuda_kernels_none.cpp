@@ -11,10 +11,10 @@ namespace {
 }  // namespace
 
 const KernelTable& cuda_kernels() { refuse(); }
-void measure_cuda_gemms(const KernelContext&, bool) { refuse(); }
+void measure_cuda_gemms(const KernelContext&, Measuring) { refuse(); }
 std::string cuda_gemm_choices(const KernelContext&) { refuse(); }
 void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
-AttentionChoice choose_cuda_attention(const KernelContext&, const AttentionBackwardArgs&) { refuse(); }
+const AttentionNotes& cuda_attention_notes(const KernelContext&) { refuse(); }
 bool cuda_gated_gemm(const KernelContext&, const GatedGemmArgs&) { refuse(); }
 bool cuda_gated_gemm_backward(const KernelContext&, const GatedGemmBackwardArgs&) { refuse(); }
 bool cuda_gelu_gemm(const KernelContext&, const GeluGemmArgs&) { refuse(); }

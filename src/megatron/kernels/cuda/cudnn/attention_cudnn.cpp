@@ -253,6 +253,8 @@ class Statistics {
   void* data_ = nullptr;
 };
 
+constexpr std::string_view kMissing = "cuDNN cannot be loaded", kNoGraph = "cuDNN has no kernel for it";
+
 using Data = std::unordered_map<int64_t, void*>;
 
 // Tells where packed sequences are in each tensor, of which the strides of tokens are given.
@@ -287,10 +289,11 @@ class Packing {
 
 }  // namespace
 
-bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
+std::string_view cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
   const FusedAttention shape = fused_attention(args);
   KernelState& state = kernel_state(ctx);
-  if (!shape.takes || !state.attention) return false;
+  if (!shape.takes()) return shape.refused;
+  if (!state.attention) return kMissing;
   const GraphKey key = key_of(args, shape);
   Statistics statistics(ctx, args);
   Data data{{kQ, args.q.raw()},
@@ -302,16 +305,17 @@ bool cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
       ctx, args, key,
       {{kQ, key.q.token}, {kK, key.k.token}, {kV, key.v.token}, {kO, key.o.token}, {kStats, key.heads}},
       data);
-  if (!state.attention->run(ctx, key, data)) return false;
+  if (!state.attention->run(ctx, key, data)) return kNoGraph;
   statistics.from_cudnn();
-  return true;
+  return "";
 }
 
-bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+std::string_view cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
   const AttentionArgs& f = args.forward;
   const FusedAttention shape = fused_attention(args);
   KernelState& state = kernel_state(ctx);
-  if (!shape.takes || !state.attention) return false;
+  if (!shape.takes()) return shape.refused;
+  if (!state.attention) return kMissing;
   GraphKey key = key_of(f, shape);
   key.backward = args.deterministic ? 1 : 2;
   key.grad_o = strides_of(args.grad_o);
@@ -340,7 +344,7 @@ bool cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardA
                          {kDk, key.dk.token},
                          {kDv, key.dv_strides.token}},
                         data);
-  return state.attention->run(ctx, key, data);
+  return state.attention->run(ctx, key, data) ? "" : kNoGraph;
 }
 
 }  // namespace megatron::cuda

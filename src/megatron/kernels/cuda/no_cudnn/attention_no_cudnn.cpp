@@ -5,8 +5,12 @@ namespace megatron::cuda {
 
 class CudnnAttention {};
 
+constexpr std::string_view kWithout = "this build has no cuDNN";
+
 std::shared_ptr<CudnnAttention> make_cudnn_attention() { return nullptr; }
-bool cudnn_attention(const KernelContext&, const AttentionArgs&) { return false; }
-bool cudnn_attention_backward(const KernelContext&, const AttentionBackwardArgs&) { return false; }
+std::string_view cudnn_attention(const KernelContext&, const AttentionArgs&) { return kWithout; }
+std::string_view cudnn_attention_backward(const KernelContext&, const AttentionBackwardArgs&) {
+  return kWithout;
+}
 
 }  // namespace megatron::cuda
