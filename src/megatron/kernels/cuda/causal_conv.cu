@@ -11,9 +11,14 @@ constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
 constexpr int kMostWidth = 16;
 
-// Whether a thread can hold several channels in registers.
+// Whether a thread can hold several channels in registers, and how many blocks then share a multiprocessor
+// backward, where the tokens to come are held too.
 template <class T, int W>
 constexpr bool kFew = W == 4 && sizeof(T) < 8;
+template <class T, int W>
+constexpr int kBackwardBlocks = !kFew<T, W>      ? 1
+                                : sizeof(T) == 2 ? 4
+                                                 : 3;
 
 // Numbers of tokens and channels have 32 bits: wider ones would cost registers.
 template <class T>
@@ -144,7 +149,7 @@ __global__ void __launch_bounds__(kBlock, kFew<T, W> ? 6 : 1) forward_kernel(Con
 // later tokens are computed again by the next run. The next few tokens are on their way in registers while
 // these are computed.
 template <class T, int W, int V>
-__global__ void __launch_bounds__(kBlock, kFew<T, W> ? 4 : 1)
+__global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
     backward_kernel(Conv<T> conv, int run, const T* dy, T* dx, Compute<T>* partial) {
   using C = Compute<T>;
   const int c = static_cast<int>(blockIdx.x * kBlock + threadIdx.x) * V;
