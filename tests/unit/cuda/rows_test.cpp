@@ -212,6 +212,46 @@ TEST_F(CudaRows, CrossEntropy) {
       }
 }
 
+// What is not a number must not be lost, though a thread sees it beside −∞ alone: at each place of a row, by
+// vectors and one by one.
+TEST_F(CudaRows, CrossEntropyShowsWhatIsNotANumber) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (DType dtype : floats())
+    for (int64_t columns : {64, 1003, 16384}) {
+      constexpr int64_t rows = 8;
+      const int64_t at[rows] = {0, 1, 7, columns / 2, columns - 9, columns - 2, columns - 1, -1};
+      std::vector<double> x(static_cast<size_t>(rows * columns), -infinity);
+      for (int64_t row = 0; row < rows; ++row) {
+        x[static_cast<size_t>(row * columns + columns / 3)] = 2;
+        if (at[row] >= 0) x[static_cast<size_t>(row * columns + at[row])] = std::nan("");
+      }
+      const DType wide = accumulation_dtype(dtype);
+      Both logits = cast(x, {rows, columns}, dtype), labels = integers({rows}, 0, columns);
+      Both maximum = output({rows}, wide), sum_exp = output({rows}, wide), target = output({rows}, wide),
+           loss = output({rows}, wide);
+      const std::string what = label(dtype) + " columns " + std::to_string(columns);
+      auto shown = [&](const Both& result) {
+        for (const auto& got : {values(cpu, result.cpu), values(gpu(), result.gpu)})
+          for (int64_t row = 0; row < rows; ++row)
+            EXPECT_EQ(std::isnan(got[static_cast<size_t>(row)]), at[row] >= 0) << what << " row " << row;
+      };
+      run(&KernelTable::cross_entropy_stats, [&](auto on) {
+        return CrossEntropyStatsArgs{on(logits),  on(labels),  0,          columns,
+                                     on(maximum), on(sum_exp), on(target), {}};
+      });
+      shown(sum_exp);
+      run(&KernelTable::cross_entropy, [&](auto on) {
+        return CrossEntropyArgs{.logits = on(logits),
+                                .labels = on(labels),
+                                .scale = 1,
+                                .valid = columns,
+                                .vocab_size = columns,
+                                .loss = on(loss)};
+      });
+      shown(loss);
+    }
+}
+
 // Rows for one block and for clusters of two, four and eight, too long for any, and that do not lie well.
 TEST_F(CudaRows, CrossEntropyInOne) {
   for (DType dtype : floats())

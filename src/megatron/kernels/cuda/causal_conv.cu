@@ -12,17 +12,22 @@ constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
 constexpr int kMostWidth = limits::kConvolutionWidth;
 
-// Whether a thread can hold several channels in registers.
+// Whether a thread can hold several channels in registers, and how many blocks then share a multiprocessor
+// backward, where the tokens to come are held too.
 template <class T, int W>
 constexpr bool kFew = W == 4 && sizeof(T) < 8;
+template <class T, int W>
+constexpr int kBackwardBlocks = !kFew<T, W>      ? 1
+                                : sizeof(T) == 2 ? 4
+                                                 : 3;
 
+// Numbers of tokens and channels have 32 bits: wider ones would cost registers.
 template <class T>
 struct Conv {
   using C = Compute<T>;
   Sequences sequences;
   const T *x, *weight, *bias;
-  int64_t stride, channels;
-  int width;
+  int tokens, stride, channels, width;
 
   template <class Args>
   explicit Conv(const Args& args)
@@ -30,11 +35,14 @@ struct Conv {
         x(pointer<T>(args.x)),
         weight(pointer<T>(args.weight)),
         bias(pointer<T>(args.bias)),
-        stride(args.x.stride(0)),
-        channels(args.x.size(1)),
+        tokens(static_cast<int>(args.x.size(0))),
+        stride(static_cast<int>(args.x.stride(0))),
+        channels(static_cast<int>(args.x.size(1))),
         width(static_cast<int>(args.weight.size(-1))) {
     require(width <= kMostWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
             width, kMostWidth);
+    require((args.x.size(0) | args.x.size(1) * kMostWidth | args.x.stride(0)) >> 30 == 0,
+            "causal_conv: {} has too many tokens or channels for the CUDA kernel", args.x);
   }
 };
 
@@ -44,12 +52,11 @@ template <class T, int W, int V>
 struct Window {
   using C = Compute<T>;
   const Conv<T>& conv;
-  int64_t channel;
-  TokenSpan span;
+  int channel, span_begin, span_end;  // the sequence's
   C weight[V][W], bias[V], input[V][W] = {};
 
-  __device__ Window(const Conv<T>& conv, int64_t channel, int64_t begin)
-      : conv(conv), channel(channel), span(conv.sequences.span_of(begin)) {
+  __device__ Window(const Conv<T>& conv, int channel, int begin) : conv(conv), channel(channel) {
+    enter(begin);
     const int missing = W - conv.width;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
@@ -60,29 +67,40 @@ struct Window {
     }
 #pragma unroll
     for (int j = 1; j < W; ++j)
-      if (int64_t t = begin - W + j; t >= span.begin) {
-        const Vec<T, V> x = read(t);
+      if (const int t = begin - W + j; t >= span_begin) {
+        C x[V];
+        read(t).widened(x);
 #pragma unroll
-        for (int v = 0; v < V; ++v) input[v][j] = widen(x.v[v]);
+        for (int v = 0; v < V; ++v) input[v][j] = x[v];
       }
   }
-  __device__ Vec<T, V> read(int64_t t) const { return cuda::read<V>(conv.x + t * conv.stride + channel); }
+  __device__ void enter(int t) {
+    const TokenSpan span = conv.sequences.span_of(t);
+    span_begin = static_cast<int>(span.begin), span_end = static_cast<int>(span.end);
+  }
+  __device__ Packed<T, V> read(int t) const {
+    Packed<T, V> x;
+    x.put(cuda::read<V>(conv.x + int64_t{t} * conv.stride + channel));
+    return x;
+  }
   // Takes in token t, which was read; tokens come one after the other. `Inside` of the sequence of the last
   // one.
   template <bool Inside>
-  __device__ void step(int64_t t, const Vec<T, V>& read) {
-    if (!Inside && t >= span.end) {
-      span = conv.sequences.span_of(t);
+  __device__ void step(int t, const Packed<T, V>& read) {
+    if (!Inside && t >= span_end) {
+      enter(t);
 #pragma unroll
       for (int v = 0; v < V; ++v)
 #pragma unroll
         for (int j = 0; j < W; ++j) input[v][j] = 0;
     }
+    C x[V];
+    read.widened(x);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
 #pragma unroll
       for (int j = 0; j + 1 < W; ++j) input[v][j] = input[v][j + 1];
-      input[v][W - 1] = widen(read.v[v]);
+      input[v][W - 1] = x[v];
     }
   }
   // What the last token that was taken in gives before the activation.
@@ -98,20 +116,19 @@ struct Window {
 template <class T, int W, int V>
 __global__ void __launch_bounds__(kBlock, kFew<T, W> ? 6 : 1) forward_kernel(Conv<T> conv, T* y) {
   const auto across = static_cast<unsigned>((conv.channels + kBlock * V - 1) / (kBlock * V));
-  const int64_t c = (static_cast<int64_t>(blockIdx.x % across) * kBlock + threadIdx.x) * V;
+  const int c = static_cast<int>(blockIdx.x % across * kBlock + threadIdx.x) * V;
   if (c >= conv.channels) return;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x / across) * kRun;
-  const int64_t end = min(begin + kRun, conv.sequences.tokens);
+  const int begin = static_cast<int>(blockIdx.x / across) * kRun, end = min(begin + kRun, conv.tokens);
   Window<T, W, V> window(conv, c, begin);
   // Most groups of tokens lie inside of the run and of a sequence: these need no questions.
-  auto group = [&]<bool Inside>(std::bool_constant<Inside>, int64_t first) {
-    Vec<T, V> x[kAhead];
+  auto group = [&]<bool Inside>(std::bool_constant<Inside>, int first) {
+    Packed<T, V> x[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
       if (Inside || first + k < end) x[k] = window.read(first + k);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
-      if (const int64_t t = first + k; Inside || t < end) {
+      if (const int t = first + k; Inside || t < end) {
         window.template step<Inside>(t, x[k]);
         Compute<T> out[V];
 #pragma unroll
@@ -119,33 +136,45 @@ __global__ void __launch_bounds__(kBlock, kFew<T, W> ? 6 : 1) forward_kernel(Con
           const Compute<T> sum = window.sum(v);
           out[v] = sum * sigmoid<kRough<T>>(sum);
         }
-        store(y + t * conv.channels + c, out);
+        store(y + int64_t{t} * conv.channels + c, out);
       }
   };
-  for (int64_t first = begin; first < end; first += kAhead)
-    if (first + kAhead <= min(end, window.span.end))
+  for (int first = begin; first < end; first += kAhead)
+    if (first + kAhead <= min(end, window.span_end))
       group(std::true_type{}, first);
     else
       group(std::false_type{}, first);
 }
 
 // The gradients of a run of tokens, and partial[run, width + 1, channel], the bias last. The slopes of W − 1
-// later tokens are computed again by the next run.
+// later tokens are computed again by the next run. The next few tokens are on their way in registers while
+// these are computed.
 template <class T, int W, int V>
-__global__ void __launch_bounds__(kBlock, kFew<T, W> ? 4 : 1)
-    backward_kernel(Conv<T> conv, int64_t run, const T* dy, T* dx, Compute<T>* partial) {
+__global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
+    backward_kernel(Conv<T> conv, int run, const T* dy, T* dx, Compute<T>* partial) {
   using C = Compute<T>;
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * V;
+  const int c = static_cast<int>(blockIdx.x * kBlock + threadIdx.x) * V;
   if (c >= conv.channels) return;
-  const int64_t begin = blockIdx.y * run, end = min(begin + run, conv.sequences.tokens);
-  const int64_t last = min(end + W - 1, conv.sequences.tokens);  // of those to be read
+  const int begin = static_cast<int>(blockIdx.y) * run, end = min(begin + run, conv.tokens);
+  const int last = min(end + W - 1, conv.tokens);  // of those to be read
+  let_next_start();
+  Packed<T, V> next_x[kBackwardAhead], next_dy[kBackwardAhead];
   Window<T, W, V> window(conv, c, begin);
-  TokenSpan own = window.span;  // of the token whose gradient is due
+  auto fetch = [&](int first) {
+#pragma unroll
+    for (int k = 0; k < kBackwardAhead; ++k)
+      if (const int t = first + k; t < last) {
+        next_x[k] = window.read(t);
+        next_dy[k].put(read<V>(dy + int64_t{t} * conv.channels + c));
+      }
+  };
+  fetch(begin);
+  int due_end = window.span_end;  // of the sequence of the token whose gradient is due
   C slopes[V][W] = {}, dweight[V][W] = {}, dbias[V] = {};
   // Token t is read, and the gradient of the token W − 1 before it is due. `Inside`: both are of this run and
   // of one sequence.
-  auto step = [&]<bool Inside>(std::bool_constant<Inside>, int64_t t, const Vec<T, V>& x,
-                               const Vec<T, V>& gradient) {
+  auto step = [&]<bool Inside>(std::bool_constant<Inside>, int t, const Packed<T, V>& x,
+                               const Packed<T, V>& dy) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
 #pragma unroll
@@ -154,10 +183,12 @@ __global__ void __launch_bounds__(kBlock, kFew<T, W> ? 4 : 1)
     }
     if (Inside || t < last) {
       window.template step<Inside>(t, x);
+      C gradient[V];
+      dy.widened(gradient);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         const C sum = window.sum(v), s = sigmoid<kRough<T>>(sum);
-        slopes[v][W - 1] = widen(gradient.v[v]) * (s + sum * (s - s * s));
+        slopes[v][W - 1] = gradient[v] * (s + sum * (s - s * s));
         if (Inside || t < end) {
           dbias[v] += slopes[v][W - 1];
 #pragma unroll
@@ -165,36 +196,34 @@ __global__ void __launch_bounds__(kBlock, kFew<T, W> ? 4 : 1)
         }
       }
     }
-    const int64_t due = t - (W - 1);
+    const int due = t - (W - 1);
     if (!dx || (!Inside && due < begin)) return;
-    if (!Inside && due >= own.end) own = conv.sequences.span_of(due);
+    if (!Inside && due >= due_end) due_end = static_cast<int>(conv.sequences.span_of(due).end);
     C out[V] = {};
 #pragma unroll
     for (int v = 0; v < V; ++v)
 #pragma unroll
       for (int m = 0; m < W; ++m)
-        if (Inside || due + m < own.end) out[v] += window.weight[v][W - 1 - m] * slopes[v][m];
-    store(dx + due * conv.channels + c, out);
+        if (Inside || due + m < due_end) out[v] += window.weight[v][W - 1 - m] * slopes[v][m];
+    store(dx + int64_t{due} * conv.channels + c, out);
   };
-  auto group = [&]<bool Inside>(std::bool_constant<Inside> inside, int64_t first) {
-    Vec<T, V> x[kBackwardAhead], gradient[kBackwardAhead];
+  for (int first = begin; first < end + W - 1; first += kBackwardAhead) {
+    Packed<T, V> x[kBackwardAhead], gradient[kBackwardAhead];
 #pragma unroll
-    for (int k = 0; k < kBackwardAhead; ++k)
-      if (const int64_t t = first + k; Inside || t < last) {
-        x[k] = window.read(t);
-        gradient[k] = read<V>(dy + t * conv.channels + c);
-      }
+    for (int k = 0; k < kBackwardAhead; ++k) x[k] = next_x[k], gradient[k] = next_dy[k];
+    fetch(first + kBackwardAhead);
+    auto group = [&]<bool Inside>(std::bool_constant<Inside> inside) {
 #pragma unroll
-    for (int k = 0; k < kBackwardAhead; ++k)
-      if (Inside || first + k < end + W - 1) step(inside, first + k, x[k], gradient[k]);
-  };
-  for (int64_t first = begin; first < end + W - 1; first += kBackwardAhead)
-    if (first - (W - 1) >= max(begin, window.span.begin) &&
-        first + kBackwardAhead <= min(end, window.span.end))
-      group(std::true_type{}, first);
+      for (int k = 0; k < kBackwardAhead; ++k)
+        if (Inside || first + k < end + W - 1) step(inside, first + k, x[k], gradient[k]);
+    };
+    if (first - (W - 1) >= max(begin, window.span_begin) &&
+        first + kBackwardAhead <= min(end, window.span_end))
+      group(std::true_type{});
     else
-      group(std::false_type{}, first);
-  C* out = partial + blockIdx.y * (conv.width + 1) * conv.channels + c;
+      group(std::false_type{});
+  }
+  C* out = partial + int64_t{blockIdx.y} * (conv.width + 1) * conv.channels + c;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
 #pragma unroll
@@ -246,7 +275,7 @@ void causal_conv(const KernelContext& ctx, const CausalConvArgs& args) {
     T* y = pointer<T>(args.y);
     dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
       dispatch_channels<T, W>(conv, {y}, [&]<int V>(std::integral_constant<int, V>) {
-        const unsigned grid = blocks_for(conv.channels, kBlock * V) * blocks_for(conv.sequences.tokens, kRun);
+        const unsigned grid = blocks_for(conv.channels, kBlock * V) * blocks_for(conv.tokens, kRun);
         forward_kernel<T, W, V><<<grid, kBlock, 0, stream_of(ctx)>>>(conv, y);
       });
     });
@@ -258,7 +287,7 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
   dispatch_float("causal_conv_backward", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     const Conv<T> conv(args);
-    const int64_t tokens = conv.sequences.tokens, sums = conv.channels * (conv.width + 1);
+    const int64_t tokens = conv.tokens, sums = int64_t{conv.channels} * (conv.width + 1);
     T *dy = pointer<T>(args.dy), *dx = pointer<T>(args.dx);
     dispatch_width(conv.width, [&]<int W>(std::integral_constant<int, W>) {
       dispatch_channels<T, W>(conv, {dy, dx}, [&]<int V>(std::integral_constant<int, V>) {
@@ -272,7 +301,7 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
         Scratch partial(ctx, static_cast<size_t>(std::max<int64_t>(runs, 1) * sums) * sizeof(C));
         if (runs * across > 0) {
           kernel<<<dim3(static_cast<unsigned>(across), static_cast<unsigned>(runs)), kBlock, 0,
-                   stream_of(ctx)>>>(conv, run, dy, dx, partial.as<C>());
+                   stream_of(ctx)>>>(conv, static_cast<int>(run), dy, dx, partial.as<C>());
           check_launch("causal_conv_backward");
         }
         if (sums > 0 && (args.dweight.defined() || args.dbias.defined()))

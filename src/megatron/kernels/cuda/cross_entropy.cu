@@ -24,14 +24,14 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
       state.sum *= exp_of(state.maximum - largest);
       state.maximum = largest;
     }
-    if (state.maximum == kLowest<C>) return;
-    [[maybe_unused]] const float shift = -static_cast<float>(state.maximum) * kRoughLog2e;
+    // No difference of infinities, but what is not a number is summed.
+    const C shift = state.maximum == kLowest<C> ? C(0) : state.maximum;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       if constexpr (kRough<T>)
-        state.sum += exp2_rough(fmaf(values[j], kRoughLog2e, shift));
+        state.sum += exp2_rough(fmaf(values[j], kRoughLog2e, -shift * kRoughLog2e));
       else
-        state.sum += exp_of(values[j] - state.maximum);
+        state.sum += exp_of(values[j] - shift);
       if (sum_logits) total += values[j];
     }
   };

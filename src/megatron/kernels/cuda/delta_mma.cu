@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     delta_carry_kernel(const __grid_constant__ DeltaChunks task, bfloat* o) {
   extern __shared__ __align__(128) char raw_memory[];
   auto& memory = *reinterpret_cast<CarryMemory*>(raw_memory);
-  const int64_t head = blockIdx.y, key_head = head / task.share, tokens = task.sequences.tokens;
+  const int64_t head = blockIdx.y, key_head = head / task.share;
   const int column0 = blockIdx.x * kDeltaColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2;
   const DeltaRows q{memory.q};
@@ -223,18 +223,6 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
     const DeltaSpan pieces{span.begin, span.end};
     const int chunks = pieces.chunks();
-    auto fetch_k = [&](int c) {
-      const int64_t t = pieces.begin_of(c);
-      const int length = pieces.length_of(c), buffer = c & 1;
-      DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
-      const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
-      if (threadIdx.x < kDeltaChunk) {
-        copy_async_word(&memory.sums[buffer][i], task.sums + head * tokens + t + from, true);
-      } else {
-        copy_async_word(&memory.k_scale[buffer][i], task.k_scale + key_head * tokens + t + from, true);
-        copy_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);
-      }
-    };
     auto fetch_q = [&](int c) {
       q.fill_rows(task.q_rows(key_head, pieces.begin_of(c)), task.stride, pieces.length_of(c));
     };
@@ -244,7 +232,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
-    if (chunks > 0) fetch_k(0), fetch_q(0);
+    if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, 0), fetch_q(0);
     commit_copies();
     for (int c = 0; c < chunks; ++c) {
       const int64_t slot = first + c, begin = pieces.begin_of(c);
@@ -266,7 +254,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       wait_copies<0>();
       __syncthreads();
       if (c + 1 < chunks) {
-        fetch_k(c + 1);
+        fetch_keys(memory, task, pieces, head, key_head, c + 1);
         const int64_t at = task.matrix_at(slot + 1, head);
         for (int i = threadIdx.x * 8; i < kLeftSize; i += kMmaThreads * 8) {
           prefetch(task.inverse + at + i);

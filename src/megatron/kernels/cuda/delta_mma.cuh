@@ -206,6 +206,25 @@ struct DeltaSpan {
   }
 };
 
+// Keys of a chunk and what goes with its tokens, on their way to the half of a carry kernel's memory that is
+// the chunk's.
+template <class Memory>
+__device__ __forceinline__ void fetch_keys(Memory& memory, const DeltaChunks& task, const DeltaSpan& pieces,
+                                           int64_t head, int64_t key_head, int chunk) {
+  const int64_t tokens = task.sequences.tokens, t = pieces.begin_of(chunk);
+  const int length = pieces.length_of(chunk), buffer = chunk & 1;
+  DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
+  const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
+  if (threadIdx.x < kDeltaChunk) {
+    copy_async_word(&memory.sums[buffer][i], task.sums + head * tokens + t + from, true);
+    if constexpr (requires { memory.strengths; })
+      copy_async_word(&memory.strengths[buffer][i], task.strengths + head * tokens + t + from, true);
+  } else {
+    copy_async_word(&memory.k_scale[buffer][i], task.k_scale + key_head * tokens + t + from, true);
+    copy_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);
+  }
+}
+
 // Gates, lengths and systems of all chunks; with `transposed` also what the way back needs.
 void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t stream);
 

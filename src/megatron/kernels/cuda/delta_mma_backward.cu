@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
                             const __grid_constant__ DeltaChunkGrads grads) {
   extern __shared__ __align__(128) char raw_memory[];
   auto& memory = *reinterpret_cast<CarryBackMemory*>(raw_memory);
-  const int64_t head = blockIdx.y, key_head = head / task.share, tokens = task.sequences.tokens;
+  const int64_t head = blockIdx.y, key_head = head / task.share;
   const int column0 = blockIdx.x * kDeltaColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2;
   const DeltaRows q{memory.q};
@@ -42,26 +42,13 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
     const DeltaSpan pieces{span.begin, span.end};
     const int chunks = pieces.chunks();
-    auto fetch_k = [&](int c) {
-      const int64_t t = pieces.begin_of(c);
-      const int length = pieces.length_of(c), buffer = c & 1;
-      DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
-      const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
-      if (threadIdx.x < kDeltaChunk) {
-        copy_async_word(&memory.sums[buffer][i], task.sums + head * tokens + t + from, true);
-        copy_async_word(&memory.strengths[buffer][i], task.strengths + head * tokens + t + from, true);
-      } else {
-        copy_async_word(&memory.k_scale[buffer][i], task.k_scale + key_head * tokens + t + from, true);
-        copy_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);
-      }
-    };
     float state[2][kDeltaColumns / 8][4];
     clear(state[0]);
     clear(state[1]);
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
-    if (chunks > 0) fetch_k(chunks - 1);
+    if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, chunks - 1);
     commit_copies();
     for (int c = chunks - 1; c >= 0; --c) {
       const int64_t slot = first + c, begin = pieces.begin_of(c), matrix = task.matrix_at(slot, head);
@@ -75,7 +62,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       q.fill_rows(task.q_rows(key_head, begin), task.stride, length);
       commit_copies();
       if (c > 0) {
-        fetch_k(c - 1);
+        fetch_keys(memory, task, pieces, head, key_head, c - 1);
         const int64_t at = task.matrix_at(slot - 1, head);
         for (int i = threadIdx.x * 8; i < kLeftSize; i += kMmaThreads * 8) {
           prefetch(task.inverse_back + at + i);

@@ -15,23 +15,25 @@ __global__ void __launch_bounds__(kJoinColumns* kJoinLines)
   __shared__ C sums[kJoinLines][kJoinColumns];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kJoinColumns + threadIdx.x;
   C sum = 0;
+  wait_for_last();
   if (column < columns)
-#pragma unroll 4
-    for (int64_t part = threadIdx.y; part < parts; part += kJoinLines)
+#pragma unroll 8
+    for (int64_t part = threadIdx.y; part < parts; part += blockDim.y)
       sum += partial[part * columns + column];
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y || column >= columns) return;
-  for (int line = 1; line < kJoinLines; ++line) sum += sums[line][threadIdx.x];
+  for (unsigned line = 1; line < blockDim.y; ++line) sum += sums[line][threadIdx.x];
   put(column, sum);
 }
 
+// Takes its place early, where the kernel that makes the parts lets it. A thread has some parts to add.
 template <class C, class Put>
 void join_parts(const char* name, cudaStream_t stream, const C* partial, int64_t parts, int64_t columns,
                 Put put) {
-  join_parts_kernel<<<blocks_for(columns, kJoinColumns), dim3(kJoinColumns, kJoinLines), 0, stream>>>(
-      partial, parts, columns, put);
-  check_launch(name);
+  const auto lines = static_cast<unsigned>(std::clamp<int64_t>(parts / 4, 1, kJoinLines));
+  launch_early(name, join_parts_kernel<C, Put>, blocks_for(columns, kJoinColumns), dim3(kJoinColumns, lines),
+               stream, partial, parts, columns, put);
 }
 
 }  // namespace megatron::cuda

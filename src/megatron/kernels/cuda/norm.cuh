@@ -1,41 +1,10 @@
 #pragma once
 
-#include "megatron/kernels/cuda/line_barrier.cuh"
+#include "megatron/kernels/cuda/row_shape.cuh"
 #include "megatron/kernels/cuda/rows.cuh"
 
 namespace megatron::cuda {
 
 void norm_backward(const KernelContext& ctx, const NormBackwardArgs& args);
-
-// How a row lies in registers: `Items` vectors of W elements in each of blockDim.x threads, whole warps.
-// threadIdx.y counts the rows that a block treats side by side.
-template <int W, int Items>
-struct RowShape {
-  static constexpr int kMostRows = kMostLines;
-  static constexpr int64_t columns(int threads) { return int64_t{threads} * Items * W; }
-
-  __device__ static int column(int item) {
-    return (item * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * W;
-  }
-};
-
-// A row's sum, for all of its threads. Where a row has several warps they meet once: `partial` must be
-// another one of two from call to call, so that a slow warp may still read the last one's.
-template <class C>
-struct RowSums {
-  C (*partial)[RowShape<1, 1>::kMostRows][32];
-
-  __device__ C sum(C value, int turn) const {
-    value = warp_sum(value);
-    const unsigned warps = blockDim.x / 32;
-    if (warps == 1) return value;
-    C* mine = partial[turn][threadIdx.y];
-    if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = value;
-    line_barrier(threadIdx.y, blockDim.x);
-    value = 0;
-    for (unsigned w = 0; w < warps; ++w) value += mine[w];
-    return value;
-  }
-};
 
 }  // namespace megatron::cuda

@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "megatron/base/kernel_limits.h"
+#include "megatron/kernels/cuda/join_parts.cuh"
 #include "megatron/kernels/cuda/norm.cuh"
 #include "megatron/kernels/cuda/shared_memory.cuh"
 
@@ -157,25 +158,15 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
     if (a.dbias) add_up(a.dbias, dbias);
 }
 
-// target[column] (+)= Σ over blocks, each thread a part of them, then the parts in order.
-constexpr int kColumns = 32, kParts = 32;
-
 template <class C>
-__global__ void join_partials_kernel(const C* partial, int64_t blocks, int64_t n, AnyFloat target,
-                                     bool accumulate) {
-  __shared__ C parts[kParts][kColumns];
-  int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  C sum = 0;
-  wait_for_last();
-  if (column < n)
-#pragma unroll 8
-    for (int64_t b = threadIdx.y; b < blocks; b += kParts) sum += partial[b * n + column];
-  parts[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y || column >= n) return;
-  for (int p = 1; p < kParts; ++p) sum += parts[p][threadIdx.x];
-  target.set(column, accumulate ? C(target.get(column)) + sum : sum);
-}
+struct PutGradient {
+  AnyFloat target;
+  bool accumulate;
+
+  __device__ void operator()(int64_t column, C sum) const {
+    target.set(column, accumulate ? C(target.get(column)) + sum : sum);
+  }
+};
 
 template <class T>
 void run(const KernelContext& ctx, const NormBackwardArgs& args) {
@@ -235,8 +226,8 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   check_launch("norm_backward");
   auto join = [&](const C* partial, const Tensor& target) {
     if (!partial) return;
-    launch_early("norm_backward", join_partials_kernel<C>, blocks_for(n, kColumns), dim3(kColumns, kParts),
-                 stream, partial, blocks, n, any_float(target), args.accumulate);
+    join_parts("norm_backward", stream, partial, blocks, n,
+               PutGradient<C>{any_float(target), args.accumulate});
   };
   join(a.dweight, args.dweight);
   join(a.dbias, args.dbias);
