@@ -160,7 +160,7 @@ class GoldenModel : public ::testing::TestWithParam<Case> {
     return {all.begin() + static_cast<int64_t>(i * 66), all.begin() + static_cast<int64_t>((i + 1) * 66)};
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
   ParallelContext alone_;
   Config config_ = GetParam().make();
   SafetensorsFile io_ = golden_tensors("megatron_model", file("io"));
