@@ -118,6 +118,7 @@ class DirectCase : public ::testing::Test {
   void check_curve(const Case& c) {
     const std::vector<double> expected = to_doubles(io_.tensor("train.loss"));
     const ParallelContext alone;
+    alone.world().attach(ctx_);
     Adam adam(ctx_, whole_slices(c.model->parameters()),
               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1});
     for (size_t step = 0; step < expected.size(); ++step) {

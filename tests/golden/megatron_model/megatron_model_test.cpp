@@ -144,6 +144,8 @@ struct Case {
 
 class GoldenModel : public ::testing::TestWithParam<Case> {
  protected:
+  GoldenModel() { alone_.world().attach(ctx_); }
+
   std::string file(const char* name) const { return std::string(GetParam().name) + "/" + name; }
   std::unique_ptr<RankTrainer> trainer() {
     auto made = std::make_unique<RankTrainer>(ctx_, config_, alone_, DType::F32);
