@@ -4,6 +4,7 @@
 
 #include "megatron/models/decoder_shape.h"
 #include "parity/layout.h"
+#include "support/test_device.h"
 
 // The models and layouts that parity tests are made of, and the comparison with one rank.
 namespace megatron::testing {
@@ -100,13 +101,40 @@ inline void expect_equal(const Trained& one, const Trained& many, double toleran
 inline constexpr int kSteps = 5;
 inline constexpr double kTolerance = 1e-9;
 
-inline void check_layouts(const Config& config, std::span<const Layout> layouts) {
+// Every layout on `device` trains like one rank on the CPU; on a GPU, which the ranks share, so does one
+// rank.
+inline void check_layouts(const Config& config, std::span<const Layout> layouts,
+                          Device device = test_device()) {
   auto batches = batches_for(config, kSteps);
   Trained one = train(config, {}, batches);
   EXPECT_LT(one.losses.back(), one.losses.front() + 1) << "training must not diverge";
+  if (device != kCpu) {
+    SCOPED_TRACE("one rank");
+    expect_equal(one, train(config, {}, batches, DType::F64, {}, device), kTolerance);
+  }
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(layout.name);
-    expect_equal(one, train(apply(config, layout), sizes_of(layout), batches), kTolerance);
+    expect_equal(one, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, device),
+                 kTolerance);
+  }
+}
+
+// The same on the GPU, wherever the other tests compute.
+inline void check_on_gpu(const Config& config, std::span<const Layout> layouts) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  check_layouts(config, layouts, kGpu);
+}
+
+// Losses of one rank on the GPU in narrower dtypes follow those of the CPU in fp64.
+inline void check_narrow_on_gpu(const Config& config) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  auto batches = batches_for(config, kSteps);
+  const Trained wide = train(config, {}, batches);
+  for (auto [dtype, tolerance] : {std::pair{DType::F32, 1e-5}, {DType::BF16, 2e-2}}) {
+    const Trained narrow = train(config, {}, batches, dtype, {}, kGpu);
+    for (size_t i = 0; i < batches.size(); ++i)
+      EXPECT_NEAR(narrow.losses[i], wide.losses[i], tolerance * wide.losses[i])
+          << fmt::format("{}, step {}", dtype, i);
   }
 }
 

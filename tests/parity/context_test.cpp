@@ -73,18 +73,9 @@ TEST(ContextParity, OthersWindow) { check_layouts(context_with_window(), kOthers
 
 // Several ranks that share one GPU.
 TEST(CudaParity, ContextRanksThatShareAGpu) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
-  Device gpu{DeviceType::Cuda, 0};
   for (const Config& config : {context_with_dropout(), context_with_window()}) {
-    auto batches = batches_for(config, kSteps);
-    Trained one = train(config, {}, batches);
-    for (std::span<const Layout> layouts :
-         {std::span<const Layout>(kRings), std::span<const Layout>(kOthers)})
-      for (const Layout& layout : layouts) {
-        SCOPED_TRACE(layout.name);
-        expect_equal(one, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
-                     kTolerance);
-      }
+    check_on_gpu(config, kRings);
+    check_on_gpu(config, kOthers);
   }
 }
 

@@ -200,19 +200,10 @@ TEST(PlantedFault, TokensThatArriveInTheWrongOrderTurnParityRed) {
 
 // On a GPU: one rank, and ranks that share it.
 TEST(CudaParity, Experts) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
-  const Device gpu{DeviceType::Cuda, 0};
-  for (const Config& config : {top2_with_losses(), sigmoid_with_shared_expert(), with_capacity()}) {
-    const auto batches = batches_for(config, kSteps);
-    const Trained cpu = train(config, {}, batches);
-    expect_equal(cpu, train(config, {}, batches, DType::F64, {}, gpu), kTolerance);
-    for (const Layout& layout : {Layout{.name = "ep2", .dp = 2, .ep = 2},
-                                 Layout{.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true}}) {
-      SCOPED_TRACE(layout.name);
-      expect_equal(cpu, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
-                   kTolerance);
-    }
-  }
+  const Layout layouts[] = {{.name = "ep2", .dp = 2, .ep = 2},
+                            {.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true}};
+  for (const Config& config : {top2_with_losses(), sigmoid_with_shared_expert(), with_capacity()})
+    check_on_gpu(config, layouts);
 }
 
 // How many tokens an expert gets is known to the GPU alone: the host still waits once a step.

@@ -90,25 +90,10 @@ TEST(HybridParity, Experts) {
 
 // The same on a GPU, alone and on ranks that share it.
 TEST(CudaParity, LayersWithStates) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
-  const Device gpu{DeviceType::Cuda, 0};
   for (const char* pattern : {"M-M*", "G-*-"}) {
     SCOPED_TRACE(pattern);
-    const Config config = hybrid(pattern);
-    const auto batches = batches_for(config, kSteps);
-    const Trained cpu = train(config, {}, batches);
-    expect_equal(cpu, train(config, {}, batches, DType::F64, {}, gpu), kTolerance);
-    for (const Layout& layout : kLayouts) {
-      SCOPED_TRACE(layout.name);
-      expect_equal(cpu, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
-                   kTolerance);
-    }
-    const Trained narrow = train(config, {}, batches, DType::F32, {}, gpu),
-                  half = train(config, {}, batches, DType::BF16, {}, gpu);
-    for (size_t i = 0; i < batches.size(); ++i) {
-      EXPECT_NEAR(narrow.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << "fp32, step " << i;
-      EXPECT_NEAR(half.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "bf16, step " << i;
-    }
+    check_on_gpu(hybrid(pattern), kLayouts);
+    check_narrow_on_gpu(hybrid(pattern));
   }
 }
 
@@ -159,7 +144,7 @@ TEST(HybridParity, MoreRanksThanSharedHeads) {
 }
 
 // BERT's layers, without its data: norms of sums, no causal mask, a further layer before the logits.
-TEST(HybridParity, NormsOfSumsAndBidirectionalAttention) {
+Config bidirectional() {
   Config config = with_biases_and_layernorm();
   ModelConfig& model = config.model;
   model.layernorm_after_residual = true;
@@ -168,7 +153,12 @@ TEST(HybridParity, NormsOfSumsAndBidirectionalAttention) {
   model.masked_lm_head = true;
   model.output_multiplier = 0.5;
   model.share_embeddings_and_output_weights = true;
-  check_layouts(config, kLayouts);
+  return config;
+}
+TEST(HybridParity, NormsOfSumsAndBidirectionalAttention) { check_layouts(bidirectional(), kLayouts); }
+TEST(CudaParity, NormsOfSumsAndBidirectionalAttention) {
+  check_on_gpu(bidirectional(), kLayouts);
+  check_narrow_on_gpu(bidirectional());
 }
 
 }  // namespace

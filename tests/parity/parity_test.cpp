@@ -45,36 +45,17 @@ TEST(Parity, GroupedQueryTiedRope) { check_layouts(small_gpt(), kLayouts); }
 TEST(Parity, LayerNormBiasLearnedPositionsUntied) { check_layouts(with_biases_and_layernorm(), kLayouts); }
 TEST(Parity, Dropout) { check_layouts(with_dropout(), kLayouts); }
 
-// One rank on a GPU trains like one rank on the CPU.
-TEST(CudaParity, OneRank) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
-  Device gpu{DeviceType::Cuda, 0};
-  for (const Config& config : {small_gpt(), with_biases_and_layernorm(), with_dropout()}) {
-    auto batches = batches_for(config, kSteps);
-    Trained cpu = train(config, {}, batches);
-    expect_equal(cpu, train(config, {}, batches, DType::F64, {}, gpu), kTolerance);
-    auto narrow = train(config, {}, batches, DType::F32, {}, gpu),
-         half = train(config, {}, batches, DType::BF16, {}, gpu);
-    for (size_t i = 0; i < batches.size(); ++i) {
-      EXPECT_NEAR(narrow.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << "fp32, step " << i;
-      EXPECT_NEAR(half.losses[i], cpu.losses[i], 2e-2 * cpu.losses[i]) << "bf16, step " << i;
-    }
-  }
-}
-
-// Several ranks that share one GPU train like one rank on the CPU.
+// One rank and several that share a GPU train like one rank on the CPU.
 TEST(CudaParity, RanksThatShareAGpu) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
-  Device gpu{DeviceType::Cuda, 0};
-  for (const Config& config : {small_gpt(), with_biases_and_layernorm(), with_dropout()}) {
-    auto batches = batches_for(config, kSteps);
-    Trained one = train(config, {}, batches);
-    for (const Layout& layout : kLayouts) {
-      SCOPED_TRACE(layout.name);
-      expect_equal(one, train(apply(config, layout), sizes_of(layout), batches, DType::F64, {}, gpu),
-                   kTolerance);
-    }
-  }
+  for (const Config& config : {small_gpt(), with_biases_and_layernorm(), with_dropout()})
+    check_on_gpu(config, kLayouts);
+}
+TEST(CudaParity, EveryKindOfAttention) { check_on_gpu(with_every_kind_of_attention(), kLayouts); }
+
+TEST(CudaParity, NarrowerNumbers) {
+  for (const Config& config :
+       {small_gpt(), with_biases_and_layernorm(), with_dropout(), with_every_kind_of_attention()})
+    check_narrow_on_gpu(config);
 }
 
 // A recorded step computes what the step itself does, bit for bit; one with other labels runs as always.

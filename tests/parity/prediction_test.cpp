@@ -75,6 +75,11 @@ const std::vector<Layout> kApart = {
 
 TEST(PredictionParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
 TEST(PredictionParity, ApartTied) { check_layouts(two_ahead(), kApart); }
+TEST(CudaParity, PredictionLayers) {
+  check_on_gpu(two_ahead(), kLayouts);
+  check_on_gpu(untied_mixture(), std::span(kLayouts).first(3));
+  check_narrow_on_gpu(two_ahead());
+}
 TEST(PredictionParity, ApartUntiedWithExperts) { check_layouts(untied_mixture(), kApart); }
 
 TEST(PredictionParity, UntiedWithExperts) {

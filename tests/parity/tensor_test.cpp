@@ -63,18 +63,7 @@ TEST(TensorParity, OverlapWithZeroBubble) {
 }
 
 // Several ranks that share one GPU.
-TEST(CudaParity, OverlapOfRanksThatShareAGpu) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
-  auto batches = batches_for(small_gpt(), kSteps);
-  Trained one = train(small_gpt(), {}, batches);
-  for (const Layout& layout : kOverlaps) {
-    SCOPED_TRACE(layout.name);
-    expect_equal(one,
-                 train(apply(small_gpt(), layout), sizes_of(layout), batches, DType::F64, {},
-                       Device{DeviceType::Cuda, 0}),
-                 kTolerance);
-  }
-}
+TEST(CudaParity, OverlapOfRanksThatShareAGpu) { check_on_gpu(small_gpt(), kOverlaps); }
 
 }  // namespace
 }  // namespace megatron::testing

@@ -10,6 +10,7 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/safetensors.h"
+#include "support/test_device.h"
 
 namespace megatron::testing {
 
@@ -31,13 +32,17 @@ inline SafetensorsFile golden_tensors(const std::string& subject, const std::str
   return SafetensorsFile(golden_path(subject, file + ".safetensors"));
 }
 
+// A tensor of this rank in another dtype.
+inline Tensor in_dtype(RankContext& ctx, const Tensor& tensor, DType dtype) {
+  if (dtype == tensor.dtype()) return tensor;
+  Tensor result = ctx.empty(tensor.shape(), dtype);
+  ctx.kernels->copy(ctx.kernel_context(), {tensor, result});
+  return result;
+}
+
 // The golden tensor where this rank computes, in `dtype`.
 inline Tensor to_device(RankContext& ctx, const Tensor& tensor, DType dtype) {
-  Tensor copy = ctx.from_host(tensor.raw(), tensor.shape(), tensor.dtype());
-  if (dtype == tensor.dtype()) return copy;
-  Tensor result = ctx.empty(tensor.shape(), dtype);
-  ctx.kernels->copy(ctx.kernel_context(), {copy, result});
-  return result;
+  return in_dtype(ctx, ctx.from_host(tensor.raw(), tensor.shape(), tensor.dtype()), dtype);
 }
 inline Tensor to_device(RankContext& ctx, const Tensor& tensor) {
   return to_device(ctx, tensor, tensor.dtype());

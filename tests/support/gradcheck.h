@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/autograd/rank_context.h"
+#include "support/test_device.h"
 
 namespace megatron::testing {
 
@@ -75,13 +76,17 @@ inline void gradcheck(RankContext& ctx, const CheckedOp& f, const std::vector<Te
   auto compare = [&](const Tensor& x, const Tensor& analytic, const std::string& what) {
     std::vector<double> base = ctx.to_vector<double>(x), grads(base.size(), 0.0);
     if (analytic) grads = ctx.to_vector<double>(analytic);
-    double* data = x.data<double>();
+    const Tensor elements = x.view({x.numel()});
+    auto put = [&](size_t i, double value) {
+      const auto place = static_cast<int64_t>(i);
+      ctx.kernels->fill(ctx.kernel_context(), {elements.slice(0, place, place + 1), value});
+    };
     for (size_t i = 0; i < base.size(); ++i) {
-      data[i] = base[i] + step;
+      put(i, base[i] + step);
       double above = loss_of(f(ctx, inputs, frozen));
-      data[i] = base[i] - step;
+      put(i, base[i] - step);
       double below = loss_of(f(ctx, inputs, frozen));
-      data[i] = base[i];
+      put(i, base[i]);
       double numeric = (above - below) / (2 * step);
       ASSERT_NEAR(grads[i], numeric, tolerance * std::max(1.0, std::abs(numeric)))
           << what << " element " << i;

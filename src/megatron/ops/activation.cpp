@@ -66,6 +66,14 @@ class GatedNode final : public Node {
   Weight bias_;
 };
 
+// On every device the same, whatever its kernels could do.
+bool can_gate(Unary kind) {
+  for (Unary known : {Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::QuickGelu, Unary::Relu,
+                      Unary::SquaredRelu, Unary::Sigmoid})
+    if (kind == known) return true;
+  return false;
+}
+
 }  // namespace
 
 Tensor activation(RankContext& ctx, Unary kind, const Tensor& x, const Weight& bias) {
@@ -99,6 +107,8 @@ Tensor gated_activation(RankContext& ctx, const ActivationOptions& options, cons
   check_floating("gated_activation", "x", x);
   require(x.rank() >= 1 && x.size(-1) % 2 == 0,
           "gated_activation: the last dimension of x {} must hold gate and up, so its size must be even", x);
+  require(can_gate(options.kind), "gated_activation: unary function {} cannot be a gate",
+          static_cast<int>(options.kind));
   check_vector(ctx, "gated_activation", "bias", bias.value, x.size(-1), x.dtype());
   Shape shape = x.shape();
   shape[-1] /= 2;

@@ -104,12 +104,12 @@ class DirectCase : public ::testing::Test {
                          io_.tensor("out.logits"), {.absolute = std::max(2e-5, noise("logits_max_abs"))}));
     EXPECT_NEAR(loss, to_doubles(io_.tensor("out.loss"))[0], 2e-6);
     const SafetensorsFile grads(path("grads.safetensors"));
-    const auto theirs = hf_gradients(bridge_, c.model->parameters());
+    const auto theirs = hf_gradients(ctx_, bridge_, c.model->parameters());
     // A key's bias moves all scores of a query alike: its gradient is rounding noise.
     const double most = std::min(1e-3, std::max(1e-4, noise("grad_max_rel_to_absmax")));
     for (const auto& [name, grad] : theirs)
       EXPECT_TRUE(
-          is_close(ctx_, name, grad, grads.tensor(name),
+          is_close(name, grad.shape(), to_doubles(grad), to_doubles(grads.tensor(name)),
                    {.absolute = name.ends_with("key.bias") || name.ends_with("k_proj.bias") ? 1e-7 : 0,
                     .of_max = most}));
     for (const std::string& name : grads.names()) EXPECT_TRUE(theirs.contains(name)) << name;
@@ -118,6 +118,7 @@ class DirectCase : public ::testing::Test {
   void check_curve(const Case& c) {
     const std::vector<double> expected = to_doubles(io_.tensor("train.loss"));
     const ParallelContext alone;
+    alone.world().attach(ctx_);
     Adam adam(ctx_, whole_slices(c.model->parameters()),
               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1});
     for (size_t step = 0; step < expected.size(); ++step) {
@@ -128,7 +129,7 @@ class DirectCase : public ::testing::Test {
     }
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
   std::string name_;
   AutoBridge bridge_;
   SafetensorsFile io_;

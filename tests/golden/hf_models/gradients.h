@@ -7,15 +7,16 @@
 
 namespace megatron::testing {
 
-// The gradients of whole parameters on the CPU, under Hugging Face's names.
-inline std::map<std::string, Tensor> hf_gradients(const AutoBridge& bridge,
+// The gradients of whole parameters, in host memory, under Hugging Face's names.
+inline std::map<std::string, Tensor> hf_gradients(RankContext& ctx, const AutoBridge& bridge,
                                                   const std::vector<Parameter*>& parameters) {
   std::map<std::string, Tensor> theirs;
   for (Parameter* parameter : parameters) {
     if (!parameter->trainable) continue;
     require(parameter->sink.has_value(), "{} has no gradient", parameter->name);
     const Shape& shape = parameter->shard.global_shape;
-    const Tensor ours = parameter->sink.main_grad.slice(0, 0, shape[0]);
+    const Tensor ours = host_tensor(shape, parameter->sink.main_grad.dtype());
+    ctx.to_host(parameter->sink.main_grad.slice(0, 0, shape[0]), ours.raw());
     const ShardSpec whole = ShardSpec::whole(shape);
     for (const HfPart& part : bridge.parts(parameter->name, shape)) {
       Tensor& tensor = theirs[part.name];

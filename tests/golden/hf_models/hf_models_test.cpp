@@ -19,11 +19,13 @@ using testing::Tolerance;
 
 class HfModels : public ::testing::TestWithParam<const char*> {
  protected:
+  HfModels() { alone_.world().attach(ctx_); }
   std::string path(const std::string& file) const {
     return golden_path("hf_models", std::string(GetParam()) + "/" + file);
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
+  ParallelContext alone_;
   AutoBridge bridge_{path("model")};
   SafetensorsFile io_{path("io.safetensors")}, grads_{path("grads.safetensors")};
   Json meta_ = Json::read(path("meta.json"));
@@ -67,9 +69,9 @@ TEST_P(HfModels, LogitsLossAndGradients) {
   }
   tape.backward(ctx_, loss, ctx_.full(loss.shape(), loss.dtype(), 1));
   const Tolerance tolerance{.of_max = std::max(1e-4, noise("grad_max_rel_to_absmax"))};
-  const auto theirs = testing::hf_gradients(bridge_, model->parameters());
+  const auto theirs = testing::hf_gradients(ctx_, bridge_, model->parameters());
   for (const auto& [name, grad] : theirs)
-    EXPECT_TRUE(is_close(ctx_, name, grad, grads_.tensor(name), tolerance));
+    EXPECT_TRUE(is_close(name, grad.shape(), to_doubles(grad), to_doubles(grads_.tensor(name)), tolerance));
   for (const std::string& name : grads_.names())
     EXPECT_TRUE(theirs.contains(name) || name.ends_with("e_score_correction_bias")) << name;
 }
@@ -82,8 +84,7 @@ TEST_P(HfModels, TrainingCurve) {
   config.train.micro_batch_size = config.train.global_batch_size = ids.size(1);
   config.optimizer.adam_beta1 = 0.9, config.optimizer.adam_beta2 = 0.95, config.optimizer.adam_eps = 1e-8;
   config.optimizer.weight_decay = 0.1, config.optimizer.clip_grad = 1;
-  ParallelContext alone;
-  RankTrainer trainer(ctx_, config, alone, DType::F32);
+  RankTrainer trainer(ctx_, config, alone_, DType::F32);
   bridge_.load(ctx_, trainer.parameters());
   for (Parameter* parameter : trainer.parameters())
     for (const HfPart& part : bridge_.parts(parameter->name, parameter->shard.global_shape))
@@ -106,8 +107,7 @@ TEST_P(HfModels, TrainingCurve) {
 TEST_P(HfModels, GreedyGeneration) {
   Config config;
   config.model = bridge_.model_config();
-  const ParallelContext alone;
-  RankModel model(config, alone, DType::F32);
+  RankModel model(config, alone_, DType::F32);
   for (Parameter* parameter : model.parameters()) parameter->allocate(ctx_, DType::F32);
   bridge_.load(ctx_, model.parameters());
   const Json& gaps = meta_.at("gen_top1_top2_gap");
@@ -119,7 +119,7 @@ TEST_P(HfModels, GreedyGeneration) {
     const Json& gap = gaps.at(std::to_string(i));
     for (bool use_cache : {true, false}) {
       const std::vector<int64_t> more =
-          generate(ctx_, alone.world(), model, text,
+          generate(ctx_, alone_.world(), model, text,
                    {.max_new_tokens = static_cast<int64_t>(ids.size()) - prompt, .use_cache = use_cache});
       for (size_t t = 0; t < more.size() && gap[t].as_double() >= 1e-4; ++t)
         EXPECT_EQ(more[t], static_cast<int64_t>(ids[static_cast<size_t>(prompt) + t]))

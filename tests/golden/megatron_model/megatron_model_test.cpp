@@ -144,6 +144,8 @@ struct Case {
 
 class GoldenModel : public ::testing::TestWithParam<Case> {
  protected:
+  GoldenModel() { alone_.world().attach(ctx_); }
+
   std::string file(const char* name) const { return std::string(GetParam().name) + "/" + name; }
   std::unique_ptr<RankTrainer> trainer() {
     auto made = std::make_unique<RankTrainer>(ctx_, config_, alone_, DType::F32);
@@ -160,7 +162,7 @@ class GoldenModel : public ::testing::TestWithParam<Case> {
     return {all.begin() + static_cast<int64_t>(i * 66), all.begin() + static_cast<int64_t>((i + 1) * 66)};
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
   ParallelContext alone_;
   Config config_ = GetParam().make();
   SafetensorsFile io_ = golden_tensors("megatron_model", file("io"));

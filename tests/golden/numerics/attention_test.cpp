@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, GoldenAttention, ::testing::Values(DType::F32, 
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST_P(GoldenAttention, Cases) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const SafetensorsFile golden = golden_tensors("numerics", "attention");
   const Json settings = golden_json("numerics", "attention");
   for (const auto& [name, c] : settings.at("cases").as_object()) {

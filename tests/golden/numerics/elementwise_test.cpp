@@ -24,7 +24,7 @@ class GoldenElementwise : public ::testing::TestWithParam<DType> {
     EXPECT_TRUE(is_close(ctx_, name, actual, golden_.tensor(name), kElementwise));
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
   SafetensorsFile golden_ = golden_tensors("numerics", "elementwise");
 };
 
@@ -150,7 +150,7 @@ TEST_P(GoldenElementwise, CausalSoftmax) {
   for (size_t i = 0; i < masked.size(); ++i)
     if (i % 12 > i / 12 % 12) masked[i] = -HUGE_VAL;
   Tensor y = ctx_.empty_like(x), dx = ctx_.empty_like(x);
-  x = to_device(ctx_, ctx_.from_vector(masked, x.shape()), GetParam());
+  x = testing::in_dtype(ctx_, ctx_.from_vector(masked, x.shape()), GetParam());
   ctx_.kernels->softmax(ctx_.kernel_context(), {x, y});
   expect("softmax.causal_cap0.y", y);
   ctx_.kernels->softmax_backward(ctx_.kernel_context(), {y, load("softmax.dy"), dx});

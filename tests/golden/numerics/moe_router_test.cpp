@@ -27,7 +27,7 @@ class GoldenRouter : public ::testing::Test {
     return y;
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
   SafetensorsFile golden_ = golden_tensors("numerics", "moe_router");
   Tensor logits_ = to_device(ctx_, golden_.tensor("logits"));
 };

@@ -20,7 +20,7 @@ struct AdamCase {
 };
 
 TEST(GoldenOptimizer, Adam) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const SafetensorsFile golden = golden_tensors("numerics", "optimizers");
   const AdamCase cases[] = {{"adamw", 3e-3, 0.9, 0.95, 1e-8, 0.1, true},
                             {"adamw_eps1e-5", 3e-3, 0.9, 0.999, 1e-5, 0.01, true},
@@ -64,11 +64,11 @@ TEST(GoldenOptimizer, Adam) {
 
 // bf16 parameters with an fp32 master copy: what the model reads is the rounded master, bit for bit.
 TEST(GoldenOptimizer, AdamWithMasterWeights) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const SafetensorsFile golden = golden_tensors("numerics", "optimizers");
   AdamTensor w;
   w.parameter = to_device(ctx, golden.tensor("W0"), DType::BF16);
-  w.master = to_device(ctx, Tensor(w.parameter), DType::F32);
+  w.master = testing::in_dtype(ctx, w.parameter, DType::F32);
   w.first = ctx.zeros(w.parameter.shape(), DType::F32);
   w.second = ctx.zeros(w.parameter.shape(), DType::F32);
   w.weight_decay = 0.1;
@@ -88,8 +88,8 @@ TEST(GoldenOptimizer, AdamWithMasterWeights) {
     args.step = step;
     ctx.kernels->adam(ctx.kernel_context(), args);
     const auto* bits = expected.select(0, step - 1).data<int16_t>();
-    for (int64_t i = 0; i < w.parameter.numel(); ++i)
-      different += w.parameter.data<bf16>()[i].bits != static_cast<uint16_t>(bits[i]);
+    for (bf16 value : ctx.to_vector<bf16>(w.parameter))
+      different += value.bits != static_cast<uint16_t>(*bits++);
   }
   EXPECT_EQ(different, 0) << "of " << expected.numel() << " values";
   EXPECT_TRUE(
@@ -97,7 +97,7 @@ TEST(GoldenOptimizer, AdamWithMasterWeights) {
 }
 
 TEST(GoldenOptimizer, ClippingByTheGlobalNorm) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const SafetensorsFile golden = golden_tensors("numerics", "clip");
   const Json settings = golden_json("numerics", "clip");
   const std::vector<Tensor> gradients = {to_device(ctx, golden.tensor("g0")),

@@ -20,7 +20,7 @@ Tensor bits_of(const ops::Quantized& q) { return q.data.reinterpret(DType::U8); 
 
 TEST(GoldenQuantize, WholeTensors) {
   const SafetensorsFile golden = golden_tensors("numerics", "fp8_bf16");
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   const Tensor x = to_device(ctx, golden.tensor("scaled.x"));
   for (auto [name, dtype] : {std::pair{"e4m3fn", DType::F8E4M3}, {"e5m2", DType::F8E5M2}}) {
     const ops::Quantized q = ops::quantize(ctx, x, dtype);
@@ -34,7 +34,7 @@ TEST(GoldenQuantize, WholeTensors) {
 
 TEST(GoldenQuantize, Blocks) {
   const SafetensorsFile golden = golden_tensors("numerics", "fp8_bf16");
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   const Tensor x = to_device(ctx, golden.tensor("block.x"));
   for (auto [rows, columns] : {std::pair{128, 128}, {1, 128}}) {
     const std::string name = fmt::format("block{}x{}", rows, columns);

@@ -14,7 +14,7 @@ using testing::kElementwise;
 using testing::to_device;
 
 TEST(GoldenOptimizer, Sgd) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const SafetensorsFile golden = golden_tensors("numerics", "optimizers");
   struct Case {
     const char* name;

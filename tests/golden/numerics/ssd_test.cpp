@@ -32,7 +32,7 @@ class GoldenSsd : public ::testing::TestWithParam<DType> {
     EXPECT_TRUE(is_close(ctx_, name, found, golden_.tensor(name), tolerance));
   }
 
-  RankContext ctx_;
+  RankContext ctx_{testing::test_device()};
   SafetensorsFile golden_ = golden_tensors("numerics", "ssd");
 };
 

@@ -26,7 +26,7 @@ Tensor shifted(RankContext& ctx, const Tensor& x, double by) {
 }
 
 TEST(Activation, GradientsOfEveryFunctionWithAndWithoutBias) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (Unary kind : kAll) {
     Tensor x = random_tensor(ctx, {4, 6}, 1, DType::F64, 0.4);
     if (needs_positive(kind)) x = shifted(ctx, x, 1.5);
@@ -44,7 +44,7 @@ TEST(Activation, GradientsOfEveryFunctionWithAndWithoutBias) {
 }
 
 TEST(Activation, NarrowTypesFollowTheFp64Result) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (Unary kind : kAll)
     for (DType dtype : {DType::F32, DType::BF16, DType::F16}) {
       Tensor x = random_tensor(ctx, {3, 1111}, 5, dtype, 6);
@@ -65,7 +65,7 @@ TEST(Activation, NarrowTypesFollowTheFp64Result) {
 }
 
 TEST(GatedActivation, GradientsOfEveryGateWithAndWithoutBias) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (Unary kind : {Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::QuickGelu, Unary::Relu,
                      Unary::SquaredRelu, Unary::Sigmoid})
     for (bool bias : {false, true}) {
@@ -81,7 +81,7 @@ TEST(GatedActivation, GradientsOfEveryGateWithAndWithoutBias) {
 }
 
 TEST(GatedActivation, ClampedGatePassesNoGradient) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [](RankContext& c, const auto& in, const auto&) {
               return std::vector{
@@ -91,7 +91,7 @@ TEST(GatedActivation, ClampedGatePassesNoGradient) {
 }
 
 TEST(ActivatedLinear, GradientsOfInputWeightAndBias) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (int c = 0; c < 8; ++c) {
     // not watched: only the weights' gradients are wanted
     const bool watched = c & 1, keep = c & 2, gated = c & 4;
@@ -111,7 +111,7 @@ TEST(ActivatedLinear, GradientsOfInputWeightAndBias) {
 
 // Bitwise as the two ops apart, also where the gradient takes the input's place.
 TEST(ActivatedLinear, IsTheTwoOpsTogether) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const ops::ActivationOptions swiglu, gelu{.kind = Unary::GeluTanh, .gated = false};
   for (const auto& activation : {swiglu, gelu})
     for (int c = 0; c < 4; ++c) {
@@ -155,7 +155,7 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
 TEST(GatedActivation, RunsOnMetaAndRefusesWhatDoesNotFit) {
   RankContext meta(kMeta);
   EXPECT_EQ(ops::gated_activation(meta, {}, meta.empty({3, 8}, DType::F32)).shape(), (Shape{3, 4}));
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::gated_activation(ctx, {}, random_tensor(ctx, {3, 7}, 1)), Error);
   EXPECT_THROW(ops::gated_activation(ctx, {.kind = Unary::Exp}, random_tensor(ctx, {3, 8}, 1)), Error);
   EXPECT_THROW(ops::activation(ctx, Unary::Silu, ctx.empty({3}, DType::I32)), Error);

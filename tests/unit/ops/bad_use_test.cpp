@@ -19,6 +19,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
+#include "support/test_device.h"
 
 namespace megatron {
 namespace {
@@ -308,7 +309,7 @@ std::vector<Row> rows() {
 }
 
 TEST(BadUse, FittingTensorsAreTaken) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const Row& row : rows())
     EXPECT_EQ(refusal(ctx, row, make(ctx, row, row.good.size(), {}, ctx)), "") << row.op;
 }
@@ -319,7 +320,7 @@ void expect_named(const std::string& message, const Row& row, const std::string&
 }
 
 TEST(BadUse, AWrongShapeIsNamedWithItsPartner) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const Row& row : rows()) {
     Given wrong{row.bad_shape, row.good[row.victim].dtype};
     std::string message = refusal(ctx, row, make(ctx, row, row.victim, wrong, ctx));
@@ -329,7 +330,7 @@ TEST(BadUse, AWrongShapeIsNamedWithItsPartner) {
 }
 
 TEST(BadUse, AWrongDtypeIsNamed) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const Row& row : rows()) {
     Given wrong{row.good[row.victim].shape, row.bad_dtype};
     if (wrong.dtype == row.good[row.victim].dtype) continue;  // moves values of any dtype
@@ -340,16 +341,16 @@ TEST(BadUse, AWrongDtypeIsNamed) {
 }
 
 TEST(BadUse, ATensorOfAnotherDeviceIsNamed) {
-  RankContext ctx, meta(kMeta);
+  RankContext ctx(testing::test_device()), meta(kMeta);
   for (const Row& row : rows()) {
     std::string message = refusal(ctx, row, make(ctx, row, row.victim, row.good[row.victim], meta));
     expect_named(message, row, fmt::format("{}", kMeta));
-    expect_named(message, row, fmt::format("{}", kCpu));
+    expect_named(message, row, fmt::format("{}", ctx.device));
   }
 }
 
 TEST(BadUse, AFreedTensorIsNamed) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const Row& row : rows()) {
     Tensors tensors = make(ctx, row, row.good.size(), {}, ctx);
     tensors[row.victim].storage().free();
@@ -372,7 +373,7 @@ void expect_refused(F&& f, std::initializer_list<const char*> words) {
 
 // Below zero, and one beyond the end.
 TEST(BadUse, IndicesOutsideAreNamedWithTheSize) {
-  RankContext ctx;
+  RankContext ctx;  // no other device looks at ids before it uses them
   Tensor x = ctx.zeros({2, 5}, DType::F32), table = ctx.zeros({4, 3}, DType::F32);
   for (auto [id, text] : {std::pair<int64_t, const char*>{-1, "-1"}, {5, "5"}}) {
     Tensor pair = ctx.from_vector<int64_t>({1, id}, {2}), columns = pair.view({2, 1});
@@ -395,7 +396,7 @@ TEST(BadUse, IndicesOutsideAreNamedWithTheSize) {
 }
 
 TEST(BadUse, QuantizingWhatIsOnTheTapeIsRefusedWithAdvice) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tape tape(ctx);
   TapeScope scope(ctx, &tape);
   Tensor x = tape.watch(ctx.zeros({2, 4}, DType::F32));

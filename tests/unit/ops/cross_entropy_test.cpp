@@ -35,7 +35,7 @@ double plain_loss(const double* logits, int64_t label, int64_t vocab, double s, 
 }
 
 TEST(CrossEntropy, EqualsThePlainFormula) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor logits = random_tensor(ctx, {7, kColumns}, 1, DType::F64, 4);
   auto x = ctx.to_vector<double>(logits);
   auto labels = ctx.to_vector<int64_t>(some_labels(ctx));
@@ -50,7 +50,7 @@ TEST(CrossEntropy, EqualsThePlainFormula) {
 }
 
 TEST(CrossEntropy, GradientsMatchDifferences) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor logits = random_tensor(ctx, {7, kColumns}, 1, DType::F64, 4);
   for (const auto& options : variants())
     gradcheck(ctx,
@@ -62,7 +62,7 @@ TEST(CrossEntropy, GradientsMatchDifferences) {
 
 // Two halves of the columns, with statistics brought together between the kernels, as ranks would do it.
 TEST(CrossEntropy, PartsOfTheVocabularyAgree) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor logits = random_tensor(ctx, {7, kColumns}, 1, DType::F64, 4), labels = some_labels(ctx);
   ops::CrossEntropyOptions options{.smoothing = 0.2, .z_loss = 0.03, .vocab_size = 9};
   Tape whole(ctx);
@@ -96,15 +96,20 @@ TEST(CrossEntropy, PartsOfTheVocabularyAgree) {
     o.vocab_begin = rank * 6;
     o.reduce = [&](RankContext&, ops::CrossEntropyStats& local) {
       const auto& other = all[1 - rank];
-      for (int64_t row = 0; row < 7; ++row) {
-        double &a = local.maximum.data<double>()[row], b = other.maximum.data<double>()[row],
-               top = std::max(a, b);
-        double& sum = local.sum_exp.data<double>()[row];
-        sum = sum * std::exp(a - top) + other.sum_exp.data<double>()[row] * std::exp(b - top);
-        a = top;
-        local.target.data<double>()[row] += other.target.data<double>()[row];
-        local.sum_logits.data<double>()[row] += other.sum_logits.data<double>()[row];
-      }
+      auto combine = [&](const Tensor& mine, const Tensor& theirs, auto&& f) {
+        auto a = ctx.to_vector<double>(mine), b = ctx.to_vector<double>(theirs);
+        for (size_t row = 0; row < a.size(); ++row) a[row] = f(row, a[row], b[row]);
+        ctx.kernels->copy(ctx.kernel_context(), {ctx.from_vector(a, mine.shape()), mine});
+      };
+      const auto a = ctx.to_vector<double>(local.maximum), b = ctx.to_vector<double>(other.maximum);
+      combine(local.sum_exp, other.sum_exp, [&](size_t row, double mine, double theirs) {
+        const double top = std::max(a[row], b[row]);
+        return mine * std::exp(a[row] - top) + theirs * std::exp(b[row] - top);
+      });
+      combine(local.maximum, other.maximum, [](size_t, double x, double y) { return std::max(x, y); });
+      const auto add = [](size_t, double x, double y) { return x + y; };
+      combine(local.target, other.target, add);
+      combine(local.sum_logits, other.sum_logits, add);
     };
     Tape tape(ctx);
     Tensor part = tape.watch(parts[rank]), part_loss;
@@ -126,7 +131,7 @@ TEST(CrossEntropy, PartsOfTheVocabularyAgree) {
 
 // Losses and gradients of every dtype, at sizes that do and do not fill the last vector, against fp64.
 TEST(CrossEntropy, LargeLogitsAndNarrowTypes) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   auto run = [&](const Tensor& logits, const Tensor& labels) {
     Tape tape(ctx);
     Tensor x = tape.watch(logits), loss;
@@ -161,7 +166,7 @@ TEST(CrossEntropy, LargeLogitsAndNarrowTypes) {
 }
 
 TEST(CrossEntropy, NanComesThrough) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (DType dtype : {DType::F32, DType::BF16}) {
     Tensor logits = random_tensor(ctx, {2, 40}, 1, dtype);
     Tensor fault = ctx.full({1, 1}, dtype, NAN);
@@ -184,14 +189,14 @@ TEST(CrossEntropy, NanComesThrough) {
 }
 
 TEST(CrossEntropy, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor logits = random_tensor(ctx, {7, kColumns}, 1);
   EXPECT_THROW(ops::cross_entropy(ctx, logits, ctx.from_vector<int64_t>({1}, {1})), Error);
   EXPECT_THROW(ops::cross_entropy(ctx, logits, some_labels(ctx), {.vocab_size = 12}), Error);
 }
 
 TEST(LinearCrossEntropy, GradientsMatchDifferences) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor hidden = random_tensor(ctx, {7, 4}, 1), weight = random_tensor(ctx, {kColumns, 4}, 2);
   for (const auto& options : variants())
     for (int64_t chunk : {3, 100})
@@ -205,7 +210,7 @@ TEST(LinearCrossEntropy, GradientsMatchDifferences) {
 
 // bf16: logits and the weight's gradient stay fp32, the gradient of the logits is rounded once.
 TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   int64_t rows = 60, hidden = 48, columns = 200;
   std::vector<int64_t> ids(60);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % 200);
@@ -240,7 +245,7 @@ TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
 
 // With and without other ranks' parts of the vocabulary (`reduce`), which take different kernels.
 TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor hidden = random_tensor(ctx, {7, 4}, 1), values = random_tensor(ctx, {kColumns, 4}, 2);
   constexpr double factor = 0.3;
   for (auto options : variants())
@@ -285,7 +290,7 @@ TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
 }
 
 TEST(LinearCrossEntropySum, MustBeWhereBackwardStarts) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   TestWeight weight(ctx, random_tensor(ctx, {kColumns, 4}, 2));
   for (bool given : {false, true}) {
     Tape tape(ctx);
@@ -300,7 +305,7 @@ TEST(LinearCrossEntropySum, MustBeWhereBackwardStarts) {
 }
 
 TEST(LinearCrossEntropySum, NarrowTypesFollowTheFp64Result) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   Tensor x = random_tensor(ctx, {60, 48}, 1, DType::BF16), w = random_tensor(ctx, {200, 48}, 2, DType::BF16);
   std::vector<int64_t> ids(60);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % 200);
@@ -328,7 +333,7 @@ TEST(LinearCrossEntropySum, NarrowTypesFollowTheFp64Result) {
 }
 
 TEST(LinearCrossEntropy, HoldsOneChunkOfLogits) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   int64_t rows = 256, columns = 1000, chunk = 16;
   TestWeight weight(ctx, random_tensor(ctx, {columns, 8}, 2, DType::F32));
   Tensor hidden = random_tensor(ctx, {rows, 8}, 1, DType::F32), labels = ctx.zeros({rows}, DType::I64);

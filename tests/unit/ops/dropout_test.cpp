@@ -11,7 +11,7 @@ using testing::gradcheck;
 using testing::random_tensor;
 
 TEST(Dropout, GradientsWithAndWithoutResidual) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   RngKey key{7, 3};
   gradcheck(ctx,
             [&](RankContext& c, const auto& in, const auto&) {
@@ -23,7 +23,7 @@ TEST(Dropout, GradientsWithAndWithoutResidual) {
 }
 
 TEST(Dropout, KeepsTheRightShareAndScalesIt) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   auto y = ctx.to_vector<float>(ops::dropout(ctx, ctx.full({400, 250}, DType::F32, 1), 0.2, {1, 2}));
   double sum = 0;
   for (float v : y) {
@@ -34,7 +34,7 @@ TEST(Dropout, KeepsTheRightShareAndScalesIt) {
 }
 
 TEST(Dropout, APieceOfTheMatrixIsDroppedLikeTheWhole) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = ctx.full({9, 700}, DType::F64, 1);
   RngKey key{11, 5};
   Tensor whole = ops::dropout(ctx, x, 0.4, key);
@@ -44,7 +44,7 @@ TEST(Dropout, APieceOfTheMatrixIsDroppedLikeTheWhole) {
 }
 
 TEST(Dropout, RefusesWhatIsNoProbability) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::dropout(ctx, random_tensor(ctx, {2}, 1), 1.5, {}), Error);
 }
 

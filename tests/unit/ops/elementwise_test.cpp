@@ -19,7 +19,7 @@ Tensor away_from_zero(RankContext& ctx, Shape shape, uint64_t seed) {
 }
 
 TEST(Elementwise, GradientsOfArithmeticAndOfRepeatedOperands) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   std::pair<Shape, Shape> shapes[] = {
       {{3, 4}, {3, 4}}, {{3, 4}, {4}}, {{3, 1}, {3, 4}}, {{2, 1, 3}, {4, 1}}, {{1}, {2, 2}}};
   for (BinaryOp op : {&ops::add, &ops::sub, &ops::mul, &ops::div})
@@ -30,7 +30,7 @@ TEST(Elementwise, GradientsOfArithmeticAndOfRepeatedOperands) {
 }
 
 TEST(Elementwise, OneTensorTwice) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [](RankContext& c, const auto& in, const auto&) {
               return std::vector{ops::add(c, ops::mul(c, in[0], in[0]), in[0])};
@@ -39,10 +39,9 @@ TEST(Elementwise, OneTensorTwice) {
 }
 
 TEST(Elementwise, GradientsOfScaleAxpbyWhereCast) {
-  RankContext ctx;
-  Tensor condition = ctx.empty({2, 3}, DType::Bool);
-  bool bits[] = {true, false, true, true, false, false};
-  std::copy(bits, bits + 6, condition.data<bool>());
+  RankContext ctx(testing::test_device());
+  const bool bits[] = {true, false, true, true, false, false};
+  Tensor condition = ctx.from_host(bits, {2, 3}, DType::Bool);
   gradcheck(ctx,
             [&](RankContext& c, const auto& in, const auto&) {
               Tensor mixed = ops::axpby(c, 0.3, in[0], -2, in[1]);
@@ -53,7 +52,7 @@ TEST(Elementwise, GradientsOfScaleAxpbyWhereCast) {
 }
 
 TEST(Elementwise, CastReturnsItsGradientInTheInputsDtype) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tape tape(ctx);
   Tensor x = tape.watch(random_tensor(ctx, {4}, 1, DType::BF16));
   Tensor y;
@@ -66,7 +65,7 @@ TEST(Elementwise, CastReturnsItsGradientInTheInputsDtype) {
 }
 
 TEST(Elementwise, MessagesNameTheOpAndTheShapes) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   try {
     ops::add(ctx, random_tensor(ctx, {2, 3}, 1), random_tensor(ctx, {4}, 1));
     FAIL();

@@ -117,7 +117,7 @@ TEST(EveryOp, IsTested) {
 }
 
 TEST(EveryOp, GradientsMatchDifferences) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const OpCase& op : op_cases()) {
     if (std::string_view(op.name) == "quantize") continue;  // rounding has no gradient
     SCOPED_TRACE(op.name);
@@ -141,7 +141,7 @@ TEST(EveryOp, RecomputeAndPackingGiveTheSameGradients) {
       return packed;
     }
   } copies;
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     Tensors inputs = make(ctx, op.inputs, 1, DType::F64), weights = make(ctx, op.weights, 50, DType::F64);
@@ -163,7 +163,7 @@ TEST(EveryOp, RecomputeAndPackingGiveTheSameGradients) {
 }
 
 TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (auto [dtype, tolerance] : {std::pair{DType::F32, 2e-6}, {DType::BF16, 2e-2}, {DType::F16, 2.5e-3}})
     for (const OpCase& op : op_cases()) {
       SCOPED_TRACE(fmt::format("{} in {}", op.name, dtype));
@@ -185,7 +185,7 @@ TEST(EveryOp, NarrowDtypesFollowFp64ForwardAndBackward) {
 }
 
 TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
-  RankContext ctx, meta(kMeta);
+  RankContext ctx(testing::test_device()), meta(kMeta);
   for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     auto real = run(ctx, op, make(ctx, op.inputs, 1, DType::BF16),
@@ -204,7 +204,7 @@ TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
 }
 
 TEST(EveryOp, WithoutATapeTheValuesAreTheSame) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     Tensors inputs = make(ctx, op.inputs, 1, DType::F64), weights = make(ctx, op.weights, 50, DType::F64);
@@ -219,7 +219,7 @@ TEST(EveryOp, WithoutATapeTheValuesAreTheSame) {
 }
 
 TEST(EveryOp, NoRowsAreNoProblem) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
     auto shapes = op.inputs;

@@ -94,7 +94,7 @@ Tensor varied(RankContext& ctx, int64_t rows, int64_t columns, uint64_t seed) {
 
 class Fp8Blocks : public ::testing::Test {
  protected:
-  RankContext ctx{kCpu, 2};
+  RankContext ctx{testing::test_device(), 2};
 };
 
 TEST_F(Fp8Blocks, EachHasThePowerOfTwoThatFits) {

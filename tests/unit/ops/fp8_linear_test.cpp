@@ -44,7 +44,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 class Fp8Linear : public ::testing::Test {
  protected:
-  RankContext ctx;
+  RankContext ctx{testing::test_device()};
   Tensor x = random_tensor(ctx, {32, 48}, 1, DType::F32, 2),
          dy = random_tensor(ctx, {32, 64}, 2, DType::F32, 0.1);
   Tensor w = random_tensor(ctx, {64, 48}, 3, DType::F32, 0.3), b = random_tensor(ctx, {64}, 4, DType::F32);

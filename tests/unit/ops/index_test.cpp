@@ -11,7 +11,7 @@ using testing::gradcheck;
 using testing::random_tensor;
 
 TEST(Index, GradientsMatchDifferences) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor ids = ctx.from_vector<int64_t>({3, 0, 3, 9, -1}, {5});  // two of them outside
   Tensor columns = ctx.from_vector<int64_t>({1, 1, 0, 2, 2, 1, 0, 1}, {4, 2});
   using Tensors = std::vector<Tensor>;
@@ -33,7 +33,7 @@ TEST(Index, GradientsMatchDifferences) {
 }
 
 TEST(Index, RowsGatheredAndScattered) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = ctx.from_vector<float>({1, 2, 3, 4, 5, 6}, {3, 2});
   Tensor ids = ctx.from_vector<int64_t>({2, 2, 7, 0}, {4});
   Tensor rows = ops::gather_rows(ctx, x, ids);
@@ -43,7 +43,7 @@ TEST(Index, RowsGatheredAndScattered) {
 }
 
 TEST(Index, TopKKeepsTheOrderOfEquals) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   Tensor x = ctx.from_vector<float>({1, 5, 5, -2, 5, 0, 7, 1}, {1, 8});
   ops::TopK best = ops::top_k(ctx, x, 4);
   EXPECT_EQ(ctx.to_vector<float>(best.values), (std::vector<float>{7, 5, 5, 5}));

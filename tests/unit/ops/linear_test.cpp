@@ -12,7 +12,7 @@ using testing::random_tensor;
 using testing::TestWeight;
 
 TEST(Linear, GradientsWithAndWithoutBias) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (bool bias : {false, true}) {
     std::vector<Tensor> weights = {random_tensor(ctx, {5, 4}, 2)};
     if (bias) weights.push_back(random_tensor(ctx, {5}, 3));
@@ -26,7 +26,7 @@ TEST(Linear, GradientsWithAndWithoutBias) {
 }
 
 TEST(Linear, WeightGradientsAddUpOverMicrobatchesAndCanWait) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   TestWeight w(ctx, random_tensor(ctx, {6, 4}, 1));
   auto backward = [&](bool deferred) {
     ctx.defer_weight_grads = deferred;
@@ -50,7 +50,7 @@ TEST(Linear, WeightGradientsAddUpOverMicrobatchesAndCanWait) {
 }
 
 TEST(Linear, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::linear(ctx, random_tensor(ctx, {3, 4}, 1), {random_tensor(ctx, {5, 3}, 1)}), Error);
   EXPECT_THROW(ops::linear(ctx, random_tensor(ctx, {3, 4}, 1), {random_tensor(ctx, {5, 4}, 1, DType::F32)}),
                Error);

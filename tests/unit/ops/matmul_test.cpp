@@ -12,7 +12,7 @@ using testing::gradcheck;
 using testing::random_tensor;
 
 TEST(Matmul, GradientsOfEveryTransposition) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (bool ta : {false, true})
     for (bool tb : {false, true})
       for (bool batched : {false, true}) {
@@ -30,13 +30,13 @@ TEST(Matmul, GradientsOfEveryTransposition) {
 }
 
 TEST(Matmul, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::matmul(ctx, random_tensor(ctx, {2, 3}, 1), random_tensor(ctx, {2, 3}, 1)), Error);
   EXPECT_THROW(ops::matmul(ctx, random_tensor(ctx, {2, 3}, 1), random_tensor(ctx, {1, 3, 2}, 1)), Error);
 }
 
 TEST(GroupedLinear, GradientsWithAnExpertWithoutRows) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor offsets = ctx.from_vector<int32_t>({0, 2, 2, 5}, {4});
   gradcheck(ctx,
             [&](RankContext& c, const auto& in, const auto& w) {
@@ -50,7 +50,7 @@ TEST(GroupedLinear, RunsOnMetaAndRefusesWhatDoesNotFit) {
   Tensor y = ops::grouped_linear(meta, meta.empty({8, 4}, DType::BF16), {meta.empty({3, 6, 4}, DType::BF16)},
                                  meta.empty({4}, DType::I32));
   EXPECT_EQ(y.shape(), (Shape{8, 6}));
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::grouped_linear(ctx, random_tensor(ctx, {5, 3}, 1), {random_tensor(ctx, {3, 4, 3}, 2)},
                                    ctx.zeros({3}, DType::I32)),
                Error);

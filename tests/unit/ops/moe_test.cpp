@@ -15,7 +15,7 @@ using Tensors = std::vector<Tensor>;
 Tensor choices(RankContext& ctx) { return ctx.from_vector<int64_t>({2, 0, 0, 1, -1, 2, 0, 2, 1, 0}, {5, 2}); }
 
 TEST(Moe, SortKeepsTokensInOrderWithinAnExpert) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   auto order = ops::expert_sort(ctx, choices(ctx), 4);
   EXPECT_EQ(ctx.to_vector<int32_t>(order.offsets), (std::vector<int32_t>{0, 4, 6, 9, 9}));
   EXPECT_EQ(ctx.to_vector<int64_t>(order.copy_of_row), (std::vector<int64_t>{1, 2, 6, 9, 3, 8, 0, 5, 7, -1}));
@@ -23,7 +23,7 @@ TEST(Moe, SortKeepsTokensInOrderWithinAnExpert) {
 }
 
 TEST(Moe, SortPadsEveryExpert) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   auto order = ops::expert_sort(ctx, choices(ctx), 4, 4);
   EXPECT_EQ(ctx.to_vector<int32_t>(order.offsets), (std::vector<int32_t>{0, 4, 8, 12, 12}));
   auto copies = ctx.to_vector<int64_t>(order.copy_of_row);
@@ -32,12 +32,12 @@ TEST(Moe, SortPadsEveryExpert) {
 }
 
 TEST(Moe, SortRefusesAnUnknownExpert) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::expert_sort(ctx, choices(ctx), 2), Error);
 }
 
 TEST(Moe, GradientsMatchDifferences) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (int64_t alignment : {1, 4}) {
     auto order = ops::expert_sort(ctx, choices(ctx), 4, alignment);
     int64_t rows = order.copy_of_row.size(0);
@@ -56,7 +56,7 @@ TEST(Moe, GradientsMatchDifferences) {
 
 // bf16 rows with fp32 probabilities, on two threads.
 TEST(Moe, ThereAndBackIsTheWeightedSum) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   int64_t tokens = 300, k = 3, hidden = 200;
   std::vector<int64_t> experts(static_cast<size_t>(tokens * k));
   for (size_t i = 0; i < experts.size(); ++i) experts[i] = static_cast<int64_t>(i * i % 8);

@@ -11,7 +11,7 @@ using testing::gradcheck;
 using testing::random_tensor;
 
 TEST(Norm, GradientsOfEveryVariant) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (NormKind kind : {NormKind::Rms, NormKind::Layer})
     for (bool zero_centered : {false, true})
       for (int weights : {0, 1, 2}) {
@@ -30,7 +30,7 @@ TEST(Norm, GradientsOfEveryVariant) {
 }
 
 TEST(Norm, GradientsWithResidualReachBothInputsAndTheSum) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [](RankContext& c, const auto& in, const auto& w) {
               auto [y, sum] = ops::norm_with_residual(c, in[0], in[1], w[0], w[1],
@@ -68,7 +68,7 @@ TEST(Norm, ThreadsShareTheRows) {
 }
 
 TEST(Norm, NarrowTypesFollowTheFp64Result) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (DType dtype : {DType::F32, DType::BF16, DType::F16}) {
     Tensor x = random_tensor(ctx, {6, 33}, 1, dtype), w = random_tensor(ctx, {33}, 2, dtype);
     auto wide = [&](const Tensor& t) {
@@ -89,7 +89,7 @@ TEST(Norm, RunsOnMetaAndRefusesWhatDoesNotFit) {
   Tensor y = ops::norm(meta, meta.empty({8, 16}, DType::BF16), {meta.empty({16}, DType::BF16)});
   EXPECT_EQ(y.shape(), (Shape{8, 16}));
 
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = random_tensor(ctx, {2, 4}, 1);
   EXPECT_THROW(ops::norm(ctx, x, {random_tensor(ctx, {3}, 1)}), Error);
   EXPECT_THROW(ops::norm(ctx, x, {random_tensor(ctx, {4}, 1)}, {random_tensor(ctx, {4}, 1)}), Error);

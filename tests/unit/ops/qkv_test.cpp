@@ -21,7 +21,7 @@ ops::Rotation rotation(RankContext& ctx, bool interleaved) {
 
 // Heads that share keys or not, with and without rotation, which leaves the last two channels alone.
 TEST(SplitQkv, GradientsMatchDifferences) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (int64_t groups : {1, 2, 4})
     for (int kind = 0; kind < 3; ++kind) {
       SCOPED_TRACE(fmt::format("{} groups, rotation {}", groups, kind));
@@ -37,7 +37,7 @@ TEST(SplitQkv, GradientsMatchDifferences) {
 
 // Where only some of q, k and v are used, the others' gradient is zero.
 TEST(SplitQkv, UnusedPartsHaveNoGradient) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [&](RankContext& ctx, const Tensors& x, const std::vector<Weight>&) {
               return Tensors{ops::split_qkv(ctx, x[0], 4, 2, 6, rotation(ctx, false)).k};
@@ -47,7 +47,7 @@ TEST(SplitQkv, UnusedPartsHaveNoGradient) {
 
 // By query group: its heads, its key, its value. Rotation is that of rope on q and on k.
 TEST(SplitQkv, IsTheGroupedLayoutWithRopeOnQueriesAndKeys) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = random_tensor(ctx, {5, 48}, 1);
   ops::Rotation turn = rotation(ctx, false);
   auto [q, k, v] = ops::split_qkv(ctx, x, 4, 2, 6, turn);
@@ -62,7 +62,7 @@ TEST(SplitQkv, IsTheGroupedLayoutWithRopeOnQueriesAndKeys) {
 // Heads that lie evenly, with and without rotation, of two sequences. The projection is held by the test, or
 // given up and turned in place.
 TEST(FusedAttention, IsAttentionOfTheSplitProjection) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (int64_t groups : {1, 4})
     for (int kind = 0; kind < 6; ++kind) {
       SCOPED_TRACE(fmt::format("{} groups, case {}", groups, kind));
@@ -99,7 +99,7 @@ TEST(FusedAttention, IsAttentionOfTheSplitProjection) {
 }
 
 TEST(FusedAttention, TurnsInPlaceWhatNobodyElseHolds) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   const ops::QkvShape shape{2, 2, 6};
   ops::Rotation turn = rotation(ctx, false);
   Tensor held = random_tensor(ctx, {5, shape.columns()}, 1),
@@ -115,7 +115,7 @@ TEST(FusedAttention, TurnsInPlaceWhatNobodyElseHolds) {
 }
 
 TEST(FusedAttention, RefusesHeadsThatDoNotLieEvenly) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::fused_attention(ctx, random_tensor(ctx, {5, 48}, 1), {4, 2, 6}, {}), Error);
 }
 

@@ -11,7 +11,7 @@ namespace {
 using testing::random_tensor;
 
 TEST(Quantize, ValuesComeBackWithinTheFormatsRounding) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   Tensor x = random_tensor(ctx, {70, 300}, 1, DType::F32, 5);
   auto values = ctx.to_vector<float>(x);
   for (DType dtype : {DType::F8E4M3, DType::F8E5M2}) {
@@ -26,7 +26,7 @@ TEST(Quantize, ValuesComeBackWithinTheFormatsRounding) {
 }
 
 TEST(Quantize, ScalesAreOnePerBlockAndZerosStayZero) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = ctx.zeros({3, 5}, DType::BF16);
   auto q = ops::quantize(ctx, x, DType::F8E4M3, 2, 4);
   EXPECT_EQ(ctx.to_vector<float>(q.inverse_scale), (std::vector<float>{1, 1, 1, 1}));
@@ -39,9 +39,9 @@ TEST(Quantize, ScalesAreOnePerBlockAndZerosStayZero) {
 }
 
 // With the largest value in each row the scale is 1, and what remains is the cast: of every magnitude,
-// half-way values, subnormal numbers and NaN, on every instruction set.
+// half-way values, subnormal numbers and NaN, on every instruction set or on the GPU.
 template <class Q>
-void compare_with_casts() {
+void compare_with_casts(RankContext& ctx) {
   constexpr int64_t rows = 64, columns = 1021;
   std::vector<float> values(rows * columns);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -50,23 +50,24 @@ void compare_with_casts() {
     if (std::abs(values[i]) > Q::max) values[i] = std::copysign(Q::max, values[i]);
     if (i % columns == 0) values[i] = Q::max;
   }
-  std::vector<KernelTable> tables{cpu::v3::make_table()};
-  if (cpu::has_v4()) tables.push_back(cpu::v4::make_table());
-  for (const KernelTable& table : tables) {
-    RankContext ctx;
-    ctx.kernels = &table;
-    Tensor x = ctx.from_vector(values, {rows, columns});
-    for (int64_t block_rows : {0, 1}) {
-      auto q = ctx.to_vector<Q>(ops::quantize(ctx, x, dtype_of<Q>(), block_rows).data);
-      for (size_t i = 0; i < values.size(); ++i)
-        ASSERT_EQ(q[i].bits, Q(values[i]).bits) << values[i] << " at " << i;
-    }
+  Tensor x = ctx.from_vector(values, {rows, columns});
+  for (int64_t block_rows : {0, 1}) {
+    auto q = ctx.to_vector<Q>(ops::quantize(ctx, x, dtype_of<Q>(), block_rows).data);
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(q[i].bits, Q(values[i]).bits) << values[i] << " at " << i;
   }
 }
 
 TEST(Quantize, EqualsTheCastOfEachValue) {
-  compare_with_casts<fp8_e4m3>();
-  compare_with_casts<fp8_e5m2>();
+  RankContext ctx(testing::test_device());
+  std::vector<KernelTable> tables{*ctx.kernels};
+  if (ctx.device.is_cpu()) tables = {cpu::v3::make_table()};
+  if (ctx.device.is_cpu() && cpu::has_v4()) tables.push_back(cpu::v4::make_table());
+  for (const KernelTable& table : tables) {
+    ctx.kernels = &table;
+    compare_with_casts<fp8_e4m3>(ctx);
+    compare_with_casts<fp8_e5m2>(ctx);
+  }
 }
 
 }  // namespace

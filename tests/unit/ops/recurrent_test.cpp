@@ -31,7 +31,7 @@ void expect_near(const Doubles& a, const Doubles& b, double tolerance) {
 }
 
 TEST(CausalConv, IsItsDefinitionAndItsGradientsFollow) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = random_tensor(ctx, {10, 3}, 1), w = random_tensor(ctx, {3, 1, 4}, 2),
          bias = random_tensor(ctx, {3}, 3);
   auto xs = ctx.to_vector<double>(x), ws = ctx.to_vector<double>(w), bs = ctx.to_vector<double>(bias);
@@ -60,7 +60,7 @@ TEST(CausalConv, IsItsDefinitionAndItsGradientsFollow) {
 }
 
 TEST(GatedNorm, BothOrdersGroupsAndSharedWeights) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (bool gate_first : {true, false})
     for (int64_t groups : {1, 3})
       for (int64_t weights : {6, 2}) {
@@ -115,7 +115,7 @@ Doubles ssd_by_definition(RankContext& ctx, const std::vector<Tensor>& in, const
 }
 
 TEST(Ssd, ChunksGiveWhatTheRecurrenceSaysAndItsGradients) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   std::vector<Tensor> inputs = {random_tensor(ctx, {10, 20}, 1), random_tensor(ctx, {10, 4}, 2)};
   std::vector<Tensor> weights = {random_tensor(ctx, {4}, 3), random_tensor(ctx, {4}, 4),
                                  random_tensor(ctx, {4}, 5)};
@@ -167,7 +167,7 @@ Doubles delta_by_definition(RankContext& ctx, const std::vector<Tensor>& in, con
 }
 
 TEST(DeltaRule, IsItsRecurrenceAndItsGradientsFollow) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   std::vector<Tensor> inputs = {random_tensor(ctx, {10, 20}, 1), random_tensor(ctx, {10, 4}, 2),
                                 random_tensor(ctx, {10, 4}, 3)};
   std::vector<Tensor> weights = {random_tensor(ctx, {4}, 4), random_tensor(ctx, {4}, 5)};
@@ -216,7 +216,7 @@ TEST(Recurrent, SameBitsForEveryNumberOfThreads) {
 }
 
 TEST(Recurrent, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = random_tensor(ctx, {10, 3}, 1), w = random_tensor(ctx, {3, 1, 4}, 2);
   EXPECT_THROW(ops::causal_conv(ctx, x, {w}, {}, {.count = 3, .cu = {}}), Error);
   EXPECT_THROW(ops::causal_conv(ctx, x, {random_tensor(ctx, {3, 1, 17}, 2)}, {}, {}), Error);

@@ -12,7 +12,7 @@ using testing::gradcheck;
 using testing::random_tensor;
 
 TEST(Reduce, GradientsOverEveryDimension) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (int dim : {0, 1, -1})
     for (bool keep : {false, true})
       gradcheck(ctx,
@@ -24,7 +24,7 @@ TEST(Reduce, GradientsOverEveryDimension) {
 }
 
 TEST(Reduce, GradientsOverEverything) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [](RankContext& c, const auto& in, const auto&) {
               return std::vector{ops::sum(c, in[0]), ops::mean(c, in[0])};
@@ -33,7 +33,7 @@ TEST(Reduce, GradientsOverEverything) {
 }
 
 TEST(Reduce, EqualMaximaShareTheGradient) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tape tape(ctx);
   Tensor x = tape.watch(ctx.from_vector<double>({1, 3, 3, 0}, {4})), y;
   {
@@ -45,7 +45,7 @@ TEST(Reduce, EqualMaximaShareTheGradient) {
 }
 
 TEST(Reduce, LongSumsInNarrowTypesStayAccurate) {
-  RankContext ctx(kCpu, 2);
+  RankContext ctx(testing::test_device(), 2);
   for (DType dtype : {DType::F32, DType::BF16, DType::F16})
     for (int dim : {0, 1}) {
       Tensor x = random_tensor(ctx, {777, 391}, 1, dtype), wide = ctx.empty(x.shape(), DType::F64);
@@ -59,7 +59,7 @@ TEST(Reduce, LongSumsInNarrowTypesStayAccurate) {
 }
 
 TEST(Softmax, GradientsAndMaskedRows) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [](RankContext& c, const auto& in, const auto&) { return std::vector{ops::softmax(c, in[0])}; },
             {random_tensor(ctx, {3, 7}, 1, DType::F64, 3)});
@@ -70,7 +70,7 @@ TEST(Softmax, GradientsAndMaskedRows) {
 }
 
 TEST(Reduce, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::sum(ctx, random_tensor(ctx, {2}, 1), 1), Error);
   EXPECT_THROW(ops::max(ctx, ctx.empty({0, 3}, DType::F32), 0), Error);
   EXPECT_THROW(ops::mean(ctx, ctx.empty({3}, DType::I64)), Error);

@@ -10,6 +10,7 @@
 #include "megatron/ops/norm.h"
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/softmax.h"
+#include "support/test_device.h"
 
 namespace megatron {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 // gradient as it takes one that is stored in full.
 class RepeatedGrad : public ::testing::Test {
  protected:
-  RankContext ctx{kCpu, 2};
+  RankContext ctx{testing::test_device(), 2};
   Tensor ids = ctx.from_vector(std::vector<int64_t>{3, 0, 2, 3, 1, 0}, {6});
 
   Tensor random(const Shape& shape) {

@@ -18,7 +18,7 @@ ops::Rotation angles(RankContext& ctx, int64_t tokens, int64_t width, bool inter
 }
 
 TEST(Rope, GradientsOfBothLayoutsWholeAndPartial) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   for (bool interleaved : {false, true})
     for (int64_t width : {8, 4}) {
       auto rotation = angles(ctx, 5, width, interleaved);
@@ -31,7 +31,7 @@ TEST(Rope, GradientsOfBothLayoutsWholeAndPartial) {
 }
 
 TEST(Rope, TurnsByTheAngleOfThePosition) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   auto rotation = angles(ctx, 2, 4, false);
   Tensor x = ctx.from_vector<double>({1, 2, 3, 4, 1, 2, 3, 4}, {2, 1, 4});
   auto y = ctx.to_vector<double>(ops::rope(ctx, x, rotation));
@@ -44,7 +44,7 @@ TEST(Rope, TurnsByTheAngleOfThePosition) {
 }
 
 TEST(Rope, SectionsFollowTheThreeRowsOfPositions) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor positions = ctx.from_vector<int64_t>({5, 6, 70, 80, 900, 1000}, {3, 2});
   auto f = ops::rope_frequencies(12, 10000);
   auto rotation = ops::rope_tables(ctx, positions, f, DType::F64, false, {2, 3, 1});
@@ -56,7 +56,7 @@ TEST(Rope, SectionsFollowTheThreeRowsOfPositions) {
 }
 
 TEST(Rope, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   EXPECT_THROW(ops::rope_frequencies(7, 10000), Error);
   EXPECT_THROW(ops::rope_frequencies(8, 10000, {.kind = ops::RopeScalingKind::Yarn}), Error);
   auto rotation = angles(ctx, 5, 8, false);

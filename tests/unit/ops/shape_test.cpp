@@ -11,7 +11,7 @@ using testing::gradcheck;
 using testing::random_tensor;
 
 TEST(ShapeOps, GradientsOfViewsAndRearrangements) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   gradcheck(ctx,
             [](RankContext& c, const auto& in, const auto&) {
               Tensor turned = ops::transpose(c, ops::view(c, in[0], {2, 3, 4}), 0, 2);
@@ -25,7 +25,7 @@ TEST(ShapeOps, GradientsOfViewsAndRearrangements) {
 }
 
 TEST(ShapeOps, PiecesTogetherAreTheWhole) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = random_tensor(ctx, {5, 6, 2}, 1);
   auto parts = ops::chunk(ctx, x, 3, 1);
   ASSERT_EQ(parts.size(), 3u);
@@ -34,7 +34,7 @@ TEST(ShapeOps, PiecesTogetherAreTheWhole) {
 }
 
 TEST(ShapeOps, RefusesWhatDoesNotFit) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Tensor x = random_tensor(ctx, {5, 6}, 1);
   EXPECT_THROW(ops::view(ctx, x, {7, 5}), Error);
   EXPECT_THROW(ops::slice(ctx, x, 2, 0, 1), Error);

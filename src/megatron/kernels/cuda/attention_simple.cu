@@ -3,6 +3,12 @@
 namespace megatron::cuda {
 namespace {
 
+// What is not a number stays, so that all lanes see it: they would part where one of them leaves a tile out.
+template <class C>
+struct LargestScore {
+  __device__ C operator()(C a, C b) const { return a > b || a != a ? a : b; }
+};
+
 template <class T, int N>
 __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> task) {
   using C = Compute<T>;
@@ -33,7 +39,8 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
     int key = key0 + lane;
     C score = lowest, slope;
     if (own.holds(key)) score = task.score(dot(q, keys + lane * stride, task.d), b, head, query, key, slope);
-    C newest = max(maximum, warp_reduce(score, Maximum<C>{}));
+    constexpr LargestScore<C> largest{};
+    C newest = largest(maximum, warp_reduce(score, largest));
     if (newest == lowest) continue;
     C shrink = exp_of(maximum - newest), p = exp_of(score - newest);
     sum = sum * shrink + warp_sum(p);
@@ -51,9 +58,9 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
     for (int i = 0; i < N; ++i) acc[i] *= shrink;
     maximum = newest;
   }
-  write_row(task.o.row(s.first_query + query, head), acc, sum > 0 ? C(1) / sum : C(0), task.dv);
+  write_row(task.o.row(s.first_query + query, head), acc, sum == 0 ? C(0) : C(1) / sum, task.dv);
   if (lane == 0)
-    task.lse[head * task.lse_stride + s.first_query + query] = sum > 0 ? maximum + log_of(sum) : lowest;
+    task.lse[head * task.lse_stride + s.first_query + query] = sum == 0 ? lowest : maximum + log_of(sum);
 }
 
 }  // namespace
