@@ -15,9 +15,9 @@ bool looks_at_broken(const Draft& draft, std::string_view keys) {
 
 std::vector<Rule> all_rules() {
   std::vector<Rule> all;
-  for (std::span<const Rule> rules : {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(),
-                                      batch_rules(), precision_rules(), run_rules(), device_rules(),
-                                      idle_rules()})
+  for (std::span<const Rule> rules :
+       {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(), batch_rules(), precision_rules(),
+        run_rules(), device_rules(), idle_rules()})
     all.insert(all.end(), rules.begin(), rules.end());
   return all;
 }

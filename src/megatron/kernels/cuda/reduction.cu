@@ -183,13 +183,13 @@ __global__ void softmax_kernel(const T* x, T* y, int64_t n) {
   C largest = lowest;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) largest = max(largest, widen(x[i]));
   largest = block_reduce(largest, Maximum<C>{}, lowest);
+  const C base = largest == lowest ? C(0) : largest;
   C sum = 0;
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    sum += largest == lowest ? C(0) : exp_of(widen(x[i]) - largest);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += exp_of(widen(x[i]) - base);
   sum = block_sum(sum);
-  C scale = sum > 0 ? C(1) / sum : C(0);  // zero where everything is masked out
+  const C scale = sum == 0 ? C(0) : C(1) / sum;  // zero where everything is masked out
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    y[i] = narrow<T>(largest == lowest ? C(0) : exp_of(widen(x[i]) - largest) * scale);
+    y[i] = narrow<T>(exp_of(widen(x[i]) - base) * scale);
 }
 
 template <class T>
