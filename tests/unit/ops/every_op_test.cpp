@@ -197,9 +197,14 @@ TEST(EveryOp, MetaDeviceGivesTheSameShapesAndCosts) {
     for (size_t i = 0; i < real.grads.size(); ++i) EXPECT_EQ(real.grads[i].shape(), dry.grads[i].shape());
     EXPECT_GT(real.cost.calls, 0);
     EXPECT_GT(real.cost.bytes, 0);
-    EXPECT_EQ(real.cost.calls, dry.cost.calls);
-    EXPECT_EQ(real.cost.flops, dry.cost.flops);
-    EXPECT_EQ(real.cost.bytes, dry.cost.bytes);
+    // A plan does not know the device. On a GPU one kernel may do what it counts as two.
+    const bool together = ctx.device.is_cuda() && std::string_view(op.name).starts_with("linear_activated");
+    EXPECT_LE(real.cost.calls, dry.cost.calls);
+    EXPECT_LE(real.cost.flops, dry.cost.flops);
+    EXPECT_LE(real.cost.bytes, dry.cost.bytes);
+    EXPECT_TRUE(together || real.cost.calls == dry.cost.calls);
+    EXPECT_TRUE(together || real.cost.flops == dry.cost.flops);
+    EXPECT_TRUE(together || real.cost.bytes == dry.cost.bytes);
   }
 }
 

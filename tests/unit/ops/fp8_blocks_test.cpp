@@ -6,6 +6,7 @@
 #include "megatron/ops/fp8_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
+#include "unit/ops/fp8_sums.h"
 
 // fp8 with a scale per block, against plain loops in double.
 namespace megatron {
@@ -163,13 +164,14 @@ TEST_F(Fp8Blocks, ALinearOfRoundedMatrices) {
       const auto added = ctx.to_vector<float>(b);
       for (int64_t i = 0; i < tokens * out; ++i)
         wanted.values[static_cast<size_t>(i)] += added[static_cast<size_t>(i % out)];
-      EXPECT_LT(distance(matrix_of(ctx, y.detach()).values, wanted.values), 1e-6);
+      EXPECT_LT(distance(matrix_of(ctx, y.detach()).values, wanted.values), testing::sum_error(ctx.device));
       EXPECT_LT(
           distance(matrix_of(ctx, dx).values, product(rounded(mdy, 1, gradient), wide_w.transposed()).values),
-          1e-6);
+          testing::sum_error(ctx.device));
       Matrix dw = product(rounded(mdy.transposed(), 1, gradient), rounded(mx.transposed(), 1, DType::F8E4M3));
       for (double& v : dw.values) v *= 2;
-      EXPECT_LT(distance(matrix_of(ctx, weight.sink.main_grad).values, dw.values), 1e-6);
+      EXPECT_LT(distance(matrix_of(ctx, weight.sink.main_grad).values, dw.values),
+                testing::sum_error(ctx.device));
       // And rounding in blocks is close, whatever their magnitudes.
       EXPECT_LT(distance(product(rounded(mx, 1, DType::F8E4M3), wide_w).values, product(mx, mw).values),
                 0.04);

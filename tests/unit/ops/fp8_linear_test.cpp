@@ -5,6 +5,7 @@
 #include "megatron/ops/linear.h"
 #include "megatron/ops/quantize.h"
 #include "support/gradcheck.h"
+#include "unit/ops/fp8_sums.h"
 
 namespace megatron {
 namespace {
@@ -66,9 +67,9 @@ TEST_F(Fp8Linear, IsALinearOfRoundedMatrices) {
     Results wanted = results(
         ctx, rounded(x, DType::F8E4M3), rounded(dy, gradient), rounded_weight, plain_bias,
         [&](const Tensor& in, const Weight& v, const Weight& c) { return ops::linear(ctx, in, v, c); });
-    EXPECT_LT(distance(got.y, wanted.y), 1e-6);
-    EXPECT_LT(distance(got.dx, wanted.dx), 1e-6);
-    EXPECT_LT(distance(got.dw, wanted.dw), 1e-6);
+    EXPECT_LT(distance(got.y, wanted.y), testing::sum_error(ctx.device));
+    EXPECT_LT(distance(got.dx, wanted.dx), testing::sum_error(ctx.device));
+    EXPECT_LT(distance(got.dw, wanted.dw), testing::sum_error(ctx.device));
     EXPECT_LT(distance(got.db, wanted.db), 0.1);  // not rounded
     TestWeight exact_weight(ctx, w), exact_bias(ctx, b);
     Results exact = results(

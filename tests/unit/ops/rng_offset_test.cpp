@@ -20,9 +20,9 @@ TEST(RngOffset, OfDropout) {
     const auto stream = kStream + static_cast<uint64_t>(step);
     EXPECT_EQ(ctx.to_vector<double>(ops::dropout(ctx, x, 0.4, {5, kStream, value})),
               ctx.to_vector<double>(ops::dropout(ctx, x, 0.4, {5, stream})));
-    if (step)
-      EXPECT_NE(ctx.to_vector<double>(ops::dropout(ctx, x, 0.4, {5, kStream, value})),
-                ctx.to_vector<double>(ops::dropout(ctx, x, 0.4, {5, kStream})));
+    if (step == 0) continue;
+    EXPECT_NE(ctx.to_vector<double>(ops::dropout(ctx, x, 0.4, {5, kStream, value})),
+              ctx.to_vector<double>(ops::dropout(ctx, x, 0.4, {5, kStream})));
   }
 }
 
