@@ -188,8 +188,7 @@ __global__ void softmax_kernel(const T* x, T* y, int64_t n) {
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += exp_of(widen(x[i]) - base);
   sum = block_sum(sum);
   const C scale = sum == 0 ? C(0) : C(1) / sum;  // zero where everything is masked out
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    y[i] = narrow<T>(exp_of(widen(x[i]) - base) * scale);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = narrow<T>(exp_of(widen(x[i]) - base) * scale);
 }
 
 template <class T>
