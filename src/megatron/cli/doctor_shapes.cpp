@@ -118,12 +118,6 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
     add(fits ? Grade::Ok : Grade::Note, "fp8",
         fits ? "attention's and the MLP's linears" : "some shapes stay in bf16",
         fits ? "" : "make hidden_size and ffn_hidden_size multiples of 16");
-    for (size_t i = 0; cuda && i < report.gpus.size(); ++i)
-      if (config.precision.fp8_recipe == Fp8Recipe::blockwise && report.gpus[i].compute_capability != 90)
-        add(Grade::Wrong, "fp8",
-            fmt::format("cuda:{} has no products with a scale per block: they need compute capability 9.0",
-                        i),
-            "use --fp8-recipe tensorwise");
   }
   for (const bool windowed : attention_kinds(model)) {
     const AttentionChoice choice = attention_of(config, device, windowed);

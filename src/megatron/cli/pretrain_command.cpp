@@ -40,16 +40,16 @@ std::string help(std::string_view command, std::string_view what) {
       "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"
       "       --deterministic-mode: the library's first proposals\n"
       "\n"
-      "Before it starts, the memory of a step is planned and told, and a run that no\n"
-      "GPU here could hold is refused with what helps; after the second iteration\n"
+      "Before it starts, the memory of a step is planned and told, and a run that its\n"
+      "GPUs do not hold is refused with what helps; after the second iteration\n"
       "follows what was held. Of the metrics, memory_gib is what tensors and scratch\n"
       "memory held at most, reserved_gib what was taken from the device for it.\n"
       "\n{}",
       command, what, settings_overview());
 }
 
-// Chooses what is left to be chosen by memory, tells what the run will need, and refuses what no GPU here
-// holds.
+// Chooses what is left to be chosen by memory, tells what the run will need, and refuses what the GPUs that
+// it would use do not hold.
 void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) {
   const DeviceType device = device_type(run.config);
   const ParallelSizes sizes = parallel_sizes(run.config, run.config.run.ranks * place.processes);
@@ -62,8 +62,13 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
     if (choice) log.info("{}", choice->table());
     log.info("{}", plan.memory_table());
   }
-  if (device == DeviceType::Cuda)
-    check_fits(run.config, plan, static_cast<double>(least_gpu_memory()) / static_cast<double>(sharing));
+  if (device != DeviceType::Cuda) return;
+  // Ranks that share a GPU may need more and less of it; what counts is their sum.
+  const auto there = static_cast<double>(least_gpu_memory(run.config.run.ranks * place.processes_here));
+  double sum = 0;
+  for (const RankPlan& rank : plan.ranks) sum += rank.bytes();
+  const double shared = static_cast<double>(sharing) * sum / static_cast<double>(plan.ranks.size());
+  if (sharing == 1 || shared > there) check_fits(run.config, plan, there / static_cast<double>(sharing));
 }
 
 int train(Invocation& invocation, bool needs_weights) {
@@ -90,7 +95,7 @@ int train(Invocation& invocation, bool needs_weights) {
         checkpoint.load.empty() ? "" : fmt::format(", and no checkpoint in {}", checkpoint.load)));
   if (!checkpoint.save.empty()) require_folder("--save", checkpoint.save);
   if (const std::string& metrics = resolved.config.logger.metrics; !metrics.empty() && place.process == 0)
-    require_folder("--metrics", std::filesystem::absolute(metrics).parent_path());
+    require_file_place("--metrics", metrics);
 
   const ProfilingConfig& profiling = resolved.config.profiling;
   if ((profiling.profile || profiling.nvtx_ranges) && !has_profiler() && place.process == 0)

@@ -18,4 +18,11 @@ void require_folder(std::string_view flag, const std::string& folder) {
     throw ConfigError(fmt::format("{}: the folder {} cannot be written: {}", flag, folder, error.message()));
 }
 
+void require_file_place(std::string_view flag, const std::string& file) {
+  const std::filesystem::path path = std::filesystem::absolute(file);
+  if (path.filename().empty() || std::filesystem::is_directory(path))
+    throw ConfigError(fmt::format("{}: {} is a folder; name a file in it", flag, file));
+  require_folder(flag, path.parent_path());
+}
+
 }  // namespace megatron

@@ -143,7 +143,7 @@ class Parser {
     std::vector<std::string> names = Catalog::all().flags();
     for (const Shorthand& shorthand : shorthands()) names.emplace_back(shorthand.flag);
     for (const CommandFlag& flag : own_) names.emplace_back(flag.name);
-    names.insert(names.end(), {"--hf", "--recipe", "--config"});
+    names.insert(names.end(), {"--hf", "--config"});
     refuse(use, "there is no such flag", did_you_mean(nearest(canonical_flag(use.name), names)));
     // What follows belonged to it, most likely.
     while (at_ < args_.size() && !is_flag(args_[at_]) && !is_override(args_[at_])) ++at_;

@@ -17,9 +17,12 @@ void find_world(Draft& draft, const Sources& sources) {
     draft.world_size = run.world_size;
     if (const int64_t started = sources.processes.value_or(0) * run.ranks;
         started > 0 && started != run.world_size)
-      draft.refuse("run.world_size",
-                   fmt::format("{} processes of {} ranks were started", *sources.processes, run.ranks),
-                   "leave it out, or start as many");
+      draft.refuse(
+          "run.world_size",
+          fmt::format("the job has {} ranks ({} x --ranks {})", started,
+                      *sources.processes == 1 ? "1 process" : fmt::format("{} processes", *sources.processes),
+                      run.ranks),
+          "leave it out, or start as many");
   } else if (sources.processes || draft.given("run.ranks")) {
     draft.world_size = sources.processes.value_or(1) * run.ranks;
     draft.derive("run.world_size", *draft.world_size, "processes x ranks");

@@ -44,7 +44,9 @@ void AttentionNotes::add(const AttentionArgs& a, bool backward, std::string_view
                 a.q.size(2),   a.v.size(2),    a.cu_queries ? 0 : a.batch,
                 a.window_left, a.window_right, features,
                 a.softcap};
+  constexpr size_t most = 256;  // lengths that grow, as of a cache, would make notes without end
   std::lock_guard lock(mutex_);
+  if (notes_.size() == most && !places_.contains(key)) return;
   const auto [place, fresh] = places_.emplace(key, notes_.size());
   if (fresh) notes_.push_back({describe_attention(a), backward, std::string(kernel), std::string(refused)});
   last_[backward] = place->second;

@@ -62,18 +62,19 @@ double RunPlan::seconds() const {
 }
 
 std::string RunPlan::memory_table() const {
-  constexpr double gib = 1 << 30;
+  const bool small = largest().bytes() < (1 << 30);
+  const double unit = small ? 1 << 20 : 1 << 30;
   constexpr std::string_view what[kMemoryTags] = {"parameters",  "gradients",     "optimizer",
                                                   "activations", "communication", "workspace"};
   const RankPlan& rank = largest();
   std::string names, figures;
   const auto add = [&](std::string_view name, size_t bytes) {
     names += fmt::format("  {}", name);
-    figures += fmt::format("  {:>{}.3f}", static_cast<double>(bytes) / gib, name.size());
+    figures += fmt::format("  {:>{}.3f}", static_cast<double>(bytes) / unit, name.size());
   };
   for (size_t tag = 0; tag < kMemoryTags; ++tag) add(what[tag], rank.memory.by_tag[tag].peak);
   add("at once", rank.memory.total.peak);
-  return fmt::format("planned memory in GiB, at most{}\n{}\n{}",
+  return fmt::format("planned memory in {}, at most{}\n{}\n{}", small ? "MiB" : "GiB",
                      sizes.world > 1 ? fmt::format(", of rank {}, which needs the most", rank.rank) : "",
                      names, figures);
 }

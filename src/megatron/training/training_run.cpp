@@ -59,6 +59,7 @@ class RankRun {
       if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
       const int64_t every = config_.checkpoint.save_interval;
       if (!config_.checkpoint.save.empty() && every > 0 && at_.iteration % every == 0) save();
+      if (iterations_here_ == 1) ctx_.allocator->reset_peaks();
     }
     if (!config_.checkpoint.save.empty() && saved_ != at_.iteration) save();
   }
@@ -170,16 +171,17 @@ class RankRun {
   // Tells what the second step held beside what was planned. The first measures products, which takes memory
   // once. Data-parallel ranks are alike.
   void follow_memory() {
-    if (++iterations_here_ == 1) ctx_.allocator->reset_peaks();
-    if (iterations_here_ != 2 || run_.planned_bytes == 0) return;
+    if (++iterations_here_ != 2 || run_.planned_bytes == 0) return;
     const MemoryStatistics memory = ctx_.allocator->statistics();
     Tensor most = ctx_.full({1}, DType::F64, static_cast<double>(memory.total.peak));
     parallel_.group(Axis::mp).all_reduce(most, ReduceOp::Max).wait();
     const double held = ctx_.item(most);
+    const bool small = held < kRunGib;
+    const double unit = small ? kRunGib / 1024 : kRunGib;
     tell(fmt::format(
-        "memory: a rank held {:.3f} GiB at most, of {:.3f} planned ({:+.1f} %); rank 0 reserved {:.3f} GiB",
-        held / kRunGib, run_.planned_bytes / kRunGib, 100 * (held / run_.planned_bytes - 1),
-        static_cast<double>(memory.reserved) / kRunGib));
+        "memory: a rank held {:.3f} {} at most, of {:.3f} planned ({:+.1f} %); rank 0 reserved {:.3f}",
+        held / unit, small ? "MiB" : "GiB", run_.planned_bytes / unit, 100 * (held / run_.planned_bytes - 1),
+        static_cast<double>(memory.reserved) / unit));
   }
 
   RankContext& ctx_;

@@ -71,7 +71,7 @@ TEST(Pretrain, TellsThatAllIsDone) {
 TEST(Pretrain, RefusesWhatTheJobIsNot) {
   Outcome outcome = train("pretrain", {"--world-size", "2"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.err.find("1 processes of 1 ranks were started; leave it out"), std::string::npos)
+  EXPECT_NE(outcome.err.find("the job has 1 ranks (1 process x --ranks 1); leave it out"), std::string::npos)
       << outcome.err;
   outcome = train("pretrain", {"~model.vocab_size"});
   EXPECT_EQ(outcome.code, 1);
@@ -118,6 +118,9 @@ TEST(Pretrain, RefusesPlacesThatCannotBeWrittenAtOnce) {
         << outcome.err;
     EXPECT_EQ(outcome.out, "");
   }
+  const Outcome no_file = train("pretrain", {"--metrics", folder / ""});
+  EXPECT_EQ(no_file.code, 1);
+  EXPECT_NE(no_file.err.find("is a folder; name a file in it"), std::string::npos) << no_file.err;
   EXPECT_EQ(train("pretrain", {"--metrics", folder / "new/m.jsonl", "--save", folder / "new/c"}).code, 0);
   EXPECT_TRUE(std::filesystem::exists(folder / "new/m.jsonl"));
 }

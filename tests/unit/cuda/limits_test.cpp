@@ -57,10 +57,12 @@ TEST_F(CudaLimits, NormsOfTheLongestRows) {
       same(gy, tolerance_of(dtype), "gated norm " + what);
       Both dx = output({2, width}, dtype), dgate = output({2, width}, dtype), dgamma = output({width}, wide);
       run(&KernelTable::gated_norm_backward, [&](auto on) {
-        return GatedNormBackwardArgs{true,        1e-5,   0,        on(gx), on(gate),  on(gamma),
+        return GatedNormBackwardArgs{true,        1e-5,   width,    on(gx), on(gate),  on(gamma),
                                      on(squares), on(gy), Tensor{}, on(dx), on(dgate), on(dgamma)};
       });
       same(dx, 3 * tolerance_of(dtype), "gated norm's gradient " + what);
+      same(dgate, 3 * tolerance_of(dtype), "its gate's " + what);
+      same(dgamma, dtype == DType::F64 ? 1e-10 : 1e-4, "its weight's " + what);
     }
   const int64_t n = limits::norm_row(4, true) + 4;
   Both x = uniform({1, n}, DType::F32), y = output({1, n}, DType::F32), rstd = output({1}, DType::F32);

@@ -10,7 +10,7 @@
 namespace megatron::testing {
 namespace {
 
-class CudaLogitsGemm : public Twin {
+class CudaLogitsGemm : public HopperTwin {
  protected:
   struct Sizes {
     int64_t rows, depth, columns, valid;
@@ -40,13 +40,6 @@ class CudaLogitsGemm : public Twin {
   bool multiply(const Both& a, const Both& b, const CrossEntropyStatsArgs& stats) {
     Tensor tiles = gpu().empty({logits_gemm_tiles(stats.logits.size(0), stats.logits.size(1))}, DType::F32);
     return logits_gemm(gpu().kernel_context(), {a.gpu, b.gpu, stats, tiles});
-  }
-  // The kernel is for Hopper, where it must take these products; elsewhere there is nothing to test.
-  void SetUp() override {
-    Twin::SetUp();
-    if (IsSkipped()) return;
-    if (look_for_gpus().gpus.front().compute_capability != 90)
-      GTEST_SKIP() << "the kernel is for Hopper: NOT tested";
   }
   // Some are ignored, and some lie before and after this rank's part of the vocabulary.
   Both some_labels(int64_t rows, int64_t begin, int64_t valid) {

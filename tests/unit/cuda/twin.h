@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/autograd/rank_context.h"
+#include "megatron/device/gpu_info.h"
 #include "unit/cuda/poisoned_memory.h"
 
 // Runs one kernel on the CPU and on the GPU with the same inputs, and compares what they leave behind.
@@ -150,6 +151,16 @@ class Twin : public ::testing::Test {
 
  private:
   uint64_t seed_ = 0;
+};
+
+// For kernels of Hopper, which must take there what they are tested with; elsewhere there is nothing to test.
+class HopperTwin : public Twin {
+ protected:
+  void SetUp() override {
+    Twin::SetUp();
+    if (!IsSkipped() && look_for_gpus().gpus.front().compute_capability != 90)
+      GTEST_SKIP() << "the kernel is for Hopper: NOT tested";
+  }
 };
 
 inline std::string label(DType dtype) { return std::string(name_of(dtype)); }

@@ -269,12 +269,17 @@ TEST(Attention, NarrowTypesStayWithinTheirRounding) {
 TEST(Attention, NanComesThrough) {
   RankContext ctx(testing::test_device());
   Case c{.name = "nan", .batch = 1, .queries = 40, .keys = 40, .heads = 1, .kv_heads = 1, .d = 16, .dv = 16};
-  for (int input : {0, 1, 2}) {
-    Tensors t(ctx, c, DType::F32);
+  for (auto [input, dtype] :
+       {std::pair{0, DType::F32}, {1, DType::F32}, {2, DType::F32}, {0, DType::BF16}, {1, DType::BF16}}) {
+    Tensors t(ctx, c, dtype);
     const Tensor faulty = t.inputs[static_cast<size_t>(input)].view({40, 16}).slice(0, 20, 21).slice(1, 3, 4);
     ctx.kernels->fill(ctx.kernel_context(), {faulty, NAN});
-    auto o = ctx.to_vector<float>(t.run(ctx, t.inputs, {}).o);
+    const auto result = t.run(ctx, t.inputs, {});
+    Tensor wide = ctx.empty(result.o.shape(), DType::F32);
+    ctx.kernels->copy(ctx.kernel_context(), {result.o, wide});
+    auto o = ctx.to_vector<float>(wide);
     EXPECT_TRUE(std::isnan(o[20 * 16 + 3])) << input;
+    EXPECT_TRUE(input == 2 || std::isnan(ctx.to_vector<float>(result.lse)[20])) << input;
     // Not into queries that do not see it, but for values: there a weight of 0 times NaN is NaN.
     EXPECT_TRUE(input == 2 || !std::isnan(o[19 * 16 + 3])) << input;
   }

@@ -52,11 +52,11 @@ GpuReport look_for_gpus() {
   return report;
 }
 
-size_t least_gpu_memory() {
+size_t least_gpu_memory(int64_t first) {
   int count = 0;
   size_t least = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();
-  for (int index = 0; index < count; ++index) {
+  for (int index = 0; index < count && index < first; ++index) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) continue;
     least = least == 0 ? properties.totalGlobalMem : std::min(least, properties.totalGlobalMem);

@@ -140,9 +140,9 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     int row = row0 + warp * 16 + lane / 4 + 8 * h;
     if (row >= s.queries) continue;
     int64_t token = s.first_query + row;
-    write_half<T, D>(task.o.row(token, head), acc, h, sum[h] > 0 ? scale / sum[h] : 0.f, task.dv);
+    write_half<T, D>(task.o.row(token, head), acc, h, sum[h] == 0 ? 0.f : scale / sum[h], task.dv);
     if (lane % 4 == 0)
-      task.lse[head * task.lse_stride + token] = sum[h] > 0 ? maximum[h] * kLn2 + logf(sum[h]) : lowest;
+      task.lse[head * task.lse_stride + token] = sum[h] == 0 ? lowest : maximum[h] * kLn2 + logf(sum[h]);
   }
 }
 

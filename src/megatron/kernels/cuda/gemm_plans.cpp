@@ -128,6 +128,7 @@ std::string hexadecimal(const T& value) {
 template <class T>
 bool from_hexadecimal(std::string_view text, T& value) {
   if (text.size() != 2 * sizeof value) return false;
+  if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
   auto digit = [](char c) { return c >= 'a' ? c - 'a' + 10 : c - '0'; };
   auto* bytes = reinterpret_cast<unsigned char*>(&value);
   for (size_t i = 0; i < sizeof value; ++i)

@@ -83,8 +83,9 @@ void forward_block(const AttentionArgs& args, const Sequence& sequence, int64_t 
   });
   C factor[width];
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
-    // A lane that saw nothing yields 0, though masked scores may have left something in its sums.
-    bool empty = t.maximum[lane] <= kMasked<C>;
+    // A lane that saw nothing yields 0, though masked scores may have left something in its sums. What is not
+    // a number is no maximum, but something.
+    bool empty = t.maximum[lane] <= kMasked<C> && !std::isnan(t.sum[lane]);
     factor[lane] = empty ? C(0) : C(1) / t.sum[lane];
     pointer<C>(args.lse)[lanes.head[lane] * args.lse.stride(0) + sequence.first_query + lanes.query[lane]] =
         empty ? -std::numeric_limits<C>::infinity() : t.maximum[lane] + std::log(t.sum[lane]);
