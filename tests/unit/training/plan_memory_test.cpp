@@ -51,7 +51,7 @@ TEST(PlanMemory, TableOfTheLargestRank) {
   EXPECT_NE(table.find(fmt::format("of rank {}, which needs the most", plan.largest().rank)),
             std::string::npos)
       << table;
-  EXPECT_NE(table.find(fmt::format("{:.3f}", plan.largest().bytes() / (1 << 30))), std::string::npos)
+  EXPECT_NE(table.find(fmt::format("{:.3f}", plan.largest().bytes() / (1 << 20))), std::string::npos)
       << table;
 }
 
