@@ -2,7 +2,7 @@
 
 #include "megatron/base/kernel_limits.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
-#include "megatron/kernels/cuda/types.cuh"
+#include "megatron/kernels/cuda/core/types.cuh"
 
 namespace megatron {
 namespace {

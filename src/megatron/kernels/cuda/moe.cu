@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/index.cuh"
+#include "megatron/kernels/cuda/pointwise/index.cuh"
 
 namespace megatron::cuda {
 namespace {

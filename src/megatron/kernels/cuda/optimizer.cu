@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/core/launch.cuh"
 #include "megatron/kernels/split_float.h"
 
 namespace megatron::cuda {

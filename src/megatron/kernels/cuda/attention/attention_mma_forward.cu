@@ -1,0 +1,177 @@
+#include "megatron/base/kernel_limits.h"
+#include "megatron/kernels/cuda/attention/attention_mma.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+// Masks, and whatever else turns products into scores. Apart from the kernel's usual path, which stays short.
+template <int N, class T>
+__device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool plain,
+                                              float (&score)[N / 8][4], int b, int head,
+                                              const int (&query)[2], const KeyRange (&range)[2], int key0) {
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      int h = i / 2, key = key0 + n * 8 + (threadIdx.x % 4) * 2 + i % 2;
+      float slope;
+      if (plain)
+        score[n][i] *= task.scale * kLog2e;
+      else if (range[h].holds(key))
+        score[n][i] = task.score(score[n][i], b, head, query[h], key, slope) * kLog2e;
+      if (!range[h].holds(key)) score[n][i] = -std::numeric_limits<float>::infinity();
+    }
+}
+
+// A block takes 64 queries of one head and passes over the keys in tiles of N, the next tile being fetched
+// meanwhile. Scores are kept in units of log 2.
+template <class T, int D, int N>
+__global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_constant__ AttentionTask<T> task) {
+  constexpr float lowest = -std::numeric_limits<float>::infinity();
+  extern __shared__ __align__(128) char memory[];
+  T* data = reinterpret_cast<T*>(memory);
+  const SharedTile<T, kMmaRows, D> queries{data};
+  data += queries.kElements;
+  using KeyTile = SharedTile<T, N, D>;
+
+  const int b = blockIdx.z, head = blockIdx.y, kv_head = head / task.group;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const SequenceSpan s = task.sequence(b);
+  const int row0 = (gridDim.x - 1 - blockIdx.x) * kMmaRows;  // the longest rows of a causal mask first
+  if (row0 >= s.queries) return;
+  const int last_row = min(row0 + kMmaRows, s.queries) - 1;
+  const KeyRange first_range = task.visible(s, row0), last_range = task.visible(s, last_row);
+  const int begin = first_range.begin, end = last_range.end;
+  const int tiles = end > begin ? (end - begin + N - 1) / N : 0;
+
+  auto fetch = [&](int tile) {
+    T* to = data + (tile & 1) * 2 * KeyTile::kElements;
+    int key0 = begin + tile * N, count = s.keys - key0;
+    KeyTile{to}.fill(task.k, s.first_key + key0, kv_head, count, task.d);
+    KeyTile{to + KeyTile::kElements}.fill(task.v, s.first_key + key0, kv_head, count, task.dv);
+  };
+  queries.fill(task.q, s.first_query + row0, head, s.queries - row0, task.d);
+  if (tiles) fetch(0);
+  commit_copies();
+
+  int query[2];
+  KeyRange range[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    query[h] = min(row0 + warp * 16 + lane / 4 + 8 * h, s.queries - 1);
+    range[h] = task.visible(s, query[h]);
+  }
+  __shared__ uint32_t kept_words[kMmaRows * N / 32];
+  const KeptTile<kMmaRows, N> kept{kept_words};
+  const RngKey random = task.dropout_key.resolved();
+  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  float acc[D / 8][4] = {}, maximum[2] = {lowest, lowest}, sum[2] = {0, 0};
+  const float factor = task.scale * kLog2e;
+  const bool plain = task.plain();
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) fetch(tile + 1);
+    commit_copies();
+    const int key0 = begin + tile * N;
+    if (task.dropout > 0) kept.fill(task, random, origin, head, row0, key0);
+    wait_copies<1>();
+    __syncthreads();
+    const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
+    float score[N / 8][4];
+    row_products<T, D, N>(score, queries, warp * 16, keys);
+
+    const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
+    if (plain && !masked) {
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[n][i] *= factor;
+    } else {
+      finish_scores<N>(task, plain, score, b, head, query, range, key0);
+    }
+    float newest[2] = {maximum[0], maximum[1]};
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) newest[i / 2] = fmaxf(newest[i / 2], score[n][i]);
+    float base[2], shrink[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      newest[h] = fmaxf(newest[h], __shfl_xor_sync(0xffffffffu, newest[h], 1));
+      newest[h] = fmaxf(newest[h], __shfl_xor_sync(0xffffffffu, newest[h], 2));
+      base[h] = newest[h] == lowest ? 0.f : newest[h];  // a row that has seen nothing yet
+      shrink[h] = exp2_fast(maximum[h] - base[h]);
+      maximum[h] = newest[h];
+      sum[h] *= shrink[h];
+    }
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        score[n][i] = exp2_fast(score[n][i] - base[i / 2]);
+        sum[i / 2] += score[n][i];
+      }
+    if (task.dropout > 0)
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (!kept.holds(warp * 16 + lane / 4 + 8 * (i / 2), n * 8 + (lane % 4) * 2 + i % 2))
+            score[n][i] = 0;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[n][i] *= shrink[i / 2];
+    weighted_rows<T, D, N>(acc, score, values);
+    __syncthreads();
+  }
+  wait_copies<0>();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+    float scale = task.dropout_scale;
+    if (task.sinks) {
+      float sink = widen(task.sinks[head]) * kLog2e, newest = fmaxf(maximum[h], sink);
+      const float shrink = exp2_fast(maximum[h] - newest);
+      scale *= shrink;
+      sum[h] = sum[h] * shrink + exp2_fast(sink - newest);
+      maximum[h] = newest;
+    }
+    int row = row0 + warp * 16 + lane / 4 + 8 * h;
+    if (row >= s.queries) continue;
+    int64_t token = s.first_query + row;
+    write_half<T, D>(task.o.row(token, head), acc, h, sum[h] == 0 ? 0.f : scale / sum[h], task.dv);
+    if (lane % 4 == 0)
+      task.lse[head * task.lse_stride + token] = sum[h] == 0 ? lowest : maximum[h] * kLn2 + logf(sum[h]);
+  }
+}
+
+template <class T, int D, int N>
+void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  size_t bytes = sizeof(T) * (kMmaRows * D + 4 * N * D);
+  allow_shared_memory(forward_kernel<T, D, N>, bytes);
+  dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
+  forward_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream>>>(task);
+  check_launch("attention");
+}
+
+}  // namespace
+
+template <class T>
+bool mma_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
+  int channels = std::max(task.d, task.dv);
+  if (channels > limits::kHeadChannels || !fits_tensor_cores(task)) return false;
+  if (channels <= 64)
+    launch<T, 64, 64>(ctx, task);
+  else if (channels <= 128)
+    launch<T, 128, 64>(ctx, task);
+  else
+    launch<T, 256, 32>(ctx, task);
+  return true;
+}
+
+template bool mma_attention(const KernelContext&, const AttentionTask<bfloat>&);
+template bool mma_attention(const KernelContext&, const AttentionTask<half>&);
+
+}  // namespace megatron::cuda

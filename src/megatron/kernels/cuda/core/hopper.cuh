@@ -1,0 +1,247 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "megatron/kernels/cuda/core/shared_memory.cuh"
+
+// Hopper's own instructions: copies of boxes of a tensor that hardware makes (TMA), barriers in shared memory
+// that count arrivals and bytes, and products by a warpgroup (four warps) of matrices in shared memory. Only
+// code for sm_90a has them.
+namespace megatron::cuda::hopper {
+
+// Its phases end when all arrivals and all expected bytes came. They alternate between parity 0 and 1; the
+// phase before the first has parity 1.
+struct Barrier {
+  uint32_t address;
+
+  __device__ void init(int arrivals) const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");
+  }
+  __device__ void arrive_expecting(uint32_t bytes) const {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+                 : "memory");
+  }
+  __device__ void arrive() const {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+  }
+  // At the barrier in the same place of block `rank` of the cluster.
+  __device__ void arrive_at(uint32_t rank) const {
+    asm volatile(
+        "{\n.reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(address),
+        "r"(rank)
+        : "memory");
+  }
+  __device__ void wait(uint32_t parity) const {
+    uint32_t done;
+    do {
+      asm volatile(
+          "{\n.reg .pred done;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, done;\n}"
+          : "=r"(done)
+          : "r"(address), "r"(parity)
+          : "memory");
+    } while (!done);
+  }
+};
+
+// Where in a ring of stages a thread is.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == Stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One box of a tensor of three dimensions, the innermost first, to shared memory, where `full` counts its
+// bytes. What lies outside of the tensor arrives as zeros.
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
+                                         int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+// The same to this place in all Blocks of the cluster, where each one's `full` counts.
+template <int Blocks>
+__device__ __forceinline__ void load_box_for_all(uint32_t to, const CUtensorMap& map, Barrier full, int x,
+                                                 int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>((1 << Blocks) - 1))
+      : "memory");
+}
+
+// From shared memory to the device's: a box, the same added to what is there, or bytes, a multiple of 16.
+// What lies outside of the tensor is left out. The thread that asked waits until shared memory was read, but
+// for the last N.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ __forceinline__ void add_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+template <int N>
+__device__ __forceinline__ void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+// The same copies of what is read or written once, which shall not push out of the L2 cache what will be read
+// again.
+__device__ __forceinline__ uint64_t passing() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
+                                         int z, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+      "[%0, {%2, %3, %4}], [%1], %5;\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(from), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+
+// Four matrices of 8 × 8 elements of two bytes; lane 8 i + r says where row r of matrix i lies. Word i of
+// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded sums of a product lie like
+// that.
+__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t* words) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(row)
+               : "memory");
+}
+
+// A barrier of some threads of a block, with a number of its own.
+template <int Threads>
+__device__ __forceinline__ void sync_threads(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
+}
+
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// New barriers are seen by TMA and by the cluster.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// What this thread wrote to shared memory is seen by TMA and by products.
+__device__ __forceinline__ void publish_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// How many registers each thread of this warpgroup may have from here on.
+template <int N>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// Products run beside the threads: begin, add any number, commit them as one batch, wait until no more than N
+// batches are under way.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// An operand is held in panels of 64 × 64 elements of two bytes, as TMA writes a box of 64 with the swizzle
+// of 128 bytes: rows of 128 bytes, eight to a swizzled block. The rows run along the sides of the product,
+// and their elements along the contraction ("inner"), or the other way round; then the hardware turns them.
+inline constexpr int kPanel = 64, kPanelBytes = kPanel * kPanel * 2;
+
+// What a product is told of an operand: its address, without the block's rank that it has in a cluster, the
+// distance of panels (used where rows run along the contraction) and of blocks of eight rows, and the
+// swizzle.
+__device__ __forceinline__ uint64_t operand(uint32_t address) {
+  constexpr uint64_t kPanels = kPanelBytes >> 4, kBlocks = 8 * 128 >> 4, kSwizzle128 = 1;
+  return (address & 0x3ffff) >> 4 | kPanels << 16 | kBlocks << 32 | kSwizzle128 << 62;
+}
+// The same, `step` times 16 further along the contraction.
+template <bool Inner>
+__device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
+  return operand + step * ((Inner ? 32 : 16 * 128) >> 4);
+}
+
+// sums (64 × 256) += a · b over a contraction of 16; without `add` the old sums count as zero.
+// Thread t has the sums of rows t / 32 · 16 + t % 32 / 4 + 8 h and columns 8 j + t % 4 · 2 + i in
+// sums[4 j + 2 h + i].
+#define SUM8(i)                                                                              \
+  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
+      "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define ADD_PRODUCT(type)                                                                                 \
+  asm volatile(                                                                                           \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                   \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                        \
+      " {"                                                                                                \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                  \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                  \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"    \
+      "}, %128, %129, add, 1, 1, %131, %132;\n}"                                                          \
+      : SUM8(0), SUM8(8), SUM8(16), SUM8(24), SUM8(32), SUM8(40), SUM8(48), SUM8(56), SUM8(64), SUM8(72), \
+        SUM8(80), SUM8(88), SUM8(96), SUM8(104), SUM8(112), SUM8(120)                                     \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(AInner ? 0 : 1), "n"(BInner ? 0 : 1))
+template <class T, bool AInner, bool BInner>
+__device__ __forceinline__ void add_product(float (&sums)[128], uint64_t a, uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, bfloat>)
+    ADD_PRODUCT("bf16");
+  else
+    ADD_PRODUCT("f16");
+}
+#undef ADD_PRODUCT
+#undef SUM8
+
+}  // namespace megatron::cuda::hopper

@@ -1,0 +1,71 @@
+#pragma once
+
+#include "megatron/kernels/cuda/core/launch.cuh"
+
+// Matrix products inside a kernel, of operands that are computed as they are read. In fp32 (fp64 for fp64) on
+// the ordinary units: for chunks of scans, where exactness counts and products are small.
+namespace megatron::cuda {
+
+inline constexpr int kTileSide = 64, kTileDepth = 16, kTileThreads = 256;
+
+template <class C>
+struct TileMemory {
+  C a[kTileDepth][kTileSide + 1], b[kTileDepth][kTileSide + 1];
+};
+
+// A tile of 64 × 64, 16 elements in each of 256 threads.
+template <class C>
+struct TileSum {
+  C sum[4][4] = {};
+
+  static __device__ int row(int i) { return threadIdx.x / 16 + 16 * i; }
+  static __device__ int column(int j) { return threadIdx.x % 16 + 16 * j; }
+
+  // += Σ_k a(row, k) · b(k, column) over k in [begin, end). Neighbouring threads read neighbouring k where
+  // `AlongK`, else neighbouring rows or columns. Outside of the matrices the functions give zeros.
+  template <bool AAlongK, bool BAlongK, class A, class B>
+  __device__ void add(TileMemory<C>& memory, int begin, int end, A a, B b) {
+    for (int k0 = begin; k0 < end; k0 += kTileDepth) {
+      __syncthreads();
+      for (int e = threadIdx.x; e < kTileSide * kTileDepth; e += kTileThreads) {
+        int k = AAlongK ? e % kTileDepth : e / kTileSide, m = AAlongK ? e / kTileDepth : e % kTileSide;
+        memory.a[k][m] = k0 + k < end ? a(m, k0 + k) : C(0);
+        k = BAlongK ? e % kTileDepth : e / kTileSide, m = BAlongK ? e / kTileDepth : e % kTileSide;
+        memory.b[k][m] = k0 + k < end ? b(k0 + k, m) : C(0);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < kTileDepth; ++k) {
+        C x[4], y[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[i] = memory.a[k][row(i)], y[i] = memory.b[k][column(i)];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum[i][j] += x[i] * y[j];
+      }
+    }
+  }
+
+  // To its place, from row0 and column0 on, in a dense matrix of this size.
+  __device__ void write(C* out, int row0, int rows, int column0, int columns) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (int m = row0 + row(i), n = column0 + column(j); m < rows && n < columns)
+          out[m * columns + n] = sum[i][j];
+  }
+};
+
+// The sum over the 16 threads that hold a row, the same in each of them.
+template <class C>
+__device__ C row_sum(C value) {
+#pragma unroll
+  for (int offset = 8; offset; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+inline int64_t tiles(int64_t n) { return (n + kTileSide - 1) / kTileSide; }
+
+}  // namespace megatron::cuda

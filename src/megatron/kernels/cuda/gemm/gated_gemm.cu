@@ -1,0 +1,183 @@
+#include "megatron/kernels/backends.h"
+#include "megatron/kernels/cuda/gemm/overlapped_gemm.cuh"
+#include "megatron/kernels/cuda/pointwise/activation_math.cuh"
+
+namespace megatron {
+namespace cuda {
+namespace {
+
+// Forward. A tile has 128 columns of the gate and the same of up. Its words go to memory as they are, and
+// once more with SwiGLU: for each half of the columns a piece that stores gate and up, and two of 32 columns
+// each for the activation, which is stored with the second.
+struct GateForward {
+  static constexpr bool kRightInner = true;
+  static constexpr int kPieces = 6, kWidth = kColumns / 2, kBand = 8;
+  struct Target {
+    CUtensorMap x, y;
+  };
+  const Target& to;
+
+  // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
+  static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
+                                     int rank) {
+    hopper::load_box_for_all<kBlocks>(panels + rank * (kRightBytes / kBlocks), b, full, k, column * kWidth,
+                                      rank);
+  }
+
+  __device__ void ask(const Way&, const Tile&, int) const {}
+
+  template <int P>
+  __device__ void piece(const Way& way, const Tile& tile, const uint32_t (&words)[64]) const {
+    constexpr int half = P / 3, part = P % 3;
+    if constexpr (part < 2) {
+      if (way.lane == 0) hopper::wait_stores_read<0>();
+      __syncwarp();
+    }
+    if constexpr (part == 0) {
+#pragma unroll
+      for (int c = 0; c < 8; c += 2) {
+        hopper::store_matrices(way.matrices<128>(way.place, c), words + 2 * (8 * half + c));
+        hopper::store_matrices(way.matrices<128>(way.place + 2048, c), words + 2 * (16 + 8 * half + c));
+      }
+    } else {
+#pragma unroll
+      for (int c = 4 * (part - 1); c < 4 * part; c += 2) {
+        uint32_t active[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t gate = words[2 * (8 * half + c) + i], up = words[2 * (16 + 8 * half + c) + i];
+          active[i] = narrow_pair<bfloat>(low(gate) * sigmoid<true>(low(gate)) * low(up),
+                                          high(gate) * sigmoid<true>(high(gate)) * high(up));
+        }
+        hopper::store_matrices(way.matrices<128>(way.place, c), active);
+      }
+    }
+    if constexpr (part != 1) {
+      hopper::publish_writes();
+      __syncwarp();
+      if (way.lane == 0) {
+        const int column = tile.column * kWidth + half * 64, row = tile.row0 + way.row;
+        if constexpr (part == 0) {
+          hopper::store_box(to.x, way.place, column, row, 0, way.policy);
+          hopper::store_box(to.x, way.place + 2048, column, row, 1, way.policy);
+        } else {
+          hopper::store_box(to.y, way.place, column, row, 0, way.policy);
+        }
+      }
+      __syncwarp();
+    }
+  }
+};
+
+// Backward. The words of a tile are the activation's gradient; each piece fetches 32 columns of gate and up,
+// which takes a while and is asked for one piece before, and stores the gradients of both from the same
+// place.
+struct GateBackward {
+  static constexpr bool kRightInner = false;
+  static constexpr int kPieces = 8, kWidth = kColumns, kBand = 8;
+  struct Target {
+    CUtensorMap x, dx;
+  };
+  const Target& to;
+
+  static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
+                                     int rank) {
+    constexpr int each = kColumns / kPanel / kBlocks;
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      const int panel = rank * each + i;
+      hopper::load_box_for_all<kBlocks>(panels + panel * kPanelBytes, b, full,
+                                        column * kWidth + panel * kPanel, k, 0);
+    }
+  }
+
+  // For piece p of the tile, once the piece before the last has left its place.
+  __device__ void ask(const Way& way, const Tile& tile, int p) const {
+    if (way.lane == 0) {
+      hopper::wait_stores_read<0>();
+      const int column = tile.column * kWidth + p * 32, row = tile.row0 + way.row;
+      const uint32_t place = way.place + p % 2 * 2048;
+      way.arrived[p % 2].arrive_expecting(2048);
+      hopper::load_box(place, to.x, way.arrived[p % 2], column, row, 0, way.policy);
+      hopper::load_box(place + 1024, to.x, way.arrived[p % 2], column, row, 1, way.policy);
+    }
+    __syncwarp();
+  }
+
+  template <int P>
+  __device__ void piece(const Way& way, const Tile& tile, const uint32_t (&words)[64]) const {
+    const uint32_t place = way.place + P % 2 * 2048;
+    way.arrived[P % 2].wait(P / 2 % 2);
+#pragma unroll
+    for (int c = 0; c < 4; c += 2) {
+      const uint32_t at = way.matrices<64>(place, c);
+      uint32_t gate[4], up[4];
+      hopper::load_matrices(at, gate);
+      hopper::load_matrices(at + 1024, up);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t d = words[2 * (4 * P + c) + i];
+        float g[] = {low(gate[i]), high(gate[i])}, u[] = {low(up[i]), high(up[i])}, dy[] = {low(d), high(d)};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float s = sigmoid<true>(g[j]), value = g[j] * s, slope = s + value * (1.f - s);
+          g[j] = dy[j] * u[j] * slope;
+          u[j] = dy[j] * value;
+        }
+        gate[i] = narrow_pair<bfloat>(g[0], g[1]);
+        up[i] = narrow_pair<bfloat>(u[0], u[1]);
+      }
+      hopper::store_matrices(at, gate);
+      hopper::store_matrices(at + 1024, up);
+    }
+    hopper::publish_writes();
+    __syncwarp();
+    if (way.lane == 0) {
+      const int column = tile.column * kWidth + P * 32, row = tile.row0 + way.row;
+      hopper::store_box(to.dx, place, column, row, 0, way.policy);
+      hopper::store_box(to.dx, place + 1024, column, row, 1, way.policy);
+    }
+    __syncwarp();
+  }
+};
+
+// Gate and up beside each other in every row, or above each other.
+Matrices halves_of_rows(const Tensor& t) {
+  return {t.raw(), t.size(1) / 2, t.size(0), 2, t.stride(0), t.size(1) / 2};
+}
+Matrices halves(const Tensor& t) {
+  return {t.raw(), t.size(1), t.size(0) / 2, 2, t.stride(0), t.stride(0) * (t.size(0) / 2)};
+}
+
+}  // namespace
+}  // namespace cuda
+
+bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args) {
+  using namespace cuda;
+  CUtensorMap a, b;
+  GateForward::Target to;
+  if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
+      !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
+      !describe(DType::BF16, halves(args.b), 128, kColumns / 2, b) ||
+      !describe(DType::BF16, halves_of_rows(args.x), 128, 16, to.x) ||
+      !describe(DType::BF16, whole(args.y), 128, 16, to.y))
+    return false;
+  launch<GateForward>(ctx, "gated_gemm", a, b, to, args.y.size(0), args.y.size(1), args.a.size(1));
+  return true;
+}
+
+bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args) {
+  using namespace cuda;
+  CUtensorMap a, b;
+  GateBackward::Target to;
+  if (!can_run(ctx, {args.a, args.b, args.x, args.dx}) ||
+      !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
+      !describe(DType::BF16, whole(args.b), 128, kPanel, b) ||
+      !describe(DType::BF16, halves_of_rows(args.x), 64, 16, to.x) ||
+      !describe(DType::BF16, halves_of_rows(args.dx), 64, 16, to.dx))
+    return false;
+  launch<GateBackward>(ctx, "gated_gemm_backward", a, b, to, args.x.size(0), args.b.size(1), args.a.size(1));
+  return true;
+}
+
+}  // namespace megatron

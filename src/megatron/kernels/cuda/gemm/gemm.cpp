@@ -1,0 +1,76 @@
+#include "megatron/kernels/cuda/gemm/gemm.h"
+
+#include <algorithm>
+
+#include "megatron/kernels/backends.h"
+#include "megatron/kernels/cuda/core/kernel_state.h"
+#include "megatron/kernels/cuda/families.h"
+#include "megatron/kernels/cuda/gemm/gemm_plans.h"
+
+namespace megatron {
+namespace cuda {
+namespace {
+
+void gemm(const KernelContext& ctx, const GemmArgs& args) {
+  if (args.c.numel() == 0) return;
+  if (args.a.size(-1) == 0) {  // nothing to contract
+    scale(ctx, args.c, args.beta);
+    if (args.bias) add_bias(ctx, args.c, args.bias);
+    return;
+  }
+  if (args.c.stride(-1) != 1 && args.c.size(-1) != 1) {
+    // The same product the other way round has a dense last dimension; its bias would run along rows.
+    gemm(ctx, {.a = args.b.transpose(-1, -2),
+               .b = args.a.transpose(-1, -2),
+               .c = args.c.transpose(-1, -2),
+               .alpha = args.alpha,
+               .beta = args.beta,
+               .bias = {}});
+    if (args.bias) add_bias(ctx, args.c, args.bias);
+    return;
+  }
+  static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
+  kernel_state(ctx).gemm->run(ctx, args);
+}
+
+// What cuBLASLt's GELU takes: narrow matrices with dense rows, each beginning where its loads do.
+bool takes_gelu(std::initializer_list<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [first = *tensors.begin()](const Tensor* t) {
+    return (t->dtype() == DType::BF16 || t->dtype() == DType::F16) && t->dtype() == first->dtype() &&
+           t->rank() == 2 && t->stride(1) == 1 && t->stride(0) % 8 == 0 && t->numel() > 0 &&
+           reinterpret_cast<uintptr_t>(t->raw()) % 16 == 0;
+  });
+}
+
+bool gelu(const KernelContext& ctx, const GemmArgs& product, const Tensor& x, Gelu form) {
+  if (!takes_gelu({&x, &product.c}) || product.a.size(1) == 0) return false;
+  static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
+  return kernel_state(ctx).gemm->run(ctx, product, x, form);
+}
+
+}  // namespace
+
+std::shared_ptr<GemmPlans> make_gemm_plans() { return std::make_shared<GemmPlans>(); }
+
+void add_gemm_kernels(KernelTable& table) { table.gemm = gemm; }
+
+}  // namespace cuda
+
+bool cuda_gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args) {
+  return cuda::gelu(ctx, {.a = args.a, .b = args.b.transpose(0, 1), .c = args.y, .bias = args.bias}, args.x,
+                    cuda::Gelu::Value);
+}
+
+bool cuda_gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args) {
+  return cuda::gelu(ctx, {args.a, args.b, args.dx}, args.x, cuda::Gelu::Slope);
+}
+
+void measure_cuda_gemms(const KernelContext& ctx, Measuring how) {
+  cuda::kernel_state(ctx).gemm->measure(how);
+}
+std::string cuda_gemm_choices(const KernelContext& ctx) { return cuda::kernel_state(ctx).gemm->choices(); }
+void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices) {
+  cuda::kernel_state(ctx).gemm->use(choices);
+}
+
+}  // namespace megatron

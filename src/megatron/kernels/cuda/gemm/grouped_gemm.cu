@@ -1,0 +1,164 @@
+#include "megatron/kernels/cuda/gemm/grouped_gemm.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+constexpr int kBlock = 64, kDepth = 16, kMicro = 4;
+
+// One 64 × 64 tile of c = a · b: 16 × 16 threads with 4 × 4 sums each. The operands are read through
+// functions of (row, k) and (k, column) that yield zero outside.
+template <class C, class A, class B, class Store>
+__device__ void tile_product(int64_t depth, A a, B b, Store store) {
+  __shared__ C left[kDepth][kBlock + 1], right[kDepth][kBlock + 1];
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+  C acc[kMicro][kMicro] = {};
+  for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
+    for (int i = threadIdx.x; i < kBlock * kDepth; i += 256) {
+      int row = i / kDepth, k = i % kDepth;
+      left[k][row] = a(row, k0 + k);
+      right[i / kBlock][i % kBlock] = b(k0 + i / kBlock, i % kBlock);
+    }
+    __syncthreads();
+    for (int k = 0; k < kDepth; ++k)
+#pragma unroll
+      for (int i = 0; i < kMicro; ++i)
+#pragma unroll
+        for (int j = 0; j < kMicro; ++j) acc[i][j] += left[k][ty + 16 * i] * right[k][tx + 16 * j];
+    __syncthreads();
+  }
+  for (int i = 0; i < kMicro; ++i)
+    for (int j = 0; j < kMicro; ++j) store(ty + 16 * i, tx + 16 * j, acc[i][j]);
+}
+
+template <class T, class Out>
+__global__ void __launch_bounds__(256) grouped_kernel(GroupedTask task) {
+  using C = Compute<T>;
+  const GroupedPlace place(task, kBlock);
+  const int64_t column0 = place.column0;
+  RowTile tile = find_tile(task, place.tile, kBlock);
+  if (tile.expert < 0) return;
+  const T* a = static_cast<const T*>(task.a);
+  const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert;
+  Out* c = static_cast<Out*>(task.c);
+  tile_product<C>(
+      task.k,
+      [&](int64_t row, int64_t k) {
+        return tile.begin + row < tile.end && k < task.k
+                   ? widen(a[(tile.begin + row) * task.a_row + k * task.a_column])
+                   : C(0);
+      },
+      [&](int64_t k, int64_t column) {
+        return k < task.k && column0 + column < task.n
+                   ? widen(b[k * task.b_row + (column0 + column) * task.b_column])
+                   : C(0);
+      },
+      [&](int64_t row, int64_t column, C value) {
+        if (tile.begin + row < tile.end && column0 + column < task.n)
+          c[(tile.begin + row) * task.c_row + (column0 + column) * task.c_column] =
+              narrow<Out>(static_cast<Compute<Out>>(value));
+      });
+}
+
+// c[e] = beta · c[e] + aᵀ · b over the expert's rows.
+template <class T, class Out>
+__global__ void __launch_bounds__(256) weight_kernel(GroupedTask task) {
+  using C = Compute<T>;
+  int64_t begin = task.offsets[blockIdx.z], count = task.offsets[blockIdx.z + 1] - begin;
+  int64_t row0 = static_cast<int64_t>(blockIdx.y) * kBlock,
+          column0 = static_cast<int64_t>(blockIdx.x) * kBlock;
+  const T* a = static_cast<const T*>(task.a) + begin * task.a_row;
+  const T* b = static_cast<const T*>(task.b) + begin * task.b_row;
+  Out* c = static_cast<Out*>(task.c) + blockIdx.z * task.c_expert;
+  tile_product<C>(
+      count,
+      [&](int64_t row, int64_t k) {
+        return k < count && row0 + row < task.k ? widen(a[k * task.a_row + (row0 + row) * task.a_column])
+                                                : C(0);
+      },
+      [&](int64_t k, int64_t column) {
+        return k < count && column0 + column < task.n
+                   ? widen(b[k * task.b_row + (column0 + column) * task.b_column])
+                   : C(0);
+      },
+      [&](int64_t row, int64_t column, C value) {
+        if (row0 + row >= task.k || column0 + column >= task.n) return;
+        Out& target = c[(row0 + row) * task.c_row + (column0 + column) * task.c_column];
+        Compute<Out> old =
+            task.beta == 0 ? Compute<Out>(0) : static_cast<Compute<Out>>(task.beta) * widen(target);
+        target = narrow<Out>(old + static_cast<Compute<Out>>(value));
+      });
+}
+
+template <class T>
+inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v<T, half>;
+
+void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
+  if (args.c.numel() == 0) return;
+  GroupedTask task{args.a.raw(),
+                   args.b.raw(),
+                   args.c.raw(),
+                   args.a.stride(0),
+                   args.a.stride(1),
+                   args.b.stride(0),
+                   args.b.stride(1),
+                   args.b.stride(2),
+                   0,
+                   args.c.stride(0),
+                   args.c.stride(1),
+                   pointer<int32_t>(args.offsets),
+                   static_cast<int>(args.b.size(0)),
+                   args.a.size(0),
+                   args.b.size(1),
+                   args.b.size(2),
+                   0};
+  cudaStream_t stream = stream_of(ctx);
+  dispatch_float("grouped_gemm", args.a.dtype(), [&]<class T>(Type<T>) {
+    dispatch_float("grouped_gemm", args.c.dtype(), [&]<class Out>(Type<Out>) {
+      if constexpr (kTensorCores<T> && std::is_same_v<T, Out>)
+        if (wgmma_grouped_gemm<T>(ctx, task) || mma_grouped_gemm<T>(stream, task)) return;
+      grouped_kernel<T, Out><<<grouped_blocks(task, kBlock), 256, 0, stream>>>(task);
+    });
+  });
+  check_launch("grouped_gemm");
+}
+
+void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& args) {
+  if (args.c.numel() == 0) return;
+  GroupedTask task{args.a.raw(),
+                   args.b.raw(),
+                   args.c.raw(),
+                   args.a.stride(0),
+                   args.a.stride(1),
+                   0,
+                   args.b.stride(0),
+                   args.b.stride(1),
+                   args.c.stride(0),
+                   args.c.stride(1),
+                   args.c.stride(2),
+                   pointer<int32_t>(args.offsets),
+                   static_cast<int>(args.c.size(0)),
+                   args.a.size(0),
+                   args.c.size(1),
+                   args.c.size(2),
+                   args.beta};
+  cudaStream_t stream = stream_of(ctx);
+  dispatch_float("grouped_gemm_weight", args.a.dtype(), [&]<class T>(Type<T>) {
+    dispatch_float("grouped_gemm_weight", args.c.dtype(), [&]<class Out>(Type<Out>) {
+      if constexpr (kTensorCores<T> && (std::is_same_v<T, Out> || std::is_same_v<Out, float>))
+        if (wgmma_grouped_gemm_weight<T, Out>(ctx, task) || mma_grouped_gemm_weight<T, Out>(stream, task))
+          return;
+      dim3 grid(blocks_for(task.n, kBlock), blocks_for(task.k, kBlock), task.experts);
+      weight_kernel<T, Out><<<grid, 256, 0, stream>>>(task);
+    });
+  });
+  check_launch("grouped_gemm_weight");
+}
+
+}  // namespace
+
+void add_grouped_gemm_kernels(KernelTable& table) {
+  table.grouped_gemm = grouped_gemm;
+  table.grouped_gemm_weight = grouped_gemm_weight;
+}
+
+}  // namespace megatron::cuda

@@ -1,0 +1,355 @@
+#include "megatron/kernels/cuda/core/hopper.cuh"
+#include "megatron/kernels/cuda/core/tensor_map.h"
+#include "megatron/kernels/cuda/gemm/grouped_gemm.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+using hopper::Barrier;
+using hopper::kPanel;
+using hopper::kPanelBytes;
+
+// A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
+// contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
+// where they are stored while the next tile is made.
+constexpr int kRows = 128, kColumns = 256;
+[[maybe_unused]] constexpr int kDepth = kPanel;
+constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
+constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
+              kStageBytes = kLeftBytes + kRightBytes;
+
+// Shared memory: the stages, sums, the barriers. Narrow sums lie there as rows of the tile, all at once. The
+// gap behind a row keeps threads that write to eight rows on different banks. Of wide ones, which would take
+// the place of two stages, each warpgroup has two boxes in turn.
+template <class Out>
+struct Layout {
+  static constexpr bool kWide = std::is_same_v<Out, float>;
+  static constexpr int kStages = kWide ? 4 : 3;
+  static constexpr int kRowBytes = kColumns * 2 + 16;
+  static constexpr int kBoxColumns = 32, kBoxes = 2, kBoxBytes = kPanel * kBoxColumns * 4;
+  static constexpr int kSums = kStages * kStageBytes,
+                       kBarriers = kSums + (kWide ? 2 * kBoxes * kBoxBytes : kRows * kRowBytes),
+                       kBytes = kBarriers + 2 * 8 * kStages;
+};
+
+struct Job {
+  void* c;
+  int64_t c_expert, c_row;
+  const int32_t* offsets;
+  int experts, rows, columns, depth;  // of one expert's product; what the offsets cut is not known here
+  float beta;                         // for fp32: 0 or 1
+};
+
+struct Tile {
+  int expert, row0, rows_end, column0, k0, depth;
+};
+
+// The tiles of one block, in an order that lets the blocks at work share what they read: down a band of rows,
+// then to the right. A token belongs to rows of the product, or to its contraction (CutDepth).
+template <bool CutDepth>
+class Schedule {
+ public:
+  __device__ explicit Schedule(const Job& job) : job_(job), next_(static_cast<int>(blockIdx.x)) {}
+
+  __device__ bool next(Tile& tile) {
+    constexpr int kBand = 2048 / kRows;
+    const int across = (job_.columns + kColumns - 1) / kColumns;
+    int begin, end, down;
+    for (;; ++expert_) {
+      if (expert_ == job_.experts) return false;
+      begin = job_.offsets[expert_];
+      end = job_.offsets[expert_ + 1];
+      down = ((CutDepth ? job_.rows : end - begin) + kRows - 1) / kRows;
+      if (next_ < down * across) break;
+      next_ -= down * across;
+    }
+    const int band = next_ / (kBand * across), rest = next_ - band * kBand * across,
+              height = min(kBand, down - band * kBand), row = (band * kBand + rest % height) * kRows;
+    tile.expert = expert_;
+    tile.row0 = CutDepth ? row : begin + row;
+    tile.rows_end = CutDepth ? job_.rows : end;
+    tile.column0 = rest / height * kColumns;
+    tile.k0 = CutDepth ? begin : 0;
+    tile.depth = CutDepth ? end - begin : job_.depth;
+    next_ += static_cast<int>(gridDim.x);
+    return true;
+  }
+
+ private:
+  const Job& job_;
+  int next_, expert_ = 0;  // counted from the first tile of the expert
+};
+
+// Sides × 64 of an operand.
+template <int Sides, bool Inner>
+__device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barrier full, int side, int k,
+                                      int expert) {
+  constexpr int kBox = Inner ? Sides : kPanel;
+#pragma unroll
+  for (int s = 0; s < Sides; s += kBox)
+    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, Inner ? k : side + s, Inner ? side + s : k,
+                     expert);
+}
+
+// Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
+// All multipliers call it.
+[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
+  for (int panel = 0; panel < (kRows + kColumns) / kPanel; ++panel)
+    for (int i = depth * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
+         i += kMultipliers * 16)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
+                   : "memory");
+  hopper::publish_writes();
+  hopper::sync_threads<kMultipliers>(1);
+}
+
+// sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
+template <class Out>
+__device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float (&sums)[128]) {
+  const int lane = threadIdx.x % 32,
+            row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
+            column0 = tile.column0 + lane % 4 * 2;
+  const Out* c = static_cast<const Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + column0;
+  constexpr int kAtOnce = 16;  // reads under way
+#pragma unroll
+  for (int j = 0; j < 64; j += kAtOnce) {
+    Vec<Out, 2> old[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int down = (j + i) % 2 * 8, right = (j + i) / 2 * 8;
+      if (row + down < tile.rows_end && column0 + right < job.columns)
+        old[i] = read<2>(c + down * job.c_row + right);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int side = 0; side < 2; ++side)
+        sums[2 * (j + i) + side] = fmaf(job.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
+  }
+}
+
+// c = sums: a warp stores its 16 rows.
+template <class Out>
+__device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const float (&sums)[128],
+                                         uint32_t rows) {
+  constexpr int kRowBytes = Layout<Out>::kRowBytes;
+  const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
+  rows += first * kRowBytes;
+  hopper::wait_stores_read<0>();
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kColumns / 8; ++j)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      asm volatile(
+          "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
+          "r"(narrow_pair<Out>(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
+          : "memory");
+  hopper::publish_writes();
+  __syncwarp();
+  const int row = tile.row0 + first + lane;
+  if (lane < 16 && row < tile.rows_end)
+    hopper::store_bytes(
+        static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0,
+        rows + lane * kRowBytes, min(kColumns, job.columns - tile.column0) * 2);
+}
+
+// c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
+[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Job& job, const CUtensorMap& c,
+                                                           const Tile& tile, const float (&sums)[128],
+                                                           uint32_t boxes, int panel) {
+  using Shared = Layout<float>;
+  const int lane = threadIdx.x % 32, quad = lane % 4;
+  const bool speaker = threadIdx.x % 128 == 0;
+#pragma unroll
+  for (int b = 0; b < kColumns / Shared::kBoxColumns; ++b) {
+    const uint32_t box = boxes + (panel * Shared::kBoxes + b % Shared::kBoxes) * Shared::kBoxBytes;
+    if (speaker) hopper::wait_stores_read<Shared::kBoxes - 1>();
+    hopper::sync_threads<128>(2 + panel);
+#pragma unroll
+    for (int j = 0; j < Shared::kBoxColumns / 8; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * h, chunk = (2 * j + quad / 2) ^ row % 8,
+                  sum = b * Shared::kBoxColumns / 2 + 4 * j + 2 * h;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + chunk * 16 + quad % 2 * 8),
+                     "f"(sums[sum]), "f"(sums[sum + 1])
+                     : "memory");
+      }
+    hopper::publish_writes();
+    hopper::sync_threads<128>(2 + panel);
+    if (speaker) {
+      const int x = tile.column0 + b * Shared::kBoxColumns, y = tile.row0 + panel * kPanel;
+      if (job.beta != 0)
+        hopper::add_box(c, box, x, y, tile.expert);
+      else
+        hopper::store_box(c, box, x, y, tile.expert);
+    }
+  }
+}
+
+// c tells where boxes are stored; it is for wide sums alone.
+template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                   const __grid_constant__ CUtensorMap c, const __grid_constant__ Job job) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char memory[];
+  using Shared = Layout<Out>;
+  constexpr int kStages = Shared::kStages;
+  const uint32_t stages = shared_address(memory), put_at = stages + Shared::kSums;
+  auto left = [&](int s) { return stages + s * kStageBytes; };
+  auto right = [&](int s) { return left(s) + kLeftBytes; };
+  auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
+  auto empty = [&](int s) { return full(kStages + s); };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      full(s).init(1);
+      empty(s).init(kMultipliers / 32);
+    }
+    hopper::publish_barriers();
+  }
+  __syncthreads();
+  Schedule<CutDepth> schedule(job);
+  Tile tile;
+  hopper::Ring<kStages> at;
+  if (threadIdx.x < 128) {
+    hopper::fewer_registers<40>();
+    if (threadIdx.x == 0)
+      while (schedule.next(tile))
+        for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+          empty(at.stage).wait(at.parity ^ 1);
+          full(at.stage).arrive_expecting(kStageBytes);
+          fetch<kRows, AInner>(left(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
+          fetch<kColumns, BInner>(right(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
+                                  CutDepth ? 0 : tile.expert);
+        }
+    return;
+  }
+  hopper::more_registers<232>();
+  const int panel = threadIdx.x / 128 - 1;
+  auto release = [&](int stage) {
+    if (threadIdx.x % 32 == 0) empty(stage).arrive();
+  };
+  float sums[128];
+  while (schedule.next(tile)) {
+    if (!CutDepth && tile.row0 + panel * kPanel >= tile.rows_end) {
+      // The expert has no row for this warpgroup; the other has the tensor cores for itself.
+      for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+        full(at.stage).wait(at.parity);
+        release(at.stage);
+      }
+      continue;
+    }
+    if (CutDepth && tile.depth == 0) {
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+    }
+    int last = 0;
+    for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+      full(at.stage).wait(at.parity);
+      if (CutDepth && tile.depth - k < kDepth) clear_tail(left(at.stage), tile.depth - k);
+      const uint64_t x = hopper::operand(left(at.stage) + panel * kPanelBytes),
+                     y = hopper::operand(right(at.stage));
+      hopper::begin_products();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i)
+        hopper::add_product<T, AInner, BInner>(sums, hopper::further<AInner>(x, i),
+                                               hopper::further<BInner>(y, i), k || i);
+      hopper::commit_products();
+      // The stage before is read; this one may still be.
+      if (k) {
+        hopper::wait_products<1>();
+        release(last);
+      }
+      last = at.stage;
+    }
+    hopper::wait_products<0>();
+    if (tile.depth) release(last);
+    if constexpr (Shared::kWide) {
+      put_boxes(job, c, tile, sums, put_at, panel);
+    } else {
+      if (CutDepth && job.beta != 0) add_old<Out>(job, tile, sums);
+      put_rows<Out>(job, tile, sums, put_at);
+    }
+  }
+  hopper::wait_stores_read<0>();
+#else
+  __trap();
+#endif
+}
+
+// Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
+bool can_run(const KernelContext& ctx, const GroupedTask& task) {
+#ifdef MEGATRON_SM90A
+  constexpr int64_t kMost = 1 << 30;
+  return runtime_of(ctx).properties().compute_capability == 90 && task.rows > 0 && task.rows < kMost &&
+         task.k < kMost && task.n < kMost && task.n % 8 == 0 && task.c_column == 1 && task.c_row % 8 == 0 &&
+         task.c_expert % 8 == 0 && aligned(task.c);
+#else
+  return false;
+#endif
+}
+
+template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
+  CUtensorMap a_map, b_map, c_map{};
+  constexpr DType kType = std::is_same_v<T, bfloat> ? DType::BF16 : DType::F16;
+  if (!describe(kType, a, 128, AInner ? kRows : kPanel, a_map) ||
+      !describe(kType, b, 128, BInner ? kColumns : kPanel, b_map))
+    return false;
+  if constexpr (Layout<Out>::kWide)
+    if (!describe(DType::F32, {job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, 128,
+                  kPanel, c_map))
+      return false;
+  auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
+  allow_shared_memory(kernel, Layout<Out>::kBytes);
+  kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
+           stream_of(ctx)>>>(a_map, b_map, c_map, job);
+  return true;
+}
+
+Job job_of(const GroupedTask& task) {
+  return {task.c,
+          task.c_expert,
+          task.c_row,
+          task.offsets,
+          task.experts,
+          static_cast<int>(task.k),
+          static_cast<int>(task.n),
+          static_cast<int>(task.k),
+          static_cast<float>(task.beta)};
+}
+
+}  // namespace
+
+template <class T>
+bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task) {
+  if (!can_run(ctx, task) || task.a_column != 1 || task.k == 0) return false;
+  const Matrices a{task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows};
+  if (task.b_row == 1)
+    return launch<T, T, true, true, false>(
+        ctx, a, {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, job_of(task));
+  if (task.b_column == 1)
+    return launch<T, T, true, false, false>(
+        ctx, a, {task.b, task.n, task.k, task.experts, task.b_row, task.b_expert}, job_of(task));
+  return false;
+}
+
+template <class T, class Out>
+bool wgmma_grouped_gemm_weight(const KernelContext& ctx, const GroupedTask& task) {
+  if (!can_run(ctx, task) || task.a_column != 1 || task.b_column != 1) return false;
+  if (std::is_same_v<Out, float> && task.beta != 0 && task.beta != 1) return false;
+  return launch<T, Out, false, false, true>(
+      ctx, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
+      {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, job_of(task));
+}
+
+template bool wgmma_grouped_gemm<bfloat>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm<half>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<bfloat, bfloat>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<bfloat, float>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<half, half>(const KernelContext&, const GroupedTask&);
+template bool wgmma_grouped_gemm_weight<half, float>(const KernelContext&, const GroupedTask&);
+
+}  // namespace megatron::cuda

@@ -1,0 +1,179 @@
+#include "megatron/kernels/backends.h"
+#include "megatron/kernels/cuda/gemm/overlapped_gemm.cuh"
+#include "megatron/kernels/cuda/loss/max_sum.cuh"
+#include "megatron/kernels/cuda/pointwise/activation_math.cuh"
+
+namespace megatron {
+namespace cuda {
+namespace {
+
+// The words of a tile go to memory as they are, 64 columns with each piece. On the way the maximum of each
+// row, and Σ exp(x − maximum), are taken of the same words, so that both are those of the logits in memory.
+struct LogitsWithStatistics {
+  static constexpr bool kRightInner = true;
+  static constexpr int kPieces = 8, kWidth = kColumns, kBand = 16;
+  struct Target {
+    CUtensorMap logits;
+    MaxSum<float>* partial;  // [tiles beside each other, rows]
+    int rows, valid;
+  };
+  const Target& to;
+  float maximum[2], sum[2];  // of the two rows that a lane has a quarter of
+
+  static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
+                                     int rank) {
+    constexpr int part = kColumns / kBlocks;
+    hopper::load_box_for_all<kBlocks>(panels + rank * (kRightBytes / kBlocks), b, full, k,
+                                      column * kWidth + rank * part, 0);
+  }
+
+  __device__ void ask(const Way&, const Tile&, int) const {}
+
+  // Columns that do not exist count as −∞, in memory too.
+  static __device__ void cut(uint32_t (&words)[64], int columns, int lane) {
+    constexpr uint32_t lowest = 0xff80;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      const int left = columns - (i / 2 * 8 + lane % 4 * 2);
+      if (left < 2) words[i] = left < 1 ? lowest << 16 | lowest : lowest << 16 | (words[i] & 0xffff);
+    }
+  }
+
+  static __device__ uint32_t larger(uint32_t a, uint32_t b) {
+    uint32_t word;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+  }
+
+  __device__ void find_maximum(const uint32_t (&words)[64]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32_t word = words[h], other = words[2 + h];
+#pragma unroll
+      for (int i = 4 + h; i < 64; i += 4) {
+        word = larger(word, words[i]);
+        other = larger(other, words[i + 2]);
+      }
+      word = larger(word, other);
+      float largest = fmaxf(low(word), high(word));
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+      maximum[h] = largest;
+      sum[h] = 0;
+    }
+  }
+
+  template <int P>
+  __device__ void store(const Way& way, const Tile& tile, const uint32_t (&words)[64]) const {
+    const uint32_t place = way.place + P % 2 * 2048;
+    if (way.lane == 0) hopper::wait_stores_read<1>();
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < 8; c += 2)
+      hopper::store_matrices(way.matrices<128>(place, c), words + 2 * (8 * P + c));
+    hopper::publish_writes();
+    __syncwarp();
+    if (way.lane == 0)
+      hopper::store_box(to.logits, place, tile.column * kWidth + P * 64, tile.row0 + way.row, 0, way.policy);
+    __syncwarp();
+  }
+
+  template <int P>
+  __device__ void add(const uint32_t (&words)[64]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float shift = maximum[h] == kLowest<float> ? 0.f : -maximum[h] * kRoughLog2e;
+      float even = 0, odd = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t word = words[2 * (8 * P + j) + h];
+        even += exp2_rough(fmaf(low(word), kRoughLog2e, shift));
+        odd += exp2_rough(fmaf(high(word), kRoughLog2e, shift));
+      }
+      sum[h] += even + odd;
+    }
+  }
+
+  __device__ void store_statistics(const Way& way, const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2) sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], offset);
+      const int row = tile.row0 + way.row + way.lane / 4 + 8 * h;
+      if (way.lane % 4 == 0 && row < to.rows)
+        to.partial[static_cast<int64_t>(tile.column) * to.rows + row] = {maximum[h], sum[h]};
+    }
+  }
+
+  template <int P>
+  __device__ void piece(const Way& way, const Tile& tile, uint32_t (&words)[64]) {
+    if constexpr (P == 0) {
+      const int columns = to.valid - tile.column * kWidth;
+      if (columns < kWidth) cut(words, columns, way.lane);
+      find_maximum(words);
+    }
+    if constexpr (P % 2 == 0)
+      store<P / 2>(way, tile, words);
+    else
+      add<P / 2>(words);
+    if constexpr (P + 1 == kPieces) store_statistics(way, tile);
+  }
+};
+
+// The statistics of rows from those of their tiles: 16 rows to a block, a row to 32 threads.
+constexpr int kMergedRows = 16, kMergers = 32;
+
+__global__ void __launch_bounds__(kMergedRows* kMergers)
+    merge_kernel(const MaxSum<float>* partial, int tiles, int rows, const bfloat* logits, int64_t stride,
+                 const int64_t* labels, int64_t vocab_begin, int64_t valid, float* maximum, float* sum_exp,
+                 float* target) {
+  __shared__ MaxSum<float> part[kMergers][kMergedRows + 1];
+  const int here = threadIdx.x % kMergedRows, merger = threadIdx.x / kMergedRows,
+            row = static_cast<int>(blockIdx.x) * kMergedRows + here;
+  MaxSum<float> state;
+  if (row < rows)
+#pragma unroll 4
+    for (int t = merger; t < tiles; t += kMergers)
+      state = MergeMaxSum<float>{}(state, partial[static_cast<int64_t>(t) * rows + row]);
+  part[merger][here] = state;
+  __syncthreads();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+            mine = static_cast<int>(blockIdx.x) * kMergedRows + warp;
+  state = warp_merge(part[lane][warp]);
+  if (lane || mine >= rows) return;
+  const int64_t label = labels[mine] - vocab_begin;
+  maximum[mine] = state.maximum;
+  sum_exp[mine] = state.sum;
+  target[mine] = label >= 0 && label < valid ? widen(logits[mine * stride + label]) : 0.f;
+}
+
+}  // namespace
+}  // namespace cuda
+
+bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
+  using namespace cuda;
+  const CrossEntropyStatsArgs& stats = args.stats;
+  CUtensorMap a, b;
+  LogitsWithStatistics::Target to;
+  if (stats.sum_logits.defined() || !can_run(ctx, {args.a, args.b, stats.logits}) ||
+      !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
+      !describe(DType::BF16, whole(args.b), 128, kColumns / kBlocks, b) ||
+      !describe(DType::BF16, whole(stats.logits), 128, 16, to.logits))
+    return false;
+  const int64_t rows = stats.logits.size(0), columns = stats.logits.size(1),
+                tiles = (columns + kColumns - 1) / kColumns;
+  static_assert(sizeof(MaxSum<float>) == 2 * sizeof(float) && kColumns == 256);
+  to.partial = pointer<MaxSum<float>>(args.tiles);
+  to.rows = static_cast<int>(rows);
+  to.valid = static_cast<int>(stats.valid);
+  launch<LogitsWithStatistics>(ctx, "logits_gemm", a, b, to, rows, columns, args.a.size(1));
+  merge_kernel<<<blocks_for(rows, kMergedRows), kMergedRows * kMergers, 0, stream_of(ctx)>>>(
+      to.partial, static_cast<int>(tiles), to.rows, pointer<bfloat>(stats.logits), stats.logits.stride(0),
+      pointer<int64_t>(stats.labels), stats.vocab_begin, stats.valid, pointer<float>(stats.maximum),
+      pointer<float>(stats.sum_exp), pointer<float>(stats.target));
+  check_launch("logits_gemm");
+  return true;
+}
+
+}  // namespace megatron

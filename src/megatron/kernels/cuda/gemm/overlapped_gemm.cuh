@@ -1,0 +1,234 @@
+#pragma once
+
+#include "megatron/kernels/cuda/core/hopper.cuh"
+#include "megatron/kernels/cuda/core/tensor_map.h"
+
+// Products whose results go to memory, and are worked on before, while the tensor cores multiply. What
+// becomes of the sums is the file's that includes this.
+namespace megatron::cuda {
+namespace {
+
+using hopper::Barrier;
+using hopper::kPanel;
+using hopper::kPanelBytes;
+
+// A block makes tiles of 128 × 256 sums, one after the other. One thread fetches the operands, 64 of the
+// contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
+// each other, and each fetches half of what both read on the right.
+// Rounded to bf16, the sums of a tile take half of their registers. So the next tile can begin at once, and
+// what becomes of them, up to memory, is done in pieces between the steps of that tile, while the tensor
+// cores multiply.
+constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 4, kBlocks = 2;
+constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers, kWarps = kMultipliers / 32;
+constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
+              kStageBytes = kLeftBytes + kRightBytes;
+// Shared memory: the stages, a place for each warp's way to memory, the barriers.
+constexpr int kPlaceBytes = 4096, kPlaces = kStages * kStageBytes, kBarriers = kPlaces + kWarps * kPlaceBytes,
+              kSharedBytes = kBarriers + 8 * (2 * kStages + 2 * kWarps);
+
+struct Job {
+  int rows, across, steps;  // of the left operand; tiles beside each other; of 64 along the contraction
+};
+
+struct Tile {
+  int row0, column;  // the latter counts tiles
+};
+
+// The tiles of one block, in an order that lets the blocks at work share what they read: down a band of
+// kBand clusters, then to the right.
+template <int kBand>
+class Schedule {
+ public:
+  __device__ Schedule(const Job& job, int rank)
+      : job_(job),
+        rank_(rank),
+        down_((job.rows + kRows * kBlocks - 1) / (kRows * kBlocks)),
+        next_(static_cast<int>(blockIdx.x) / kBlocks) {}
+
+  __device__ bool next(Tile& tile) {
+    if (next_ >= down_ * job_.across) return false;
+    const int band = next_ / (kBand * job_.across), rest = next_ - band * kBand * job_.across,
+              height = min(kBand, down_ - band * kBand);
+    tile.row0 = ((band * kBand + rest % height) * kBlocks + rank_) * kRows;
+    tile.column = rest / height;
+    next_ += static_cast<int>(gridDim.x) / kBlocks;
+    return true;
+  }
+
+ private:
+  const Job& job_;
+  int rank_, down_, next_;
+};
+
+// Two elements of bf16 in a word.
+__device__ __forceinline__ float low(uint32_t word) { return __uint_as_float(word << 16); }
+__device__ __forceinline__ float high(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
+
+// What one warp, which has 16 rows of a tile, knows of its way to memory. The words of a tile are those of
+// its sums: words 2 j and 2 j + 1 have columns 8 j to 8 j + 7 of rows 0 to 7 and 8 to 15.
+struct Way {
+  uint32_t place;  // in shared memory
+  Barrier arrived[2];
+  int row, lane;
+  uint64_t policy;
+
+  // Where this lane's row of four matrices lies: eight columns from column 8 c of rows 0 to 7, then 8 to 15,
+  // then the next eight, in a buffer with rows of Bytes as TMA swizzles them.
+  template <int Bytes>
+  __device__ uint32_t matrices(uint32_t buffer, int c) const {
+    const int r = lane % 16, turn = Bytes == 128 ? r % 8 : r / 2 % 4;
+    return buffer + r * Bytes + (((c + lane / 16) ^ turn) << 4);
+  }
+};
+
+template <int... P, class F>
+__device__ __forceinline__ void each(std::integer_sequence<int, P...>, F&& f) {
+  (f(std::integral_constant<int, P>{}), ...);
+}
+
+// The rows of b run along the contraction (kRightInner) or across it. Finish deals with the words of a tile,
+// which is one of kWidth columns of the result, in kPieces pieces, and may ask for data one piece ahead.
+// Target is what it knows of memory.
+template <class Finish>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    overlapped_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                      const __grid_constant__ typename Finish::Target target,
+                      const __grid_constant__ Job job) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t stages = shared_address(memory);
+  auto left = [&](int s) { return stages + s * kStageBytes; };
+  auto right = [&](int s) { return left(s) + kLeftBytes; };
+  auto full = [&](int s) { return Barrier{stages + kBarriers + 8 * s}; };
+  auto empty = [&](int s) { return full(kStages + s); };
+  auto arrived = [&](int i) { return full(2 * kStages + i); };
+  const int rank = hopper::cluster_rank();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      full(s).init(1);
+      empty(s).init(kBlocks * kWarps);  // a warp of either block reads what came for both
+    }
+    for (int i = 0; i < 2 * kWarps; ++i) arrived(i).init(1);
+    hopper::publish_barriers();
+  }
+  hopper::cluster_sync();
+  Schedule<Finish::kBand> schedule(job, rank);
+  Tile tile;
+  hopper::Ring<kStages> at;
+  if (threadIdx.x < 128) {
+    hopper::fewer_registers<24>();
+    if (threadIdx.x == 0)
+      while (schedule.next(tile))
+        for (int k = 0; k < job.steps; ++k, at.advance()) {
+          empty(at.stage).wait(at.parity ^ 1);
+          full(at.stage).arrive_expecting(kStageBytes);
+          hopper::load_box(left(at.stage), a, full(at.stage), k * kDepth, tile.row0, 0);
+          Finish::fetch_right(right(at.stage), b, full(at.stage), tile.column, k * kDepth, rank);
+        }
+  } else {
+    hopper::more_registers<240>();
+    const int warp = static_cast<int>(threadIdx.x) / 32 - 4, lane = threadIdx.x % 32;
+    Finish finish{target};
+    const Way way{stages + kPlaces + warp * kPlaceBytes,
+                  {arrived(2 * warp), arrived(2 * warp + 1)},
+                  warp * 16,
+                  lane,
+                  hopper::passing()};
+    float sums[128];
+    uint32_t words[64];
+    Tile before{};  // the one that the words are of
+    bool waiting = false;
+    for (bool more = true; more;) {
+      more = schedule.next(tile);
+      const int steps = more ? job.steps : 0;
+      int k = 0, oldest = at.stage;  // of the stages that are being read
+      auto release = [&] {
+        if (lane < kBlocks) empty(oldest).arrive_at(lane);
+        oldest = oldest + 1 == kStages ? 0 : oldest + 1;
+      };
+      auto step = [&] {
+        full(at.stage).wait(at.parity);
+        const uint64_t x = hopper::operand(left(at.stage) + warp / 4 * kPanelBytes),
+                       y = hopper::operand(right(at.stage));
+        hopper::begin_products();
+#pragma unroll
+        for (int i = 0; i < kDepth / 16; ++i)
+          hopper::add_product<bfloat, true, Finish::kRightInner>(
+              sums, hopper::further<true>(x, i), hopper::further<Finish::kRightInner>(y, i), k || i);
+        hopper::commit_products();
+        if (k) {  // the step before has been read; this one may still be
+          hopper::wait_products<1>();
+          release();
+        }
+        at.advance();
+        ++k;
+      };
+      // The steps of this tile, and between them the pieces of the one before.
+      each(std::make_integer_sequence<int, Finish::kPieces>{}, [&](auto index) {
+        constexpr int p = decltype(index)::value;
+        constexpr bool last = p + 1 == Finish::kPieces;
+        const int until = steps * (p + 1) / Finish::kPieces;
+        bool asked = false;
+        do {
+          if (k < until) step();
+          if (!asked && (last ? more : waiting)) finish.ask(way, last ? tile : before, last ? 0 : p + 1);
+          asked = true;
+        } while (k < until);
+        if (waiting) finish.template piece<p>(way, before, words);
+      });
+      hopper::wait_products<0>();
+      if (more) release();
+#pragma unroll
+      for (int i = 0; i < 64; ++i) words[i] = narrow_pair<bfloat>(sums[2 * i], sums[2 * i + 1]);
+      before = tile;
+      waiting = true;
+    }
+    hopper::wait_stores_read<0>();
+  }
+  __syncwarp();
+  hopper::cluster_sync();  // the other block may still arrive at barriers of this one
+#else
+  __trap();
+#endif
+}
+
+// Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
+bool can_run(const KernelContext& ctx, std::initializer_list<Tensor> tensors) {
+#ifdef MEGATRON_SM90A
+  if (runtime_of(ctx).properties().compute_capability != 90) return false;
+  for (const Tensor& t : tensors)
+    if (t.dtype() != DType::BF16 || t.numel() == 0 || t.size(0) >= 1 << 30 || t.size(1) >= 1 << 30 ||
+        t.stride(1) != 1)
+      return false;
+  return true;
+#else
+  return false;
+#endif
+}
+
+Matrices whole(const Tensor& t) {
+  return {t.raw(), t.size(1), t.size(0), 1, t.stride(0), t.stride(0) * t.size(0)};
+}
+
+template <class Finish>
+void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, const CUtensorMap& b,
+            const typename Finish::Target& target, int64_t rows, int64_t width, int64_t depth) {
+  auto kernel = overlapped_kernel<Finish>;
+  cudaLaunchConfig_t config{};
+  config.stream = stream_of(ctx);  // which also makes its GPU the current one
+  allow_shared_memory(kernel, kSharedBytes);
+  const Job job{static_cast<int>(rows), static_cast<int>((width + Finish::kWidth - 1) / Finish::kWidth),
+                static_cast<int>((depth + kDepth - 1) / kDepth)};
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kBlocks, 1, 1};
+  config.gridDim = runtime_of(ctx).properties().multiprocessors / kBlocks * kBlocks;
+  config.blockDim = kBlockThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, target, job), name);
+}
+
+}  // namespace
+}  // namespace megatron::cuda

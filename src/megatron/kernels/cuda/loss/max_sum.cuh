@@ -1,0 +1,36 @@
+#pragma once
+
+#include <limits>
+
+#include "megatron/kernels/cuda/pointwise/activation_math.cuh"
+
+namespace megatron::cuda {
+
+template <class C>
+inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
+
+// Running maximum and Σ exp(x − maximum).
+template <class C>
+struct MaxSum {
+  C maximum = kLowest<C>, sum = 0;
+};
+
+template <class C>
+struct MergeMaxSum {
+  __device__ MaxSum<C> operator()(MaxSum<C> a, MaxSum<C> b) const {
+    C maximum = a.maximum > b.maximum ? a.maximum : b.maximum;
+    // No difference of infinities, but what is not a number stays: comparisons pass it over, sums do not.
+    if (a.maximum == kLowest<C> && b.maximum == kLowest<C>) return {maximum, a.sum + b.sum};
+    return {maximum, a.sum * exp_of(a.maximum - maximum) + b.sum * exp_of(b.maximum - maximum)};
+  }
+};
+
+template <class C>
+__device__ MaxSum<C> warp_merge(MaxSum<C> value) {
+  for (int offset = 16; offset; offset /= 2)
+    value = MergeMaxSum<C>{}(value, {__shfl_xor_sync(0xffffffffu, value.maximum, offset),
+                                     __shfl_xor_sync(0xffffffffu, value.sum, offset)});
+  return value;
+}
+
+}  // namespace megatron::cuda

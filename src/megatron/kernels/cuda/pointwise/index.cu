@@ -1,0 +1,192 @@
+#include "megatron/kernels/cuda/pointwise/index.cuh"
+
+#include <limits>
+
+#include "megatron/base/kernel_limits.h"
+
+namespace megatron::cuda {
+namespace {
+
+// Vectors of a row that a thread has on their way at once.
+constexpr int kGatherAhead = 2;
+
+// out[i] = table[row_of(i)], zero where there is no such row. Columns are counted in units of V; a line of
+// threads takes a piece of a row.
+template <class V>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const V* table, const int64_t* ids, V* out, int64_t n, int64_t rows, int64_t columns,
+                  int64_t stride, int64_t first, int64_t divisor) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (i >= n) return;
+  const int64_t id = ids[i], row = id < 0 ? -1 : (divisor == 1 ? id : id / divisor) - first;
+  const bool inside = row >= 0 && row < rows;
+  const int64_t step = blockDim.x, begin = blockIdx.y * step * kGatherAhead + threadIdx.x;
+  V held[kGatherAhead];
+#pragma unroll
+  for (int k = 0; k < kGatherAhead; ++k)
+    held[k] = inside && begin + k * step < columns ? table[row * stride + begin + k * step] : V{};
+#pragma unroll
+  for (int k = 0; k < kGatherAhead; ++k)
+    if (begin + k * step < columns) out[i * columns + begin + k * step] = held[k];
+}
+
+template <class V>
+void launch_gather(const KernelContext& ctx, const Tensor& table, const Tensor& ids, const Tensor& out,
+                   int64_t first, int64_t divisor, int64_t columns, int64_t stride) {
+  int64_t n = ids.numel();
+  int width = std::min(row_threads(columns, kGatherAhead), kThreads);
+  dim3 block(width, kThreads / width);
+  dim3 grid(blocks_for(n, block.y), blocks_for(columns, int64_t{width} * kGatherAhead));
+  require(grid.y <= limits::kGridRows, "gather_rows: a row of {} elements is too long for the CUDA kernel",
+          columns);
+  gather_kernel<V><<<grid, block, 0, stream_of(ctx)>>>(pointer<V>(table), pointer<int64_t>(ids),
+                                                       pointer<V>(out), n, table.size(0), columns, stride,
+                                                       first, divisor);
+  check_launch("gather_rows");
+}
+
+}  // namespace
+
+void gather(const KernelContext& ctx, const Tensor& table, const Tensor& ids, const Tensor& out,
+            int64_t first, int64_t divisor) {
+  if (out.numel() == 0) return;
+  int64_t element = static_cast<int64_t>(size_of(out.dtype())), columns = out.numel() / ids.numel();
+  int64_t row_bytes = columns * element, stride_bytes = table.stride(0) * element;
+  void* data = pointer<void>(table);
+  if (row_bytes % 16 == 0 && stride_bytes % 16 == 0 && aligned(data) && aligned(out.raw()))
+    launch_gather<uint4>(ctx, table, ids, out, first, divisor, row_bytes / 16, stride_bytes / 16);
+  else if (element == 8)
+    launch_gather<uint64_t>(ctx, table, ids, out, first, divisor, columns, table.stride(0));
+  else if (element == 4)
+    launch_gather<uint32_t>(ctx, table, ids, out, first, divisor, columns, table.stride(0));
+  else if (element == 2)
+    launch_gather<uint16_t>(ctx, table, ids, out, first, divisor, columns, table.stride(0));
+  else
+    launch_gather<uint8_t>(ctx, table, ids, out, first, divisor, columns, table.stride(0));
+}
+
+namespace {
+
+void gather_rows(const KernelContext& ctx, const GatherRowsArgs& args) {
+  gather(ctx, args.table, args.ids, args.out, args.first, 1);
+}
+
+template <class T>
+struct GatherColumnsOp {
+  const T* x;
+  const int64_t* indices;
+  T* out;
+  int64_t n, k;
+  template <int W>
+  __device__ void run(int64_t i) const {
+    out[i] = x[i / k * n + indices[i]];
+  }
+};
+
+void gather_columns(const KernelContext& ctx, const GatherColumnsArgs& args) {
+  dispatch_float("gather_columns", args.x.dtype(), [&]<class T>(Type<T>) {
+    for_each<1>(ctx, "gather_columns", args.out.numel(), false,
+                GatherColumnsOp<T>{pointer<T>(args.x), pointer<int64_t>(args.indices), pointer<T>(args.out),
+                                   args.x.size(1), args.indices.size(1)});
+  });
+}
+
+// Each element looks for itself among the few indices of its row.
+template <class T>
+struct ScatterColumnsOp {
+  const T* source;
+  const int64_t* indices;
+  T* out;
+  int64_t n, k;
+  template <int W>
+  __device__ void run(int64_t i) const {
+    int64_t row = i / n, column = i - row * n;
+    T sum = narrow<T>(Compute<T>(0));
+    for (int64_t j = row * k; j < (row + 1) * k; ++j)
+      if (indices[j] == column) sum = narrow<T>(widen(sum) + widen(source[j]));
+    out[i] = sum;
+  }
+};
+
+void scatter_columns(const KernelContext& ctx, const ScatterColumnsArgs& args) {
+  dispatch_float("scatter_columns", args.source.dtype(), [&]<class T>(Type<T>) {
+    for_each<1>(ctx, "scatter_columns", args.out.numel(), false,
+                ScatterColumnsOp<T>{pointer<T>(args.source), pointer<int64_t>(args.indices),
+                                    pointer<T>(args.out), args.out.size(1), args.indices.size(1)});
+  });
+}
+
+template <class C>
+struct Candidate {
+  C value;
+  int64_t index;  // −1: none
+  // Larger first; among equals the lower index.
+  __device__ bool before(const Candidate& other) const {
+    if (index < 0 || other.index < 0) return index >= 0;
+    return value > other.value || (value == other.value && index < other.index);
+  }
+};
+
+template <class C>
+__device__ Candidate<C> better(const Candidate<C>& a, const Candidate<C>& b) {
+  return b.before(a) ? b : a;
+}
+
+template <class C>
+__device__ Candidate<C> warp_best(Candidate<C> best) {
+  for (int offset = 16; offset; offset /= 2)
+    best = better(best, Candidate<C>{__shfl_xor_sync(0xffffffffu, best.value, offset),
+                                     __shfl_xor_sync(0xffffffffu, best.index, offset)});
+  return best;
+}
+
+// One block per row. Round r finds the first candidate behind that of round r − 1.
+template <class T>
+__global__ void top_k_kernel(const T* x, T* values, int64_t* indices, int64_t n, int64_t k) {
+  using C = Compute<T>;
+  __shared__ Candidate<C> partial[32];
+  x += blockIdx.x * n;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  Candidate<C> last{C(0), -1};
+  for (int64_t round = 0; round < k; ++round) {
+    Candidate<C> best{C(0), -1};
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      Candidate<C> mine{widen(x[i]), i};
+      if (round == 0 || last.before(mine)) best = better(best, mine);
+    }
+    best = warp_best(best);
+    if (warps > 1) {
+      __syncthreads();
+      if (lane == 0) partial[warp] = best;
+      __syncthreads();
+      best = warp_best(lane < warps ? partial[lane] : Candidate<C>{C(0), -1});
+    }
+    last = best;
+    if (threadIdx.x == 0 && best.index >= 0) {
+      values[blockIdx.x * k + round] = x[best.index];
+      indices[blockIdx.x * k + round] = best.index;
+    }
+  }
+}
+
+void top_k(const KernelContext& ctx, const TopKArgs& args) {
+  int64_t rows = args.x.size(0), n = args.x.size(1), k = args.values.size(1);
+  if (rows == 0 || k == 0) return;
+  dispatch_float("top_k", args.x.dtype(), [&]<class T>(Type<T>) {
+    top_k_kernel<T><<<static_cast<unsigned>(rows), n <= 1024 ? 32 : 1024, 0, stream_of(ctx)>>>(
+        pointer<T>(args.x), pointer<T>(args.values), pointer<int64_t>(args.indices), n, k);
+  });
+  check_launch("top_k");
+}
+
+}  // namespace
+
+void add_index_kernels(KernelTable& table) {
+  table.gather_rows = gather_rows;
+  table.scatter_add_rows = scatter_add_rows;
+  table.gather_columns = gather_columns;
+  table.scatter_columns = scatter_columns;
+  table.top_k = top_k;
+}
+
+}  // namespace megatron::cuda

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "megatron/kernels/cuda/recurrent/delta_mma.cuh"
+
+// The way back through the chunks. With P what passes from token to token of a chunk, z = Tᵀ (Pᵀ do + e^(G_L
+// − G) k dS) is the gradient of what the tokens write before the system is solved, and
+//   dv = β z, dβ = z · δ / β, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β z,
+// where q, k and do are rows. A gate scales all that passes it. What comes out at token i has passed every
+// gate up to i, what went in at j has not passed those up to j: its gradient is a sum from the end of the
+// former less the latter. What passes between two tokens is in both, by the same number, so that it cancels
+// without a trace.
+namespace megatron::cuda {
+
+// A matrix of 64 × 128 as an operand of products, by step of 16 columns, 16 rows and lane. Its words are
+// those of a left operand of 16 rows, and of two right operands of eight columns.
+inline constexpr int kWideSize = 8 * 4 * 32;
+__device__ __forceinline__ int wide_place(int step, int rows) {
+  return (step * 4 + rows) * 32 + static_cast<int>(threadIdx.x) % 32;
+}
+
+struct DeltaChunkGrads {
+  const bfloat* d_o;
+  int64_t d_o_stride;
+  bfloat *dqkv, *db, *da;
+  uint4 *z, *z_rest;  // [slots, value heads, kWideSize]: z in two parts
+  float* after;       // [slots, value heads, keys, values]: of the state after
+  float* z_written;   // [value heads, tokens]: z · δ
+  float* passed;    // [value heads, tokens]: what comes out at a token less what goes in, times its gradient
+  float* carried;   // [slots, value heads]: the state after a chunk times its gradient
+  float* partials;  // [2, slots, value heads]: of dt_bias and a_log
+
+  static size_t bytes(const DeltaChunks& task) {
+    const int64_t states = task.slots * task.value_heads;
+    return static_cast<size_t>(2 * states * kWideSize) * sizeof(uint4) +
+           static_cast<size_t>(states * (kDeltaChannels * kDeltaChannels + 3) +
+                               2 * task.value_heads * task.sequences.tokens) *
+               sizeof(float);
+  }
+  void use(const DeltaChunks& task, void* memory) {
+    const int64_t states = task.slots * task.value_heads, tokens = task.value_heads * task.sequences.tokens;
+    z = static_cast<uint4*>(memory);
+    z_rest = z + states * kWideSize;
+    after = reinterpret_cast<float*>(z_rest + states * kWideSize);
+    z_written = after + states * kDeltaChannels * kDeltaChannels;
+    passed = z_written + tokens;
+    carried = passed + tokens;
+    partials = carried + states;
+  }
+  __device__ const bfloat* d_o_rows(int64_t head, int64_t t) const {
+    return d_o + t * d_o_stride + head * kDeltaChannels;
+  }
+};
+
+// The gradients of q and k, and `z_written`, `passed` and `carried`.
+size_t delta_key_memory();  // shared memory that it takes, more than any other of these
+void delta_key_grads(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
+
+// All but the sums of `partials` over chunks.
+void delta_chunks_backward(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
+
+}  // namespace megatron::cuda
