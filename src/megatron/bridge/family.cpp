@@ -4,7 +4,7 @@
 
 #include "megatron/base/problems.h"
 #include "megatron/bridge/families/families.h"
-#include "megatron/config/layer_blocks.h"
+#include "megatron/config/resolve/layer_blocks.h"
 
 namespace megatron {
 namespace {

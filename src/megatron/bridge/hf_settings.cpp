@@ -1,7 +1,7 @@
 #include "megatron/bridge/hf_settings.h"
 
 #include "megatron/bridge/auto_bridge.h"
-#include "megatron/config/model_settings.h"
+#include "megatron/config/resolve/model_settings.h"
 
 namespace megatron {
 

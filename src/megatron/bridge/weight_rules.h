@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/config/model_config.h"
+#include "megatron/config/schema/model_config.h"
 #include "megatron/nn/shard_spec.h"
 #include "megatron/tensor/tensor.h"
 

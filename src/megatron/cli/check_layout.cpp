@@ -1,6 +1,6 @@
 #include "megatron/cli/check_layout.h"
 
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 
 namespace megatron {
 

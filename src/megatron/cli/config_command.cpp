@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "megatron/base/error.h"
-#include "megatron/config/catalog.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
-#include "megatron/config/value.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/config/schema/catalog.h"
+#include "megatron/config/schema/value.h"
 #include "megatron/inference/model_source.h"
 
 namespace megatron {

@@ -7,7 +7,7 @@
 #include "megatron/cli/doctor.h"
 #include "megatron/cli/help_text.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
 
 namespace megatron {

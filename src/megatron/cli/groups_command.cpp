@@ -7,7 +7,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/training/parallel_setup.h"
 
 namespace megatron {

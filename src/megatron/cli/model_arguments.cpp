@@ -2,7 +2,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/training/parallel_setup.h"

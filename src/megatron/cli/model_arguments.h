@@ -2,7 +2,7 @@
 
 #include "megatron/cli/command.h"
 #include "megatron/cli/rank_launch.h"
-#include "megatron/config/command_line.h"
+#include "megatron/config/sources/command_line.h"
 #include "megatron/inference/image_file.h"
 #include "megatron/inference/model_source.h"
 #include "megatron/training/rank_model.h"

@@ -8,7 +8,7 @@
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/models/gpt.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/parity.h"

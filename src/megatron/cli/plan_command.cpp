@@ -6,7 +6,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/parallel/pipeline/picture.h"
 #include "megatron/training/parallel_setup.h"
 #include "megatron/training/plan.h"

@@ -13,7 +13,7 @@
 #include "megatron/cli/recompute_setup.h"
 #include "megatron/cli/writable_folder.h"
 #include "megatron/config/help.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"

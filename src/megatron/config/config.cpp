@@ -1,6 +1,6 @@
 #include "megatron/config/config.h"
 
-#include "megatron/config/value.h"
+#include "megatron/config/schema/value.h"
 
 namespace megatron {
 namespace {

@@ -6,13 +6,13 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
-#include "megatron/config/catalog.h"
-#include "megatron/config/foreign.h"
-#include "megatron/config/rules.h"
-#include "megatron/config/shorthand.h"
-#include "megatron/config/support.h"
-#include "megatron/config/value.h"
-#include "megatron/config/words.h"
+#include "megatron/config/rules/rules.h"
+#include "megatron/config/rules/support.h"
+#include "megatron/config/schema/catalog.h"
+#include "megatron/config/schema/value.h"
+#include "megatron/config/sources/foreign.h"
+#include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/words.h"
 
 namespace megatron {
 namespace {

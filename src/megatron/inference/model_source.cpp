@@ -6,7 +6,7 @@
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
-#include "megatron/config/model_settings.h"
+#include "megatron/config/resolve/model_settings.h"
 #include "megatron/training/checkpoint_tensors.h"
 
 namespace megatron {

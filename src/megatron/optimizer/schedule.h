@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "megatron/config/optimizer_config.h"
+#include "megatron/config/schema/optimizer_config.h"
 
 namespace megatron {
 

@@ -1,6 +1,6 @@
 #include "megatron/training/flops.h"
 
-#include "megatron/config/layer_blocks.h"
+#include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/transformer/layer_pattern.h"
 

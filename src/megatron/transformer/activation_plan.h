@@ -4,7 +4,7 @@
 
 #include "megatron/autograd/host_offload.h"
 #include "megatron/autograd/rederive.h"
-#include "megatron/config/execution_config.h"
+#include "megatron/config/schema/execution_config.h"
 
 namespace megatron {
 

@@ -1,7 +1,7 @@
 #include "megatron/transformer/layer.h"
 
 #include "megatron/autograd/recompute.h"
-#include "megatron/config/layer_blocks.h"
+#include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/attention.h"
 #include "megatron/transformer/delta_net.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "megatron/base/error.h"
-#include "megatron/config/hybrid_pattern.h"
-#include "megatron/config/layer_blocks.h"
+#include "megatron/config/resolve/hybrid_pattern.h"
+#include "megatron/config/resolve/layer_blocks.h"
 
 namespace megatron {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/config/model_config.h"
+#include "megatron/config/schema/model_config.h"
 
 namespace megatron {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/config/model_config.h"
+#include "megatron/config/schema/model_config.h"
 #include "megatron/nn/seq_info.h"
 #include "megatron/parallel/model_parallel.h"
 #include "megatron/transformer/activation_plan.h"

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "megatron/config/resolve.h"
-#include "megatron/config/value.h"
-#include "megatron/config/yaml.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/config/schema/value.h"
+#include "megatron/config/sources/yaml.h"
 
 namespace megatron {
 namespace {

@@ -1,17 +1,17 @@
-#include "megatron/config/catalog.h"
+#include "megatron/config/schema/catalog.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "megatron/config/foreign.h"
 #include "megatron/config/help.h"
-#include "megatron/config/presets.h"
-#include "megatron/config/rules.h"
-#include "megatron/config/shorthand.h"
-#include "megatron/config/support.h"
-#include "megatron/config/text.h"
-#include "megatron/config/value.h"
+#include "megatron/config/rules/rules.h"
+#include "megatron/config/rules/support.h"
+#include "megatron/config/schema/value.h"
+#include "megatron/config/sources/foreign.h"
+#include "megatron/config/sources/presets.h"
+#include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/text.h"
 
 namespace megatron {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/resolve.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "megatron/config/rules.h"
-#include "megatron/config/value.h"
+#include "megatron/config/rules/rules.h"
+#include "megatron/config/schema/value.h"
 
 namespace megatron {
 namespace {

@@ -1,12 +1,12 @@
-#include "megatron/config/support.h"
+#include "megatron/config/rules/support.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <set>
 
-#include "megatron/config/catalog.h"
-#include "megatron/config/value.h"
+#include "megatron/config/schema/catalog.h"
+#include "megatron/config/schema/value.h"
 #include "support/temp_dir.h"
 
 namespace megatron {

@@ -1,15 +1,15 @@
-#include "megatron/config/text.h"
+#include "megatron/config/sources/text.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "megatron/base/error.h"
-#include "megatron/config/batch_schedule.h"
-#include "megatron/config/catalog.h"
-#include "megatron/config/hybrid_pattern.h"
-#include "megatron/config/pipeline_layout.h"
-#include "megatron/config/yaml.h"
+#include "megatron/config/resolve/batch_schedule.h"
+#include "megatron/config/resolve/hybrid_pattern.h"
+#include "megatron/config/resolve/pipeline_layout.h"
+#include "megatron/config/schema/catalog.h"
+#include "megatron/config/sources/yaml.h"
 
 namespace megatron {
 namespace {

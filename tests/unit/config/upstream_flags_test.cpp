@@ -5,10 +5,10 @@
 #include <set>
 #include <sstream>
 
-#include "megatron/config/catalog.h"
-#include "megatron/config/command_line.h"
-#include "megatron/config/foreign.h"
-#include "megatron/config/shorthand.h"
+#include "megatron/config/schema/catalog.h"
+#include "megatron/config/sources/command_line.h"
+#include "megatron/config/sources/foreign.h"
+#include "megatron/config/sources/shorthand.h"
 #include "support/temp_dir.h"
 
 namespace megatron {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "megatron/base/error.h"
-#include "megatron/config/resolve.h"
-#include "megatron/config/value.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/config/schema/value.h"
 #include "megatron/training/rank_trainer.h"
 #include "megatron/training/run_settings.h"
 

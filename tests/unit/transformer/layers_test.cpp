@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "megatron/comm/run_ranks.h"
-#include "megatron/config/layer_blocks.h"
-#include "megatron/config/resolve.h"
+#include "megatron/config/resolve/layer_blocks.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/models/t5.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/ops/reduce.h"

@@ -5,7 +5,7 @@
 #include "megatron/base/error.h"
 #include "megatron/bridge/families/common.h"
 #include "megatron/bridge/families/families.h"
-#include "megatron/config/layer_blocks.h"
+#include "megatron/config/resolve/layer_blocks.h"
 
 namespace megatron {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/config/pipeline_layout.h"
+#include "megatron/config/resolve/pipeline_layout.h"
 
 namespace megatron {
 

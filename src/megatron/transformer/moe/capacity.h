@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "megatron/config/model_config.h"
+#include "megatron/config/schema/model_config.h"
 #include "megatron/parallel/expert/expert_dispatcher.h"
 #include "megatron/transformer/moe/microbatch_share.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/autograd/rank_context.h"
-#include "megatron/config/model_config.h"
+#include "megatron/config/schema/model_config.h"
 #include "megatron/parallel/expert/expert_dispatcher.h"
 
 namespace megatron {

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "megatron/config/resolve/draft.h"
+
+namespace megatron {
+
+// Fills in what no source gave and other settings imply, one named step after the other.
+void derive_defaults(Draft& draft);
+
+}  // namespace megatron

@@ -1,0 +1,23 @@
+#include "megatron/config/resolve/model_settings.h"
+
+#include "megatron/config/config.h"
+
+namespace megatron {
+
+Json model_settings(const Json& model) {
+  const Json defaults = Config().to_json().at("model");
+  Json settings = Json::object();
+  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()})
+    for (const Setting& setting : rows->rows())
+      if (const Json* value = model.find(setting.key); value && !(*value == defaults.at(setting.key)))
+        settings[setting.key] = *value;
+  return settings;
+}
+
+Json model_settings(const ModelConfig& model) {
+  Config config;
+  config.model = model;
+  return model_settings(config.to_json().at("model"));
+}
+
+}  // namespace megatron

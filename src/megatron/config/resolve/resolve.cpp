@@ -1,0 +1,138 @@
+#include "megatron/config/resolve/resolve.h"
+
+#include "megatron/base/text_file.h"
+#include "megatron/config/resolve/derive.h"
+#include "megatron/config/rules/rules.h"
+#include "megatron/config/rules/support.h"
+#include "megatron/config/schema/value.h"
+#include "megatron/config/sources/merge.h"
+
+namespace megatron {
+namespace {
+
+// Processes x ranks where the launch is known, else what the user states.
+void find_world(Draft& draft, const Sources& sources) {
+  const RunConfig& run = draft.config.run;
+  if (run.world_size > 0) {
+    draft.world_size = run.world_size;
+    if (const int64_t started = sources.processes.value_or(0) * run.ranks;
+        started > 0 && started != run.world_size)
+      draft.refuse(
+          "run.world_size",
+          fmt::format("the job has {} ranks ({} x --ranks {})", started,
+                      *sources.processes == 1 ? "1 process" : fmt::format("{} processes", *sources.processes),
+                      run.ranks),
+          "leave it out, or start as many");
+  } else if (sources.processes || draft.given("run.ranks")) {
+    draft.world_size = sources.processes.value_or(1) * run.ranks;
+    draft.derive("run.world_size", *draft.world_size, "processes x ranks");
+  }
+}
+
+// Rank i is on GPU i mod n, so that fewer ranks than GPUs leave some unused.
+void find_gpus(Draft& draft, const ResolveOptions& options) {
+  if (!options.gpus || draft.config.run.device == DeviceChoice::cpu) return;
+  draft.gpus = options.gpus();
+  if (draft.world_size && *draft.world_size < static_cast<int64_t>(draft.gpus.size()))
+    draft.gpus.resize(static_cast<size_t>(*draft.world_size));
+}
+
+// Settings that were changed although their feature is not there, and those that change nothing.
+std::vector<Problem> check_support(Draft& draft) {
+  std::vector<Problem> unavailable;
+  Config defaults;
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const Origin& origin = draft.origins()[entry.index];
+    const Setting& setting = *entry.setting;
+    if (origin.source <= Source::derived || draft.is_broken(setting.name())) continue;
+    const Json value = draft.value(setting.name());
+    const Feature& feature = feature_of(setting, value);
+    if (feature.support == Support::acting) continue;
+    if (feature.support == Support::forward_only && draft.purpose == Purpose::forward) continue;
+    if (value == read_value(setting, entry.section->object(defaults))) continue;
+    if (feature.support == Support::no_effect) {
+      draft.note(
+          fmt::format("accepted, no effect here: {} ({}): {}", setting.name(), origin.where, feature.name));
+    } else {
+      unavailable.push_back({setting.name(), show_value(value), origin.where,
+                             fmt::format("not available yet in this build: {}", feature.name),
+                             "leave it out"});
+    }
+  }
+  return unavailable;
+}
+
+}  // namespace
+
+Resolved resolve(const Sources& sources, const ResolveOptions& options) {
+  const Merged merged = merge(sources);
+  Draft draft(options.purpose);
+  for (const Problem& problem : merged.problems) draft.add_problem(problem);
+  for (const std::string& note : merged.notes) draft.note(note);
+  for (const Catalog::Entry& entry : Catalog::all().entries())
+    if (merged.values[entry.index])
+      draft.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
+  find_world(draft, sources);
+  find_gpus(draft, options);
+  derive_defaults(draft);
+  if (options.rules) check_rules(draft);
+  std::vector<Problem> unavailable = check_support(draft);
+  std::vector<Problem> problems = draft.problems();
+  if (!options.allow_unavailable) {
+    problems.insert(problems.end(), unavailable.begin(), unavailable.end());
+    unavailable.clear();
+  }
+  if (!problems.empty()) throw Refused(std::move(problems));
+  return {std::move(draft.config), draft.origins(),  draft.notes(),
+          std::move(unavailable),  draft.world_size, draft.data_parallel_size};
+}
+
+const Origin& Resolved::origin(std::string_view name) const {
+  const Catalog::Entry* entry = Catalog::all().find(name);
+  require(entry != nullptr, "there is no setting {}", name);
+  return origins[entry->index];
+}
+
+Json Resolved::to_json() const {
+  Json result = Json::object();
+  result["config"] = config.to_json();
+  Json& where = result["origins"] = Json::object();
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const Origin& origin = origins[entry.index];
+    if (origin.source != Source::builtin) where[entry.setting->name()] = show_origin(origin);
+  }
+  result["world_size"] = world_size ? Json(*world_size) : Json();
+  result["data_parallel_size"] = data_parallel_size ? Json(*data_parallel_size) : Json();
+  Json& said = result["notes"] = Json::array();
+  for (const std::string& note : notes) said.push_back(note);
+  Json& lacking = result["unavailable"] = Json::array();
+  for (const Problem& problem : unavailable) lacking.push_back(problem.text());
+  return result;
+}
+
+Sources read_sources(const CommandLine& line, const SourceReaders& readers) {
+  Sources sources = line.sources;
+  const auto attempt = [&](const char* flag, const std::string& value, auto&& read) {
+    if (value.empty()) return;
+    try {
+      read();
+    } catch (const Error& error) {
+      sources.problems.push_back({fmt::format("{} {}", flag, value), "", "", error.what(), ""});
+    }
+  };
+  attempt("--hf", line.hf_dir, [&] {
+    require(readers.hf != nullptr, "not available yet in this build: models of Hugging Face");
+    sources.hf = readers.hf(line.hf_dir);
+    sources.hf_origin = line.hf_dir;
+  });
+  attempt("--recipe", line.recipe_name, [&] {
+    require(readers.recipe != nullptr, "not available yet in this build: recipes");
+    sources.recipe = readers.recipe(line.recipe_name);
+  });
+  attempt("--config", line.config_path, [&] {
+    sources.file = ConfigText{line.config_path, read_text_file(line.config_path)};
+  });
+  return sources;
+}
+
+}  // namespace megatron

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megatron/base/gpu_facts.h"
+#include "megatron/config/config.h"
+#include "megatron/config/resolve/draft.h"
+#include "megatron/config/sources/command_line.h"
+#include "megatron/config/sources/sources.h"
+
+namespace megatron {
+
+struct ResolveOptions {
+  Purpose purpose = Purpose::training;
+  bool allow_unavailable = false;  // list settings of features that this build lacks instead of refusing them
+  bool rules = true;               // check that settings suit each other, not only each by itself
+  // Of the machine that will run it, asked where it would run on GPUs: what they cannot do is refused.
+  std::function<std::vector<GpuFacts>()> gpus = {};
+};
+
+// A configuration that passed every check, and where each value came from.
+struct Resolved {
+  Config config;
+  std::vector<Origin> origins;       // by the settings' places in the catalog
+  std::vector<std::string> notes;    // what has no effect here, was switched off, and the like
+  std::vector<Problem> unavailable;  // only with allow_unavailable
+  std::optional<int64_t> world_size;
+  std::optional<int64_t> data_parallel_size;
+
+  const Origin& origin(std::string_view name) const;
+  Json to_json() const;  // config, origins of what is not default, notes, unavailable
+};
+
+// Merges the sources, fills in what they imply and checks the whole. Throws Refused with everything that is
+// wrong.
+Resolved resolve(const Sources& sources, const ResolveOptions& options = {});
+
+// How --hf and --recipe are read; other layers know that.
+struct SourceReaders {
+  std::function<Json(const std::string& dir)> hf;             // the fields of `model`
+  std::function<ConfigText(const std::string& name)> recipe;  // YAML
+};
+
+// The command line's sources with the files that it names.
+Sources read_sources(const CommandLine& line, const SourceReaders& readers = {});
+
+}  // namespace megatron

@@ -1,0 +1,292 @@
+#include <algorithm>
+#include <array>
+
+#include "megatron/config/rules/rules.h"
+
+namespace megatron {
+namespace {
+
+void one_half_format(Draft& draft) {
+  const PrecisionConfig& p = draft.config.precision;
+  if (p.bf16 && p.fp16) draft.refuse("model.fp16", "bf16 is on too", "keep one of --bf16 and --fp16");
+  const std::string wanted = p.bf16 ? "bf16" : p.fp16 ? "fp16" : "";
+  if (!wanted.empty() && draft.given("model.params_dtype") && p.params_dtype != wanted && !(p.bf16 && p.fp16))
+    draft.refuse("model.params_dtype", fmt::format("{} is on", wanted), fmt::format("use {}", wanted));
+  if (p.fp16_lm_cross_entropy && !p.fp16)
+    draft.refuse("model.fp16_lm_cross_entropy", "fp16 is off", "add --fp16");
+  if (draft.config.optimizer.loss_scale && !p.fp16)
+    draft.refuse("optimizer.loss_scale", "only fp16 scales the loss", "add --fp16, or leave it out");
+}
+
+void fp8_needs(Draft& draft) {
+  const Config& config = draft.config;
+  const PrecisionConfig& p = config.precision;
+  const bool on = p.fp8 != Fp8Format::none;
+  if (on && p.fp4 != Fp4Format::none)
+    draft.refuse("model.fp4", "fp8 is on too", "keep one of --fp8-format and --fp4-format");
+  if (on && !p.bf16 && !p.fp16)
+    draft.refuse("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
+  if (p.fp8_param && !on) draft.refuse("model.fp8_param", "fp8 is off", "give --fp8-format e4m3 or hybrid");
+  if (p.fp8_param && on && !config.ddp.use_distributed_optimizer && !config.ddp.use_megatron_fsdp &&
+      draft.purpose == Purpose::training)
+    draft.refuse("model.fp8_param", "fp8 parameters need their main copy split over ranks",
+                 "add --use-distributed-optimizer");
+  if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
+    draft.refuse("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
+                 "use --fp8-recipe tensorwise");
+  if (p.first_last_layers_bf16 && !on && p.fp4 == Fp4Format::none)
+    draft.refuse("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
+  if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
+    draft.refuse(
+        "model.num_layers_at_end_in_bf16",
+        fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
+        "use smaller numbers");
+  if (p.reuse_grad_buf_for_mxfp8_param_ag && !(p.fp8_param && p.fp8_recipe == Fp8Recipe::mxfp8))
+    draft.refuse("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
+                 "give --fp8-recipe mxfp8 --fp8-param-gather");
+  for (const char* name :
+       {"model.fp8_dot_product_attention", "model.fp8_multi_head_attention", "model.fp8_output_proj"})
+    if (draft.value(name).as_bool() && !on) draft.refuse(name, "fp8 is off", "give --fp8-format");
+}
+
+void fp4_needs(Draft& draft) {
+  const PrecisionConfig& p = draft.config.precision;
+  const bool on = p.fp4 != Fp4Format::none;
+  if (p.fp4_param && !on) draft.refuse("model.fp4_param", "fp4 is off", "give --fp4-format e2m1");
+  if (on && !p.bf16) draft.refuse("model.fp4", "what is not fp4 must be bf16", "add --bf16");
+}
+
+void optimizer_states(Draft& draft) {
+  const OptimizerConfig& o = draft.config.optimizer;
+  if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
+    draft.refuse("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
+                 "use --optimizer adam");
+  for (const auto& [key, dtype] : {std::pair{"optimizer.main_grads_dtype", o.main_grads_dtype},
+                                   {"optimizer.main_params_dtype", o.main_params_dtype},
+                                   {"optimizer.exp_avg_dtype", o.exp_avg_dtype},
+                                   {"optimizer.exp_avg_sq_dtype", o.exp_avg_sq_dtype}})
+    if (dtype != "fp32" && !o.use_precision_aware_optimizer)
+      draft.refuse(key, "the optimizer keeps fp32 states", "add --use-precision-aware-optimizer");
+}
+
+void gradients_and_parameters_overlap(Draft& draft) {
+  const Config& config = draft.config;
+  const DdpConfig& d = config.ddp;
+  if (d.overlap_param_gather && !d.use_distributed_optimizer && !d.use_megatron_fsdp)
+    draft.refuse("ddp.overlap_param_gather", "parameters are not split, so nothing is gathered",
+                 "add --use-distributed-optimizer");
+  if (d.overlap_param_gather && !d.overlap_grad_reduce)
+    draft.refuse("ddp.overlap_param_gather", "needs overlapped gradients too", "add --overlap-grad-reduce");
+  if (!d.overlap_param_gather_with_optimizer_step) return;
+  const char* key = "ddp.overlap_param_gather_with_optimizer_step";
+  if (!d.overlap_param_gather)
+    draft.refuse(key, "parameters are not gathered while training goes on", "add --overlap-param-gather");
+  if (config.parallel.virtual_pipeline_model_parallel_size <= 1)
+    draft.refuse(key, "needs an interleaved schedule", "give --num-virtual-stages-per-pipeline-rank");
+}
+
+void buckets(Draft& draft) {
+  const Config& config = draft.config;
+  const DdpConfig& d = config.ddp;
+  if (d.bucket_size > 0 && d.num_buckets > 0)
+    draft.refuse("ddp.num_buckets", "the buckets' size is given too",
+                 "keep one of --ddp-bucket-size and --ddp-num-buckets");
+  if (d.average_in_collective && config.model.calculate_per_token_loss)
+    draft.refuse("ddp.average_in_collective",
+                 "a loss per token is divided by the tokens of all ranks at the end",
+                 "leave out --ddp-average-in-collective or --calculate-per-token-loss");
+  if (draft.data_parallel_size && *draft.data_parallel_size * config.parallel.context_parallel_size %
+                                          d.num_distributed_optimizer_instances !=
+                                      0)
+    draft.refuse("ddp.num_distributed_optimizer_instances",
+                 fmt::format("does not divide the {} replicas",
+                             *draft.data_parallel_size * config.parallel.context_parallel_size),
+                 "use a divisor");
+  if (d.num_distributed_optimizer_instances > 1 && !d.use_distributed_optimizer)
+    draft.refuse("ddp.num_distributed_optimizer_instances", "optimizer states are not split",
+                 "add --use-distributed-optimizer");
+}
+
+void sharding(Draft& draft) {
+  const DdpConfig& d = draft.config.ddp;
+  if (d.outer_dp_sharding_strategy != OuterSharding::no_shard && !d.use_megatron_fsdp)
+    draft.refuse("ddp.outer_dp_sharding_strategy", "there is no sharded data parallelism",
+                 "add --use-megatron-fsdp");
+  if (d.use_megatron_fsdp && draft.config.optimizer.optimizer != OptimizerKind::adam &&
+      draft.config.optimizer.optimizer != OptimizerKind::sgd)
+    draft.refuse("optimizer.optimizer", "sharded data parallelism works with adam and sgd",
+                 "use --optimizer adam");
+}
+
+void recompute(Draft& draft) {
+  const Config& config = draft.config;
+  const ExecutionConfig& e = config.execution;
+  const bool full = e.recompute_granularity == RecomputeGranularity::full;
+  if (e.recompute_method != RecomputeMethod::none && !full)
+    draft.refuse("model.recompute_method", "layers are not recomputed as a whole",
+                 "use --recompute-granularity full, or leave it out");
+  if (e.recompute_num_layers > 0 && !full)
+    draft.refuse("model.recompute_num_layers", "layers are not recomputed as a whole",
+                 "use --recompute-granularity full, or leave it out");
+  if (!e.recompute_modules.empty() && e.recompute_granularity != RecomputeGranularity::selective)
+    draft.refuse("model.recompute_modules", "recompute is not selective",
+                 "use --recompute-granularity selective");
+  const auto recomputes = [&](const char* module) {
+    return std::find(e.recompute_modules.begin(), e.recompute_modules.end(), module) !=
+           e.recompute_modules.end();
+  };
+  if (recomputes("auto") && e.recompute_modules.size() > 1)
+    draft.refuse("model.recompute_modules", "auto chooses among all modules", "give auto alone");
+  if (e.recompute_memory_gib && !recomputes("auto"))
+    draft.refuse("model.recompute_memory_gib", "no module is chosen by its cost",
+                 "use --recompute-granularity selective --recompute-modules auto");
+  if (!e.recompute_module_layers.empty() &&
+      (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
+    draft.refuse("model.recompute_module_layers", "there is not one number for each module",
+                 "give as many numbers as --recompute-modules has names, or leave it out");
+  if (recomputes("mlp_act") && config.precision.every_layer_in_fp8())
+    draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
+                 "leave it out, or use mlp");
+  if (recomputes("layernorm") && config.precision.fp8 != Fp8Format::none && config.model.num_moe_experts == 0)
+    draft.note("recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
+  const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
+    if (recomputes(module) && !there)
+      draft.refuse("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
+  };
+  needs("moe", config.model.num_moe_experts > 0, "experts", "leave it out");
+  needs("moe_act", config.model.num_moe_experts > 0, "experts", "leave it out");
+  needs("shared_experts", config.model.moe_shared_expert_intermediate_size > 0, "shared experts",
+        "leave it out");
+  needs("mla_up_proj", config.model.multi_latent_attention, "multi-latent attention", "leave it out");
+  needs("mhc", config.model.enable_mhc_connections, "hyper-connections", "leave it out");
+  if (!e.distribute_saved_activations) return;
+  const char* key = "model.distribute_saved_activations";
+  if (config.parallel.tensor_model_parallel_size == 1)
+    draft.refuse(key, "there is one tensor-parallel rank", "use --tensor-model-parallel-size > 1");
+  if (config.parallel.sequence_parallel)
+    draft.refuse(key, "sequence parallelism splits activations already", "leave it out");
+  if (!full) draft.refuse(key, "only inputs of whole layers are split", "use --recompute-granularity full");
+}
+
+void offload(Draft& draft) {
+  const Config& config = draft.config;
+  const ExecutionConfig& e = config.execution;
+  if (e.cpu_offloading_num_layers > 0 && config.model.num_layers > 0 &&
+      e.cpu_offloading_num_layers >= config.model.num_layers)
+    draft.refuse("model.cpu_offloading_num_layers",
+                 fmt::format("the model has {} layers", config.model.num_layers), "use a smaller number");
+  if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
+    draft.refuse("model.cpu_offloading_num_layers", "nothing is offloaded", "add --cpu-offloading");
+  if (e.cpu_offloading) {
+    if (e.cpu_offloading_num_layers == 0)
+      draft.refuse("model.cpu_offloading", "no layer is named", "give --cpu-offloading-num-layers N");
+    if (!e.cpu_offloading_activations)
+      draft.refuse("model.cpu_offloading_activations", "nothing else is offloaded",
+                   "leave it, or --cpu-offloading, out");
+    if (config.parallel.pipeline_model_parallel_size > 1)
+      draft.refuse("model.cpu_offloading", "works without pipeline stages only",
+                   "use --pipeline-model-parallel-size 1");
+    if (e.recompute_granularity != RecomputeGranularity::none)
+      draft.refuse("model.cpu_offloading", "recomputed activations are not kept at all",
+                   "choose one of them");
+  }
+  if (e.offload_modules.empty() && e.fine_grained_activation_offloading)
+    draft.refuse("model.fine_grained_activation_offloading", "no module is named",
+                 "give --offload-modules, as in core_attn");
+  if (!e.offload_modules.empty() && !e.fine_grained_activation_offloading)
+    draft.refuse("model.offload_modules", "nothing is offloaded", "add --fine-grained-activation-offloading");
+  const auto offloads = [&](const char* module) {
+    return std::find(e.offload_modules.begin(), e.offload_modules.end(), module) != e.offload_modules.end();
+  };
+  for (const char* module : {"expert_fc1", "moe_act"})
+    if (offloads(module) && config.model.num_moe_experts == 0)
+      draft.refuse("model.offload_modules", fmt::format("{}: the model has no experts", module),
+                   "leave it out");
+  if (offloads("attn_proj") && !offloads("core_attn"))
+    draft.refuse("model.offload_modules", "attn_proj needs core_attn", "add core_attn");
+}
+
+void graphs(Draft& draft) {
+  const Config& config = draft.config;
+  const ModelConfig& m = config.model;
+  const ExecutionConfig& e = config.execution;
+  if (!e.cuda_graph_modules.empty() && e.cuda_graph_impl == GraphImpl::none)
+    draft.refuse("model.cuda_graph_modules", "nothing is recorded", "give --cuda-graph-impl local");
+  if (e.cuda_graph_impl == GraphImpl::none) return;
+  if (e.cuda_graph_impl != GraphImpl::full_iteration) {
+    if (e.recompute_granularity == RecomputeGranularity::full)
+      draft.refuse("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
+                   "use --cuda-graph-impl full_iteration");
+    return;
+  }
+  const auto refuse_if = [&](bool what, const char* why, const char* fix) {
+    if (what) draft.refuse("model.cuda_graph_impl", why, fix);
+  };
+  const ParallelConfig& p = config.parallel;
+  refuse_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
+            "the host reads how long the sequences are that come from the stage before",
+            "leave it or model.variable_seq_lengths out");
+  refuse_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
+  refuse_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
+  refuse_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
+            "offload nothing");
+  refuse_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
+            "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
+}
+
+constexpr Rule kPrecisionRules[] = {
+    {"one_half_format",
+     "model.bf16 model.fp16 model.params_dtype model.fp16_lm_cross_entropy optimizer.loss_scale",
+     "one half-precision format at most", one_half_format},
+    {"fp8_needs",
+     "model.fp8 model.fp8_param model.fp8_recipe model.fp4 "
+     "model.first_last_layers_bf16 "
+     "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
+     "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "
+     "ddp.use_distributed_optimizer ddp.use_megatron_fsdp model.fp8_dot_product_attention "
+     "model.fp8_multi_head_attention model.fp8_output_proj",
+     "options of fp8 need fp8 and its prerequisites", fp8_needs},
+    {"fp4_needs", "model.fp4 model.fp4_param model.bf16", "options of fp4 need fp4 and bf16", fp4_needs},
+    {"optimizer_states",
+     "optimizer.use_precision_aware_optimizer optimizer.main_grads_dtype optimizer.main_params_dtype "
+     "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype optimizer.optimizer",
+     "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
+    {"gradients_and_parameters_overlap",
+     "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp "
+     "ddp.overlap_param_gather_with_optimizer_step model.virtual_pipeline_model_parallel_size",
+     "gathering parameters while training goes on needs split states and overlapped gradients",
+     gradients_and_parameters_overlap},
+    {"buckets",
+     "ddp.bucket_size ddp.num_buckets ddp.average_in_collective ddp.num_distributed_optimizer_instances "
+     "ddp.use_distributed_optimizer model.calculate_per_token_loss model.context_parallel_size",
+     "buckets and instances suit the replicas", buckets},
+    {"sharding",
+     "ddp.data_parallel_sharding_strategy ddp.outer_dp_sharding_strategy ddp.use_megatron_fsdp "
+     "optimizer.optimizer",
+     "sharding strategies need sharded data parallelism", sharding},
+    {"recompute",
+     "model.recompute_granularity model.recompute_method model.recompute_num_layers model.recompute_modules "
+     "model.distribute_saved_activations model.tensor_model_parallel_size model.sequence_parallel "
+     "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib "
+     "model.recompute_module_layers model.fp8 model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.num_layers_at_end_in_bf16",
+     "options of recompute suit its kind", recompute},
+    {"offload",
+     "model.cpu_offloading model.cpu_offloading_num_layers model.cpu_offloading_activations "
+     "model.offload_modules "
+     "model.fine_grained_activation_offloading model.pipeline_model_parallel_size "
+     "model.recompute_granularity model.num_layers model.num_moe_experts",
+     "offloading has its conditions", offload},
+    {"graphs",
+     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
+     "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
+     "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
+     "model.variable_seq_lengths",
+     "recorded graphs have their conditions", graphs},
+};
+
+}  // namespace
+
+std::span<const Rule> precision_rules() { return kPrecisionRules; }
+
+}  // namespace megatron

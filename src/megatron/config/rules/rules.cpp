@@ -1,0 +1,50 @@
+#include "megatron/config/rules/rules.h"
+
+#include <numeric>
+
+#include "megatron/config/sources/words.h"
+
+namespace megatron {
+namespace {
+
+bool looks_at_broken(const Draft& draft, std::string_view keys) {
+  return any_word(keys, [&](std::string_view key) { return draft.is_broken(key); });
+}
+
+}  // namespace
+
+std::vector<Rule> all_rules() {
+  std::vector<Rule> all;
+  for (std::span<const Rule> rules :
+       {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(), batch_rules(), precision_rules(),
+        run_rules(), device_rules(), idle_rules()})
+    all.insert(all.end(), rules.begin(), rules.end());
+  return all;
+}
+
+void check_rules(Draft& draft) {
+  for (const Rule& rule : all_rules())
+    if (!looks_at_broken(draft, rule.keys)) rule.check(draft);
+}
+
+std::string reason_of(const Error& error) {
+  const std::string text = error.what();
+  const size_t colon = text.find(": ");
+  return colon == std::string::npos ? text : text.substr(colon + 2);
+}
+
+std::string common_divisors(std::span<const int64_t> numbers) {
+  int64_t common = 0;
+  for (int64_t number : numbers) common = std::gcd(common, number);
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= common && divisors.size() < 12; ++d)
+    if (common % d == 0) divisors.push_back(d);
+  std::string text;
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    if (i > 0) text += i + 1 == divisors.size() ? " or " : ", ";
+    text += std::to_string(divisors[i]);
+  }
+  return text;
+}
+
+}  // namespace megatron

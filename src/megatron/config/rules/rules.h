@@ -1,0 +1,40 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "megatron/config/resolve/draft.h"
+
+namespace megatron {
+
+// Something that settings must fulfil together.
+struct Rule {
+  std::string_view name;  // "heads_divide_by_tp"
+  std::string_view keys;  // the settings it looks at, separated by blanks
+  std::string_view says;  // the rule as a sentence, for megatron explain
+  void (*check)(Draft&);
+};
+
+std::span<const Rule> parallel_rules();
+std::span<const Rule> pipeline_rules();
+std::span<const Rule> model_rules();
+std::span<const Rule> moe_rules();
+std::span<const Rule> batch_rules();
+std::span<const Rule> precision_rules();
+std::span<const Rule> run_rules();
+std::span<const Rule> idle_rules();
+std::span<const Rule> device_rules();
+
+std::vector<Rule> all_rules();
+
+// Runs every rule whose settings have values of the right kind.
+void check_rules(Draft& draft);
+
+// An error's message without the subject that it begins with.
+std::string reason_of(const Error& error);
+
+// "1, 2, 4 or 8": what a size may be so that it divides all of `numbers`.
+std::string common_divisors(std::span<const int64_t> numbers);
+
+}  // namespace megatron

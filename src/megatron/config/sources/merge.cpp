@@ -1,0 +1,376 @@
+#include "megatron/config/sources/merge.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+
+#include <charconv>
+
+#include "megatron/base/nearest.h"
+#include "megatron/config/schema/value.h"
+#include "megatron/config/sources/foreign.h"
+#include "megatron/config/sources/presets.h"
+#include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/yaml.h"
+
+namespace megatron {
+namespace {
+
+// A name split into the setting it begins with and the path inside that setting's value.
+struct Target {
+  const Catalog::Entry* entry = nullptr;
+  std::vector<std::string> path;
+};
+
+Target find_target(std::string_view name) {
+  Target target;
+  while (true) {
+    target.entry = Catalog::all().find(name);
+    const size_t dot = name.rfind('.');
+    if (target.entry || dot == std::string_view::npos) return target;
+    target.path.insert(target.path.begin(), std::string(name.substr(dot + 1)));
+    name = name.substr(0, dot);
+  }
+}
+
+class Merger {
+ public:
+  explicit Merger(const Sources& sources) : sources_(sources), catalog_(Catalog::all()) {
+    merged_.values.resize(catalog_.entries().size());
+    merged_.origins.resize(catalog_.entries().size());
+    merged_.problems = sources.problems;
+  }
+
+  Merged run() {
+    hf();
+    if (sources_.recipe) yaml(*sources_.recipe, Source::recipe);
+    if (sources_.file) yaml(*sources_.file, Source::file);
+    for (const FlagUse& use : sources_.flags) flag(use);
+    for (const std::string& text : sources_.overrides) override_text(text);
+    for (const Catalog::Entry& entry : catalog_.entries()) interpolate_setting(entry);
+    preset();
+    return std::move(merged_);
+  }
+
+ private:
+  void hf() {
+    if (sources_.hf.is_null()) return;
+    for (const auto& [key, value] : sources_.hf.as_object())
+      assign("model." + key, value, {Source::hf, sources_.hf_origin});
+  }
+
+  void yaml(const ConfigText& file, Source source) {
+    std::vector<YamlEntry> entries;
+    try {
+      entries = read_yaml(file.text, file.name);
+    } catch (const ConfigError& error) {
+      // It begins with the file's name, and the line where there is one.
+      const std::string text = error.what();
+      const size_t colon = text.find(": ", file.name.size());
+      merged_.problems.push_back({text.substr(0, colon), "", "", text.substr(colon + 2), ""});
+      return;
+    }
+    for (const YamlEntry& entry : entries) {
+      const Origin origin = {source, fmt::format("{}:{}", file.name, entry.line)};
+      if (entry.name.ends_with("._target_") || entry.name.ends_with("._partial_") ||
+          entry.name.ends_with("._call_")) {
+        note(fmt::format("{} ({}): a section has one kind here", entry.name, origin.where));
+      } else if (entry.name.find('.') == std::string::npos && !catalog_.find(entry.name) &&
+                 catalog_.is_section(entry.name)) {
+        if (!entry.value.is_null())
+          problem(entry.name, show_value(entry.value), origin, "a section is a mapping",
+                  "write its settings below it, indented");
+      } else {
+        assign(entry.name, entry.value, origin);
+      }
+    }
+  }
+
+  void flag(const FlagUse& use) {
+    const Origin origin = {Source::flag, use.text()};
+    if (const Shorthand* shorthand = find_shorthand(use.name)) {
+      std::string_view rest = shorthand->settings;
+      while (!rest.empty()) {
+        const size_t blank = std::min(rest.find(' '), rest.size());
+        const std::string_view one = rest.substr(0, blank);
+        const size_t equals = one.find('=');
+        assign(std::string(one.substr(0, equals)), parse_override_value(one.substr(equals + 1)).value,
+               origin);
+        rest.remove_prefix(std::min(blank + 1, rest.size()));
+      }
+    } else if (const Catalog::Flag* found = catalog_.find_flag(use.name)) {
+      const Setting& setting = *found->entry->setting;
+      if (setting.is_boolean() && use.values.empty()) return set(*found->entry, Json(found->on), origin);
+      const ParsedValue parsed = parse_flag_values(setting, use.values);
+      if (parsed.objection)
+        return problem(setting.name(), show_words(use), origin, parsed.objection.reason,
+                       parsed.objection.fix);
+      set(*found->entry, parsed.value, origin);
+    } else if (const ForeignSetting* foreign = find_foreign_flag(use.name)) {
+      foreign_setting(*foreign, use.text(), origin);
+    }
+  }
+
+  static std::string show_words(const FlagUse& use) {
+    std::string text;
+    for (const std::string& value : use.values) text += (text.empty() ? "" : " ") + value;
+    return text;
+  }
+
+  void override_text(const std::string& text) {
+    const Origin origin = {Source::override_value, text};
+    std::string_view rest = text;
+    const bool remove = rest.starts_with('~');
+    const bool add_or_set = rest.starts_with("++");
+    const bool add = rest.starts_with('+') && !add_or_set;
+    rest.remove_prefix(add_or_set ? 2 : (add || remove ? 1 : 0));
+    const size_t equals = std::min(rest.find('='), rest.size());
+    const std::string name(rest.substr(0, equals));
+    const Target target = find_target(name);
+    ParsedValue parsed;
+    if (equals < rest.size()) {
+      const std::string_view value = rest.substr(equals + 1);
+      if (target.entry && target.entry->setting->is_pattern) parsed = parse_pattern(value);
+      if (parsed.value.is_null()) parsed = parse_override_value(value);
+    }
+    if (parsed.objection)
+      return problem(name, std::string(rest.substr(equals + 1)), origin, parsed.objection.reason,
+                     parsed.objection.fix);
+    if (remove) return remove_value(name, equals < rest.size() ? &parsed.value : nullptr, origin);
+    if (add && target.entry && target.path.empty())
+      return problem(name, "", origin, "the setting exists already",
+                     fmt::format("leave out the +: {}", rest));
+    assign(name, parsed.value, origin, add || add_or_set);
+  }
+
+  // ~a.b: back to the default, whatever weaker sources said; ~a.b=value only if that is the value.
+  void remove_value(const std::string& name, const Json* expected, const Origin& origin) {
+    const Target target = find_target(name);
+    if (!target.entry) return unknown(name, origin);
+    std::optional<Json>& value = merged_.values[target.entry->index];
+    const Json current = value ? *value : default_value(*target.entry);
+    if (target.path.empty()) {
+      if (expected && !(current == *expected))
+        return problem(name, show_value(current), origin, fmt::format("it is not {}", show_value(*expected)),
+                       "leave the value out to remove it in any case");
+      value.reset();
+      merged_.origins[target.entry->index] = {};
+      return;
+    }
+    Json whole = current;
+    Json* parent = &whole;
+    for (size_t i = 0; i + 1 < target.path.size() && parent; ++i) parent = child(*parent, target.path[i]);
+    const Json* old = parent && parent->is_object() ? parent->find(target.path.back()) : nullptr;
+    if (!old) return problem(name, "", origin, "there is no such entry to remove", "");
+    if (expected && !(*old == *expected))
+      return problem(name, show_value(*old), origin, fmt::format("it is not {}", show_value(*expected)),
+                     "leave the value out to remove it in any case");
+    std::erase_if(parent->as_object(),
+                  [&](const auto& member) { return member.first == target.path.back(); });
+    set(*target.entry, whole, origin);
+  }
+
+  static Json* child(Json& parent, const std::string& step) {
+    if (parent.is_object()) return const_cast<Json*>(parent.find(step));
+    size_t index = 0;
+    const auto [stop, error] = std::from_chars(step.data(), step.data() + step.size(), index);
+    const bool inside = parent.is_array() && error == std::errc() && stop == step.data() + step.size() &&
+                        index < parent.size();
+    return inside ? &parent[index] : nullptr;
+  }
+
+  // `may_add`: a path inside a mapping need not exist yet.
+  void assign(const std::string& name, Json value, const Origin& origin, bool may_add = false) {
+    const Target target = find_target(name);
+    if (!target.entry) {
+      if (const ForeignSetting* foreign = find_foreign_key(name))
+        return foreign_setting(*foreign, name, origin);
+      return unknown(name, origin);
+    }
+    const Setting& setting = *target.entry->setting;
+    if (target.path.empty()) {
+      const bool as_words =
+          value.is_string() &&
+          (setting.is_pattern || setting.type == ValueType::integers || setting.type == ValueType::reals) &&
+          value.as_string().find("${") == std::string::npos;
+      if (!as_words) return set(*target.entry, std::move(value), origin);
+      const std::string word = value.as_string();
+      const ParsedValue parsed = parse_flag_values(setting, std::span(&word, 1));
+      if (parsed.objection) return problem(name, word, origin, parsed.objection.reason, parsed.objection.fix);
+      return set(*target.entry, parsed.value, origin);
+    }
+    if (setting.type != ValueType::json && !setting.is_list()) return unknown(name, origin);
+    const std::optional<Json>& old = merged_.values[target.entry->index];
+    Json whole = old ? *old : default_value(*target.entry);
+    Json* place = &whole;
+    for (size_t i = 0; i < target.path.size(); ++i) {
+      Json* next = child(*place, target.path[i]);
+      const bool mapping = place->is_object() || place->is_null();
+      if (!next && mapping && (may_add || setting.key == "env_vars" || place->is_null()))
+        next = &(*place)[target.path[i]];
+      if (!next)
+        return problem(name, show_value(value), origin, fmt::format("there is no entry {}", target.path[i]),
+                       mapping ? fmt::format("write +{} to add it", name) : "give the whole list");
+      place = next;
+    }
+    *place = std::move(value);
+    set(*target.entry, std::move(whole), origin);
+  }
+
+  void set(const Catalog::Entry& entry, Json value, const Origin& origin) {
+    merged_.values[entry.index] = std::move(value);
+    merged_.origins[entry.index] = origin;
+  }
+
+  static Json default_value(const Catalog::Entry& entry) {
+    Config defaults;
+    return read_value(*entry.setting, entry.section->object(defaults));
+  }
+
+  void foreign_setting(const ForeignSetting& foreign, const std::string& given, const Origin& origin) {
+    if (foreign.verdict == ForeignSetting::Verdict::no_effect) {
+      note(given == origin.where ? fmt::format("{}: {}", given, foreign.text)
+                                 : fmt::format("{} ({}): {}", given, origin.where, foreign.text));
+    } else {
+      problem(given, "", origin, "not part of this program", std::string(foreign.text));
+    }
+  }
+
+  void unknown(const std::string& name, const Origin& origin) {
+    std::vector<std::string> candidates = catalog_.names();
+    // A key without its section, or in the wrong one, is found by its last part.
+    const std::string last = name.substr(name.rfind('.') + 1);
+    std::vector<std::string> same;
+    for (const std::string& candidate : candidates)
+      if (candidate.ends_with("." + last)) same.push_back(candidate);
+    problem(name, "", origin, "there is no such setting",
+            did_you_mean(same.empty() ? nearest(name, candidates) : same));
+  }
+
+  void problem(std::string name, std::string value, const Origin& origin, std::string reason,
+               std::string fix) {
+    merged_.problems.push_back(
+        {std::move(name), std::move(value), origin.where, std::move(reason), std::move(fix)});
+  }
+
+  void note(std::string text) {
+    std::vector<std::string>& notes = merged_.notes;
+    text = "accepted, no effect here: " + text;
+    if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(std::move(text));
+  }
+
+  // ${a.b} in texts becomes the value of that setting.
+  void interpolate_setting(const Catalog::Entry& entry) {
+    std::optional<Json>& value = merged_.values[entry.index];
+    if (!value) return;
+    std::vector<const Setting*> chain = {entry.setting};
+    Json result = *value;
+    if (interpolate(result, chain, merged_.origins[entry.index])) {
+      value = std::move(result);
+    } else {
+      value.reset();  // reported; the default stands in, so that other checks can go on
+    }
+  }
+
+  bool interpolate(Json& value, std::vector<const Setting*>& chain, const Origin& origin) {
+    if (value.is_array()) {
+      return std::all_of(value.as_array().begin(), value.as_array().end(),
+                         [&](Json& item) { return interpolate(item, chain, origin); });
+    }
+    if (value.is_object()) {
+      return std::all_of(value.as_object().begin(), value.as_object().end(),
+                         [&](auto& member) { return interpolate(member.second, chain, origin); });
+    }
+    if (!value.is_string() || value.as_string().find("${") == std::string::npos) return true;
+    const std::string text = value.as_string();
+    std::string result;
+    for (size_t at = 0; at < text.size();) {
+      if (text.compare(at, 3, "\\${") == 0) {
+        result += "${";
+        at += 3;
+        continue;
+      }
+      if (text.compare(at, 2, "${") != 0) {
+        result += text[at++];
+        continue;
+      }
+      const size_t close = text.find('}', at);
+      if (close == std::string::npos) {
+        problem(chain.front()->name(), text, origin, "${ is not closed", "write ${section.key}");
+        return false;
+      }
+      std::optional<Json> part = referenced(text.substr(at + 2, close - at - 2), chain, origin);
+      if (!part) return false;
+      if (at == 0 && close + 1 == text.size()) {
+        value = std::move(*part);  // the whole text is one reference: keep its type
+        return true;
+      }
+      result += show_value(*part);
+      at = close + 1;
+    }
+    value = std::move(result);
+    return true;
+  }
+
+  std::optional<Json> referenced(const std::string& name, std::vector<const Setting*>& chain,
+                                 const Origin& origin) {
+    const std::string& user = chain.front()->name();
+    const Catalog::Entry* entry = catalog_.find(name);
+    if (!entry) {
+      problem(user, "${" + name + "}", origin, "it refers to a setting that does not exist",
+              did_you_mean(nearest(name, catalog_.names())));
+      return {};
+    }
+    if (std::find(chain.begin(), chain.end(), entry->setting) != chain.end()) {
+      problem(user, "${" + name + "}", origin, "it refers to itself in the end", "give one of them a value");
+      return {};
+    }
+    const std::optional<Json>& value = merged_.values[entry->index];
+    if (!value && !entry->setting->unset.empty()) {
+      problem(user, "${" + name + "}", origin, "it refers to a setting that is not given",
+              fmt::format("give {} a value", name));
+      return {};
+    }
+    Json result = value ? *value : default_value(*entry);
+    chain.push_back(entry->setting);
+    const bool done = interpolate(result, chain, origin);
+    chain.pop_back();
+    return done ? std::optional(result) : std::nullopt;
+  }
+
+  // A precision preset speaks with the strength of whoever named it, but below single settings of that
+  // strength.
+  void preset() {
+    const Catalog::Entry& entry = *catalog_.find("run.mixed_precision");
+    const std::optional<Json>& value = merged_.values[entry.index];
+    // A list is refused when it is stored; a number would be stored as text.
+    if (!value || value->is_null() || value->is_array() || value->is_object()) return;
+    const std::string name = show_value(*value);
+    if (name.empty()) return;
+    const Origin origin = merged_.origins[entry.index];
+    const PrecisionPreset* found = find_precision_preset(name);
+    if (!found) {
+      const std::vector<std::string> names = precision_preset_names();
+      const std::string near = did_you_mean(nearest(name, names));
+      return problem("mixed_precision", name, origin, "there is no such preset",
+                     near.empty() ? fmt::format("use one of {}", fmt::join(names, ", ")) : near);
+    }
+    for (const auto& [name, preset_value] : found->settings) {
+      const Catalog::Entry& target = *catalog_.find(name);
+      const bool stronger =
+          merged_.values[target.index] && merged_.origins[target.index].source >= origin.source;
+      if (!stronger)
+        set(target, preset_value, {origin.source, fmt::format("{} ({})", origin.where, found->name)});
+    }
+  }
+
+  const Sources& sources_;
+  const Catalog& catalog_;
+  Merged merged_;
+};
+
+}  // namespace
+
+Merged merge(const Sources& sources) { return Merger(sources).run(); }
+
+}  // namespace megatron

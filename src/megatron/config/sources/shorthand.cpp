@@ -1,0 +1,39 @@
+#include "megatron/config/sources/shorthand.h"
+
+#include <array>
+
+#include "megatron/config/schema/catalog.h"
+
+namespace megatron {
+namespace {
+
+constexpr std::array kShorthands = {
+    Shorthand{"--swiglu", "model.gated_linear_unit=true model.activation_func=silu", "gated SiLU"},
+    Shorthand{"--quick-geglu", "model.gated_linear_unit=true model.activation_func=quick_gelu",
+              "gated quick GELU"},
+    Shorthand{"--squared-relu", "model.gated_linear_unit=false model.activation_func=squared_relu",
+              "squared ReLU"},
+    Shorthand{"--openai-gelu", "model.gated_linear_unit=false model.activation_func=gelu_tanh",
+              "GELU by its tanh form"},
+    Shorthand{"--use-rotary-position-embeddings", "model.position_embedding_type=rope", "rotary positions"},
+    Shorthand{"--no-position-embedding", "model.position_embedding_type=none", "no positions"},
+    Shorthand{"--recompute-activations",
+              "model.recompute_granularity=selective model.recompute_modules=[core_attn]",
+              "forget attention's inner activations and compute them again"},
+    Shorthand{"--no-check-for-nan-in-loss-and-grad",
+              "rerun_state_machine.check_for_nan_in_loss=false ddp.check_for_nan_in_grad=false",
+              "go on with losses and gradients that are not numbers"},
+};
+
+}  // namespace
+
+std::span<const Shorthand> shorthands() { return kShorthands; }
+
+const Shorthand* find_shorthand(std::string_view flag) {
+  const std::string name = canonical_flag(flag);
+  for (const Shorthand& row : kShorthands)
+    if (row.flag == name) return &row;
+  return nullptr;
+}
+
+}  // namespace megatron
