@@ -1,4 +1,4 @@
-#include "megatron/cli/quickstart.h"
+#include "megatron/cli/commands/quickstart.h"
 
 #include <gtest/gtest.h>
 

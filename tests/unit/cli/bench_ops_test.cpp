@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/base/json.h"
-#include "megatron/cli/bench_ops_cases.h"
+#include "megatron/cli/bench/bench_ops_cases.h"
 #include "unit/cli/run_command.h"
 
 namespace megatron {

@@ -1,4 +1,4 @@
-#include "megatron/cli/checkpoint_command.h"
+#include "megatron/cli/commands/checkpoint_command.h"
 
 #include <gtest/gtest.h>
 

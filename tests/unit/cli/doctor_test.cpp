@@ -1,4 +1,4 @@
-#include "megatron/cli/doctor.h"
+#include "megatron/cli/doctor/doctor.h"
 
 #include <gtest/gtest.h>
 

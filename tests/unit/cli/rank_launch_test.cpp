@@ -1,4 +1,4 @@
-#include "megatron/cli/rank_launch.h"
+#include "megatron/cli/common/rank_launch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,105 @@
+#include "megatron/cli/commands/convert_command.h"
+
+#include <memory>
+
+#include "megatron/base/error.h"
+#include "megatron/base/progress.h"
+#include "megatron/bridge/convert.h"
+#include "megatron/bridge/family.h"
+#include "megatron/cli/common/interruption.h"
+#include "megatron/cli/flags.h"
+
+namespace megatron {
+namespace {
+
+struct Settings {
+  std::string hf, checkpoint, out, dtype, hf_config;
+  int64_t files = 1;
+  bool json = false;
+};
+
+std::vector<Flag> flags(Settings& settings) {
+  return {text_flag("--hf", "DIR", "import: a Hugging Face model", settings.hf),
+          text_flag("--ckpt", "DIR", "export: a checkpoint, or what --save was given", settings.checkpoint),
+          text_flag("--out", "DIR", "where the result goes", settings.out),
+          text_flag("--dtype", "fp32|bf16|fp16", "of the weights written; as they are where not given",
+                    settings.dtype),
+          text_flag(
+              "--hf-config", "DIR",
+              "export: a Hugging Face model whose config.json to follow, for checkpoints that came from none",
+              settings.hf_config),
+          int_flag("--files", "import: how many files the tensors are spread over (1)", settings.files, 1),
+          switch_flag("--json", "one JSON document", settings.json)};
+}
+
+std::optional<DType> dtype_of(const std::string& name) {
+  if (name.empty()) return {};
+  for (const char* known : {"fp32", "bf16", "fp16"})
+    if (name == known) return dtype_from_name(name);
+  throw UsageError(fmt::format("convert: --dtype {}: say fp32, bf16 or fp16", name));
+}
+
+// A bar in megabytes, or kilobytes of a small model; it appears with the first tensor, when the size is
+// known.
+ConvertProgress reporter(Log& log, std::unique_ptr<Progress>& bar, const Interruption& interruption) {
+  return [&](const std::string& tensor, int64_t done, int64_t total) {
+    interruption.check();
+    const bool small = total < 10'000'000;
+    const int64_t unit = small ? 1'000 : 1'000'000;
+    if (!bar) bar = std::make_unique<Progress>(log, "converting", total / unit);
+    bar->update(done / unit, fmt::format("{}  {}", small ? "kB" : "MB", tensor));
+  };
+}
+
+void require_flag(std::string_view action, std::string_view flag, const std::string& value) {
+  if (value.empty()) throw UsageError(fmt::format("convert {}: {} DIR is missing", action, flag));
+}
+
+}  // namespace
+
+std::string convert_help() {
+  Settings settings;
+  std::string text =
+      "usage: megatron convert import --hf DIR --out CKPT [options]\n"
+      "       megatron convert export --ckpt CKPT --out DIR [options]\n"
+      "\n"
+      "Between Hugging Face models and checkpoints, exact to the bit, one tensor in memory at a time. A "
+      "checkpoint\n"
+      "keeps the configuration and tokenizer that came with the model, so that the way back needs nothing "
+      "more.\n"
+      "\n" +
+      flags_help(flags(settings)) + "\narchitectures:\n";
+  for (std::string_view name : supported_architectures()) text += "  " + std::string(name) + "\n";
+  return text;
+}
+
+int run_convert(Invocation& invocation) {
+  Settings settings;
+  const std::vector<std::string> words = parse_flags("convert", invocation.args, flags(settings));
+  if (words.size() != 1 || (words[0] != "import" && words[0] != "export"))
+    throw UsageError("convert: say import or export");
+  const std::optional<DType> dtype = dtype_of(settings.dtype);
+  require_flag(words[0], "--out", settings.out);
+  std::string written = settings.out;
+  std::unique_ptr<Progress> bar;
+  const Interruption interruption;
+  if (words[0] == "import") {
+    require_flag("import", "--hf", settings.hf);
+    written = import_model(settings.hf, settings.out,
+                           {.dtype = dtype,
+                            .files = static_cast<int>(settings.files),
+                            .progress = reporter(invocation.log, bar, interruption),
+                            .note = [&](const std::string& note) { invocation.log.info("{}", note); }});
+  } else {
+    require_flag("export", "--ckpt", settings.checkpoint);
+    export_model(settings.checkpoint, settings.out,
+                 {.dtype = dtype,
+                  .hf_config = settings.hf_config,
+                  .progress = reporter(invocation.log, bar, interruption)});
+  }
+  if (bar) bar->clear();
+  print_path(invocation, written, settings.json);
+  return 0;
+}
+
+}  // namespace megatron

@@ -1,0 +1,218 @@
+#include "megatron/cli/commands/plan_command.h"
+
+#include "megatron/base/json.h"
+#include "megatron/base/progress.h"
+#include "megatron/bridge/hf_settings.h"
+#include "megatron/cli/common/recompute_setup.h"
+#include "megatron/cli/flags.h"
+#include "megatron/config/help.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/parallel/pipeline/picture.h"
+#include "megatron/training/parallel_setup.h"
+#include "megatron/training/plan.h"
+
+namespace megatron {
+namespace {
+
+constexpr CommandFlag kFlags[] = {
+    {"--memory-gib", 1,
+     "refuse a plan that needs more than this on a rank, and say what helps; --recompute-modules auto makes "
+     "it fit"},
+    {"--width", 1, "columns of the pipeline's picture (those of the terminal, else 160)"},
+    {"--json", 0, "one JSON document"},
+};
+constexpr double kGib = 1 << 30, kMib = 1 << 20;
+
+std::string holds(const RankPlan& rank, int64_t predictions) {
+  std::string text;
+  for (const ModelSlice& slice : rank.chunks) {
+    std::string part = slice.embedding ? "embedding " : "";
+    if (slice.layers == 1)
+      part += fmt::format("layer {} ", slice.first_layer);
+    else if (slice.layers > 1)
+      part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
+    if (slice.ahead && predictions > 0)
+      part += fmt::format("{} prediction layer{} ", predictions, predictions == 1 ? "" : "s");
+    if (slice.head) part += "loss ";
+    if (part.empty()) part = "nothing ";
+    part.pop_back();
+    text += (text.empty() ? "" : " | ") + part;
+  }
+  return text;
+}
+
+size_t peak(const RankPlan& rank, MemoryTag tag) { return rank.memory.by_tag[static_cast<size_t>(tag)].peak; }
+
+constexpr MemoryTag kShown[] = {MemoryTag::Parameter, MemoryTag::Gradient, MemoryTag::Optimizer,
+                                MemoryTag::Activation, MemoryTag::Communication};
+
+std::string sharing(const Config& config) {
+  constexpr std::string_view shared[] = {"", "optimizer states", "optimizer states and gradients",
+                                         "optimizer states, gradients and parameters"};
+  const DdpConfig& ddp = config.ddp;
+  if (!ddp.use_distributed_optimizer && !ddp.use_megatron_fsdp) return {};
+  const auto level = std::max<size_t>(1, static_cast<size_t>(ddp.data_parallel_sharding_strategy));
+  const int64_t copies = ddp.num_distributed_optimizer_instances;
+  return fmt::format(" sharing {}{}", shared[level], copies > 1 ? fmt::format(", {} copies", copies) : "");
+}
+
+void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int width) {
+  const ParallelSizes& s = plan.sizes;
+  const PipelineShape& p = plan.pipeline;
+  fmt::print(out, "{} ranks: tp {}{}, pp {}{}, cp {}, {}dp {}{}\n", s.world, s.tp,
+             config.parallel.sequence_parallel ? " with sequence parallelism" : "", s.pp,
+             p.vpp > 1 ? fmt::format(" of {} chunks", p.vpp) : "", s.cp,
+             config.model.num_moe_experts > 0 ? fmt::format("ep {}, etp {}, ", s.ep, s.expert_tp()) : "",
+             s.dp(), sharing(config));
+  fmt::print(out, "{:.2f} M parameters; a step is {} micro-batches of {} x {} tokens, {:.3g} model TFLOP\n\n",
+             static_cast<double>(plan.parameters) / 1e6, p.microbatches, config.train.micro_batch_size,
+             config.model.seq_length, plan.flops_per_step / 1e12);
+
+  fmt::print(out, "{:>4} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", "rank", "parameters",
+             "param MiB", "grad", "optim", "act", "comm", "total", "TFLOP", "holds");
+  for (const RankPlan& rank : plan.ranks) {
+    fmt::print(out, "{:>4} {:>12}", rank.rank, rank.parameters);
+    for (MemoryTag tag : kShown) fmt::print(out, " {:>9.1f}", static_cast<double>(peak(rank, tag)) / kMib);
+    fmt::print(out, " {:>9.1f} {:>9.3g}  {}\n", rank.bytes() / kMib,
+               (rank.flops[0] + rank.flops[1] + rank.flops[2]) / 1e12,
+               holds(rank, config.model.mtp_num_layers));
+  }
+
+  if (s.world > s.pp) fmt::print(out, "the ranks of one pipeline; each of the others is like one of these\n");
+
+  bool communicates = false;
+  for (const RankPlan& rank : plan.ranks) communicates |= !rank.traffic.by_group.empty();
+  if (communicates) {
+    fmt::print(out, "\nwhat leaves a rank in one step\n{:>4} {:<10} {:>5} {:<15} {:>8} {:>10}\n", "rank",
+               "group", "ranks", "operation", "times", "MiB");
+    for (const RankPlan& rank : plan.ranks)
+      for (const auto& [key, entry] : rank.traffic.by_group)
+        fmt::print(out, "{:>4} {:<10} {:>5} {:<15} {:>8} {:>10.2f}\n", rank.rank, key.first, entry.group_size,
+                   key.second, entry.operations, entry.bytes / kMib);
+  }
+  if (p.pp == 1) return;
+  fmt::print(out, "\npipeline {}: {:.1f} % of the time is spent waiting where F, B and W cost the same\n{}",
+             pipeline_kind_name(p.kind), 100 * plan.simulation.bubble,
+             pipeline_picture(p, plan.simulation, width));
+}
+
+Json to_json(const Config& config, const RunPlan& plan) {
+  Json json = Json::object();
+  const ParallelSizes& s = plan.sizes;
+  Json& layout = json["layout"] = Json::object();
+  layout["world"] = s.world;
+  layout["tp"] = s.tp;
+  layout["pp"] = s.pp;
+  layout["vpp"] = plan.pipeline.vpp;
+  layout["cp"] = s.cp;
+  layout["ep"] = s.ep;
+  layout["etp"] = s.expert_tp();
+  layout["dp"] = s.dp();
+  json["schedule"] = pipeline_kind_name(plan.pipeline.kind);
+  json["micro_batches"] = plan.pipeline.microbatches;
+  json["bubble"] = plan.simulation.bubble;
+  json["parameters"] = plan.parameters;
+  json["tokens_per_step"] = plan.tokens_per_step;
+  json["model_flops_per_step"] = plan.flops_per_step;
+  Json& ranks = json["ranks"] = Json::array();
+  for (const RankPlan& rank : plan.ranks) {
+    Json row = Json::object();
+    row["rank"] = rank.rank;
+    row["pipeline_rank"] = rank.pipeline_rank;
+    row["holds"] = holds(rank, config.model.mtp_num_layers);
+    row["parameters"] = rank.parameters;
+    Json& memory = row["memory_bytes"] = Json::object();
+    for (MemoryTag tag : kShown) memory[std::string(name_of(tag))] = static_cast<int64_t>(peak(rank, tag));
+    memory["total"] = static_cast<int64_t>(rank.memory.total.peak);
+    Json& flops = row["flops"] = Json::object();
+    flops["forward"] = rank.flops[0];
+    flops["backward"] = rank.flops[1];
+    flops["weight"] = rank.flops[2];
+    Json& traffic = row["communication"] = Json::array();
+    for (const auto& [key, entry] : rank.traffic.by_group) {
+      Json use = Json::object();
+      use["group"] = key.first;
+      use["ranks"] = entry.group_size;
+      use["operation"] = key.second;
+      use["times"] = entry.operations;
+      use["bytes"] = entry.bytes;
+      traffic.push_back(std::move(use));
+    }
+    ranks.push_back(std::move(row));
+  }
+  return json;
+}
+
+Json to_json(const RecomputeChoice& choice) {
+  Json json = Json::object();
+  json["limit_bytes"] = choice.limit;
+  json["bytes_keeping_all"] = choice.kept_bytes;
+  json["bytes"] = choice.bytes;
+  json["more_time"] = choice.seconds / choice.kept_seconds - 1;
+  Json& modules = json["modules"] = Json::array();
+  for (const RecomputeChoice::Module& module : choice.modules) {
+    Json row = Json::object();
+    row["name"] = module.name;
+    row["saved_bytes"] = module.saved_bytes;
+    row["seconds"] = module.seconds;
+    row["layers"] = module.layers;
+    modules.push_back(std::move(row));
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string plan_help() {
+  std::string text =
+      "usage: megatron plan [settings] [options]\n"
+      "\n"
+      "Tells what a run will need before anything is launched: parameters, memory, arithmetic and\n"
+      "communication of each rank of a pipeline, its schedule and the time that it waits. One step of the\n"
+      "real trainer runs on a device that has shapes but no data.\n"
+      "\n"
+      "options:\n";
+  for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<14}  {}\n", flag.name, flag.help);
+  return text + "\n" + settings_overview();
+}
+
+int run_plan(Invocation& invocation) {
+  const CommandLine line = parse_command_line(invocation.args, kFlags);
+  if (!line.words.empty()) throw UsageError(fmt::format("plan: cannot make sense of '{}'", line.words[0]));
+  const auto columns = static_cast<int64_t>(std::max<size_t>(20, terminal_columns(invocation.out, 160)));
+  const int64_t width = line.has("--width") ? parse_int("plan", "--width", line.get("--width")) : columns;
+  if (width < 20 || width > 100000)
+    throw UsageError(fmt::format("plan: --width needs 20 to 100000 columns, not {}", width));
+  Resolved resolved =
+      resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}), {.purpose = Purpose::model});
+  Config& config = resolved.config;
+  const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
+                              config.parallel.pipeline_model_parallel_size *
+                              config.parallel.context_parallel_size;
+  const ParallelSizes sizes = parallel_sizes(config, resolved.world_size.value_or(model_ranks));
+  check_parallel(sizes);
+  if (config.train.micro_batch_size == 0) config.train.micro_batch_size = 1;
+  if (config.train.global_batch_size == 0)
+    config.train.global_batch_size = config.train.micro_batch_size * sizes.dp();
+  const DType dtype = config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
+  double limit = 0;
+  if (line.has("--memory-gib"))
+    limit = parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib;
+  if (chooses_recompute(config) && limit > 0 && !config.execution.recompute_memory_gib)
+    config.execution.recompute_memory_gib = limit / kGib;
+  const std::optional<RecomputeChoice> choice = settle_recompute(config, sizes, dtype, DeviceType::Cuda, 1);
+  const RunPlan plan = plan_run(config, sizes, dtype);
+  if (line.has("--json")) {
+    Json json = to_json(config, plan);
+    if (choice) json["recompute"] = to_json(*choice);
+    fmt::print(invocation.out, "{}\n", json.dump(2));
+  } else {
+    if (choice) fmt::print(invocation.out, "{}\n", choice->table());
+    print_text(invocation.out, config, plan, static_cast<int>(width));
+  }
+  for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  if (limit > 0) check_fits(config, plan, limit);
+  return 0;
+}
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "megatron/cli/command.h"
+#include "megatron/cli/common/rank_launch.h"
+#include "megatron/config/sources/command_line.h"
+#include "megatron/inference/image_file.h"
+#include "megatron/inference/model_source.h"
+#include "megatron/training/rank_model.h"
+
+namespace megatron {
+
+// A model that a command runs forward: where it lies, and under which layout and precision.
+struct ModelArguments {
+  ModelSource source;
+  Config config;
+  LaunchPlace place;
+
+  DType dtype() const;
+};
+
+// What --hf DIR or --ckpt DIR names, with the settings of the command line.
+ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, std::string_view command);
+ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, const ModelSource& source);
+
+// One rank's part of it, with its weights.
+class LoadedModel {
+ public:
+  LoadedModel(RankContext& ctx, const ProcessGroup& world, const ModelArguments& arguments);
+  RankModel& model() { return model_; }
+
+ private:
+  ParallelContext parallel_;
+  RankModel model_;
+};
+
+// What --images names; null where it was not given.
+std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArguments& arguments);
+
+// "usage" and the command's own flags, then the settings that all of them take.
+std::string model_command_help(std::string_view usage, std::span<const CommandFlag> flags);
+
+}  // namespace megatron

@@ -1,0 +1,162 @@
+#include <algorithm>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/base/error.h"
+#include "megatron/cli/common/cache_folder.h"
+#include "megatron/cli/doctor/doctor.h"
+#include "megatron/cli/version.h"
+#include "megatron/kernels/choices.h"
+#include "megatron/training/parallel_setup.h"
+#include "megatron/training/plan.h"
+#include "megatron/transformer/layer_pattern.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kGib = 1 << 30;
+
+DType dtype_of(const Config& config) {
+  return config.precision.bf16 ? DType::BF16 : config.precision.fp16 ? DType::F16 : DType::F32;
+}
+
+// One micro-batch of attention as one rank computes it, in a layer that sees all keys or only a window of
+// them; where ranks share the sequences' length, as if they did not.
+AttentionChoice attention_of(const Config& config, Device device, bool windowed) {
+  RankContext ctx(device, 1);
+  const ModelConfig& model = config.model;
+  const int64_t tp = config.parallel.tensor_model_parallel_size,
+                batch = std::max<int64_t>(1, config.train.micro_batch_size);
+  const int64_t heads = model.num_attention_heads / tp, tokens = batch * model.seq_length;
+  int64_t groups = model.num_query_groups > 0 ? model.num_query_groups : model.num_attention_heads;
+  int64_t d = model.kv_channels > 0 ? model.kv_channels : model.hidden_size / model.num_attention_heads,
+          dv = d;
+  if (model.multi_latent_attention) {
+    groups = model.num_attention_heads;
+    d = model.qk_head_dim + model.qk_pos_emb_head_dim;
+    dv = model.v_head_dim;
+  }
+  groups = std::max<int64_t>(1, groups / tp);
+  const DType dtype = dtype_of(config), wide = accumulation_dtype(dtype);
+  auto make = [&](int64_t count, int64_t channels) { return ctx.zeros({tokens, count, channels}, dtype); };
+  AttentionBackwardArgs args;
+  AttentionArgs& f = args.forward;
+  f.q = make(heads, d), f.k = make(groups, d), f.v = make(groups, dv), f.o = make(heads, dv);
+  f.lse = ctx.zeros({heads, tokens}, wide);
+  f.batch = batch;
+  f.causal = !model.bidirectional_attention;
+  f.dropout = model.attention_dropout;
+  f.place.global_heads = heads;
+  if (!model.multi_latent_attention) {
+    if (windowed) f.window_left = model.window_size[0];
+    f.softcap = model.attn_logit_softcapping.value_or(0);
+    if (model.softmax_type != SoftmaxType::vanilla) f.sinks = ctx.zeros({heads}, dtype);
+    if (model.softmax_type == SoftmaxType::learnable) args.dsinks = ctx.zeros({heads}, wide);
+  }
+  args.grad_o = make(heads, dv);
+  args.dq = make(heads, d), args.dk = make(groups, d), args.dv = make(groups, dv);
+  args.deterministic = config.precision.deterministic_mode;
+  AttentionChoice choice = choose_attention(ctx.kernel_context(), args);
+  ctx.stream.synchronize();
+  return choice;
+}
+
+// Of the CPU: the one that the build has.
+std::string matrix_library() {
+  for (const BuildOption& option : build_info().options)
+    if ((option.name == "oneDNN" || option.name == "OpenBLAS") && option.value != "left out")
+      return fmt::format("{} where it takes them, else own", option.name);
+  return "own";
+}
+
+bool has_mixer(const ModelConfig& model, std::initializer_list<MixerKind> kinds) {
+  for (int64_t layer = 0; layer < model.num_layers; ++layer)
+    if (std::find(kinds.begin(), kinds.end(), mixer_kind(model, layer)) != kinds.end()) return true;
+  return false;
+}
+
+// Of the layers with attention: whether some see all keys (false), whether some see a window (true).
+std::vector<bool> attention_kinds(const ModelConfig& model) {
+  std::vector<bool> kinds;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const MixerKind kind = mixer_kind(model, layer);
+    if (kind != MixerKind::attention && kind != MixerKind::latent_attention) continue;
+    const bool windowed = kind == MixerKind::attention && has_window(model, layer);
+    if (std::find(kinds.begin(), kinds.end(), windowed) == kinds.end()) kinds.push_back(windowed);
+  }
+  return kinds;
+}
+
+std::string kernel_of(const AttentionNote& note) {
+  return note.refused.empty() ? note.kernel : fmt::format("{}, for {}", note.kernel, note.refused);
+}
+
+}  // namespace
+
+CheckList shape_section(const Config& config, int64_t world_size, const GpuReport& report,
+                        const Machine& machine) {
+  CheckList section{"this model", {}};
+  auto add = [&](Grade grade, std::string subject, std::string text, std::string advice = "") {
+    section.findings.push_back({grade, std::move(subject), std::move(text), std::move(advice)});
+  };
+  const bool cuda = config.run.device != DeviceChoice::cpu && !report.gpus.empty();
+  if (config.run.device == DeviceChoice::cuda && !cuda) {
+    add(Grade::Wrong, "device", "cuda was asked for, but no usable GPU is there",
+        "leave --device out, or use --device cpu");
+    return section;
+  }
+  const Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
+  const ModelConfig& model = config.model;
+  add(Grade::Ok, "device", fmt::format("{}, {}", cuda ? "cuda" : "cpu", dtype_of(config)));
+  add(Grade::Ok, "products",
+      cuda ? config.precision.deterministic_mode || cache_folder().empty()
+                 ? "cuBLASLt, its first proposal for each shape"
+                 : "cuBLASLt, the fastest of its proposals for each shape, measured in the first step of "
+                   "training"
+           : fmt::format("{} ({})", matrix_library(), cpu_instruction_set()));
+  if (config.precision.fp8 != Fp8Format::none) {
+    const bool fits = model.hidden_size % 16 == 0 && model.ffn_hidden_size % 16 == 0;
+    add(fits ? Grade::Ok : Grade::Note, "fp8",
+        fits ? "attention's and the MLP's linears" : "some shapes stay in bf16",
+        fits ? "" : "make hidden_size and ffn_hidden_size multiples of 16");
+  }
+  for (const bool windowed : attention_kinds(model)) {
+    const AttentionChoice choice = attention_of(config, device, windowed);
+    const bool dropped = cuda && model.attention_dropout > 0;
+    add(dropped ? Grade::Note : Grade::Ok, "attention",
+        fmt::format("{}: {}", choice.forward.shape, kernel_of(choice.forward)),
+        dropped ? fmt::format("attention_dropout = {} keeps it from cuDNN: --attention-dropout 0",
+                              model.attention_dropout)
+                : "");
+    add(Grade::Ok, "its gradient", kernel_of(choice.backward));
+  }
+  if (has_mixer(model, {MixerKind::mamba, MixerKind::delta_net}))
+    add(Grade::Ok, "scans", "own, in chunks with states between them");
+  const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
+                              config.parallel.pipeline_model_parallel_size *
+                              config.parallel.context_parallel_size;
+  try {
+    Config whole = config;
+    const ParallelSizes sizes = parallel_sizes(whole, world_size > 0 ? world_size : model_ranks);
+    if (whole.train.micro_batch_size == 0) whole.train.micro_batch_size = 1;
+    if (whole.train.global_batch_size == 0)
+      whole.train.global_batch_size = whole.train.micro_batch_size * sizes.dp();
+    const RunPlan plan = plan_run(whole, sizes, dtype_of(config));
+    const int64_t ranks = std::max<int64_t>(1, config.run.ranks);
+    const auto gpus = static_cast<int64_t>(report.gpus.size());
+    const int64_t sharing = cuda ? (ranks + gpus - 1) / gpus : ranks;
+    const double needed = plan.largest().bytes() * static_cast<double>(sharing);
+    const double there = static_cast<double>(
+        cuda ? report.gpus[0].free_bytes
+             : std::min(machine.available_memory, machine.memory_limit.value_or(~uint64_t{0})));
+    const bool fits = needed < there;
+    add(fits ? Grade::Ok : Grade::Wrong, "memory",
+        fmt::format("{:.2f} GiB of {:.1f} for {} rank{} {}", needed / kGib, there / kGib, sharing,
+                    sharing == 1 ? "" : "s", cuda ? "on a GPU" : "on this machine"),
+        fits ? "" : "megatron plan --memory-gib tells which settings help");
+  } catch (const ConfigError& error) {
+    add(Grade::Wrong, "memory", error.what(), "mend the layout; megatron plan tells more");
+  }
+  return section;
+}
+
+}  // namespace megatron
