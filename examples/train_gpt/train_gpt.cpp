@@ -7,7 +7,7 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 using namespace megatron;
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "megatron/device/recording.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "nccl/ranks.h"
 
 // Operations of NCCL within recordings (CUDA graphs), and the steps that are made of them.

@@ -5,8 +5,8 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/comm/run_ranks.h"
-#include "megatron/training/checkpoint_tensors.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 #include "support/temp_dir.h"
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 #include "parity/pass_through.h"
 

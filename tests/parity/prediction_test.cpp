@@ -2,8 +2,8 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/ops/reduce.h"
-#include "megatron/training/micro_batches.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/run/micro_batches.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 
 // Multi-token prediction: what its layers look at, its gradients, and every

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 
 // Steps that replay a recording (a CUDA graph) give the bits of steps that do not, whatever the step holds.

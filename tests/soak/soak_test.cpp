@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "megatron/comm/run_ranks.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 
 namespace megatron::testing {

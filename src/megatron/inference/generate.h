@@ -6,7 +6,7 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/inference/sampling.h"
-#include "megatron/training/rank_model.h"
+#include "megatron/training/step/rank_model.h"
 
 namespace megatron {
 

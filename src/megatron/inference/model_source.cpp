@@ -7,7 +7,7 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/config/resolve/model_settings.h"
-#include "megatron/training/checkpoint_tensors.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
 
 namespace megatron {
 namespace fs = std::filesystem;

@@ -6,9 +6,9 @@
 #include "golden/hf_models/cases.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/comm/run_ranks.h"
-#include "megatron/training/parallel_setup.h"
-#include "megatron/training/rank_trainer.h"
-#include "megatron/training/training_run.h"
+#include "megatron/training/run/training_run.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 

@@ -5,7 +5,7 @@
 #include "megatron/inference/generate.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "support/golden.h"
 
 // Hugging Face's own models: logits, losses, gradients, a training curve and greedy text, from their files.

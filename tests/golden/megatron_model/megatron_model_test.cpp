@@ -2,7 +2,7 @@
 
 #include "megatron/models/decoder_shape.h"
 #include "megatron/ops/moe.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 #include "support/golden.h"
 
 // Models under Megatron's parameter names against Megatron's own: logits, losses, gradients (balancing losses

@@ -1,5 +1,5 @@
 // Measured products of a run: the results stay right, ranks agree, and later runs begin with the choices.
-#include "megatron/training/product_choices.h"
+#include "megatron/training/step/product_choices.h"
 
 #include <filesystem>
 

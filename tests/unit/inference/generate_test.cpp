@@ -5,7 +5,7 @@
 #include <set>
 
 #include "megatron/comm/run_ranks.h"
-#include "megatron/training/parallel_setup.h"
+#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {

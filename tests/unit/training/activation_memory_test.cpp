@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // What each layer adds to the peak of activation memory, with and without recompute and offload: exactly the
 // tensors that it keeps.

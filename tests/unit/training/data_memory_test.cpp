@@ -4,8 +4,8 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/flops.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/plan/flops.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // What sharding over data-parallel ranks leaves each of them with.
 namespace megatron {

@@ -1,9 +1,9 @@
-#include "megatron/training/device_speed.h"
+#include "megatron/training/plan/device_speed.h"
 
 #include <gtest/gtest.h>
 
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/plan.h"
+#include "megatron/training/plan/plan.h"
 
 namespace megatron {
 namespace {

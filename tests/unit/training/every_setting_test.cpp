@@ -9,8 +9,8 @@
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/training/rank_trainer.h"
-#include "megatron/training/run_settings.h"
+#include "megatron/training/setup/run_settings.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 namespace {

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/checkpoint_tensors.h"
 #include "megatron/training/parity.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // fp8 with scales from earlier steps, and on several ranks.
 namespace megatron {

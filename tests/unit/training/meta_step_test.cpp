@@ -3,8 +3,8 @@
 #include <map>
 
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/flops.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/plan/flops.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // A step on the meta device runs the real executor, ops and allocator without data: what it tells of costs
 // and memory must be what a real step needs.

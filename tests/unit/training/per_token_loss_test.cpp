@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // A loss per token divides gradients by a count that is known only once all were made.
 namespace megatron {

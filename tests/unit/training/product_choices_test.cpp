@@ -1,5 +1,5 @@
 // Which kernels serve matrix products, without any: ranks agree on texts and keep them in files.
-#include "megatron/training/product_choices.h"
+#include "megatron/training/step/product_choices.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/profiling.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/run/profiling.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // The ranges that a step names, as a profiler would see them.
 namespace megatron {

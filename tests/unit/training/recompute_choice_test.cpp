@@ -1,4 +1,4 @@
-#include "megatron/training/recompute_choice.h"
+#include "megatron/training/plan/recompute_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // Modules that are recomputed are chosen by what they cost, until a step fits.
 namespace megatron {

@@ -2,7 +2,7 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // A world that is stopped behind the last operation of a step: no numbers of it are told.
 namespace megatron {

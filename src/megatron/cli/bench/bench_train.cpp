@@ -19,11 +19,11 @@
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/flops.h"
-#include "megatron/training/plan.h"
-#include "megatron/training/product_choices.h"
-#include "megatron/training/profiling.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/plan/flops.h"
+#include "megatron/training/plan/plan.h"
+#include "megatron/training/run/profiling.h"
+#include "megatron/training/step/product_choices.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 namespace {

@@ -8,7 +8,7 @@
 #include "megatron/base/json.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
-#include "megatron/training/parallel_setup.h"
+#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {

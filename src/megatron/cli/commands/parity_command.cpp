@@ -10,8 +10,8 @@
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/models/gpt.h"
-#include "megatron/training/parallel_setup.h"
 #include "megatron/training/parity.h"
+#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {

@@ -8,8 +8,8 @@
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/parallel/pipeline/picture.h"
-#include "megatron/training/parallel_setup.h"
-#include "megatron/training/plan.h"
+#include "megatron/training/plan/plan.h"
+#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {

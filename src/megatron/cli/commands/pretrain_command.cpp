@@ -17,9 +17,9 @@
 #include "megatron/device/gpu_facts.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
-#include "megatron/training/parallel_setup.h"
-#include "megatron/training/run_settings.h"
-#include "megatron/training/training_run.h"
+#include "megatron/training/run/training_run.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 namespace {

@@ -17,8 +17,8 @@
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_source.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/checkpoint_tensors.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 namespace {

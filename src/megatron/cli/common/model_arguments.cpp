@@ -5,8 +5,8 @@
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
 #include "megatron/models/whole_model.h"
-#include "megatron/training/parallel_setup.h"
-#include "megatron/training/run_settings.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 

@@ -5,7 +5,7 @@
 #include "megatron/config/sources/command_line.h"
 #include "megatron/inference/image_file.h"
 #include "megatron/inference/model_source.h"
-#include "megatron/training/rank_model.h"
+#include "megatron/training/step/rank_model.h"
 
 namespace megatron {
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "megatron/device/device.h"
-#include "megatron/training/recompute_choice.h"
+#include "megatron/training/plan/recompute_choice.h"
 
 namespace megatron {
 

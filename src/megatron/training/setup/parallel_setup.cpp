@@ -1,6 +1,6 @@
-#include "megatron/training/parallel_setup.h"
+#include "megatron/training/setup/parallel_setup.h"
 
-#include "megatron/training/pipeline_setup.h"
+#include "megatron/training/setup/pipeline_setup.h"
 
 namespace megatron {
 namespace {

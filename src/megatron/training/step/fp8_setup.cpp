@@ -1,4 +1,4 @@
-#include "megatron/training/fp8_setup.h"
+#include "megatron/training/step/fp8_setup.h"
 
 #include <charconv>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "megatron/training/rank_model.h"
+#include "megatron/training/step/rank_model.h"
 
 #include "megatron/models/whole_model.h"
 #include "megatron/nn/kv_cache.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/shape.h"
-#include "megatron/training/parallel_setup.h"
-#include "megatron/training/pipeline_setup.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/pipeline_setup.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {

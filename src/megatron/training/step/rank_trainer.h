@@ -8,11 +8,11 @@
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
 #include "megatron/parallel/parallel_context.h"
-#include "megatron/training/fp8_setup.h"
-#include "megatron/training/micro_batches.h"
-#include "megatron/training/pipeline_setup.h"
-#include "megatron/training/rank_model.h"
-#include "megatron/training/recorded_passes.h"
+#include "megatron/training/run/micro_batches.h"
+#include "megatron/training/setup/pipeline_setup.h"
+#include "megatron/training/step/fp8_setup.h"
+#include "megatron/training/step/rank_model.h"
+#include "megatron/training/step/recorded_passes.h"
 
 namespace megatron {
 

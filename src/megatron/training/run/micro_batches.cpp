@@ -1,4 +1,4 @@
-#include "megatron/training/micro_batches.h"
+#include "megatron/training/run/micro_batches.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "megatron/training/run_settings.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 

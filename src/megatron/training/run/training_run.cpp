@@ -1,4 +1,4 @@
-#include "megatron/training/training_run.h"
+#include "megatron/training/run/training_run.h"
 
 #include <chrono>
 #include <cmath>
@@ -10,13 +10,13 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/kernels/choices.h"
-#include "megatron/training/checkpoint_tensors.h"
-#include "megatron/training/flops.h"
-#include "megatron/training/parallel_setup.h"
-#include "megatron/training/product_choices.h"
-#include "megatron/training/profiling.h"
-#include "megatron/training/rank_trainer.h"
-#include "megatron/training/run_settings.h"
+#include "megatron/training/plan/flops.h"
+#include "megatron/training/run/profiling.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/run_settings.h"
+#include "megatron/training/step/product_choices.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 namespace {

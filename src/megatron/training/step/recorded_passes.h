@@ -7,7 +7,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
 #include "megatron/device/recording.h"
-#include "megatron/training/micro_batches.h"
+#include "megatron/training/run/micro_batches.h"
 
 namespace megatron {
 

@@ -1,4 +1,4 @@
-#include "megatron/training/iteration_log.h"
+#include "megatron/training/run/iteration_log.h"
 
 #include <fcntl.h>
 #include <unistd.h>

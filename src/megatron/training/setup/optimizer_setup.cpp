@@ -1,4 +1,4 @@
-#include "megatron/training/optimizer_setup.h"
+#include "megatron/training/setup/optimizer_setup.h"
 
 #include "megatron/optimizer/adam.h"
 #include "megatron/optimizer/sgd.h"

@@ -1,11 +1,11 @@
-#include "megatron/training/plan.h"
+#include "megatron/training/plan/plan.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "megatron/training/flops.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/plan/flops.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron/training/checkpoint_tensors.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
 
 namespace megatron {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron/training/pipeline_setup.h"
+#include "megatron/training/setup/pipeline_setup.h"
 
 #include <algorithm>
 

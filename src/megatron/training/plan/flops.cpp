@@ -1,4 +1,4 @@
-#include "megatron/training/flops.h"
+#include "megatron/training/plan/flops.h"
 
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/models/whole_model.h"

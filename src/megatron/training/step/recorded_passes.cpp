@@ -1,4 +1,4 @@
-#include "megatron/training/recorded_passes.h"
+#include "megatron/training/step/recorded_passes.h"
 
 #include <algorithm>
 

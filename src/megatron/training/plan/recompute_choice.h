@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron/training/plan.h"
+#include "megatron/training/plan/plan.h"
 
 namespace megatron {
 

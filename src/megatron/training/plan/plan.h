@@ -6,7 +6,7 @@
 #include "megatron/models/gpt.h"
 #include "megatron/parallel/pipeline/simulator.h"
 #include "megatron/parallel/planned_group.h"
-#include "megatron/training/device_speed.h"
+#include "megatron/training/plan/device_speed.h"
 
 namespace megatron {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/checkpoint/load.h"
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 

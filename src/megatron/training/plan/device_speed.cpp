@@ -1,4 +1,4 @@
-#include "megatron/training/device_speed.h"
+#include "megatron/training/plan/device_speed.h"
 
 namespace megatron {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron/training/product_choices.h"
+#include "megatron/training/step/product_choices.h"
 
 #include <algorithm>
 #include <filesystem>

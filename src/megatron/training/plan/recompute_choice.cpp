@@ -1,4 +1,4 @@
-#include "megatron/training/recompute_choice.h"
+#include "megatron/training/plan/recompute_choice.h"
 
 #include <algorithm>
 #include <limits>

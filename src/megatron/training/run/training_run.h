@@ -7,8 +7,8 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
-#include "megatron/training/iteration_log.h"
-#include "megatron/training/token_batches.h"
+#include "megatron/training/run/iteration_log.h"
+#include "megatron/training/run/token_batches.h"
 
 namespace megatron {
 

@@ -1,4 +1,4 @@
-#include "megatron/training/token_batches.h"
+#include "megatron/training/run/token_batches.h"
 
 #include <memory>
 

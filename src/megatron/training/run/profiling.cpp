@@ -1,4 +1,4 @@
-#include "megatron/training/profiling.h"
+#include "megatron/training/run/profiling.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
-#include "megatron/training/rank_trainer.h"
+#include "megatron/training/step/rank_trainer.h"
 
 #include "megatron/ops/shape.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/parallel/pipeline/executor.h"
-#include "megatron/training/optimizer_setup.h"
+#include "megatron/training/setup/optimizer_setup.h"
 
 namespace megatron {
 namespace {
