@@ -93,9 +93,9 @@ class ProcessGroup {
 
   // Recordings (CUDA graphs) of a step with its operations, of this group and of all that were split from the
   // same world. Why not, or "".
-  std::string cannot_record() const { return backend().cannot_record(); }
-  std::unique_ptr<RecordedOps> begin_recording(CallSite where = CallSite::current()) const {
-    return backend().begin_recording(where);
+  std::string cannot_capture() const { return backend().cannot_capture(); }
+  std::unique_ptr<CapturedOps> begin_capture(CallSite where = CallSite::current()) const {
+    return backend().begin_capture(where);
   }
 
   // Every operation of this group and of all that were split from the same world ends, on all ranks, with

@@ -319,15 +319,15 @@ TEST(SelfGroup, IsAGroupOfOne) {
 
 TEST(Recordings, AreForNcclOrARankAlone) {
   const ProcessGroup self = ProcessGroup::self();
-  EXPECT_EQ(self.cannot_record(), "");
-  const std::unique_ptr<RecordedOps> ops = self.begin_recording();
+  EXPECT_EQ(self.cannot_capture(), "");
+  const std::unique_ptr<CapturedOps> ops = self.begin_capture();
   ops->end();
   int replays = 0;
   ops->replay([&] { ++replays; });
   EXPECT_EQ(replays, 1);
   run_ranks(2, [](int, ProcessGroup& world) {
-    EXPECT_NE(world.cannot_record(), "");
-    EXPECT_THROW((void)world.begin_recording(), Error);
+    EXPECT_NE(world.cannot_capture(), "");
+    EXPECT_THROW((void)world.begin_capture(), Error);
   });
 }
 

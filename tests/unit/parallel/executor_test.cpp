@@ -11,7 +11,7 @@
 #include "parity/pass_through.h"
 #include "support/gradcheck.h"
 
-// What the executor holds and computes where its steps are recorded. A recording sees no message end, so
+// What the executor holds and computes where its steps are captured. A CUDA graph sees no message end, so
 // these groups do not, either.
 namespace megatron::testing {
 namespace {
@@ -39,7 +39,7 @@ struct Outcome {
 };
 
 // One product per stage, and the sum of what comes out of the last.
-Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool recorded) {
+Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool captured) {
   std::deque<GradSink> sinks(static_cast<size_t>(shape.vpp));
   std::vector<Weight> weights;
   for (int chunk = 0; chunk < shape.vpp; ++chunk) {
@@ -52,7 +52,7 @@ Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& gr
   }
   PipelineWork work;
   work.dtype = DType::F64;
-  work.recorded = recorded;
+  work.captured = captured;
   work.input_shape = [](int) { return Shape{kRows, kWidth}; };
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     Tensor x = input ? input : rank.full({kRows, kWidth}, DType::F64, 0.1 * (microbatch + 1));
@@ -82,16 +82,16 @@ std::string name_of(const PipelineShape& shape) {
                      shape.microbatches);
 }
 
-TEST(RecordedPipeline, HoldsWhatThePlanPromises) {
+TEST(CapturedPipeline, HoldsWhatThePlanPromises) {
   for (const PipelineShape& shape : kShapes) {
     SCOPED_TRACE(name_of(shape));
-    const auto peaks = [&](const auto& seen, bool recorded) {
+    const auto peaks = [&](const auto& seen, bool captured) {
       std::vector<size_t> by_rank;
       for (int rank = 0; rank < shape.pp; ++rank) {
         RankContext ctx(kMeta, 1, rank);
         const ProcessGroup group =
             planned_world({.world = shape.pp, .pp = shape.pp}, rank, std::make_shared<TrafficLog>());
-        by_rank.push_back(run(ctx, shape, seen(group), recorded).peak);
+        by_rank.push_back(run(ctx, shape, seen(group), captured).peak);
       }
       return by_rank;
     };
@@ -102,14 +102,14 @@ TEST(RecordedPipeline, HoldsWhatThePlanPromises) {
 }
 
 // Each rank waits for its messages before it sends the next: all come to their end, with the same numbers.
-TEST(RecordedPipeline, SchedulesEnd) {
+TEST(CapturedPipeline, SchedulesEnd) {
   for (const PipelineShape& shape : kShapes) {
     SCOPED_TRACE(name_of(shape));
     run_ranks(shape.pp,
               [&](int rank, const ProcessGroup& world) {
-                const auto numbers = [&](const ProcessGroup& group, bool recorded) {
+                const auto numbers = [&](const ProcessGroup& group, bool captured) {
                   RankContext ctx(kCpu, 1, rank);
-                  return run(ctx, shape, group, recorded).numbers;
+                  return run(ctx, shape, group, captured).numbers;
                 };
                 const std::vector<double> plain = numbers(world, false);
                 EXPECT_FALSE(plain.empty());

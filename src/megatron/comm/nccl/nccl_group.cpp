@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "megatron/comm/nccl/nccl_recording.h"
+#include "megatron/comm/nccl/nccl_capture.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 
 namespace megatron {
@@ -108,7 +108,7 @@ class NcclPending final : public PendingOp {
         op_(std::move(op)),
         requests_(std::move(requests)),
         queue_(std::move(queue)),
-        recorded_(watch_->recording != nullptr) {}
+        captured_(watch_->capture != nullptr) {}
   ~NcclPending() override {
     try {
       if (!requests_.empty() && !across()) op_->finished.wait(*queue_->stream);
@@ -118,26 +118,26 @@ class NcclPending final : public PendingOp {
 
   void wait() override {
     watch_->require_running();
-    require(!across(), "{} at {}: it has to be waited for on the same side of a recording",
+    require(!across(), "{} at {}: it has to be waited for on the same side of a CUDA graph",
             describe(op_->call), describe(op_->call.where));
     op_->finished.wait(*queue_->stream);
     requests_.clear();
   }
   bool done() override {
     watch_->require_running();
-    return !recorded_ && op_->finished.done();  // what is recorded has not even begun
+    return !captured_ && op_->finished.done();  // what is captured has not even begun
   }
   void withdraw() noexcept override {}
 
  private:
-  // A recording can only wait for what it holds, and nobody else for that.
-  bool across() const { return recorded_ != (watch_->recording != nullptr); }
+  // A CUDA graph can only wait for what it holds, and nobody else for that.
+  bool across() const { return captured_ != (watch_->capture != nullptr); }
 
   std::shared_ptr<NcclWatch> watch_;
   std::shared_ptr<NcclOp> op_;
   std::vector<CommRequest> requests_;
   std::shared_ptr<RankQueue> queue_;
-  bool recorded_;
+  bool captured_;
 };
 
 // What NCCL tells GPUs apart by: the GPU, and the name that NCCL_HOSTID gives its host, where it does.
@@ -197,8 +197,8 @@ class NcclBackend final : public GroupBackend {
     watch_->require_running();
     bind();
     auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_, requests[0]);
-    if (watch_->recording)
-      watch_->recording->add(*this, requests);
+    if (watch_->capture)
+      watch_->capture->add(*this, requests);
     else
       announce(op, requests[0]);
     Event ready(queue()->runtime);
@@ -214,13 +214,13 @@ class NcclBackend final : public GroupBackend {
                                          std::vector<CommRequest>(requests.begin(), requests.end()), queue());
   }
 
-  std::string cannot_record() const override {
+  std::string cannot_capture() const override {
     return channel_ ? "" : by_control_ ? "they share a GPU" : "they have no GPUs";
   }
-  std::unique_ptr<RecordedOps> begin_recording(CallSite where) override {
-    require(channel_ != nullptr, "recording at {}: NCCL has not connected the GPUs of group {}",
+  std::unique_ptr<CapturedOps> begin_capture(CallSite where) override {
+    require(channel_ != nullptr, "capture at {}: NCCL has not connected the GPUs of group {}",
             describe(where), name());
-    return std::make_unique<NcclRecording>(watch_, control_, backend_of(control_), queue(), where);
+    return std::make_unique<NcclCapture>(watch_, control_, backend_of(control_), queue(), where);
   }
 
   std::shared_ptr<GroupBackend> split(CommRequest request) override {
@@ -257,7 +257,7 @@ class NcclBackend final : public GroupBackend {
     for (const CommRequest& request : requests)
       if (request.peer != rank() && !met_.contains(request.peer)) peers.insert(request.peer);
     if (peers.empty()) return;
-    require(!watch_->recording, "group {}: rank {} of the group is met for the first time within a recording",
+    require(!watch_->capture, "group {}: rank {} of the group is met for the first time within a CUDA graph",
             name(), *peers.begin());
     std::optional<GpuBytes>& greetings = channel_->greetings;
     if (!greetings) greetings.emplace(queue()->runtime, world_ranks().size() + 1);

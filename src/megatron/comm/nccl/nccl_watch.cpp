@@ -127,7 +127,7 @@ void NcclWatch::leave(const std::string& reason) {
   world_->abort(reason);  // the first reason stays
   std::unique_lock lock(mutex_);
   wake_.notify_all();
-  wake_.wait_for(lock, kToEnd, [&] { return ended_ || (stopped_ && recordings_ > 0); });
+  wake_.wait_for(lock, kToEnd, [&] { return ended_ || (stopped_ && captures_ > 0); });
   throw CommAborted(world_->abort_reason());
 }
 
@@ -150,14 +150,14 @@ void NcclWatch::unless_stopped(const std::function<void()>& fn) {
   require_running();
 }
 
-void NcclWatch::hold_recording() {
+void NcclWatch::hold_capture() {
   std::lock_guard lock(mutex_);
-  ++recordings_;
+  ++captures_;
 }
 
-void NcclWatch::drop_recording() {
+void NcclWatch::drop_capture() {
   std::lock_guard lock(mutex_);
-  --recordings_;
+  --captures_;
 }
 
 // NCCL goes on in a thread of its own, until it has met the others. What it fails at is told by the watch,

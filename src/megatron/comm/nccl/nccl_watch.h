@@ -15,7 +15,7 @@
 
 namespace megatron {
 
-class NcclRecording;
+class NcclCapture;
 
 bool failed(ncclResult_t result);  // "in progress" has not
 void check_nccl(ncclResult_t result, const char* doing);
@@ -109,12 +109,12 @@ class NcclWatch {
   // others.
   void require_running();
 
-  // While a recording has operations in it, NCCL cannot end its communicators: a rank that has to leave drops
-  // its recordings then, and does not wait for NCCL.
-  void hold_recording();
-  void drop_recording();
+  // While a CUDA graph has operations in it, NCCL cannot end its communicators: a rank that has to leave
+  // drops its capture then, and does not wait for NCCL.
+  void hold_capture();
+  void drop_capture();
   // What operations are added to instead of being carried out; only the rank itself asks.
-  NcclRecording* recording = nullptr;
+  NcclCapture* capture = nullptr;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -138,7 +138,7 @@ class NcclWatch {
   std::list<std::shared_ptr<NcclOp>> under_way_;
   std::vector<std::shared_ptr<NcclChannel>> channels_;  // in the order of their making
   std::string trouble_;                                 // of the GPU
-  int recordings_ = 0;
+  int captures_ = 0;
   bool stopped_ = false, closing_ = false;
   bool ended_ = false;  // all communicators, after the world was stopped
   std::thread watching_, finding_;

@@ -40,14 +40,14 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       throw ConfigError(
           "model.cuda_graph_impl = full_iteration: only a GPU can record a step; leave --cuda-graph-impl "
           "(--graphs) out");
-    if (const std::string why = parallel.world().cannot_record(); !why.empty())
+    if (const std::string why = parallel.world().cannot_capture(); !why.empty())
       throw ConfigError(fmt::format(
           "model.cuda_graph_impl = full_iteration: the ranks cannot record their steps, for {}; give "
           "each rank a GPU of its own and use --comm nccl, or leave --cuda-graph-impl (--graphs) out",
           why));
     if (ctx.device.is_cuda())
-      recorded_ =
-          std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps, parallel.world());
+      captured_ =
+          std::make_unique<RecordedPassesX>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);
@@ -144,7 +144,7 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
-  work.recorded = fixed != nullptr;
+  work.captured = fixed != nullptr;
   int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
   // Behind the stage of the prediction layers, what they made travels on beside the hidden states.
   const int predicting = prediction_stage(config_, shape);
@@ -233,16 +233,16 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
                              std::span<const int64_t> lengths, Documents documents) {
   const TraceRange range(ctx.tracer, "step");
   const MicroBatches batch = micro_batches(tokens, lengths, documents);
-  if (recorded_) {
-    sequences_of(ctx, batch.rows(0));     // what comes from the host cannot be recorded
+  if (captured_) {
+    sequences_of(ctx, batch.rows(0));     // what comes from the host cannot be captured
     data_parallel_->finish_parameters();  // nor can what is under way be waited for
   }
-  const bool replayed = recorded_ && recorded_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
+  const bool replayed = captured_ && captured_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
     values_changed();  // so that fp8 forms are always made
-    recorded_sequences_ = known_sequences_;
-    recorded_outcome_ = make_gradients(ctx, batch, &fixed);
+    captured_sequences_ = known_sequences_;
+    captured_outcome_ = make_gradients(ctx, batch, &fixed);
   });
-  const Outcome outcome = replayed ? recorded_outcome_ : make_gradients(ctx, batch);
+  const Outcome outcome = replayed ? captured_outcome_ : make_gradients(ctx, batch);
   const Tensor& norm = outcome.gradient_norm;
   // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
   // narrow.

@@ -83,9 +83,9 @@ class RankTrainer {
   Tensor gradient_factor_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
-  std::unique_ptr<RecordedPasses> recorded_;
-  Outcome recorded_outcome_;    // what the recording leaves
-  SeqInfo recorded_sequences_;  // what it reads
+  std::unique_ptr<RecordedPassesX> captured_;
+  Outcome captured_outcome_;    // what the CUDA graph leaves
+  SeqInfo captured_sequences_;  // what it reads
 };
 
 }  // namespace megatron

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-RecordedPasses::Kind RecordedPasses::kind_of(const MicroBatches& batch) {
+RecordedPassesX::Kind RecordedPassesX::kind_of(const MicroBatches& batch) {
   Kind kind;
   for (int64_t i = 0; i < batch.count(); ++i) {
     kind.rows.push_back(batch.rows(i));
@@ -14,18 +14,18 @@ RecordedPasses::Kind RecordedPasses::kind_of(const MicroBatches& batch) {
 }
 
 // Told through the host, which waits for nothing else at that time.
-bool RecordedPasses::all_can(bool own) const {
+bool RecordedPassesX::all_can(bool own) const {
   if (world_.size() == 1) return own;
   int64_t value = own ? 1 : 0;
   world_.all_reduce(Tensor::wrap(&value, {1}, DType::I64), ReduceOp::Min).wait();
   return value == 1;
 }
 
-bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
+bool RecordedPassesX::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
   Kind kind = kind_of(batch);
   const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
   const bool again = kind == kind_;
-  if (!recording_) kind_ = std::move(kind);
+  if (!graph_) kind_ = std::move(kind);
   if (steps_before_ > 0) {
     --steps_before_;
     return false;
@@ -37,13 +37,13 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t st
     now.labels.push_back(batch.labels(ctx, i));
   }
   now.step_offset = ctx.from_vector<int64_t>({static_cast<int64_t>(dropout_stream(step, 0, 0))}, {1});
-  if (!recording_) {
+  if (!graph_) {
     tokens_ = std::move(now);
-    auto ops = world_.begin_recording();
-    Recording made(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
+    auto ops = world_.begin_capture();
+    CudaGraph made(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
     ops->end();
     ops_ = std::move(ops);  // whole, or not there: passes may throw
-    recording_.emplace(std::move(made));
+    graph_.emplace(std::move(made));
   } else {
     for (size_t i = 0; i < now.ids.size(); ++i) {
       ctx.kernels->copy(ctx.kernel_context(), {now.ids[i], tokens_.ids[i]});
@@ -51,7 +51,7 @@ bool RecordedPasses::run(RankContext& ctx, const MicroBatches& batch, int64_t st
     }
     ctx.kernels->copy(ctx.kernel_context(), {now.step_offset, tokens_.step_offset});
   }
-  ops_->replay([&] { recording_->run(ctx.stream); });
+  ops_->replay([&] { graph_->run(ctx.stream); });
   return true;
 }
 

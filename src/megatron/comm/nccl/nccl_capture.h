@@ -6,24 +6,23 @@
 
 namespace megatron {
 
-// A recording of one rank with NCCL's operations in it. What each rank has recorded is compared before it is
+// A CUDA graph of one rank with NCCL's operations in it. What each rank has captured is compared before it is
 // run for the first time; then each replay is one operation of the world, so that ranks that do not come are
 // found and named.
-class NcclRecording final : public RecordedOps {
+class NcclCapture final : public CapturedOps {
  public:
-  NcclRecording(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
-                std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue,
-                CallSite where);
-  ~NcclRecording() override;
-  NcclRecording(const NcclRecording&) = delete;
-  NcclRecording& operator=(const NcclRecording&) = delete;
+  NcclCapture(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
+              std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue, CallSite where);
+  ~NcclCapture() override;
+  NcclCapture(const NcclCapture&) = delete;
+  NcclCapture& operator=(const NcclCapture&) = delete;
 
   void add(const GroupBackend& group, std::span<const CommRequest> requests);
   void end() override;
   void replay(const std::function<void()>& run) override;
 
  private:
-  // What was recorded of one group. What is sent adds to `messages` and what is received is taken away again,
+  // What was captured of one group. What is sent adds to `messages` and what is received is taken away again,
   // so that the sum over the ranks of the group is zero where every message has its other end.
   struct Group {
     uint64_t key = 0, collectives = 0, signature = 0, messages = 0;

@@ -3,7 +3,7 @@
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 
-// Steps that replay a recording (a CUDA graph) give the bits of steps that do not, whatever the step holds.
+// Steps that replay a CUDA graph (a CUDA graph) give the bits of steps that do not, whatever the step holds.
 namespace megatron::testing {
 namespace {
 
@@ -13,9 +13,9 @@ struct Seen {
   std::vector<std::vector<double>> weights;
 };
 
-Seen run_steps(Config config, DType dtype, bool recorded) {
+Seen run_steps(Config config, DType dtype, bool captured) {
   config.precision.deterministic_mode = true;
-  config.execution.cuda_graph_impl = recorded ? GraphImpl::full_iteration : GraphImpl::none;
+  config.execution.cuda_graph_impl = captured ? GraphImpl::full_iteration : GraphImpl::none;
   config.execution.cuda_graph_warmup_steps = 2;
   auto batches = batches_for(config, 10);
   for (size_t i = 5; i < batches[7].size(); i += 9) batches[7][i] = -100;  // runs as always
@@ -26,7 +26,7 @@ Seen run_steps(Config config, DType dtype, bool recorded) {
   for (size_t step = 0; step < batches.size(); ++step) {
     const StepReport report = trainer.step(ctx, batches[step], 1e-2);
     seen.numbers.insert(seen.numbers.end(), {report.loss, report.grad_norm});
-    // Before the recording, behind it, and twice in a row.
+    // Before the CUDA graph, behind it, and twice in a row.
     if (step == 1 || step == 4 || step == 5) seen.numbers.push_back(trainer.evaluate(ctx, batches[0]));
     if (step == 5) seen.numbers.push_back(trainer.evaluate(ctx, batches[1]));
   }
@@ -57,12 +57,12 @@ Config wide_enough_for_fp8() {
   return config;
 }
 
-TEST(CudaParity, RecordedStepsAroundEvaluations) { expect_same_bits(small_gpt(), {DType::F64, DType::BF16}); }
+TEST(CudaParity, CapturedStepsAroundEvaluations) { expect_same_bits(small_gpt(), {DType::F64, DType::BF16}); }
 
-// Every step draws other numbers, and the same ones as without a recording.
-TEST(CudaParity, RecordedStepsWithDropout) { expect_same_bits(with_dropout(), {DType::F64, DType::BF16}); }
+// Every step draws other numbers, and the same ones as without a CUDA graph.
+TEST(CudaParity, CapturedStepsWithDropout) { expect_same_bits(with_dropout(), {DType::F64, DType::BF16}); }
 
-TEST(CudaParity, RecordedStepsWithRecompute) {
+TEST(CudaParity, CapturedStepsWithRecompute) {
   Config config = with_dropout();
   config.execution.recompute_granularity = RecomputeGranularity::selective;
   config.execution.recompute_modules = {"core_attn", "layernorm", "mlp"};
@@ -74,7 +74,7 @@ TEST(CudaParity, RecordedStepsWithRecompute) {
   expect_same_bits(config, {DType::BF16});
 }
 
-TEST(CudaParity, RecordedStepsInFp8) {
+TEST(CudaParity, CapturedStepsInFp8) {
   for (Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     Config config = wide_enough_for_fp8();
     config.precision.fp8 = recipe == Fp8Recipe::blockwise ? Fp8Format::e4m3 : Fp8Format::hybrid;
@@ -87,7 +87,7 @@ TEST(CudaParity, RecordedStepsInFp8) {
   }
 }
 
-TEST(CudaParity, RecordedStepsOfAPerTokenLoss) {
+TEST(CudaParity, CapturedStepsOfAPerTokenLoss) {
   Config config = small_gpt();
   config.model.calculate_per_token_loss = true;
   config.ddp.grad_reduce_in_fp32 = false;

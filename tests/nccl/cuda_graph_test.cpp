@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "megatron/device/recording.h"
+#include "megatron/device/graph.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "nccl/ranks.h"
 
@@ -12,26 +12,26 @@
 namespace megatron::testing {
 namespace {
 
-// A recording of operations, with memory that outlives it.
-struct Recorded {
-  Recorded(RankContext& ctx, const ProcessGroup& world, const std::function<void()>& work)
-      : stream(ctx.stream), ops(world.begin_recording()) {
-    recording.emplace(ctx.runtime, ctx.stream, *ctx.allocator, work);
+// A CUDA graph of operations, with memory that outlives it.
+struct Captured {
+  Captured(RankContext& ctx, const ProcessGroup& world, const std::function<void()>& work)
+      : stream(ctx.stream), ops(world.begin_capture()) {
+    graph.emplace(ctx.runtime, ctx.stream, *ctx.allocator, work);
     ops->end();
   }
   void replay() {
-    ops->replay([&] { recording->run(stream); });
+    ops->replay([&] { graph->run(stream); });
   }
 
   const Stream& stream;
-  std::unique_ptr<RecordedOps> ops;
-  std::optional<Recording> recording;
+  std::unique_ptr<CapturedOps> ops;
+  std::optional<CudaGraph> graph;
 };
 
 double first_of(RankContext& ctx, const Tensor& tensor) { return ctx.to_vector<double>(tensor)[0]; }
 
 // x becomes the sum over all ranks, and each rank's neighbour's; y is what both groups make of it.
-TEST(NcclRecorded, OperationsOfSeveralGroups) {
+TEST(NcclCaptured, OperationsOfSeveralGroups) {
   on_gpus([](RankContext& ctx, ProcessGroup& world) {
     const ProcessGroup other = world.split(0, -world.rank(), "other");
     const int size = world.size(), rank = world.rank();
@@ -40,12 +40,12 @@ TEST(NcclRecorded, OperationsOfSeveralGroups) {
            part = ctx.empty({n}, DType::F64), swapped = ctx.empty({n * size}, DType::F64),
            from = ctx.empty({n}, DType::F64), sent = ctx.empty({n}, DType::F64);
     using enum Message::Direction;
-    bool recording = false;
+    bool graph = false;
     const auto work = [&] {
       Work sum = world.all_reduce(x);  // under way beside what does not read it
       ctx.kernels->copy(ctx.kernel_context(), {sent, part});
       Work gather = other.all_gather(part, all);
-      if (recording) {
+      if (graph) {
         EXPECT_FALSE(sum.done());  // nothing has begun
       }
       gather.wait();
@@ -72,21 +72,21 @@ TEST(NcclRecorded, OperationsOfSeveralGroups) {
       plain.push_back(seen());
     }
     EXPECT_EQ(plain[1][0], 2.0 * size + size * (size - 1) / 2);
-    recording = true;
-    Recorded recorded(ctx, world, work);
-    recording = false;
+    graph = true;
+    Captured captured(ctx, world, work);
+    graph = false;
     for (int step = 0; step < 4; ++step) {
       begin(step + 1);
-      step == 2 ? work() : recorded.replay();  // operations that are not recorded may come between
+      step == 2 ? work() : captured.replay();  // operations that are not captured may come between
       replayed.push_back(seen());
     }
     EXPECT_EQ(plain, replayed);
   });
 }
 
-// All ranks leave a recording by an exception, with an operation under way in it: the next ones are as if it
+// All ranks leave a CUDA graph by an exception, with an operation under way in it: the next ones are as if it
 // had not been.
-TEST(NcclRecorded, RecordingsThatThrowLeaveNothingBehind) {
+TEST(NcclCaptured, RecordingsThatThrowLeaveNothingBehind) {
   on_gpus([](RankContext& ctx, ProcessGroup& world) {
     const int size = world.size();
     Tensor x = ctx.full({50000}, DType::F64, 1), y = ctx.full({50000}, DType::F64, 1);
@@ -98,13 +98,13 @@ TEST(NcclRecorded, RecordingsThatThrowLeaveNothingBehind) {
       fail("no more memory");
     };
     for (int round = 0; round < 2; ++round) {
-      EXPECT_THROW(Recorded(ctx, world, throws), Error);
+      EXPECT_THROW(Captured(ctx, world, throws), Error);
       work();
     }
     EXPECT_EQ(first_of(ctx, x), size * size * size);
     EXPECT_EQ(first_of(ctx, y), 1);
-    Recorded recorded(ctx, world, work);
-    recorded.replay();
+    Captured captured(ctx, world, work);
+    captured.replay();
     EXPECT_EQ(first_of(ctx, x), size * size * size * size);
     world.barrier();
   });
@@ -134,8 +134,8 @@ const Layout kFour[] = {
 };
 
 Trained train_here(Config config, const Layout& layout, const std::vector<std::vector<int64_t>>& batches,
-                   DType dtype, bool recorded) {
-  config.execution.cuda_graph_impl = recorded ? GraphImpl::full_iteration : GraphImpl::none;
+                   DType dtype, bool captured) {
+  config.execution.cuda_graph_impl = captured ? GraphImpl::full_iteration : GraphImpl::none;
   config.execution.cuda_graph_warmup_steps = 2;
   ParityRun run{.sizes = sizes_of(layout), .dtype = dtype, .device = gpu};
   run.launch = [](const RankFunction& fn) { launch->run(fn); };
@@ -167,7 +167,7 @@ void check_steps(const Layout& layout, DType dtype) {
   });
 }
 
-TEST(NcclRecorded, StepsOfLayouts) {
+TEST(NcclCaptured, StepsOfLayouts) {
   const std::span<const Layout> two(kTwo), four(kFour);
   for (const Layout& layout : launch->world_size() == 2 ? two : four) {
     if (sizes_of(layout).world != launch->world_size()) GTEST_SKIP() << "made for 2 or 4 ranks";
@@ -176,7 +176,7 @@ TEST(NcclRecorded, StepsOfLayouts) {
   }
 }
 
-TEST(NcclRecorded, StepsInBf16) {
+TEST(NcclCaptured, StepsInBf16) {
   if (launch->world_size() != 2) GTEST_SKIP() << "made for 2 ranks";
   const auto shared = [](Config& c) { sharded(c, 1); };
   check_steps({.name = "dp2_zero1", .dp = 2, .change = shared}, DType::BF16);
@@ -184,9 +184,9 @@ TEST(NcclRecorded, StepsInBf16) {
   check_steps({.name = "tp2_sp", .tp = 2, .sp = true, .micro_batch = 4}, DType::BF16);
 }
 
-// Of six steps two come before the recording, and one is not like the others on the first replica: three are
+// Of six steps two come before the CUDA graph, and one is not like the others on the first replica: three are
 // replayed, on all ranks.
-TEST(NcclRecorded, RanksReplayTheSameSteps) {
+TEST(NcclCaptured, RanksReplayTheSameSteps) {
   Config config = small_gpt();
   config.train.global_batch_size = 2 * launch->world_size();
   config.execution.cuda_graph_impl = GraphImpl::full_iteration;
@@ -201,17 +201,17 @@ TEST(NcclRecorded, RanksReplayTheSameSteps) {
       trainer.step(ctx, std::span(batch).subspan(own * static_cast<size_t>(world.rank()), own), 1e-2);
     world.barrier();
     const std::string record = world.flight_record();
-    EXPECT_NE(record.find("recorded step #2 "), std::string::npos) << record;
-    EXPECT_EQ(record.find("recorded step #3 "), std::string::npos) << record;
+    EXPECT_NE(record.find("captured step #2 "), std::string::npos) << record;
+    EXPECT_EQ(record.find("captured step #3 "), std::string::npos) << record;
     world.barrier();
   });
 }
 
 // What steps and the evaluations between them tell. Those are of fewer micro-batches.
-std::vector<double> steps_and_evaluations(Config config, const Layout& layout, bool recorded) {
+std::vector<double> steps_and_evaluations(Config config, const Layout& layout, bool captured) {
   config.precision.deterministic_mode = true;
   config.train.global_batch_size = 8;
-  config.execution.cuda_graph_impl = recorded ? GraphImpl::full_iteration : GraphImpl::none;
+  config.execution.cuda_graph_impl = captured ? GraphImpl::full_iteration : GraphImpl::none;
   config.execution.cuda_graph_warmup_steps = 2;
   const auto batches = batches_for(config, 7);
   config = apply(config, layout);
@@ -229,18 +229,18 @@ std::vector<double> steps_and_evaluations(Config config, const Layout& layout, b
     for (size_t step = 0; step < batches.size(); ++step) {
       const StepReport report = trainer.step(ctx, own(step, 1), 1e-2);
       told.insert(told.end(), {report.loss, report.grad_norm});
-      // Before the recording, behind it, and twice in a row.
+      // Before the CUDA graph, behind it, and twice in a row.
       if (step == 1 || step == 2 || step == 4) told.push_back(trainer.evaluate(ctx, own(0, 2)));
       if (step == 4) told.push_back(trainer.evaluate(ctx, own(1, 1)));
     }
     const std::string record = world.flight_record();
-    EXPECT_EQ(record.find("recorded step #4 ") != std::string::npos, recorded) << record;
+    EXPECT_EQ(record.find("captured step #4 ") != std::string::npos, captured) << record;
     world.barrier();
   });
   return told;
 }
 
-TEST(NcclRecorded, EvaluationsBetweenReplays) {
+TEST(NcclCaptured, EvaluationsBetweenReplays) {
   const auto zero1 = [](Config& c) { sharded(c, 1); };
   const auto zero3 = [](Config& c) { sharded(c, 3); };
   const Layout two[] = {{.name = "dp2_zero1", .dp = 2, .change = zero1},
@@ -266,11 +266,11 @@ void replay_until(RankContext& ctx, ProcessGroup& world, const std::function<voi
   Tensor x = ctx.full({90000}, DType::F64, 1);
   const auto work = [&] { world.all_reduce(x, ReduceOp::Max).wait(); };
   work();
-  Recorded recorded(ctx, world, work);
-  for (int step = 0; step < 2; ++step) recorded.replay();
+  Captured captured(ctx, world, work);
+  for (int step = 0; step < 2; ++step) captured.replay();
   EXPECT_EQ(first_of(ctx, x), 1);
   if (world.rank() == 1) fault();
-  recorded.replay();
+  captured.replay();
   (void)first_of(ctx, x);
   world.require_running();
   ADD_FAILURE() << "a replay that was stopped told its result";
@@ -292,20 +292,20 @@ TEST(NcclFault, DISABLED_ARankThatDoesNotReplay) {
       [](RankContext& ctx, ProcessGroup& world) {
         replay_until(ctx, world, [] { std::this_thread::sleep_for(std::chrono::seconds(12)); });
       },
-      {"recorded step #2 on group world (ranks 0 1 2) cannot end on the GPU of rank",
-       "it did not end within 5.0 s", "rank 1: ", "recorded step #1 on group world", "recorded_test.cpp:"});
+      {"captured step #2 on group world (ranks 0 1 2) cannot end on the GPU of rank",
+       "it did not end within 5.0 s", "rank 1: ", "captured step #1 on group world", "recorded_test.cpp:"});
 }
 
-// One recording is there already, and an operation of the next is under way.
+// One graph is there already, and an operation of the next is under way.
 TEST(NcclFault, DISABLED_ARankThatThrowsWhileRecording) {
   expect_end(
       [](RankContext& ctx, ProcessGroup& world) {
         Tensor x = ctx.full({90000}, DType::F64, 1);
         const auto work = [&] { world.all_reduce(x, ReduceOp::Max).wait(); };
         work();
-        Recorded before(ctx, world, work);
+        Captured before(ctx, world, work);
         before.replay();
-        Recorded recorded(ctx, world, [&] {
+        Captured captured(ctx, world, [&] {
           work();
           Work under_way = world.all_reduce(x, ReduceOp::Max);
           if (world.rank() == 1) fail("disk full");
@@ -346,10 +346,10 @@ TEST(NcclFault, DISABLED_RanksThatRecordOtherwise) {
         Tensor x = ctx.full({90000}, DType::F32, 1);
         const auto op = [&] { return world.rank() == 2 ? ReduceOp::Max : ReduceOp::Sum; };
         world.all_reduce(x).wait();
-        Recorded recorded(ctx, world, [&] { world.all_reduce(x, op()).wait(); });
+        Captured captured(ctx, world, [&] { world.all_reduce(x, op()).wait(); });
         world.barrier();
       },
-      {"comm mismatch in a recorded step on group world (ranks 0 1 2)", "recorded 1 collectives each"});
+      {"comm mismatch in a captured step on group world (ranks 0 1 2)", "captured 1 collectives each"});
 }
 
 }  // namespace

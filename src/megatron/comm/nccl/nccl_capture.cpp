@@ -1,4 +1,4 @@
-#include "megatron/comm/nccl/nccl_recording.h"
+#include "megatron/comm/nccl/nccl_capture.h"
 
 #include <fmt/ranges.h>
 
@@ -9,26 +9,26 @@
 
 namespace megatron {
 
-NcclRecording::NcclRecording(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
-                             std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue,
-                             CallSite where)
+NcclCapture::NcclCapture(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
+                         std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue,
+                         CallSite where)
     : watch_(std::move(watch)),
       world_(std::move(world)),
       backend_(std::move(world_backend)),
       queue_(std::move(queue)),
       where_(where) {
-  require(!watch_->recording, "recording at {}: another one is under way", describe(where));
+  require(!watch_->capture, "capture at {}: another one is under way", describe(where));
   watch_->require_running();
-  watch_->hold_recording();
-  watch_->recording = this;
+  watch_->hold_capture();
+  watch_->capture = this;
 }
 
-NcclRecording::~NcclRecording() {
-  if (watch_->recording == this) watch_->recording = nullptr;
-  watch_->drop_recording();
+NcclCapture::~NcclCapture() {
+  if (watch_->capture == this) watch_->capture = nullptr;
+  watch_->drop_capture();
 }
 
-void NcclRecording::add(const GroupBackend& group, std::span<const CommRequest> requests) {
+void NcclCapture::add(const GroupBackend& group, std::span<const CommRequest> requests) {
   auto own = std::find_if(groups_.begin(), groups_.end(), [&](const OwnGroup& known) {
     return known.name == group.name() && known.ranks == group.world_ranks();
   });
@@ -53,12 +53,11 @@ void NcclRecording::add(const GroupBackend& group, std::span<const CommRequest> 
   }
 }
 
-void NcclRecording::end() {
-  watch_->recording = nullptr;
-  require(
-      groups_.size() <= kGroups,
-      "recording at {}: {} groups have operations, at most {} can be compared; leave --cuda-graph-impl out",
-      describe(where_), groups_.size(), kGroups);
+void NcclCapture::end() {
+  watch_->capture = nullptr;
+  require(groups_.size() <= kGroups,
+          "capture at {}: {} groups have operations, at most {} can be compared; leave --cuda-graph-impl out",
+          describe(where_), groups_.size(), kGroups);
   std::vector<Group> own(kGroups), all(kGroups * static_cast<size_t>(world_.size()));
   std::transform(groups_.begin(), groups_.end(), own.begin(),
                  [](const OwnGroup& group) { return group.sum; });
@@ -71,7 +70,7 @@ void NcclRecording::end() {
 }
 
 // How other ranks' part of the group differs from this rank's; "" where it does not.
-std::string NcclRecording::difference(const OwnGroup& own, std::span<const Group> all) const {
+std::string NcclCapture::difference(const OwnGroup& own, std::span<const Group> all) const {
   const std::vector<int>& world = backend_->world_ranks();
   const auto of_rank = [&](int rank) {
     const auto place = static_cast<size_t>(std::find(world.begin(), world.end(), rank) - world.begin());
@@ -80,7 +79,7 @@ std::string NcclRecording::difference(const OwnGroup& own, std::span<const Group
                                     [&](const Group& group) { return group.key == own.sum.key; });
     return found == groups.end() ? Group{} : *found;
   };
-  const std::string group = fmt::format("comm mismatch in a recorded step on group {} (ranks {}): ", own.name,
+  const std::string group = fmt::format("comm mismatch in a captured step on group {} (ranks {}): ", own.name,
                                         fmt::join(own.ranks, " "));
   const int self = world[static_cast<size_t>(backend_->rank())];
   uint64_t messages = 0;
@@ -88,16 +87,16 @@ std::string NcclRecording::difference(const OwnGroup& own, std::span<const Group
     const Group other = of_rank(rank);
     messages += other.messages;
     if (other.collectives != own.sum.collectives)
-      return group + fmt::format("rank {} recorded {} collectives, but rank {} recorded {}", rank,
+      return group + fmt::format("rank {} captured {} collectives, but rank {} captured {}", rank,
                                  other.collectives, self, own.sum.collectives);
     if (other.signature != own.sum.signature)
-      return group + fmt::format("ranks {} and {} recorded {} collectives each, but not the same ones", rank,
+      return group + fmt::format("ranks {} and {} captured {} collectives each, but not the same ones", rank,
                                  self, own.sum.collectives);
   }
   return messages == 0 ? "" : group + "some message is sent that no rank receives, or the other way round";
 }
 
-void NcclRecording::replay(const std::function<void()>& run) {
+void NcclCapture::replay(const std::function<void()>& run) {
   watch_->require_running();
   const CommRequest request{.kind = CommKind::Replay, .where = where_};
   auto op = std::make_shared<NcclOp>(backend_, queue_->runtime, replays_++, request);
