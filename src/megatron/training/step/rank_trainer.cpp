@@ -46,8 +46,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
           "each rank a GPU of its own and use --comm nccl, or leave --cuda-graph-impl (--graphs) out",
           why));
     if (ctx.device.is_cuda())
-      captured_ =
-          std::make_unique<RecordedPassesX>(config.execution.cuda_graph_warmup_steps, parallel.world());
+      captured_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);

@@ -10,9 +10,9 @@
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/training/run/micro_batches.h"
 #include "megatron/training/setup/pipeline_setup.h"
+#include "megatron/training/step/cuda_graph_step.h"
 #include "megatron/training/step/fp8_setup.h"
 #include "megatron/training/step/rank_model.h"
-#include "megatron/training/step/recorded_passes.h"
 
 namespace megatron {
 
@@ -83,7 +83,7 @@ class RankTrainer {
   Tensor gradient_factor_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
-  std::unique_ptr<RecordedPassesX> captured_;
+  std::unique_ptr<CudaGraphStep> captured_;
   Outcome captured_outcome_;    // what the CUDA graph leaves
   SeqInfo captured_sequences_;  // what it reads
 };

@@ -1,10 +1,10 @@
-#include "megatron/training/step/recorded_passes.h"
+#include "megatron/training/step/cuda_graph_step.h"
 
 #include <algorithm>
 
 namespace megatron {
 
-RecordedPassesX::Kind RecordedPassesX::kind_of(const MicroBatches& batch) {
+CudaGraphStep::Kind CudaGraphStep::kind_of(const MicroBatches& batch) {
   Kind kind;
   for (int64_t i = 0; i < batch.count(); ++i) {
     kind.rows.push_back(batch.rows(i));
@@ -14,14 +14,14 @@ RecordedPassesX::Kind RecordedPassesX::kind_of(const MicroBatches& batch) {
 }
 
 // Told through the host, which waits for nothing else at that time.
-bool RecordedPassesX::all_can(bool own) const {
+bool CudaGraphStep::all_can(bool own) const {
   if (world_.size() == 1) return own;
   int64_t value = own ? 1 : 0;
   world_.all_reduce(Tensor::wrap(&value, {1}, DType::I64), ReduceOp::Min).wait();
   return value == 1;
 }
 
-bool RecordedPassesX::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
+bool CudaGraphStep::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
   Kind kind = kind_of(batch);
   const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
   const bool again = kind == kind_;

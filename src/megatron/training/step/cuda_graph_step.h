@@ -20,12 +20,12 @@ struct StepTokens {
 // Forward and backward passes as a CUDA graph (a CUDA graph): one call to the driver instead of hundreds of
 // launches. What two steps in a row have in common is captured; steps of other shapes, or with other numbers
 // of labels that count, run as always. With several ranks, a step is captured or replayed on all or none.
-class RecordedPassesX {
+class CudaGraphStep {
  public:
   // `passes` reads its tokens from what it is given and leaves its results in the same tensors each time.
   using Passes = std::function<void(const StepTokens&)>;
 
-  RecordedPassesX(int64_t steps_before, ProcessGroup world)
+  CudaGraphStep(int64_t steps_before, ProcessGroup world)
       : steps_before_(steps_before), world_(std::move(world)) {}
 
   // True where the passes were run, from the CUDA graph. The first steps, which plan and measure, are not.
