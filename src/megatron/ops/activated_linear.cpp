@@ -111,7 +111,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
           options.activation.gated ? "2 in (gate, then up)" : "in");
   check_dtype("activated_linear", "weight", w, x.dtype());
   check_vector(ctx, "activated_linear", "bias", bias.value, w.size(0), x.dtype());
-  Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   if (!active) {
     active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
     apply_activation(ctx, options.activation, input, active);
@@ -119,7 +119,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
   ctx.kernels->gemm(ctx.kernel_context(),
                     {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
   trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
-  if (recording(ctx, {&x}, {&weight, &bias}))
+  if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ActivatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),
            y);

@@ -81,10 +81,10 @@ Tensor activation(RankContext& ctx, Unary kind, const Tensor& x, const Weight& b
   check_floating("activation", "x", x);
   require(!bias.defined() || x.rank() >= 1, "activation: x {} has no dimension for a bias", x);
   if (bias.defined()) check_vector(ctx, "activation", "bias", bias.value, x.size(-1), x.dtype());
-  Tensor input = dense(ctx, x), y = ctx.empty(x.shape(), x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty(x.shape(), x.dtype());
   ctx.kernels->unary(ctx.kernel_context(), {kind, input, bias.value, y});
   trace(ctx, "activation", Phase::Forward, kFlops * static_cast<double>(x.numel()), {&x, &y});
-  if (recording(ctx, {&x}, {&bias}))
+  if (needs_grad(ctx, {&x}, {&bias}))
     record(ctx, std::make_unique<ActivationNode>(ctx, kind, input, x.grad_slot(), bias), y);
   return y;
 }
@@ -112,7 +112,7 @@ Tensor gated_activation(RankContext& ctx, const ActivationOptions& options, cons
   check_vector(ctx, "gated_activation", "bias", bias.value, x.size(-1), x.dtype());
   Shape shape = x.shape();
   shape[-1] /= 2;
-  Tensor input = dense(ctx, x), y = ctx.empty(shape, x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty(shape, x.dtype());
   ctx.kernels->gated(ctx.kernel_context(), {.kind = options.kind,
                                             .x = input,
                                             .bias = bias.value,
@@ -120,7 +120,7 @@ Tensor gated_activation(RankContext& ctx, const ActivationOptions& options, cons
                                             .limit = options.limit,
                                             .up_offset = options.up_offset});
   trace(ctx, "gated_activation", Phase::Forward, kFlops * static_cast<double>(y.numel()), {&x, &y});
-  if (recording(ctx, {&x}, {&bias}))
+  if (needs_grad(ctx, {&x}, {&bias}))
     record(ctx, std::make_unique<GatedNode>(ctx, options, input, x.grad_slot(), bias), y);
   return y;
 }

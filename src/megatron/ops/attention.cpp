@@ -241,7 +241,7 @@ AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
                           const AttentionOptions& options) {
   AttentionArgs args = attend(ctx, q, k, v, options);
   AttentionResult result{args.o, args.lse};
-  if (recording(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
+  if (needs_grad(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
     record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
   return result;
 }
@@ -252,7 +252,7 @@ AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& sh
   require(shape.even(),
           "fused_attention: {} query heads that share {} key heads do not lie evenly; use split_qkv",
           shape.heads, shape.groups);
-  const bool recorded = recording(ctx, {&qkv, &options.bias}, {&options.sinks});
+  const bool recorded = needs_grad(ctx, {&qkv, &options.bias}, {&options.sinks});
   const GradSlot slot = qkv.grad_slot();
   qkv = qkv.detach();
   turn_projection(ctx, qkv, shape, rotation);

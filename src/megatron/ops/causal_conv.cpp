@@ -58,13 +58,13 @@ Tensor causal_conv(RankContext& ctx, const Tensor& x, const Weight& weight, cons
   check_rows("causal_conv", x, rows);
 
   CausalConvArgs args{.rows = rows,
-                      .x = with_dense_rows(ctx, x),
+                      .x = detach_row_contiguous(ctx, x),
                       .weight = weight.value,
                       .bias = bias.value,
                       .y = ctx.empty(x.shape(), x.dtype())};
   ctx.kernels->causal_conv(ctx.kernel_context(), args);
   trace(ctx, "causal_conv", Phase::Forward, 2.0 * static_cast<double>(x.numel() * width), {&x, &args.y});
-  if (recording(ctx, {&x}, {&weight, &bias}))
+  if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx, std::make_unique<CausalConvNode>(ctx, args, x, weight, bias), args.y);
   return args.y;
 }

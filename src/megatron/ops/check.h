@@ -28,8 +28,8 @@ void check_range(const RankContext& ctx, const char* op, const char* what, const
                  const char* whole, std::optional<int64_t> except = {});
 
 // Whether this call must be recorded: something that it reads wants a gradient.
-inline bool recording(const RankContext& ctx, std::initializer_list<const Tensor*> inputs,
-                      std::initializer_list<const Weight*> weights = {}) {
+inline bool needs_grad(const RankContext& ctx, std::initializer_list<const Tensor*> inputs,
+                       std::initializer_list<const Weight*> weights = {}) {
   if (!ctx.tape) return false;
   bool wanted = false;
   for (const Tensor* input : inputs) wanted |= input->defined() && ctx.tracks(*input);
@@ -52,7 +52,7 @@ inline void check_vector(const RankContext& ctx, const char* op, const char* wha
 }
 
 // The tensor's values without gaps: itself, or a copy. Not differentiable.
-inline Tensor dense(RankContext& ctx, const Tensor& tensor) {
+inline Tensor detach_contiguous(RankContext& ctx, const Tensor& tensor) {
   if (!tensor.defined() || tensor.is_contiguous()) return tensor.detach();
   Tensor copy = ctx.empty(tensor.shape(), tensor.dtype());
   ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), copy});
@@ -80,9 +80,10 @@ inline void check_rows(const char* op, const Tensor& x, const SequenceRows& rows
 }
 
 // A matrix whose rows are contiguous, wherever they lie: itself, or a copy. Not differentiable.
-inline Tensor with_dense_rows(RankContext& ctx, const Tensor& tensor) {
-  return tensor.rank() == 2 && (tensor.stride(1) == 1 || tensor.size(1) == 1) ? tensor.detach()
-                                                                              : dense(ctx, tensor);
+inline Tensor detach_row_contiguous(RankContext& ctx, const Tensor& tensor) {
+  return tensor.rank() == 2 && (tensor.stride(1) == 1 || tensor.size(1) == 1)
+             ? tensor.detach()
+             : detach_contiguous(ctx, tensor);
 }
 
 // sink.main_grad (+)= grad, whose elements are the weight's, in the accumulation dtype.

@@ -323,7 +323,7 @@ Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& label
   LossAndLse result = compute_loss(ctx, stats, labels, columns);
   ctx.trace("cross_entropy", Phase::Forward, 4.0 * static_cast<double>(logits.numel()),
             static_cast<double>(logits.bytes()));
-  if (recording(ctx, {&logits}))
+  if (needs_grad(ctx, {&logits}))
     record(ctx, std::make_unique<CrossEntropyNode>(ctx, logits, labels, result.lse, columns), result.loss);
   return result.loss;
 }
@@ -354,7 +354,7 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
   LossAndLse result = compute_loss(ctx, stats, labels, columns);
   ctx.trace(op, Phase::Forward, 2.0 * static_cast<double>(hidden.numel()) * static_cast<double>(w.size(0)),
             static_cast<double>(hidden.bytes() + w.bytes()));
-  if (recording(ctx, {&hidden}, {&weight}))
+  if (needs_grad(ctx, {&hidden}, {&weight}))
     record(ctx,
            std::make_unique<LinearCrossEntropyNode>(ctx, hidden, weight, labels, result.lse, columns,
                                                     logit_scale, chunk_rows),
@@ -377,7 +377,7 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
   check_labels(ctx, op, labels, hidden.size(0), columns);
   int64_t rows = x.size(0);
   if (chunk_rows <= 0) chunk_rows = chunk_rows_for(rows, w.size(0), x.dtype());
-  bool recorded = recording(ctx, {&hidden}, {&weight});
+  bool recorded = needs_grad(ctx, {&hidden}, {&weight});
   GradSink* sink = recorded ? weight.sink : nullptr;
   Tensor losses = ctx.empty({rows}, accumulation_dtype(x.dtype())), dhidden;
   if (recorded && hidden.grad_slot()) dhidden = ctx.empty_like(x);

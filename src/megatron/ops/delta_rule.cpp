@@ -96,15 +96,15 @@ Tensor delta_rule(RankContext& ctx, const Tensor& qkv, const Tensor& b, const Te
                      .key_channels = key_channels,
                      .value_channels = value_channels,
                      .chunk = chunk,
-                     .qkv = with_dense_rows(ctx, qkv),
-                     .b = with_dense_rows(ctx, b),
-                     .a = with_dense_rows(ctx, a),
+                     .qkv = detach_row_contiguous(ctx, qkv),
+                     .b = detach_row_contiguous(ctx, b),
+                     .a = detach_row_contiguous(ctx, a),
                      .a_log = a_log.value,
                      .dt_bias = dt_bias.value,
                      .o = ctx.empty({tokens, value_heads * value_channels}, qkv.dtype()),
                      .before = {},
                      .state = state};
-  const bool recorded = recording(ctx, {&qkv, &b, &a}, {&a_log, &dt_bias});
+  const bool recorded = needs_grad(ctx, {&qkv, &b, &a}, {&a_log, &dt_bias});
   check_carried(ctx, "delta_rule", state, {rows.count, value_heads, key_channels, value_channels}, wide,
                 recorded);
   if (recorded)

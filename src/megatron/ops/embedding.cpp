@@ -44,7 +44,7 @@ Tensor look_up(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t
   Tensor y = ctx.empty({ids.size(0), table.value.size(1)}, table.value.dtype());
   ctx.kernels->gather_rows(ctx.kernel_context(), {table.value, ids, y, first});
   ctx.trace("embedding", Phase::Forward, 0, 2.0 * static_cast<double>(y.bytes()));
-  if (recording(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);
+  if (needs_grad(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);
   return y;
 }
 

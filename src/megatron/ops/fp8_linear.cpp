@@ -154,14 +154,14 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
       to_fp8(ctx, w, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
     fp8.current = true;
   }
-  const bool recorded = recording(ctx, {&x}, {&weight, &bias});
+  const bool recorded = needs_grad(ctx, {&x}, {&weight, &bias});
   Fp8Matrix input;
   Fp8Delay delay = fp8.input_delay;
   if (!recorded) delay.amax = {};  // what is not trained on leaves no trace
   if (fp8.blocks)
-    to_fp8_blocks(ctx, dense(ctx, x), fp8.forward, 1, input);
+    to_fp8_blocks(ctx, detach_contiguous(ctx, x), fp8.forward, 1, input);
   else
-    to_fp8(ctx, dense(ctx, x), fp8.forward, input, delay);
+    to_fp8(ctx, detach_contiguous(ctx, x), fp8.forward, input, delay);
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   ctx.kernels->gemm(ctx.kernel_context(), {.a = input.data,
                                            .b = fp8.matrix.data.transpose(0, 1),

@@ -89,8 +89,8 @@ Tensor gated_norm(RankContext& ctx, const Tensor& x, const Tensor& gate, const W
   GatedNormArgs args{.gate_first = options.gate_first,
                      .epsilon = options.epsilon,
                      .width = whole ? 0 : width,
-                     .x = with_dense_rows(ctx, x),
-                     .gate = with_dense_rows(ctx, gate),
+                     .x = detach_row_contiguous(ctx, x),
+                     .gate = detach_row_contiguous(ctx, gate),
                      .weight = weight.value,
                      .squares = ctx.empty({x.size(0), options.groups}, accumulation_dtype(x.dtype())),
                      .y = ctx.empty(x.shape(), x.dtype())};
@@ -101,7 +101,7 @@ Tensor gated_norm(RankContext& ctx, const Tensor& x, const Tensor& gate, const W
   if (options.sum_over_ranks) options.sum_over_ranks(ctx, args.squares);
   ctx.kernels->gated_norm(ctx.kernel_context(), args);
   trace(ctx, "gated_norm", Phase::Forward, 10.0 * static_cast<double>(x.numel()), {&x, &gate, &args.y});
-  if (recording(ctx, {&x, &gate}, {&weight}))
+  if (needs_grad(ctx, {&x, &gate}, {&weight}))
     record(ctx, std::make_unique<GatedNormNode>(ctx, options, args, x, gate, weight), args.y);
   return args.y;
 }

@@ -67,10 +67,10 @@ Tensor grouped_linear(RankContext& ctx, const Tensor& x, const Weight& weight, c
   check_dtype("grouped_linear", "weight", w, x.dtype());
   check_dtype("grouped_linear", "offsets", offsets, DType::I32);
   check_shape("grouped_linear", "offsets", offsets, {w.size(0) + 1});
-  Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
   ctx.kernels->grouped_gemm(ctx.kernel_context(), {input, w.detach().transpose(1, 2), y, offsets});
   trace(ctx, "grouped_linear", Phase::Forward, flops_of(x, w), {&x, &w, &y});
-  if (recording(ctx, {&x}, {&weight}))
+  if (needs_grad(ctx, {&x}, {&weight}))
     record(ctx, std::make_unique<GroupedLinearNode>(ctx, input, x.grad_slot(), weight, offsets), y);
   return y;
 }

@@ -97,7 +97,7 @@ bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, c
 }
 
 void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
-  if (recording(ctx, {&x}, {&weight, &bias}))
+  if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
 }
 
@@ -137,7 +137,7 @@ Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias) {
   Tensor y = ctx.empty(x.shape(), x.dtype());
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, x.detach(), bias.value.expand(x.shape()), y});
   ctx.trace("add_bias", Phase::Forward, static_cast<double>(x.numel()), 2.0 * x.bytes());
-  if (recording(ctx, {&x}, {&bias})) record(ctx, std::make_unique<AddBiasNode>(x, bias), y);
+  if (needs_grad(ctx, {&x}, {&bias})) record(ctx, std::make_unique<AddBiasNode>(x, bias), y);
   return y;
 }
 

@@ -96,12 +96,12 @@ NormWithSum run(RankContext& ctx, const Tensor& x, const Tensor& residual, const
   NormArgs args{.kind = options.kind,
                 .epsilon = options.epsilon,
                 .zero_centered = options.zero_centered,
-                .x = dense(ctx, x),
-                .residual = residual.defined() ? dense(ctx, residual) : Tensor{},
+                .x = detach_contiguous(ctx, x),
+                .residual = residual.defined() ? detach_contiguous(ctx, residual) : Tensor{},
                 .weight = weight.value,
                 .bias = bias.value,
                 .y = ctx.empty(x.shape(), x.dtype())};
-  bool recorded = recording(ctx, {&x, &residual}, {&weight, &bias});
+  bool recorded = needs_grad(ctx, {&x, &residual}, {&weight, &bias});
   if (residual.defined()) args.sum = ctx.empty(x.shape(), x.dtype());
   if (recorded) {
     args.rstd = ctx.empty(rows, statistics);

@@ -93,15 +93,15 @@ Tensor ssd(RankContext& ctx, const Tensor& xbc, const Tensor& dt, const SsdWeigh
                .chunk = chunk,
                .step_min = step_min,
                .step_max = step_max,
-               .xbc = with_dense_rows(ctx, xbc),
-               .dt = with_dense_rows(ctx, dt),
+               .xbc = detach_row_contiguous(ctx, xbc),
+               .dt = detach_row_contiguous(ctx, dt),
                .a_log = weights.a_log.value,
                .d = weights.d.value,
                .dt_bias = weights.dt_bias.value,
                .y = ctx.empty({tokens, heads * channels}, xbc.dtype()),
                .before = {},
                .state = state};
-  const bool recorded = recording(ctx, {&xbc, &dt}, {&weights.a_log, &weights.d, &weights.dt_bias});
+  const bool recorded = needs_grad(ctx, {&xbc, &dt}, {&weights.a_log, &weights.d, &weights.dt_bias});
   check_carried(ctx, "ssd", state, {rows.count, heads, channels, states}, wide, recorded);
   if (recorded)
     args.before = ctx.empty({chunk_slots(tokens, rows.count, chunk), heads, channels, states}, wide);

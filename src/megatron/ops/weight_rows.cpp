@@ -61,7 +61,7 @@ Weight weight_rows(RankContext& ctx, const Weight& weight, const std::vector<Row
     done += count;
   }
   trace(ctx, "weight_rows", Phase::Forward, 0, {&rows.value, &rows.value});
-  if (recording(ctx, {}, {&weight})) {
+  if (needs_grad(ctx, {}, {&weight})) {
     auto node = std::make_unique<WeightRowsNode>(weight, ranges, shape);
     rows.sink = node->rows();
     ctx.tape->record(std::move(node), {});

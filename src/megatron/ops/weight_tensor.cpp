@@ -30,7 +30,7 @@ Tensor weight_tensor(RankContext& ctx, const Weight& weight, DType dtype) {
   Tensor value = ctx.empty(weight.value.shape(), dtype);
   ctx.kernels->copy(ctx.kernel_context(), {weight.value, value});
   trace(ctx, "weight_tensor", Phase::Forward, 0, {&weight.value, &value});
-  if (recording(ctx, {}, {&weight})) record(ctx, std::make_unique<WeightTensorNode>(weight.sink), value);
+  if (needs_grad(ctx, {}, {&weight})) record(ctx, std::make_unique<WeightTensorNode>(weight.sink), value);
   return value;
 }
 

@@ -15,7 +15,7 @@ Tensor exchange(RankContext& ctx, Direction direction, const Tensor& x, const Pr
     int64_t tokens = x.size(0), heads = x.size(1) / ranks;
     // By head group, so that what goes to one rank lies together.
     Tensor out = ctx.empty({ranks, tokens, heads, channels}, x.dtype()), in = ctx.empty_like(out);
-    Tensor parts = ops::dense(ctx, x).view({tokens, ranks, heads, channels}).transpose(0, 1);
+    Tensor parts = ops::detach_contiguous(ctx, x).view({tokens, ranks, heads, channels}).transpose(0, 1);
     ctx.kernels->copy(ctx.kernel_context(), {parts, out});
     group.all_to_all(out, in).wait();
     return reordered(ctx, in.view({ranks * tokens, heads, channels}), order.forward);
@@ -52,7 +52,7 @@ class ExchangeNode final : public Node {
 Tensor recorded_exchange(RankContext& ctx, Direction direction, const Tensor& x, const ProcessGroup& group,
                          const RowOrder& order) {
   Tensor y = exchange(ctx, direction, x.detach(), group, order);
-  if (ops::recording(ctx, {&x}))
+  if (ops::needs_grad(ctx, {&x}))
     record(ctx, std::make_unique<ExchangeNode>(direction, group, order, x.grad_slot()), y);
   return y;
 }

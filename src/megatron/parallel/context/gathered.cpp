@@ -21,7 +21,7 @@ class Gathered {
 
   // The keys (or values) of all ranks as whole sequences.
   Tensor gather(RankContext& ctx, const Tensor& x) const {
-    Tensor own = ops::dense(ctx, x);
+    Tensor own = ops::detach_contiguous(ctx, x);
     Tensor all = ctx.empty({x.size(0) * group_.size(), x.size(1), x.size(2)}, x.dtype());
     group_.all_gather(own, all).wait();
     return reordered(ctx, all, slices_.whole.forward);
@@ -118,7 +118,7 @@ Tensor gathered_attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
     ctx.kernels->copy(ctx.kernel_context(), {part.lse, half(lse, which, 1)});
   }
   Tensor result = reordered(ctx, o, order.inverse);
-  if (ops::recording(ctx, {&q, &k, &v}, {&options.sinks}))
+  if (ops::needs_grad(ctx, {&q, &k, &v}, {&options.sinks}))
     record(ctx,
            std::make_unique<GatheredAttentionNode>(ctx, gathered, queries, k.detach(), v.detach(), o, lse,
                                                    q.grad_slot(), k.grad_slot(), v.grad_slot()),

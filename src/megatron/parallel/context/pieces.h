@@ -10,7 +10,7 @@ namespace megatron::context {
 
 // Rows of x [rows, …] in another order, contiguous; `rows` undefined: as they are.
 inline Tensor reordered(RankContext& ctx, const Tensor& x, const Tensor& rows) {
-  Tensor flat = ops::dense(ctx, x);
+  Tensor flat = ops::detach_contiguous(ctx, x);
   if (!rows) return flat;
   Tensor result = ctx.empty(x.shape(), x.dtype());
   int64_t columns = x.numel() / x.size(0);

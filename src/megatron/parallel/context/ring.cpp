@@ -176,7 +176,7 @@ Tensor ring_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const 
   }
   o = in_dtype(ctx, o, q.dtype());
   Tensor result = reordered(ctx, o, slice.chunk_major.inverse);
-  if (ops::recording(ctx, {&q, &k, &v}, {&options.sinks}))
+  if (ops::needs_grad(ctx, {&q, &k, &v}, {&options.sinks}))
     record(ctx,
            std::make_unique<RingAttentionNode>(ctx, ring, queries, own, o, lse, q.grad_slot(), k.grad_slot(),
                                                v.grad_slot()),

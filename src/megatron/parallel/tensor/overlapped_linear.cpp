@@ -231,7 +231,7 @@ Tensor column_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& w
                               const TensorParallel& tp) {
   check(ctx, "column_parallel_linear", x, weight);
   int64_t out = weight.value.size(0);
-  Tensor own = ops::dense(ctx, x), y;
+  Tensor own = ops::detach_contiguous(ctx, x), y;
   if (!tp.splits_tokens()) {
     y = ctx.empty({x.size(0), out}, x.dtype());
     forward_product(ctx, own, weight, bias, y);
@@ -248,7 +248,7 @@ Tensor column_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& w
       forward_product(ctx, whole, weight, bias, y);
     }
   }
-  if (ops::recording(ctx, {&x}, {&weight, &bias}))
+  if (ops::needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ColumnParallelNode>(ctx, own.with_grad_slot(x.grad_slot()), weight, bias, tp), y);
   return y;
@@ -263,7 +263,7 @@ Tensor row_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& weig
           "divides, and "
           "sequence parallelism",
           x.size(0), ranks);
-  Tensor own = ops::dense(ctx, x), y;
+  Tensor own = ops::detach_contiguous(ctx, x), y;
   Shape block = {x.size(0) / ranks, weight.value.size(0)};
   if (tp.overlap.scatter) {
     y = scatter_while(ctx, block, x.dtype(), tp.group, [&](int rank, const Tensor& part) {
@@ -275,7 +275,7 @@ Tensor row_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& weig
     y = ctx.empty(block, x.dtype());
     tp.group.reduce_scatter(whole, y).wait();
   }
-  if (ops::recording(ctx, {&x}, {&weight}))
+  if (ops::needs_grad(ctx, {&x}, {&weight}))
     record(ctx, std::make_unique<RowParallelNode>(ctx, own.with_grad_slot(x.grad_slot()), weight, tp), y);
   return y;
 }

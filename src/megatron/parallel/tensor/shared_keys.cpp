@@ -54,12 +54,12 @@ Tensor share_keys(RankContext& ctx, const Tensor& part, const ProcessGroup& grou
           ranks, sections * heads * ranks, channels);
   int64_t tokens = part.size(0), columns = part.size(1);
   Tensor parts = ctx.empty({ranks, tokens, columns}, part.dtype());
-  group.all_gather(ops::dense(ctx, part), parts).wait();
+  group.all_gather(ops::detach_contiguous(ctx, part), parts).wait();
   Tensor whole = ctx.empty({tokens, ranks * columns}, part.dtype());
   ctx.kernels->copy(ctx.kernel_context(), {parts.transpose(0, 1), whole.view({tokens, ranks, columns})});
   Tensor own = ctx.empty({tokens, (sections * heads + 2) * channels}, part.dtype());
   copy_own(ctx, whole, own, group, heads * channels, sections, false);
-  if (ops::recording(ctx, {&part}))
+  if (ops::needs_grad(ctx, {&part}))
     record(ctx, std::make_unique<ShareKeysNode>(group, heads * channels, sections, columns, part.grad_slot()),
            own);
   return own;

@@ -62,7 +62,7 @@ Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts
   int64_t first = share.group.rank() * share.most_rows;
   Tensor own = ctx.empty({rows, experts}, wish.dtype()), kept = ctx.empty({rows, k}, wish.dtype());
   if (places)
-    own = ops::gather_rows(ctx, ops::dense(ctx, taken.transpose(0, 1)), places);
+    own = ops::gather_rows(ctx, ops::detach_contiguous(ctx, taken.transpose(0, 1)), places);
   else
     ctx.kernels->copy(kernels, {taken.slice(1, first, first + rows).transpose(0, 1), own});
   ctx.kernels->gather_columns(kernels, {own, routing.experts, kept});
