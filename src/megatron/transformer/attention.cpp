@@ -79,12 +79,12 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
   }
 }
 
-Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                              HostOffload* host) {
+Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                              const RecomputeFn& recompute, HostOffload* host) {
   Tensor fused, o;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    fused = qkv_.forward(ctx, x, again);
+    fused = qkv_.forward(ctx, x, recompute);
   }
   if (plan_.core_attention) {
     o = recompute(ctx, {&fused, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {

@@ -13,7 +13,7 @@ class LatentAttention final : public TokenMixer {
  public:
   LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                   const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute = {},
                  HostOffload* host = nullptr) override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
@@ -28,13 +28,13 @@ class LatentAttention final : public TokenMixer {
   struct Narrow {
     Tensor query, latent, shared;
   };
-  Narrow narrow(RankContext& ctx, const Tensor& x, const Recipe& again);
-  Projected project(RankContext& ctx, const Narrow& narrow, const Recipe& again);
+  Narrow narrow(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute);
+  Projected project(RankContext& ctx, const Narrow& narrow, const RecomputeFn& recompute);
   // Queries, keys and values [tokens, heads, channels], turned by their positions.
   std::vector<Tensor> heads_of(RankContext& ctx, const Projected& projected, const SeqInfo& seq) const;
   Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const;
-  Tensor with_heads_made_again(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                               HostOffload* host);
+  Tensor with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                               const RecomputeFn& recompute, HostOffload* host);
 
   AttentionHeads heads_;
   int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value

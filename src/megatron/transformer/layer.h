@@ -24,9 +24,9 @@ class TransformerLayer final : public Module {
   void mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
   void look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq);
   void feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
-  Recipe norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const;
-  Tensor run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again);
-  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+  RecomputeFn recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const;
+  Tensor run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute);
+  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute,
                      HostOffload* host);
 
   int64_t index_;

@@ -48,14 +48,14 @@ MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
   return share;
 }
 
-Tensor MoeLayer::run_shared(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  if (!plan_.shared_experts) return shared_->forward(ctx, x, again);
+Tensor MoeLayer::run_shared(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute) {
+  if (!plan_.shared_experts) return shared_->forward(ctx, x, recompute);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{shared_->forward(c, inputs[0])};
   })[0];
 }
 
-Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
+Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute,
                          HostOffload* host) {
   const TensorParallel& tp = parallel_.tensor;
   // Where every TP rank has all tokens, each sees to its share of them.
@@ -71,7 +71,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
 
   Tensor shared;
   auto with_shared = [&] {
-    if (shared_) shared = run_shared(ctx, x, again);
+    if (shared_) shared = run_shared(ctx, x, recompute);
   };
   if (!overlap_shared_) with_shared();
   if (into_latent_) own = into_latent_->forward(ctx, own);

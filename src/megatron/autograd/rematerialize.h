@@ -23,19 +23,19 @@ class PackerScope {
 bool same_tensor(const Tensor& a, const Tensor& b);  // the same elements of the same memory
 
 // How a tensor is made again, from things that are kept anyway.
-using Recipe = std::function<Tensor(RankContext&)>;
+using RecomputeFn = std::function<Tensor(RankContext&)>;
 
-// Within its life, an op that saves `tensor` keeps the recipe in its place, and makes the tensor again when
-// the gradient is wanted. So what is cheap to make need not be kept, and what consumed it is not computed
-// twice. Other tensors go to the packer that was there before.
-class Rederive final : public SavedTensorPacker {
+// Within its life, an op that saves `tensor` keeps the recompute in its place, and makes the tensor again
+// when the gradient is wanted. So what is cheap to make need not be kept, and what consumed it is not
+// computed twice. Other tensors go to the packer that was there before.
+class Rematerialize final : public SavedTensorPacker {
  public:
-  Rederive(RankContext& ctx, const Tensor& tensor, Recipe recipe);
+  Rematerialize(RankContext& ctx, const Tensor& tensor, RecomputeFn recompute);
   std::unique_ptr<PackedTensor> pack(RankContext& ctx, const Tensor& tensor) override;
 
  private:
   Tensor tensor_;
-  Recipe recipe_;
+  RecomputeFn recompute_;
   SavedTensorPacker* previous_;
   PackerScope scope_;
 };
