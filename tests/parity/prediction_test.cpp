@@ -195,7 +195,7 @@ TEST(Prediction, GradientsByDifferences) {
       value = kept - step;
       const double below = loss();
       value = kept;
-      EXPECT_NEAR(p->sink.main_grad.data<double>()[i], (above - below) / (2 * step), 1e-7)
+      EXPECT_NEAR(p->accumulator.main_grad.data<double>()[i], (above - below) / (2 * step), 1e-7)
           << p->name << " " << i;
     }
 }

@@ -35,7 +35,8 @@ bool Parameter::replicated_over_tp() const {
 
 void Parameter::allocate_gradient(RankContext& ctx) {
   if (trainable)
-    sink.main_grad = ctx.zeros(shard.local_shape, accumulation_dtype(value.dtype()), MemoryTag::Gradient);
+    accumulator.main_grad =
+        ctx.zeros(shard.local_shape, accumulation_dtype(value.dtype()), MemoryTag::Gradient);
 }
 
 void Parameter::initialize(RankContext& ctx, uint64_t seed) {

@@ -47,7 +47,7 @@ struct Parameter {
   bool sharded = false;  // value has memory only while its unit is in use
 
   Tensor value;
-  GradSink sink;
+  GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
   std::unique_ptr<ops::Fp8Weight> fp8;           // where set, products with it are made in fp8
 

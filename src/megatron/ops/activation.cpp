@@ -12,7 +12,7 @@ class ActivationNode final : public Node {
  public:
   ActivationNode(RankContext& ctx, Unary kind, const Tensor& x, GradSlot slot, const Weight& bias)
       : kind_(kind), x_(ctx, x), x_slot_(slot), bias_(bias) {
-    if (bias_.sink) bias_.sink->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "activation"; }
 
@@ -21,7 +21,7 @@ class ActivationNode final : public Node {
     Tensor dx = ctx.empty(x.shape(), x.dtype());
     ctx.kernels->unary_backward(ctx.kernel_context(), {kind_, x, bias_.value, dy, dx});
     trace(ctx, "activation", Phase::BackwardData, kFlops * static_cast<double>(x.numel()), {&x, &dy, &dx});
-    if (bias_.sink) add_row_sum(ctx, "activation_bias", dx, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "activation_bias", dx, *bias_.accumulator);
     tape.add_grad(ctx, x_slot_, std::move(dx));
     x_.reset();
   }
@@ -38,7 +38,7 @@ class GatedNode final : public Node {
   GatedNode(RankContext& ctx, const ActivationOptions& options, const Tensor& x, GradSlot slot,
             const Weight& bias)
       : options_(options), x_(ctx, x), x_slot_(slot), bias_(bias) {
-    if (bias_.sink) bias_.sink->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "gated_activation"; }
 
@@ -55,7 +55,7 @@ class GatedNode final : public Node {
                                                        .up_offset = options_.up_offset});
     trace(ctx, "gated_activation", Phase::BackwardData, kFlops * static_cast<double>(x.numel()),
           {&x, &dy, &dx});
-    if (bias_.sink) add_row_sum(ctx, "gated_activation_bias", dx, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "gated_activation_bias", dx, *bias_.accumulator);
     tape.add_grad(ctx, x_slot_, std::move(dx));
   }
 

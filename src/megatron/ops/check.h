@@ -86,31 +86,31 @@ inline Tensor detach_row_contiguous(RankContext& ctx, const Tensor& tensor) {
              : detach_contiguous(ctx, tensor);
 }
 
-// sink.main_grad (+)= grad, whose elements are the weight's, in the accumulation dtype.
-inline void add_to_sink(RankContext& ctx, const Tensor& grad, const Weight& weight) {
-  if (!weight.sink) return;
-  GradSink& sink = *weight.sink;
-  const Tensor& target = sink.target(ctx);
+// accumulator.main_grad (+)= grad, whose elements are the weight's, in the accumulation dtype.
+inline void accumulate_grad(RankContext& ctx, const Tensor& grad, const Weight& weight) {
+  if (!weight.accumulator) return;
+  GradAccumulator& accumulator = *weight.accumulator;
+  const Tensor& target = accumulator.target(ctx);
   ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1,
                                             .a = grad.view(target.shape()),
                                             .beta = 1,
-                                            .b = sink.has_value() ? target : Tensor{},
+                                            .b = accumulator.has_value() ? target : Tensor{},
                                             .out = target});
-  sink.contribute(ctx);
+  accumulator.contribute(ctx);
 }
 
-// sink.main_grad (+)= Σ over rows of grad [rows, n]: the gradient of a bias.
-inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, GradSink& sink) {
+// accumulator.main_grad (+)= Σ over rows of grad [rows, n]: the gradient of a bias.
+inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, GradAccumulator& accumulator) {
   int64_t n = grad.size(-1);
   ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
                                              .x = grad,
-                                             .out = sink.target(ctx),
+                                             .out = accumulator.target(ctx),
                                              .outer = 1,
                                              .n = n ? grad.numel() / n : 0,
                                              .inner = n,
-                                             .accumulate = sink.has_value()});
+                                             .accumulate = accumulator.has_value()});
   trace(ctx, op, Phase::BackwardData, static_cast<double>(grad.numel()), {&grad});
-  sink.contribute(ctx);
+  accumulator.contribute(ctx);
 }
 
 }  // namespace megatron::ops

@@ -25,7 +25,7 @@ class DeltaRuleNode final : public Node {
         dt_bias_(dt_bias) {
     args_.qkv = args_.b = args_.a = args_.o = {};  // kept packed, or not at all
     for (const Weight* w : {&a_log_, &dt_bias_})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "delta_rule"; }
 
@@ -46,8 +46,8 @@ class DeltaRuleNode final : public Node {
     ctx.kernels->delta_rule_backward(ctx.kernel_context(), args);
     trace(ctx, "delta_rule", Phase::BackwardData, 3 * rule_flops(args_),
           {&args_.qkv, &args_.b, &args_.a, &d_o, &args.dqkv, &args.db, &args.da, &args_.before});
-    add_to_sink(ctx, args.da_log, a_log_);
-    add_to_sink(ctx, args.ddt_bias, dt_bias_);
+    accumulate_grad(ctx, args.da_log, a_log_);
+    accumulate_grad(ctx, args.ddt_bias, dt_bias_);
     tape.add_grad(ctx, qkv_slot_, args.dqkv);
     tape.add_grad(ctx, b_slot_, args.db);
     tape.add_grad(ctx, a_slot_, args.da);

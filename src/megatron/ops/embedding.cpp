@@ -9,7 +9,7 @@ class EmbeddingNode final : public Node {
  public:
   EmbeddingNode(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first)
       : table_(table), ids_(ctx, ids), first_(first) {
-    table_.sink->expect_use();
+    table_.accumulator->expect_use();
   }
   const char* name() const override { return "embedding"; }
 
@@ -17,13 +17,13 @@ class EmbeddingNode final : public Node {
     Tensor dy = tape.take_grad(output());
     ctx.kernels->scatter_add_rows(ctx.kernel_context(), {.source = dy,
                                                          .ids = ids_.get(ctx),
-                                                         .out = table_.sink->target(ctx),
+                                                         .out = table_.accumulator->target(ctx),
                                                          .first = first_,
-                                                         .accumulate = table_.sink->has_value()});
+                                                         .accumulate = table_.accumulator->has_value()});
     ctx.trace("embedding", Phase::BackwardData, static_cast<double>(dy.numel()),
               2.0 * static_cast<double>(dy.bytes()));
     ids_.reset();
-    table_.sink->contribute(ctx);
+    table_.accumulator->contribute(ctx);
   }
 
  private:

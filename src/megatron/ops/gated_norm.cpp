@@ -18,7 +18,7 @@ class GatedNormNode final : public Node {
         x_slot_(x.grad_slot()),
         gate_slot_(gate.grad_slot()),
         weight_(weight) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "gated_norm"; }
 
@@ -47,11 +47,11 @@ class GatedNormNode final : public Node {
                                .along = along,
                                .dx = ctx.empty(x.shape(), x.dtype()),
                                .dgate = ctx.empty(x.shape(), x.dtype())};
-    if (weight_.sink) args.dweight = ctx.empty(weight_.value.shape(), squares_.dtype());
+    if (weight_.accumulator) args.dweight = ctx.empty(weight_.value.shape(), squares_.dtype());
     ctx.kernels->gated_norm_backward(ctx.kernel_context(), args);
     trace(ctx, "gated_norm", Phase::BackwardData, 24.0 * static_cast<double>(x.numel()),
           {&x, &gate, &dy, &args.dx, &args.dgate});
-    add_to_sink(ctx, args.dweight, weight_);
+    accumulate_grad(ctx, args.dweight, weight_);
     tape.add_grad(ctx, x_slot_, args.dx);
     tape.add_grad(ctx, gate_slot_, args.dgate);
     x_.reset();

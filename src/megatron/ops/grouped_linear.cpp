@@ -14,7 +14,7 @@ class GroupedLinearNode final : public Node {
   GroupedLinearNode(RankContext& ctx, const Tensor& x, GradSlot slot, const Weight& weight,
                     const Tensor& offsets)
       : x_(weight.trainable() ? Saved(ctx, x) : Saved()), x_slot_(slot), weight_(weight), offsets_(offsets) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "grouped_linear"; }
 
@@ -28,22 +28,22 @@ class GroupedLinearNode final : public Node {
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
     // What x would be made from again may be gone by the time W runs.
-    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.sink) dy_ = {};
+    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
+    if (!weight_.accumulator) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
     Tensor x = x_.get(ctx);
-    GradSink& sink = *weight_.sink;
+    GradAccumulator& accumulator = *weight_.accumulator;
     ctx.kernels->grouped_gemm_weight(
         ctx.kernel_context(),
-        {.a = dy_, .b = x, .c = sink.target(ctx), .offsets = offsets_, .beta = sink.beta()});
+        {.a = dy_, .b = x, .c = accumulator.target(ctx), .offsets = offsets_, .beta = accumulator.beta()});
     trace(ctx, "grouped_linear", Phase::BackwardWeight, flops_of(x, weight_.value),
-          {&dy_, &x, &sink.main_grad});
+          {&dy_, &x, &accumulator.main_grad});
     x_.reset();
     dy_ = {};
-    sink.contribute(ctx);
+    accumulator.contribute(ctx);
   }
 
  private:

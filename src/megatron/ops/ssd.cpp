@@ -24,7 +24,7 @@ class SsdNode final : public Node {
         weights_(weights) {
     args_.xbc = args_.dt = args_.y = {};  // kept packed, or not at all
     for (const Weight* w : {&weights_.a_log, &weights_.d, &weights_.dt_bias})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "ssd"; }
 
@@ -45,9 +45,9 @@ class SsdNode final : public Node {
     ctx.kernels->ssd_backward(ctx.kernel_context(), args);
     trace(ctx, "ssd", Phase::BackwardData, 2.5 * scan_flops(args_),
           {&args_.xbc, &args_.dt, &dy, &args.dxbc, &args.ddt, &args_.before});
-    add_to_sink(ctx, args.da_log, weights_.a_log);
-    add_to_sink(ctx, args.dd, weights_.d);
-    add_to_sink(ctx, args.ddt_bias, weights_.dt_bias);
+    accumulate_grad(ctx, args.da_log, weights_.a_log);
+    accumulate_grad(ctx, args.dd, weights_.d);
+    accumulate_grad(ctx, args.ddt_bias, weights_.dt_bias);
     tape.add_grad(ctx, xbc_slot_, args.dxbc);
     tape.add_grad(ctx, dt_slot_, args.ddt);
     args_ = {};

@@ -40,11 +40,11 @@ struct Outcome {
 
 // One product per stage, and the sum of what comes out of the last.
 Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool captured) {
-  std::deque<GradSink> sinks(static_cast<size_t>(shape.vpp));
+  std::deque<GradAccumulator> sinks(static_cast<size_t>(shape.vpp));
   std::vector<Weight> weights;
   for (int chunk = 0; chunk < shape.vpp; ++chunk) {
-    GradSink& sink = sinks[static_cast<size_t>(chunk)];
-    sink.main_grad = ctx.zeros({kWidth, kWidth}, DType::F64);
+    GradAccumulator& accumulator = sinks[static_cast<size_t>(chunk)];
+    accumulator.main_grad = ctx.zeros({kWidth, kWidth}, DType::F64);
     const auto seed = static_cast<uint64_t>(model_stage(shape, group.rank(), chunk));
     weights.push_back({ctx.device.is_meta() ? ctx.empty({kWidth, kWidth}, DType::F64)
                                             : random_tensor(ctx, {kWidth, kWidth}, seed),
@@ -65,8 +65,8 @@ Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& gr
   outcome.peak = ctx.allocator->statistics().total.peak;
   if (ctx.device.is_meta()) return outcome;
   for (const Tensor& loss : losses) outcome.numbers.push_back(ctx.item(loss));
-  for (const GradSink& sink : sinks)
-    for (double value : ctx.to_vector<double>(sink.main_grad)) outcome.numbers.push_back(value);
+  for (const GradAccumulator& accumulator : sinks)
+    for (double value : ctx.to_vector<double>(accumulator.main_grad)) outcome.numbers.push_back(value);
   return outcome;
 }
 

@@ -14,7 +14,7 @@ class Gathered {
 
   const ContextSlices& slices() const { return slices_; }
   const ProcessGroup& group() const { return group_; }
-  GradSink* sinks() const { return options_.sinks.sink; }
+  GradAccumulator* sinks() const { return options_.sinks.accumulator; }
   Tensor sinks_gradient(RankContext& ctx, int64_t heads) const {
     return ops::sinks_gradient(ctx, options_.sinks, options_.sinks_begin, heads);
   }
@@ -112,7 +112,7 @@ Tensor gathered_attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
   Tensor lse = ctx.empty({q.size(1), q.size(0)}, accumulation_dtype(q.dtype()));
   for (int which = 0; which < 2; ++which) {
     ops::AttentionOptions piece = gathered.options(which);
-    piece.sinks.sink = nullptr;  // this node reports their gradient
+    piece.sinks.accumulator = nullptr;  // this node reports their gradient
     ops::AttentionResult part = ops::attention(ctx, half(queries, which), keys, values, piece);
     ctx.kernels->copy(ctx.kernel_context(), {part.o, half(o, which)});
     ctx.kernels->copy(ctx.kernel_context(), {part.lse, half(lse, which, 1)});

@@ -24,7 +24,7 @@ class Ring {
   // Whose block this rank holds at a step.
   int owner(int step) const { return (group_.rank() - step + size()) % size(); }
   const ZigzagSlice& slice() const { return slice_; }
-  GradSink* sinks() const { return options_.sinks.sink; }
+  GradAccumulator* sinks() const { return options_.sinks.accumulator; }
   Tensor sinks_gradient(RankContext& ctx, int64_t heads) const {
     return ops::sinks_gradient(ctx, options_.sinks, options_.sinks_begin, heads);
   }
@@ -165,7 +165,7 @@ Tensor ring_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const 
       keys = ring.pass(held, coming);
     }
     ring.for_each_pair(step, [&](int queries_half, int keys_half, ops::AttentionOptions pair) {
-      pair.sinks.sink = nullptr;  // this node reports their gradient
+      pair.sinks.accumulator = nullptr;  // this node reports their gradient
       ops::AttentionResult part = ops::attention(ctx, half(queries, queries_half), half(held.k, keys_half),
                                                  half(held.v, keys_half), pair);
       ctx.kernels->attention_merge(ctx.kernel_context(),
