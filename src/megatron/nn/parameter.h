@@ -39,7 +39,7 @@ struct Parameter {
   bool expert = false;  // lives on the expert grid: its gradient is summed over Axis::edp
   bool partial_over_tp =
       false;               // held whole by every TP (expert: ETP) rank, each with a part of the gradient
-  bool wide = false;       // fp32 (fp64 in an fp64 model) whatever the model's dtype
+  bool keep_fp32 = false;  // fp32 (fp64 in an fp64 model) whatever the model's dtype
   bool tied_copy = false;  // the last stage's copy of the embedding: counted once in norms, never saved
 
   std::optional<bool> decays;  // whether weight decay touches it, instead of the usual rule

@@ -65,7 +65,7 @@ DeltaNet::DeltaNet(const std::string& name, int64_t layer, const ModelConfig& co
   require(key_heads_ * parallel.tensor.size() == config.linear_num_key_heads,
           "delta net: {} key heads cannot be split over {} ranks", config.linear_num_key_heads,
           parallel.tensor.size());
-  for (Parameter* parameter : {&a_log_, &dt_bias_}) parameter->wide = true;
+  for (Parameter* parameter : {&a_log_, &dt_bias_}) parameter->keep_fp32 = true;
   norm_weight_.partial_over_tp = parallel.tensor.size() > 1;  // each rank sees its own heads
 }
 

@@ -76,23 +76,23 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
 }
 
 // What is kept of x where it can be made again.
-LatentAttention::Narrow LatentAttention::narrow(RankContext& ctx, const Tensor& x,
-                                                const RecomputeFn& recompute) {
+LatentAttention::Latents LatentAttention::latents(RankContext& ctx, const Tensor& x,
+                                                  const RecomputeFn& recompute) {
   std::optional<Rematerialize> scope;
   if (recompute) scope.emplace(ctx, x, recompute);
-  Narrow result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
+  Latents result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
   auto [latent, shared] = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
   result.latent = ops::contiguous(ctx, latent);
   result.shared = ops::contiguous(ctx, shared);
   return result;
 }
 
-LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Narrow& narrow,
+LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Latents& latents,
                                                     const RecomputeFn& recompute) {
-  return {.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, narrow.query))
-                       : q_up_.forward(ctx, narrow.query, recompute),
-          .kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, narrow.latent)),
-          .shared = enter_tensor_parallel(ctx, narrow.shared, parallel_.tensor)};
+  return {.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, latents.query))
+                       : q_up_.forward(ctx, latents.query, recompute),
+          .kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, latents.latent)),
+          .shared = enter_tensor_parallel(ctx, latents.shared, parallel_.tensor)};
 }
 
 Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
@@ -104,7 +104,7 @@ Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo
     Projected projected;
     {
       PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-      projected = project(ctx, narrow(ctx, x, recompute), recompute);
+      projected = project(ctx, latents(ctx, x, recompute), recompute);
     }
     if (plan_.core_attention) {
       const Tensor inputs[] = {projected.q, projected.kv, projected.shared};
@@ -123,10 +123,10 @@ Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo
 // Keeps the latent vectors alone; attention itself is computed again only where that is asked for, too.
 Tensor LatentAttention::with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                                               const RecomputeFn& recompute, HostOffload* host) {
-  Narrow kept;
+  Latents kept;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    kept = narrow(ctx, x, recompute);
+    kept = latents(ctx, x, recompute);
   }
   std::optional<Rematerialize> rematerialized;
   if (recompute && !q_down_) rematerialized.emplace(ctx, x, recompute);

@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-// Multi-latent attention (DeepSeek): queries, keys and values come from narrow latent vectors, and a part of
+// Multi-latent attention (DeepSeek): queries, keys and values come from latents latent vectors, and a part of
 // each key, which alone is turned by its position, is shared by all heads.
 class LatentAttention final : public TokenMixer {
  public:
@@ -25,11 +25,11 @@ class LatentAttention final : public TokenMixer {
     Tensor q, kv, shared;
   };
   // What they are made from: latent vectors, or x itself for queries without one.
-  struct Narrow {
+  struct Latents {
     Tensor query, latent, shared;
   };
-  Narrow narrow(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute);
-  Projected project(RankContext& ctx, const Narrow& narrow, const RecomputeFn& recompute);
+  Latents latents(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute);
+  Projected project(RankContext& ctx, const Latents& latents, const RecomputeFn& recompute);
   // Queries, keys and values [tokens, heads, channels], turned by their positions.
   std::vector<Tensor> heads_of(RankContext& ctx, const Projected& projected, const SeqInfo& seq) const;
   Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const;

@@ -75,7 +75,7 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
   require(heads_ * tp_.size() == config.mamba_num_heads && groups_ * tp_.size() == config.mamba_num_groups,
           "mamba: {} heads in {} groups cannot be split over {} ranks", config.mamba_num_heads,
           config.mamba_num_groups, tp_.size());
-  for (Parameter* parameter : {&a_log_, &d_, &dt_bias_}) parameter->wide = true;
+  for (Parameter* parameter : {&a_log_, &d_, &dt_bias_}) parameter->keep_fp32 = true;
   if (config.mamba_conv_bias)
     conv_bias_ = std::make_unique<Parameter>(
         name + ".conv1d.bias",

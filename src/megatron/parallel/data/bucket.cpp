@@ -14,7 +14,7 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     return flat.slice(0, member.offset, member.offset + member.numel)
         .view(member.parameter->shard.local_shape);
   };
-  DType sums = options_.narrow && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
+  DType sums = options_.bf16_grads && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
   gradients_ = ctx.zeros({numel_}, sums, MemoryTag::Gradient);
   gradient_shard_ = by_round() ? ctx.zeros({shard_size()}, sums, MemoryTag::Gradient) : own_part(gradients_);
   if (options_.sharding != Sharding::None) {

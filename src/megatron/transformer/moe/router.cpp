@@ -78,7 +78,7 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
     expert_bias_ = std::make_unique<Parameter>(name + ".expert_bias", ShardSpec::whole({experts_}),
                                                Initializer::constant(0));
     expert_bias_->trainable = false;
-    expert_bias_->wide = true;
+    expert_bias_->keep_fp32 = true;
   }
 }
 
