@@ -8,8 +8,8 @@ using namespace context;
 
 enum class Direction { to_heads, to_tokens };
 
-Tensor exchange(RankContext& ctx, Direction direction, const Tensor& x, const ProcessGroup& group,
-                const RowOrder& order) {
+Tensor all_to_all(RankContext& ctx, Direction direction, const Tensor& x, const ProcessGroup& group,
+                  const RowOrder& order) {
   int64_t ranks = group.size(), channels = x.size(2);
   if (direction == Direction::to_heads) {
     int64_t tokens = x.size(0), heads = x.size(1) / ranks;
@@ -30,16 +30,16 @@ Tensor exchange(RankContext& ctx, Direction direction, const Tensor& x, const Pr
   return result;
 }
 
-class ExchangeNode final : public Node {
+class UlyssesNode final : public Node {
  public:
-  ExchangeNode(Direction direction, const ProcessGroup& group, const RowOrder& order, GradSlot slot)
+  UlyssesNode(Direction direction, const ProcessGroup& group, const RowOrder& order, GradSlot slot)
       : direction_(direction), group_(group), order_(order), slot_(slot) {}
   const char* name() const override {
     return direction_ == Direction::to_heads ? "tokens_for_heads" : "heads_for_tokens";
   }
   void backward_data(RankContext& ctx, Tape& tape) override {
     Direction back = direction_ == Direction::to_heads ? Direction::to_tokens : Direction::to_heads;
-    tape.add_grad(ctx, slot_, exchange(ctx, back, tape.take_grad(output()), group_, order_));
+    tape.add_grad(ctx, slot_, all_to_all(ctx, back, tape.take_grad(output()), group_, order_));
   }
 
  private:
@@ -49,11 +49,11 @@ class ExchangeNode final : public Node {
   GradSlot slot_;
 };
 
-Tensor recorded_exchange(RankContext& ctx, Direction direction, const Tensor& x, const ProcessGroup& group,
-                         const RowOrder& order) {
-  Tensor y = exchange(ctx, direction, x.detach(), group, order);
+Tensor ulysses(RankContext& ctx, Direction direction, const Tensor& x, const ProcessGroup& group,
+               const RowOrder& order) {
+  Tensor y = all_to_all(ctx, direction, x.detach(), group, order);
   if (ops::needs_grad(ctx, {&x}))
-    record(ctx, std::make_unique<ExchangeNode>(direction, group, order, x.grad_slot()), y);
+    record(ctx, std::make_unique<UlyssesNode>(direction, group, order, x.grad_slot()), y);
   return y;
 }
 
@@ -64,11 +64,11 @@ Tensor tokens_for_heads(RankContext& ctx, const Tensor& x, const ProcessGroup& g
           "context parallelism: the {} heads of {} cannot be split over {} ranks; use cp_comm_type p2p or "
           "all_gather",
           x.rank() == 3 ? x.size(1) : 0, x, group.size());
-  return recorded_exchange(ctx, Direction::to_heads, x, group, order);
+  return ulysses(ctx, Direction::to_heads, x, group, order);
 }
 
 Tensor heads_for_tokens(RankContext& ctx, const Tensor& x, const ProcessGroup& group, const RowOrder& order) {
-  return recorded_exchange(ctx, Direction::to_tokens, x, group, order);
+  return ulysses(ctx, Direction::to_tokens, x, group, order);
 }
 
 }  // namespace megatron
