@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "megatron/parallel/context/attention.h"
-#include "megatron/parallel/context/pieces.h"
+#include "megatron/parallel/context/chunk_utils.h"
 
 namespace megatron {
 namespace {

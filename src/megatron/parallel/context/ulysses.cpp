@@ -1,5 +1,5 @@
 #include "megatron/parallel/context/attention.h"
-#include "megatron/parallel/context/pieces.h"
+#include "megatron/parallel/context/chunk_utils.h"
 
 namespace megatron {
 namespace {

@@ -1,5 +1,5 @@
 #include "megatron/parallel/context/attention.h"
-#include "megatron/parallel/context/pieces.h"
+#include "megatron/parallel/context/chunk_utils.h"
 
 namespace megatron {
 namespace {
@@ -65,7 +65,7 @@ class GatheredAttentionNode final : public Node {
         v_slot_(v_slot) {
     if (gathered_.sinks()) gathered_.sinks()->expect_use();
   }
-  const char* name() const override { return "gathered_attention"; }
+  const char* name() const override { return "all_gather_kv_attention"; }
 
   // Keys and values are gathered again: kept, they would take as much memory as without the split.
   void backward_data(RankContext& ctx, Tape& tape) override {
@@ -101,9 +101,9 @@ class GatheredAttentionNode final : public Node {
 
 }  // namespace
 
-Tensor gathered_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                          const ops::AttentionOptions& options, const ContextSlices& slices,
-                          const ProcessGroup& group) {
+Tensor all_gather_kv_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const ops::AttentionOptions& options, const ContextSlices& slices,
+                               const ProcessGroup& group) {
   Gathered gathered(options, slices, group);
   const RowOrder& order = slices.slice.chunk_major;
   Tensor queries = reordered(ctx, q.detach(), order.forward);
