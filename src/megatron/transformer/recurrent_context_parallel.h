@@ -10,7 +10,7 @@ namespace megatron {
 // How the ranks of a context-parallel group share a layer that carries a state along the sequence. A state
 // cannot be cut, its heads can: ranks exchange tokens for heads, so that each has whole sequences of some of
 // them, and back again. With one rank nothing moves.
-class StateShare {
+class RecurrentContextParallel {
  public:
   // Columns of one kind: `heads` of `width` each. Those of shared heads, which other heads of a rank read,
   // may be fewer than the ranks: then several get the same.
@@ -18,7 +18,7 @@ class StateShare {
     int64_t heads = 1, width = 1;
     bool shared = false;
   };
-  StateShare(const char* layer, const ContextParallel& context, std::vector<Part> parts);
+  RecurrentContextParallel(const char* layer, const ContextParallel& context, std::vector<Part> parts);
 
   int64_t heads(size_t part) const;  // of this rank
   // How the tokens that whole() returns form sequences.

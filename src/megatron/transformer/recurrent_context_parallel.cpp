@@ -1,4 +1,4 @@
-#include "megatron/transformer/state_share.h"
+#include "megatron/transformer/recurrent_context_parallel.h"
 
 #include "megatron/ops/shape.h"
 #include "megatron/parallel/context/attention.h"
@@ -6,7 +6,8 @@
 
 namespace megatron {
 
-StateShare::StateShare(const char* layer, const ContextParallel& context, std::vector<Part> parts)
+RecurrentContextParallel::RecurrentContextParallel(const char* layer, const ContextParallel& context,
+                                                   std::vector<Part> parts)
     : context_(context), parts_(std::move(parts)) {
   const int64_t ranks = context.size();
   for (const Part& part : parts_)
@@ -14,25 +15,25 @@ StateShare::StateShare(const char* layer, const ContextParallel& context, std::v
             "{}: {} heads cannot be shared by {} context-parallel ranks", layer, part.heads, ranks);
 }
 
-StateShare::Heads StateShare::heads_of(const Part& part, int rank) const {
+RecurrentContextParallel::Heads RecurrentContextParallel::heads_of(const Part& part, int rank) const {
   const int64_t ranks = context_.size();
   if (part.heads % ranks == 0) return {rank * part.heads / ranks, (rank + 1) * part.heads / ranks};
   const int64_t head = rank * part.heads / ranks;
   return {head, head + 1};
 }
 
-int64_t StateShare::heads(size_t part) const {
+int64_t RecurrentContextParallel::heads(size_t part) const {
   const Heads own = heads_of(parts_[part], context_.rank());
   return own.end - own.begin;
 }
 
-SequenceRows StateShare::rows(const SeqInfo& seq) const {
+SequenceRows RecurrentContextParallel::rows(const SeqInfo& seq) const {
   if (context_.size() == 1) return sequence_rows(seq);
   return {.count = seq.context.slice.sequences, .cu = seq.context.cu_whole};
 }
 
-std::vector<Tensor> StateShare::whole(RankContext& ctx, const std::vector<Tensor>& matrices,
-                                      const SeqInfo& seq) const {
+std::vector<Tensor> RecurrentContextParallel::whole(RankContext& ctx, const std::vector<Tensor>& matrices,
+                                                    const SeqInfo& seq) const {
   if (context_.size() == 1) return matrices;
   std::vector<Tensor> columns;       // of each part
   std::vector<int64_t> own_columns;  // of each matrix, for this rank
@@ -63,15 +64,15 @@ std::vector<Tensor> StateShare::whole(RankContext& ctx, const std::vector<Tensor
   return ops::split(ctx, ops::view(ctx, whole, {whole.size(0), width}), own_columns, 1);
 }
 
-Tensor StateShare::held(RankContext& ctx, const Tensor& y, const SeqInfo& seq) const {
+Tensor RecurrentContextParallel::held(RankContext& ctx, const Tensor& y, const SeqInfo& seq) const {
   if (context_.size() == 1) return y;
   const Tensor held =
       heads_for_tokens(ctx, ops::view(ctx, y, {y.size(0), 1, y.size(1)}), context_.group, seq.context.whole);
   return ops::view(ctx, held, {held.size(0), held.size(1) * held.size(2)});
 }
 
-Weight StateShare::weight(RankContext& ctx, Parameter& parameter, size_t first, size_t count,
-                          bool per_head) const {
+Weight RecurrentContextParallel::weight(RankContext& ctx, Parameter& parameter, size_t first, size_t count,
+                                        bool per_head) const {
   if (context_.size() == 1) return parameter.get(ctx);
   std::vector<ops::RowRange> ranges;
   int64_t begin = 0;
