@@ -8,7 +8,7 @@
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
-#include "megatron/parallel/tensor/shared_keys.h"
+#include "megatron/parallel/tensor/kv_replication.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {

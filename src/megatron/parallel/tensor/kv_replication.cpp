@@ -1,4 +1,4 @@
-#include "megatron/parallel/tensor/shared_keys.h"
+#include "megatron/parallel/tensor/kv_replication.h"
 
 #include "megatron/ops/check.h"
 
