@@ -136,7 +136,7 @@ TEST(Plan, RecomputeLowersActivations) {
   EXPECT_LT(activations(json_of({"--recompute-granularity", "full"})), activations(json_of({})) / 2);
 }
 
-TEST(Plan, PictureForPeople) {
+TEST(Plan, TimelineForPeople) {
   const Outcome outcome = run_command(plan_of({"-pp", "2", "--global-batch-size", "4"}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("rank 0  |F0 F1 .  .  B0--- F2 B1--- F3 B2--- .  B3---\n"

@@ -1,4 +1,4 @@
-#include "megatron/parallel/pipeline/picture.h"
+#include "megatron/parallel/pipeline/timeline.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ std::string label(const Step& step, bool chunks) {
 
 }  // namespace
 
-std::string pipeline_picture(const PipelineShape& shape, const Simulation& run, int width) {
+std::string pipeline_timeline(const PipelineShape& shape, const Simulation& run, int width) {
   const bool chunks = shape.vpp > 1;
   const Step longest{StepKind::forward, {}, shape.vpp - 1, shape.microbatches - 1};
   const size_t cell = label(longest, chunks).size() + 1;
