@@ -1,4 +1,4 @@
-#include "megatron/comm/processes/rounds.h"
+#include "megatron/comm/processes/host_collectives.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,8 +8,8 @@
 namespace megatron {
 namespace {
 
-// Below this an all-reduce sends everything to everyone at once: a second round would take longer.
-constexpr size_t kOneRoundBytes = 32 << 10;
+// Below this an all-reduce sends everything to everyone at once: a second phase would take longer.
+constexpr size_t kOnePhaseBytes = 32 << 10;
 
 bool is_meta(const CommRequest& request) {
   return request.tensor().defined() && request.tensor().device().is_meta();
@@ -38,11 +38,11 @@ Bytes part_bytes(const std::vector<int64_t>& elements, int rank, DType dtype) {
   return {before * width, static_cast<size_t>(elements[static_cast<size_t>(rank)]) * width};
 }
 
-// What `rank` sends to `to` in the first round.
+// What `rank` sends to `to` in the first phase.
 Bytes sent_to(const CommRequest& request, int to, int size) {
   switch (request.kind) {
     case CommKind::AllReduce:
-      return needs_second_round(request, size) ? share_bytes(request, to, size)
+      return needs_second_phase(request, size) ? share_bytes(request, to, size)
                                                : Bytes{0, request.input.bytes()};
     case CommKind::ReduceScatter:
       return {static_cast<size_t>(to) * request.output.bytes(), request.output.bytes()};
@@ -69,7 +69,7 @@ void reduce_into(const CommRequest& request, int rank, const Bytes& own, void* t
 
 }  // namespace
 
-std::vector<int> awaited_in_first_round(const CommRequest& request, int rank, int size) {
+std::vector<int> awaited_in_first_phase(const CommRequest& request, int rank, int size) {
   switch (request.kind) {
     case CommKind::Send:
       return {};
@@ -104,9 +104,9 @@ void for_each_part(const CommRequest& request, int rank, int size, const SendPar
   }
 }
 
-size_t expected_bytes(const CommRequest& request, int rank, int from, int size, int round) {
+size_t expected_bytes(const CommRequest& request, int rank, int from, int size, int phase) {
   if (is_meta(request)) return 0;
-  if (round == 1) return share_bytes(request, from, size).size;
+  if (phase == 1) return share_bytes(request, from, size).size;
   switch (request.kind) {
     case CommKind::AllToAll:
       return part_bytes(request.recv_elements, from, request.output.dtype()).size;
@@ -117,11 +117,11 @@ size_t expected_bytes(const CommRequest& request, int rank, int from, int size, 
   }
 }
 
-void combine_round(const CommRequest& request, int rank, int size, int round,
+void combine_phase(const CommRequest& request, int rank, int size, int phase,
                    const std::map<int, Frame>& frames) {
   if (is_meta(request)) return;
   char* output = bytes_of(request.output);
-  if (round == 1) {
+  if (phase == 1) {
     for (const auto& [from, frame] : frames) {
       const Bytes share = share_bytes(request, from, size);
       copy(output + share.begin, payload_of(frame), share.size);
@@ -162,8 +162,8 @@ void combine_round(const CommRequest& request, int rank, int size, int round,
   }
 }
 
-bool needs_second_round(const CommRequest& request, int size) {
-  return request.kind == CommKind::AllReduce && size > 1 && request.input.bytes() > kOneRoundBytes;
+bool needs_second_phase(const CommRequest& request, int size) {
+  return request.kind == CommKind::AllReduce && size > 1 && request.input.bytes() > kOnePhaseBytes;
 }
 
 void for_each_second_part(const CommRequest& request, int rank, int size, const SendPart& send) {
