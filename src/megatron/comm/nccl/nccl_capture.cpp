@@ -9,23 +9,23 @@
 
 namespace megatron {
 
-NcclCapture::NcclCapture(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
+NcclCapture::NcclCapture(std::shared_ptr<NcclWatchdog> watchdog, ProcessGroup world,
                          std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue,
                          CallSite where)
-    : watch_(std::move(watch)),
+    : watchdog_(std::move(watchdog)),
       world_(std::move(world)),
       backend_(std::move(world_backend)),
       queue_(std::move(queue)),
       where_(where) {
-  require(!watch_->capture, "capture at {}: another one is under way", describe(where));
-  watch_->require_running();
-  watch_->hold_capture();
-  watch_->capture = this;
+  require(!watchdog_->capture, "capture at {}: another one is under way", describe(where));
+  watchdog_->require_running();
+  watchdog_->hold_capture();
+  watchdog_->capture = this;
 }
 
 NcclCapture::~NcclCapture() {
-  if (watch_->capture == this) watch_->capture = nullptr;
-  watch_->drop_capture();
+  if (watchdog_->capture == this) watchdog_->capture = nullptr;
+  watchdog_->drop_capture();
 }
 
 void NcclCapture::add(const GroupBackend& group, std::span<const CommRequest> requests) {
@@ -54,7 +54,7 @@ void NcclCapture::add(const GroupBackend& group, std::span<const CommRequest> re
 }
 
 void NcclCapture::end() {
-  watch_->capture = nullptr;
+  watchdog_->capture = nullptr;
   require(groups_.size() <= kGroups,
           "capture at {}: {} groups have operations, at most {} can be compared; leave --cuda-graph-impl out",
           describe(where_), groups_.size(), kGroups);
@@ -97,12 +97,12 @@ std::string NcclCapture::difference(const OwnGroup& own, std::span<const Group> 
 }
 
 void NcclCapture::replay(const std::function<void()>& run) {
-  watch_->require_running();
+  watchdog_->require_running();
   const CommRequest request{.kind = CommKind::Replay, .where = where_};
   auto op = std::make_shared<NcclOp>(backend_, queue_->runtime, replays_++, request);
   op->entry = backend_->note_begin(op->sequence, request);
-  watch_->add(op);
-  watch_->unless_stopped([&] {
+  watchdog_->add(op);
+  watchdog_->unless_stopped([&] {
     run();
     op->finished.record(*queue_->stream);
     op->queued = true;

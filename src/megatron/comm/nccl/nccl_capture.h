@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "megatron/comm/nccl/nccl_watch.h"
+#include "megatron/comm/nccl/nccl_watchdog.h"
 
 namespace megatron {
 
@@ -11,7 +11,7 @@ namespace megatron {
 // found and named.
 class NcclCapture final : public CapturedOps {
  public:
-  NcclCapture(std::shared_ptr<NcclWatch> watch, ProcessGroup world,
+  NcclCapture(std::shared_ptr<NcclWatchdog> watchdog, ProcessGroup world,
               std::shared_ptr<GroupBackend> world_backend, std::shared_ptr<RankQueue> queue, CallSite where);
   ~NcclCapture() override;
   NcclCapture(const NcclCapture&) = delete;
@@ -37,7 +37,7 @@ class NcclCapture final : public CapturedOps {
 
   std::string difference(const OwnGroup& own, std::span<const Group> all) const;
 
-  std::shared_ptr<NcclWatch> watch_;
+  std::shared_ptr<NcclWatchdog> watchdog_;
   ProcessGroup world_;  // for host memory
   std::shared_ptr<GroupBackend> backend_;
   std::shared_ptr<RankQueue> queue_;

@@ -40,7 +40,7 @@ struct NcclOp {
   CommCall call;
   Event finished;
   std::atomic<bool> queued = false;  // `finished` tells something
-  bool ended = false;                // as it told; guarded by the watch
+  bool ended = false;                // as it told; guarded by the watchdog
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   uint64_t entry = 0;
 
@@ -70,14 +70,14 @@ struct GpuBytes {
 // Others wait for what a rank sends, so its blocks come before those of kernels that only this rank needs.
 inline constexpr int kFirst = -5;  // CUDA takes its own highest priority for what is beyond it
 
-// What the operations of one group need on a GPU. The watch keeps it until its communicator has ended: NCCL's
-// own threads use the stream.
-struct NcclChannel {
-  explicit NcclChannel(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime, kFirst) {}
+// What the operations of one group need on a GPU. The watchdog keeps it until its communicator has ended:
+// NCCL's own threads use the stream.
+struct NcclCommunicator {
+  explicit NcclCommunicator(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime, kFirst) {}
 
   ncclComm_t comm = nullptr;
   Stream stream;
-  std::optional<GpuBytes> greetings;
+  std::optional<GpuBytes> handshakes;
 };
 
 // Makes one rank's communicators and watches over its operations: one that does not end in time, a fault that
@@ -89,20 +89,20 @@ struct NcclChannel {
 // that they end.
 //
 // Communicators are non-blocking: NCCL returns while it still connects, and the rank can be woken. Ending one
-// takes all ranks of a node, so they live as long as the watch and end in the order of their making, which is
-// the same on every rank.
-class NcclWatch {
+// takes all ranks of a node, so they live as long as the watchdog and end in the order of their making, which
+// is the same on every rank.
+class NcclWatchdog {
  public:
-  NcclWatch(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout);
-  ~NcclWatch();
+  NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout);
+  ~NcclWatchdog();
 
   // All ranks of the group, on their GPUs.
-  std::shared_ptr<NcclChannel> connect(const ProcessGroup& control,
-                                       const std::shared_ptr<DeviceRuntime>& runtime);
+  std::shared_ptr<NcclCommunicator> connect(const ProcessGroup& control,
+                                            const std::shared_ptr<DeviceRuntime>& runtime);
   void add(std::shared_ptr<NcclOp> op);
   // Runs `fn`, which calls NCCL for an operation that was added, while no communicator is ended; then waits
   // until NCCL has done what it said it would.
-  void call(NcclChannel& channel, const char* doing, const std::function<ncclResult_t()>& fn);
+  void call(NcclCommunicator& communicator, const char* doing, const std::function<ncclResult_t()>& fn);
   // Runs `fn`, which queues operations that NCCL has prepared, unless the world was stopped.
   void unless_stopped(const std::function<void()>& fn);
   // Throws CommAborted where the world was stopped, once NCCL has let go of what the caller owns. So do the
@@ -118,7 +118,7 @@ class NcclWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void watch();
+  void watchdog();
   void find_ended();
   std::string problem_locked(std::unique_lock<std::mutex>& lock);
   std::string tell_first(std::unique_lock<std::mutex>& lock, const std::string& what);
@@ -136,8 +136,8 @@ class NcclWatch {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::list<std::shared_ptr<NcclOp>> under_way_;
-  std::vector<std::shared_ptr<NcclChannel>> channels_;  // in the order of their making
-  std::string trouble_;                                 // of the GPU
+  std::vector<std::shared_ptr<NcclCommunicator>> channels_;  // in the order of their making
+  std::string trouble_;                                      // of the GPU
   int captures_ = 0;
   bool stopped_ = false, closing_ = false;
   bool ended_ = false;  // all communicators, after the world was stopped

@@ -1,4 +1,4 @@
-#include "megatron/comm/nccl/nccl_watch.h"
+#include "megatron/comm/nccl/nccl_watchdog.h"
 
 #include <fmt/ranges.h>
 
@@ -72,13 +72,13 @@ std::string NcclOp::mismatch() {
       other.text, ranks[self], own.text);
 }
 
-NcclWatch::NcclWatch(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout)
+NcclWatchdog::NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout)
     : world_(std::move(world)), timeout_(timeout) {
-  watching_ = std::thread([this] { watch(); });
+  watching_ = std::thread([this] { watchdog(); });
   finding_ = std::thread([this] { find_ended(); });
 }
 
-NcclWatch::~NcclWatch() {
+NcclWatchdog::~NcclWatchdog() {
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -89,29 +89,29 @@ NcclWatch::~NcclWatch() {
   if (!stopped_) finish();
 }
 
-std::shared_ptr<NcclChannel> NcclWatch::connect(const ProcessGroup& control,
-                                                const std::shared_ptr<DeviceRuntime>& runtime) {
+std::shared_ptr<NcclCommunicator> NcclWatchdog::connect(const ProcessGroup& control,
+                                                        const std::shared_ptr<DeviceRuntime>& runtime) {
   ncclUniqueId id{};
   if (control.rank() == 0) check_nccl(ncclGetUniqueId(&id), "making an id");
   control.broadcast(Tensor::wrap(&id, {sizeof id}, DType::U8), 0).wait();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const auto channel = std::make_shared<NcclChannel>(runtime);
+  const auto communicator = std::make_shared<NcclCommunicator>(runtime);
   {
     std::lock_guard calls(calls_);
     if (running()) {
-      check_nccl(ncclCommInitRankConfig(&channel->comm, control.size(), id, control.rank(), &config),
+      check_nccl(ncclCommInitRankConfig(&communicator->comm, control.size(), id, control.rank(), &config),
                  "connecting the GPUs");
       std::lock_guard lock(mutex_);
-      channels_.push_back(channel);
+      channels_.push_back(communicator);
     }
   }
   wake_.notify_all();
-  settle(channel->comm, fmt::format("connecting the GPUs of group {}", control.name()), timeout_);
-  return channel;
+  settle(communicator->comm, fmt::format("connecting the GPUs of group {}", control.name()), timeout_);
+  return communicator;
 }
 
-void NcclWatch::add(std::shared_ptr<NcclOp> op) {
+void NcclWatchdog::add(std::shared_ptr<NcclOp> op) {
   {
     std::lock_guard lock(mutex_);
     under_way_.push_back(std::move(op));
@@ -119,11 +119,11 @@ void NcclWatch::add(std::shared_ptr<NcclOp> op) {
   wake_.notify_all();
 }
 
-void NcclWatch::require_running() {
+void NcclWatchdog::require_running() {
   if (const std::string reason = world_->abort_reason(); !reason.empty()) leave(reason);
 }
 
-void NcclWatch::leave(const std::string& reason) {
+void NcclWatchdog::leave(const std::string& reason) {
   world_->abort(reason);  // the first reason stays
   std::unique_lock lock(mutex_);
   wake_.notify_all();
@@ -131,18 +131,19 @@ void NcclWatch::leave(const std::string& reason) {
   throw CommAborted(world_->abort_reason());
 }
 
-void NcclWatch::call(NcclChannel& channel, const char* doing, const std::function<ncclResult_t()>& fn) {
+void NcclWatchdog::call(NcclCommunicator& communicator, const char* doing,
+                        const std::function<ncclResult_t()>& fn) {
   ncclResult_t result = ncclSuccess;
   {
     std::lock_guard calls(calls_);
     if (running()) result = fn();
   }
   if (failed(result)) leave(tell_failure(result, doing));
-  // Where others do not come, the watch stops the world and tells more.
-  settle(channel.comm, doing, timeout_ + kToTell);
+  // Where others do not come, the watchdog stops the world and tells more.
+  settle(communicator.comm, doing, timeout_ + kToTell);
 }
 
-void NcclWatch::unless_stopped(const std::function<void()>& fn) {
+void NcclWatchdog::unless_stopped(const std::function<void()>& fn) {
   {
     std::lock_guard calls(calls_);
     if (running()) fn();
@@ -150,19 +151,19 @@ void NcclWatch::unless_stopped(const std::function<void()>& fn) {
   require_running();
 }
 
-void NcclWatch::hold_capture() {
+void NcclWatchdog::hold_capture() {
   std::lock_guard lock(mutex_);
   ++captures_;
 }
 
-void NcclWatch::drop_capture() {
+void NcclWatchdog::drop_capture() {
   std::lock_guard lock(mutex_);
   --captures_;
 }
 
-// NCCL goes on in a thread of its own, until it has met the others. What it fails at is told by the watch,
+// NCCL goes on in a thread of its own, until it has met the others. What it fails at is told by the watchdog,
 // which asks the others what they do.
-void NcclWatch::settle(ncclComm_t comm, const std::string& doing, std::chrono::milliseconds patience) {
+void NcclWatchdog::settle(ncclComm_t comm, const std::string& doing, std::chrono::milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   auto pause = std::chrono::microseconds(10);
   while (true) {
@@ -184,7 +185,7 @@ void NcclWatch::settle(ncclComm_t comm, const std::string& doing, std::chrono::m
   }
 }
 
-void NcclWatch::watch() {
+void NcclWatchdog::watchdog() {
   std::unique_lock lock(mutex_);
   while (!closing_ && !stopped_) {
     if (channels_.empty())
@@ -205,7 +206,7 @@ void NcclWatch::watch() {
   }
 }
 
-void NcclWatch::find_ended() {
+void NcclWatchdog::find_ended() {
   std::unique_lock lock(mutex_);
   while (!closing_ && !stopped_) {
     if (under_way_.empty())
@@ -240,7 +241,7 @@ void NcclWatch::find_ended() {
 }
 
 // What should end the world; "" where all is well.
-std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
+std::string NcclWatchdog::problem_locked(std::unique_lock<std::mutex>& lock) {
   if (std::string reason = world_->abort_reason(); !reason.empty()) return reason;
   if (std::unique_lock calls(calls_, std::try_to_lock); calls)  // asking changes what a call works on
     for (ncclComm_t comm : comms())
@@ -262,7 +263,7 @@ std::string NcclWatch::problem_locked(std::unique_lock<std::mutex>& lock) {
 }
 
 // What went wrong, with the first operation that is under way here.
-std::string NcclWatch::tell_first(std::unique_lock<std::mutex>& lock, const std::string& what) {
+std::string NcclWatchdog::tell_first(std::unique_lock<std::mutex>& lock, const std::string& what) {
   const int self = world_->world_ranks()[static_cast<size_t>(world_->rank())];
   if (under_way_.empty()) return fmt::format("rank {}: {}", self, what);
   const std::shared_ptr<NcclOp> op = under_way_.front();
@@ -273,7 +274,7 @@ std::string NcclWatch::tell_first(std::unique_lock<std::mutex>& lock, const std:
 }
 
 // Which ranks have begun it is told by the others' flight records; where many are silent, not all are asked.
-std::string NcclWatch::tell(NcclOp& op, const std::string& what) const {
+std::string NcclWatchdog::tell(NcclOp& op, const std::string& what) const {
   const std::vector<int>& ranks = op.control->world_ranks();
   std::string text =
       fmt::format("{} #{} on group {} (ranks {}) cannot end on the GPU of rank {}, which called it at {}: {}",
@@ -289,7 +290,7 @@ std::string NcclWatch::tell(NcclOp& op, const std::string& what) const {
 }
 
 // The rank may be within NCCL: it is let out first, unless it is stuck there, and nothing but this helps it.
-void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
+void NcclWatchdog::stop(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::unique_lock calls(calls_, kWithinNccl);
   lock.lock();
@@ -303,15 +304,15 @@ void NcclWatch::stop(std::unique_lock<std::mutex>& lock) {
   wake_.notify_all();
 }
 
-std::vector<ncclComm_t> NcclWatch::comms() const {
+std::vector<ncclComm_t> NcclWatchdog::comms() const {
   std::vector<ncclComm_t> result;
-  for (const auto& channel : channels_) result.push_back(channel->comm);
+  for (const auto& communicator : channels_) result.push_back(communicator->comm);
   return result;
 }
 
 // At the end of the rank, by itself: what is under way ends, and all communicators with it; none of that
 // where something went wrong, here or elsewhere.
-void NcclWatch::finish() {
+void NcclWatchdog::finish() {
   const auto deadline = Clock::now() + timeout_;
   bool sound = std::uncaught_exceptions() == 0;
   if (!sound)  // the others have to know before communicators can end
