@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "megatron/checkpoint/directory.h"
-#include "megatron/comm/texts.h"
+#include "megatron/comm/string_collectives.h"
 
 namespace megatron {
 
@@ -22,7 +22,7 @@ std::vector<std::string> agree(const ProcessGroup& world, const std::function<st
   } catch (const std::exception& error) {
     own = failed + std::string(error.what());
   }
-  std::vector<std::string> texts = gather_texts(world, own);
+  std::vector<std::string> texts = all_gather_strings(world, own);
   std::string failures;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const char mark = texts[rank][0];

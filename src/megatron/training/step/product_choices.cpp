@@ -8,7 +8,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/hash.h"
 #include "megatron/base/text_file.h"
-#include "megatron/comm/texts.h"
+#include "megatron/comm/string_collectives.h"
 #include "megatron/kernels/tuning.h"
 
 namespace megatron {
@@ -95,7 +95,7 @@ SharedChoices join_with_kept(const std::string& folder, std::string_view kind,
 }  // namespace
 
 SharedChoices share_choices(const ProcessGroup& world, const std::string& folder, const std::string& found) {
-  const std::vector<std::string> all = gather_texts(world, found);
+  const std::vector<std::string> all = all_gather_strings(world, found);
   SharedChoices own;
   std::unordered_set<std::string_view> kinds;
   for (size_t rank = 0; rank < all.size(); ++rank) {

@@ -1,4 +1,4 @@
-#include "megatron/comm/texts.h"
+#include "megatron/comm/string_collectives.h"
 
 #include <algorithm>
 
@@ -11,7 +11,8 @@ Tensor bytes_of(std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& own, CallSite where) {
+std::vector<std::string> all_gather_strings(const ProcessGroup& group, const std::string& own,
+                                            CallSite where) {
   std::vector<int64_t> lengths(static_cast<size_t>(group.size()));
   auto length = static_cast<int64_t>(own.size());
   group
