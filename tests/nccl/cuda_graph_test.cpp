@@ -54,7 +54,8 @@ TEST(NcclCaptured, OperationsOfSeveralGroups) {
       world.reduce_scatter(swapped, part).wait();
       { Work dropped = other.broadcast(part, 0); }
       other
-          .exchange({{Send, sent, (other.rank() + 1) % size}, {Recv, from, (other.rank() + size - 1) % size}})
+          .batch_send_recv(
+              {{Send, sent, (other.rank() + 1) % size}, {Recv, from, (other.rank() + size - 1) % size}})
           .wait();
     };
     const auto begin = [&](double value) {

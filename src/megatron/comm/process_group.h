@@ -31,7 +31,7 @@ class [[nodiscard]] Work {
   int exceptions_ = 0;  // in flight when the operation began
 };
 
-// A message of ProcessGroup::exchange.
+// A message of ProcessGroup::batch_send_recv.
 struct Message {
   enum class Direction : uint8_t { Send, Recv } direction;
   Tensor tensor;
@@ -80,7 +80,7 @@ class ProcessGroup {
   Work send(const Tensor& tensor, int peer, CallSite where = CallSite::current()) const;
   Work recv(const Tensor& tensor, int peer, CallSite where = CallSite::current()) const;
   // Sends and receives at once, so that two ranks can each send first.
-  Work exchange(const std::vector<Message>& messages, CallSite where = CallSite::current()) const;
+  Work batch_send_recv(const std::vector<Message>& messages, CallSite where = CallSite::current()) const;
 
   void barrier(CallSite where = CallSite::current()) const;
 

@@ -36,7 +36,7 @@ class Ring {
   Work pass(const Block& out, const Block& in) const {
     int next = (group_.rank() + 1) % size(), before = (group_.rank() + size() - 1) % size();
     using enum Message::Direction;
-    return group_.exchange(
+    return group_.batch_send_recv(
         {{Send, out.k, next}, {Send, out.v, next}, {Recv, in.k, before}, {Recv, in.v, before}});
   }
 

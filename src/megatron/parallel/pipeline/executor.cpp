@@ -159,10 +159,10 @@ class Executor {
     std::vector<Message> batch;
     for (const Step& step : steps)
       if (sends_shape(step)) batch.push_back(shape_message(step));
-    if (!batch.empty()) group_.exchange(batch).wait();
+    if (!batch.empty()) group_.batch_send_recv(batch).wait();
     batch.clear();
     for (const Step& step : steps) batch.push_back(message(step));
-    group_.exchange(batch).wait();
+    group_.batch_send_recv(batch).wait();
   }
 
   bool sends_shape(const Step& step) const {

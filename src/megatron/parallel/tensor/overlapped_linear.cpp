@@ -16,7 +16,7 @@ struct Ring {
   int back(int steps) const { return (rank - steps + 2 * size) % size; }
   Work pass(const Tensor& out, const Tensor& in) const {
     using enum Message::Direction;
-    return group.exchange({{Send, out, next}, {Recv, in, before}});
+    return group.batch_send_recv({{Send, out, next}, {Recv, in, before}});
   }
 
   const ProcessGroup& group;
