@@ -14,7 +14,7 @@ namespace megatron {
 namespace {
 
 // Buffers that some files carry and no model needs, and the copies of embedding and head that belong to
-// prediction layers.
+// MTP layers.
 bool is_ignored(std::string_view name, const Family& family) {
   for (std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".position_ids",
                                ".shared_head.head.weight"})

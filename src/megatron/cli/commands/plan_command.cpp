@@ -32,7 +32,7 @@ std::string holds(const RankPlan& rank, int64_t predictions) {
     else if (slice.layers > 1)
       part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
     if (slice.ahead && predictions > 0)
-      part += fmt::format("{} prediction layer{} ", predictions, predictions == 1 ? "" : "s");
+      part += fmt::format("{} MTP layer{} ", predictions, predictions == 1 ? "" : "s");
     if (slice.head) part += "loss ";
     if (part.empty()) part = "nothing ";
     part.pop_back();

@@ -171,7 +171,7 @@ void residuals(Draft& draft) {
   if (config.parallel.pipeline_model_parallel_size > 1)
     draft.refuse(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
   if (config.model.mtp_num_layers > 0)
-    draft.refuse(key, "works without prediction layers only", "use --mtp-num-layers 0");
+    draft.refuse(key, "works without MTP layers only", "use --mtp-num-layers 0");
   if (config.model.fp32_residual_connection)
     draft.refuse(key, "works without fp32_residual_connection only", "leave one of them out");
 }
@@ -182,20 +182,19 @@ void mup(Draft& draft) {
     draft.refuse("model.use_mup", "needs the width at which hyperparameters were found",
                  "give --mup-base-hidden-size N");
   if (model.use_mup && model.mtp_num_layers > 0)
-    draft.refuse("model.use_mup", "prediction layers do not scale their logits", "use --mtp-num-layers 0");
+    draft.refuse("model.use_mup", "MTP layers do not scale their logits", "use --mtp-num-layers 0");
 }
 
-void prediction_layers(Draft& draft) {
+void mtp_layers(Draft& draft) {
   const ModelConfig& model = draft.config.model;
   if (model.mtp_num_layers > 0 && model.position_embedding_type == PositionEmbedding::learned_absolute)
-    draft.refuse("model.mtp_num_layers", "prediction layers have no learned positions",
+    draft.refuse("model.mtp_num_layers", "MTP layers have no learned positions",
                  "use --position-embedding-type rope");
   if (model.is_hybrid_model && model.mtp_num_layers > 0 && draft.purpose != Purpose::inspect)
-    draft.refuse("model.hybrid_layer_pattern", "prediction layers of hybrid models are not built",
+    draft.refuse("model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
                  "leave out the first '/' and what follows it");
   if (model.mtp_hsm && model.mtp_num_layers < 2)
-    draft.refuse("model.mtp_hsm", "mixes the states of at least two prediction layers",
-                 "use --mtp-num-layers 2");
+    draft.refuse("model.mtp_hsm", "mixes the states of at least two MTP layers", "use --mtp-num-layers 2");
   if (draft.config.inference.num_speculative_tokens > 0 &&
       draft.config.inference.num_speculative_tokens > model.mtp_num_layers && !model.mtp_use_repeated_layer)
     draft.refuse("inference.num_speculative_tokens",
@@ -220,7 +219,7 @@ void differing_layers_fit(Draft& draft) {
   if (model.is_hybrid_model || model.num_moe_experts > 0 || model.multi_latent_attention ||
       model.mtp_num_layers > 0 || model.experimental_attention_variant != AttentionVariant::none)
     draft.refuse(key, "describes layers of attention and an MLP alone",
-                 "leave out hybrid patterns, experts, latent attention and prediction layers");
+                 "leave out hybrid patterns, experts, latent attention and MTP layers");
   const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const LayerBlock& block = blocks[layer];
@@ -283,10 +282,10 @@ constexpr Rule kModelRules[] = {
      "model.pipeline_model_parallel_size model.mtp_num_layers",
      "options of the residual stream suit the rest", residuals},
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
-    {"prediction_layers",
+    {"mtp_layers",
      "model.mtp_num_layers model.mtp_hsm model.position_embedding_type model.hybrid_layer_pattern "
      "inference.num_speculative_tokens",
-     "options of prediction layers need them", prediction_layers},
+     "options of MTP layers need them", mtp_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "
      "model.num_layers model.tensor_model_parallel_size",

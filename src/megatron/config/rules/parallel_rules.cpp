@@ -268,7 +268,7 @@ void expert_overlap(Draft& draft) {
   if (config.model.moe_shared_expert_overlap)
     draft.refuse(key, "does not work with moe_shared_expert_overlap", "choose one of them");
   if (config.model.mtp_num_layers > 1)
-    draft.refuse(key, "works with one prediction layer at most", "use --mtp-num-layers 1");
+    draft.refuse(key, "works with one MTP layer at most", "use --mtp-num-layers 1");
 }
 
 constexpr Rule kParallelRules[] = {

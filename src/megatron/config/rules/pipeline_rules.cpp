@@ -186,7 +186,7 @@ void hybrid_pattern_is_right(Draft& draft) {
                    "leave out --num-layers");
     if (pattern.mtp_depths != model.mtp_num_layers)
       draft.refuse("model.mtp_num_layers",
-                   fmt::format("the hybrid_layer_pattern has {} prediction layers", pattern.mtp_depths),
+                   fmt::format("the hybrid_layer_pattern has {} MTP layers", pattern.mtp_depths),
                    "leave out --mtp-num-layers");
     if (pattern.layers.find('D') != std::string::npos)
       draft.refuse(key, "sparse attention (D) is not built yet", "use M, G, *, +, - and E");

@@ -293,7 +293,7 @@ constexpr ForeignSetting kForeignSettings[] = {
     {refused, "inference.inference_wandb_logging", "--inference-wandb-logging", 0, no_service},
     {no_effect, "", "--logits-load-msc-prefetch-depth", 1, "files are read from the file system"},
     {no_effect, "model.mtp_standalone", "--mtp-standalone", 0,
-     "a stage of prediction layers alone follows from the layout"},
+     "a stage of MTP layers alone follows from the layout"},
     {no_effect, "model.mup_width_mult", "--mup-width-mult", 1,
      "the width's multiple follows from --mup-base-hidden-size"},
     {no_effect, "", "--runtime-time-unit", 1, "times carry their unit"},

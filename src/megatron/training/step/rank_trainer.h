@@ -18,7 +18,7 @@ namespace megatron {
 
 struct StepReport {
   double loss = 0, grad_norm = 0;
-  std::vector<double> ahead_losses;  // the mean loss of each prediction layer
+  std::vector<double> mtp_losses;  // the mean loss of each MTP layer
 };
 
 // One rank of a training run: its chunks of the model, its optimizer, and the step that they take together
@@ -60,11 +60,11 @@ class RankTrainer {
   struct Outcome {
     Tensor loss;             // the mean, one fp64 element on the device
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
-    Tensor ahead;            // means as well, of the prediction layers; undefined without them
+    Tensor mtp;              // means as well, of the MTP layers; undefined without them
     Tensor gradient_norm;    // where gradients were made
   };
-  std::vector<AheadTokens> ahead_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
-                                        double share) const;
+  std::vector<MtpTokens> mtp_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
+                                    double share) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
               const StepTokens* fixed = nullptr);
   // Forward and backward of all micro-batches, with `fixed` in place of the batch's own tokens.

@@ -52,7 +52,7 @@ void zb_h1_zero3(Config& config) {
   zero3(config);
 }
 
-// Prediction layers in a stage before the loss: what they made travels on beside the hidden states.
+// MTP layers in a stage before the loss: what they made travels on beside the hidden states.
 const std::vector<Layout> kApart = {
     {.name = "with the embedding", .pp = 2, .stages = "Ettttmm|L"},
     {.name = "between", .pp = 3, .stages = "Et|tttmm|L"},
@@ -73,23 +73,23 @@ const std::vector<Layout> kApart = {
      .stages = "Et|t|t|t|mm|L",
      .change = zb_v}};
 
-TEST(PredictionParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
-TEST(PredictionParity, ApartTied) { check_layouts(two_ahead(), kApart); }
-TEST(CudaParity, PredictionLayers) {
+TEST(MtpParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
+TEST(MtpParity, ApartTied) { check_layouts(two_ahead(), kApart); }
+TEST(CudaParity, MtpLayers) {
   check_on_gpu(two_ahead(), kLayouts);
   check_on_gpu(untied_mixture(), std::span(kLayouts).first(3));
   check_narrow_on_gpu(two_ahead());
 }
-TEST(PredictionParity, ApartUntiedWithExperts) { check_layouts(untied_mixture(), kApart); }
+TEST(MtpParity, ApartUntiedWithExperts) { check_layouts(untied_mixture(), kApart); }
 
-TEST(PredictionParity, UntiedWithExperts) {
+TEST(MtpParity, UntiedWithExperts) {
   std::vector<Layout> layouts = kLayouts;
   layouts.push_back({.name = "pp2 dp2 ep2", .pp = 2, .dp = 2, .ep = 2});
   check_layouts(untied_mixture(), layouts);
 }
 
 // One layer that looks one token further each time.
-TEST(PredictionParity, RepeatedLayer) {
+TEST(MtpParity, RepeatedLayer) {
   Config config = untied_mixture();
   config.model.mtp_use_repeated_layer = true;
   check_layouts(config, kLayouts);
@@ -99,7 +99,7 @@ TEST(PredictionParity, RepeatedLayer) {
   check_layouts(config, {kApart.begin() + 1, 1});
 }
 
-TEST(PredictionParity, LossPerToken) {
+TEST(MtpParity, LossPerToken) {
   Config config = two_ahead();
   per_token(config);
   check_layouts(config, {kLayouts.begin() + 2, 1});
@@ -122,7 +122,7 @@ TEST(Prediction, LossesOfTheLog) {
       const size_t share = tokens.size() / static_cast<size_t>(parallel.size(Axis::dp));
       StepReport report = trainer.step(
           ctx, std::span(tokens).subspan(share * static_cast<size_t>(parallel.rank(Axis::dp)), share), 0);
-      if (rank == 0) reported.push_back(report.ahead_losses);
+      if (rank == 0) reported.push_back(report.mtp_losses);
     });
     ASSERT_EQ(reported.back().size(), 2u);
     for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(reported.back()[i], reported[0][i], 1e-12) << layout.name;
@@ -147,7 +147,7 @@ TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
 }
 
 // The gradients are those of the main loss plus the weighted losses of the
-// prediction layers.
+// MTP layers.
 TEST(Prediction, GradientsByDifferences) {
   RankContext ctx;
   Config config = two_ahead();
@@ -162,8 +162,8 @@ TEST(Prediction, GradientsByDifferences) {
   for (int64_t i = 0; i < 18; ++i) tokens.push_back(i * i % 50);
   const MicroBatches batch(tokens, 2, 8, {}, {}, {});
   const SeqInfo seq = model.sequences(ctx, 2, 8);
-  const auto ahead_tokens = [&] {
-    std::vector<AheadTokens> ahead;
+  const auto mtp_tokens = [&] {
+    std::vector<MtpTokens> ahead;
     for (int64_t depth : {1, 2}) {
       auto own = batch.ahead(ctx, 0, depth);
       ahead.push_back({.ids = own.ids, .labels = own.labels, .weight = 0.25 * static_cast<double>(depth)});
@@ -171,18 +171,18 @@ TEST(Prediction, GradientsByDifferences) {
     return ahead;
   };
   const auto loss = [&] {
-    auto ahead = ahead_tokens();
+    auto ahead = mtp_tokens();
     Tensor hidden = model.forward(ctx, batch.inputs(ctx, 0), seq);
-    hidden = model.predict_ahead(ctx, hidden, ahead, seq);
+    hidden = model.predict_mtp(ctx, hidden, ahead, seq);
     return 0.5 * ctx.item(ops::sum(ctx, model.token_losses(ctx, hidden, batch.labels(ctx, 0)))) +
            0.25 * ctx.item(ahead[0].loss) + 0.5 * ctx.item(ahead[1].loss);
   };
   Tape tape(ctx);
   {
     TapeScope scope(ctx, &tape);
-    auto ahead = ahead_tokens();
+    auto ahead = mtp_tokens();
     Tensor hidden = model.forward(ctx, batch.inputs(ctx, 0), seq);
-    hidden = model.predict_ahead(ctx, hidden, ahead, seq);
+    hidden = model.predict_mtp(ctx, hidden, ahead, seq);
     Tensor sum = ops::sum(ctx, model.token_losses(ctx, hidden, batch.labels(ctx, 0)));
     tape.backward(ctx, sum, ctx.full(sum.shape(), sum.dtype(), 0.5));
   }

@@ -7,11 +7,10 @@ namespace megatron {
 // Multi-token prediction: a layer that looks one token further ahead than what
 // comes before it, from that layer's result and the embedding of the token it
 // has reached.
-class PredictionLayer final : public Module {
+class MtpLayer final : public Module {
  public:
   // `index`: of the layer it contains, counted on from the decoder's.
-  PredictionLayer(const std::string& name, int64_t index, const ModelConfig& config,
-                  const ModelParallel& parallel);
+  MtpLayer(const std::string& name, int64_t index, const ModelConfig& config, const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& embedded, const Tensor& hidden, const SeqInfo& seq);
   void set_activation_plan(const ActivationPlan& plan) { layer_.set_activation_plan(plan); }
   void finish_batch(RankContext& ctx) { layer_.finish_batch(ctx); }

@@ -1,4 +1,4 @@
-#include "megatron/transformer/prediction_layer.h"
+#include "megatron/transformer/mtp_layer.h"
 
 #include "megatron/ops/linear.h"
 #include "megatron/ops/shape.h"
@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-PredictionLayer::PredictionLayer(const std::string& name, int64_t index, const ModelConfig& config,
-                                 const ModelParallel& parallel)
+MtpLayer::MtpLayer(const std::string& name, int64_t index, const ModelConfig& config,
+                   const ModelParallel& parallel)
     : embedding_norm_(name + ".enorm", config.hidden_size, config, parallel.tensor),
       hidden_norm_(name + ".hnorm", config.hidden_size, config, parallel.tensor),
       projection_(name + ".eh_proj.weight", ShardSpec::whole({config.hidden_size, 2 * config.hidden_size}),
@@ -17,15 +17,14 @@ PredictionLayer::PredictionLayer(const std::string& name, int64_t index, const M
   projection_.partial_over_tp = parallel.tensor.splits_tokens();
 }
 
-Tensor PredictionLayer::forward(RankContext& ctx, const Tensor& embedded, const Tensor& hidden,
-                                const SeqInfo& seq) {
+Tensor MtpLayer::forward(RankContext& ctx, const Tensor& embedded, const Tensor& hidden, const SeqInfo& seq) {
   const Tensor parts[] = {embedding_norm_.forward(ctx, embedded), hidden_norm_.forward(ctx, hidden)};
   Residual residual{ops::linear(ctx, ops::concat(ctx, parts, 1), projection_.get(ctx)), {}};
   layer_.forward(ctx, residual, seq);
   return final_norm_.forward(ctx, residual);
 }
 
-void PredictionLayer::visit(const ParameterVisitor& visitor) {
+void MtpLayer::visit(const ParameterVisitor& visitor) {
   embedding_norm_.visit(visitor);
   hidden_norm_.visit(visitor);
   visitor(projection_);
