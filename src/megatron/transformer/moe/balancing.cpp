@@ -26,9 +26,9 @@ class AttachLossNode final : public Node {
 
 }  // namespace
 
-Tensor expert_load(RankContext& ctx, const Tensor& choice_map, const BalancingUnits& units,
+Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const BalancingUnits& units,
                    const ProcessGroup& group) {
-  Tensor load = ops::scatter_add_rows(ctx, choice_map, units.ids, units.count);
+  Tensor load = ops::scatter_add_rows(ctx, routing_map, units.ids, units.count);
   group.all_reduce(load).wait();
   return load;
 }

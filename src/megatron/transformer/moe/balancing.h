@@ -20,7 +20,7 @@ Tensor balancing_loss(RankContext& ctx, const Tensor& scores, const Tensor& load
                       double coefficient, int64_t k);
 
 // The tokens of each expert, [units, experts], summed over the group.
-Tensor expert_load(RankContext& ctx, const Tensor& choice_map, const BalancingUnits& units,
+Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const BalancingUnits& units,
                    const ProcessGroup& group);
 
 // coefficient / tokens · Σ logsumexp(logits)²: keeps logits small.

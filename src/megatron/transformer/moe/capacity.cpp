@@ -5,7 +5,7 @@
 #include "megatron/ops/check.h"
 #include "megatron/ops/index.h"
 #include "megatron/parallel/expert/row_collectives.h"
-#include "megatron/transformer/moe/expert_choice.h"
+#include "megatron/transformer/moe/topk_routing.h"
 
 namespace megatron {
 namespace {
@@ -57,7 +57,7 @@ Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts
   int64_t all = wishes.size(0);
   Tensor by_expert = ctx.empty({experts, all}, wish.dtype());
   ctx.kernels->copy(kernels, {wishes.transpose(0, 1), by_expert});
-  Tensor taken = choice_map(ctx, ops::top_k(ctx, by_expert, capacity).indices, all, wish.dtype());
+  Tensor taken = routing_map(ctx, ops::top_k(ctx, by_expert, capacity).indices, all, wish.dtype());
 
   int64_t first = share.group.rank() * share.most_rows;
   Tensor own = ctx.empty({rows, experts}, wish.dtype()), kept = ctx.empty({rows, k}, wish.dtype());

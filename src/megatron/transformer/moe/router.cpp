@@ -133,7 +133,7 @@ Routing Router::route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq
 
 // Sums into load_ how many tokens each expert was chosen by.
 void Router::count(RankContext& ctx, const Tensor& experts) {
-  Tensor map = choice_map(ctx, experts, experts_, DType::F64);
+  Tensor map = routing_map(ctx, experts, experts_, DType::F64);
   bool first = !load_;
   if (first) load_ = ctx.empty({1, experts_}, DType::F64, MemoryTag::Parameter);
   ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
@@ -154,7 +154,7 @@ Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& rou
   // What would be chosen by the scores alone.
   Tensor experts = choice_.groups > 0 || expert_bias_ ? ops::top_k(ctx, scores.detach(), choice_.k).indices
                                                       : routing.experts;
-  Tensor map = choice_map(ctx, experts, experts_, scores.dtype());
+  Tensor map = routing_map(ctx, experts, experts_, scores.dtype());
   for (const Balance& balance : balance_) {
     BalancingUnits units{ctx.full({share.rows}, DType::I64, 0), 1, share.all_tokens()};
     double coefficient = balance.coefficient;

@@ -5,7 +5,7 @@
 #include "megatron/parallel/model_parallel.h"
 #include "megatron/transformer/moe/balancing.h"
 #include "megatron/transformer/moe/capacity.h"
-#include "megatron/transformer/moe/expert_choice.h"
+#include "megatron/transformer/moe/topk_routing.h"
 
 namespace megatron {
 

@@ -1,4 +1,4 @@
-#include "megatron/transformer/moe/expert_choice.h"
+#include "megatron/transformer/moe/topk_routing.h"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ MicrobatchShare alone(int64_t tokens, int64_t sequences = 1) {
           .group = ProcessGroup::self()};
 }
 
-TEST(ExpertChoice, GroupLimitedSigmoidMatchesTheFixture) {
+TEST(TopkRouting, GroupLimitedSigmoidMatchesTheFixture) {
   RankContext ctx;
   SafetensorsFile golden = testing::golden_tensors("numerics", "moe_router");
   Tensor logits = testing::to_device(ctx, golden.tensor("logits")),
@@ -44,7 +44,7 @@ TEST(ExpertChoice, GroupLimitedSigmoidMatchesTheFixture) {
   EXPECT_TRUE(is_close(ctx, "probs", limited.probs, golden.tensor("group_limited.w"), kElementwise));
 }
 
-TEST(ExpertChoice, SoftmaxBeforeAndAfterMatchTheFixture) {
+TEST(TopkRouting, SoftmaxBeforeAndAfterMatchTheFixture) {
   RankContext ctx;
   SafetensorsFile golden = testing::golden_tensors("numerics", "moe_router");
   Tensor logits = testing::to_device(ctx, golden.tensor("logits"));
@@ -85,7 +85,7 @@ TEST(Balancing, AuxAndZLossMatchTheFixture) {
   Tensor gradient = gradient_of(
       ctx, logits,
       [&](const Tensor& x) {
-        Tensor map = choice_map(ctx, choose_experts(ctx, x, {.k = 2}).experts, 8, DType::F32);
+        Tensor map = routing_map(ctx, choose_experts(ctx, x, {.k = 2}).experts, 8, DType::F32);
         return balancing_loss(ctx, balancing_scores(ctx, x, RouterScore::softmax),
                               expert_load(ctx, map, all, ProcessGroup::self()), all, 1, 2);
       },
@@ -98,7 +98,7 @@ TEST(Balancing, AuxAndZLossMatchTheFixture) {
   EXPECT_TRUE(is_close(ctx, "z.dlogits", gradient, golden.tensor("z.dlogits"), kElementwise));
 }
 
-TEST(ExpertChoice, GradientsMatchDifferences) {
+TEST(TopkRouting, GradientsMatchDifferences) {
   RankContext ctx;
   ChoiceOptions groups{
       .score = RouterScore::sigmoid, .k = 2, .groups = 2, .open_groups = 1, .group_score_k = 2};
@@ -145,7 +145,7 @@ TEST(Balancing, AnAttachedLossGetsItsWeight) {
 }
 
 // Among equals the lower expert wins, and the earlier token keeps its place.
-TEST(ExpertChoice, TiesAreBrokenByOrder) {
+TEST(TopkRouting, TiesAreBrokenByOrder) {
   RankContext ctx;
   Routing routing = choose_experts(ctx, ctx.zeros({4, 6}, DType::F64), {.k = 2});
   EXPECT_EQ(ctx.to_vector<int64_t>(routing.experts), (std::vector<int64_t>{0, 1, 0, 1, 0, 1, 0, 1}));

@@ -1,4 +1,4 @@
-#include "megatron/transformer/moe/expert_choice.h"
+#include "megatron/transformer/moe/topk_routing.h"
 
 #include <limits>
 
@@ -36,7 +36,7 @@ Tensor without_closed_groups(RankContext& ctx, const Tensor& scores, const Choic
   DType dtype = scores.dtype();
   Tensor best = ops::top_k(ctx, scores.view({tokens * o.groups, size}), o.group_score_k).values;
   Tensor of_group = ops::sum(ctx, best, 1).view({tokens, o.groups});
-  Tensor open = choice_map(ctx, ops::top_k(ctx, of_group, o.open_groups).indices, o.groups, dtype);
+  Tensor open = routing_map(ctx, ops::top_k(ctx, of_group, o.open_groups).indices, o.groups, dtype);
   Tensor is_open =
       ops::compare(ctx, Comparison::Less, ctx.zeros({1}, dtype), open.view({tokens, o.groups, 1}));
   Tensor closed = ctx.full({1}, dtype, -std::numeric_limits<double>::infinity());
@@ -89,7 +89,7 @@ Tensor balancing_scores(RankContext& ctx, const Tensor& logits, RouterScore scor
   return score == RouterScore::softmax ? scores : made_to_sum_to_one(ctx, scores);
 }
 
-Tensor choice_map(RankContext& ctx, const Tensor& indices, int64_t experts, DType dtype) {
+Tensor routing_map(RankContext& ctx, const Tensor& indices, int64_t experts, DType dtype) {
   Tensor map = ctx.empty({indices.size(0), experts}, dtype);
   ctx.kernels->scatter_columns(ctx.kernel_context(), {ctx.full(indices.shape(), dtype, 1), indices, map});
   return map;

@@ -29,6 +29,6 @@ Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptio
 Tensor balancing_scores(RankContext& ctx, const Tensor& logits, RouterScore score);
 
 // 1 where a token chose an expert, else 0: [tokens, experts] from indices [tokens, k].
-Tensor choice_map(RankContext& ctx, const Tensor& indices, int64_t experts, DType dtype);
+Tensor routing_map(RankContext& ctx, const Tensor& indices, int64_t experts, DType dtype);
 
 }  // namespace megatron
