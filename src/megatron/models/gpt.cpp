@@ -10,7 +10,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
-#include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/moe/aux_loss.h"
 #include "megatron/transformer/mup.h"
 
 namespace megatron {
@@ -298,7 +298,7 @@ Tensor GptModel::add_mtp_losses(RankContext& ctx, const Tensor& hidden, std::spa
   for (size_t depth = 0; depth < tokens.size(); ++depth) {
     Tensor loss = ops::sum(ctx, token_losses(ctx, states[depth], tokens[depth].labels));
     tokens[depth].loss = loss.detach();
-    result = attach_loss(ctx, result, loss, tokens[depth].weight);
+    result = attach_aux_loss(ctx, result, loss, tokens[depth].weight);
   }
   return result;
 }

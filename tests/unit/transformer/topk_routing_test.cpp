@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/comm/run_ranks.h"
-#include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/moe/aux_loss.h"
 #include "megatron/transformer/moe/capacity.h"
 #include "megatron/transformer/moe/sinkhorn.h"
 #include "support/golden.h"
@@ -80,14 +80,14 @@ TEST(Balancing, AuxAndZLossMatchTheFixture) {
   RankContext ctx;
   SafetensorsFile golden = testing::golden_tensors("numerics", "moe_router");
   Tensor logits = testing::to_device(ctx, golden.tensor("logits"));
-  BalancingUnits all{ctx.full({48}, DType::I64, 0), 1, 48};
+  AuxLossUnits all{ctx.full({48}, DType::I64, 0), 1, 48};
   double value = 0;
   Tensor gradient = gradient_of(
       ctx, logits,
       [&](const Tensor& x) {
         Tensor map = routing_map(ctx, choose_experts(ctx, x, {.k = 2}).experts, 8, DType::F32);
-        return balancing_loss(ctx, balancing_scores(ctx, x, RouterScore::softmax),
-                              expert_load(ctx, map, all, ProcessGroup::self()), all, 1, 2);
+        return load_balancing_loss(ctx, aux_loss_scores(ctx, x, RouterScore::softmax),
+                                   expert_load(ctx, map, all, ProcessGroup::self()), all, 1, 2);
       },
       &value);
   EXPECT_NEAR(value, testing::to_doubles(golden.tensor("aux.loss"))[0], 1e-5);
@@ -115,13 +115,14 @@ TEST(TopkRouting, GradientsMatchDifferences) {
 
 TEST(Balancing, GradientsMatchDifferences) {
   RankContext ctx;
-  BalancingUnits units{ctx.from_vector<int64_t>({0, 0, 0, 1, 1}, {5}), 2, 3};
+  AuxLossUnits units{ctx.from_vector<int64_t>({0, 0, 0, 1, 1}, {5}), 2, 3};
   Tensor load = random_tensor(ctx, {2, 6}, 9);
   for (RouterScore score : {RouterScore::softmax, RouterScore::sigmoid, RouterScore::sqrtsoftplus})
     gradcheck(ctx,
               [&](RankContext& ctx, const Tensors& x, const Weights&) {
-                return Tensors{balancing_loss(ctx, balancing_scores(ctx, x[0], score), load, units, 0.3, 2),
-                               z_loss(ctx, x[0], 0.7, 5)};
+                return Tensors{
+                    load_balancing_loss(ctx, aux_loss_scores(ctx, x[0], score), load, units, 0.3, 2),
+                    z_loss(ctx, x[0], 0.7, 5)};
               },
               {random_tensor(ctx, {5, 6}, 3, DType::F64, 2)});
 }
@@ -133,7 +134,7 @@ TEST(Balancing, AnAttachedLossGetsItsWeight) {
   Tensor watched = tape.watch(x), y;
   {
     TapeScope scope(ctx, &tape);
-    y = attach_loss(ctx, watched, z_loss(ctx, watched, 1, 1), 0.25);
+    y = attach_aux_loss(ctx, watched, z_loss(ctx, watched, 1, 1), 0.25);
   }
   EXPECT_EQ(ctx.to_vector<double>(y), ctx.to_vector<double>(x));
   tape.backward_data(ctx, std::vector{y}, std::vector{ctx.full({3, 2}, DType::F64, 2)});

@@ -50,7 +50,7 @@ void groups_fit(Draft& draft) {
                  "open more groups");
 }
 
-void balancing_fits(Draft& draft) {
+void aux_loss_fits(Draft& draft) {
   const ModelConfig& model = draft.config.model;
   if (model.num_moe_experts == 0) return;
   const char* key = "model.moe_aux_loss_coeff";
@@ -121,10 +121,10 @@ constexpr Rule kMoeRules[] = {
     {"groups_fit",
      "model.moe_router_num_groups model.moe_router_group_topk model.num_moe_experts model.moe_router_topk",
      "groups of experts divide them and hold enough", groups_fit},
-    {"balancing_fits",
+    {"aux_loss_fits",
      "model.moe_router_load_balancing_type model.moe_aux_loss_coeff model.moe_router_enable_expert_bias "
      "model.moe_router_score_function model.num_moe_experts",
-     "each kind of balancing has its coefficient", balancing_fits},
+     "each kind of balancing has its coefficient", aux_loss_fits},
     {"capacity_fits",
      "model.num_moe_experts model.moe_expert_capacity_factor model.moe_pad_expert_input_to_capacity "
      "model.moe_router_load_balancing_type",

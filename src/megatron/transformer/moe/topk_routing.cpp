@@ -84,7 +84,7 @@ Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptio
   return result;
 }
 
-Tensor balancing_scores(RankContext& ctx, const Tensor& logits, RouterScore score) {
+Tensor aux_loss_scores(RankContext& ctx, const Tensor& logits, RouterScore score) {
   Tensor scores = scores_of(ctx, logits, score);
   return score == RouterScore::softmax ? scores : made_to_sum_to_one(ctx, scores);
 }

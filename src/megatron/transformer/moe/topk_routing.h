@@ -26,7 +26,7 @@ Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptio
                        const Tensor& bias = {});
 
 // Scores of all experts that balancing looks at; each row sums to 1.
-Tensor balancing_scores(RankContext& ctx, const Tensor& logits, RouterScore score);
+Tensor aux_loss_scores(RankContext& ctx, const Tensor& logits, RouterScore score);
 
 // 1 where a token chose an expert, else 0: [tokens, experts] from indices [tokens, k].
 Tensor routing_map(RankContext& ctx, const Tensor& indices, int64_t experts, DType dtype);

@@ -1,4 +1,4 @@
-#include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/moe/aux_loss.h"
 
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
@@ -12,7 +12,7 @@ class AttachLossNode final : public Node {
  public:
   AttachLossNode(const Tensor& y, const Tensor& loss, double weight)
       : y_slot_(y.grad_slot()), loss_slot_(loss.grad_slot()), dtype_(loss.dtype()), weight_(weight) {}
-  const char* name() const override { return "attach_loss"; }
+  const char* name() const override { return "attach_aux_loss"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     tape.add_grad(ctx, y_slot_, tape.take_grad(output()));
     tape.add_grad(ctx, loss_slot_, ctx.full({1}, dtype_, weight_));
@@ -26,15 +26,15 @@ class AttachLossNode final : public Node {
 
 }  // namespace
 
-Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const BalancingUnits& units,
+Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const AuxLossUnits& units,
                    const ProcessGroup& group) {
   Tensor load = ops::scatter_add_rows(ctx, routing_map, units.ids, units.count);
   group.all_reduce(load).wait();
   return load;
 }
 
-Tensor balancing_loss(RankContext& ctx, const Tensor& scores, const Tensor& load, const BalancingUnits& units,
-                      double coefficient, int64_t k) {
+Tensor load_balancing_loss(RankContext& ctx, const Tensor& scores, const Tensor& load,
+                           const AuxLossUnits& units, double coefficient, int64_t k) {
   Tensor sums = ops::scatter_add_rows(ctx, scores, units.ids, units.count);
   auto n = static_cast<double>(units.tokens);
   double factor =
@@ -50,7 +50,7 @@ Tensor z_loss(RankContext& ctx, const Tensor& logits, double coefficient, int64_
                     coefficient / static_cast<double>(tokens));
 }
 
-Tensor attach_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, double weight) {
+Tensor attach_aux_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, double weight) {
   if (!ctx.tape || !ctx.tracks(loss)) return y;
   Tensor result = y.detach();
   record(ctx, std::make_unique<AttachLossNode>(y, loss, weight), result);
