@@ -93,7 +93,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
         std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config_, parallel));
   const bool predicts = slice.mtp && config_.mtp_num_layers > 0;
   if (config_.mtp_num_layers > 0 ? slice.mtp : slice.head)
-    final_ = std::make_unique<FinalStage>(config_, parallel_.tensor);  // MTP layers come behind it
+    final_ = std::make_unique<OutputStage>(config_, parallel_.tensor);  // MTP layers come behind it
   if (predicts) make_mtp_layers(embedding_ ? embedding_.get() : embedding);
   if (slice.head) make_head(embedding);
   make_units();

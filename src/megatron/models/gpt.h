@@ -4,9 +4,9 @@
 #include "megatron/parallel/context/sequences.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
 #include "megatron/transformer/embedding.h"
-#include "megatron/transformer/final_stage.h"
 #include "megatron/transformer/layer.h"
 #include "megatron/transformer/mtp_layer.h"
+#include "megatron/transformer/output_stage.h"
 
 namespace megatron {
 
@@ -103,7 +103,7 @@ class GptModel final : public Module {
   DType dtype_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
-  std::unique_ptr<FinalStage> final_;
+  std::unique_ptr<OutputStage> final_;
   std::unique_ptr<Parameter> output_;  // absent where the embedding of this rank serves
   std::unique_ptr<Parameter> output_bias_;
   Parameter* shared_ = nullptr;  // another chunk's

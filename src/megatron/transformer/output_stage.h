@@ -5,9 +5,9 @@
 namespace megatron {
 
 // From the last layer's output to what logits are made of: a norm, in BERT a further layer instead, a factor.
-class FinalStage final : public Module {
+class OutputStage final : public Module {
  public:
-  FinalStage(const ModelConfig& config, const TensorParallel& tp);
+  OutputStage(const ModelConfig& config, const TensorParallel& tp);
   Tensor forward(RankContext& ctx, Residual& residual);
   void visit(const ParameterVisitor& visitor) override;
 

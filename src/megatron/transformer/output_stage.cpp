@@ -1,10 +1,10 @@
-#include "megatron/transformer/final_stage.h"
+#include "megatron/transformer/output_stage.h"
 
 #include "megatron/ops/elementwise.h"
 
 namespace megatron {
 
-FinalStage::FinalStage(const ModelConfig& config, const TensorParallel& tp)
+OutputStage::OutputStage(const ModelConfig& config, const TensorParallel& tp)
     : multiplier_(config.output_multiplier.value_or(1)) {
   // Where each layer ends with a norm of the sum, there is none left to do.
   if (!config.layernorm_after_residual)
@@ -12,7 +12,7 @@ FinalStage::FinalStage(const ModelConfig& config, const TensorParallel& tp)
   if (config.masked_lm_head) masked_lm_ = std::make_unique<MaskedLmHead>("lm_head", config, tp);
 }
 
-Tensor FinalStage::forward(RankContext& ctx, Residual& residual) {
+Tensor OutputStage::forward(RankContext& ctx, Residual& residual) {
   Tensor x = norm_             ? norm_->forward(ctx, residual)
              : residual.update ? ops::add(ctx, residual.hidden, residual.update)
                                : residual.hidden;
@@ -20,7 +20,7 @@ Tensor FinalStage::forward(RankContext& ctx, Residual& residual) {
   return multiplier_ == 1 ? x : ops::scale(ctx, x, multiplier_);
 }
 
-void FinalStage::visit(const ParameterVisitor& visitor) {
+void OutputStage::visit(const ParameterVisitor& visitor) {
   if (norm_) norm_->visit(visitor);
   if (masked_lm_) masked_lm_->visit(visitor);
 }
