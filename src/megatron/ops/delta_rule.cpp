@@ -1,6 +1,6 @@
 #include "megatron/ops/delta_rule.h"
 
-#include "megatron/ops/carried_state.h"
+#include "megatron/ops/recurrent_state.h"
 
 namespace megatron::ops {
 namespace {
@@ -105,8 +105,8 @@ Tensor delta_rule(RankContext& ctx, const Tensor& qkv, const Tensor& b, const Te
                      .before = {},
                      .state = state};
   const bool recorded = needs_grad(ctx, {&qkv, &b, &a}, {&a_log, &dt_bias});
-  check_carried(ctx, "delta_rule", state, {rows.count, value_heads, key_channels, value_channels}, wide,
-                recorded);
+  check_recurrent_state(ctx, "delta_rule", state, {rows.count, value_heads, key_channels, value_channels},
+                        wide, recorded);
   if (recorded)
     args.before =
         ctx.empty({chunk_slots(tokens, rows.count, chunk), value_heads, key_channels, value_channels}, wide);

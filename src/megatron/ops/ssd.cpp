@@ -1,6 +1,6 @@
 #include "megatron/ops/ssd.h"
 
-#include "megatron/ops/carried_state.h"
+#include "megatron/ops/recurrent_state.h"
 
 namespace megatron::ops {
 namespace {
@@ -102,7 +102,7 @@ Tensor ssd(RankContext& ctx, const Tensor& xbc, const Tensor& dt, const SsdWeigh
                .before = {},
                .state = state};
   const bool recorded = needs_grad(ctx, {&xbc, &dt}, {&weights.a_log, &weights.d, &weights.dt_bias});
-  check_carried(ctx, "ssd", state, {rows.count, heads, channels, states}, wide, recorded);
+  check_recurrent_state(ctx, "ssd", state, {rows.count, heads, channels, states}, wide, recorded);
   if (recorded)
     args.before = ctx.empty({chunk_slots(tokens, rows.count, chunk), heads, channels, states}, wide);
   ctx.kernels->ssd(ctx.kernel_context(), args);

@@ -5,8 +5,8 @@
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
-#include "megatron/transformer/carried_states.h"
 #include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/recurrent_cache.h"
 
 namespace megatron {
 namespace {
@@ -76,7 +76,7 @@ Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
                 sizes[] = {2 * key_heads_ * key_channels_ + inner, inner, value_heads_, value_heads_};
   const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[0], parts[2], parts[3]}, seq);
-  const CarriedStates carried(seq, layer_);
+  const RecurrentCache carried(seq, layer_);
   Tensor qkv = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3), {}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
   Tensor o = ops::delta_rule(

@@ -6,8 +6,8 @@
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
-#include "megatron/transformer/carried_states.h"
 #include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/recurrent_cache.h"
 
 namespace megatron {
 namespace {
@@ -89,7 +89,7 @@ Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq
   const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
   const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[1], parts[2]}, seq);
-  const CarriedStates carried(seq, layer_);
+  const RecurrentCache carried(seq, layer_);
   Tensor xbc = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),
                                 conv_bias_ ? share_.weight(ctx, *conv_bias_, 0, 3) : Weight{}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };

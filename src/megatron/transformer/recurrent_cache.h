@@ -7,9 +7,9 @@ namespace megatron {
 
 // What a layer with states keeps between the passes of a decoder: the convolution's last inputs and the state
 // itself. Without a cache, every pass begins anew.
-class CarriedStates {
+class RecurrentCache {
  public:
-  CarriedStates(const SeqInfo& seq, int64_t layer) : cache_(seq.cache), layer_(layer) {}
+  RecurrentCache(const SeqInfo& seq, int64_t layer) : cache_(seq.cache), layer_(layer) {}
 
   // ops::causal_conv behind the tokens of the passes before.
   Tensor convolve(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias,

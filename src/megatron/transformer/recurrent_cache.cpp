@@ -1,12 +1,12 @@
-#include "megatron/transformer/carried_states.h"
+#include "megatron/transformer/recurrent_cache.h"
 
 #include "megatron/ops/causal_conv.h"
 #include "megatron/ops/shape.h"
 
 namespace megatron {
 
-Tensor CarriedStates::convolve(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias,
-                               const SequenceRows& rows) const {
+Tensor RecurrentCache::convolve(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias,
+                                const SequenceRows& rows) const {
   const int64_t kept = weight.value.size(-1) - 1;
   if (!cache_ || kept == 0) return ops::causal_conv(ctx, x, weight, bias, rows);
   // Zeros stand before a sequence, in the cache as in the op.
@@ -17,7 +17,7 @@ Tensor CarriedStates::convolve(RankContext& ctx, const Tensor& x, const Weight& 
   return y.slice(0, kept, y.size(0));
 }
 
-Tensor CarriedStates::state(RankContext& ctx, const Shape& shape, DType dtype) const {
+Tensor RecurrentCache::state(RankContext& ctx, const Shape& shape, DType dtype) const {
   return cache_ ? cache_->state(ctx, layer_, 1, shape, dtype) : Tensor{};
 }
 

@@ -5,8 +5,8 @@
 namespace megatron::ops {
 
 // A state that a scan moves on fits it, and nothing wants a gradient through it; optional.
-inline void check_carried(const RankContext& ctx, const char* op, const Tensor& state, const Shape& shape,
-                          DType dtype, bool recorded) {
+inline void check_recurrent_state(const RankContext& ctx, const char* op, const Tensor& state,
+                                  const Shape& shape, DType dtype, bool recorded) {
   if (!state.defined()) return;
   check_input(ctx, op, "state", state);
   check_shape(op, "state", state, shape);
