@@ -58,7 +58,7 @@ TEST(Text, OverrideValues) {
   EXPECT_EQ(value(R"(\3)"), R"("3")");
   for (const char* wrong :
        {"[1", "[1,", "{a", "{a:1", "{a:1,", "{a:1,a:2}", "'x", "\"x", "[1]2", "{1}", "${a"})
-    EXPECT_TRUE(parse_override_value(wrong).objection) << wrong;
+    EXPECT_TRUE(parse_override_value(wrong).error) << wrong;
 }
 
 TEST(Text, Patterns) {
@@ -72,8 +72,8 @@ TEST(Text, Patterns) {
   EXPECT_EQ(value("2*3"), "6");
   for (const char* wrong : {"", "[", "[0", "[0]*", "[0]+1", "[0]*[1]", "x", "[0]*9999999999",
                             "([0]*100000)*100000", "[0]*-1", "1,2"})
-    EXPECT_TRUE(parse_pattern(wrong).objection) << wrong;
-  EXPECT_TRUE(parse_pattern(std::string(100000, '(')).objection);
+    EXPECT_TRUE(parse_pattern(wrong).error) << wrong;
+  EXPECT_TRUE(parse_pattern(std::string(100000, '(')).error);
 }
 
 TEST(Text, YamlKeepsTypesAndLines) {

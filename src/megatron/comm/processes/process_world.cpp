@@ -233,10 +233,10 @@ void ProcessWorld::wait(const OpPtr& op) {
     if (!op->running)
       for (int member : op->awaited)
         if (is_gone(world_rank(*op, member)) && !inbox_.count(key_of(*op, member)))
-          refuse(tell_missing(*op, "cannot end: a rank is gone", lock));
+          reject(tell_missing(*op, "cannot end: a rank is gone", lock));
     if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op->done && !op->running &&
         !aborted_)
-      refuse(tell_missing(
+      reject(tell_missing(
           *op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3),
           lock));
   }
@@ -274,7 +274,7 @@ void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
-void ProcessWorld::refuse(const std::string& reason) {
+void ProcessWorld::reject(const std::string& reason) {
   if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
   abort_locked(reason, true);
   throw CommError(reason);

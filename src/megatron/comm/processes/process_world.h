@@ -110,7 +110,7 @@ class ProcessWorld {
   std::string last_calls(int world_rank, const std::string& group, Lock& lock);
   std::string own_calls(int world_rank, const std::string& group);
   void abort_locked(const std::string& reason, bool tell_others);
-  [[noreturn]] void refuse(const std::string& reason);
+  [[noreturn]] void reject(const std::string& reason);
   void mark_lost(int process, const std::string& why);
   void serve();
 

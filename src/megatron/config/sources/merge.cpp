@@ -102,9 +102,8 @@ class Merger {
       const Setting& setting = *found->entry->setting;
       if (setting.is_boolean() && use.values.empty()) return set(*found->entry, Json(found->on), origin);
       const ParsedValue parsed = parse_flag_values(setting, use.values);
-      if (parsed.objection)
-        return problem(setting.name(), show_words(use), origin, parsed.objection.reason,
-                       parsed.objection.fix);
+      if (parsed.error)
+        return problem(setting.name(), show_words(use), origin, parsed.error.reason, parsed.error.fix);
       set(*found->entry, parsed.value, origin);
     } else if (const ForeignSetting* foreign = find_foreign_flag(use.name)) {
       foreign_setting(*foreign, use.text(), origin);
@@ -133,9 +132,9 @@ class Merger {
       if (target.entry && target.entry->setting->is_pattern) parsed = parse_pattern(value);
       if (parsed.value.is_null()) parsed = parse_override_value(value);
     }
-    if (parsed.objection)
-      return problem(name, std::string(rest.substr(equals + 1)), origin, parsed.objection.reason,
-                     parsed.objection.fix);
+    if (parsed.error)
+      return problem(name, std::string(rest.substr(equals + 1)), origin, parsed.error.reason,
+                     parsed.error.fix);
     if (remove) return remove_value(name, equals < rest.size() ? &parsed.value : nullptr, origin);
     if (add && target.entry && target.path.empty())
       return problem(name, "", origin, "the setting exists already",
@@ -196,7 +195,7 @@ class Merger {
       if (!as_words) return set(*target.entry, std::move(value), origin);
       const std::string word = value.as_string();
       const ParsedValue parsed = parse_flag_values(setting, std::span(&word, 1));
-      if (parsed.objection) return problem(name, word, origin, parsed.objection.reason, parsed.objection.fix);
+      if (parsed.error) return problem(name, word, origin, parsed.error.reason, parsed.error.fix);
       return set(*target.entry, parsed.value, origin);
     }
     if (setting.type != ValueType::json && !setting.is_list()) return unknown(name, origin);

@@ -160,7 +160,7 @@ class ValueReader {
 
   std::string_view text_;
   size_t at_ = 0;
-  Objection wrong_;
+  ValidationError wrong_;
 };
 
 // Reads ([0]*3+[1]*5)*2 by Python's rules, for lists and whole numbers. A null stands for what cannot be

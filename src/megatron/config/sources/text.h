@@ -11,7 +11,7 @@ namespace megatron {
 
 struct ParsedValue {
   Json value;
-  Objection objection;
+  ValidationError error;
 };
 
 // A word without quotes, as YAML and overrides read it: null, true, 12, 1e-4, inf; anything else is text.

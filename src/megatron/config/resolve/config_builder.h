@@ -17,9 +17,9 @@ namespace megatron {
 enum class Purpose { inspect, model, forward, training };
 
 // A configuration on its way from given values to a whole: derived defaults fill it, rules check it.
-class Draft {
+class ConfigBuilder {
  public:
-  explicit Draft(Purpose purpose) : purpose(purpose), origins_(Catalog::all().entries().size()) {}
+  explicit ConfigBuilder(Purpose purpose) : purpose(purpose), origins_(Catalog::all().entries().size()) {}
 
   Config config;
   Purpose purpose;
@@ -42,7 +42,7 @@ class Draft {
   // Fills in a value that no source gave, or changes one; `why` says so to whoever asks where it came from.
   void derive(std::string_view name, const Json& value, std::string why);
 
-  void refuse(std::string_view name, std::string reason, std::string fix);
+  void reject(std::string_view name, std::string reason, std::string fix);
   void add_problem(Problem problem);
   void note(std::string text);
   bool is_broken(std::string_view name) const {
