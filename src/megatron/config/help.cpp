@@ -10,8 +10,8 @@
 #include "megatron/config/rules/support.h"
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/upstream_flags.h"
 #include "megatron/config/sources/words.h"
 
 namespace megatron {
@@ -117,10 +117,10 @@ std::string explain_section(std::string_view name) {
   return text;
 }
 
-std::string explain_foreign(const ForeignSetting& foreign, std::string_view name) {
-  const bool refused = foreign.verdict == ForeignSetting::Verdict::refused;
+std::string explain_upstream_flag(const UpstreamFlag& upstream, std::string_view name) {
+  const bool refused = upstream.verdict == UpstreamFlag::Verdict::refused;
   return fmt::format("{}\n  {}: {}\n", name,
-                     refused ? "not part of this program" : "accepted, no effect here", foreign.text);
+                     refused ? "not part of this program" : "accepted, no effect here", upstream.text);
 }
 
 }  // namespace
@@ -129,8 +129,9 @@ Json explain_json(std::string_view name) {
   Json result = Json::object();
   result["name"] = name;
   result["text"] = explain_setting(name);
-  const bool foreign = (name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name)) != nullptr;
-  if (find_shorthand(name) || foreign || !explain_section(name).empty()) return result;
+  const bool upstream =
+      (name.starts_with('-') ? find_upstream_flag(name) : find_upstream_key(name)) != nullptr;
+  if (find_shorthand(name) || upstream || !explain_section(name).empty()) return result;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;
   result["name"] = setting.name();
@@ -205,9 +206,9 @@ std::string settings_help() {
 std::string explain_setting(std::string_view name) {
   if (const Shorthand* shorthand = find_shorthand(name))
     return fmt::format("{}\n  {}\n  short for: {}\n", name, shorthand->help, shorthand->settings);
-  if (const ForeignSetting* foreign =
-          name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name))
-    return explain_foreign(*foreign, name);
+  if (const UpstreamFlag* upstream =
+          name.starts_with('-') ? find_upstream_flag(name) : find_upstream_key(name))
+    return explain_upstream_flag(*upstream, name);
   if (std::string section = explain_section(name); !section.empty()) return section;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;

@@ -4,8 +4,8 @@
 
 #include "megatron/base/nearest.h"
 #include "megatron/config/schema/catalog.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {
@@ -107,7 +107,7 @@ class Parser {
       if (flag->entry->setting->is_boolean()) return use.attached && flag->on ? 1 : 0;
       return flag->entry->setting->is_list() ? any_number : 1;
     }
-    if (const ForeignSetting* foreign = find_foreign_flag(use.name)) return foreign->values;
+    if (const UpstreamFlag* upstream = find_upstream_flag(use.name)) return upstream->values;
     return {};
   }
 

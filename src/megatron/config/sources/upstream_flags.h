@@ -7,7 +7,7 @@ namespace megatron {
 
 // A flag or key of Megatron-LM or Megatron Bridge that is no setting here: launch scripts that hold it keep
 // working where it changes nothing, and are told what to do where it would.
-struct ForeignSetting {
+struct UpstreamFlag {
   enum class Verdict { no_effect, refused };
   Verdict verdict;
   std::string_view key;    // "model.masked_softmax_fusion"; empty where there is only a flag
@@ -16,10 +16,9 @@ struct ForeignSetting {
   std::string_view text;   // why it changes nothing, or what to do instead
 };
 
-std::span<const ForeignSetting> foreign_settings();
+std::span<const UpstreamFlag> upstream_flags();
 
-const ForeignSetting* find_foreign_flag(std::string_view flag);
-const ForeignSetting* find_foreign_key(
-    std::string_view key);  // "tensor_inspect.*" stands for a whole section
+const UpstreamFlag* find_upstream_flag(std::string_view flag);
+const UpstreamFlag* find_upstream_key(std::string_view key);  // "tensor_inspect.*" stands for a whole section
 
 }  // namespace megatron

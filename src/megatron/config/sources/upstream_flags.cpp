@@ -1,4 +1,4 @@
-#include "megatron/config/sources/foreign.h"
+#include "megatron/config/sources/upstream_flags.h"
 
 #include <algorithm>
 #include <string>
@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-using enum ForeignSetting::Verdict;
+using enum UpstreamFlag::Verdict;
 
 constexpr std::string_view fused = "kernels are always fused where that is faster";
 constexpr std::string_view by_shape = "kernels are chosen by shape";
@@ -32,7 +32,7 @@ constexpr std::string_view of_generation =
     "it is of scripts that generate text: see megatron generate; remove it from what trains a model";
 constexpr std::string_view no_service = "this service is not connected; use --metrics or --tensorboard-dir";
 
-constexpr ForeignSetting kForeignSettings[] = {
+constexpr UpstreamFlag kUpstreamFlags[] = {
     // Kernels and libraries
     {no_effect, "model.transformer_impl", "--transformer-impl", 1, one_model},
     {no_effect, "model.attention_backend", "--attention-backend", 1, by_shape},
@@ -435,17 +435,17 @@ constexpr ForeignSetting kForeignSettings[] = {
 
 }  // namespace
 
-std::span<const ForeignSetting> foreign_settings() { return kForeignSettings; }
+std::span<const UpstreamFlag> upstream_flags() { return kUpstreamFlags; }
 
-const ForeignSetting* find_foreign_flag(std::string_view flag) {
+const UpstreamFlag* find_upstream_flag(std::string_view flag) {
   const std::string name = canonical_flag(flag);
-  for (const ForeignSetting& row : kForeignSettings)
+  for (const UpstreamFlag& row : kUpstreamFlags)
     if (holds_word(row.flags, name)) return &row;
   return nullptr;
 }
 
-const ForeignSetting* find_foreign_key(std::string_view key) {
-  for (const ForeignSetting& row : kForeignSettings) {
+const UpstreamFlag* find_upstream_key(std::string_view key) {
+  for (const UpstreamFlag& row : kUpstreamFlags) {
     if (row.key == key) return &row;
     if (row.key.ends_with('*') && key.starts_with(row.key.substr(0, row.key.size() - 1))) return &row;
   }
