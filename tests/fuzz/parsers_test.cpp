@@ -15,7 +15,7 @@
 #include "megatron/config/resolve/pipeline_layout.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/sources/command_line.h"
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
 #include "support/temp_dir.h"
 

@@ -11,8 +11,8 @@
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/string_list.h"
 #include "megatron/config/sources/upstream_flags.h"
-#include "megatron/config/sources/words.h"
 
 namespace megatron {
 namespace {

@@ -10,8 +10,8 @@
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/text.h"
 #include "megatron/config/sources/upstream_flags.h"
+#include "megatron/config/sources/value_parser.h"
 
 namespace megatron {
 namespace {

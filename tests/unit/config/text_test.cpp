@@ -1,4 +1,4 @@
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/value_parser.h"
 
 #include <gtest/gtest.h>
 

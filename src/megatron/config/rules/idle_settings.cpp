@@ -2,7 +2,7 @@
 // none is ignored in silence.
 #include "megatron/config/rules/rules.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {

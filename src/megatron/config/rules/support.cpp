@@ -4,7 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {

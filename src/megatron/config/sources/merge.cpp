@@ -9,8 +9,8 @@
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/text.h"
 #include "megatron/config/sources/upstream_flags.h"
+#include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
 
 namespace megatron {

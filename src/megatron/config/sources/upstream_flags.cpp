@@ -4,7 +4,7 @@
 #include <string>
 
 #include "megatron/config/schema/catalog.h"
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {
