@@ -6,8 +6,8 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
+#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
-#include "megatron/config/rules/support.h"
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/shorthand.h"
@@ -223,9 +223,9 @@ std::string explain_setting(std::string_view name) {
   if (!setting.search.empty())
     text += fmt::format("  tuned:    {}\n", show_value(Json(Json::Array(setting.search))));
   const Feature& feature = feature_of(setting, default_of(entry));
-  const char* state = feature.support == Support::acting  ? "acts"
-                      : feature.support == Support::later ? "not available yet"
-                      : feature.support == Support::forward_only
+  const char* state = feature.status == FeatureStatus::supported ? "acts"
+                      : feature.status == FeatureStatus::planned ? "not available yet"
+                      : feature.status == FeatureStatus::forward_only
                           ? "acts where a model is run, not in training yet"
                           : "no effect here";
   text += fmt::format("  build:    {} ({})\n", state, feature.name);

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "megatron/config/help.h"
+#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
-#include "megatron/config/rules/support.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"

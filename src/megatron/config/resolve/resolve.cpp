@@ -2,8 +2,8 @@
 
 #include "megatron/base/text_file.h"
 #include "megatron/config/resolve/derive.h"
+#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
-#include "megatron/config/rules/support.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/merge.h"
 
@@ -47,10 +47,10 @@ std::vector<Problem> check_support(ConfigBuilder& builder) {
     if (origin.source <= Source::derived || builder.is_broken(setting.name())) continue;
     const Json value = builder.value(setting.name());
     const Feature& feature = feature_of(setting, value);
-    if (feature.support == Support::acting) continue;
-    if (feature.support == Support::forward_only && builder.purpose == Purpose::forward) continue;
+    if (feature.status == FeatureStatus::supported) continue;
+    if (feature.status == FeatureStatus::forward_only && builder.purpose == Purpose::forward) continue;
     if (value == read_value(setting, entry.section->object(defaults))) continue;
-    if (feature.support == Support::no_effect) {
+    if (feature.status == FeatureStatus::no_effect) {
       builder.note(
           fmt::format("accepted, no effect here: {} ({}): {}", setting.name(), origin.where, feature.name));
     } else {

@@ -9,9 +9,9 @@
 namespace megatron {
 
 // What this build does with a setting.
-enum class Support {
-  acting,
-  later,         // the feature is not built yet: refused where it would change anything
+enum class FeatureStatus {
+  supported,
+  planned,       // the feature is not built yet: refused where it would change anything
   forward_only,  // acts where a model is run, refused where one is trained
   no_effect      // accepted and listed, because it changes nothing here
 };
@@ -19,7 +19,7 @@ enum class Support {
 // One feature and the settings that belong to it. The table is the only place that says what this build can
 // do: a feature that gets built edits its row.
 struct Feature {
-  Support support;
+  FeatureStatus status;
   std::string_view name;  // "pipeline parallelism"
   std::string_view
       settings;  // names, separated by blanks; section.prefix_* covers several, name=a,b only those values
