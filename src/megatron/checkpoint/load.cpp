@@ -4,8 +4,8 @@
 
 #include "megatron/base/checksum.h"
 #include "megatron/base/nearest.h"
-#include "megatron/checkpoint/copy_in.h"
 #include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/host_copy.h"
 #include "megatron/checkpoint/host_tensor.h"
 
 namespace megatron {
@@ -126,8 +126,8 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
     require(source.dtype() == stored.dtype && source.shape() == piece.box.extent,
             "{}: {} is {} there, but {}{} in the index", path_, piece_key(stored, piece.box), source,
             stored.dtype, piece.box.extent);
-    copy_in(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
-            box_of(target.tensor, {transfer.target_offset, transfer.extent}));
+    copy_from_host(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
+                   box_of(target.tensor, {transfer.target_offset, transfer.extent}));
   }
 }
 

@@ -6,6 +6,6 @@ namespace megatron {
 
 // From host memory (a mapped file, say; any strides) into the rank's own, wherever that is; floating-point
 // values are converted to the target's dtype.
-void copy_in(RankContext& ctx, const Tensor& source, const Tensor& target);
+void copy_from_host(RankContext& ctx, const Tensor& source, const Tensor& target);
 
 }  // namespace megatron

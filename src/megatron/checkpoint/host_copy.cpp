@@ -1,4 +1,4 @@
-#include "megatron/checkpoint/copy_in.h"
+#include "megatron/checkpoint/host_copy.h"
 
 #include "megatron/checkpoint/host_tensor.h"
 
@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t staging_elements = int64_t{16} << 20;
 }
 
-void copy_in(RankContext& ctx, const Tensor& source, const Tensor& target) {
+void copy_from_host(RankContext& ctx, const Tensor& source, const Tensor& target) {
   if (target.device().is_cpu()) {
     if (source.dtype() == target.dtype()) return copy_host(source, target);
     return ctx.kernels->copy(ctx.kernel_context(), {source, target});
