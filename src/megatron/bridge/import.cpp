@@ -5,7 +5,7 @@
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/directory.h"
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 #include "megatron/config/config.h"
 #include "megatron/models/whole_model.h"
 

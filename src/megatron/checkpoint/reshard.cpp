@@ -1,4 +1,4 @@
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 
 #include <algorithm>
 #include <set>
@@ -94,7 +94,7 @@ std::string write_whole_tensors(const std::string& root, const TensorSource& sou
   }
 }
 
-std::string rewrite_checkpoint(const std::string& path, const std::string& root, int files) {
+std::string reshard_checkpoint(const std::string& path, const std::string& root, int files) {
   CheckpointReader reader(path);
   TensorSource source;
   source.state = reader.state();
@@ -108,7 +108,7 @@ std::string rewrite_checkpoint(const std::string& path, const std::string& root,
 std::vector<std::string> assets_of(const CheckpointIndex& index) {
   std::set<int> used;
   for (const StoredTensor& tensor : index.tensors)
-    for (const StoredPiece& piece : tensor.pieces) used.insert(piece.file);
+    for (const StoredChunk& piece : tensor.pieces) used.insert(piece.file);
   std::vector<std::string> names;
   for (size_t i = 0; i < index.files.size(); ++i)
     if (!used.contains(static_cast<int>(i))) names.push_back(index.files[i].name);

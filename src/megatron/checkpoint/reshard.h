@@ -19,7 +19,7 @@ struct TensorSource {
 std::string write_whole_tensors(const std::string& root, const TensorSource& source, int files);
 
 // Writes a checkpoint again in that form; what it keeps beside its tensors comes along.
-std::string rewrite_checkpoint(const std::string& path, const std::string& root, int files);
+std::string reshard_checkpoint(const std::string& path, const std::string& root, int files);
 
 std::vector<std::string> assets_of(const CheckpointIndex& index);  // its files that hold no tensors
 std::string read_asset(const std::string& directory, const std::string& name);
