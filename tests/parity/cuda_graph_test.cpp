@@ -3,7 +3,7 @@
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 
-// Steps that replay a CUDA graph (a CUDA graph) give the bits of steps that do not, whatever the step holds.
+// Steps that replay a CUDA graph give the bits of steps that do not, whatever the step holds.
 namespace megatron::testing {
 namespace {
 

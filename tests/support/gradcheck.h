@@ -32,7 +32,7 @@ struct TestWeight {
     accumulator.main_grad =
         ctx.zeros(this->value.shape(), accumulation_dtype(this->value.dtype()), MemoryTag::Gradient);
   }
-  Weight get() { return {value, &sink}; }
+  Weight get() { return {value, &accumulator}; }
   Tensor value;
   GradAccumulator accumulator;
 };

@@ -25,7 +25,7 @@ bool same_tensor(const Tensor& a, const Tensor& b);  // the same elements of the
 // How a tensor is made again, from things that are kept anyway.
 using RecomputeFn = std::function<Tensor(RankContext&)>;
 
-// Within its life, an op that saves `tensor` keeps the recompute in its place, and makes the tensor again
+// Within its life, an op that saves `tensor` keeps the function in its place, and makes the tensor again
 // when the gradient is wanted. So what is cheap to make need not be kept, and what consumed it is not
 // computed twice. Other tensors go to the packer that was there before.
 class Rematerialize final : public SavedTensorPacker {

@@ -43,7 +43,7 @@ struct Weight {
   GradAccumulator* accumulator = nullptr;
 
   bool defined() const { return value.defined(); }
-  bool trainable() const { return sink != nullptr; }
+  bool trainable() const { return accumulator != nullptr; }
 };
 
 }  // namespace megatron

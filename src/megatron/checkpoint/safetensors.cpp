@@ -137,7 +137,7 @@ std::string_view safetensors_name(DType dtype) { return stored_dtypes[layout_ran
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(std::make_shared<MappedFile>(path)) {
   const std::span<const std::byte> bytes = file_->bytes();
   const std::string unsound = path + " is not a sound safetensors file";
-  const auto refuse = [&](const std::string& why) { throw ConfigError(unsound + ":\n  " + why); };
+  const auto reject = [&](const std::string& why) { throw ConfigError(unsound + ":\n  " + why); };
   if (bytes.size() < prefix_bytes)
     reject(fmt::format("it has {} bytes, too few for a header: it was cut short", bytes.size()));
   uint64_t header_bytes;

@@ -89,7 +89,7 @@ class PendingOp {
   virtual void withdraw() noexcept = 0;  // its memory goes away: nobody may touch it after this returns
 };
 
-// The operations within a CUDA graph (a CUDA graph), as one rank sees them. Lives from before the CUDA graph
+// The operations within a CUDA graph, as one rank sees them. Lives from before the CUDA graph
 // begins until after it is gone.
 class CapturedOps {
  public:

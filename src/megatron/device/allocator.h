@@ -64,7 +64,7 @@ class Allocator {
   std::shared_ptr<DeviceRuntime> runtime_;
   mutable std::mutex mutex_;
   Blocks cached_;
-  bool graph_ = false;
+  bool capturing_ = false;
   MemoryStatistics statistics_;
 };
 

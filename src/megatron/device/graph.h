@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// Work that was captured from a stream instead of run, and the memory that it computes in. Move-only.
+// A captured CUDA graph and the memory pool that it computes in. Move-only.
 class CudaGraph {
  public:
   // Records what `work` puts on the stream. Tensors that it reads and that are not its own must live as long

@@ -51,7 +51,7 @@ class DeviceRuntime {
   virtual void begin_capture(void* /*stream*/);
   virtual void* end_capture(void* /*stream*/) { return nullptr; }
   virtual void abandon_capture(void* /*stream*/) noexcept {}  // instead, where something went wrong
-  virtual void launch_graph(void* /*recording*/, void* /*stream*/) {}
+  virtual void launch_graph(void* /*graph*/, void* /*stream*/) {}
   virtual void destroy_graph(void*) {}
 
   // How often the host has waited for the device so far.

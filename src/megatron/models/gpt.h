@@ -20,7 +20,7 @@ struct ModelSlice {
 // Told what the residual stream is behind each layer of a pass, by the layer's place in the whole model.
 using LayerObserver = std::function<void(int64_t layer, const Tensor& stream)>;
 
-// What a MTP layer looks at, further mtp than the layer before it.
+// What an MTP layer looks at, one token further on than the layer before it.
 struct MtpTokens {
   Tensor ids, labels;  // int64 [tokens]
   double weight = 1;   // of the sum of its losses

@@ -29,7 +29,7 @@ struct Initializer {
 struct Parameter {
   Parameter(std::string name, ShardSpec shard, Initializer initializer)
       : name(std::move(name)), shard(std::move(shard)), initializer(initializer) {}
-  Parameter(const Parameter&) = delete;  // the tape and the gradient buffer point at the sink
+  Parameter(const Parameter&) = delete;  // the tape and the gradient buffer point at the accumulator
   Parameter& operator=(const Parameter&) = delete;
 
   std::string name;  // global: the layer's index counts over all pipeline stages
@@ -54,7 +54,7 @@ struct Parameter {
   // The weight at the point of use.
   Weight get(RankContext& ctx) {
     if (before_use) before_use(ctx);
-    return {value, trainable ? &sink : nullptr};
+    return {value, trainable ? &accumulator : nullptr};
   }
 
   // Over the ranks that split its kind: TP, or ETP for an expert's, whose first dimension counts experts.

@@ -5,8 +5,8 @@
 namespace megatron::ops {
 namespace {
 
-// Its own sink gathers what the ops that read the rows contribute; they come before it in the walk. It has no
-// outputs: what flows back reaches it through that accumulator.
+// Its own accumulator gathers what the ops that read the rows contribute; they come before it in the walk. It
+// has no outputs: what flows back reaches it through that accumulator.
 class WeightRowsNode final : public Node {
  public:
   WeightRowsNode(const Weight& whole, const std::vector<RowRange>& ranges, const Shape& shape)

@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// Which activations a model keeps from forward to backward, which it makes recompute, and which wait on the
+// Which activations a model keeps from forward to backward, which it recomputes, and which wait on the
 // host.
 struct ActivationPlan {
   static ActivationPlan from(const ExecutionConfig& config);

@@ -80,11 +80,11 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
 }
 
 Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                              const RecomputeFn& recompute, HostOffload* host) {
+                              const RecomputeFn& recompute_input, HostOffload* host) {
   Tensor fused, o;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    fused = qkv_.forward(ctx, x, recompute);
+    fused = qkv_.forward(ctx, x, recompute_input);
   }
   if (plan_.core_attention) {
     o = recompute(ctx, {&fused, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {

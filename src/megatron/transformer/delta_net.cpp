@@ -69,12 +69,12 @@ DeltaNet::DeltaNet(const std::string& name, int64_t layer, const ModelConfig& co
   norm_weight_.partial_over_tp = parallel.tensor.size() > 1;  // each rank sees its own heads
 }
 
-Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute,
-                         HostOffload*) {
+Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                         const RecomputeFn& recompute_input, HostOffload*) {
   const SequenceRows rows = share_.rows(seq);
   const int64_t inner = value_heads_ * value_channels_,
                 sizes[] = {2 * key_heads_ * key_channels_ + inner, inner, value_heads_, value_heads_};
-  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute), sizes, 1);
+  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute_input), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[0], parts[2], parts[3]}, seq);
   const RecurrentCache carried(seq, layer_);
   Tensor qkv = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3), {}, rows);

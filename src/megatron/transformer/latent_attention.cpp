@@ -77,9 +77,9 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
 
 // What is kept of x where it can be made again.
 LatentAttention::Latents LatentAttention::latents(RankContext& ctx, const Tensor& x,
-                                                  const RecomputeFn& recompute) {
+                                                  const RecomputeFn& recompute_input) {
   std::optional<Rematerialize> scope;
-  if (recompute) scope.emplace(ctx, x, recompute);
+  if (recompute_input) scope.emplace(ctx, x, recompute_input);
   Latents result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
   auto [latent, shared] = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
   result.latent = ops::contiguous(ctx, latent);
@@ -88,23 +88,23 @@ LatentAttention::Latents LatentAttention::latents(RankContext& ctx, const Tensor
 }
 
 LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Latents& latents,
-                                                    const RecomputeFn& recompute) {
+                                                    const RecomputeFn& recompute_input) {
   return {.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, latents.query))
-                       : q_up_.forward(ctx, latents.query, recompute),
+                       : q_up_.forward(ctx, latents.query, recompute_input),
           .kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, latents.latent)),
           .shared = enter_tensor_parallel(ctx, latents.shared, parallel_.tensor)};
 }
 
 Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                                const RecomputeFn& recompute, HostOffload* host) {
+                                const RecomputeFn& recompute_input, HostOffload* host) {
   Tensor o;
   if (plan_.latent_up_projection) {
-    o = with_recomputed_heads(ctx, x, seq, recompute, host);
+    o = with_recomputed_heads(ctx, x, seq, recompute_input, host);
   } else {
     Projected projected;
     {
       PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-      projected = project(ctx, latents(ctx, x, recompute), recompute);
+      projected = project(ctx, latents(ctx, x, recompute_input), recompute_input);
     }
     if (plan_.core_attention) {
       const Tensor inputs[] = {projected.q, projected.kv, projected.shared};
@@ -122,14 +122,14 @@ Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo
 
 // Keeps the latent vectors alone; attention itself is computed again only where that is asked for, too.
 Tensor LatentAttention::with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                                              const RecomputeFn& recompute, HostOffload* host) {
+                                              const RecomputeFn& recompute_input, HostOffload* host) {
   Latents kept;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    kept = latents(ctx, x, recompute);
+    kept = latents(ctx, x, recompute_input);
   }
   std::optional<Rematerialize> rematerialized;
-  if (recompute && !q_down_) rematerialized.emplace(ctx, x, recompute);
+  if (recompute_input && !q_down_) rematerialized.emplace(ctx, x, recompute_input);
   const Tensor inputs[] = {kept.query, kept.latent, kept.shared};
   return recompute_for(
       ctx, inputs,

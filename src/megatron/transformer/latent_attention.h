@@ -7,14 +7,14 @@
 
 namespace megatron {
 
-// Multi-latent attention (DeepSeek): queries, keys and values come from latents latent vectors, and a part of
+// Multi-latent attention (DeepSeek): queries, keys and values come from latent vectors, and a part of
 // each key, which alone is turned by its position, is shared by all heads.
 class LatentAttention final : public TokenMixer {
  public:
   LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                   const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute = {},
-                 HostOffload* host = nullptr) override;
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 
@@ -28,13 +28,13 @@ class LatentAttention final : public TokenMixer {
   struct Latents {
     Tensor query, latent, shared;
   };
-  Latents latents(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute);
-  Projected project(RankContext& ctx, const Latents& latents, const RecomputeFn& recompute);
+  Latents latents(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
+  Projected project(RankContext& ctx, const Latents& latents, const RecomputeFn& recompute_input);
   // Queries, keys and values [tokens, heads, channels], turned by their positions.
   std::vector<Tensor> heads_of(RankContext& ctx, const Projected& projected, const SeqInfo& seq) const;
   Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const;
   Tensor with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                               const RecomputeFn& recompute, HostOffload* host);
+                               const RecomputeFn& recompute_input, HostOffload* host);
 
   AttentionHeads heads_;
   int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value

@@ -94,20 +94,20 @@ RecomputeFn TransformerLayer::recompute_norm(RankContext& ctx, Norm* norm, const
   return [norm, stream](RankContext& c) { return norm->forward(c, stream->get(c)); };
 }
 
-Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute) {
-  if (!plan_.mlp) return mlp_->forward(ctx, x, recompute);
+Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
+  if (!plan_.mlp) return mlp_->forward(ctx, x, recompute_input);
   std::optional<Rematerialize> norm;
-  if (recompute) norm.emplace(ctx, x, recompute);
+  if (recompute_input) norm.emplace(ctx, x, recompute_input);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{mlp_->forward(c, inputs[0])};
   })[0];
 }
 
 Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                                     const RecomputeFn& recompute, HostOffload* host) {
+                                     const RecomputeFn& recompute_input, HostOffload* host) {
   std::optional<Rematerialize> norm;  // whoever keeps x keeps how it is made
-  if (recompute) norm.emplace(ctx, x, recompute);
-  if (!plan_.experts) return moe_->forward(ctx, x, seq, recompute, host);
+  if (recompute_input) norm.emplace(ctx, x, recompute_input);
+  if (!plan_.experts) return moe_->forward(ctx, x, seq, recompute_input, host);
   return recompute(ctx, {&x, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{moe_->forward(c, inputs[0], seq)};
   })[0];
@@ -146,8 +146,8 @@ void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const 
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
     x = enter(ctx, mlp_norm_.get(), residual);
   }
-  RecomputeFn recompute = recompute_norm(ctx, mlp_norm_.get(), residual);
-  x = moe_ ? run_experts(ctx, x, seq, recompute, host) : run_mlp(ctx, x, recompute);
+  RecomputeFn recompute_input = recompute_norm(ctx, mlp_norm_.get(), residual);
+  x = moe_ ? run_experts(ctx, x, seq, recompute_input, host) : run_mlp(ctx, x, recompute_input);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
   norm_sum(ctx, mlp_sum_norm_.get(), residual);

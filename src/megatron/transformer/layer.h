@@ -25,9 +25,9 @@ class TransformerLayer final : public Module {
   void look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq);
   void feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
   RecomputeFn recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const;
-  Tensor run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute);
-  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute,
-                     HostOffload* host);
+  Tensor run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
+  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                     const RecomputeFn& recompute_input, HostOffload* host);
 
   int64_t index_;
   double dropout_;

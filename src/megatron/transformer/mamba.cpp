@@ -84,10 +84,10 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
 }
 
 Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                           const RecomputeFn& recompute, HostOffload*) {
+                           const RecomputeFn& recompute_input, HostOffload*) {
   const SequenceRows rows = share_.rows(seq);
   const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
-  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute), sizes, 1);
+  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute_input), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[1], parts[2]}, seq);
   const RecurrentCache carried(seq, layer_);
   Tensor xbc = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),

@@ -14,7 +14,7 @@ class Mlp final : public Module {
  public:
   Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
   Tensor forward(RankContext& ctx, const Tensor& x,
-                 const RecomputeFn& recompute = {});  // again: as for linears
+                 const RecomputeFn& recompute_input = {});  // recompute_input: as for linears
   void set_activation_plan(const ActivationPlan& plan) { recompute_activation_ = plan.mlp_activation; }
   void visit(const ParameterVisitor& visitor) override;
 

@@ -12,7 +12,7 @@ int main() {
   Tensor x = tape.watch(ctx.from_vector<float>({1, 0, 2, -1, 1, 0}, {2, 3})), y;
   {
     TapeScope scope(ctx, &tape);
-    y = ops::linear(ctx, x, {w, &sink});
+    y = ops::linear(ctx, x, {w, &accumulator});
   }
   tape.backward(ctx, y, ctx.full({2, 2}, DType::F32, 1));
   require(ctx.to_vector<float>(y) == std::vector<float>{7, 16, 1, 1}, "consumer: the product is wrong");

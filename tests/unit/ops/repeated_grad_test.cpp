@@ -39,7 +39,7 @@ class RepeatedGrad : public ::testing::Test {
     Tensor watched = tape.watch(x), y;
     {
       TapeScope scope(ctx, &tape);
-      y = op(watched, {w, &sink});
+      y = op(watched, {w, &accumulator});
     }
     Tensor one = ctx.full({1}, y.dtype(), 0.25);
     Tensor grad = repeated ? one.expand(y.shape()) : ctx.full(y.shape(), y.dtype(), 0.25);

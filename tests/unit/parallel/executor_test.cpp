@@ -48,7 +48,7 @@ Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& gr
     const auto seed = static_cast<uint64_t>(model_stage(shape, group.rank(), chunk));
     weights.push_back({ctx.device.is_meta() ? ctx.empty({kWidth, kWidth}, DType::F64)
                                             : random_tensor(ctx, {kWidth, kWidth}, seed),
-                       &sink});
+                       &accumulator});
   }
   PipelineWork work;
   work.dtype = DType::F64;

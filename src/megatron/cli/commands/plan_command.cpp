@@ -31,7 +31,7 @@ std::string holds(const RankPlan& rank, int64_t predictions) {
       part += fmt::format("layer {} ", slice.first_layer);
     else if (slice.layers > 1)
       part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
-    if (slice.ahead && predictions > 0)
+    if (slice.mtp && predictions > 0)
       part += fmt::format("{} MTP layer{} ", predictions, predictions == 1 ? "" : "s");
     if (slice.head) part += "loss ";
     if (part.empty()) part = "nothing ";

@@ -93,7 +93,7 @@ std::string NcclCapture::difference(const OwnGroup& own, std::span<const Group> 
       return group + fmt::format("ranks {} and {} captured {} collectives each, but not the same ones", rank,
                                  self, own.sum.collectives);
   }
-  return messages == 0 ? "" : group + "some message is sent that no rank receives, or the other way phase";
+  return messages == 0 ? "" : group + "some message is sent that no rank receives, or the other way round";
 }
 
 void NcclCapture::replay(const std::function<void()>& run) {

@@ -21,7 +21,7 @@ size_t expected_bytes(const CommRequest& request, int rank, int from, int size, 
 void combine_phase(const CommRequest& request, int rank, int size, int phase,
                    const std::map<int, Frame>& frames);
 
-// A large all-reduce: each rank reduces its share of the elements, then all shares go phase.
+// A large all-reduce: each rank reduces its share of the elements, then all shares go round.
 bool needs_second_phase(const CommRequest& request, int size);
 void for_each_second_part(const CommRequest& request, int rank, int size, const SendPart& send);
 

@@ -74,7 +74,8 @@ class ProcessWorld {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Which frame: group, receiver, number, phase, sender. Rounds of messages are apart from collectives'.
+  // Which frame: group, receiver, number, phase, sender. Messages have a phase of their own, apart from
+  // collectives'.
   using FrameKey = std::tuple<uint64_t, int, uint64_t, uint8_t, int>;
   // Which operation: group, rank, number, and the sender for messages (-1 for collectives).
   using OpKey = std::tuple<uint64_t, int, uint64_t, int>;

@@ -113,7 +113,7 @@ std::string check_pipeline_layout(const std::vector<StageLayers>& stages, int64_
                        mtp_num_layers);
   const auto first_mtp = std::find(all.begin(), all.end(), LayerKind::mtp);
   if (std::find(first_mtp, all.end(), LayerKind::decoder) != all.end())
-    return "no layer (t) may follow a MTP layer (m)";
+    return "no layer (t) may follow an MTP layer (m)";
   int64_t mtp_stage = -1;
   for (int64_t k = 0; k < count; ++k) {
     const auto& stage = stages[static_cast<size_t>(k)];

@@ -17,7 +17,7 @@ struct StepTokens {
   Tensor step_offset;               // what the step adds to streams of random numbers
 };
 
-// Forward and backward passes as a CUDA graph (a CUDA graph): one call to the driver instead of hundreds of
+// Forward and backward passes as a CUDA graph: one call to the driver instead of hundreds of
 // launches. What two steps in a row have in common is captured; steps of other shapes, or with other numbers
 // of labels that count, run as always. With several ranks, a step is captured or replayed on all or none.
 class CudaGraphStep {
