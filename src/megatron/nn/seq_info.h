@@ -51,7 +51,8 @@ struct SeqInfo {
   Tensor step_offset;             // int64 [1]: a step's stream that is added when numbers are drawn; optional
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
   bool training = true;           // else evaluation: no dropout, no noise, no balancing
-  double loss_weight = 1;         // of this micro-batch's mean loss in the loss of the step
+  Tensor
+      aux_loss_weight;  // fp64 [1]: of this micro-batch's mean losses in the loss of the step; undefined: 1
 
   int64_t tokens() const { return batch * length; }
 };

@@ -142,8 +142,9 @@ TEST_F(CudaLogitsGemm, AHeadTrainsAsOnTheCpu) {
     Tensor x = tape.watch(random_tensor(ctx, {tokens, hidden}, 2, DType::BF16)), loss;
     {
       TapeScope scope(ctx, &tape);
-      loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), ctx.from_vector(ids, {tokens}), 1.0 / tokens,
-                                           options, 128);
+      loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), ctx.from_vector(ids, {tokens}),
+                                           ctx.full({1}, DType::F32, 1.0 / tokens).expand({tokens}), options,
+                                           128);
     }
     tape.backward(ctx, loss);
     return std::vector{loss.detach(), tape.grad(x), weight.accumulator.main_grad};

@@ -61,12 +61,11 @@ Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight&
 }
 
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
-                               const Tensor& labels, double factor, const TensorParallel& tp,
+                               const Tensor& labels, const Tensor& weights, const TensorParallel& tp,
                                const VocabLossOptions& options) {
   if (needs_logits(options))
-    return ops::scale(ctx, ops::sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options)),
-                      factor);
-  return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, factor,
+    return ops::weighted_sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options), weights);
+  return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, weights,
                                        loss_options(weight.value, tp, options));
 }
 

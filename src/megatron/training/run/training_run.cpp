@@ -135,7 +135,11 @@ class RankRun {
         run_.data.take(at_.iteration, at_.consumed_samples, own * parallel_.rank(Axis::dp), own);
     // The rate of an iteration is that of the samples consumed before it.
     const double rate = schedule_.at(at_.consumed_samples);
-    const StepReport step = trainer_.step(ctx_, tokens, rate);
+    const int64_t first = own * parallel_.rank(Axis::dp);
+    const std::vector<Batch> batches =
+        batches_of_tokens(tokens, config_.train.micro_batch_size, config_.model.seq_length, {}, {}, first);
+    const Gradients gradients = trainer_.gradients(ctx_, batches, {.iteration = at_.iteration});
+    const StepReport step = trainer_.update(ctx_, gradients, rate);
     ++at_.iteration;
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
       fail(
@@ -160,7 +164,7 @@ class RankRun {
                        .loss = step.loss,
                        .grad_norm = step.grad_norm,
                        .learning_rate = rate,
-                       .mtp_losses = step.mtp_losses,
+                       .terms = step.terms,
                        .milliseconds = seconds * 1e3,
                        .tokens_per_second = rows / seconds,
                        .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,

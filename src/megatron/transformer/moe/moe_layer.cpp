@@ -81,7 +81,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   if (out_of_latent_) y = out_of_latent_->forward(ctx, y);
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
   if (shared) y = ops::add(ctx, y, shared);
-  return routed.loss ? attach_aux_loss(ctx, y, routed.loss, seq.loss_weight) : y;
+  return routed.loss ? attach_aux_loss(ctx, y, routed.loss, seq.aux_loss_weight) : y;
 }
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {

@@ -126,6 +126,7 @@ struct GradTask {
   void* dlogits;
   const int64_t* labels;
   const Compute<T>*lse, *scale;
+  int64_t scale_stride;
   int columns, valid;
   int64_t vocab_begin, ignore_index;
   Compute<T> smoothing, uniform, twice_z;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) grad_kernel(GradTask<T> a) {
   const T* x = a.logits + row * a.columns;
   D* dx = static_cast<D*>(a.dlogits) + row * a.columns;
   const bool ignored = label_here == a.ignore_index;
-  const C scale = ignored ? C(0) : a.scale[row], lse = a.lse[row];
+  const C scale = ignored ? C(0) : a.scale[row * a.scale_stride], lse = a.lse[row];
   const C slope = scale * (C(1) + a.twice_z * lse), uniform = scale * a.uniform;
   const int first = (static_cast<int>(blockIdx.y) * kGradVectors * kThreads + threadIdx.x) * W;
   Vec<T, W> raw[kGradVectors];
@@ -187,6 +188,7 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
                        pointer<int64_t>(args.labels),
                        pointer<C>(args.lse),
                        pointer<C>(args.scale),
+                       args.scale.stride(0),
                        static_cast<int>(columns),
                        static_cast<int>(args.valid),
                        args.vocab_begin,
@@ -216,7 +218,9 @@ struct WholeTask {
   Compute<T>* loss;
   int64_t ignore_index, rows;
   int columns, valid, cached;  // cached: vectors of a row that stay in shared memory
-  Compute<T> scale, smoothing, vocab_size, z_loss;
+  const Compute<T>* scale;     // read only where dlogits is wanted
+  int64_t scale_stride;
+  Compute<T> smoothing, vocab_size, z_loss;
 };
 
 // As a tree: short chains of comparisons.
@@ -314,7 +318,8 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       a.loss[row] = ignored ? C(0) : lse - expected + a.z_loss * lse * lse;
     }
     T* dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
-    const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
+    const C scale = dx ? a.scale[row * a.scale_stride] : C(0);
+    const C slope = scale * (C(1) + 2 * a.z_loss * lse), uniform = scale * a.smoothing / a.vocab_size;
     const int label_vector = label >= 0 && label < a.valid ? static_cast<int>(label / W) : -1;
     auto give = [&](const V& raw, int v) {
       if (!dx) return;
@@ -331,7 +336,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       if (ignored || v == label_vector || v * W + W > a.valid) {
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
+          if (v * W + j == label) result[j] -= scale * (C(1) - a.smoothing);
           if (ignored || v * W + j >= a.valid) result[j] = 0;
         }
       }
@@ -365,7 +370,8 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
                       static_cast<int>(columns),
                       static_cast<int>(args.valid),
                       0,
-                      static_cast<C>(args.scale),
+                      pointer<C>(args.scale),
+                      args.dlogits ? args.scale.stride(0) : 0,
                       static_cast<C>(args.smoothing),
                       static_cast<C>(args.vocab_size),
                       static_cast<C>(args.z_loss)};
