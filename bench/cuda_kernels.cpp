@@ -418,7 +418,7 @@ void bench_rest(Bench& b) {
   }
 }
 
-// Products with one scale, and with one per block.
+// GEMMs with one scale, and with one per block.
 void bench_fp8(Bench& b, const std::string& kind) {
   auto& ctx = b.ctx;
   struct Size {
@@ -441,8 +441,8 @@ void bench_fp8(Bench& b, const std::string& kind) {
       ops::Fp8Matrix x = cast(s.tokens, s.in, 1), w = cast(s.out, s.in, 128), dy = cast(s.tokens, s.out, 1);
       Tensor y = ctx.empty({s.tokens, s.out}, kBf16), dx = ctx.empty({s.tokens, s.in}, kBf16),
              dw = ctx.zeros({s.out, s.in}, kF32);
-      auto product = [&](const Tensor& a, const Tensor& a_scale, const Tensor& c, const Tensor& c_scale,
-                         const Tensor& to, int64_t rows, double beta, bool fast) {
+      auto gemm = [&](const Tensor& a, const Tensor& a_scale, const Tensor& c, const Tensor& c_scale,
+                      const Tensor& to, int64_t rows, double beta, bool fast) {
         ctx.kernels->gemm(ctx.kernel_context(), {.a = a,
                                                  .b = c.transpose(0, 1),
                                                  .c = to,
@@ -454,12 +454,11 @@ void bench_fp8(Bench& b, const std::string& kind) {
                                                  .fast_sums = fast});
       };
       b.flops(size + " forward", work,
-              [&] { product(x.data, x.inverse_scale, w.data, w.inverse_scale, y, 128, 0, !blocks); });
-      b.flops(size + " dgrad", work, [&] {
-        product(dy.data, dy.inverse_scale, w.transposed, w.transposed_scale, dx, 128, 0, false);
-      });
+              [&] { gemm(x.data, x.inverse_scale, w.data, w.inverse_scale, y, 128, 0, !blocks); });
+      b.flops(size + " dgrad", work,
+              [&] { gemm(dy.data, dy.inverse_scale, w.transposed, w.transposed_scale, dx, 128, 0, false); });
       b.flops(size + " wgrad fp32", work, [&] {
-        product(dy.transposed, dy.transposed_scale, x.transposed, x.transposed_scale, dw, 1, 1, false);
+        gemm(dy.transposed, dy.transposed_scale, x.transposed, x.transposed_scale, dw, 1, 1, false);
       });
     }
 }

@@ -10,7 +10,7 @@
 # Racecheck sees shared memory alone, which belongs to one kernel, so it looks at our kernels and not at those of cuBLAS,
 # cuDNN and CUB. What TMA writes and wgmma reads there is the work of no thread, and racecheck knows nothing of it. The other
 # tools follow memory from kernel to kernel, and so look at all kernels.
-# Initcheck does not see what TMA writes, as the products of cuBLAS and of our own and the attention of cuDNN do: it would
+# Initcheck does not see what TMA writes, as cuBLAS's GEMMs and our own and the attention of cuDNN do: it would
 # report each read of their results. Where they run, tests get memory that is full of NaN instead, which initcheck takes for
 # written, and in which a read before a write shows in the results (tests/unit/cuda/poisoned_memory.h).
 # Left out: NCCL and groups of processes, which launch no kernel of ours that is not here;
@@ -50,9 +50,9 @@ whole-bf16     bf16      CudaRows.CrossEntropyInOne
 whole-fp32     fp32      CudaRows.CrossEntropyInOne
 '
 # With cuBLAS and cuDNN: tests that call cuBLAS end under racecheck, though it looks at our kernels alone, with "Internal
-# Sanitizer Error". Our kernels that run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
+# Sanitizer Error". Our kernels that run here alone (GEMM epilogues, places of packed sequences) have no shared memory to race in.
 with_libraries='
-products       bf16,fp32 CudaGemm.*:CudaGeluGemm.*-*Grouped*
+gemm           bf16,fp32 CudaGemm.*:CudaGeluGemm.*-*Grouped*
 logits         +         CudaLogitsGemm.*
 ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
 attention-long bf16      CudaAttention.Long

@@ -5,7 +5,7 @@
 
 namespace megatron {
 
-// SwiGLU within the products before and after it, which spares memory what it would read again. Each returns
+// SwiGLU within the GEMMs before and after it, which spares memory what it would read again. Each returns
 // false, and has done nothing, where the device has no such kernel for these tensors.
 
 // x [rows, 2 n] = a [rows, k] · bᵀ, where b [2 n, k] has the rows of the gate, then those of up;

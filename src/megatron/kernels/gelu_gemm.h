@@ -5,7 +5,7 @@
 
 namespace megatron {
 
-// GELU by its tanh form within the products before and after it, as gated_gemm.h has SwiGLU. It is made of
+// GELU by its tanh form within the GEMMs before and after it, as gated_gemm.h has SwiGLU. It is made of
 // the sums before they are rounded. Each returns false, and has done nothing that lasts, where the device has
 // no such kernel for these tensors or has found two kernels to be faster.
 

@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// A library of matrix products proposes several kernels for each shape. Off (the default): its first
-// proposal, the same on every run. Otherwise the first large product of each shape, unless it is recorded,
+// A GEMM library proposes several kernels for each shape. Off (the default): its first
+// proposal, the same on every run. Otherwise the first large GEMM of each shape, unless it is recorded,
 // times them all, which waits for the device; the fastest serves at once, or only once it is among the
 // choices of use_gemm_choices, so that ranks can agree first. Where there is nothing to choose (CPU, meta)
 // these do nothing.

@@ -9,7 +9,7 @@
 namespace megatron::ops {
 namespace {
 
-double product_flops(const Tensor& dy, const Tensor& weight) {
+double gemm_flops(const Tensor& dy, const Tensor& weight) {
   return 2.0 * static_cast<double>(dy.size(0)) * static_cast<double>(weight.numel());
 }
 
@@ -42,7 +42,7 @@ class ActivatedLinearNode final : public Node {
       Tensor dactive = ctx.empty(inner, x.dtype()), dx = dactive;
       if (options_.gated) dx = x.storage().unique() ? x : ctx.empty_like(x);
       if (!beside && multiply_within(ctx, x, dx)) {
-        trace(ctx, "linear_activated", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &x, &dx});
+        trace(ctx, "linear_activated", Phase::BackwardData, gemm_flops(dy_, w), {&dy_, &w, &x, &dx});
       } else {
         multiply_and_pass(ctx, x, dactive, dx, beside ? active_ : Tensor{});
       }
@@ -57,7 +57,7 @@ class ActivatedLinearNode final : public Node {
     const Tensor& sum = weight_.sink->target(ctx);
     ctx.kernels->gemm(ctx.kernel_context(),
                       {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.sink->beta()});
-    trace(ctx, "linear", Phase::BackwardWeight, product_flops(dy_, weight_.value), {&dy_, &active_, &sum});
+    trace(ctx, "linear", Phase::BackwardWeight, gemm_flops(dy_, weight_.value), {&dy_, &active_, &sum});
     active_ = dy_ = {};
     weight_.sink->contribute(ctx);
   }
@@ -74,7 +74,7 @@ class ActivatedLinearNode final : public Node {
                          const Tensor& active) {
     const Tensor& w = weight_.value;
     ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
-    trace(ctx, "linear", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &dactive});
+    trace(ctx, "linear", Phase::BackwardData, gemm_flops(dy_, w), {&dy_, &w, &dactive});
     const double flops = 10.0 * static_cast<double>(x.numel());
     if (!options_.gated) {
       ctx.kernels->unary_backward(ctx.kernel_context(), {options_.kind, x, {}, dactive, dx});
@@ -118,7 +118,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
   }
   ctx.kernels->gemm(ctx.kernel_context(),
                     {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
-  trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
+  trace(ctx, "linear", Phase::Forward, gemm_flops(x, w), {&active, &w, &y});
   if (recording(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ActivatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),

@@ -180,10 +180,10 @@ class LinearCrossEntropyNode final : public Node {
                                                  .beta = beta});
       beta = 1;
     });
-    double products = 1 + (slot_ ? 1 : 0) + (weight_.sink ? 1 : 0);
+    double gemms = 1 + (slot_ ? 1 : 0) + (weight_.sink ? 1 : 0);
     ctx.trace("linear_cross_entropy", Phase::BackwardData,
-              2.0 * products * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
-              products * static_cast<double>(hidden.bytes() + w.bytes()));
+              2.0 * gemms * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
+              gemms * static_cast<double>(hidden.bytes() + w.bytes()));
     hidden_.reset();
     labels_ = lse_ = {};
     if (weight_.sink) weight_.sink->contribute(ctx);
@@ -223,7 +223,7 @@ class EarlyGradientsNode final : public Node {
   Weight weight_;
 };
 
-// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the product that makes
+// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the GEMM that makes
 // the gradient of so few rows then fills the multiprocessors with whole tiles.
 int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
   constexpr int64_t kMostBytes = int64_t{5} << 28;
@@ -235,7 +235,7 @@ int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
 }
 
 // What the losses of a chunk take besides its logits, where statistics, loss and gradient are kernels of
-// their own: other ranks have to be asked in between, or the product leaves the statistics. Whether it does
+// their own: other ranks have to be asked in between, or the GEMM leaves the statistics. Whether it does
 // is the device's affair, but each allocates the same, so that a plan made on the meta device holds.
 struct ChunkMemory {
   CrossEntropyStats stats;
@@ -243,13 +243,13 @@ struct ChunkMemory {
 
   ChunkMemory(RankContext& ctx, int64_t rows, const Tensor& weight, const CrossEntropyOptions& options,
               double factor) {
-    const bool within_product = weight.dtype() == DType::BF16 && options.smoothing <= 0;
-    if (!within_product && !options.reduce) return;
+    const bool fused_stats = weight.dtype() == DType::BF16 && options.smoothing <= 0;
+    if (!fused_stats && !options.reduce) return;
     const DType dtype = accumulation_dtype(weight.dtype());
     stats = make_stats(ctx, rows, dtype, options);
     lse = ctx.empty({rows}, dtype);
     scale = ctx.full({rows}, dtype, factor);
-    if (within_product)
+    if (fused_stats)
       tiles = ctx.empty({logits_gemm_tiles(rows, weight.size(0))}, DType::F32, MemoryTag::Workspace);
   }
 };

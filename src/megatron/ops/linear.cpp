@@ -111,8 +111,8 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
   return y;
 }
 
-ActivatedProduct linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
-                                  const Weight& weight, const Weight& bias) {
+ActivatedLinear linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                                 const Weight& weight, const Weight& bias) {
   const Tensor& w = weight.value;
   check_operands(ctx, x, w, bias.value);
   require(w.size(0) % options.inputs() == 0,

@@ -1,4 +1,4 @@
-// SwiGLU within the products around it: against the CPU, and bit for bit against the kernels one by one.
+// SwiGLU within the GEMMs around it: against the CPU, and bit for bit against the kernels one by one.
 #include "megatron/kernels/gated_gemm.h"
 #include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
@@ -45,17 +45,17 @@ TEST_F(CudaGatedGemm, Forward) {
           exact ? whole({2 * width, depth}, 0.0625) : uniform({2 * width, depth}, DType::BF16, -0.2, 0.2);
       Both x = output({rows, 2 * width}, DType::BF16), y = output({rows, width}, DType::BF16);
       ASSERT_TRUE(gated_gemm(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
-      Tensor product = gpu().empty_like(x.gpu), active = gpu().empty_like(y.gpu);
+      Tensor plain = gpu().empty_like(x.gpu), active = gpu().empty_like(y.gpu);
       gpu().kernels->gated(gpu().kernel_context(), {.x = x.gpu, .y = active});
       equal(y.gpu, active, "activation");
       if (exact) {
-        gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu.transpose(0, 1), product});
-        equal(x.gpu, product, "product");
+        gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu.transpose(0, 1), plain});
+        equal(x.gpu, plain, "gemm");
       }
       if (exact || rows > 2000) continue;
       cpu.kernels->gemm(cpu.kernel_context(), {a.cpu, b.cpu.transpose(0, 1), x.cpu});
       cpu.kernels->gated(cpu.kernel_context(), {.x = x.cpu, .y = y.cpu});
-      same(x, "product");
+      same(x, "gemm");
       alike(y, 1e-2, "activation");
     }
 }

@@ -1,4 +1,4 @@
-// GELU within the products around it, and by a kernel of its own: both against fp64 with the same bounds.
+// GELU within the GEMMs around it, and by a kernel of its own: both against fp64 with the same bounds.
 #include "megatron/kernels/gelu_gemm.h"
 
 #include "megatron/kernels/tuning.h"
@@ -28,7 +28,7 @@ class CudaGeluGemm : public Twin {
     alike({exact, got}, got.dtype() == DType::BF16 ? 6e-3 : 2e-3, label(got.dtype()) + " " + what);
   }
   static std::vector<DType> narrow() { return some_of({DType::BF16, DType::F16}); }
-  // Each measured choice, made for the product that takes GELU along.
+  // Each measured choice, made for the GEMM that takes GELU along.
   void use_whole() {
     std::string choices = gemm_choices(gpu().kernel_context());
     for (size_t at = 0; (at = choices.find(" apart\n", at)) != std::string::npos;)
@@ -56,7 +56,7 @@ TEST_F(CudaGeluGemm, Forward) {
         cpu.kernels->unary(cpu.kernel_context(), {Unary::GeluTanh, sum, {}, active});
         const GeluGemmArgs args{a.gpu, b.gpu, bias.gpu, x.gpu, y.gpu};
         auto right = [&](const std::string& how) {
-          close(x.gpu, sum, "product " + how);
+          close(x.gpu, sum, "gemm " + how);
           close(y.gpu, active, "activation " + how);
           for (const Both& result : {x, y}) gpu().kernels->fill(gpu().kernel_context(), {result.gpu, 77});
         };

@@ -21,7 +21,7 @@ TEST_F(CudaLimits, SumsOfMoreSlicesThanALaunchTakes) {
   same(out, 1e-6, "sums");
 }
 
-TEST_F(CudaLimits, GroupedProductsOfMoreTilesThanALaunchHasRows) {
+TEST_F(CudaLimits, GroupedGemmsOfMoreTilesThanALaunchHasRows) {
   if (sanitized()) return;  // millions of rows
   const int64_t rows = limits::kTileRows + 5000;
   const std::vector<int32_t> bounds{0, 1000, static_cast<int32_t>(rows)};

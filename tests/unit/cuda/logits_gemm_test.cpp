@@ -1,4 +1,4 @@
-// The output layer that leaves statistics for cross entropy: against the product and the statistics one by
+// The output layer that leaves statistics for cross entropy: against the GEMM and the statistics one by
 // one, and the loss of the head with it against the CPU.
 #include "megatron/kernels/logits_gemm.h"
 
@@ -49,7 +49,7 @@ class CudaLogitsGemm : public HopperTwin {
   }
 };
 
-TEST_F(CudaLogitsGemm, EqualsTheProductAndItsStatistics) {
+TEST_F(CudaLogitsGemm, EqualsGemmThenStatistics) {
   for (auto [rows, depth, columns, valid] : sizes)
     for (int64_t begin : {0, 5000}) {
       Both a = uniform({rows, depth}, DType::BF16), b = uniform({columns, depth}, DType::BF16, -0.4, 0.4);
@@ -64,10 +64,10 @@ TEST_F(CudaLogitsGemm, EqualsTheProductAndItsStatistics) {
       EXPECT_EQ(values(gpu(), got.target.gpu), values(gpu(), expected.target.gpu)) << what;
       auto sums = values(gpu(), got.sum_exp.gpu), right = values(gpu(), expected.sum_exp.gpu);
       for (size_t i = 0; i < sums.size(); ++i) ASSERT_NEAR(sums[i], right[i], 1e-5 * right[i]) << what << i;
-      // The product itself, but for padding.
-      Both product = output({rows, columns}, DType::BF16);
-      gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu.transpose(0, 1), product.gpu});
-      auto ours = values(gpu(), logits.gpu), theirs = values(gpu(), product.gpu);
+      // The GEMM itself, but for padding.
+      Both plain = output({rows, columns}, DType::BF16);
+      gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu.transpose(0, 1), plain.gpu});
+      auto ours = values(gpu(), logits.gpu), theirs = values(gpu(), plain.gpu);
       for (size_t i = 0; i < ours.size(); ++i) {
         if (static_cast<int64_t>(i) % columns >= valid)
           ASSERT_EQ(ours[i], -std::numeric_limits<double>::infinity()) << what << " element " << i;

@@ -1,4 +1,4 @@
-// Measured products of a run: the results stay right, ranks agree, and later runs begin with the choices.
+// Measured GEMMs of a run: the results stay right, ranks agree, and later runs begin with the choices.
 #include "megatron/training/step/product_choices.h"
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Which kernels serve matrix products, without any: ranks agree on texts and keep them in files.
+// Which kernels serve GEMMs, without any: ranks agree on texts and keep them in files.
 #include "megatron/training/step/product_choices.h"
 
 #include <gtest/gtest.h>

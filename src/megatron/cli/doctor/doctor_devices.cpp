@@ -19,8 +19,8 @@ struct Missing {
   std::string_view library, effect;
 };
 constexpr Missing kMissing[] = {
-    {"oneDNN", "CPU products are slower: install libdnnl-dev and build again"},
-    {"OpenBLAS", "second choice for CPU products: install libopenblas-dev where oneDNN is not to be had"},
+    {"oneDNN", "CPU GEMMs are slower: install libdnnl-dev and build again"},
+    {"OpenBLAS", "second choice for CPU GEMMs: install libopenblas-dev where oneDNN is not to be had"},
     {"MPI",
      "ranks over mpirun are refused: install libopenmpi-dev and build again (torchrun's variables work)"},
     {"CUDA", "GPUs are not used: build with MEGATRON_CUDA=1 where nvcc is installed"},

@@ -107,7 +107,7 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
   const Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
   const ModelConfig& model = config.model;
   add(Grade::Ok, "device", fmt::format("{}, {}", cuda ? "cuda" : "cpu", dtype_of(config)));
-  add(Grade::Ok, "products",
+  add(Grade::Ok, "gemm",
       cuda ? config.precision.deterministic_mode || cache_folder().empty()
                  ? "cuBLASLt, its first proposal for each shape"
                  : "cuBLASLt, the fastest of its proposals for each shape, measured in the first step of "

@@ -17,15 +17,15 @@ struct SharedChoices {
 };
 SharedChoices share_choices(const ProcessGroup& world, const std::string& folder, const std::string& found);
 
-// Which kernels serve a run's matrix products. Those that earlier runs found to be the fastest serve from the
-// beginning; products of other shapes are measured in the first step. All ranks on one kind of GPU choose
+// Which kernels serve a run's GEMMs. Those that earlier runs found to be the fastest serve from the
+// beginning; GEMMs of other shapes are measured in the first step. All ranks on one kind of GPU choose
 // alike, for what several of them compute from the same numbers should have the same bits: alone, a rank uses
 // what it finds at once; otherwise the first step goes by the library's first proposals, and what was found
 // serves from the second step on. Later steps measure nothing: where lengths vary, there would be no end.
 class ProductChoices {
  public:
   // All ranks of the world call this and finish_first_step(). Choices are kept in a folder; "" on the first
-  // rank: nothing is read, measured or kept, and every product is the library's first proposal.
+  // rank: nothing is read, measured or kept, and every GEMM is the library's first proposal.
   ProductChoices(RankContext& ctx, const ProcessGroup& world, std::string folder);
   void finish_first_step();
 

@@ -178,7 +178,7 @@ void multiply_tile(const KeyTile& tile, C* x, const C* y) {
     for (int64_t lane = tile.first; lane < tile.last; ++lane) x[key * width + lane] *= y[key * width + lane];
 }
 
-// Turns products q · k of a tile (already scaled) into scores: softcap, bias, mask. `slopes`, where given,
+// Turns q · k of a tile (already scaled) into scores: softcap, bias, mask. `slopes`, where given,
 // receives the derivative of the softcap.
 template <class T, class C>
 void finish_scores(const AttentionArgs& args, const Sequence& sequence, const Lanes<C>& lanes,

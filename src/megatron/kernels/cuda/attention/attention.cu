@@ -79,11 +79,10 @@ __global__ void dbias_kernel(AttentionTask<T> task, AttentionGrads<T> grads, Com
       int64_t token = s.first_query + query;
       const T *q = task.q.row(token, head), *k = task.k.row(s.first_key + key, head / task.group);
       const T *grad = grads.grad_o.row(token, head), *v = task.v.row(s.first_key + key, head / task.group);
-      C product = 0, dp = 0, slope;
-      for (int c = 0; c < task.d; ++c) product += widen(q[c]) * widen(k[c]);
+      C qk = 0, dp = 0, slope;
+      for (int c = 0; c < task.d; ++c) qk += widen(q[c]) * widen(k[c]);
       for (int c = 0; c < task.dv; ++c) dp += widen(grad[c]) * widen(v[c]);
-      C p =
-          exp_of(task.score(product, b, head, query, key, slope) - task.lse[head * task.lse_stride + token]);
+      C p = exp_of(task.score(qk, b, head, query, key, slope) - task.lse[head * task.lse_stride + token]);
       if (task.dropout > 0) dp *= task.keep(b, head, query, key);
       sum += p * (dp - grads.delta[static_cast<int64_t>(head) * task.query_tokens + token]);
     }

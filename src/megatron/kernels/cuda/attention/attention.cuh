@@ -127,8 +127,8 @@ struct AttentionTask {
   __device__ bool plain() const { return softcap == 0 && !bias; }
 
   // The score from q · k; `slope` receives the derivative of the softcap.
-  __device__ C score(C product, int b, int head, int query, int key, C& slope) const {
-    C s = product * scale;
+  __device__ C score(C qk, int b, int head, int query, int key, C& slope) const {
+    C s = qk * scale;
     slope = C(1);
     if (softcap > 0) {
       C t = tanh_of(s / softcap);

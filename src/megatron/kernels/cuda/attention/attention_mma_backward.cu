@@ -4,24 +4,23 @@
 namespace megatron::cuda {
 namespace {
 
-// One score's part of the backward pass. In: product = q · k, dp = grad_o · v, and what dropout multiplied
-// the probability by. Out: product becomes the probability that multiplied v, dp the gradient of the product.
+// One score's part of the backward pass. In: qk = q · k, dp = grad_o · v, and what dropout multiplied
+// the probability by. Out: qk becomes the probability that multiplied v, dp the gradient of the qk.
 template <class T>
-__device__ __forceinline__ void score_backward(const AttentionTask<T>& task, float& product, float& dp,
-                                               float lse2, float delta, float keep, int b, int head,
-                                               int query, int key) {
-  float slope, score = task.score(product, b, head, query, key, slope) * kLog2e;
+__device__ __forceinline__ void score_backward(const AttentionTask<T>& task, float& qk, float& dp, float lse2,
+                                               float delta, float keep, int b, int head, int query, int key) {
+  float slope, score = task.score(qk, b, head, query, key, slope) * kLog2e;
   float p = exp2_fast(score - lse2);
   dp = p * (dp * keep - delta) * slope * task.scale;
-  product = p * keep;
+  qk = p * keep;
 }
 
 // The same without softcap and bias.
-__device__ __forceinline__ void plain_backward(float factor, float scale, float& product, float& dp,
-                                               float lse2, float delta, float keep) {
-  const float p = exp2_fast(fmaf(product, factor, -lse2));
+__device__ __forceinline__ void plain_backward(float factor, float scale, float& qk, float& dp, float lse2,
+                                               float delta, float keep) {
+  const float p = exp2_fast(fmaf(qk, factor, -lse2));
   dp = p * (dp * keep - delta) * scale;
-  product = p * keep;
+  qk = p * keep;
 }
 
 // dq of 64 queries; passes over the keys.
@@ -81,15 +80,15 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
     const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
-    float product[N / 8][4], dp[N / 8][4];
-    row_products<T, D, N>(product, queries, warp * 16, keys);
-    row_products<T, D, N>(dp, grad_o, warp * 16, values);
+    float qk[N / 8][4], dp[N / 8][4];
+    warp_gemm_nt<T, D, N>(qk, queries, warp * 16, keys);
+    warp_gemm_nt<T, D, N>(dp, grad_o, warp * 16, values);
     if (plain && !masked && !dropout) {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[i / 2], delta[i / 2], 1);
+          plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[i / 2], delta[i / 2], 1);
     } else {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
@@ -100,13 +99,13 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
           float keep = 1;
           if (dropout) keep = kept.holds(warp * 16 + lane / 4 + 8 * h, column) ? task.dropout_scale : 0;
           if (plain)
-            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[h], delta[h], keep);
+            plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[h], delta[h], keep);
           else if (seen)
-            score_backward(task, product[n][i], dp[n][i], lse2[h], delta[h], keep, b, head, query[h], key);
+            score_backward(task, qk[n][i], dp[n][i], lse2[h], delta[h], keep, b, head, query[h], key);
           if (!seen) dp[n][i] = 0;
         }
     }
-    weighted_rows<T, D, N>(acc, dp, keys);
+    warp_gemm_nn_add<T, D, N>(acc, dp, keys);
     __syncthreads();
   }
   wait_copies<0>();
@@ -174,16 +173,16 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
     const int last_query = query0 + N - 1;
     const bool masked = last_query >= s.queries || row0 + kMmaRows > task.visible(s, query0).end ||
                         row0 < task.visible(s, last_query).begin;
-    float product[N / 8][4], dp[N / 8][4];
-    row_products<T, D, N>(product, keys, warp * 16, queries);
-    row_products<T, D, N>(dp, values, warp * 16, grad_o);
+    float qk[N / 8][4], dp[N / 8][4];
+    warp_gemm_nt<T, D, N>(qk, keys, warp * 16, queries);
+    warp_gemm_nt<T, D, N>(dp, values, warp * 16, grad_o);
     if (plain && !masked && !dropout) {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           int column = n * 8 + (lane % 4) * 2 + i % 2;
-          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column], 1);
+          plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[column], delta[column], 1);
         }
     } else {
 #pragma unroll
@@ -196,15 +195,14 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
           float keep = 1;
           if (dropout) keep = kept.holds(column, row) ? task.dropout_scale : 0;
           if (plain)
-            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column], keep);
+            plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[column], delta[column], keep);
           else if (seen)
-            score_backward(task, product[n][i], dp[n][i], lse2[column], delta[column], keep, b, head, query,
-                           key);
-          if (!seen) product[n][i] = dp[n][i] = 0;
+            score_backward(task, qk[n][i], dp[n][i], lse2[column], delta[column], keep, b, head, query, key);
+          if (!seen) qk[n][i] = dp[n][i] = 0;
         }
     }
-    weighted_rows<T, D, N>(dv, product, grad_o);
-    weighted_rows<T, D, N>(dk, dp, queries);
+    warp_gemm_nn_add<T, D, N>(dv, qk, grad_o);
+    warp_gemm_nn_add<T, D, N>(dk, dp, queries);
     __syncthreads();
   }
   wait_copies<0>();

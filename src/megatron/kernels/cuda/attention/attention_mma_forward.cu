@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
     float score[N / 8][4];
-    row_products<T, D, N>(score, queries, warp * 16, keys);
+    warp_gemm_nt<T, D, N>(score, queries, warp * 16, keys);
 
     const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
     if (plain && !masked) {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     for (int n = 0; n < D / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[n][i] *= shrink[i / 2];
-    weighted_rows<T, D, N>(acc, score, values);
+    warp_gemm_nn_add<T, D, N>(acc, score, values);
     __syncthreads();
   }
   wait_copies<0>();

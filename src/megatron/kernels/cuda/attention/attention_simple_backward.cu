@@ -3,18 +3,18 @@
 namespace megatron::cuda {
 namespace {
 
-// p and d(loss)/d(product) of one (query, key).
+// p and d(loss)/d(qk) of one (query, key).
 template <class C>
 struct ScoreGrad {
-  C kept_probability, dproduct;
+  C kept_probability, dqk;
 };
 
 template <class T>
-__device__ ScoreGrad<Compute<T>> score_grad(const AttentionTask<T>& task, Compute<T> product, Compute<T> dp,
+__device__ ScoreGrad<Compute<T>> score_grad(const AttentionTask<T>& task, Compute<T> qk, Compute<T> dp,
                                             Compute<T> lse, Compute<T> delta, int b, int head, int query,
                                             int key) {
   using C = Compute<T>;
-  C slope, score = task.score(product, b, head, query, key, slope);
+  C slope, score = task.score(qk, b, head, query, key, slope);
   C p = exp_of(score - lse), keep = task.dropout > 0 ? task.keep(b, head, query, key) : C(1);
   return {p * keep, p * (dp * keep - delta) * slope * task.scale};
 }
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kWarps * 32) dq_kernel(AttentionTask<T> task, 
     if (own.holds(key))
       ds = score_grad<T>(task, dot(q, keys + lane * stride, task.d),
                          dot(grad_o, values + lane * value_stride, task.dv), lse, delta, b, head, query, key)
-               .dproduct;
+               .dqk;
     accumulate(acc, ds, keys, stride, task.d);
   }
   if (block_first + warp < s.queries) write_row(grads.dq.row(token, head), acc, C(1), task.d);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kWarps * 32) dkv_kernel(AttentionTask<T> task,
             task.lse[head * task.lse_stride + at],
             grads.delta[static_cast<int64_t>(head) * task.query_tokens + at], b, head, query, key);
       }
-      accumulate(dk, grad.dproduct, queries, stride, task.d);
+      accumulate(dk, grad.dqk, queries, stride, task.d);
       accumulate(dv, grad.kept_probability, grad_o, value_stride, task.dv);
     }
   }

@@ -5,7 +5,7 @@
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 
 // Hopper's own instructions: copies of boxes of a tensor that hardware makes (TMA), barriers in shared memory
-// that count arrivals and bytes, and products by a warpgroup (four warps) of matrices in shared memory. Only
+// that count arrivals and bytes, and GEMMs by a warpgroup (four warps) of matrices in shared memory. Only
 // code for sm_90a has them.
 namespace megatron::cuda::hopper {
 
@@ -134,7 +134,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
 }
 
 // Four matrices of 8 × 8 elements of two bytes; lane 8 i + r says where row r of matrix i lies. Word i of
-// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded sums of a product lie like
+// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded sums of a GEMM lie like
 // that.
 __device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t* words) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(words[0]),
@@ -167,7 +167,7 @@ __device__ __forceinline__ void cluster_sync() {
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// What this thread wrote to shared memory is seen by TMA and by products.
+// What this thread wrote to shared memory is seen by TMA and by GEMMs.
 __device__ __forceinline__ void publish_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -182,7 +182,7 @@ __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Products run beside the threads: begin, add any number, commit them as one batch, wait until no more than N
+// GEMMs run beside the threads: begin, add any number, commit them as one batch, wait until no more than N
 // batches are under way.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() {
@@ -194,11 +194,11 @@ __device__ __forceinline__ void wait_products() {
 }
 
 // An operand is held in panels of 64 × 64 elements of two bytes, as TMA writes a box of 64 with the swizzle
-// of 128 bytes: rows of 128 bytes, eight to a swizzled block. The rows run along the sides of the product,
+// of 128 bytes: rows of 128 bytes, eight to a swizzled block. The rows run along the sides of the GEMM,
 // and their elements along the contraction ("inner"), or the other way round; then the hardware turns them.
 inline constexpr int kPanel = 64, kPanelBytes = kPanel * kPanel * 2;
 
-// What a product is told of an operand: its address, without the block's rank that it has in a cluster, the
+// What a GEMM is told of an operand: its address, without the block's rank that it has in a cluster, the
 // distance of panels (used where rows run along the contraction) and of blocks of eight rows, and the
 // swizzle.
 __device__ __forceinline__ uint64_t operand(uint32_t address) {

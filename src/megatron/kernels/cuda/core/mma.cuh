@@ -2,7 +2,7 @@
 
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 
-// Pieces of the tensor-core kernels: tiles in shared memory, fragments, products of 16 × 8 × 16.
+// Pieces of the tensor-core kernels: tiles in shared memory, fragments, GEMMs of 16 × 8 × 16.
 // A fragment of 16 rows lies over a warp so that a lane holds rows lane/4 and lane/4 + 8, and of each group
 // of eight columns the pair 2 · (lane % 4).
 namespace megatron::cuda {
@@ -125,7 +125,7 @@ struct MmaTile {
 
 // acc[columns/8][4] += left rows · right rows, over channels.
 template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void add_row_products(float (&acc)[N / 8][4], const Left& left, int row0,
+__device__ __forceinline__ void warp_gemm_nt_add(float (&acc)[N / 8][4], const Left& left, int row0,
                                                  const Right& right) {
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
@@ -142,16 +142,16 @@ __device__ __forceinline__ void add_row_products(float (&acc)[N / 8][4], const L
 }
 
 template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void row_products(float (&acc)[N / 8][4], const Left& left, int row0,
+__device__ __forceinline__ void warp_gemm_nt(float (&acc)[N / 8][4], const Left& left, int row0,
                                              const Right& right) {
   clear(acc);
-  add_row_products<T, D, N>(acc, left, row0, right);
+  warp_gemm_nt_add<T, D, N>(acc, left, row0, right);
 }
 
-// acc[D/8][4] += weights (16 rows × N columns, as row_products leaves them) · the N rows of `right`.
+// acc[D/8][4] += weights (16 rows × N columns, as warp_gemm_nt leaves them) · the N rows of `right`.
 template <class T, int D, int N, class Right>
-__device__ __forceinline__ void weighted_rows(float (&acc)[D / 8][4], const float (&weights)[N / 8][4],
-                                              const Right& right) {
+__device__ __forceinline__ void warp_gemm_nn_add(float (&acc)[D / 8][4], const float (&weights)[N / 8][4],
+                                                 const Right& right) {
 #pragma unroll
   for (int step = 0; step < N / 16; ++step) {
     uint32_t a[4] = {pack<T>(weights[2 * step][0], weights[2 * step][1]),

@@ -2,8 +2,8 @@
 
 #include "megatron/kernels/cuda/core/launch.cuh"
 
-// Matrix products inside a kernel, of operands that are computed as they are read. In fp32 (fp64 for fp64) on
-// the ordinary units: for chunks of scans, where exactness counts and products are small.
+// GEMMs inside a kernel, of operands that are computed as they are read. In fp32 (fp64 for fp64) on
+// the ordinary units: for chunks of scans, where exactness counts and GEMMs are small.
 namespace megatron::cuda {
 
 inline constexpr int kTileSide = 64, kTileDepth = 16, kTileThreads = 256;

@@ -19,7 +19,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
     return;
   }
   if (args.c.stride(-1) != 1 && args.c.size(-1) != 1) {
-    // The same product the other way round has a dense last dimension; its bias would run along rows.
+    // The transposed GEMM has unit stride in its last dimension; its bias would run along rows.
     gemm(ctx, {.a = args.b.transpose(-1, -2),
                .b = args.a.transpose(-1, -2),
                .c = args.c.transpose(-1, -2),
@@ -42,10 +42,10 @@ bool takes_gelu(std::initializer_list<const Tensor*> tensors) {
   });
 }
 
-bool gelu(const KernelContext& ctx, const GemmArgs& product, const Tensor& x, Gelu form) {
-  if (!takes_gelu({&x, &product.c}) || product.a.size(1) == 0) return false;
+bool gelu(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form) {
+  if (!takes_gelu({&x, &args.c}) || args.a.size(1) == 0) return false;
   static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
-  return kernel_state(ctx).gemm->run(ctx, product, x, form);
+  return kernel_state(ctx).gemm->run(ctx, args, x, form);
 }
 
 }  // namespace

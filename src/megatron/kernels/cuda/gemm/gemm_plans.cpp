@@ -38,8 +38,7 @@ int64_t alignment_of(const void* data) {
 
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value),
-             "describing a product");
+  check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a GEMM");
 }
 
 template <class T>
@@ -80,7 +79,7 @@ GemmPlan describe(const GemmKey& key, bool fused_bias) {
   bool wide = key.c.dtype == static_cast<int32_t>(DType::F64);
   check_blas(cublasLtMatmulDescInit(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                     wide ? CUDA_R_64F : CUDA_R_32F),
-             "describing a product");
+             "describing a GEMM");
   set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key, fused_bias));
@@ -167,12 +166,12 @@ class Stopwatch {
   template <class F>
   float time(int count, F&& work) {
     float milliseconds = 0;
-    check_cuda(cudaEventRecord(events_[0], stream_), "measuring a product");
+    check_cuda(cudaEventRecord(events_[0], stream_), "timing a GEMM");
     for (int i = 0; i < count; ++i)
       if (!work()) return kNever;
-    check_cuda(cudaEventRecord(events_[1], stream_), "measuring a product");
-    check_cuda(cudaEventSynchronize(events_[1]), "measuring a product");
-    check_cuda(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "measuring a product");
+    check_cuda(cudaEventRecord(events_[1], stream_), "timing a GEMM");
+    check_cuda(cudaEventSynchronize(events_[1]), "timing a GEMM");
+    check_cuda(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "timing a GEMM");
     return milliseconds;
   }
   static constexpr float kNever = std::numeric_limits<float>::infinity();
@@ -283,7 +282,7 @@ GemmPlan& GemmPlans::plan(const KernelContext& ctx, const GemmKey& key, const Ge
 
 GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
                               const Tensor& x) {
-  // Products that run for microseconds are not worth measuring.
+  // GEMMs that run for microseconds are not worth measuring.
   double work = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k) *
                 static_cast<double>(key.batch);
   bool worth = measuring_ != Measuring::Off && work > 1e9;
@@ -326,10 +325,10 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
 std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
   constexpr size_t most_workspace = size_t{32} << 20;  // what Hopper's kernels want
   cublasLtMatmulPreferenceOpaque_t preference;
-  check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a product");
+  check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a GEMM");
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check_blas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-               "planning a product");
+               "planning a GEMM");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.b.alignment));
@@ -363,7 +362,7 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
                         plan.choice.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
 }
 
-// Into c, which is written anew later, or, where the product adds to c, into memory of its own; where there
+// Into c, which is written anew later, or, where the GEMM adds to c, into memory of its own; where there
 // is none left, nothing is measured. A GPU that is kept busy slows down at its power limit, by how much
 // depends on what it runs: so each candidate that is near the best runs alone for long enough to settle.
 std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
@@ -416,19 +415,19 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   });
 }
 
-// The product with its bias and a kernel for GELU, into the outputs themselves: they are written anew later.
+// The GEMM with its bias and a kernel for GELU, into the outputs themselves: they are written anew later.
 float GemmPlans::time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
                             const Tensor& x, float expected) {
   const KernelTable& kernels = kernels_for(x.device());
   const bool slope = (key.flags & kGeluSlope) != 0;
-  GemmArgs product = args;
-  if (!slope) product.c = x;
-  const GemmKey plain_key = key_of(product);
-  GemmPlan plain = plan(ctx, plain_key, product, {});
+  GemmArgs plain_args = args;
+  if (!slope) plain_args.c = x;
+  const GemmKey plain_key = key_of(plain_args);
+  GemmPlan plain = plan(ctx, plain_key, plain_args, {});
   if (auto known = measured_.find(plain_key); known != measured_.end()) plain.choice = known->second;
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
   auto work = [&] {
-    multiply(ctx, plain, product, {});
+    multiply(ctx, plain, plain_args, {});
     if (slope)
       kernels.unary_backward(ctx, {Unary::GeluTanh, x, {}, args.c, args.c});
     else

@@ -48,10 +48,10 @@ GemmKey key_of(const GemmArgs& args);
 struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool apart = false;  // a product and a kernel for GELU are faster
+  bool apart = false;  // a GEMM and a kernel for GELU are faster
 };
 
-// What a product does beside: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
+// What a GEMM does beside: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
 enum class Gelu { Value, Slope };
 
 struct GemmPlan {
@@ -61,7 +61,7 @@ struct GemmPlan {
   bool fused_bias = false;
 };
 
-// cuBLASLt's handle, and what was decided for each shape of product. Safe to use from several threads.
+// cuBLASLt's handle, and what was decided for each shape of GEMM. Safe to use from several threads.
 class GemmPlans {
  public:
   GemmPlans();
@@ -74,7 +74,7 @@ class GemmPlans {
   bool run(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form);
 
   // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
-  // first product of a large shape, may not be, and may sum in another order. Measured choices can be written
+  // first GEMM of a large shape, may not be, and may sum in another order. Measured choices can be written
   // down and used again, which makes runs repeatable on the same kind of GPU.
   void measure(Measuring how);
   std::string choices() const;

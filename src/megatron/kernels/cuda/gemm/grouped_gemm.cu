@@ -8,7 +8,7 @@ constexpr int kBlock = 64, kDepth = 16, kMicro = 4;
 // One 64 × 64 tile of c = a · b: 16 × 16 threads with 4 × 4 sums each. The operands are read through
 // functions of (row, k) and (k, column) that yield zero outside.
 template <class C, class A, class B, class Store>
-__device__ void tile_product(int64_t depth, A a, B b, Store store) {
+__device__ void tile_gemm(int64_t depth, A a, B b, Store store) {
   __shared__ C left[kDepth][kBlock + 1], right[kDepth][kBlock + 1];
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   C acc[kMicro][kMicro] = {};
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(256) grouped_kernel(GroupedTask task) {
   const T* a = static_cast<const T*>(task.a);
   const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert;
   Out* c = static_cast<Out*>(task.c);
-  tile_product<C>(
+  tile_gemm<C>(
       task.k,
       [&](int64_t row, int64_t k) {
         return tile.begin + row < tile.end && k < task.k
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(256) weight_kernel(GroupedTask task) {
   const T* a = static_cast<const T*>(task.a) + begin * task.a_row;
   const T* b = static_cast<const T*>(task.b) + begin * task.b_row;
   Out* c = static_cast<Out*>(task.c) + blockIdx.z * task.c_expert;
-  tile_product<C>(
+  tile_gemm<C>(
       count,
       [&](int64_t row, int64_t k) {
         return k < count && row0 + row < task.k ? widen(a[k * task.a_row + (row0 + row) * task.a_column])

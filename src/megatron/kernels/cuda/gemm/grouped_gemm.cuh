@@ -4,7 +4,7 @@
 
 namespace megatron::cuda {
 
-// Both kinds of grouped product: the token rows of `a` (and of `b` for the weight gradient) are cut by
+// Both kinds of grouped GEMM: the token rows of `a` (and of `b` for the weight gradient) are cut by
 // `offsets`, which only the device reads. The grid is made for the most tiles that could be needed; blocks
 // without a tile return.
 struct GroupedTask {
@@ -17,7 +17,7 @@ struct GroupedTask {
   double beta;
 };
 
-// The rows of one tile of a grouped product.
+// The rows of one tile of a grouped GEMM.
 struct RowTile {
   int expert;  // −1: no tile is left
   int64_t begin, end;

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kSide = 128, kDepth = 32, kStages = 4, kBlockThreads = 128;
 
-// One operand's part of a tile: kSide rows (or columns) of the product by kDepth of the contraction, stored
+// One operand's part of a tile: kSide rows (or columns) of the GEMM by kDepth of the contraction, stored
 // as it lies in memory: contraction innermost, or not.
 template <class T, bool Inner>
 struct Operand {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void write_pair(Out* to, float low, float high, float
 
 // c (rows × columns of a 128 × 128 tile) = beta · c + a · b over `depth`. Four warps, 64 × 64 each.
 template <class T, class Out, bool AInner, bool BInner>
-__device__ void tile_product(Source<T> a, Source<T> b, int64_t depth, Out* c, int64_t c_stride, float beta) {
+__device__ void tile_gemm(Source<T> a, Source<T> b, int64_t depth, Out* c, int64_t c_stride, float beta) {
   extern __shared__ __align__(128) char memory[];
   T* data = reinterpret_cast<T*>(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = warp / 2 * 64, column0 = warp % 2 * 64;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kBlockThreads) grouped_kernel(GroupedTask task
   RowTile tile = find_tile(task, place.tile, kSide);
   if (tile.expert < 0) return;
   const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert + column0 * task.b_column;
-  tile_product<T, T, true, BInner>(
+  tile_gemm<T, T, true, BInner>(
       {static_cast<const T*>(task.a) + tile.begin * task.a_row, task.a_row, tile.end - tile.begin},
       {b, BInner ? task.b_column : task.b_row, task.n - column0}, task.k,
       static_cast<T*>(task.c) + tile.begin * task.c_row + column0, task.c_row, 0.f);
@@ -138,7 +138,7 @@ template <class T, class Out>
 __global__ void __launch_bounds__(kBlockThreads) weight_kernel(GroupedTask task) {
   int64_t begin = task.offsets[blockIdx.z], count = task.offsets[blockIdx.z + 1] - begin;
   int64_t row0 = static_cast<int64_t>(blockIdx.y) * kSide, column0 = static_cast<int64_t>(blockIdx.x) * kSide;
-  tile_product<T, Out, false, false>(
+  tile_gemm<T, Out, false, false>(
       {static_cast<const T*>(task.a) + begin * task.a_row + row0, task.a_row, task.k - row0},
       {static_cast<const T*>(task.b) + begin * task.b_row + column0, task.b_row, task.n - column0}, count,
       static_cast<Out*>(task.c) + blockIdx.z * task.c_expert + row0 * task.c_row + column0, task.c_row,

@@ -36,7 +36,7 @@ struct Job {
   void* c;
   int64_t c_expert, c_row;
   const int32_t* offsets;
-  int experts, rows, columns, depth;  // of one expert's product; what the offsets cut is not known here
+  int experts, rows, columns, depth;  // of one expert's GEMM; what the offsets cut is not known here
   float beta;                         // for fp32: 0 or 1
 };
 
@@ -45,7 +45,7 @@ struct Tile {
 };
 
 // The tiles of one block, in an order that lets the blocks at work share what they read: down a band of rows,
-// then to the right. A token belongs to rows of the product, or to its contraction (CutDepth).
+// then to the right. A token belongs to rows of the GEMM, or to its contraction (CutDepth).
 template <bool CutDepth>
 class Schedule {
  public:
@@ -191,8 +191,8 @@ __device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const
 // c tells where boxes are stored; it is for wide sums alone.
 template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
 __global__ void __launch_bounds__(kBlockThreads, 1)
-    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                   const __grid_constant__ CUtensorMap c, const __grid_constant__ Job job) {
+    grouped_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                        const __grid_constant__ CUtensorMap c, const __grid_constant__ Job job) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
   using Shared = Layout<Out>;
@@ -302,7 +302,7 @@ bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, cons
     if (!describe(DType::F32, {job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, 128,
                   kPanel, c_map))
       return false;
-  auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
+  auto kernel = grouped_gemm_kernel<T, Out, AInner, BInner, CutDepth>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);
   kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
            stream_of(ctx)>>>(a_map, b_map, c_map, job);

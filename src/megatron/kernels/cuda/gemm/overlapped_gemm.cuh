@@ -3,7 +3,7 @@
 #include "megatron/kernels/cuda/core/hopper.cuh"
 #include "megatron/kernels/cuda/core/tensor_map.h"
 
-// Products whose results go to memory, and are worked on before, while the tensor cores multiply. What
+// GEMMs whose results go to memory, and are worked on before, while the tensor cores multiply. What
 // becomes of the sums is the file's that includes this.
 namespace megatron::cuda {
 namespace {

@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   }
   __syncthreads();
   float keys[kDeltaChunk / 8][4], queries[kDeltaChunk / 8][4];
-  row_products<bfloat, kDeltaChannels, kDeltaChunk>(keys, k, warp * 16, k);
-  row_products<bfloat, kDeltaChannels, kDeltaChunk>(queries, q, warp * 16, k);
+  warp_gemm_nt<bfloat, kDeltaChannels, kDeltaChunk>(keys, k, warp * 16, k);
+  warp_gemm_nt<bfloat, kDeltaChannels, kDeltaChunk>(queries, q, warp * 16, k);
   const int row = warp * 16 + lane / 4;
 #pragma unroll
   for (int n = 0; n < kDeltaChunk / 8; ++n)
@@ -110,12 +110,12 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     }
     __syncthreads();
     // e^(G_i − G_j) · products at a lane's places of step and part, zero above the diagonal.
-    auto weighted = [&](int p, const float(&products)[kDeltaChunk / 8][4], int n, int h) -> float2 {
+    auto weighted = [&](int p, const float(&qk)[kDeltaChunk / 8][4], int n, int h) -> float2 {
       const int column = n * 8 + lane % 4 * 2, own = row + 8 * h;
       const float sum = memory.sums[p][own];
       const float2 there = *reinterpret_cast<const float2*>(&memory.sums[p][column]);
-      return {column <= own ? exp_of(sum - there.x) * products[n][2 * h] : 0.f,
-              column < own ? exp_of(sum - there.y) * products[n][2 * h + 1] : 0.f};
+      return {column <= own ? exp_of(sum - there.x) * qk[n][2 * h] : 0.f,
+              column < own ? exp_of(sum - there.y) * qk[n][2 * h + 1] : 0.f};
     };
     auto place = [&](int p, int n, int h) -> float2& {
       return *reinterpret_cast<float2*>(&memory.system[p][row + 8 * h][n * 8 + lane % 4 * 2]);

@@ -204,9 +204,9 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
     for (int step16 = 0; step16 < 2; ++step16) {  // columns, 16 at a time
       const int block = group / 2 * 2 + step16;
-      float value[2][4], products[2][4];
+      float value[2][4], qk[2][4];
       clear(value);
-      clear(products);
+      clear(qk);
       if (block <= warp) {
 #pragma unroll
         for (int step = 0; step < kDeltaChannels / 16; ++step) {
@@ -229,8 +229,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
           mma<bfloat>(value[1], a, b[1], b[3]);
           (of_outputs ? q : k).left(a, warp * 16, step);
           k.right(b, block * 16, step);
-          mma<bfloat>(products[0], a, b[0], b[1]);
-          mma<bfloat>(products[1], a, b[2], b[3]);
+          mma<bfloat>(qk[0], a, b[0], b[1]);
+          mma<bfloat>(qk[1], a, b[2], b[3]);
         }
       }
 #pragma unroll
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
                         passed = below ? exp_of(sum[h] - memory.sums[column + i]) : 0.f;
             float& entry = value[n][2 * h + i];
             entry *= passed * there * (of_outputs ? q_scale[h] : -strength[h] * k_scale[h]);
-            const float flow = column + i < own ? entry * products[n][2 * h + i] : 0.f;
+            const float flow = column + i < own ? entry * qk[n][2 * h + i] : 0.f;
             out[h] += flow;
             into[i] += flow;
           }

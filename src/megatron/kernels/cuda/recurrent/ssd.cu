@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(SsdTask<T> task) {
 
 // c_i · b_j of one chunk and group: tiles on and below the diagonal.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) products_kernel(SsdTask<T> task) {
+__global__ void __launch_bounds__(kTileThreads) cb_kernel(SsdTask<T> task) {
   using C = Compute<T>;
   __shared__ TileMemory<C> memory;
   const int64_t slot = blockIdx.x, group = blockIdx.y;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kTileThreads) products_kernel(SsdTask<T> task)
       memory, 0, task.states,
       [&](int i, int n) { return i0 + i < length ? task.c(span.begin + i0 + i, group, n) : C(0); },
       [&](int n, int j) { return j0 + j < length ? task.b(span.begin + j0 + j, group, n) : C(0); });
-  C* out = task.products + (slot * task.groups + group) * task.chunk * task.chunk;
+  C* out = task.cb + (slot * task.groups + group) * task.chunk * task.chunk;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kTileThreads) outputs_kernel(SsdTask<T> task, 
   const int i0 = blockIdx.z / side * kTileSide, p0 = blockIdx.z % side * kTileSide;
   if (i0 >= length) return;
   TileSum<C> tile = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
-  const C* products = task.products_of(slot, task.group_of(head));
+  const C* cb = task.cb_of(slot, task.group_of(head));
   tile.template add<true, false>(  // from earlier tokens of the chunk
       memory, 0, min(length, i0 + kTileSide),
       [&](int i, int j) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kTileThreads) outputs_kernel(SsdTask<T> task, 
         if (row >= length || j > row) return C(0);
         int64_t from = task.at(span.begin + j, head);
         return exp_of(task.sums[task.at(span.begin + row, head)] - task.sums[from]) *
-               products[row * task.chunk + j] * task.steps[from];
+               cb[row * task.chunk + j] * task.steps[from];
       },
       [&](int j, int p) { return p0 + p < task.channels ? task.x(span.begin + j, head, p0 + p) : C(0); });
   const C skip = task.d[head];
@@ -159,7 +159,7 @@ void prepare_ssd(const KernelContext& ctx, const SsdTask<T>& task) {
   steps_kernel<T><<<blocks_for(task.slots * task.heads, kThreads), kThreads, 0, stream>>>(task);
   check_launch("ssd");
   dim3 grid(task.slots, task.groups, tiles(task.chunk) * tiles(task.chunk));
-  products_kernel<T><<<grid, kTileThreads, 0, stream>>>(task);
+  cb_kernel<T><<<grid, kTileThreads, 0, stream>>>(task);
   check_launch("ssd");
 }
 

@@ -20,7 +20,7 @@ struct SsdTask {
   const C *a_log, *d, *dt_bias;
   C *steps, *sums;  // [tokens, heads]: Δ, and the log-decays since the chunk began
   C* decays;        // [slots, heads]: of whole chunks
-  C* products;      // [slots, groups, chunk, chunk]: c_i · b_j for j ≤ i
+  C* cb;            // [slots, groups, chunk, chunk]: c_i · b_j for j ≤ i
   C* before;        // [slots, heads, channels, states]
 
   SsdTask(const SsdArgs& args)
@@ -56,8 +56,8 @@ struct SsdTask {
   __device__ int64_t state_at(int64_t slot, int64_t head) const {
     return (slot * heads + head) * channels * states;
   }
-  __device__ const C* products_of(int64_t slot, int64_t group) const {
-    return products + (slot * groups + group) * chunk * chunk;
+  __device__ const C* cb_of(int64_t slot, int64_t group) const {
+    return cb + (slot * groups + group) * chunk * chunk;
   }
   __device__ C rate(int64_t head) const { return -exp_of(a_log[head]); }
   __device__ C raw_step(int64_t t, int64_t head) const {
@@ -68,7 +68,7 @@ struct SsdTask {
   size_t token_bytes() const { return static_cast<size_t>(sequences.tokens * heads) * sizeof(C); }
 };
 
-// Memory for steps, sums, decays and products; and, launched by it, what fills them.
+// Memory for steps, sums, decays and cb; and, launched by it, what fills them.
 template <class T>
 struct SsdScratch {
   using C = Compute<T>;
@@ -82,7 +82,7 @@ struct SsdScratch {
     task.steps = memory.as<C>();
     task.sums = task.steps + task.sequences.tokens * task.heads;
     task.decays = task.sums + task.sequences.tokens * task.heads;
-    task.products = task.decays + task.slots * task.heads;
+    task.cb = task.decays + task.slots * task.heads;
   }
 };
 

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
     return;
   }
   for (int i = threadIdx.x; i < 4 * task.chunk; i += kTileThreads) read_sums[i] = 0;
-  const C skip = task.d[head], *products = task.products_of(slot, task.group_of(head));
+  const C skip = task.d[head], *cb = task.cb_of(slot, task.group_of(head));
   for (int i0 = 0; i0 < length; i0 += kTileSide)
     for (int p0 = 0; p0 < task.channels; p0 += kTileSide) {
       auto inside = [&](int row, int p) { return row < length && p < task.channels; };
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
             if (row > i) return C(0);
             return exp_of(task.sums[task.at(span.begin + i, head)] -
                           task.sums[task.at(span.begin + row, head)]) *
-                   products[i * task.chunk + row];
+                   cb[i * task.chunk + row];
           },
           [&](int i, int p) {
             return p0 + p < task.channels ? grads.dy_at(span.begin + i, head, task.channels, p0 + p) : C(0);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, 
   const int length = static_cast<int>(span.end - span.begin), side = (task.chunk + kTileSide - 1) / kTileSide;
   const int i0 = blockIdx.z / side * kTileSide, j0 = blockIdx.z % side * kTileSide;
   if (i0 >= length || j0 > i0) return;
-  const C* products = task.products_of(slot, group);
+  const C* cb = task.cb_of(slot, group);
   C sum[4][4] = {};
   for (int64_t head = group * task.share; head < (group + 1) * task.share; ++head) {
     TileSum<C> tile;
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, 
           C share = exp_of(task.sums[task.at(span.begin + row, head)] - task.sums[from]) * task.steps[from] *
                     tile.sum[i][j];
           sum[i][j] += share;
-          tile.sum[i][j] = share * products[row * task.chunk + column];
+          tile.sum[i][j] = share * cb[row * task.chunk + column];
         } else {
           tile.sum[i][j] = 0;
         }

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   const int i0 = row_tile * kScanTile, j0 = column_tile * kScanTile;
   if (i0 >= length) return;
   const int rows = min(kScanTile, length - i0), columns = min(kScanTile, length - j0);
-  float products[kScanTile / 8][4], reached[kScanTile / 8][4];
+  float cb[kScanTile / 8][4], reached[kScanTile / 8][4];
   {
     const ScanStates c{data}, b{data + ScanStates::kElements};
     c.fill_rows(task.c_rows(group, span.begin + i0), task.stride, rows);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     commit_copies();
     wait_copies<0>();
     __syncthreads();
-    row_products<bfloat, kScanStates, kScanTile>(products, c, warp * 16, b);
+    warp_gemm_nt<bfloat, kScanStates, kScanTile>(cb, c, warp * 16, b);
     __syncthreads();
   }
   clear(reached);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     __syncthreads();
     const ScanRows dy{data + (head - first) % 2 * 2 * ScanRows::kElements}, x{dy.data + ScanRows::kElements};
     float value[kScanTile / 8][4], along[2] = {};
-    row_products<bfloat, kScanChannels, kScanTile>(value, dy, warp * 16, x);
+    warp_gemm_nt<bfloat, kScanChannels, kScanTile>(value, dy, warp * 16, x);
 #pragma unroll
     for (int n = 0; n < kScanTile / 8; ++n) {
       const float4 two = *reinterpret_cast<const float4*>(&gates[(head - first) % 2][n * 8 + lane % 4 * 2]);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
         const float there = i % 2 ? two.z : two.x, step = i % 2 ? two.w : two.y;
         value[n][i] *= column <= own ? exp2_fast((sum[i / 2] - there) * kLog2e) : 0.f;
         reached[n][i] += step * value[n][i];
-        value[n][i] *= products[n][i];
+        value[n][i] *= cb[n][i];
         along[i / 2] += step * value[n][i];
       }
     }

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
   auto count_of = [&](int t) { return min(kScanTile, length - t * kScanTile); };
   const ScanStates own{memory.states[0]}, state{memory.states[1]}, rest{memory.states[Backward ? 2 : 1]};
 
-  float products[Tiles][kScanTile / 8][4];
+  float cb[Tiles][kScanTile / 8][4];
   own.fill_rows((Backward ? task.b_rows(group, span.begin + row0) : task.c_rows(group, span.begin + row0)),
                 task.stride, count_of(tile));
 #pragma unroll
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
       commit_copies();
       wait_copies<0>();
       __syncthreads();
-      row_products<bfloat, kScanStates, kScanTile>(products[t], own, warp * 16, state);
+      warp_gemm_nt<bfloat, kScanStates, kScanTile>(cb[t], own, warp * 16, state);
     }
 
   const int row = row0 + warp * 16 + lane / 4;  // and the eighth after it
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
     __syncthreads();
 
     float acc[kScanChannels / 8][4];
-    row_products<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, state);
-    if constexpr (Backward) add_row_products<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, rest);
+    warp_gemm_nt<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, state);
+    if constexpr (Backward) warp_gemm_nt_add<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, rest);
     const float sum[2] = {memory.sums[row], memory.sums[row + 8]};
     float factor[2];
 #pragma unroll
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
               const float sign = Backward ? -kLog2e : kLog2e;
               const float first = passes(column) ? exp2_fast((sum[h] - there.x) * sign) : 0.f,
                           second = passes(column + 1) ? exp2_fast((sum[h] - there.y) * sign) : 0.f;
-              a[2 * part + h] = narrow_pair<bfloat>(products[t][n][2 * h] * weight.x * first,
-                                                    products[t][n][2 * h + 1] * weight.y * second);
+              a[2 * part + h] = narrow_pair<bfloat>(cb[t][n][2 * h] * weight.x * first,
+                                                    cb[t][n][2 * h + 1] * weight.y * second);
             }
           }
 #pragma unroll

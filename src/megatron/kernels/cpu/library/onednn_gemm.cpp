@@ -3,8 +3,8 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "megatron/base/error.h"
+#include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/library/layout.h"
-#include "megatron/kernels/cpu/product.h"
 
 namespace megatron::cpu {
 namespace {
@@ -12,13 +12,13 @@ namespace {
 // What is set up once for the process, and never changed.
 struct Library {
   dnnl::engine engine;
-  bool bf16;  // in hardware; without, our own product is faster than oneDNN's emulation
+  bool bf16;  // in hardware; without, our own GEMM is faster than oneDNN's emulation
 };
 
 const Library& library() {
   static const Library library = [] {
     auto bf16_isa = dnnl::cpu_isa::avx512_core_bf16;
-    // The bf16 product of version 2 dies on machines with AMX.
+    // The bf16 GEMM of version 2 dies on machines with AMX.
     if (DNNL_VERSION_MAJOR < 3) dnnl::set_max_cpu_isa(bf16_isa);
     auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wanted = static_cast<unsigned>(bf16_isa);
     return Library{dnnl::engine(dnnl::engine::kind::cpu, 0), (has & wanted) == wanted};
@@ -33,7 +33,7 @@ dnnl::memory::desc describe(DType dtype, int64_t rows, int64_t columns, const La
   return {{rows, columns}, type, strides};
 }
 
-void run_fp32(const Product& p, const Layouts& layouts) {
+void run_fp32(const GemmProblem& p, const Layouts& layouts) {
   auto status = dnnl_sgemm(layouts.a.transposed ? 'T' : 'N', layouts.b.transposed ? 'T' : 'N', p.m, p.n, p.k,
                            static_cast<float>(p.alpha), static_cast<const float*>(p.a), layouts.a.leading,
                            static_cast<const float*>(p.b), layouts.b.leading, static_cast<float>(p.beta),
@@ -45,7 +45,7 @@ void run_fp32(const Product& p, const Layouts& layouts) {
 
 // Primitives come from oneDNN's own cache, which knows them by everything that describes them: two
 // microseconds.
-void run_bf16(const Product& p, const Layouts& layouts) {
+void run_bf16(const GemmProblem& p, const Layouts& layouts) {
   const dnnl::engine& engine = library().engine;
   auto a = describe(p.in, p.m, p.k, layouts.a), b = describe(p.in, p.k, p.n, layouts.b);
   auto c = describe(p.out, p.m, p.n, layouts.c);
@@ -78,7 +78,7 @@ void run_bf16(const Product& p, const Layouts& layouts) {
 
 }  // namespace
 
-bool library_supports(const Product& p) {
+bool library_supports(const GemmProblem& p) {
   if (p.k == 0 || !Layouts(p).fit()) return false;
   if (p.in == DType::F32 && p.out == DType::F32) return true;
   bool bf16 = p.in == DType::BF16 && (p.out == DType::BF16 || p.out == DType::F32) && p.alpha == 1;
@@ -87,7 +87,7 @@ bool library_supports(const Product& p) {
 
 bool library_sums_by_shape() { return false; }
 
-void library_run(const Product& p, int threads) {
+void library_run(const GemmProblem& p, int threads) {
   omp_set_num_threads(threads);  // of those that this thread may start
   library();
   if (p.in == DType::F32)

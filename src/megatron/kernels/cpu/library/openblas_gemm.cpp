@@ -1,17 +1,17 @@
 #include <cblas.h>
 
+#include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/library/layout.h"
-#include "megatron/kernels/cpu/product.h"
 
 namespace megatron::cpu {
 
-bool library_supports(const Product& p) {
+bool library_supports(const GemmProblem& p) {
   return p.k > 0 && p.in == DType::F32 && p.out == DType::F32 && Layouts(p).fit();
 }
 
-bool library_sums_by_shape() { return true; }  // small products have kernels of their own
+bool library_sums_by_shape() { return true; }  // small GEMMs have kernels of their own
 
-void library_run(const Product& p, int threads) {
+void library_run(const GemmProblem& p, int threads) {
   openblas_set_num_threads(threads);
   Layouts layouts(p);
   cblas_sgemm(CblasRowMajor, layouts.a.transposed ? CblasTrans : CblasNoTrans,

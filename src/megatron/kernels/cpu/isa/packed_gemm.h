@@ -1,10 +1,10 @@
 #pragma once
 
+#include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
-#include "megatron/kernels/cpu/product.h"
 
-// Our own matrix product: operands are packed into panels, a tile of c is held in registers over a stretch of
+// Our own GEMM: operands are packed into panels, a tile of c is held in registers over a stretch of
 // k. It serves fp64, fp16, unusual strides, and builds without a matrix library.
 namespace megatron::cpu::MEGATRON_ISA {
 
@@ -76,7 +76,7 @@ void pack(const S* source, int64_t line_stride, int64_t depth_stride, int64_t li
 }
 
 template <class In, class Out>
-void store_sums(const Product& p, const Compute<In>* sums, int64_t stride) {
+void store_sums(const GemmProblem& p, const Compute<In>* sums, int64_t stride) {
   using C = Compute<In>;
   Out* c = static_cast<Out*>(p.c);
   const In* bias = static_cast<const In*>(p.bias);
@@ -97,7 +97,7 @@ constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step -
 
 // At most kTaskRows by kTaskColumns.
 template <class In>
-void own_product(const KernelContext& ctx, const Product& p) {
+void packed_gemm(const KernelContext& ctx, const GemmProblem& p) {
   using C = Compute<In>;
   using T = Tile<C>;
   int64_t rows = round_up(p.m, T::rows), columns = round_up(p.n, T::columns);

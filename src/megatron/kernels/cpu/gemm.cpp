@@ -1,10 +1,10 @@
-#include "megatron/kernels/cpu/product.h"
+#include "megatron/kernels/cpu/gemm.h"
 
 namespace megatron::cpu {
 
-Product Product::part(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
+GemmProblem GemmProblem::part(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
   auto in_size = static_cast<int64_t>(size_of(in)), out_size = static_cast<int64_t>(size_of(out));
-  Product part = *this;
+  GemmProblem part = *this;
   part.m = rows;
   part.n = columns;
   part.a = static_cast<const char*>(a) + row * a_row * in_size;
