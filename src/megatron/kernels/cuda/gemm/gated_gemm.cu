@@ -1,5 +1,5 @@
 #include "megatron/kernels/backends.h"
-#include "megatron/kernels/cuda/gemm/overlapped_gemm.cuh"
+#include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
 namespace megatron {
@@ -12,10 +12,10 @@ namespace {
 struct GateForward {
   static constexpr bool kRightInner = true;
   static constexpr int kPieces = 6, kWidth = kColumns / 2, kBand = 8;
-  struct Target {
+  struct Params {
     CUtensorMap x, y;
   };
-  const Target& to;
+  const Params& params;
 
   // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
   static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
@@ -58,10 +58,10 @@ struct GateForward {
       if (way.lane == 0) {
         const int column = tile.column * kWidth + half * 64, row = tile.row0 + way.row;
         if constexpr (part == 0) {
-          hopper::store_box(to.x, way.place, column, row, 0, way.policy);
-          hopper::store_box(to.x, way.place + 2048, column, row, 1, way.policy);
+          hopper::store_box(params.x, way.place, column, row, 0, way.policy);
+          hopper::store_box(params.x, way.place + 2048, column, row, 1, way.policy);
         } else {
-          hopper::store_box(to.y, way.place, column, row, 0, way.policy);
+          hopper::store_box(params.y, way.place, column, row, 0, way.policy);
         }
       }
       __syncwarp();
@@ -75,10 +75,10 @@ struct GateForward {
 struct GateBackward {
   static constexpr bool kRightInner = false;
   static constexpr int kPieces = 8, kWidth = kColumns, kBand = 8;
-  struct Target {
+  struct Params {
     CUtensorMap x, dx;
   };
-  const Target& to;
+  const Params& params;
 
   static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                      int rank) {
@@ -98,8 +98,8 @@ struct GateBackward {
       const int column = tile.column * kWidth + p * 32, row = tile.row0 + way.row;
       const uint32_t place = way.place + p % 2 * 2048;
       way.arrived[p % 2].arrive_expecting(2048);
-      hopper::load_box(place, to.x, way.arrived[p % 2], column, row, 0, way.policy);
-      hopper::load_box(place + 1024, to.x, way.arrived[p % 2], column, row, 1, way.policy);
+      hopper::load_box(place, params.x, way.arrived[p % 2], column, row, 0, way.policy);
+      hopper::load_box(place + 1024, params.x, way.arrived[p % 2], column, row, 1, way.policy);
     }
     __syncwarp();
   }
@@ -134,8 +134,8 @@ struct GateBackward {
     __syncwarp();
     if (way.lane == 0) {
       const int column = tile.column * kWidth + P * 32, row = tile.row0 + way.row;
-      hopper::store_box(to.dx, place, column, row, 0, way.policy);
-      hopper::store_box(to.dx, place + 1024, column, row, 1, way.policy);
+      hopper::store_box(params.dx, place, column, row, 0, way.policy);
+      hopper::store_box(params.dx, place + 1024, column, row, 1, way.policy);
     }
     __syncwarp();
   }
@@ -155,28 +155,29 @@ Matrices halves(const Tensor& t) {
 bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args) {
   using namespace cuda;
   CUtensorMap a, b;
-  GateForward::Target to;
+  GateForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
       !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
       !describe(DType::BF16, halves(args.b), 128, kColumns / 2, b) ||
-      !describe(DType::BF16, halves_of_rows(args.x), 128, 16, to.x) ||
-      !describe(DType::BF16, whole(args.y), 128, 16, to.y))
+      !describe(DType::BF16, halves_of_rows(args.x), 128, 16, params.x) ||
+      !describe(DType::BF16, whole(args.y), 128, 16, params.y))
     return false;
-  launch<GateForward>(ctx, "gated_gemm", a, b, to, args.y.size(0), args.y.size(1), args.a.size(1));
+  launch<GateForward>(ctx, "gated_gemm", a, b, params, args.y.size(0), args.y.size(1), args.a.size(1));
   return true;
 }
 
 bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args) {
   using namespace cuda;
   CUtensorMap a, b;
-  GateBackward::Target to;
+  GateBackward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.dx}) ||
       !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
       !describe(DType::BF16, whole(args.b), 128, kPanel, b) ||
-      !describe(DType::BF16, halves_of_rows(args.x), 64, 16, to.x) ||
-      !describe(DType::BF16, halves_of_rows(args.dx), 64, 16, to.dx))
+      !describe(DType::BF16, halves_of_rows(args.x), 64, 16, params.x) ||
+      !describe(DType::BF16, halves_of_rows(args.dx), 64, 16, params.dx))
     return false;
-  launch<GateBackward>(ctx, "gated_gemm_backward", a, b, to, args.x.size(0), args.b.size(1), args.a.size(1));
+  launch<GateBackward>(ctx, "gated_gemm_backward", a, b, params, args.x.size(0), args.b.size(1),
+                       args.a.size(1));
   return true;
 }
 

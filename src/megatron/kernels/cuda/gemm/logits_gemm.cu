@@ -1,5 +1,5 @@
 #include "megatron/kernels/backends.h"
-#include "megatron/kernels/cuda/gemm/overlapped_gemm.cuh"
+#include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
 #include "megatron/kernels/cuda/loss/max_sum.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
@@ -12,12 +12,12 @@ namespace {
 struct LogitsWithStatistics {
   static constexpr bool kRightInner = true;
   static constexpr int kPieces = 8, kWidth = kColumns, kBand = 16;
-  struct Target {
+  struct Params {
     CUtensorMap logits;
     MaxSum<float>* partial;  // [tiles beside each other, rows]
     int rows, valid;
   };
-  const Target& to;
+  const Params& params;
   float maximum[2], sum[2];  // of the two rows that a lane has a quarter of
 
   static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
@@ -75,7 +75,8 @@ struct LogitsWithStatistics {
     hopper::publish_writes();
     __syncwarp();
     if (way.lane == 0)
-      hopper::store_box(to.logits, place, tile.column * kWidth + P * 64, tile.row0 + way.row, 0, way.policy);
+      hopper::store_box(params.logits, place, tile.column * kWidth + P * 64, tile.row0 + way.row, 0,
+                        way.policy);
     __syncwarp();
   }
 
@@ -101,15 +102,15 @@ struct LogitsWithStatistics {
 #pragma unroll
       for (int offset = 1; offset < 4; offset *= 2) sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], offset);
       const int row = tile.row0 + way.row + way.lane / 4 + 8 * h;
-      if (way.lane % 4 == 0 && row < to.rows)
-        to.partial[static_cast<int64_t>(tile.column) * to.rows + row] = {maximum[h], sum[h]};
+      if (way.lane % 4 == 0 && row < params.rows)
+        params.partial[static_cast<int64_t>(tile.column) * params.rows + row] = {maximum[h], sum[h]};
     }
   }
 
   template <int P>
   __device__ void piece(const Way& way, const Tile& tile, uint32_t (&words)[64]) {
     if constexpr (P == 0) {
-      const int columns = to.valid - tile.column * kWidth;
+      const int columns = params.valid - tile.column * kWidth;
       if (columns < kWidth) cut(words, columns, way.lane);
       find_maximum(words);
     }
@@ -155,23 +156,23 @@ bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
   using namespace cuda;
   const CrossEntropyStatsArgs& stats = args.stats;
   CUtensorMap a, b;
-  LogitsWithStatistics::Target to;
+  LogitsWithStatistics::Params params;
   if (stats.sum_logits.defined() || !can_run(ctx, {args.a, args.b, stats.logits}) ||
       !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
       !describe(DType::BF16, whole(args.b), 128, kColumns / kBlocks, b) ||
-      !describe(DType::BF16, whole(stats.logits), 128, 16, to.logits))
+      !describe(DType::BF16, whole(stats.logits), 128, 16, params.logits))
     return false;
   const int64_t rows = stats.logits.size(0), columns = stats.logits.size(1),
                 tiles = (columns + kColumns - 1) / kColumns;
   static_assert(sizeof(MaxSum<float>) == 2 * sizeof(float) && kColumns == 256);
-  to.partial = pointer<MaxSum<float>>(args.tiles);
-  to.rows = static_cast<int>(rows);
-  to.valid = static_cast<int>(stats.valid);
-  launch<LogitsWithStatistics>(ctx, "logits_gemm", a, b, to, rows, columns, args.a.size(1));
+  params.partial = pointer<MaxSum<float>>(args.tiles);
+  params.rows = static_cast<int>(rows);
+  params.valid = static_cast<int>(stats.valid);
+  launch<LogitsWithStatistics>(ctx, "logits_gemm", a, b, params, rows, columns, args.a.size(1));
   merge_kernel<<<blocks_for(rows, kMergedRows), kMergedRows * kMergers, 0, stream_of(ctx)>>>(
-      to.partial, static_cast<int>(tiles), to.rows, pointer<bfloat>(stats.logits), stats.logits.stride(0),
-      pointer<int64_t>(stats.labels), stats.vocab_begin, stats.valid, pointer<float>(stats.maximum),
-      pointer<float>(stats.sum_exp), pointer<float>(stats.target));
+      params.partial, static_cast<int>(tiles), params.rows, pointer<bfloat>(stats.logits),
+      stats.logits.stride(0), pointer<int64_t>(stats.labels), stats.vocab_begin, stats.valid,
+      pointer<float>(stats.maximum), pointer<float>(stats.sum_exp), pointer<float>(stats.target));
   check_launch("logits_gemm");
   return true;
 }

@@ -86,14 +86,14 @@ __device__ __forceinline__ void each(std::integer_sequence<int, P...>, F&& f) {
   (f(std::integral_constant<int, P>{}), ...);
 }
 
-// The rows of b run along the contraction (kRightInner) or across it. Finish deals with the words of a tile,
-// which is one of kWidth columns of the result, in kPieces pieces, and may ask for data one piece ahead.
-// Target is what it knows of memory.
-template <class Finish>
+// The rows of b run along the contraction (kRightInner) or across it. Epilogue deals with the words of a
+// tile, which is one of kWidth columns of the result, in kPieces pieces, and may ask for data one piece
+// ahead. Params is what it knows of memory.
+template <class Epilogue>
 __global__ void __launch_bounds__(kBlockThreads, 1)
-    overlapped_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                      const __grid_constant__ typename Finish::Target target,
-                      const __grid_constant__ Job job) {
+    gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                     const __grid_constant__ typename Epilogue::Params params,
+                     const __grid_constant__ Job job) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
   const uint32_t stages = shared_address(memory);
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     hopper::publish_barriers();
   }
   hopper::cluster_sync();
-  Schedule<Finish::kBand> schedule(job, rank);
+  Schedule<Epilogue::kBand> schedule(job, rank);
   Tile tile;
   hopper::Ring<kStages> at;
   if (threadIdx.x < 128) {
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
           hopper::load_box(left(at.stage), a, full(at.stage), k * kDepth, tile.row0, 0);
-          Finish::fetch_right(right(at.stage), b, full(at.stage), tile.column, k * kDepth, rank);
+          Epilogue::fetch_right(right(at.stage), b, full(at.stage), tile.column, k * kDepth, rank);
         }
   } else {
     hopper::more_registers<240>();
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4, lane = threadIdx.x % 32;
-    Finish finish{target};
+    Epilogue epilogue{params};
     const Way way{stages + kPlaces + warp * kPlaceBytes,
                   {arrived(2 * warp), arrived(2 * warp + 1)},
                   warp * 16,
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         hopper::begin_products();
 #pragma unroll
         for (int i = 0; i < kDepth / 16; ++i)
-          hopper::add_product<bfloat, true, Finish::kRightInner>(
-              sums, hopper::further<true>(x, i), hopper::further<Finish::kRightInner>(y, i), k || i);
+          hopper::add_product<bfloat, true, Epilogue::kRightInner>(
+              sums, hopper::further<true>(x, i), hopper::further<Epilogue::kRightInner>(y, i), k || i);
         hopper::commit_products();
         if (k) {  // the step before has been read; this one may still be
           hopper::wait_products<1>();
@@ -164,17 +164,17 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         ++k;
       };
       // The steps of this tile, and between them the pieces of the one before.
-      each(std::make_integer_sequence<int, Finish::kPieces>{}, [&](auto index) {
+      each(std::make_integer_sequence<int, Epilogue::kPieces>{}, [&](auto index) {
         constexpr int p = decltype(index)::value;
-        constexpr bool last = p + 1 == Finish::kPieces;
-        const int until = steps * (p + 1) / Finish::kPieces;
+        constexpr bool last = p + 1 == Epilogue::kPieces;
+        const int until = steps * (p + 1) / Epilogue::kPieces;
         bool asked = false;
         do {
           if (k < until) step();
-          if (!asked && (last ? more : waiting)) finish.ask(way, last ? tile : before, last ? 0 : p + 1);
+          if (!asked && (last ? more : waiting)) epilogue.ask(way, last ? tile : before, last ? 0 : p + 1);
           asked = true;
         } while (k < until);
-        if (waiting) finish.template piece<p>(way, before, words);
+        if (waiting) epilogue.template piece<p>(way, before, words);
       });
       hopper::wait_products<0>();
       if (more) release();
@@ -210,14 +210,14 @@ Matrices whole(const Tensor& t) {
   return {t.raw(), t.size(1), t.size(0), 1, t.stride(0), t.stride(0) * t.size(0)};
 }
 
-template <class Finish>
+template <class Epilogue>
 void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, const CUtensorMap& b,
-            const typename Finish::Target& target, int64_t rows, int64_t width, int64_t depth) {
-  auto kernel = overlapped_kernel<Finish>;
+            const typename Epilogue::Params& params, int64_t rows, int64_t width, int64_t depth) {
+  auto kernel = gemm_sm90_kernel<Epilogue>;
   cudaLaunchConfig_t config{};
   config.stream = stream_of(ctx);  // which also makes its GPU the current one
   allow_shared_memory(kernel, kSharedBytes);
-  const Job job{static_cast<int>(rows), static_cast<int>((width + Finish::kWidth - 1) / Finish::kWidth),
+  const Job job{static_cast<int>(rows), static_cast<int>((width + Epilogue::kWidth - 1) / Epilogue::kWidth),
                 static_cast<int>((depth + kDepth - 1) / kDepth)};
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -227,7 +227,7 @@ void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, co
   config.dynamicSmemBytes = kSharedBytes;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, target, job), name);
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, params, job), name);
 }
 
 }  // namespace
