@@ -7,11 +7,11 @@ namespace cuda {
 namespace {
 
 // Forward. A tile has 128 columns of the gate and the same of up. Its words go to memory as they are, and
-// once more with SwiGLU: for each half of the columns a piece that stores gate and up, and two of 32 columns
-// each for the activation, which is stored with the second.
+// once more with SwiGLU: for each half of the columns a subtile that stores gate and up, and two of 32
+// columns each for the activation, which is stored with the second.
 struct GateForward {
   static constexpr bool kRightInner = true;
-  static constexpr int kPieces = 6, kWidth = kColumns / 2, kBand = 8;
+  static constexpr int kSubtiles = 6, kWidth = kColumns / 2, kBand = 8;
   struct Params {
     CUtensorMap x, y;
   };
@@ -24,20 +24,22 @@ struct GateForward {
                                       rank);
   }
 
-  __device__ void ask(const Way&, const Tile&, int) const {}
+  __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
 
   template <int P>
-  __device__ void piece(const Way& way, const Tile& tile, const uint32_t (&words)[64]) const {
+  __device__ void subtile(const EpilogueContext& context, const Tile& tile,
+                          const uint32_t (&words)[64]) const {
     constexpr int half = P / 3, part = P % 3;
     if constexpr (part < 2) {
-      if (way.lane == 0) hopper::wait_stores_read<0>();
+      if (context.lane == 0) hopper::wait_stores_read<0>();
       __syncwarp();
     }
     if constexpr (part == 0) {
 #pragma unroll
       for (int c = 0; c < 8; c += 2) {
-        hopper::store_matrices(way.matrices<128>(way.place, c), words + 2 * (8 * half + c));
-        hopper::store_matrices(way.matrices<128>(way.place + 2048, c), words + 2 * (16 + 8 * half + c));
+        hopper::store_matrices(context.matrices<128>(context.smem, c), words + 2 * (8 * half + c));
+        hopper::store_matrices(context.matrices<128>(context.smem + 2048, c),
+                               words + 2 * (16 + 8 * half + c));
       }
     } else {
 #pragma unroll
@@ -49,19 +51,19 @@ struct GateForward {
           active[i] = narrow_pair<bfloat>(low(gate) * sigmoid<true>(low(gate)) * low(up),
                                           high(gate) * sigmoid<true>(high(gate)) * high(up));
         }
-        hopper::store_matrices(way.matrices<128>(way.place, c), active);
+        hopper::store_matrices(context.matrices<128>(context.smem, c), active);
       }
     }
     if constexpr (part != 1) {
       hopper::publish_writes();
       __syncwarp();
-      if (way.lane == 0) {
-        const int column = tile.column * kWidth + half * 64, row = tile.row0 + way.row;
+      if (context.lane == 0) {
+        const int column = tile.column * kWidth + half * 64, row = tile.row0 + context.row;
         if constexpr (part == 0) {
-          hopper::store_box(params.x, way.place, column, row, 0, way.policy);
-          hopper::store_box(params.x, way.place + 2048, column, row, 1, way.policy);
+          hopper::store_box(params.x, context.smem, column, row, 0, context.policy);
+          hopper::store_box(params.x, context.smem + 2048, column, row, 1, context.policy);
         } else {
-          hopper::store_box(params.y, way.place, column, row, 0, way.policy);
+          hopper::store_box(params.y, context.smem, column, row, 0, context.policy);
         }
       }
       __syncwarp();
@@ -69,12 +71,12 @@ struct GateForward {
   }
 };
 
-// Backward. The words of a tile are the activation's gradient; each piece fetches 32 columns of gate and up,
-// which takes a while and is asked for one piece before, and stores the gradients of both from the same
+// Backward. The words of a tile are the activation's gradient; each subtile fetches 32 columns of gate and
+// up, which takes a while and is asked for one subtile before, and stores the gradients of both from the same
 // place.
 struct GateBackward {
   static constexpr bool kRightInner = false;
-  static constexpr int kPieces = 8, kWidth = kColumns, kBand = 8;
+  static constexpr int kSubtiles = 8, kWidth = kColumns, kBand = 8;
   struct Params {
     CUtensorMap x, dx;
   };
@@ -91,26 +93,27 @@ struct GateBackward {
     }
   }
 
-  // For piece p of the tile, once the piece before the last has left its place.
-  __device__ void ask(const Way& way, const Tile& tile, int p) const {
-    if (way.lane == 0) {
+  // For subtile p of the tile, once the subtile before the last has left its place.
+  __device__ void prefetch(const EpilogueContext& context, const Tile& tile, int p) const {
+    if (context.lane == 0) {
       hopper::wait_stores_read<0>();
-      const int column = tile.column * kWidth + p * 32, row = tile.row0 + way.row;
-      const uint32_t place = way.place + p % 2 * 2048;
-      way.arrived[p % 2].arrive_expecting(2048);
-      hopper::load_box(place, params.x, way.arrived[p % 2], column, row, 0, way.policy);
-      hopper::load_box(place + 1024, params.x, way.arrived[p % 2], column, row, 1, way.policy);
+      const int column = tile.column * kWidth + p * 32, row = tile.row0 + context.row;
+      const uint32_t smem = context.smem + p % 2 * 2048;
+      context.loaded[p % 2].arrive_expecting(2048);
+      hopper::load_box(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
+      hopper::load_box(smem + 1024, params.x, context.loaded[p % 2], column, row, 1, context.policy);
     }
     __syncwarp();
   }
 
   template <int P>
-  __device__ void piece(const Way& way, const Tile& tile, const uint32_t (&words)[64]) const {
-    const uint32_t place = way.place + P % 2 * 2048;
-    way.arrived[P % 2].wait(P / 2 % 2);
+  __device__ void subtile(const EpilogueContext& context, const Tile& tile,
+                          const uint32_t (&words)[64]) const {
+    const uint32_t smem = context.smem + P % 2 * 2048;
+    context.loaded[P % 2].wait(P / 2 % 2);
 #pragma unroll
     for (int c = 0; c < 4; c += 2) {
-      const uint32_t at = way.matrices<64>(place, c);
+      const uint32_t at = context.matrices<64>(smem, c);
       uint32_t gate[4], up[4];
       hopper::load_matrices(at, gate);
       hopper::load_matrices(at + 1024, up);
@@ -132,10 +135,10 @@ struct GateBackward {
     }
     hopper::publish_writes();
     __syncwarp();
-    if (way.lane == 0) {
-      const int column = tile.column * kWidth + P * 32, row = tile.row0 + way.row;
-      hopper::store_box(params.dx, place, column, row, 0, way.policy);
-      hopper::store_box(params.dx, place + 1024, column, row, 1, way.policy);
+    if (context.lane == 0) {
+      const int column = tile.column * kWidth + P * 32, row = tile.row0 + context.row;
+      hopper::store_box(params.dx, smem, column, row, 0, context.policy);
+      hopper::store_box(params.dx, smem + 1024, column, row, 1, context.policy);
     }
     __syncwarp();
   }

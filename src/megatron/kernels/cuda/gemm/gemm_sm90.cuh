@@ -16,14 +16,15 @@ using hopper::kPanelBytes;
 // contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
 // each other, and each fetches half of what both read on the right.
 // Rounded to bf16, the sums of a tile take half of their registers. So the next tile can begin at once, and
-// what becomes of them, up to memory, is done in pieces between the steps of that tile, while the tensor
+// what becomes of them, up to memory, is done in subtiles between the steps of that tile, while the tensor
 // cores multiply.
 constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 4, kBlocks = 2;
 constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers, kWarps = kMultipliers / 32;
 constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
               kStageBytes = kLeftBytes + kRightBytes;
 // Shared memory: the stages, a place for each warp's way to memory, the barriers.
-constexpr int kPlaceBytes = 4096, kPlaces = kStages * kStageBytes, kBarriers = kPlaces + kWarps * kPlaceBytes,
+constexpr int kEpilogueBytes = 4096, kEpilogueSmem = kStages * kStageBytes,
+              kBarriers = kEpilogueSmem + kWarps * kEpilogueBytes,
               kSharedBytes = kBarriers + 8 * (2 * kStages + 2 * kWarps);
 
 struct Job {
@@ -66,9 +67,9 @@ __device__ __forceinline__ float high(uint32_t word) { return __uint_as_float(wo
 
 // What one warp, which has 16 rows of a tile, knows of its way to memory. The words of a tile are those of
 // its sums: words 2 j and 2 j + 1 have columns 8 j to 8 j + 7 of rows 0 to 7 and 8 to 15.
-struct Way {
-  uint32_t place;  // in shared memory
-  Barrier arrived[2];
+struct EpilogueContext {
+  uint32_t smem;  // in shared memory
+  Barrier loaded[2];
   int row, lane;
   uint64_t policy;
 
@@ -87,7 +88,7 @@ __device__ __forceinline__ void each(std::integer_sequence<int, P...>, F&& f) {
 }
 
 // The rows of b run along the contraction (kRightInner) or across it. Epilogue deals with the words of a
-// tile, which is one of kWidth columns of the result, in kPieces pieces, and may ask for data one piece
+// tile, which is one of kWidth columns of the result, in kSubtiles subtiles, and may ask for data one subtile
 // ahead. Params is what it knows of memory.
 template <class Epilogue>
 __global__ void __launch_bounds__(kBlockThreads, 1)
@@ -101,14 +102,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto right = [&](int s) { return left(s) + kLeftBytes; };
   auto full = [&](int s) { return Barrier{stages + kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
-  auto arrived = [&](int i) { return full(2 * kStages + i); };
+  auto loaded = [&](int i) { return full(2 * kStages + i); };
   const int rank = hopper::cluster_rank();
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
       empty(s).init(kBlocks * kWarps);  // a warp of either block reads what came for both
     }
-    for (int i = 0; i < 2 * kWarps; ++i) arrived(i).init(1);
+    for (int i = 0; i < 2 * kWarps; ++i) loaded(i).init(1);
     hopper::publish_barriers();
   }
   hopper::cluster_sync();
@@ -129,11 +130,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     hopper::more_registers<240>();
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4, lane = threadIdx.x % 32;
     Epilogue epilogue{params};
-    const Way way{stages + kPlaces + warp * kPlaceBytes,
-                  {arrived(2 * warp), arrived(2 * warp + 1)},
-                  warp * 16,
-                  lane,
-                  hopper::passing()};
+    const EpilogueContext context{stages + kEpilogueSmem + warp * kEpilogueBytes,
+                                  {loaded(2 * warp), loaded(2 * warp + 1)},
+                                  warp * 16,
+                                  lane,
+                                  hopper::passing()};
     float sums[128];
     uint32_t words[64];
     Tile before{};  // the one that the words are of
@@ -163,18 +164,19 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         at.advance();
         ++k;
       };
-      // The steps of this tile, and between them the pieces of the one before.
-      each(std::make_integer_sequence<int, Epilogue::kPieces>{}, [&](auto index) {
+      // The steps of this tile, and between them the subtiles of the one before.
+      each(std::make_integer_sequence<int, Epilogue::kSubtiles>{}, [&](auto index) {
         constexpr int p = decltype(index)::value;
-        constexpr bool last = p + 1 == Epilogue::kPieces;
-        const int until = steps * (p + 1) / Epilogue::kPieces;
-        bool asked = false;
+        constexpr bool last = p + 1 == Epilogue::kSubtiles;
+        const int until = steps * (p + 1) / Epilogue::kSubtiles;
+        bool prefetched = false;
         do {
           if (k < until) step();
-          if (!asked && (last ? more : waiting)) epilogue.ask(way, last ? tile : before, last ? 0 : p + 1);
-          asked = true;
+          if (!prefetched && (last ? more : waiting))
+            epilogue.prefetch(context, last ? tile : before, last ? 0 : p + 1);
+          prefetched = true;
         } while (k < until);
-        if (waiting) epilogue.template piece<p>(way, before, words);
+        if (waiting) epilogue.template subtile<p>(context, before, words);
       });
       hopper::wait_products<0>();
       if (more) release();

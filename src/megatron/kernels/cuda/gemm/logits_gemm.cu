@@ -7,11 +7,12 @@ namespace megatron {
 namespace cuda {
 namespace {
 
-// The words of a tile go to memory as they are, 64 columns with each piece. On the way the maximum of each
-// row, and Σ exp(x − maximum), are taken of the same words, so that both are those of the logits in memory.
+// The words of a tile go to memory as they are, 64 columns with each subtile. On the context the maximum of
+// each row, and Σ exp(x − maximum), are taken of the same words, so that both are those of the logits in
+// memory.
 struct LogitsWithStatistics {
   static constexpr bool kRightInner = true;
-  static constexpr int kPieces = 8, kWidth = kColumns, kBand = 16;
+  static constexpr int kSubtiles = 8, kWidth = kColumns, kBand = 16;
   struct Params {
     CUtensorMap logits;
     MaxSum<float>* partial;  // [tiles beside each other, rows]
@@ -27,7 +28,7 @@ struct LogitsWithStatistics {
                                       column * kWidth + rank * part, 0);
   }
 
-  __device__ void ask(const Way&, const Tile&, int) const {}
+  __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
 
   // Columns that do not exist count as −∞, in memory too.
   static __device__ void cut(uint32_t (&words)[64], int columns, int lane) {
@@ -65,18 +66,18 @@ struct LogitsWithStatistics {
   }
 
   template <int P>
-  __device__ void store(const Way& way, const Tile& tile, const uint32_t (&words)[64]) const {
-    const uint32_t place = way.place + P % 2 * 2048;
-    if (way.lane == 0) hopper::wait_stores_read<1>();
+  __device__ void store(const EpilogueContext& context, const Tile& tile, const uint32_t (&words)[64]) const {
+    const uint32_t smem = context.smem + P % 2 * 2048;
+    if (context.lane == 0) hopper::wait_stores_read<1>();
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c += 2)
-      hopper::store_matrices(way.matrices<128>(place, c), words + 2 * (8 * P + c));
+      hopper::store_matrices(context.matrices<128>(smem, c), words + 2 * (8 * P + c));
     hopper::publish_writes();
     __syncwarp();
-    if (way.lane == 0)
-      hopper::store_box(params.logits, place, tile.column * kWidth + P * 64, tile.row0 + way.row, 0,
-                        way.policy);
+    if (context.lane == 0)
+      hopper::store_box(params.logits, smem, tile.column * kWidth + P * 64, tile.row0 + context.row, 0,
+                        context.policy);
     __syncwarp();
   }
 
@@ -96,29 +97,29 @@ struct LogitsWithStatistics {
     }
   }
 
-  __device__ void store_statistics(const Way& way, const Tile& tile) {
+  __device__ void store_statistics(const EpilogueContext& context, const Tile& tile) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int offset = 1; offset < 4; offset *= 2) sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], offset);
-      const int row = tile.row0 + way.row + way.lane / 4 + 8 * h;
-      if (way.lane % 4 == 0 && row < params.rows)
+      const int row = tile.row0 + context.row + context.lane / 4 + 8 * h;
+      if (context.lane % 4 == 0 && row < params.rows)
         params.partial[static_cast<int64_t>(tile.column) * params.rows + row] = {maximum[h], sum[h]};
     }
   }
 
   template <int P>
-  __device__ void piece(const Way& way, const Tile& tile, uint32_t (&words)[64]) {
+  __device__ void subtile(const EpilogueContext& context, const Tile& tile, uint32_t (&words)[64]) {
     if constexpr (P == 0) {
       const int columns = params.valid - tile.column * kWidth;
-      if (columns < kWidth) cut(words, columns, way.lane);
+      if (columns < kWidth) cut(words, columns, context.lane);
       find_maximum(words);
     }
     if constexpr (P % 2 == 0)
-      store<P / 2>(way, tile, words);
+      store<P / 2>(context, tile, words);
     else
       add<P / 2>(words);
-    if constexpr (P + 1 == kPieces) store_statistics(way, tile);
+    if constexpr (P + 1 == kSubtiles) store_statistics(context, tile);
   }
 };
 
