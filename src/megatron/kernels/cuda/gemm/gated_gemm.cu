@@ -11,7 +11,7 @@ namespace {
 // columns each for the activation, which is stored with the second.
 struct GateForward {
   static constexpr bool kRightInner = true;
-  static constexpr int kSubtiles = 6, kWidth = kColumns / 2, kBand = 8;
+  static constexpr int kSubtiles = 6, kWidth = kColumns / 2, kSwizzle = 8;
   struct Params {
     CUtensorMap x, y;
   };
@@ -76,7 +76,7 @@ struct GateForward {
 // place.
 struct GateBackward {
   static constexpr bool kRightInner = false;
-  static constexpr int kSubtiles = 8, kWidth = kColumns, kBand = 8;
+  static constexpr int kSubtiles = 8, kWidth = kColumns, kSwizzle = 8;
   struct Params {
     CUtensorMap x, dx;
   };

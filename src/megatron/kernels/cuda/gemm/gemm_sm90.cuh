@@ -27,38 +27,38 @@ constexpr int kEpilogueBytes = 4096, kEpilogueSmem = kStages * kStageBytes,
               kBarriers = kEpilogueSmem + kWarps * kEpilogueBytes,
               kSharedBytes = kBarriers + 8 * (2 * kStages + 2 * kWarps);
 
-struct Job {
-  int rows, across, steps;  // of the left operand; tiles beside each other; of 64 along the contraction
+struct ProblemShape {
+  int m, tiles_n, tiles_k;  // of the left operand; tiles beside each other; of 64 along the contraction
 };
 
 struct Tile {
   int row0, column;  // the latter counts tiles
 };
 
-// The tiles of one block, in an order that lets the blocks at work share what they read: down a band of
-// kBand clusters, then to the right.
-template <int kBand>
-class Schedule {
+// The tiles of one block, in an order that lets the blocks at work share what they read: down a group of
+// kSwizzle clusters, then to the right.
+template <int kSwizzle>
+class TileScheduler {
  public:
-  __device__ Schedule(const Job& job, int rank)
-      : job_(job),
+  __device__ TileScheduler(const ProblemShape& shape, int rank)
+      : shape_(shape),
         rank_(rank),
-        down_((job.rows + kRows * kBlocks - 1) / (kRows * kBlocks)),
+        tiles_m_((shape.m + kRows * kBlocks - 1) / (kRows * kBlocks)),
         next_(static_cast<int>(blockIdx.x) / kBlocks) {}
 
   __device__ bool next(Tile& tile) {
-    if (next_ >= down_ * job_.across) return false;
-    const int band = next_ / (kBand * job_.across), rest = next_ - band * kBand * job_.across,
-              height = min(kBand, down_ - band * kBand);
-    tile.row0 = ((band * kBand + rest % height) * kBlocks + rank_) * kRows;
+    if (next_ >= tiles_m_ * shape_.tiles_n) return false;
+    const int group = next_ / (kSwizzle * shape_.tiles_n), rest = next_ - group * kSwizzle * shape_.tiles_n,
+              height = min(kSwizzle, tiles_m_ - group * kSwizzle);
+    tile.row0 = ((group * kSwizzle + rest % height) * kBlocks + rank_) * kRows;
     tile.column = rest / height;
     next_ += static_cast<int>(gridDim.x) / kBlocks;
     return true;
   }
 
  private:
-  const Job& job_;
-  int rank_, down_, next_;
+  const ProblemShape& shape_;
+  int rank_, tiles_m_, next_;
 };
 
 // Two elements of bf16 in a word.
@@ -94,7 +94,7 @@ template <class Epilogue>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                      const __grid_constant__ typename Epilogue::Params params,
-                     const __grid_constant__ Job job) {
+                     const __grid_constant__ ProblemShape shape) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
   const uint32_t stages = shared_address(memory);
@@ -113,14 +113,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     hopper::publish_barriers();
   }
   hopper::cluster_sync();
-  Schedule<Epilogue::kBand> schedule(job, rank);
+  TileScheduler<Epilogue::kSwizzle> scheduler(shape, rank);
   Tile tile;
   hopper::Ring<kStages> at;
   if (threadIdx.x < 128) {
     hopper::fewer_registers<24>();
     if (threadIdx.x == 0)
-      while (schedule.next(tile))
-        for (int k = 0; k < job.steps; ++k, at.advance()) {
+      while (scheduler.next(tile))
+        for (int k = 0; k < shape.tiles_k; ++k, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
           hopper::load_box(left(at.stage), a, full(at.stage), k * kDepth, tile.row0, 0);
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     Tile before{};  // the one that the words are of
     bool waiting = false;
     for (bool more = true; more;) {
-      more = schedule.next(tile);
-      const int steps = more ? job.steps : 0;
+      more = scheduler.next(tile);
+      const int steps = more ? shape.tiles_k : 0;
       int k = 0, oldest = at.stage;  // of the stages that are being read
       auto release = [&] {
         if (lane < kBlocks) empty(oldest).arrive_at(lane);
@@ -219,8 +219,9 @@ void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, co
   cudaLaunchConfig_t config{};
   config.stream = stream_of(ctx);  // which also makes its GPU the current one
   allow_shared_memory(kernel, kSharedBytes);
-  const Job job{static_cast<int>(rows), static_cast<int>((width + Epilogue::kWidth - 1) / Epilogue::kWidth),
-                static_cast<int>((depth + kDepth - 1) / kDepth)};
+  const ProblemShape shape{static_cast<int>(rows),
+                           static_cast<int>((width + Epilogue::kWidth - 1) / Epilogue::kWidth),
+                           static_cast<int>((depth + kDepth - 1) / kDepth)};
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kBlocks, 1, 1};
@@ -229,7 +230,7 @@ void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, co
   config.dynamicSmemBytes = kSharedBytes;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, params, job), name);
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, params, shape), name);
 }
 
 }  // namespace

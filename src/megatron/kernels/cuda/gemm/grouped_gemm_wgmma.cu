@@ -32,7 +32,7 @@ struct Layout {
                        kBytes = kBarriers + 2 * 8 * kStages;
 };
 
-struct Job {
+struct Params {
   void* c;
   int64_t c_expert, c_row;
   const int32_t* offsets;
@@ -44,39 +44,41 @@ struct Tile {
   int expert, row0, rows_end, column0, k0, depth;
 };
 
-// The tiles of one block, in an order that lets the blocks at work share what they read: down a band of rows,
-// then to the right. A token belongs to rows of the GEMM, or to its contraction (CutDepth).
+// The tiles of one block, in an order that lets the blocks at work share what they read: down a group of
+// rows, then to the right. A token belongs to rows of the GEMM, or to its contraction (CutDepth).
 template <bool CutDepth>
-class Schedule {
+class TileScheduler {
  public:
-  __device__ explicit Schedule(const Job& job) : job_(job), next_(static_cast<int>(blockIdx.x)) {}
+  __device__ explicit TileScheduler(const Params& params)
+      : params_(params), next_(static_cast<int>(blockIdx.x)) {}
 
   __device__ bool next(Tile& tile) {
-    constexpr int kBand = 2048 / kRows;
-    const int across = (job_.columns + kColumns - 1) / kColumns;
-    int begin, end, down;
+    constexpr int kSwizzle = 2048 / kRows;
+    const int tiles_n = (params_.columns + kColumns - 1) / kColumns;
+    int begin, end, tiles_m;
     for (;; ++expert_) {
-      if (expert_ == job_.experts) return false;
-      begin = job_.offsets[expert_];
-      end = job_.offsets[expert_ + 1];
-      down = ((CutDepth ? job_.rows : end - begin) + kRows - 1) / kRows;
-      if (next_ < down * across) break;
-      next_ -= down * across;
+      if (expert_ == params_.experts) return false;
+      begin = params_.offsets[expert_];
+      end = params_.offsets[expert_ + 1];
+      tiles_m = ((CutDepth ? params_.rows : end - begin) + kRows - 1) / kRows;
+      if (next_ < tiles_m * tiles_n) break;
+      next_ -= tiles_m * tiles_n;
     }
-    const int band = next_ / (kBand * across), rest = next_ - band * kBand * across,
-              height = min(kBand, down - band * kBand), row = (band * kBand + rest % height) * kRows;
+    const int group = next_ / (kSwizzle * tiles_n), rest = next_ - group * kSwizzle * tiles_n,
+              height = min(kSwizzle, tiles_m - group * kSwizzle),
+              row = (group * kSwizzle + rest % height) * kRows;
     tile.expert = expert_;
     tile.row0 = CutDepth ? row : begin + row;
-    tile.rows_end = CutDepth ? job_.rows : end;
+    tile.rows_end = CutDepth ? params_.rows : end;
     tile.column0 = rest / height * kColumns;
     tile.k0 = CutDepth ? begin : 0;
-    tile.depth = CutDepth ? end - begin : job_.depth;
+    tile.depth = CutDepth ? end - begin : params_.depth;
     next_ += static_cast<int>(gridDim.x);
     return true;
   }
 
  private:
-  const Job& job_;
+  const Params& params_;
   int next_, expert_ = 0;  // counted from the first tile of the expert
 };
 
@@ -105,11 +107,12 @@ __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barri
 
 // sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
 template <class Out>
-__device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float (&sums)[128]) {
+__device__ __forceinline__ void add_old(const Params& params, const Tile& tile, float (&sums)[128]) {
   const int lane = threadIdx.x % 32,
             row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
             column0 = tile.column0 + lane % 4 * 2;
-  const Out* c = static_cast<const Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + column0;
+  const Out* c =
+      static_cast<const Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + column0;
   constexpr int kAtOnce = 16;  // reads under way
 #pragma unroll
   for (int j = 0; j < 64; j += kAtOnce) {
@@ -117,20 +120,20 @@ __device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float 
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int down = (j + i) % 2 * 8, right = (j + i) / 2 * 8;
-      if (row + down < tile.rows_end && column0 + right < job.columns)
-        old[i] = read<2>(c + down * job.c_row + right);
+      if (row + down < tile.rows_end && column0 + right < params.columns)
+        old[i] = read<2>(c + down * params.c_row + right);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
       for (int side = 0; side < 2; ++side)
-        sums[2 * (j + i) + side] = fmaf(job.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
+        sums[2 * (j + i) + side] = fmaf(params.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
   }
 }
 
 // c = sums: a warp stores its 16 rows.
 template <class Out>
-__device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const float (&sums)[128],
+__device__ __forceinline__ void put_rows(const Params& params, const Tile& tile, const float (&sums)[128],
                                          uint32_t rows) {
   constexpr int kRowBytes = Layout<Out>::kRowBytes;
   const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
@@ -150,12 +153,12 @@ __device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const
   const int row = tile.row0 + first + lane;
   if (lane < 16 && row < tile.rows_end)
     hopper::store_bytes(
-        static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0,
-        rows + lane * kRowBytes, min(kColumns, job.columns - tile.column0) * 2);
+        static_cast<Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + tile.column0,
+        rows + lane * kRowBytes, min(kColumns, params.columns - tile.column0) * 2);
 }
 
 // c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
-[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Job& job, const CUtensorMap& c,
+[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Params& params, const CUtensorMap& c,
                                                            const Tile& tile, const float (&sums)[128],
                                                            uint32_t boxes, int panel) {
   using Shared = Layout<float>;
@@ -180,7 +183,7 @@ __device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const
     hopper::sync_threads<128>(2 + panel);
     if (speaker) {
       const int x = tile.column0 + b * Shared::kBoxColumns, y = tile.row0 + panel * kPanel;
-      if (job.beta != 0)
+      if (params.beta != 0)
         hopper::add_box(c, box, x, y, tile.expert);
       else
         hopper::store_box(c, box, x, y, tile.expert);
@@ -192,7 +195,7 @@ __device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const
 template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                        const __grid_constant__ CUtensorMap c, const __grid_constant__ Job job) {
+                        const __grid_constant__ CUtensorMap c, const __grid_constant__ Params params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
   using Shared = Layout<Out>;
@@ -210,13 +213,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     hopper::publish_barriers();
   }
   __syncthreads();
-  Schedule<CutDepth> schedule(job);
+  TileScheduler<CutDepth> scheduler(params);
   Tile tile;
   hopper::Ring<kStages> at;
   if (threadIdx.x < 128) {
     hopper::fewer_registers<40>();
     if (threadIdx.x == 0)
-      while (schedule.next(tile))
+      while (scheduler.next(tile))
         for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
@@ -232,7 +235,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     if (threadIdx.x % 32 == 0) empty(stage).arrive();
   };
   float sums[128];
-  while (schedule.next(tile)) {
+  while (scheduler.next(tile)) {
     if (!CutDepth && tile.row0 + panel * kPanel >= tile.rows_end) {
       // The expert has no row for this warpgroup; the other has the tensor cores for itself.
       for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
@@ -267,10 +270,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     hopper::wait_products<0>();
     if (tile.depth) release(last);
     if constexpr (Shared::kWide) {
-      put_boxes(job, c, tile, sums, put_at, panel);
+      put_boxes(params, c, tile, sums, put_at, panel);
     } else {
-      if (CutDepth && job.beta != 0) add_old<Out>(job, tile, sums);
-      put_rows<Out>(job, tile, sums, put_at);
+      if (CutDepth && params.beta != 0) add_old<Out>(params, tile, sums);
+      put_rows<Out>(params, tile, sums, put_at);
     }
   }
   hopper::wait_stores_read<0>();
@@ -292,24 +295,25 @@ bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 }
 
 template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
-bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
+bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Params& params) {
   CUtensorMap a_map, b_map, c_map{};
   constexpr DType kType = std::is_same_v<T, bfloat> ? DType::BF16 : DType::F16;
   if (!describe(kType, a, 128, AInner ? kRows : kPanel, a_map) ||
       !describe(kType, b, 128, BInner ? kColumns : kPanel, b_map))
     return false;
   if constexpr (Layout<Out>::kWide)
-    if (!describe(DType::F32, {job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, 128,
+    if (!describe(DType::F32,
+                  {params.c, params.columns, params.rows, params.experts, params.c_row, params.c_expert}, 128,
                   kPanel, c_map))
       return false;
   auto kernel = grouped_gemm_kernel<T, Out, AInner, BInner, CutDepth>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);
   kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
-           stream_of(ctx)>>>(a_map, b_map, c_map, job);
+           stream_of(ctx)>>>(a_map, b_map, c_map, params);
   return true;
 }
 
-Job job_of(const GroupedTask& task) {
+Params params_of(const GroupedTask& task) {
   return {task.c,
           task.c_expert,
           task.c_row,
@@ -329,10 +333,10 @@ bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task) {
   const Matrices a{task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows};
   if (task.b_row == 1)
     return launch<T, T, true, true, false>(
-        ctx, a, {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, job_of(task));
+        ctx, a, {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, params_of(task));
   if (task.b_column == 1)
     return launch<T, T, true, false, false>(
-        ctx, a, {task.b, task.n, task.k, task.experts, task.b_row, task.b_expert}, job_of(task));
+        ctx, a, {task.b, task.n, task.k, task.experts, task.b_row, task.b_expert}, params_of(task));
   return false;
 }
 
@@ -342,7 +346,7 @@ bool wgmma_grouped_gemm_weight(const KernelContext& ctx, const GroupedTask& task
   if (std::is_same_v<Out, float> && task.beta != 0 && task.beta != 1) return false;
   return launch<T, Out, false, false, true>(
       ctx, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
-      {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, job_of(task));
+      {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, params_of(task));
 }
 
 template bool wgmma_grouped_gemm<bfloat>(const KernelContext&, const GroupedTask&);

@@ -12,7 +12,7 @@ namespace {
 // memory.
 struct LogitsWithStatistics {
   static constexpr bool kRightInner = true;
-  static constexpr int kSubtiles = 8, kWidth = kColumns, kBand = 16;
+  static constexpr int kSubtiles = 8, kWidth = kColumns, kSwizzle = 16;
   struct Params {
     CUtensorMap logits;
     MaxSum<float>* partial;  // [tiles beside each other, rows]
