@@ -21,11 +21,11 @@ struct Tile {
 };
 
 // What one task computes at most; the packed panels and the sums then stay in the second-level cache.
-inline constexpr int64_t kTaskRows = 192, kTaskColumns = 256, kDepth = 256;
+inline constexpr int64_t kTaskRows = 192, kTaskColumns = 256, kTaskK = 256;
 
-// sums[rows, columns] (+)= a[depth][rows] ⊗ b[depth][columns].
+// sums[rows, columns] (+)= a[k_size][rows] ⊗ b[k_size][columns].
 template <class C>
-inline void multiply_tile(int64_t depth, const C* a, const C* b, C* sums, int64_t stride, bool first) {
+inline void multiply_tile(int64_t k_size, const C* a, const C* b, C* sums, int64_t stride, bool first) {
   using T = Tile<C>;
   using Vector = typename T::Vector;
   Vector tile[T::rows][2];
@@ -36,14 +36,14 @@ inline void multiply_tile(int64_t depth, const C* a, const C* b, C* sums, int64_
         tile[i][j] = Vector{};
       else
         __builtin_memcpy(&tile[i][j], sums + i * stride + j * T::lanes, sizeof(Vector));
-  for (int64_t p = 0; p < depth; ++p) {
-    Vector left, right;
-    __builtin_memcpy(&left, b, sizeof left);
-    __builtin_memcpy(&right, b + T::lanes, sizeof right);
+  for (int64_t p = 0; p < k_size; ++p) {
+    Vector b0, b1;
+    __builtin_memcpy(&b0, b, sizeof b0);
+    __builtin_memcpy(&b1, b + T::lanes, sizeof b1);
 #pragma GCC unroll 16
     for (int i = 0; i < T::rows; ++i) {
-      tile[i][0] += a[i] * left;
-      tile[i][1] += a[i] * right;
+      tile[i][0] += a[i] * b0;
+      tile[i][1] += a[i] * b1;
     }
     a += T::rows;
     b += T::columns;
@@ -54,24 +54,22 @@ inline void multiply_tile(int64_t depth, const C* a, const C* b, C* sums, int64_
       __builtin_memcpy(sums + i * stride + j * T::lanes, &tile[i][j], sizeof(Vector));
 }
 
-// Panels of `width` lines of a matrix [lines, depth], each panel [depth][width], missing lines zero.
+// Panels of `width` lines of a matrix [lines, k_size], each panel [k_size][width], missing lines zero.
 template <int width, class S, class C>
-void pack(const S* source, int64_t line_stride, int64_t depth_stride, int64_t lines, int64_t depth,
-          C* panels) {
+void pack(const S* source, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t k_size, C* panels) {
   for (int64_t first = 0; first < lines; first += width) {
     int64_t count = std::min<int64_t>(width, lines - first);
     const S* panel = source + first * line_stride;
-    if (count < width) std::fill_n(panels, depth * width, C(0));
+    if (count < width) std::fill_n(panels, k_size * width, C(0));
     if (line_stride == 1) {
-      for (int64_t p = 0; p < depth; ++p)
-        for (int64_t i = 0; i < count; ++i)
-          panels[p * width + i] = static_cast<C>(panel[p * depth_stride + i]);
+      for (int64_t p = 0; p < k_size; ++p)
+        for (int64_t i = 0; i < count; ++i) panels[p * width + i] = static_cast<C>(panel[p * k_stride + i]);
     } else {
       for (int64_t i = 0; i < count; ++i)
-        for (int64_t p = 0; p < depth; ++p)
-          panels[p * width + i] = static_cast<C>(panel[i * line_stride + p * depth_stride]);
+        for (int64_t p = 0; p < k_size; ++p)
+          panels[p * width + i] = static_cast<C>(panel[i * line_stride + p * k_stride]);
     }
-    panels += depth * width;
+    panels += k_size * width;
   }
 }
 
@@ -101,19 +99,19 @@ void packed_gemm(const KernelContext& ctx, const GemmProblem& p) {
   using C = Compute<In>;
   using T = Tile<C>;
   int64_t rows = round_up(p.m, T::rows), columns = round_up(p.n, T::columns);
-  int64_t depth_limit = std::min(kDepth, p.k);
-  Scratch<C> a_panels(ctx, rows * depth_limit), b_panels(ctx, columns * depth_limit);
+  int64_t k_limit = std::min(kTaskK, p.k);
+  Scratch<C> a_panels(ctx, rows * k_limit), b_panels(ctx, columns * k_limit);
   Scratch<C> sums(ctx, rows * columns);
   if (p.k == 0) std::fill_n(sums.data(), rows * columns, C(0));
-  for (int64_t begin = 0; begin < p.k; begin += kDepth) {
-    int64_t depth = std::min(kDepth, p.k - begin);
-    pack<T::rows>(static_cast<const In*>(p.a) + begin * p.a_column, p.a_row, p.a_column, p.m, depth,
+  for (int64_t begin = 0; begin < p.k; begin += kTaskK) {
+    int64_t k_size = std::min(kTaskK, p.k - begin);
+    pack<T::rows>(static_cast<const In*>(p.a) + begin * p.a_column, p.a_row, p.a_column, p.m, k_size,
                   a_panels.data());
-    pack<T::columns>(static_cast<const In*>(p.b) + begin * p.b_row, p.b_column, p.b_row, p.n, depth,
+    pack<T::columns>(static_cast<const In*>(p.b) + begin * p.b_row, p.b_column, p.b_row, p.n, k_size,
                      b_panels.data());
     for (int64_t i = 0; i < rows; i += T::rows)
       for (int64_t j = 0; j < columns; j += T::columns)
-        multiply_tile<C>(depth, a_panels.data() + i * depth, b_panels.data() + j * depth,
+        multiply_tile<C>(k_size, a_panels.data() + i * k_size, b_panels.data() + j * k_size,
                          sums.data() + i * columns + j, columns, begin == 0);
   }
   dispatch_float("gemm", p.out, [&]<class Out>(Type<Out>) { store_sums<In, Out>(p, sums.data(), columns); });

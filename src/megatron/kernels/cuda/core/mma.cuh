@@ -100,58 +100,57 @@ struct MmaTile {
     }
   }
 
-  // The warp's 16 rows from row0, channels 16 step …: left operand.
-  __device__ void left(uint32_t (&a)[4], int row0, int step) const {
+  // The warp's 16 rows from row0, channels 16 step …: operand A.
+  __device__ void load_a(uint32_t (&a)[4], int row0, int step) const {
     int lane = threadIdx.x % 32;
     load_matrices(a, at(row0 + (lane & 15), 2 * step + (lane >> 4)));
   }
-  // Rows as columns of the right operand, contracted over channels: two groups of eight rows from row0.
-  __device__ void right(uint32_t (&b)[4], int row0, int step) const {
+  // Rows as columns of operand B, contracted over channels: two groups of eight rows from row0.
+  __device__ void load_b(uint32_t (&b)[4], int row0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
     load_matrices(b, at(row0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
   }
   // Contracted over the 16 rows from row0: two chunks of channels as columns.
-  __device__ void right_over_rows(uint32_t (&b)[4], int row0, int chunk) const {
+  __device__ void load_b_trans(uint32_t (&b)[4], int row0, int chunk) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
     load_matrices_transposed(b, at(row0 + ((m & 1) << 3) + (lane & 7), chunk + (m >> 1)));
   }
-  // Contracted over the 16 rows from row0: the two chunks of channels from `chunk` as rows of the left
-  // operand.
-  __device__ void left_over_rows(uint32_t (&a)[4], int row0, int chunk) const {
+  // Contracted over the 16 rows from row0: the two chunks of channels from `chunk` as rows of operand A.
+  __device__ void load_a_trans(uint32_t (&a)[4], int row0, int chunk) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
     load_matrices_transposed(a, at(row0 + ((m >> 1) << 3) + (lane & 7), chunk + (m & 1)));
   }
 };
 
-// acc[columns/8][4] += left rows · right rows, over channels.
-template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void warp_gemm_nt_add(float (&acc)[N / 8][4], const Left& left, int row0,
-                                                 const Right& right) {
+// acc[columns/8][4] += rows of A · rows of B, over their columns.
+template <class T, int D, int N, class A, class B>
+__device__ __forceinline__ void warp_gemm_nt_add(float (&acc)[N / 8][4], const A& a_tile, int row0,
+                                                 const B& b_tile) {
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     uint32_t a[4];
-    left.left(a, row0, step);
+    a_tile.load_a(a, row0, step);
 #pragma unroll
     for (int n = 0; n < N / 16; ++n) {
       uint32_t b[4];
-      right.right(b, n * 16, step);
+      b_tile.load_b(b, n * 16, step);
       mma<T>(acc[2 * n], a, b[0], b[1]);
       mma<T>(acc[2 * n + 1], a, b[2], b[3]);
     }
   }
 }
 
-template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void warp_gemm_nt(float (&acc)[N / 8][4], const Left& left, int row0,
-                                             const Right& right) {
+template <class T, int D, int N, class A, class B>
+__device__ __forceinline__ void warp_gemm_nt(float (&acc)[N / 8][4], const A& a_tile, int row0,
+                                             const B& b_tile) {
   clear(acc);
-  warp_gemm_nt_add<T, D, N>(acc, left, row0, right);
+  warp_gemm_nt_add<T, D, N>(acc, a_tile, row0, b_tile);
 }
 
-// acc[D/8][4] += weights (16 rows × N columns, as warp_gemm_nt leaves them) · the N rows of `right`.
-template <class T, int D, int N, class Right>
+// acc[D/8][4] += weights (16 rows × N columns, as warp_gemm_nt leaves them) · the N rows of B.
+template <class T, int D, int N, class B>
 __device__ __forceinline__ void warp_gemm_nn_add(float (&acc)[D / 8][4], const float (&weights)[N / 8][4],
-                                                 const Right& right) {
+                                                 const B& b_tile) {
 #pragma unroll
   for (int step = 0; step < N / 16; ++step) {
     uint32_t a[4] = {pack<T>(weights[2 * step][0], weights[2 * step][1]),
@@ -161,7 +160,7 @@ __device__ __forceinline__ void warp_gemm_nn_add(float (&acc)[D / 8][4], const f
 #pragma unroll
     for (int n = 0; n < D / 16; ++n) {
       uint32_t b[4];
-      right.right_over_rows(b, step * 16, 2 * n);
+      b_tile.load_b_trans(b, step * 16, 2 * n);
       mma<T>(acc[2 * n], a, b[0], b[1]);
       mma<T>(acc[2 * n + 1], a, b[2], b[3]);
     }

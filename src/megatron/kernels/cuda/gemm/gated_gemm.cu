@@ -10,18 +10,18 @@ namespace {
 // once more with SwiGLU: for each half of the columns a subtile that stores gate and up, and two of 32
 // columns each for the activation, which is stored with the second.
 struct GateForward {
-  static constexpr bool kRightInner = true;
-  static constexpr int kSubtiles = 6, kWidth = kColumns / 2, kSwizzle = 8;
+  static constexpr bool kBKMajor = true;
+  static constexpr int kSubtiles = 6, kOutputN = kTileN / 2, kSwizzle = 8;
   struct Params {
     CUtensorMap x, y;
   };
   const Params& params;
 
   // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
-  static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
-                                     int rank) {
-    hopper::load_box_for_all<kBlocks>(panels + rank * (kRightBytes / kBlocks), b, full, k, column * kWidth,
-                                      rank);
+  static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
+                                int rank) {
+    hopper::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
+                                           column * kOutputN, rank);
   }
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
@@ -58,7 +58,7 @@ struct GateForward {
       hopper::publish_writes();
       __syncwarp();
       if (context.lane == 0) {
-        const int column = tile.column * kWidth + half * 64, row = tile.row0 + context.row;
+        const int column = tile.column * kOutputN + half * 64, row = tile.row0 + context.row;
         if constexpr (part == 0) {
           hopper::store_box(params.x, context.smem, column, row, 0, context.policy);
           hopper::store_box(params.x, context.smem + 2048, column, row, 1, context.policy);
@@ -75,21 +75,21 @@ struct GateForward {
 // up, which takes a while and is asked for one subtile before, and stores the gradients of both from the same
 // place.
 struct GateBackward {
-  static constexpr bool kRightInner = false;
-  static constexpr int kSubtiles = 8, kWidth = kColumns, kSwizzle = 8;
+  static constexpr bool kBKMajor = false;
+  static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 8;
   struct Params {
     CUtensorMap x, dx;
   };
   const Params& params;
 
-  static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
-                                     int rank) {
-    constexpr int each = kColumns / kPanel / kBlocks;
+  static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
+                                int rank) {
+    constexpr int each = kTileN / kPanel / kClusterSize;
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const int panel = rank * each + i;
-      hopper::load_box_for_all<kBlocks>(panels + panel * kPanelBytes, b, full,
-                                        column * kWidth + panel * kPanel, k, 0);
+      hopper::load_box_for_all<kClusterSize>(panels + panel * kPanelBytes, b, full,
+                                             column * kOutputN + panel * kPanel, k, 0);
     }
   }
 
@@ -97,7 +97,7 @@ struct GateBackward {
   __device__ void prefetch(const EpilogueContext& context, const Tile& tile, int p) const {
     if (context.lane == 0) {
       hopper::wait_stores_read<0>();
-      const int column = tile.column * kWidth + p * 32, row = tile.row0 + context.row;
+      const int column = tile.column * kOutputN + p * 32, row = tile.row0 + context.row;
       const uint32_t smem = context.smem + p % 2 * 2048;
       context.loaded[p % 2].arrive_expecting(2048);
       hopper::load_box(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
@@ -136,7 +136,7 @@ struct GateBackward {
     hopper::publish_writes();
     __syncwarp();
     if (context.lane == 0) {
-      const int column = tile.column * kWidth + P * 32, row = tile.row0 + context.row;
+      const int column = tile.column * kOutputN + P * 32, row = tile.row0 + context.row;
       hopper::store_box(params.dx, smem, column, row, 0, context.policy);
       hopper::store_box(params.dx, smem + 1024, column, row, 1, context.policy);
     }
@@ -160,8 +160,8 @@ bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args) {
   CUtensorMap a, b;
   GateForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
-      !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
-      !describe(DType::BF16, halves(args.b), 128, kColumns / 2, b) ||
+      !describe(DType::BF16, whole(args.a), 128, kTileM, a) ||
+      !describe(DType::BF16, halves(args.b), 128, kTileN / 2, b) ||
       !describe(DType::BF16, halves_of_rows(args.x), 128, 16, params.x) ||
       !describe(DType::BF16, whole(args.y), 128, 16, params.y))
     return false;
@@ -174,7 +174,7 @@ bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardA
   CUtensorMap a, b;
   GateBackward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.dx}) ||
-      !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
+      !describe(DType::BF16, whole(args.a), 128, kTileM, a) ||
       !describe(DType::BF16, whole(args.b), 128, kPanel, b) ||
       !describe(DType::BF16, halves_of_rows(args.x), 64, 16, params.x) ||
       !describe(DType::BF16, halves_of_rows(args.dx), 64, 16, params.dx))

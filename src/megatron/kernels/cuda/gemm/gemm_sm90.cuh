@@ -18,10 +18,10 @@ using hopper::kPanelBytes;
 // Rounded to bf16, the sums of a tile take half of their registers. So the next tile can begin at once, and
 // what becomes of them, up to memory, is done in subtiles between the steps of that tile, while the tensor
 // cores multiply.
-constexpr int kRows = 128, kColumns = 256, kDepth = kPanel, kStages = 4, kBlocks = 2;
-constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers, kWarps = kMultipliers / 32;
-constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
-              kStageBytes = kLeftBytes + kRightBytes;
+constexpr int kTileM = 128, kTileN = 256, kTileK = kPanel, kStages = 4, kClusterSize = 2;
+constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads, kWarps = kConsumerThreads / 32;
+constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
+              kStageBytes = kABytes + kBBytes;
 // Shared memory: the stages, a place for each warp's way to memory, the barriers.
 constexpr int kEpilogueBytes = 4096, kEpilogueSmem = kStages * kStageBytes,
               kBarriers = kEpilogueSmem + kWarps * kEpilogueBytes,
@@ -43,16 +43,16 @@ class TileScheduler {
   __device__ TileScheduler(const ProblemShape& shape, int rank)
       : shape_(shape),
         rank_(rank),
-        tiles_m_((shape.m + kRows * kBlocks - 1) / (kRows * kBlocks)),
-        next_(static_cast<int>(blockIdx.x) / kBlocks) {}
+        tiles_m_((shape.m + kTileM * kClusterSize - 1) / (kTileM * kClusterSize)),
+        next_(static_cast<int>(blockIdx.x) / kClusterSize) {}
 
   __device__ bool next(Tile& tile) {
     if (next_ >= tiles_m_ * shape_.tiles_n) return false;
     const int group = next_ / (kSwizzle * shape_.tiles_n), rest = next_ - group * kSwizzle * shape_.tiles_n,
               height = min(kSwizzle, tiles_m_ - group * kSwizzle);
-    tile.row0 = ((group * kSwizzle + rest % height) * kBlocks + rank_) * kRows;
+    tile.row0 = ((group * kSwizzle + rest % height) * kClusterSize + rank_) * kTileM;
     tile.column = rest / height;
-    next_ += static_cast<int>(gridDim.x) / kBlocks;
+    next_ += static_cast<int>(gridDim.x) / kClusterSize;
     return true;
   }
 
@@ -87,9 +87,9 @@ __device__ __forceinline__ void each(std::integer_sequence<int, P...>, F&& f) {
   (f(std::integral_constant<int, P>{}), ...);
 }
 
-// The rows of b run along the contraction (kRightInner) or across it. Epilogue deals with the words of a
-// tile, which is one of kWidth columns of the result, in kSubtiles subtiles, and may ask for data one subtile
-// ahead. Params is what it knows of memory.
+// The rows of b run along the contraction (kBKMajor) or across it. Epilogue deals with the words of a
+// tile, which is one of kOutputN columns of the result, in kSubtiles subtiles, and may ask for data one
+// subtile ahead. Params is what it knows of memory.
 template <class Epilogue>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
   const uint32_t stages = shared_address(memory);
-  auto left = [&](int s) { return stages + s * kStageBytes; };
-  auto right = [&](int s) { return left(s) + kLeftBytes; };
+  auto smem_a = [&](int s) { return stages + s * kStageBytes; };
+  auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
   auto full = [&](int s) { return Barrier{stages + kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
   auto loaded = [&](int i) { return full(2 * kStages + i); };
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kBlocks * kWarps);  // a warp of either block reads what came for both
+      empty(s).init(kClusterSize * kWarps);  // a warp of either block reads what came for both
     }
     for (int i = 0; i < 2 * kWarps; ++i) loaded(i).init(1);
     hopper::publish_barriers();
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         for (int k = 0; k < shape.tiles_k; ++k, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
-          hopper::load_box(left(at.stage), a, full(at.stage), k * kDepth, tile.row0, 0);
-          Epilogue::fetch_right(right(at.stage), b, full(at.stage), tile.column, k * kDepth, rank);
+          hopper::load_box(smem_a(at.stage), a, full(at.stage), k * kTileK, tile.row0, 0);
+          Epilogue::load_b(smem_b(at.stage), b, full(at.stage), tile.column, k * kTileK, rank);
         }
   } else {
     hopper::more_registers<240>();
@@ -144,18 +144,18 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       const int steps = more ? shape.tiles_k : 0;
       int k = 0, oldest = at.stage;  // of the stages that are being read
       auto release = [&] {
-        if (lane < kBlocks) empty(oldest).arrive_at(lane);
+        if (lane < kClusterSize) empty(oldest).arrive_at(lane);
         oldest = oldest + 1 == kStages ? 0 : oldest + 1;
       };
       auto step = [&] {
         full(at.stage).wait(at.parity);
-        const uint64_t x = hopper::operand(left(at.stage) + warp / 4 * kPanelBytes),
-                       y = hopper::operand(right(at.stage));
+        const uint64_t x = hopper::operand(smem_a(at.stage) + warp / 4 * kPanelBytes),
+                       y = hopper::operand(smem_b(at.stage));
         hopper::begin_products();
 #pragma unroll
-        for (int i = 0; i < kDepth / 16; ++i)
-          hopper::add_product<bfloat, true, Epilogue::kRightInner>(
-              sums, hopper::further<true>(x, i), hopper::further<Epilogue::kRightInner>(y, i), k || i);
+        for (int i = 0; i < kTileK / 16; ++i)
+          hopper::add_product<bfloat, true, Epilogue::kBKMajor>(
+              sums, hopper::further<true>(x, i), hopper::further<Epilogue::kBKMajor>(y, i), k || i);
         hopper::commit_products();
         if (k) {  // the step before has been read; this one may still be
           hopper::wait_products<1>();
@@ -214,18 +214,18 @@ Matrices whole(const Tensor& t) {
 
 template <class Epilogue>
 void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, const CUtensorMap& b,
-            const typename Epilogue::Params& params, int64_t rows, int64_t width, int64_t depth) {
+            const typename Epilogue::Params& params, int64_t m, int64_t n, int64_t k) {
   auto kernel = gemm_sm90_kernel<Epilogue>;
   cudaLaunchConfig_t config{};
   config.stream = stream_of(ctx);  // which also makes its GPU the current one
   allow_shared_memory(kernel, kSharedBytes);
-  const ProblemShape shape{static_cast<int>(rows),
-                           static_cast<int>((width + Epilogue::kWidth - 1) / Epilogue::kWidth),
-                           static_cast<int>((depth + kDepth - 1) / kDepth)};
+  const ProblemShape shape{static_cast<int>(m),
+                           static_cast<int>((n + Epilogue::kOutputN - 1) / Epilogue::kOutputN),
+                           static_cast<int>((k + kTileK - 1) / kTileK)};
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kBlocks, 1, 1};
-  config.gridDim = runtime_of(ctx).properties().multiprocessors / kBlocks * kBlocks;
+  cluster.val.clusterDim = {kClusterSize, 1, 1};
+  config.gridDim = runtime_of(ctx).properties().multiprocessors / kClusterSize * kClusterSize;
   config.blockDim = kBlockThreads;
   config.dynamicSmemBytes = kSharedBytes;
   config.attrs = &cluster;

@@ -12,11 +12,11 @@ using hopper::kPanelBytes;
 // A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
 // contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
 // where they are stored while the next tile is made.
-constexpr int kRows = 128, kColumns = 256;
-[[maybe_unused]] constexpr int kDepth = kPanel;
-constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
-constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
-              kStageBytes = kLeftBytes + kRightBytes;
+constexpr int kTileM = 128, kTileN = 256;
+[[maybe_unused]] constexpr int kTileK = kPanel;
+constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads;
+constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
+              kStageBytes = kABytes + kBBytes;
 
 // Shared memory: the stages, sums, the barriers. Narrow sums lie there as rows of the tile, all at once. The
 // gap behind a row keeps threads that write to eight rows on different banks. Of wide ones, which would take
@@ -25,10 +25,10 @@ template <class Out>
 struct Layout {
   static constexpr bool kWide = std::is_same_v<Out, float>;
   static constexpr int kStages = kWide ? 4 : 3;
-  static constexpr int kRowBytes = kColumns * 2 + 16;
+  static constexpr int kRowBytes = kTileN * 2 + 16;
   static constexpr int kBoxColumns = 32, kBoxes = 2, kBoxBytes = kPanel * kBoxColumns * 4;
   static constexpr int kSums = kStages * kStageBytes,
-                       kBarriers = kSums + (kWide ? 2 * kBoxes * kBoxBytes : kRows * kRowBytes),
+                       kBarriers = kSums + (kWide ? 2 * kBoxes * kBoxBytes : kTileM * kRowBytes),
                        kBytes = kBarriers + 2 * 8 * kStages;
 };
 
@@ -36,43 +36,43 @@ struct Params {
   void* c;
   int64_t c_expert, c_row;
   const int32_t* offsets;
-  int experts, rows, columns, depth;  // of one expert's GEMM; what the offsets cut is not known here
-  float beta;                         // for fp32: 0 or 1
+  int experts, m, n, k;  // of one expert's GEMM; what the offsets cut is not known here
+  float beta;            // for fp32: 0 or 1
 };
 
 struct Tile {
-  int expert, row0, rows_end, column0, k0, depth;
+  int expert, row0, rows_end, column0, k0, k_size;
 };
 
 // The tiles of one block, in an order that lets the blocks at work share what they read: down a group of
-// rows, then to the right. A token belongs to rows of the GEMM, or to its contraction (CutDepth).
-template <bool CutDepth>
+// rows, then to the right. A token belongs to rows of the GEMM, or to its contraction (RaggedK).
+template <bool RaggedK>
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const Params& params)
       : params_(params), next_(static_cast<int>(blockIdx.x)) {}
 
   __device__ bool next(Tile& tile) {
-    constexpr int kSwizzle = 2048 / kRows;
-    const int tiles_n = (params_.columns + kColumns - 1) / kColumns;
+    constexpr int kSwizzle = 2048 / kTileM;
+    const int tiles_n = (params_.n + kTileN - 1) / kTileN;
     int begin, end, tiles_m;
     for (;; ++expert_) {
       if (expert_ == params_.experts) return false;
       begin = params_.offsets[expert_];
       end = params_.offsets[expert_ + 1];
-      tiles_m = ((CutDepth ? params_.rows : end - begin) + kRows - 1) / kRows;
+      tiles_m = ((RaggedK ? params_.m : end - begin) + kTileM - 1) / kTileM;
       if (next_ < tiles_m * tiles_n) break;
       next_ -= tiles_m * tiles_n;
     }
     const int group = next_ / (kSwizzle * tiles_n), rest = next_ - group * kSwizzle * tiles_n,
               height = min(kSwizzle, tiles_m - group * kSwizzle),
-              row = (group * kSwizzle + rest % height) * kRows;
+              row = (group * kSwizzle + rest % height) * kTileM;
     tile.expert = expert_;
-    tile.row0 = CutDepth ? row : begin + row;
-    tile.rows_end = CutDepth ? params_.rows : end;
-    tile.column0 = rest / height * kColumns;
-    tile.k0 = CutDepth ? begin : 0;
-    tile.depth = CutDepth ? end - begin : params_.depth;
+    tile.row0 = RaggedK ? row : begin + row;
+    tile.rows_end = RaggedK ? params_.m : end;
+    tile.column0 = rest / height * kTileN;
+    tile.k0 = RaggedK ? begin : 0;
+    tile.k_size = RaggedK ? end - begin : params_.k;
     next_ += static_cast<int>(gridDim.x);
     return true;
   }
@@ -83,26 +83,26 @@ class TileScheduler {
 };
 
 // Sides × 64 of an operand.
-template <int Sides, bool Inner>
-__device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barrier full, int side, int k,
-                                      int expert) {
-  constexpr int kBox = Inner ? Sides : kPanel;
+template <int Sides, bool KMajor>
+__device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map, Barrier full, int side,
+                                             int k, int expert) {
+  constexpr int kBox = KMajor ? Sides : kPanel;
 #pragma unroll
   for (int s = 0; s < Sides; s += kBox)
-    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, Inner ? k : side + s, Inner ? side + s : k,
+    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
                      expert);
 }
 
 // Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
-// All multipliers call it.
-[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
-  for (int panel = 0; panel < (kRows + kColumns) / kPanel; ++panel)
-    for (int i = depth * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
-         i += kMultipliers * 16)
+// All consumers call it.
+[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int k_size) {
+  for (int panel = 0; panel < (kTileM + kTileN) / kPanel; ++panel)
+    for (int i = k_size * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
+         i += kConsumerThreads * 16)
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
                    : "memory");
   hopper::publish_writes();
-  hopper::sync_threads<kMultipliers>(1);
+  hopper::sync_threads<kConsumerThreads>(1);
 }
 
 // sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
@@ -119,9 +119,9 @@ __device__ __forceinline__ void add_old(const Params& params, const Tile& tile, 
     Vec<Out, 2> old[kAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int down = (j + i) % 2 * 8, right = (j + i) / 2 * 8;
-      if (row + down < tile.rows_end && column0 + right < params.columns)
-        old[i] = read<2>(c + down * params.c_row + right);
+      const int row_offset = (j + i) % 2 * 8, column_offset = (j + i) / 2 * 8;
+      if (row + row_offset < tile.rows_end && column0 + column_offset < params.n)
+        old[i] = read<2>(c + row_offset * params.c_row + column_offset);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
@@ -141,7 +141,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
   hopper::wait_stores_read<0>();
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j)
+  for (int j = 0; j < kTileN / 8; ++j)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       asm volatile(
@@ -154,7 +154,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
   if (lane < 16 && row < tile.rows_end)
     hopper::store_bytes(
         static_cast<Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + tile.column0,
-        rows + lane * kRowBytes, min(kColumns, params.columns - tile.column0) * 2);
+        rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
 
 // c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
@@ -165,7 +165,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool speaker = threadIdx.x % 128 == 0;
 #pragma unroll
-  for (int b = 0; b < kColumns / Shared::kBoxColumns; ++b) {
+  for (int b = 0; b < kTileN / Shared::kBoxColumns; ++b) {
     const uint32_t box = boxes + (panel * Shared::kBoxes + b % Shared::kBoxes) * Shared::kBoxBytes;
     if (speaker) hopper::wait_stores_read<Shared::kBoxes - 1>();
     hopper::sync_threads<128>(2 + panel);
@@ -192,7 +192,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
 }
 
 // c tells where boxes are stored; it is for wide sums alone.
-template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                         const __grid_constant__ CUtensorMap c, const __grid_constant__ Params params) {
@@ -201,31 +201,31 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   using Shared = Layout<Out>;
   constexpr int kStages = Shared::kStages;
   const uint32_t stages = shared_address(memory), put_at = stages + Shared::kSums;
-  auto left = [&](int s) { return stages + s * kStageBytes; };
-  auto right = [&](int s) { return left(s) + kLeftBytes; };
+  auto smem_a = [&](int s) { return stages + s * kStageBytes; };
+  auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
   auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kMultipliers / 32);
+      empty(s).init(kConsumerThreads / 32);
     }
     hopper::publish_barriers();
   }
   __syncthreads();
-  TileScheduler<CutDepth> scheduler(params);
+  TileScheduler<RaggedK> scheduler(params);
   Tile tile;
   hopper::Ring<kStages> at;
   if (threadIdx.x < 128) {
     hopper::fewer_registers<40>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
-        for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+        for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
-          fetch<kRows, AInner>(left(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
-          fetch<kColumns, BInner>(right(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
-                                  CutDepth ? 0 : tile.expert);
+          load_operand<kTileM, AKMajor>(smem_a(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
+          load_operand<kTileN, BKMajor>(smem_b(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
+                                        RaggedK ? 0 : tile.expert);
         }
     return;
   }
@@ -236,29 +236,29 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   };
   float sums[128];
   while (scheduler.next(tile)) {
-    if (!CutDepth && tile.row0 + panel * kPanel >= tile.rows_end) {
+    if (!RaggedK && tile.row0 + panel * kPanel >= tile.rows_end) {
       // The expert has no row for this warpgroup; the other has the tensor cores for itself.
-      for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+      for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
         full(at.stage).wait(at.parity);
         release(at.stage);
       }
       continue;
     }
-    if (CutDepth && tile.depth == 0) {
+    if (RaggedK && tile.k_size == 0) {
 #pragma unroll
       for (float& sum : sums) sum = 0;
     }
     int last = 0;
-    for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
+    for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
       full(at.stage).wait(at.parity);
-      if (CutDepth && tile.depth - k < kDepth) clear_tail(left(at.stage), tile.depth - k);
-      const uint64_t x = hopper::operand(left(at.stage) + panel * kPanelBytes),
-                     y = hopper::operand(right(at.stage));
+      if (RaggedK && tile.k_size - k < kTileK) clear_tail(smem_a(at.stage), tile.k_size - k);
+      const uint64_t x = hopper::operand(smem_a(at.stage) + panel * kPanelBytes),
+                     y = hopper::operand(smem_b(at.stage));
       hopper::begin_products();
 #pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i)
-        hopper::add_product<T, AInner, BInner>(sums, hopper::further<AInner>(x, i),
-                                               hopper::further<BInner>(y, i), k || i);
+      for (int i = 0; i < kTileK / 16; ++i)
+        hopper::add_product<T, AKMajor, BKMajor>(sums, hopper::further<AKMajor>(x, i),
+                                                 hopper::further<BKMajor>(y, i), k || i);
       hopper::commit_products();
       // The stage before is read; this one may still be.
       if (k) {
@@ -268,11 +268,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       last = at.stage;
     }
     hopper::wait_products<0>();
-    if (tile.depth) release(last);
+    if (tile.k_size) release(last);
     if constexpr (Shared::kWide) {
       put_boxes(params, c, tile, sums, put_at, panel);
     } else {
-      if (CutDepth && params.beta != 0) add_old<Out>(params, tile, sums);
+      if (RaggedK && params.beta != 0) add_old<Out>(params, tile, sums);
       put_rows<Out>(params, tile, sums, put_at);
     }
   }
@@ -294,19 +294,18 @@ bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 #endif
 }
 
-template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
 bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Params& params) {
   CUtensorMap a_map, b_map, c_map{};
   constexpr DType kType = std::is_same_v<T, bfloat> ? DType::BF16 : DType::F16;
-  if (!describe(kType, a, 128, AInner ? kRows : kPanel, a_map) ||
-      !describe(kType, b, 128, BInner ? kColumns : kPanel, b_map))
+  if (!describe(kType, a, 128, AKMajor ? kTileM : kPanel, a_map) ||
+      !describe(kType, b, 128, BKMajor ? kTileN : kPanel, b_map))
     return false;
   if constexpr (Layout<Out>::kWide)
-    if (!describe(DType::F32,
-                  {params.c, params.columns, params.rows, params.experts, params.c_row, params.c_expert}, 128,
-                  kPanel, c_map))
+    if (!describe(DType::F32, {params.c, params.n, params.m, params.experts, params.c_row, params.c_expert},
+                  128, kPanel, c_map))
       return false;
-  auto kernel = grouped_gemm_kernel<T, Out, AInner, BInner, CutDepth>;
+  auto kernel = grouped_gemm_kernel<T, Out, AKMajor, BKMajor, RaggedK>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);
   kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
            stream_of(ctx)>>>(a_map, b_map, c_map, params);

@@ -11,8 +11,8 @@ namespace {
 // each row, and Σ exp(x − maximum), are taken of the same words, so that both are those of the logits in
 // memory.
 struct LogitsWithStatistics {
-  static constexpr bool kRightInner = true;
-  static constexpr int kSubtiles = 8, kWidth = kColumns, kSwizzle = 16;
+  static constexpr bool kBKMajor = true;
+  static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 16;
   struct Params {
     CUtensorMap logits;
     MaxSum<float>* partial;  // [tiles beside each other, rows]
@@ -21,11 +21,11 @@ struct LogitsWithStatistics {
   const Params& params;
   float maximum[2], sum[2];  // of the two rows that a lane has a quarter of
 
-  static __device__ void fetch_right(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
-                                     int rank) {
-    constexpr int part = kColumns / kBlocks;
-    hopper::load_box_for_all<kBlocks>(panels + rank * (kRightBytes / kBlocks), b, full, k,
-                                      column * kWidth + rank * part, 0);
+  static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
+                                int rank) {
+    constexpr int part = kTileN / kClusterSize;
+    hopper::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
+                                           column * kOutputN + rank * part, 0);
   }
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
@@ -35,8 +35,9 @@ struct LogitsWithStatistics {
     constexpr uint32_t lowest = 0xff80;
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      const int left = columns - (i / 2 * 8 + lane % 4 * 2);
-      if (left < 2) words[i] = left < 1 ? lowest << 16 | lowest : lowest << 16 | (words[i] & 0xffff);
+      const int remaining = columns - (i / 2 * 8 + lane % 4 * 2);
+      if (remaining < 2)
+        words[i] = remaining < 1 ? lowest << 16 | lowest : lowest << 16 | (words[i] & 0xffff);
     }
   }
 
@@ -76,7 +77,7 @@ struct LogitsWithStatistics {
     hopper::publish_writes();
     __syncwarp();
     if (context.lane == 0)
-      hopper::store_box(params.logits, smem, tile.column * kWidth + P * 64, tile.row0 + context.row, 0,
+      hopper::store_box(params.logits, smem, tile.column * kOutputN + P * 64, tile.row0 + context.row, 0,
                         context.policy);
     __syncwarp();
   }
@@ -111,8 +112,8 @@ struct LogitsWithStatistics {
   template <int P>
   __device__ void subtile(const EpilogueContext& context, const Tile& tile, uint32_t (&words)[64]) {
     if constexpr (P == 0) {
-      const int columns = params.valid - tile.column * kWidth;
-      if (columns < kWidth) cut(words, columns, context.lane);
+      const int columns = params.valid - tile.column * kOutputN;
+      if (columns < kOutputN) cut(words, columns, context.lane);
       find_maximum(words);
     }
     if constexpr (P % 2 == 0)
@@ -159,13 +160,13 @@ bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
   CUtensorMap a, b;
   LogitsWithStatistics::Params params;
   if (stats.sum_logits.defined() || !can_run(ctx, {args.a, args.b, stats.logits}) ||
-      !describe(DType::BF16, whole(args.a), 128, kRows, a) ||
-      !describe(DType::BF16, whole(args.b), 128, kColumns / kBlocks, b) ||
+      !describe(DType::BF16, whole(args.a), 128, kTileM, a) ||
+      !describe(DType::BF16, whole(args.b), 128, kTileN / kClusterSize, b) ||
       !describe(DType::BF16, whole(stats.logits), 128, 16, params.logits))
     return false;
   const int64_t rows = stats.logits.size(0), columns = stats.logits.size(1),
-                tiles = (columns + kColumns - 1) / kColumns;
-  static_assert(sizeof(MaxSum<float>) == 2 * sizeof(float) && kColumns == 256);
+                tiles = (columns + kTileN - 1) / kTileN;
+  static_assert(sizeof(MaxSum<float>) == 2 * sizeof(float) && kTileN == 256);
   params.partial = pointer<MaxSum<float>>(args.tiles);
   params.rows = static_cast<int>(rows);
   params.valid = static_cast<int>(stats.valid);

@@ -12,7 +12,7 @@ struct SystemMemory {
   float q_scale[kDeltaChunk], k_scale[kDeltaChunk];
 };
 
-// A matrix in shared memory, transposed and in two parts, as the left operand of products.
+// A matrix in shared memory, transposed and in two parts, as A fragments of mma.
 __device__ __forceinline__ void save_transposed(const float (&matrix)[kDeltaChunk][kSystemRow], uint4* high,
                                                 uint4* low) {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -24,8 +24,8 @@ __device__ __forceinline__ void save_transposed(const float (&matrix)[kDeltaChun
       const int column = step * 16 + i / 2 * 8 + lane % 4 * 2, own = row + i % 2 * 8;
       split(matrix[column][own], matrix[column + 1][own], (&h.x)[i], (&l.x)[i]);
     }
-    high[left_place(step)] = h;
-    low[left_place(step)] = l;
+    high[fragment_index(step)] = h;
+    low[fragment_index(step)] = l;
   }
 }
 
@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
           else
             (&words.x)[i] = narrow_pair<bfloat>(two.x, two.y);
         }
-        if constexpr (!Transposed) task.passed[task.matrix_at(slot, head0 + p) + left_place(step)] = words;
+        if constexpr (!Transposed)
+          task.passed[task.matrix_at(slot, head0 + p) + fragment_index(step)] = words;
       }
     if constexpr (Transposed) {
       __syncthreads();
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
                              &memory.strengths[p][step * 16 + part * 8 + lane % 4 * 2]);
             split(two.x * strength.x, two.y * strength.y, (&high.x)[2 * part + h], (&low.x)[2 * part + h]);
           }
-        const int64_t at = task.matrix_at(slot, head0 + p) + left_place(step);
+        const int64_t at = task.matrix_at(slot, head0 + p) + fragment_index(step);
         task.inverse[at] = high;
         task.inverse_rest[at] = low;
       }
@@ -239,8 +240,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       const int length = pieces.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       uint4 inverse[4], inverse_rest[4], passed[4];
-      load_left(inverse, task.inverse + task.matrix_at(slot, head));
-      load_left(inverse_rest, task.inverse_rest + task.matrix_at(slot, head));
+      load_fragment(inverse, task.inverse + task.matrix_at(slot, head));
+      load_fragment(inverse_rest, task.inverse_rest + task.matrix_at(slot, head));
       uint32_t values[kDeltaColumns / 8][2];
 #pragma unroll
       for (int n = 0; n < kDeltaColumns / 8; ++n)
@@ -298,7 +299,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       add_triangle<false>(along, inverse, part);
       add_triangle<false>(along, inverse, part_rest);
       add_triangle<false>(along, inverse_rest, part);
-      load_left(passed, task.passed + task.matrix_at(slot, head));
+      load_fragment(passed, task.passed + task.matrix_at(slot, head));
       __syncthreads();
       write_split(part, part_rest, along, whole);
       __syncthreads();

@@ -16,9 +16,9 @@ using DeltaRows = MmaTile<bfloat, kDeltaChunk, kDeltaChannels>;     // tokens ×
 using DeltaState = MmaTile<bfloat, kDeltaChannels, kDeltaColumns>;  // key channels × a half of the values
 using DeltaPart = MmaTile<bfloat, kDeltaChunk, kDeltaColumns>;      // tokens × a half of the values
 
-// A matrix of 64 × 64 as the left operand of products, by warp, step of 16 columns and lane.
+// A matrix of 64 × 64 as A fragments of mma, by warp, step of 16 columns and lane.
 inline constexpr int kLeftSize = 4 * 4 * 32;
-__device__ __forceinline__ int left_place(int step) {
+__device__ __forceinline__ int fragment_index(int step) {
   return (static_cast<int>(threadIdx.x) / 32 * 4 + step) * 32 + static_cast<int>(threadIdx.x) % 32;
 }
 
@@ -63,40 +63,40 @@ struct DeltaChunks : DeltaTask<bfloat> {
   }
 };
 
-// acc += left (one matrix of 64 × 64, its lower or upper triangle) · right
+// acc += A (one matrix of 64 × 64, its lower or upper triangle) · B
 template <bool Upper>
-__device__ __forceinline__ void add_triangle(float (&acc)[kDeltaColumns / 8][4], const uint4 (&left)[4],
-                                             const DeltaPart& right) {
+__device__ __forceinline__ void add_triangle(float (&acc)[kDeltaColumns / 8][4], const uint4 (&a_frag)[4],
+                                             const DeltaPart& b_tile) {
   const int warp = threadIdx.x / 32;
 #pragma unroll
   for (int step = 0; step < 4; ++step)
     if (Upper ? step >= warp : step <= warp) {
-      const uint32_t a[4] = {left[step].x, left[step].y, left[step].z, left[step].w};
+      const uint32_t a[4] = {a_frag[step].x, a_frag[step].y, a_frag[step].z, a_frag[step].w};
 #pragma unroll
       for (int n = 0; n < kDeltaColumns / 16; ++n) {
         uint32_t b[4];
-        right.right_over_rows(b, step * 16, 2 * n);
+        b_tile.load_b_trans(b, step * 16, 2 * n);
         mma<bfloat>(acc[2 * n], a, b[0], b[1]);
         mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
       }
     }
 }
 
-// acc += rows of left · (high + low), over key channels. With `also`, other += its rows · high.
+// acc += rows of A · (high + low), over key channels. With `also`, other += its rows · high.
 template <bool Also>
-__device__ __forceinline__ void add_over_keys(float (&acc)[kDeltaColumns / 8][4], const DeltaRows& left,
+__device__ __forceinline__ void add_over_keys(float (&acc)[kDeltaColumns / 8][4], const DeltaRows& a_tile,
                                               const DeltaState& high, const DeltaState& low,
                                               float (&other)[kDeltaColumns / 8][4], const DeltaRows& also) {
   const int row0 = static_cast<int>(threadIdx.x) / 32 * 16;
 #pragma unroll
   for (int step = 0; step < kDeltaChannels / 16; ++step) {
     uint32_t a[4], c[4];
-    left.left(a, row0, step);
-    if constexpr (Also) also.left(c, row0, step);
+    a_tile.load_a(a, row0, step);
+    if constexpr (Also) also.load_a(c, row0, step);
 #pragma unroll
     for (int n = 0; n < kDeltaColumns / 16; ++n) {
       uint32_t b[4];
-      high.right_over_rows(b, step * 16, 2 * n);
+      high.load_b_trans(b, step * 16, 2 * n);
       mma<bfloat>(acc[2 * n], a, b[0], b[1]);
       mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
       if constexpr (Also) {
@@ -107,17 +107,17 @@ __device__ __forceinline__ void add_over_keys(float (&acc)[kDeltaColumns / 8][4]
 #pragma unroll
     for (int n = 0; n < kDeltaColumns / 16; ++n) {
       uint32_t b[4];
-      low.right_over_rows(b, step * 16, 2 * n);
+      low.load_b_trans(b, step * 16, 2 * n);
       mma<bfloat>(acc[2 * n], a, b[0], b[1]);
       mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
     }
   }
 }
 
-// A matrix of 64 × 64 from memory, as the left operand.
-__device__ __forceinline__ void load_left(uint4 (&left)[4], const uint4* from) {
+// Loads the A fragments of a 64 × 64 matrix from device memory.
+__device__ __forceinline__ void load_fragment(uint4 (&fragment)[4], const uint4* from) {
 #pragma unroll
-  for (int step = 0; step < 4; ++step) left[step] = from[left_place(step)];
+  for (int step = 0; step < 4; ++step) fragment[step] = from[fragment_index(step)];
 }
 
 // Writes a warp's accumulators to its rows of a tile in two parts, times a factor for each of a lane's rows.
@@ -178,14 +178,14 @@ __device__ __forceinline__ void add_over_tokens(float (&state)[2][kDeltaColumns 
 #pragma unroll
   for (int step = 0; step < kDeltaChunk / 16; ++step) {
     uint32_t a[2][4];
-    keys.left_over_rows(a[0], step * 16, warp * 4);
-    keys.left_over_rows(a[1], step * 16, warp * 4 + 2);
+    keys.load_a_trans(a[0], step * 16, warp * 4);
+    keys.load_a_trans(a[1], step * 16, warp * 4 + 2);
 #pragma unroll
     for (int n = 0; n < kDeltaColumns / 16; ++n)
 #pragma unroll
       for (int which = 0; which < 2; ++which) {
         uint32_t b[4];
-        (which ? low : high).right_over_rows(b, step * 16, 2 * n);
+        (which ? low : high).load_b_trans(b, step * 16, 2 * n);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           mma<bfloat>(state[m][2 * n], a[m], b[0], b[1]);

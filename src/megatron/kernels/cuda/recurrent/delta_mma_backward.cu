@@ -94,22 +94,22 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       for (int n = 0; n < kDeltaColumns / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[n][i] *= leaving[i / 2];
-      uint4 left[4], left_rest[4];
-      load_left(left, task.passed_back + matrix);
-      load_left(left_rest, task.passed_back_rest + matrix);
+      uint4 a_frag[4], a_rest[4];
+      load_fragment(a_frag, task.passed_back + matrix);
+      load_fragment(a_rest, task.passed_back_rest + matrix);
       wait_copies<1>();
       __syncthreads();
-      add_triangle<true>(acc, left, d_o);
-      add_triangle<true>(acc, left_rest, d_o);
-      load_left(left, task.inverse_back + matrix);
-      load_left(left_rest, task.inverse_back_rest + matrix);
+      add_triangle<true>(acc, a_frag, d_o);
+      add_triangle<true>(acc, a_rest, d_o);
+      load_fragment(a_frag, task.inverse_back + matrix);
+      load_fragment(a_rest, task.inverse_back_rest + matrix);
       constexpr float whole[2] = {1, 1};
       write_split(part, part_rest, acc, whole);
       __syncthreads();
       clear(acc);
-      add_triangle<true>(acc, left, part);
-      add_triangle<true>(acc, left, part_rest);
-      add_triangle<true>(acc, left_rest, part);
+      add_triangle<true>(acc, a_frag, part);
+      add_triangle<true>(acc, a_frag, part_rest);
+      add_triangle<true>(acc, a_rest, part);
       const int64_t wide = (slot * task.value_heads + head) * kWideSize;
       save_wide(acc, grads.z + wide, grads.z_rest + wide, column0);
 #pragma unroll
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
         uint32_t a[2][4], rest[2][4];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          q.left_over_rows(a[m], step * 16, warp * 4 + 2 * m);
+          q.load_a_trans(a[m], step * 16, warp * 4 + 2 * m);
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const float2 value = unpack(a[m][i]),
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 #pragma unroll
         for (int n = 0; n < kDeltaColumns / 16; ++n) {
           uint32_t b[4];
-          d_o.right_over_rows(b, step * 16, 2 * n);
+          d_o.load_b_trans(b, step * 16, 2 * n);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
             mma<bfloat>(state[m][2 * n], a[m], b[0], b[1]);

@@ -11,8 +11,8 @@
 // without a trace.
 namespace megatron::cuda {
 
-// A matrix of 64 × 128 as an operand of products, by step of 16 columns, 16 rows and lane. Its words are
-// those of a left operand of 16 rows, and of two right operands of eight columns.
+// A matrix of 64 × 128 as mma fragments, by step of 16 columns, 16 rows and lane. Its words are
+// those of an A fragment of 16 rows, and of two B fragments of eight columns.
 inline constexpr int kWideSize = 8 * 4 * 32;
 __device__ __forceinline__ int wide_place(int step, int rows) {
   return (step * 4 + rows) * 32 + static_cast<int>(threadIdx.x) % 32;

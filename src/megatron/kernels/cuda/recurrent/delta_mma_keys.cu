@@ -22,7 +22,7 @@ struct KeyMemory {
       along[2][kKeyGroups][kDeltaChunk];
 };
 
-__device__ __forceinline__ void load_left(uint32_t (&a)[4], const uint4* matrix, int step, int rows) {
+__device__ __forceinline__ void load_fragment(uint32_t (&a)[4], const uint4* matrix, int step, int rows) {
   const uint4 words = matrix[wide_place(step, rows)];
   a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
 }
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2, channel0 = group * kGroupChannels;
   const DeltaRows q{memory.q}, k{memory.k}, d_o{memory.d_o};
   const WholeState high{memory.state[0]}, low{memory.state[1]};
-  const DeltaRows right{memory.part[0]}, right_rest{memory.part[1]};
+  const DeltaRows rhs{memory.part[0]}, rhs_rest{memory.part[1]};
   const DeltaSquare outputs{memory.square[0]}, systems{memory.square[1]};
   q.fill_rows<kKeyThreads>(task.q_rows(key_head, span.begin), task.stride, length);
   k.fill_rows<kKeyThreads>(task.k_rows(key_head, span.begin), task.stride, length);
@@ -91,10 +91,10 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float2 own = elements(vectors, h, n);
-        const float left = factor[h] * part[n][2 * h], right = factor[h] * part[n][2 * h + 1];
-        along[h] += left * own.x + right * own.y;
-        to[n][2 * h] += left;
-        to[n][2 * h + 1] += right;
+        const float x0 = factor[h] * part[n][2 * h], x1 = factor[h] * part[n][2 * h + 1];
+        along[h] += x0 * own.x + x1 * own.y;
+        to[n][2 * h] += x0;
+        to[n][2 * h + 1] += x1;
       }
   };
 
@@ -140,12 +140,12 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
       for (int step = 0; step < kDeltaChannels / 16; ++step) {
         uint32_t a[4], b[4];
-        k.left(a, warp * 16, step);
+        k.load_a(a, warp * 16, step);
 #pragma unroll
         for (int n = 0; n < kGroupChannels / 16; ++n)
 #pragma unroll
           for (int which = 0; which < 2; ++which) {
-            (which ? low : high).right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+            (which ? low : high).load_b_trans(b, step * 16, channel0 / 8 + 2 * n);
             mma<bfloat>(acc[2 * n], a, b[0], b[1]);
             mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
           }
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
           const float factor = exp_of(sum[h]) * k_scale[h];
           const float2 value = unpack(values[n][h]);
           split(value.x - factor * acc[n][2 * h], value.y - factor * acc[n][2 * h + 1],
-                *reinterpret_cast<uint32_t*>(right.at(row + 8 * h, channel0 / 8 + n) + pair),
-                *reinterpret_cast<uint32_t*>(right_rest.at(row + 8 * h, channel0 / 8 + n) + pair));
+                *reinterpret_cast<uint32_t*>(rhs.at(row + 8 * h, channel0 / 8 + n) + pair),
+                *reinterpret_cast<uint32_t*>(rhs_rest.at(row + 8 * h, channel0 / 8 + n) + pair));
         }
       __syncthreads();
       clear(acc);
@@ -172,12 +172,12 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
           for (int n = 0; n < kGroupChannels / 16; ++n) {
             uint32_t b[4];
-            right.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+            rhs.load_b_trans(b, step * 16, channel0 / 8 + 2 * n);
             mma<bfloat>(acc[2 * n], a, b[0], b[1]);
             mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
             mma<bfloat>(acc[2 * n], a_rest, b[0], b[1]);
             mma<bfloat>(acc[2 * n + 1], a_rest, b[2], b[3]);
-            right_rest.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+            rhs_rest.load_b_trans(b, step * 16, channel0 / 8 + 2 * n);
             mma<bfloat>(acc[2 * n], a, b[0], b[1]);
             mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
           }
@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       for (int step = 0; step < kGroupChannels / 16; ++step) {
         uint4 large, small;
         uint32_t z[4], z_rest[4];
-        load_left(z, memory.z, channel0 / 16 + step, warp);
-        load_left(z_rest, memory.z_rest, channel0 / 16 + step, warp);
+        load_fragment(z, memory.z, channel0 / 16 + step, warp);
+        load_fragment(z_rest, memory.z_rest, channel0 / 16 + step, warp);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float first = acc[2 * step + i / 2][i % 2 * 2], second = acc[2 * step + i / 2][i % 2 * 2 + 1];
@@ -212,23 +212,23 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
         for (int step = 0; step < kDeltaChannels / 16; ++step) {
           uint32_t a[4], b[4];
           if (of_outputs)
-            d_o.left(a, warp * 16, step);
+            d_o.load_a(a, warp * 16, step);
           else
-            load_left(a, memory.z, step, warp);
-          load_left(b, memory.written, step, block);
+            load_fragment(a, memory.z, step, warp);
+          load_fragment(b, memory.written, step, block);
           mma<bfloat>(value[0], a, b[0], b[2]);
           mma<bfloat>(value[1], a, b[1], b[3]);
           if (!of_outputs) {
             uint32_t rest[4];
-            load_left(rest, memory.z_rest, step, warp);
+            load_fragment(rest, memory.z_rest, step, warp);
             mma<bfloat>(value[0], rest, b[0], b[2]);
             mma<bfloat>(value[1], rest, b[1], b[3]);
           }
-          load_left(b, memory.written_rest, step, block);
+          load_fragment(b, memory.written_rest, step, block);
           mma<bfloat>(value[0], a, b[0], b[2]);
           mma<bfloat>(value[1], a, b[1], b[3]);
-          (of_outputs ? q : k).left(a, warp * 16, step);
-          k.right(b, block * 16, step);
+          (of_outputs ? q : k).load_a(a, warp * 16, step);
+          k.load_b(b, block * 16, step);
           mma<bfloat>(qk[0], a, b[0], b[1]);
           mma<bfloat>(qk[1], a, b[2], b[3]);
         }
@@ -277,14 +277,14 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
     for (int step = 0; step < kDeltaChannels / 16; ++step) {  // out of the state before
       uint32_t a[4], z[4], z_rest[4];
-      d_o.left(a, warp * 16, step);
-      load_left(z, memory.z, step, warp);
-      load_left(z_rest, memory.z_rest, step, warp);
+      d_o.load_a(a, warp * 16, step);
+      load_fragment(z, memory.z, step, warp);
+      load_fragment(z_rest, memory.z_rest, step, warp);
 #pragma unroll
       for (int n = 0; n < kGroupChannels / 16; ++n) {
         uint32_t b[4], rest[4];
-        high.right(b, channel0 + n * 16, step);
-        low.right(rest, channel0 + n * 16, step);
+        high.load_b(b, channel0 + n * 16, step);
+        low.load_b(rest, channel0 + n * 16, step);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           mma<bfloat>(part[2 * n + m], a, b[2 * m], b[2 * m + 1]);
@@ -303,11 +303,11 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     for (int step = 0; step < kDeltaChunk / 16; ++step) {  // inside the chunk
       uint32_t a[4], b[4], c[4];
       if (step <= warp) {
-        outputs.left(a, warp * 16, step);
-        systems.left(c, warp * 16, step);
+        outputs.load_a(a, warp * 16, step);
+        systems.load_a(c, warp * 16, step);
 #pragma unroll
         for (int n = 0; n < kGroupChannels / 16; ++n) {
-          k.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+          k.load_b_trans(b, step * 16, channel0 / 8 + 2 * n);
           mma<bfloat>(dq[2 * n], a, b[0], b[1]);
           mma<bfloat>(dq[2 * n + 1], a, b[2], b[3]);
           mma<bfloat>(dk[2 * n], c, b[0], b[1]);
@@ -315,14 +315,14 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
         }
       }
       if (step >= warp) {
-        outputs.left_over_rows(a, step * 16, warp * 2);
-        systems.left_over_rows(c, step * 16, warp * 2);
+        outputs.load_a_trans(a, step * 16, warp * 2);
+        systems.load_a_trans(c, step * 16, warp * 2);
 #pragma unroll
         for (int n = 0; n < kGroupChannels / 16; ++n) {
-          q.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+          q.load_b_trans(b, step * 16, channel0 / 8 + 2 * n);
           mma<bfloat>(dk[2 * n], a, b[0], b[1]);
           mma<bfloat>(dk[2 * n + 1], a, b[2], b[3]);
-          k.right_over_rows(b, step * 16, channel0 / 8 + 2 * n);
+          k.load_b_trans(b, step * 16, channel0 / 8 + 2 * n);
           mma<bfloat>(dk[2 * n], c, b[0], b[1]);
           mma<bfloat>(dk[2 * n + 1], c, b[2], b[3]);
         }
@@ -333,13 +333,13 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
     for (int step = 0; step < kDeltaChannels / 16; ++step) {  // into the state after
       uint32_t a[4], a_rest[4];
-      load_left(a, memory.written, step, warp);
-      load_left(a_rest, memory.written_rest, step, warp);
+      load_fragment(a, memory.written, step, warp);
+      load_fragment(a_rest, memory.written_rest, step, warp);
 #pragma unroll
       for (int n = 0; n < kGroupChannels / 16; ++n) {
         uint32_t b[4], rest[4];
-        high.right(b, channel0 + n * 16, step);
-        low.right(rest, channel0 + n * 16, step);
+        high.load_b(b, channel0 + n * 16, step);
+        low.load_b(rest, channel0 + n * 16, step);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           mma<bfloat>(part[2 * n + m], a, b[2 * m], b[2 * m + 1]);

@@ -93,14 +93,14 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int64_t to = at + h * 8 * kScanStates + n * 8;
-            float &left = state[n][2 * h], &right = state[n][2 * h + 1];
+            float &s0 = state[n][2 * h], &s1 = state[n][2 * h + 1];
             if constexpr (Reverse) {
               const float2 before = *reinterpret_cast<const float2*>(task.before + to);
-              along += before.x * left + before.y * right;
+              along += before.x * s0 + before.y * s1;
             }
-            *reinterpret_cast<float2*>(states + to) = {left, right};
-            left *= decay;
-            right *= decay;
+            *reinterpret_cast<float2*>(states + to) = {s0, s1};
+            s0 *= decay;
+            s1 *= decay;
           }
         if constexpr (Reverse) {
           along = warp_sum(along);
@@ -114,10 +114,10 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
       const ScanRows x{data + buffer * 2 * ScanRows::kElements}, b{x.data + ScanRows::kElements};
 #pragma unroll
       for (int step = 0; step < kScanTile / 16; ++step) {
-        uint32_t raw[4], high[4], low[4], right[half / 16][4];
-        x.left_over_rows(raw, step * 16, warp * 2);
+        uint32_t raw[4], high[4], low[4], b_frag[half / 16][4];
+        x.load_a_trans(raw, step * 16, warp * 2);
 #pragma unroll
-        for (int n = 0; n < half / 16; ++n) b.right_over_rows(right[n], step * 16, 2 * n);
+        for (int n = 0; n < half / 16; ++n) b.load_b_trans(b_frag[n], step * 16, 2 * n);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 weight = *reinterpret_cast<const float2*>(
@@ -127,10 +127,10 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
         }
 #pragma unroll
         for (int n = 0; n < half / 8; ++n)
-          mma<bfloat>(state[n], high, right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
+          mma<bfloat>(state[n], high, b_frag[n / 2][n % 2 * 2], b_frag[n / 2][n % 2 * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < half / 8; ++n)
-          mma<bfloat>(state[n], low, right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
+          mma<bfloat>(state[n], low, b_frag[n / 2][n % 2 * 2], b_frag[n / 2][n % 2 * 2 + 1]);
       }
       __syncthreads();
     }

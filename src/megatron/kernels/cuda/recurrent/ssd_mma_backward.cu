@@ -160,13 +160,13 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     for (int step = 0; step < kScanTile / 16; ++step) {
       uint32_t a[4];
       if constexpr (OfC)
-        rows.left(a, warp * 16, step);
+        rows.load_a(a, warp * 16, step);
       else
-        rows.left_over_rows(a, step * 16, warp * 2);
+        rows.load_a_trans(a, step * 16, warp * 2);
 #pragma unroll
       for (int n = 0; n < kScanStates / 16; ++n) {
         uint32_t b[4];
-        state.right_over_rows(b, step * 16, 2 * n);
+        state.load_b_trans(b, step * 16, 2 * n);
         mma<bfloat>(acc[2 * n], a, b[0], b[1]);
         mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
       }
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
                     from.rows(head + 1, span.begin + row0), from.stride, count);
     uint32_t a[kScanChannels / 16][4];
 #pragma unroll
-    for (int step = 0; step < kScanChannels / 16; ++step) rows.left(a[step], warp * 16, step);
+    for (int step = 0; step < kScanChannels / 16; ++step) rows.load_a(a[step], warp * 16, step);
     float along[2] = {};
 #pragma unroll
     for (int n0 = 0; n0 < kScanStates / 8; n0 += 4) {
@@ -199,11 +199,11 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           uint32_t b[4];
-          state.right_over_rows(b, step * 16, n0 + 2 * n);
+          state.load_b_trans(b, step * 16, n0 + 2 * n);
           mma<bfloat>(part[2 * n], a[step], b[0], b[1]);
           mma<bfloat>(part[2 * n + 1], a[step], b[2], b[3]);
           if constexpr (OfC) {
-            rest.right_over_rows(b, step * 16, n0 + 2 * n);
+            rest.load_b_trans(b, step * 16, n0 + 2 * n);
             mma<bfloat>(part[2 * n], a[step], b[0], b[1]);
             mma<bfloat>(part[2 * n + 1], a[step], b[2], b[3]);
           }

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
 #pragma unroll
           for (int n = 0; n < kScanChannels / 16; ++n) {
             uint32_t b[4];
-            from.right_over_rows(b, step * 16, 2 * n);
+            from.load_b_trans(b, step * 16, 2 * n);
             mma<bfloat>(acc[2 * n], a, b[0], b[1]);
             mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
           }
