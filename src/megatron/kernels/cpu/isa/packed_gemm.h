@@ -20,12 +20,12 @@ struct Tile {
   static constexpr int lanes = bytes / sizeof(C), columns = 2 * lanes;
 };
 
-// What one task computes at most; the packed panels and the sums then stay in the second-level cache.
+// What one task computes at most; the packed panels and the acc then stay in the second-level cache.
 inline constexpr int64_t kTaskRows = 192, kTaskColumns = 256, kTaskK = 256;
 
-// sums[rows, columns] (+)= a[k_size][rows] ⊗ b[k_size][columns].
+// acc[rows, columns] (+)= a[k_size][rows] ⊗ b[k_size][columns].
 template <class C>
-inline void multiply_tile(int64_t k_size, const C* a, const C* b, C* sums, int64_t stride, bool first) {
+inline void multiply_tile(int64_t k_size, const C* a, const C* b, C* acc, int64_t stride, bool first) {
   using T = Tile<C>;
   using Vector = typename T::Vector;
   Vector tile[T::rows][2];
@@ -35,7 +35,7 @@ inline void multiply_tile(int64_t k_size, const C* a, const C* b, C* sums, int64
       if (first)
         tile[i][j] = Vector{};
       else
-        __builtin_memcpy(&tile[i][j], sums + i * stride + j * T::lanes, sizeof(Vector));
+        __builtin_memcpy(&tile[i][j], acc + i * stride + j * T::lanes, sizeof(Vector));
   for (int64_t p = 0; p < k_size; ++p) {
     Vector b0, b1;
     __builtin_memcpy(&b0, b, sizeof b0);
@@ -51,7 +51,7 @@ inline void multiply_tile(int64_t k_size, const C* a, const C* b, C* sums, int64
 #pragma GCC unroll 16
   for (int i = 0; i < T::rows; ++i)
     for (int j = 0; j < 2; ++j)
-      __builtin_memcpy(sums + i * stride + j * T::lanes, &tile[i][j], sizeof(Vector));
+      __builtin_memcpy(acc + i * stride + j * T::lanes, &tile[i][j], sizeof(Vector));
 }
 
 // Panels of `width` lines of a matrix [lines, k_size], each panel [k_size][width], missing lines zero.
@@ -74,13 +74,13 @@ void pack(const S* source, int64_t line_stride, int64_t k_stride, int64_t lines,
 }
 
 template <class In, class Out>
-void store_sums(const GemmProblem& p, const Compute<In>* sums, int64_t stride) {
+void store_accumulators(const GemmProblem& p, const Compute<In>* acc, int64_t stride) {
   using C = Compute<In>;
   Out* c = static_cast<Out*>(p.c);
   const In* bias = static_cast<const In*>(p.bias);
   C alpha = C(p.alpha), beta = C(p.beta);
   for (int64_t i = 0; i < p.m; ++i) {
-    const C* row = sums + i * stride;
+    const C* row = acc + i * stride;
     for (int64_t j = 0; j < p.n; ++j) {
       Out& target = c[i * p.c_row + j * p.c_column];
       C value = alpha * row[j];
@@ -101,8 +101,8 @@ void packed_gemm(const KernelContext& ctx, const GemmProblem& p) {
   int64_t rows = round_up(p.m, T::rows), columns = round_up(p.n, T::columns);
   int64_t k_limit = std::min(kTaskK, p.k);
   Scratch<C> a_panels(ctx, rows * k_limit), b_panels(ctx, columns * k_limit);
-  Scratch<C> sums(ctx, rows * columns);
-  if (p.k == 0) std::fill_n(sums.data(), rows * columns, C(0));
+  Scratch<C> acc(ctx, rows * columns);
+  if (p.k == 0) std::fill_n(acc.data(), rows * columns, C(0));
   for (int64_t begin = 0; begin < p.k; begin += kTaskK) {
     int64_t k_size = std::min(kTaskK, p.k - begin);
     pack<T::rows>(static_cast<const In*>(p.a) + begin * p.a_column, p.a_row, p.a_column, p.m, k_size,
@@ -112,9 +112,10 @@ void packed_gemm(const KernelContext& ctx, const GemmProblem& p) {
     for (int64_t i = 0; i < rows; i += T::rows)
       for (int64_t j = 0; j < columns; j += T::columns)
         multiply_tile<C>(k_size, a_panels.data() + i * k_size, b_panels.data() + j * k_size,
-                         sums.data() + i * columns + j, columns, begin == 0);
+                         acc.data() + i * columns + j, columns, begin == 0);
   }
-  dispatch_float("gemm", p.out, [&]<class Out>(Type<Out>) { store_sums<In, Out>(p, sums.data(), columns); });
+  dispatch_float("gemm", p.out,
+                 [&]<class Out>(Type<Out>) { store_accumulators<In, Out>(p, acc.data(), columns); });
 }
 
 }  // namespace megatron::cpu::MEGATRON_ISA

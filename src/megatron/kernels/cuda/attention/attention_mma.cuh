@@ -24,17 +24,17 @@ struct SharedTile : MmaTile<T, R, D> {
 // no random word is drawn twice.
 template <int Queries, int Keys>
 struct KeptTile {
-  static constexpr int kWords = Keys / 32;  // of a query
-  uint32_t* words;
+  static constexpr int kMaskWords = Keys / 32;  // of a query
+  uint32_t* mask;
 
   template <class T>
   __device__ void fill(const AttentionTask<T>& task, const RngKey& random, const AttentionOrigin& origin,
                        int head, int query0, int key0) const {
-    for (int i = threadIdx.x; i < Queries * kWords; i += kMmaThreads)
-      words[i] = task.kept(random, origin, head, query0 + i / kWords, key0 + i % kWords * 32);
+    for (int i = threadIdx.x; i < Queries * kMaskWords; i += kMmaThreads)
+      mask[i] = task.kept(random, origin, head, query0 + i / kMaskWords, key0 + i % kMaskWords * 32);
   }
   __device__ bool holds(int query, int key) const {
-    return words[query * kWords + key / 32] >> (key % 32) & 1;
+    return mask[query * kMaskWords + key / 32] >> (key % 32) & 1;
   }
 };
 

@@ -134,16 +134,16 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
 }
 
 // Four matrices of 8 × 8 elements of two bytes; lane 8 i + r says where row r of matrix i lies. Word i of
-// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded sums of a GEMM lie like
+// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded acc of a GEMM lie like
 // that.
-__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t* words) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(words[0]),
-               "r"(words[1]), "r"(words[2]), "r"(words[3])
+__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t* packed) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(packed[0]),
+               "r"(packed[1]), "r"(packed[2]), "r"(packed[3])
                : "memory");
 }
-__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t* words) {
+__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t* packed) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "=r"(packed[0]), "=r"(packed[1]), "=r"(packed[2]), "=r"(packed[3])
                : "r"(row)
                : "memory");
 }
@@ -211,12 +211,12 @@ __device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
   return operand + step * ((Inner ? 32 : 16 * 128) >> 4);
 }
 
-// sums (64 × 256) += a · b over a contraction of 16; without `add` the old sums count as zero.
-// Thread t has the sums of rows t / 32 · 16 + t % 32 / 4 + 8 h and columns 8 j + t % 4 · 2 + i in
-// sums[4 j + 2 h + i].
-#define SUM8(i)                                                                              \
-  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
-      "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+// acc (64 × 256) += a · b over a contraction of 16; without `add` the old acc count as zero.
+// Thread t has the acc of rows t / 32 · 16 + t % 32 / 4 + 8 h and columns 8 j + t % 4 · 2 + i in
+// acc[4 j + 2 h + i].
+#define ACC8(i)                                                                                           \
+  "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]), "+f"(acc[i + 4]), "+f"(acc[i + 5]), \
+      "+f"(acc[i + 6]), "+f"(acc[i + 7])
 #define ADD_PRODUCT(type)                                                                                 \
   asm volatile(                                                                                           \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                   \
@@ -231,17 +231,17 @@ __device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"    \
       "}, %128, %129, add, 1, 1, %131, %132;\n}"                                                          \
-      : SUM8(0), SUM8(8), SUM8(16), SUM8(24), SUM8(32), SUM8(40), SUM8(48), SUM8(56), SUM8(64), SUM8(72), \
-        SUM8(80), SUM8(88), SUM8(96), SUM8(104), SUM8(112), SUM8(120)                                     \
+      : ACC8(0), ACC8(8), ACC8(16), ACC8(24), ACC8(32), ACC8(40), ACC8(48), ACC8(56), ACC8(64), ACC8(72), \
+        ACC8(80), ACC8(88), ACC8(96), ACC8(104), ACC8(112), ACC8(120)                                     \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(AInner ? 0 : 1), "n"(BInner ? 0 : 1))
 template <class T, bool AInner, bool BInner>
-__device__ __forceinline__ void add_product(float (&sums)[128], uint64_t a, uint64_t b, bool add) {
+__device__ __forceinline__ void add_product(float (&acc)[128], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, bfloat>)
     ADD_PRODUCT("bf16");
   else
     ADD_PRODUCT("f16");
 }
 #undef ADD_PRODUCT
-#undef SUM8
+#undef ACC8
 
 }  // namespace megatron::cuda::hopper

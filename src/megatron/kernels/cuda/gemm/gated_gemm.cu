@@ -28,7 +28,7 @@ struct GateForward {
 
   template <int P>
   __device__ void subtile(const EpilogueContext& context, const Tile& tile,
-                          const uint32_t (&words)[64]) const {
+                          const uint32_t (&packed)[64]) const {
     constexpr int half = P / 3, part = P % 3;
     if constexpr (part < 2) {
       if (context.lane == 0) hopper::wait_stores_read<0>();
@@ -37,9 +37,9 @@ struct GateForward {
     if constexpr (part == 0) {
 #pragma unroll
       for (int c = 0; c < 8; c += 2) {
-        hopper::store_matrices(context.matrices<128>(context.smem, c), words + 2 * (8 * half + c));
+        hopper::store_matrices(context.matrices<128>(context.smem, c), packed + 2 * (8 * half + c));
         hopper::store_matrices(context.matrices<128>(context.smem + 2048, c),
-                               words + 2 * (16 + 8 * half + c));
+                               packed + 2 * (16 + 8 * half + c));
       }
     } else {
 #pragma unroll
@@ -47,7 +47,7 @@ struct GateForward {
         uint32_t active[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const uint32_t gate = words[2 * (8 * half + c) + i], up = words[2 * (16 + 8 * half + c) + i];
+          const uint32_t gate = packed[2 * (8 * half + c) + i], up = packed[2 * (16 + 8 * half + c) + i];
           active[i] = narrow_pair<bfloat>(low(gate) * sigmoid<true>(low(gate)) * low(up),
                                           high(gate) * sigmoid<true>(high(gate)) * high(up));
         }
@@ -108,7 +108,7 @@ struct GateBackward {
 
   template <int P>
   __device__ void subtile(const EpilogueContext& context, const Tile& tile,
-                          const uint32_t (&words)[64]) const {
+                          const uint32_t (&packed)[64]) const {
     const uint32_t smem = context.smem + P % 2 * 2048;
     context.loaded[P % 2].wait(P / 2 % 2);
 #pragma unroll
@@ -119,7 +119,7 @@ struct GateBackward {
       hopper::load_matrices(at + 1024, up);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t d = words[2 * (4 * P + c) + i];
+        const uint32_t d = packed[2 * (4 * P + c) + i];
         float g[] = {low(gate[i]), high(gate[i])}, u[] = {low(up[i]), high(up[i])}, dy[] = {low(d), high(d)};
 #pragma unroll
         for (int j = 0; j < 2; ++j) {

@@ -4,7 +4,7 @@
 #include "megatron/kernels/cuda/core/tensor_map.h"
 
 // GEMMs whose results go to memory, and are worked on before, while the tensor cores multiply. What
-// becomes of the sums is the file's that includes this.
+// becomes of the acc is the file's that includes this.
 namespace megatron::cuda {
 namespace {
 
@@ -12,10 +12,10 @@ using hopper::Barrier;
 using hopper::kPanel;
 using hopper::kPanelBytes;
 
-// A block makes tiles of 128 × 256 sums, one after the other. One thread fetches the operands, 64 of the
+// A block makes tiles of 128 × 256 acc, one after the other. One thread fetches the operands, 64 of the
 // contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
 // each other, and each fetches half of what both read on the right.
-// Rounded to bf16, the sums of a tile take half of their registers. So the next tile can begin at once, and
+// Rounded to bf16, the acc of a tile take half of their registers. So the next tile can begin at once, and
 // what becomes of them, up to memory, is done in subtiles between the steps of that tile, while the tensor
 // cores multiply.
 constexpr int kTileM = 128, kTileN = 256, kTileK = kPanel, kStages = 4, kClusterSize = 2;
@@ -66,7 +66,7 @@ __device__ __forceinline__ float low(uint32_t word) { return __uint_as_float(wor
 __device__ __forceinline__ float high(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
 
 // What one warp, which has 16 rows of a tile, knows of its way to memory. The words of a tile are those of
-// its sums: words 2 j and 2 j + 1 have columns 8 j to 8 j + 7 of rows 0 to 7 and 8 to 15.
+// its acc: words 2 j and 2 j + 1 have columns 8 j to 8 j + 7 of rows 0 to 7 and 8 to 15.
 struct EpilogueContext {
   uint32_t smem;  // in shared memory
   Barrier loaded[2];
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                                   warp * 16,
                                   lane,
                                   hopper::passing()};
-    float sums[128];
-    uint32_t words[64];
+    float acc[128];
+    uint32_t packed[64];
     Tile before{};  // the one that the words are of
     bool waiting = false;
     for (bool more = true; more;) {
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 #pragma unroll
         for (int i = 0; i < kTileK / 16; ++i)
           hopper::add_product<bfloat, true, Epilogue::kBKMajor>(
-              sums, hopper::further<true>(x, i), hopper::further<Epilogue::kBKMajor>(y, i), k || i);
+              acc, hopper::further<true>(x, i), hopper::further<Epilogue::kBKMajor>(y, i), k || i);
         hopper::commit_products();
         if (k) {  // the step before has been read; this one may still be
           hopper::wait_products<1>();
@@ -176,12 +176,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
             epilogue.prefetch(context, last ? tile : before, last ? 0 : p + 1);
           prefetched = true;
         } while (k < until);
-        if (waiting) epilogue.template subtile<p>(context, before, words);
+        if (waiting) epilogue.template subtile<p>(context, before, packed);
       });
       hopper::wait_products<0>();
       if (more) release();
 #pragma unroll
-      for (int i = 0; i < 64; ++i) words[i] = narrow_pair<bfloat>(sums[2 * i], sums[2 * i + 1]);
+      for (int i = 0; i < 64; ++i) packed[i] = narrow_pair<bfloat>(acc[2 * i], acc[2 * i + 1]);
       before = tile;
       waiting = true;
     }

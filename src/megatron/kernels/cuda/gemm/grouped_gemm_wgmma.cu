@@ -10,7 +10,7 @@ using hopper::kPanel;
 using hopper::kPanelBytes;
 
 // A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
-// contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
+// contraction at a time; two warpgroups multiply, 64 rows each. They leave their acc in shared memory, from
 // where they are stored while the next tile is made.
 constexpr int kTileM = 128, kTileN = 256;
 [[maybe_unused]] constexpr int kTileK = kPanel;
@@ -18,7 +18,7 @@ constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads;
 constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
               kStageBytes = kABytes + kBBytes;
 
-// Shared memory: the stages, sums, the barriers. Narrow sums lie there as rows of the tile, all at once. The
+// Shared memory: the stages, acc, the barriers. Narrow acc lie there as rows of the tile, all at once. The
 // gap behind a row keeps threads that write to eight rows on different banks. Of wide ones, which would take
 // the place of two stages, each warpgroup has two boxes in turn.
 template <class Out>
@@ -27,8 +27,8 @@ struct Layout {
   static constexpr int kStages = kWide ? 4 : 3;
   static constexpr int kRowBytes = kTileN * 2 + 16;
   static constexpr int kBoxColumns = 32, kBoxes = 2, kBoxBytes = kPanel * kBoxColumns * 4;
-  static constexpr int kSums = kStages * kStageBytes,
-                       kBarriers = kSums + (kWide ? 2 * kBoxes * kBoxBytes : kTileM * kRowBytes),
+  static constexpr int kOutput = kStages * kStageBytes,
+                       kBarriers = kOutput + (kWide ? 2 * kBoxes * kBoxBytes : kTileM * kRowBytes),
                        kBytes = kBarriers + 2 * 8 * kStages;
 };
 
@@ -105,9 +105,9 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
   hopper::sync_threads<kConsumerThreads>(1);
 }
 
-// sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
+// acc += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
 template <class Out>
-__device__ __forceinline__ void add_old(const Params& params, const Tile& tile, float (&sums)[128]) {
+__device__ __forceinline__ void add_old(const Params& params, const Tile& tile, float (&acc)[128]) {
   const int lane = threadIdx.x % 32,
             row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
             column0 = tile.column0 + lane % 4 * 2;
@@ -127,13 +127,13 @@ __device__ __forceinline__ void add_old(const Params& params, const Tile& tile, 
     for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
       for (int side = 0; side < 2; ++side)
-        sums[2 * (j + i) + side] = fmaf(params.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
+        acc[2 * (j + i) + side] = fmaf(params.beta, widen(old[i].v[side]), acc[2 * (j + i) + side]);
   }
 }
 
-// c = sums: a warp stores its 16 rows.
+// c = acc: a warp stores its 16 rows.
 template <class Out>
-__device__ __forceinline__ void put_rows(const Params& params, const Tile& tile, const float (&sums)[128],
+__device__ __forceinline__ void put_rows(const Params& params, const Tile& tile, const float (&acc)[128],
                                          uint32_t rows) {
   constexpr int kRowBytes = Layout<Out>::kRowBytes;
   const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
     for (int h = 0; h < 2; ++h)
       asm volatile(
           "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
-          "r"(narrow_pair<Out>(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
+          "r"(narrow_pair<Out>(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]))
           : "memory");
   hopper::publish_writes();
   __syncwarp();
@@ -157,9 +157,9 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
         rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
 
-// c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
+// c = acc or, with beta 1, c + acc: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
 [[maybe_unused]] __device__ __forceinline__ void put_boxes(const Params& params, const CUtensorMap& c,
-                                                           const Tile& tile, const float (&sums)[128],
+                                                           const Tile& tile, const float (&acc)[128],
                                                            uint32_t boxes, int panel) {
   using Shared = Layout<float>;
   const int lane = threadIdx.x % 32, quad = lane % 4;
@@ -176,7 +176,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
         const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * h, chunk = (2 * j + quad / 2) ^ row % 8,
                   sum = b * Shared::kBoxColumns / 2 + 4 * j + 2 * h;
         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + chunk * 16 + quad % 2 * 8),
-                     "f"(sums[sum]), "f"(sums[sum + 1])
+                     "f"(acc[sum]), "f"(acc[sum + 1])
                      : "memory");
       }
     hopper::publish_writes();
@@ -191,7 +191,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
   }
 }
 
-// c tells where boxes are stored; it is for wide sums alone.
+// c tells where boxes are stored; it is for wide acc alone.
 template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   extern __shared__ __align__(1024) char memory[];
   using Shared = Layout<Out>;
   constexpr int kStages = Shared::kStages;
-  const uint32_t stages = shared_address(memory), put_at = stages + Shared::kSums;
+  const uint32_t stages = shared_address(memory), put_at = stages + Shared::kOutput;
   auto smem_a = [&](int s) { return stages + s * kStageBytes; };
   auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
   auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto release = [&](int stage) {
     if (threadIdx.x % 32 == 0) empty(stage).arrive();
   };
-  float sums[128];
+  float acc[128];
   while (scheduler.next(tile)) {
     if (!RaggedK && tile.row0 + panel * kPanel >= tile.rows_end) {
       // The expert has no row for this warpgroup; the other has the tensor cores for itself.
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     }
     if (RaggedK && tile.k_size == 0) {
 #pragma unroll
-      for (float& sum : sums) sum = 0;
+      for (float& value : acc) value = 0;
     }
     int last = 0;
     for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       hopper::begin_products();
 #pragma unroll
       for (int i = 0; i < kTileK / 16; ++i)
-        hopper::add_product<T, AKMajor, BKMajor>(sums, hopper::further<AKMajor>(x, i),
+        hopper::add_product<T, AKMajor, BKMajor>(acc, hopper::further<AKMajor>(x, i),
                                                  hopper::further<BKMajor>(y, i), k || i);
       hopper::commit_products();
       // The stage before is read; this one may still be.
@@ -270,10 +270,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     hopper::wait_products<0>();
     if (tile.k_size) release(last);
     if constexpr (Shared::kWide) {
-      put_boxes(params, c, tile, sums, put_at, panel);
+      put_boxes(params, c, tile, acc, put_at, panel);
     } else {
-      if (RaggedK && params.beta != 0) add_old<Out>(params, tile, sums);
-      put_rows<Out>(params, tile, sums, put_at);
+      if (RaggedK && params.beta != 0) add_old<Out>(params, tile, acc);
+      put_rows<Out>(params, tile, acc, put_at);
     }
   }
   hopper::wait_stores_read<0>();

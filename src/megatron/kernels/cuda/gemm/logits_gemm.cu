@@ -8,7 +8,7 @@ namespace cuda {
 namespace {
 
 // The words of a tile go to memory as they are, 64 columns with each subtile. On the context the maximum of
-// each row, and Σ exp(x − maximum), are taken of the same words, so that both are those of the logits in
+// each row, and Σ exp(x − maximum), are taken of the same packed, so that both are those of the logits in
 // memory.
 struct LogitsWithStatistics {
   static constexpr bool kBKMajor = true;
@@ -31,13 +31,13 @@ struct LogitsWithStatistics {
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
 
   // Columns that do not exist count as −∞, in memory too.
-  static __device__ void cut(uint32_t (&words)[64], int columns, int lane) {
+  static __device__ void cut(uint32_t (&packed)[64], int columns, int lane) {
     constexpr uint32_t lowest = 0xff80;
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
       const int remaining = columns - (i / 2 * 8 + lane % 4 * 2);
       if (remaining < 2)
-        words[i] = remaining < 1 ? lowest << 16 | lowest : lowest << 16 | (words[i] & 0xffff);
+        packed[i] = remaining < 1 ? lowest << 16 | lowest : lowest << 16 | (packed[i] & 0xffff);
     }
   }
 
@@ -47,14 +47,14 @@ struct LogitsWithStatistics {
     return word;
   }
 
-  __device__ void find_maximum(const uint32_t (&words)[64]) {
+  __device__ void find_maximum(const uint32_t (&packed)[64]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      uint32_t word = words[h], other = words[2 + h];
+      uint32_t word = packed[h], other = packed[2 + h];
 #pragma unroll
       for (int i = 4 + h; i < 64; i += 4) {
-        word = larger(word, words[i]);
-        other = larger(other, words[i + 2]);
+        word = larger(word, packed[i]);
+        other = larger(other, packed[i + 2]);
       }
       word = larger(word, other);
       float largest = fmaxf(low(word), high(word));
@@ -67,13 +67,14 @@ struct LogitsWithStatistics {
   }
 
   template <int P>
-  __device__ void store(const EpilogueContext& context, const Tile& tile, const uint32_t (&words)[64]) const {
+  __device__ void store(const EpilogueContext& context, const Tile& tile,
+                        const uint32_t (&packed)[64]) const {
     const uint32_t smem = context.smem + P % 2 * 2048;
     if (context.lane == 0) hopper::wait_stores_read<1>();
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c += 2)
-      hopper::store_matrices(context.matrices<128>(smem, c), words + 2 * (8 * P + c));
+      hopper::store_matrices(context.matrices<128>(smem, c), packed + 2 * (8 * P + c));
     hopper::publish_writes();
     __syncwarp();
     if (context.lane == 0)
@@ -83,14 +84,14 @@ struct LogitsWithStatistics {
   }
 
   template <int P>
-  __device__ void add(const uint32_t (&words)[64]) {
+  __device__ void add(const uint32_t (&packed)[64]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float shift = maximum[h] == kLowest<float> ? 0.f : -maximum[h] * kRoughLog2e;
       float even = 0, odd = 0;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const uint32_t word = words[2 * (8 * P + j) + h];
+        const uint32_t word = packed[2 * (8 * P + j) + h];
         even += exp2_rough(fmaf(low(word), kRoughLog2e, shift));
         odd += exp2_rough(fmaf(high(word), kRoughLog2e, shift));
       }
@@ -110,16 +111,16 @@ struct LogitsWithStatistics {
   }
 
   template <int P>
-  __device__ void subtile(const EpilogueContext& context, const Tile& tile, uint32_t (&words)[64]) {
+  __device__ void subtile(const EpilogueContext& context, const Tile& tile, uint32_t (&packed)[64]) {
     if constexpr (P == 0) {
       const int columns = params.valid - tile.column * kOutputN;
-      if (columns < kOutputN) cut(words, columns, context.lane);
-      find_maximum(words);
+      if (columns < kOutputN) cut(packed, columns, context.lane);
+      find_maximum(packed);
     }
     if constexpr (P % 2 == 0)
-      store<P / 2>(context, tile, words);
+      store<P / 2>(context, tile, packed);
     else
-      add<P / 2>(words);
+      add<P / 2>(packed);
     if constexpr (P + 1 == kSubtiles) store_statistics(context, tile);
   }
 };
