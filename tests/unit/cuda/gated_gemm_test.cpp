@@ -8,7 +8,7 @@
 namespace megatron::testing {
 namespace {
 
-class CudaGatedGemm : public HopperTwin {
+class CudaGatedGemm : public Sm90Twin {
  protected:
   struct Sizes {
     int64_t rows, depth, width;

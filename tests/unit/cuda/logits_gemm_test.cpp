@@ -10,7 +10,7 @@
 namespace megatron::testing {
 namespace {
 
-class CudaLogitsGemm : public HopperTwin {
+class CudaLogitsGemm : public Sm90Twin {
  protected:
   struct Sizes {
     int64_t rows, depth, columns, valid;

@@ -20,8 +20,8 @@ struct GateForward {
   // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
   static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                 int rank) {
-    hopper::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
-                                           column * kOutputN, rank);
+    sm90::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
+                                         column * kOutputN, rank);
   }
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
@@ -31,15 +31,14 @@ struct GateForward {
                           const uint32_t (&packed)[64]) const {
     constexpr int half = P / 3, part = P % 3;
     if constexpr (part < 2) {
-      if (context.lane == 0) hopper::wait_stores_read<0>();
+      if (context.lane == 0) sm90::wait_stores_read<0>();
       __syncwarp();
     }
     if constexpr (part == 0) {
 #pragma unroll
       for (int c = 0; c < 8; c += 2) {
-        hopper::store_matrices(context.matrices<128>(context.smem, c), packed + 2 * (8 * half + c));
-        hopper::store_matrices(context.matrices<128>(context.smem + 2048, c),
-                               packed + 2 * (16 + 8 * half + c));
+        sm90::store_matrices(context.matrices<128>(context.smem, c), packed + 2 * (8 * half + c));
+        sm90::store_matrices(context.matrices<128>(context.smem + 2048, c), packed + 2 * (16 + 8 * half + c));
       }
     } else {
 #pragma unroll
@@ -51,19 +50,19 @@ struct GateForward {
           active[i] = narrow_pair<bfloat>(low(gate) * sigmoid<true>(low(gate)) * low(up),
                                           high(gate) * sigmoid<true>(high(gate)) * high(up));
         }
-        hopper::store_matrices(context.matrices<128>(context.smem, c), active);
+        sm90::store_matrices(context.matrices<128>(context.smem, c), active);
       }
     }
     if constexpr (part != 1) {
-      hopper::publish_writes();
+      sm90::publish_writes();
       __syncwarp();
       if (context.lane == 0) {
         const int column = tile.column * kOutputN + half * 64, row = tile.row0 + context.row;
         if constexpr (part == 0) {
-          hopper::store_box(params.x, context.smem, column, row, 0, context.policy);
-          hopper::store_box(params.x, context.smem + 2048, column, row, 1, context.policy);
+          sm90::store_box(params.x, context.smem, column, row, 0, context.policy);
+          sm90::store_box(params.x, context.smem + 2048, column, row, 1, context.policy);
         } else {
-          hopper::store_box(params.y, context.smem, column, row, 0, context.policy);
+          sm90::store_box(params.y, context.smem, column, row, 0, context.policy);
         }
       }
       __syncwarp();
@@ -88,20 +87,20 @@ struct GateBackward {
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const int panel = rank * each + i;
-      hopper::load_box_for_all<kClusterSize>(panels + panel * kPanelBytes, b, full,
-                                             column * kOutputN + panel * kPanel, k, 0);
+      sm90::load_box_for_all<kClusterSize>(panels + panel * kPanelBytes, b, full,
+                                           column * kOutputN + panel * kPanel, k, 0);
     }
   }
 
   // For subtile p of the tile, once the subtile before the last has left its place.
   __device__ void prefetch(const EpilogueContext& context, const Tile& tile, int p) const {
     if (context.lane == 0) {
-      hopper::wait_stores_read<0>();
+      sm90::wait_stores_read<0>();
       const int column = tile.column * kOutputN + p * 32, row = tile.row0 + context.row;
       const uint32_t smem = context.smem + p % 2 * 2048;
       context.loaded[p % 2].arrive_expecting(2048);
-      hopper::load_box(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
-      hopper::load_box(smem + 1024, params.x, context.loaded[p % 2], column, row, 1, context.policy);
+      sm90::load_box(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
+      sm90::load_box(smem + 1024, params.x, context.loaded[p % 2], column, row, 1, context.policy);
     }
     __syncwarp();
   }
@@ -115,8 +114,8 @@ struct GateBackward {
     for (int c = 0; c < 4; c += 2) {
       const uint32_t at = context.matrices<64>(smem, c);
       uint32_t gate[4], up[4];
-      hopper::load_matrices(at, gate);
-      hopper::load_matrices(at + 1024, up);
+      sm90::load_matrices(at, gate);
+      sm90::load_matrices(at + 1024, up);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t d = packed[2 * (4 * P + c) + i];
@@ -130,15 +129,15 @@ struct GateBackward {
         gate[i] = narrow_pair<bfloat>(g[0], g[1]);
         up[i] = narrow_pair<bfloat>(u[0], u[1]);
       }
-      hopper::store_matrices(at, gate);
-      hopper::store_matrices(at + 1024, up);
+      sm90::store_matrices(at, gate);
+      sm90::store_matrices(at + 1024, up);
     }
-    hopper::publish_writes();
+    sm90::publish_writes();
     __syncwarp();
     if (context.lane == 0) {
       const int column = tile.column * kOutputN + P * 32, row = tile.row0 + context.row;
-      hopper::store_box(params.dx, smem, column, row, 0, context.policy);
-      hopper::store_box(params.dx, smem + 1024, column, row, 1, context.policy);
+      sm90::store_box(params.dx, smem, column, row, 0, context.policy);
+      sm90::store_box(params.dx, smem + 1024, column, row, 1, context.policy);
     }
     __syncwarp();
   }

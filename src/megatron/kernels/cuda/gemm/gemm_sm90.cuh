@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/kernels/cuda/core/hopper.cuh"
+#include "megatron/kernels/cuda/core/sm90.cuh"
 #include "megatron/kernels/cuda/core/tensor_map.h"
 
 // GEMMs whose results go to memory, and are worked on before, while the tensor cores multiply. What
@@ -8,9 +8,9 @@
 namespace megatron::cuda {
 namespace {
 
-using hopper::Barrier;
-using hopper::kPanel;
-using hopper::kPanelBytes;
+using sm90::Barrier;
+using sm90::kPanel;
+using sm90::kPanelBytes;
 
 // A block makes tiles of 128 × 256 acc, one after the other. One thread fetches the operands, 64 of the
 // contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
@@ -103,38 +103,38 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto full = [&](int s) { return Barrier{stages + kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
   auto loaded = [&](int i) { return full(2 * kStages + i); };
-  const int rank = hopper::cluster_rank();
+  const int rank = sm90::cluster_rank();
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
       empty(s).init(kClusterSize * kWarps);  // a warp of either block reads what came for both
     }
     for (int i = 0; i < 2 * kWarps; ++i) loaded(i).init(1);
-    hopper::publish_barriers();
+    sm90::publish_barriers();
   }
-  hopper::cluster_sync();
+  sm90::cluster_sync();
   TileScheduler<Epilogue::kSwizzle> scheduler(shape, rank);
   Tile tile;
-  hopper::Ring<kStages> at;
+  sm90::Ring<kStages> at;
   if (threadIdx.x < 128) {
-    hopper::fewer_registers<24>();
+    sm90::fewer_registers<24>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
         for (int k = 0; k < shape.tiles_k; ++k, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
-          hopper::load_box(smem_a(at.stage), a, full(at.stage), k * kTileK, tile.row0, 0);
+          sm90::load_box(smem_a(at.stage), a, full(at.stage), k * kTileK, tile.row0, 0);
           Epilogue::load_b(smem_b(at.stage), b, full(at.stage), tile.column, k * kTileK, rank);
         }
   } else {
-    hopper::more_registers<240>();
+    sm90::more_registers<240>();
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4, lane = threadIdx.x % 32;
     Epilogue epilogue{params};
     const EpilogueContext context{stages + kEpilogueSmem + warp * kEpilogueBytes,
                                   {loaded(2 * warp), loaded(2 * warp + 1)},
                                   warp * 16,
                                   lane,
-                                  hopper::passing()};
+                                  sm90::passing()};
     float acc[128];
     uint32_t packed[64];
     Tile before{};  // the one that the words are of
@@ -149,16 +149,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       };
       auto step = [&] {
         full(at.stage).wait(at.parity);
-        const uint64_t x = hopper::operand(smem_a(at.stage) + warp / 4 * kPanelBytes),
-                       y = hopper::operand(smem_b(at.stage));
-        hopper::begin_products();
+        const uint64_t x = sm90::operand(smem_a(at.stage) + warp / 4 * kPanelBytes),
+                       y = sm90::operand(smem_b(at.stage));
+        sm90::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kTileK / 16; ++i)
-          hopper::add_product<bfloat, true, Epilogue::kBKMajor>(
-              acc, hopper::further<true>(x, i), hopper::further<Epilogue::kBKMajor>(y, i), k || i);
-        hopper::commit_products();
+          sm90::wgmma_mma<bfloat, true, Epilogue::kBKMajor>(acc, sm90::further<true>(x, i),
+                                                            sm90::further<Epilogue::kBKMajor>(y, i), k || i);
+        sm90::wgmma_commit();
         if (k) {  // the step before has been read; this one may still be
-          hopper::wait_products<1>();
+          sm90::wgmma_wait<1>();
           release();
         }
         at.advance();
@@ -178,17 +178,17 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         } while (k < until);
         if (waiting) epilogue.template subtile<p>(context, before, packed);
       });
-      hopper::wait_products<0>();
+      sm90::wgmma_wait<0>();
       if (more) release();
 #pragma unroll
       for (int i = 0; i < 64; ++i) packed[i] = narrow_pair<bfloat>(acc[2 * i], acc[2 * i + 1]);
       before = tile;
       waiting = true;
     }
-    hopper::wait_stores_read<0>();
+    sm90::wait_stores_read<0>();
   }
   __syncwarp();
-  hopper::cluster_sync();  // the other block may still arrive at barriers of this one
+  sm90::cluster_sync();  // the other block may still arrive at barriers of this one
 #else
   __trap();
 #endif

@@ -1,13 +1,13 @@
-#include "megatron/kernels/cuda/core/hopper.cuh"
+#include "megatron/kernels/cuda/core/sm90.cuh"
 #include "megatron/kernels/cuda/core/tensor_map.h"
 #include "megatron/kernels/cuda/gemm/grouped_gemm.cuh"
 
 namespace megatron::cuda {
 namespace {
 
-using hopper::Barrier;
-using hopper::kPanel;
-using hopper::kPanelBytes;
+using sm90::Barrier;
+using sm90::kPanel;
+using sm90::kPanelBytes;
 
 // A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
 // contraction at a time; two warpgroups multiply, 64 rows each. They leave their acc in shared memory, from
@@ -89,8 +89,8 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
   constexpr int kBox = KMajor ? Sides : kPanel;
 #pragma unroll
   for (int s = 0; s < Sides; s += kBox)
-    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
-                     expert);
+    sm90::load_box(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
+                   expert);
 }
 
 // Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
@@ -101,8 +101,8 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
          i += kConsumerThreads * 16)
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
                    : "memory");
-  hopper::publish_writes();
-  hopper::sync_threads<kConsumerThreads>(1);
+  sm90::publish_writes();
+  sm90::sync_threads<kConsumerThreads>(1);
 }
 
 // acc += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
@@ -138,7 +138,7 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
   constexpr int kRowBytes = Layout<Out>::kRowBytes;
   const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
   rows += first * kRowBytes;
-  hopper::wait_stores_read<0>();
+  sm90::wait_stores_read<0>();
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < kTileN / 8; ++j)
@@ -148,11 +148,11 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
           "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
           "r"(narrow_pair<Out>(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]))
           : "memory");
-  hopper::publish_writes();
+  sm90::publish_writes();
   __syncwarp();
   const int row = tile.row0 + first + lane;
   if (lane < 16 && row < tile.rows_end)
-    hopper::store_bytes(
+    sm90::store_bytes(
         static_cast<Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + tile.column0,
         rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
@@ -167,8 +167,8 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
 #pragma unroll
   for (int b = 0; b < kTileN / Shared::kBoxColumns; ++b) {
     const uint32_t box = boxes + (panel * Shared::kBoxes + b % Shared::kBoxes) * Shared::kBoxBytes;
-    if (speaker) hopper::wait_stores_read<Shared::kBoxes - 1>();
-    hopper::sync_threads<128>(2 + panel);
+    if (speaker) sm90::wait_stores_read<Shared::kBoxes - 1>();
+    sm90::sync_threads<128>(2 + panel);
 #pragma unroll
     for (int j = 0; j < Shared::kBoxColumns / 8; ++j)
 #pragma unroll
@@ -179,14 +179,14 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
                      "f"(acc[sum]), "f"(acc[sum + 1])
                      : "memory");
       }
-    hopper::publish_writes();
-    hopper::sync_threads<128>(2 + panel);
+    sm90::publish_writes();
+    sm90::sync_threads<128>(2 + panel);
     if (speaker) {
       const int x = tile.column0 + b * Shared::kBoxColumns, y = tile.row0 + panel * kPanel;
       if (params.beta != 0)
-        hopper::add_box(c, box, x, y, tile.expert);
+        sm90::add_box(c, box, x, y, tile.expert);
       else
-        hopper::store_box(c, box, x, y, tile.expert);
+        sm90::store_box(c, box, x, y, tile.expert);
     }
   }
 }
@@ -210,14 +210,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       full(s).init(1);
       empty(s).init(kConsumerThreads / 32);
     }
-    hopper::publish_barriers();
+    sm90::publish_barriers();
   }
   __syncthreads();
   TileScheduler<RaggedK> scheduler(params);
   Tile tile;
-  hopper::Ring<kStages> at;
+  sm90::Ring<kStages> at;
   if (threadIdx.x < 128) {
-    hopper::fewer_registers<40>();
+    sm90::fewer_registers<40>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
         for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         }
     return;
   }
-  hopper::more_registers<232>();
+  sm90::more_registers<232>();
   const int panel = threadIdx.x / 128 - 1;
   auto release = [&](int stage) {
     if (threadIdx.x % 32 == 0) empty(stage).arrive();
@@ -252,22 +252,22 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
       full(at.stage).wait(at.parity);
       if (RaggedK && tile.k_size - k < kTileK) clear_tail(smem_a(at.stage), tile.k_size - k);
-      const uint64_t x = hopper::operand(smem_a(at.stage) + panel * kPanelBytes),
-                     y = hopper::operand(smem_b(at.stage));
-      hopper::begin_products();
+      const uint64_t x = sm90::operand(smem_a(at.stage) + panel * kPanelBytes),
+                     y = sm90::operand(smem_b(at.stage));
+      sm90::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kTileK / 16; ++i)
-        hopper::add_product<T, AKMajor, BKMajor>(acc, hopper::further<AKMajor>(x, i),
-                                                 hopper::further<BKMajor>(y, i), k || i);
-      hopper::commit_products();
+        sm90::wgmma_mma<T, AKMajor, BKMajor>(acc, sm90::further<AKMajor>(x, i), sm90::further<BKMajor>(y, i),
+                                             k || i);
+      sm90::wgmma_commit();
       // The stage before is read; this one may still be.
       if (k) {
-        hopper::wait_products<1>();
+        sm90::wgmma_wait<1>();
         release(last);
       }
       last = at.stage;
     }
-    hopper::wait_products<0>();
+    sm90::wgmma_wait<0>();
     if (tile.k_size) release(last);
     if constexpr (Shared::kWide) {
       put_boxes(params, c, tile, acc, put_at, panel);
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       put_rows<Out>(params, tile, acc, put_at);
     }
   }
-  hopper::wait_stores_read<0>();
+  sm90::wait_stores_read<0>();
 #else
   __trap();
 #endif

@@ -24,8 +24,8 @@ struct LogitsWithStatistics {
   static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                 int rank) {
     constexpr int part = kTileN / kClusterSize;
-    hopper::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
-                                           column * kOutputN + rank * part, 0);
+    sm90::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
+                                         column * kOutputN + rank * part, 0);
   }
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
@@ -70,16 +70,16 @@ struct LogitsWithStatistics {
   __device__ void store(const EpilogueContext& context, const Tile& tile,
                         const uint32_t (&packed)[64]) const {
     const uint32_t smem = context.smem + P % 2 * 2048;
-    if (context.lane == 0) hopper::wait_stores_read<1>();
+    if (context.lane == 0) sm90::wait_stores_read<1>();
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c += 2)
-      hopper::store_matrices(context.matrices<128>(smem, c), packed + 2 * (8 * P + c));
-    hopper::publish_writes();
+      sm90::store_matrices(context.matrices<128>(smem, c), packed + 2 * (8 * P + c));
+    sm90::publish_writes();
     __syncwarp();
     if (context.lane == 0)
-      hopper::store_box(params.logits, smem, tile.column * kOutputN + P * 64, tile.row0 + context.row, 0,
-                        context.policy);
+      sm90::store_box(params.logits, smem, tile.column * kOutputN + P * 64, tile.row0 + context.row, 0,
+                      context.policy);
     __syncwarp();
   }
 

@@ -7,7 +7,7 @@
 // Hopper's own instructions: copies of boxes of a tensor that hardware makes (TMA), barriers in shared memory
 // that count arrivals and bytes, and GEMMs by a warpgroup (four warps) of matrices in shared memory. Only
 // code for sm_90a has them.
-namespace megatron::cuda::hopper {
+namespace megatron::cuda::sm90 {
 
 // Its phases end when all arrivals and all expected bytes came. They alternate between parity 0 and 1; the
 // phase before the first has parity 1.
@@ -184,12 +184,12 @@ __device__ __forceinline__ void fewer_registers() {
 
 // GEMMs run beside the threads: begin, add any number, commit them as one batch, wait until no more than N
 // batches are under way.
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() {
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int N>
-__device__ __forceinline__ void wait_products() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
@@ -206,9 +206,9 @@ __device__ __forceinline__ uint64_t operand(uint32_t address) {
   return (address & 0x3ffff) >> 4 | kPanels << 16 | kBlocks << 32 | kSwizzle128 << 62;
 }
 // The same, `step` times 16 further along the contraction.
-template <bool Inner>
+template <bool KMajor>
 __device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
-  return operand + step * ((Inner ? 32 : 16 * 128) >> 4);
+  return operand + step * ((KMajor ? 32 : 16 * 128) >> 4);
 }
 
 // acc (64 × 256) += a · b over a contraction of 16; without `add` the old acc count as zero.
@@ -217,7 +217,7 @@ __device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
 #define ACC8(i)                                                                                           \
   "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]), "+f"(acc[i + 4]), "+f"(acc[i + 5]), \
       "+f"(acc[i + 6]), "+f"(acc[i + 7])
-#define ADD_PRODUCT(type)                                                                                 \
+#define WGMMA_M64N256K16(type)                                                                            \
   asm volatile(                                                                                           \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                   \
       "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                        \
@@ -233,15 +233,15 @@ __device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
       "}, %128, %129, add, 1, 1, %131, %132;\n}"                                                          \
       : ACC8(0), ACC8(8), ACC8(16), ACC8(24), ACC8(32), ACC8(40), ACC8(48), ACC8(56), ACC8(64), ACC8(72), \
         ACC8(80), ACC8(88), ACC8(96), ACC8(104), ACC8(112), ACC8(120)                                     \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(AInner ? 0 : 1), "n"(BInner ? 0 : 1))
-template <class T, bool AInner, bool BInner>
-__device__ __forceinline__ void add_product(float (&acc)[128], uint64_t a, uint64_t b, bool add) {
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(AKMajor ? 0 : 1), "n"(BKMajor ? 0 : 1))
+template <class T, bool AKMajor, bool BKMajor>
+__device__ __forceinline__ void wgmma_mma(float (&acc)[128], uint64_t a, uint64_t b, bool accumulate) {
   if constexpr (std::is_same_v<T, bfloat>)
-    ADD_PRODUCT("bf16");
+    WGMMA_M64N256K16("bf16");
   else
-    ADD_PRODUCT("f16");
+    WGMMA_M64N256K16("f16");
 }
-#undef ADD_PRODUCT
+#undef WGMMA_M64N256K16
 #undef ACC8
 
-}  // namespace megatron::cuda::hopper
+}  // namespace megatron::cuda::sm90
