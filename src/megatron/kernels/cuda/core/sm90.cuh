@@ -59,7 +59,7 @@ struct Ring {
 
 // One box of a tensor of three dimensions, the innermost first, to shared memory, where `full` counts its
 // bytes. What lies outside of the tensor arrives as zeros.
-__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
                                          int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -70,8 +70,8 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Ba
 
 // The same to this place in all Blocks of the cluster, where each one's `full` counts.
 template <int Blocks>
-__device__ __forceinline__ void load_box_for_all(uint32_t to, const CUtensorMap& map, Barrier full, int x,
-                                                 int y, int z) {
+__device__ __forceinline__ void tma_multicast(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
+                                              int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -82,21 +82,21 @@ __device__ __forceinline__ void load_box_for_all(uint32_t to, const CUtensorMap&
 // From shared memory to the device's: a box, the same added to what is there, or bytes, a multiple of 16.
 // What lies outside of the tensor is left out. The thread that asked waits until shared memory was read, but
 // for the last N.
-__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
+__device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
       "cp.async.bulk.commit_group;" ::"l"(&map),
       "r"(from), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-__device__ __forceinline__ void add_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
+__device__ __forceinline__ void tma_reduce_add(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
   asm volatile(
       "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
       "cp.async.bulk.commit_group;" ::"l"(&map),
       "r"(from), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-__device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
+__device__ __forceinline__ void bulk_store(void* to, uint32_t from, int bytes) {
   asm volatile(
       "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
       "cp.async.bulk.commit_group;" ::"l"(to),
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) 
       : "memory");
 }
 template <int N>
-__device__ __forceinline__ void wait_stores_read() {
+__device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
@@ -115,7 +115,7 @@ __device__ __forceinline__ uint64_t passing() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
                                          int z, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -123,7 +123,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, Ba
       "l"(&map), "r"(full.address), "r"(x), "r"(y), "r"(z), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z,
+__device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t from, int x, int y, int z,
                                           uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint "

@@ -16,6 +16,6 @@ struct Matrices {
 
 // How TMA finds boxes of box_rows rows of row_bytes, 128 or 64, which it writes to shared memory with the
 // swizzle of as many bytes. False where the driver, the alignment or the strides do not allow that.
-bool describe(DType dtype, const Matrices& matrices, int row_bytes, int box_rows, CUtensorMap& map);
+bool make_tensor_map(DType dtype, const Matrices& matrices, int row_bytes, int box_rows, CUtensorMap& map);
 
 }  // namespace megatron::cuda

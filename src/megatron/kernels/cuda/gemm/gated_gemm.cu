@@ -20,8 +20,8 @@ struct GateForward {
   // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
   static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                 int rank) {
-    sm90::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
-                                         column * kOutputN, rank);
+    sm90::tma_multicast<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k, column * kOutputN,
+                                      rank);
   }
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
@@ -31,7 +31,7 @@ struct GateForward {
                           const uint32_t (&packed)[64]) const {
     constexpr int half = P / 3, part = P % 3;
     if constexpr (part < 2) {
-      if (context.lane == 0) sm90::wait_stores_read<0>();
+      if (context.lane == 0) sm90::bulk_wait_read<0>();
       __syncwarp();
     }
     if constexpr (part == 0) {
@@ -59,10 +59,10 @@ struct GateForward {
       if (context.lane == 0) {
         const int column = tile.column * kOutputN + half * 64, row = tile.row0 + context.row;
         if constexpr (part == 0) {
-          sm90::store_box(params.x, context.smem, column, row, 0, context.policy);
-          sm90::store_box(params.x, context.smem + 2048, column, row, 1, context.policy);
+          sm90::tma_store(params.x, context.smem, column, row, 0, context.policy);
+          sm90::tma_store(params.x, context.smem + 2048, column, row, 1, context.policy);
         } else {
-          sm90::store_box(params.y, context.smem, column, row, 0, context.policy);
+          sm90::tma_store(params.y, context.smem, column, row, 0, context.policy);
         }
       }
       __syncwarp();
@@ -87,20 +87,20 @@ struct GateBackward {
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const int panel = rank * each + i;
-      sm90::load_box_for_all<kClusterSize>(panels + panel * kPanelBytes, b, full,
-                                           column * kOutputN + panel * kPanel, k, 0);
+      sm90::tma_multicast<kClusterSize>(panels + panel * kPanelBytes, b, full,
+                                        column * kOutputN + panel * kPanel, k, 0);
     }
   }
 
   // For subtile p of the tile, once the subtile before the last has left its place.
   __device__ void prefetch(const EpilogueContext& context, const Tile& tile, int p) const {
     if (context.lane == 0) {
-      sm90::wait_stores_read<0>();
+      sm90::bulk_wait_read<0>();
       const int column = tile.column * kOutputN + p * 32, row = tile.row0 + context.row;
       const uint32_t smem = context.smem + p % 2 * 2048;
       context.loaded[p % 2].arrive_expecting(2048);
-      sm90::load_box(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
-      sm90::load_box(smem + 1024, params.x, context.loaded[p % 2], column, row, 1, context.policy);
+      sm90::tma_load(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
+      sm90::tma_load(smem + 1024, params.x, context.loaded[p % 2], column, row, 1, context.policy);
     }
     __syncwarp();
   }
@@ -136,8 +136,8 @@ struct GateBackward {
     __syncwarp();
     if (context.lane == 0) {
       const int column = tile.column * kOutputN + P * 32, row = tile.row0 + context.row;
-      sm90::store_box(params.dx, smem, column, row, 0, context.policy);
-      sm90::store_box(params.dx, smem + 1024, column, row, 1, context.policy);
+      sm90::tma_store(params.dx, smem, column, row, 0, context.policy);
+      sm90::tma_store(params.dx, smem + 1024, column, row, 1, context.policy);
     }
     __syncwarp();
   }
@@ -159,10 +159,10 @@ bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args) {
   CUtensorMap a, b;
   GateForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
-      !describe(DType::BF16, whole(args.a), 128, kTileM, a) ||
-      !describe(DType::BF16, halves(args.b), 128, kTileN / 2, b) ||
-      !describe(DType::BF16, halves_of_rows(args.x), 128, 16, params.x) ||
-      !describe(DType::BF16, whole(args.y), 128, 16, params.y))
+      !make_tensor_map(DType::BF16, whole(args.a), 128, kTileM, a) ||
+      !make_tensor_map(DType::BF16, halves(args.b), 128, kTileN / 2, b) ||
+      !make_tensor_map(DType::BF16, halves_of_rows(args.x), 128, 16, params.x) ||
+      !make_tensor_map(DType::BF16, whole(args.y), 128, 16, params.y))
     return false;
   launch<GateForward>(ctx, "gated_gemm", a, b, params, args.y.size(0), args.y.size(1), args.a.size(1));
   return true;
@@ -173,10 +173,10 @@ bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardA
   CUtensorMap a, b;
   GateBackward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.dx}) ||
-      !describe(DType::BF16, whole(args.a), 128, kTileM, a) ||
-      !describe(DType::BF16, whole(args.b), 128, kPanel, b) ||
-      !describe(DType::BF16, halves_of_rows(args.x), 64, 16, params.x) ||
-      !describe(DType::BF16, halves_of_rows(args.dx), 64, 16, params.dx))
+      !make_tensor_map(DType::BF16, whole(args.a), 128, kTileM, a) ||
+      !make_tensor_map(DType::BF16, whole(args.b), 128, kPanel, b) ||
+      !make_tensor_map(DType::BF16, halves_of_rows(args.x), 64, 16, params.x) ||
+      !make_tensor_map(DType::BF16, halves_of_rows(args.dx), 64, 16, params.dx))
     return false;
   launch<GateBackward>(ctx, "gated_gemm_backward", a, b, params, args.x.size(0), args.b.size(1),
                        args.a.size(1));

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         for (int k = 0; k < shape.tiles_k; ++k, at.advance()) {
           empty(at.stage).wait(at.parity ^ 1);
           full(at.stage).arrive_expecting(kStageBytes);
-          sm90::load_box(smem_a(at.stage), a, full(at.stage), k * kTileK, tile.row0, 0);
+          sm90::tma_load(smem_a(at.stage), a, full(at.stage), k * kTileK, tile.row0, 0);
           Epilogue::load_b(smem_b(at.stage), b, full(at.stage), tile.column, k * kTileK, rank);
         }
   } else {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       before = tile;
       waiting = true;
     }
-    sm90::wait_stores_read<0>();
+    sm90::bulk_wait_read<0>();
   }
   __syncwarp();
   sm90::cluster_sync();  // the other block may still arrive at barriers of this one

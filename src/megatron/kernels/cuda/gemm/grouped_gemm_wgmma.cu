@@ -26,9 +26,9 @@ struct Layout {
   static constexpr bool kWide = std::is_same_v<Out, float>;
   static constexpr int kStages = kWide ? 4 : 3;
   static constexpr int kRowBytes = kTileN * 2 + 16;
-  static constexpr int kBoxColumns = 32, kBoxes = 2, kBoxBytes = kPanel * kBoxColumns * 4;
+  static constexpr int kStoreN = 32, kStoreBuffers = 2, kStoreBytes = kPanel * kStoreN * 4;
   static constexpr int kOutput = kStages * kStageBytes,
-                       kBarriers = kOutput + (kWide ? 2 * kBoxes * kBoxBytes : kTileM * kRowBytes),
+                       kBarriers = kOutput + (kWide ? 2 * kStoreBuffers * kStoreBytes : kTileM * kRowBytes),
                        kBytes = kBarriers + 2 * 8 * kStages;
 };
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
   constexpr int kBox = KMajor ? Sides : kPanel;
 #pragma unroll
   for (int s = 0; s < Sides; s += kBox)
-    sm90::load_box(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
+    sm90::tma_load(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
                    expert);
 }
 
@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
 
 // acc += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
 template <class Out>
-__device__ __forceinline__ void add_old(const Params& params, const Tile& tile, float (&acc)[128]) {
+__device__ __forceinline__ void add_beta_c(const Params& params, const Tile& tile, float (&acc)[128]) {
   const int lane = threadIdx.x % 32,
             row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
             column0 = tile.column0 + lane % 4 * 2;
@@ -133,12 +133,12 @@ __device__ __forceinline__ void add_old(const Params& params, const Tile& tile, 
 
 // c = acc: a warp stores its 16 rows.
 template <class Out>
-__device__ __forceinline__ void put_rows(const Params& params, const Tile& tile, const float (&acc)[128],
-                                         uint32_t rows) {
+__device__ __forceinline__ void store_tile_rows(const Params& params, const Tile& tile,
+                                                const float (&acc)[128], uint32_t rows) {
   constexpr int kRowBytes = Layout<Out>::kRowBytes;
   const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
   rows += first * kRowBytes;
-  sm90::wait_stores_read<0>();
+  sm90::bulk_wait_read<0>();
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < kTileN / 8; ++j)
@@ -152,29 +152,30 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
   __syncwarp();
   const int row = tile.row0 + first + lane;
   if (lane < 16 && row < tile.rows_end)
-    sm90::store_bytes(
+    sm90::bulk_store(
         static_cast<Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + tile.column0,
         rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
 
 // c = acc or, with beta 1, c + acc: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
-[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Params& params, const CUtensorMap& c,
-                                                           const Tile& tile, const float (&acc)[128],
-                                                           uint32_t boxes, int panel) {
+[[maybe_unused]] __device__ __forceinline__ void store_tile_fp32(const Params& params, const CUtensorMap& c,
+                                                                 const Tile& tile, const float (&acc)[128],
+                                                                 uint32_t boxes, int panel) {
   using Shared = Layout<float>;
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool speaker = threadIdx.x % 128 == 0;
 #pragma unroll
-  for (int b = 0; b < kTileN / Shared::kBoxColumns; ++b) {
-    const uint32_t box = boxes + (panel * Shared::kBoxes + b % Shared::kBoxes) * Shared::kBoxBytes;
-    if (speaker) sm90::wait_stores_read<Shared::kBoxes - 1>();
+  for (int b = 0; b < kTileN / Shared::kStoreN; ++b) {
+    const uint32_t box =
+        boxes + (panel * Shared::kStoreBuffers + b % Shared::kStoreBuffers) * Shared::kStoreBytes;
+    if (speaker) sm90::bulk_wait_read<Shared::kStoreBuffers - 1>();
     sm90::sync_threads<128>(2 + panel);
 #pragma unroll
-    for (int j = 0; j < Shared::kBoxColumns / 8; ++j)
+    for (int j = 0; j < Shared::kStoreN / 8; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * h, chunk = (2 * j + quad / 2) ^ row % 8,
-                  sum = b * Shared::kBoxColumns / 2 + 4 * j + 2 * h;
+                  sum = b * Shared::kStoreN / 2 + 4 * j + 2 * h;
         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + chunk * 16 + quad % 2 * 8),
                      "f"(acc[sum]), "f"(acc[sum + 1])
                      : "memory");
@@ -182,11 +183,11 @@ __device__ __forceinline__ void put_rows(const Params& params, const Tile& tile,
     sm90::publish_writes();
     sm90::sync_threads<128>(2 + panel);
     if (speaker) {
-      const int x = tile.column0 + b * Shared::kBoxColumns, y = tile.row0 + panel * kPanel;
+      const int x = tile.column0 + b * Shared::kStoreN, y = tile.row0 + panel * kPanel;
       if (params.beta != 0)
-        sm90::add_box(c, box, x, y, tile.expert);
+        sm90::tma_reduce_add(c, box, x, y, tile.expert);
       else
-        sm90::store_box(c, box, x, y, tile.expert);
+        sm90::tma_store(c, box, x, y, tile.expert);
     }
   }
 }
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   extern __shared__ __align__(1024) char memory[];
   using Shared = Layout<Out>;
   constexpr int kStages = Shared::kStages;
-  const uint32_t stages = shared_address(memory), put_at = stages + Shared::kOutput;
+  const uint32_t stages = shared_address(memory), output = stages + Shared::kOutput;
   auto smem_a = [&](int s) { return stages + s * kStageBytes; };
   auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
   auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
@@ -270,13 +271,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     sm90::wgmma_wait<0>();
     if (tile.k_size) release(last);
     if constexpr (Shared::kWide) {
-      put_boxes(params, c, tile, acc, put_at, panel);
+      store_tile_fp32(params, c, tile, acc, output, panel);
     } else {
-      if (RaggedK && params.beta != 0) add_old<Out>(params, tile, acc);
-      put_rows<Out>(params, tile, acc, put_at);
+      if (RaggedK && params.beta != 0) add_beta_c<Out>(params, tile, acc);
+      store_tile_rows<Out>(params, tile, acc, output);
     }
   }
-  sm90::wait_stores_read<0>();
+  sm90::bulk_wait_read<0>();
 #else
   __trap();
 #endif
@@ -298,12 +299,13 @@ template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
 bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Params& params) {
   CUtensorMap a_map, b_map, c_map{};
   constexpr DType kType = std::is_same_v<T, bfloat> ? DType::BF16 : DType::F16;
-  if (!describe(kType, a, 128, AKMajor ? kTileM : kPanel, a_map) ||
-      !describe(kType, b, 128, BKMajor ? kTileN : kPanel, b_map))
+  if (!make_tensor_map(kType, a, 128, AKMajor ? kTileM : kPanel, a_map) ||
+      !make_tensor_map(kType, b, 128, BKMajor ? kTileN : kPanel, b_map))
     return false;
   if constexpr (Layout<Out>::kWide)
-    if (!describe(DType::F32, {params.c, params.n, params.m, params.experts, params.c_row, params.c_expert},
-                  128, kPanel, c_map))
+    if (!make_tensor_map(DType::F32,
+                         {params.c, params.n, params.m, params.experts, params.c_row, params.c_expert}, 128,
+                         kPanel, c_map))
       return false;
   auto kernel = grouped_gemm_kernel<T, Out, AKMajor, BKMajor, RaggedK>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);

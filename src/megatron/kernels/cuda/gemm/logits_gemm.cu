@@ -24,8 +24,8 @@ struct LogitsWithStatistics {
   static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                 int rank) {
     constexpr int part = kTileN / kClusterSize;
-    sm90::load_box_for_all<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
-                                         column * kOutputN + rank * part, 0);
+    sm90::tma_multicast<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k,
+                                      column * kOutputN + rank * part, 0);
   }
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
@@ -70,7 +70,7 @@ struct LogitsWithStatistics {
   __device__ void store(const EpilogueContext& context, const Tile& tile,
                         const uint32_t (&packed)[64]) const {
     const uint32_t smem = context.smem + P % 2 * 2048;
-    if (context.lane == 0) sm90::wait_stores_read<1>();
+    if (context.lane == 0) sm90::bulk_wait_read<1>();
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c += 2)
@@ -78,7 +78,7 @@ struct LogitsWithStatistics {
     sm90::publish_writes();
     __syncwarp();
     if (context.lane == 0)
-      sm90::store_box(params.logits, smem, tile.column * kOutputN + P * 64, tile.row0 + context.row, 0,
+      sm90::tma_store(params.logits, smem, tile.column * kOutputN + P * 64, tile.row0 + context.row, 0,
                       context.policy);
     __syncwarp();
   }
@@ -161,9 +161,9 @@ bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
   CUtensorMap a, b;
   LogitsWithStatistics::Params params;
   if (stats.sum_logits.defined() || !can_run(ctx, {args.a, args.b, stats.logits}) ||
-      !describe(DType::BF16, whole(args.a), 128, kTileM, a) ||
-      !describe(DType::BF16, whole(args.b), 128, kTileN / kClusterSize, b) ||
-      !describe(DType::BF16, whole(stats.logits), 128, 16, params.logits))
+      !make_tensor_map(DType::BF16, whole(args.a), 128, kTileM, a) ||
+      !make_tensor_map(DType::BF16, whole(args.b), 128, kTileN / kClusterSize, b) ||
+      !make_tensor_map(DType::BF16, whole(stats.logits), 128, 16, params.logits))
     return false;
   const int64_t rows = stats.logits.size(0), columns = stats.logits.size(1),
                 tiles = (columns + kTileN - 1) / kTileN;
