@@ -49,7 +49,7 @@ struct Barrier {
 
 // Where in a ring of stages a thread is.
 template <int Stages>
-struct Ring {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   __device__ void advance() {
@@ -201,14 +201,14 @@ inline constexpr int kPanel = 64, kPanelBytes = kPanel * kPanel * 2;
 // What a GEMM is told of an operand: its address, without the block's rank that it has in a cluster, the
 // distance of panels (used where rows run along the contraction) and of blocks of eight rows, and the
 // swizzle.
-__device__ __forceinline__ uint64_t operand(uint32_t address) {
+__device__ __forceinline__ uint64_t smem_desc(uint32_t address) {
   constexpr uint64_t kPanels = kPanelBytes >> 4, kBlocks = 8 * 128 >> 4, kSwizzle128 = 1;
   return (address & 0x3ffff) >> 4 | kPanels << 16 | kBlocks << 32 | kSwizzle128 << 62;
 }
 // The same, `step` times 16 further along the contraction.
 template <bool KMajor>
-__device__ __forceinline__ uint64_t further(uint64_t operand, int step) {
-  return operand + step * ((KMajor ? 32 : 16 * 128) >> 4);
+__device__ __forceinline__ uint64_t advance_desc(uint64_t desc, int step) {
+  return desc + step * ((KMajor ? 32 : 16 * 128) >> 4);
 }
 
 // acc (64 × 256) += a · b over a contraction of 16; without `add` the old acc count as zero.

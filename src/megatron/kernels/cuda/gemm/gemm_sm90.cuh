@@ -115,16 +115,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   sm90::cluster_sync();
   TileScheduler<Epilogue::kSwizzle> scheduler(shape, rank);
   Tile tile;
-  sm90::Ring<kStages> at;
+  sm90::PipelineState<kStages> pipe;
   if (threadIdx.x < 128) {
     sm90::fewer_registers<24>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
-        for (int k = 0; k < shape.tiles_k; ++k, at.advance()) {
-          empty(at.stage).wait(at.parity ^ 1);
-          full(at.stage).arrive_expecting(kStageBytes);
-          sm90::tma_load(smem_a(at.stage), a, full(at.stage), k * kTileK, tile.row0, 0);
-          Epilogue::load_b(smem_b(at.stage), b, full(at.stage), tile.column, k * kTileK, rank);
+        for (int k = 0; k < shape.tiles_k; ++k, pipe.advance()) {
+          empty(pipe.stage).wait(pipe.parity ^ 1);
+          full(pipe.stage).arrive_expecting(kStageBytes);
+          sm90::tma_load(smem_a(pipe.stage), a, full(pipe.stage), k * kTileK, tile.row0, 0);
+          Epilogue::load_b(smem_b(pipe.stage), b, full(pipe.stage), tile.column, k * kTileK, rank);
         }
   } else {
     sm90::more_registers<240>();
@@ -142,26 +142,27 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     for (bool more = true; more;) {
       more = scheduler.next(tile);
       const int steps = more ? shape.tiles_k : 0;
-      int k = 0, oldest = at.stage;  // of the stages that are being read
+      int k = 0, oldest = pipe.stage;  // of the stages that are being read
       auto release = [&] {
         if (lane < kClusterSize) empty(oldest).arrive_at(lane);
         oldest = oldest + 1 == kStages ? 0 : oldest + 1;
       };
       auto step = [&] {
-        full(at.stage).wait(at.parity);
-        const uint64_t x = sm90::operand(smem_a(at.stage) + warp / 4 * kPanelBytes),
-                       y = sm90::operand(smem_b(at.stage));
+        full(pipe.stage).wait(pipe.parity);
+        const uint64_t a_desc = sm90::smem_desc(smem_a(pipe.stage) + warp / 4 * kPanelBytes),
+                       b_desc = sm90::smem_desc(smem_b(pipe.stage));
         sm90::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kTileK / 16; ++i)
-          sm90::wgmma_mma<bfloat, true, Epilogue::kBKMajor>(acc, sm90::further<true>(x, i),
-                                                            sm90::further<Epilogue::kBKMajor>(y, i), k || i);
+          sm90::wgmma_mma<bfloat, true, Epilogue::kBKMajor>(acc, sm90::advance_desc<true>(a_desc, i),
+                                                            sm90::advance_desc<Epilogue::kBKMajor>(b_desc, i),
+                                                            k || i);
         sm90::wgmma_commit();
         if (k) {  // the step before has been read; this one may still be
           sm90::wgmma_wait<1>();
           release();
         }
-        at.advance();
+        pipe.advance();
         ++k;
       };
       // The steps of this tile, and between them the subtiles of the one before.

@@ -216,16 +216,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   __syncthreads();
   TileScheduler<RaggedK> scheduler(params);
   Tile tile;
-  sm90::Ring<kStages> at;
+  sm90::PipelineState<kStages> pipe;
   if (threadIdx.x < 128) {
     sm90::fewer_registers<40>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
-        for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
-          empty(at.stage).wait(at.parity ^ 1);
-          full(at.stage).arrive_expecting(kStageBytes);
-          load_operand<kTileM, AKMajor>(smem_a(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
-          load_operand<kTileN, BKMajor>(smem_b(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
+        for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
+          empty(pipe.stage).wait(pipe.parity ^ 1);
+          full(pipe.stage).arrive_expecting(kStageBytes);
+          load_operand<kTileM, AKMajor>(smem_a(pipe.stage), a, full(pipe.stage), tile.row0, tile.k0 + k, 0);
+          load_operand<kTileN, BKMajor>(smem_b(pipe.stage), b, full(pipe.stage), tile.column0, tile.k0 + k,
                                         RaggedK ? 0 : tile.expert);
         }
     return;
@@ -239,9 +239,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   while (scheduler.next(tile)) {
     if (!RaggedK && tile.row0 + panel * kPanel >= tile.rows_end) {
       // The expert has no row for this warpgroup; the other has the tensor cores for itself.
-      for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
-        full(at.stage).wait(at.parity);
-        release(at.stage);
+      for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
+        full(pipe.stage).wait(pipe.parity);
+        release(pipe.stage);
       }
       continue;
     }
@@ -250,23 +250,23 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       for (float& value : acc) value = 0;
     }
     int last = 0;
-    for (int k = 0; k < tile.k_size; k += kTileK, at.advance()) {
-      full(at.stage).wait(at.parity);
-      if (RaggedK && tile.k_size - k < kTileK) clear_tail(smem_a(at.stage), tile.k_size - k);
-      const uint64_t x = sm90::operand(smem_a(at.stage) + panel * kPanelBytes),
-                     y = sm90::operand(smem_b(at.stage));
+    for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
+      full(pipe.stage).wait(pipe.parity);
+      if (RaggedK && tile.k_size - k < kTileK) clear_tail(smem_a(pipe.stage), tile.k_size - k);
+      const uint64_t a_desc = sm90::smem_desc(smem_a(pipe.stage) + panel * kPanelBytes),
+                     b_desc = sm90::smem_desc(smem_b(pipe.stage));
       sm90::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kTileK / 16; ++i)
-        sm90::wgmma_mma<T, AKMajor, BKMajor>(acc, sm90::further<AKMajor>(x, i), sm90::further<BKMajor>(y, i),
-                                             k || i);
+        sm90::wgmma_mma<T, AKMajor, BKMajor>(acc, sm90::advance_desc<AKMajor>(a_desc, i),
+                                             sm90::advance_desc<BKMajor>(b_desc, i), k || i);
       sm90::wgmma_commit();
       // The stage before is read; this one may still be.
       if (k) {
         sm90::wgmma_wait<1>();
         release(last);
       }
-      last = at.stage;
+      last = pipe.stage;
     }
     sm90::wgmma_wait<0>();
     if (tile.k_size) release(last);
