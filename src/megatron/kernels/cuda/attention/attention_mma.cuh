@@ -15,7 +15,7 @@ struct SharedTile : MmaTile<T, R, D> {
     for (int i = threadIdx.x; i < R * chunks; i += kMmaThreads) {
       int row = i / chunks, chunk = i % chunks;
       bool valid = row < count && chunk * 8 < channels;
-      copy_async(this->at(row, chunk), valid ? x.row(first + row, head) + chunk * 8 : x.data, valid);
+      cp_async(this->at(row, chunk), valid ? x.row(first + row, head) + chunk * 8 : x.data, valid);
     }
   }
 };

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
   queries.fill(task.q, s.first_query + row0, head, s.queries - row0, task.d);
   grad_o.fill(grads.grad_o, s.first_query + row0, head, s.queries - row0, task.dv);
   if (tiles) fetch(0);
-  commit_copies();
+  cp_async_commit();
 
   int query[2];
   KeyRange range[2];
@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
   const float factor = task.scale * kLog2e;
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
-    commit_copies();
+    cp_async_commit();
     const int key0 = begin + tile * N;
     if (dropout) kept.fill(task, random, origin, head, row0, key0);
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
     const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
     warp_gemm_nn_add<T, D, N>(acc, dp, keys);
     __syncthreads();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (int row = row0 + warp * 16 + lane / 4 + 8 * h; row < s.queries)
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
   keys.fill(task.k, s.first_key + row0, kv_head, s.keys - row0, task.d);
   values.fill(task.v, s.first_key + row0, kv_head, s.keys - row0, task.dv);
   if (tiles) fetch(0);
-  commit_copies();
+  cp_async_commit();
 
   __shared__ uint32_t kept_words[N * kMmaRows / 32];
   const KeptTile<N, kMmaRows> kept{kept_words};
@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
   const float factor = task.scale * kLog2e;
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
-    commit_copies();
+    cp_async_commit();
     const int stage = tile & 1, head = kv_head * task.group + tile / per_head;
     const int query0 = seeing.begin + tile % per_head * N;
     if (dropout) kept.fill(task, random, origin, head, query0, row0);
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const QueryTile queries{data + stage * 2 * QueryTile::kElements},
         grad_o{queries.data + QueryTile::kElements};
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
     warp_gemm_nn_add<T, D, N>(dk, dp, queries);
     __syncthreads();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (int row = row0 + warp * 16 + lane / 4 + 8 * h; row < s.keys) {

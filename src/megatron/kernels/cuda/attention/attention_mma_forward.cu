@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   };
   queries.fill(task.q, s.first_query + row0, head, s.queries - row0, task.d);
   if (tiles) fetch(0);
-  commit_copies();
+  cp_async_commit();
 
   int query[2];
   KeyRange range[2];
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   const bool plain = task.plain();
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
-    commit_copies();
+    cp_async_commit();
     const int key0 = begin + tile * N;
     if (task.dropout > 0) kept.fill(task, random, origin, head, row0, key0);
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
     float score[N / 8][4];
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     warp_gemm_nn_add<T, D, N>(acc, score, values);
     __syncthreads();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);

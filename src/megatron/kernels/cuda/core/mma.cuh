@@ -69,12 +69,12 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* data) {
+__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const void* data) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(data)));
 }
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const void* data) {
+__device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const void* data) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(data)));
@@ -96,29 +96,29 @@ struct MmaTile {
 #pragma unroll 4
     for (int i = threadIdx.x; i < R * chunks; i += Threads) {
       int row = i / chunks, chunk = i % chunks;
-      copy_async(at(row, chunk), row < count ? first + row * stride + chunk * 8 : first, row < count);
+      cp_async(at(row, chunk), row < count ? first + row * stride + chunk * 8 : first, row < count);
     }
   }
 
   // The warp's 16 rows from row0, channels 16 step …: operand A.
   __device__ void load_a(uint32_t (&a)[4], int row0, int step) const {
     int lane = threadIdx.x % 32;
-    load_matrices(a, at(row0 + (lane & 15), 2 * step + (lane >> 4)));
+    ldmatrix(a, at(row0 + (lane & 15), 2 * step + (lane >> 4)));
   }
   // Rows as columns of operand B, contracted over channels: two groups of eight rows from row0.
   __device__ void load_b(uint32_t (&b)[4], int row0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    load_matrices(b, at(row0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
+    ldmatrix(b, at(row0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
   }
   // Contracted over the 16 rows from row0: two chunks of channels as columns.
   __device__ void load_b_trans(uint32_t (&b)[4], int row0, int chunk) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    load_matrices_transposed(b, at(row0 + ((m & 1) << 3) + (lane & 7), chunk + (m >> 1)));
+    ldmatrix_trans(b, at(row0 + ((m & 1) << 3) + (lane & 7), chunk + (m >> 1)));
   }
   // Contracted over the 16 rows from row0: the two chunks of channels from `chunk` as rows of operand A.
   __device__ void load_a_trans(uint32_t (&a)[4], int row0, int chunk) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    load_matrices_transposed(a, at(row0 + ((m >> 1) << 3) + (lane & 7), chunk + (m & 1)));
+    ldmatrix_trans(a, at(row0 + ((m >> 1) << 3) + (lane & 7), chunk + (m & 1)));
   }
 };
 

@@ -17,7 +17,7 @@ struct Barrier {
   __device__ void init(int arrivals) const {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");
   }
-  __device__ void arrive_expecting(uint32_t bytes) const {
+  __device__ void arrive_expect_tx(uint32_t bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                  : "memory");
   }
@@ -25,7 +25,7 @@ struct Barrier {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
   }
   // At the barrier in the same place of block `rank` of the cluster.
-  __device__ void arrive_at(uint32_t rank) const {
+  __device__ void arrive_cluster(uint32_t rank) const {
     asm volatile(
         "{\n.reg .b32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
@@ -110,7 +110,7 @@ __device__ __forceinline__ void bulk_wait_read() {
 
 // The same copies of what is read or written once, which shall not push out of the L2 cache what will be read
 // again.
-__device__ __forceinline__ uint64_t passing() {
+__device__ __forceinline__ uint64_t l2_evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
@@ -136,12 +136,12 @@ __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t from,
 // Four matrices of 8 × 8 elements of two bytes; lane 8 i + r says where row r of matrix i lies. Word i of
 // lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded acc of a GEMM lie like
 // that.
-__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t* packed) {
+__device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t* packed) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(packed[0]),
                "r"(packed[1]), "r"(packed[2]), "r"(packed[3])
                : "memory");
 }
-__device__ __forceinline__ void load_matrices(uint32_t row, uint32_t* packed) {
+__device__ __forceinline__ void ldmatrix(uint32_t row, uint32_t* packed) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(packed[0]), "=r"(packed[1]), "=r"(packed[2]), "=r"(packed[3])
                : "r"(row)
@@ -150,8 +150,8 @@ __device__ __forceinline__ void load_matrices(uint32_t row, uint32_t* packed) {
 
 // A barrier of some threads of a block, with a number of its own.
 template <int Threads>
-__device__ __forceinline__ void sync_threads(int number) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
+__device__ __forceinline__ void named_barrier_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
 
 __device__ __forceinline__ int cluster_rank() {
@@ -164,21 +164,21 @@ __device__ __forceinline__ void cluster_sync() {
 }
 
 // New barriers are seen by TMA and by the cluster.
-__device__ __forceinline__ void publish_barriers() {
+__device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 // What this thread wrote to shared memory is seen by TMA and by GEMMs.
-__device__ __forceinline__ void publish_writes() {
+__device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // How many registers each thread of this warpgroup may have from here on.
 template <int N>
-__device__ __forceinline__ void more_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 template <int N>
-__device__ __forceinline__ void fewer_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 

@@ -37,8 +37,8 @@ struct GateForward {
     if constexpr (part == 0) {
 #pragma unroll
       for (int c = 0; c < 8; c += 2) {
-        sm90::store_matrices(context.matrices<128>(context.smem, c), packed + 2 * (8 * half + c));
-        sm90::store_matrices(context.matrices<128>(context.smem + 2048, c), packed + 2 * (16 + 8 * half + c));
+        sm90::stmatrix(context.matrices<128>(context.smem, c), packed + 2 * (8 * half + c));
+        sm90::stmatrix(context.matrices<128>(context.smem + 2048, c), packed + 2 * (16 + 8 * half + c));
       }
     } else {
 #pragma unroll
@@ -50,11 +50,11 @@ struct GateForward {
           active[i] = narrow_pair<bfloat>(low(gate) * sigmoid<true>(low(gate)) * low(up),
                                           high(gate) * sigmoid<true>(high(gate)) * high(up));
         }
-        sm90::store_matrices(context.matrices<128>(context.smem, c), active);
+        sm90::stmatrix(context.matrices<128>(context.smem, c), active);
       }
     }
     if constexpr (part != 1) {
-      sm90::publish_writes();
+      sm90::fence_proxy_async();
       __syncwarp();
       if (context.lane == 0) {
         const int column = tile.column * kOutputN + half * 64, row = tile.row0 + context.row;
@@ -98,7 +98,7 @@ struct GateBackward {
       sm90::bulk_wait_read<0>();
       const int column = tile.column * kOutputN + p * 32, row = tile.row0 + context.row;
       const uint32_t smem = context.smem + p % 2 * 2048;
-      context.loaded[p % 2].arrive_expecting(2048);
+      context.loaded[p % 2].arrive_expect_tx(2048);
       sm90::tma_load(smem, params.x, context.loaded[p % 2], column, row, 0, context.policy);
       sm90::tma_load(smem + 1024, params.x, context.loaded[p % 2], column, row, 1, context.policy);
     }
@@ -114,8 +114,8 @@ struct GateBackward {
     for (int c = 0; c < 4; c += 2) {
       const uint32_t at = context.matrices<64>(smem, c);
       uint32_t gate[4], up[4];
-      sm90::load_matrices(at, gate);
-      sm90::load_matrices(at + 1024, up);
+      sm90::ldmatrix(at, gate);
+      sm90::ldmatrix(at + 1024, up);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t d = packed[2 * (4 * P + c) + i];
@@ -129,10 +129,10 @@ struct GateBackward {
         gate[i] = narrow_pair<bfloat>(g[0], g[1]);
         up[i] = narrow_pair<bfloat>(u[0], u[1]);
       }
-      sm90::store_matrices(at, gate);
-      sm90::store_matrices(at + 1024, up);
+      sm90::stmatrix(at, gate);
+      sm90::stmatrix(at + 1024, up);
     }
-    sm90::publish_writes();
+    sm90::fence_proxy_async();
     __syncwarp();
     if (context.lane == 0) {
       const int column = tile.column * kOutputN + P * 32, row = tile.row0 + context.row;

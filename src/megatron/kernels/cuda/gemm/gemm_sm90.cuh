@@ -110,31 +110,31 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       empty(s).init(kClusterSize * kWarps);  // a warp of either block reads what came for both
     }
     for (int i = 0; i < 2 * kWarps; ++i) loaded(i).init(1);
-    sm90::publish_barriers();
+    sm90::fence_mbarrier_init();
   }
   sm90::cluster_sync();
   TileScheduler<Epilogue::kSwizzle> scheduler(shape, rank);
   Tile tile;
   sm90::PipelineState<kStages> pipe;
   if (threadIdx.x < 128) {
-    sm90::fewer_registers<24>();
+    sm90::setmaxnreg_dec<24>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
         for (int k = 0; k < shape.tiles_k; ++k, pipe.advance()) {
           empty(pipe.stage).wait(pipe.parity ^ 1);
-          full(pipe.stage).arrive_expecting(kStageBytes);
+          full(pipe.stage).arrive_expect_tx(kStageBytes);
           sm90::tma_load(smem_a(pipe.stage), a, full(pipe.stage), k * kTileK, tile.row0, 0);
           Epilogue::load_b(smem_b(pipe.stage), b, full(pipe.stage), tile.column, k * kTileK, rank);
         }
   } else {
-    sm90::more_registers<240>();
+    sm90::setmaxnreg_inc<240>();
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4, lane = threadIdx.x % 32;
     Epilogue epilogue{params};
     const EpilogueContext context{stages + kEpilogueSmem + warp * kEpilogueBytes,
                                   {loaded(2 * warp), loaded(2 * warp + 1)},
                                   warp * 16,
                                   lane,
-                                  sm90::passing()};
+                                  sm90::l2_evict_first()};
     float acc[128];
     uint32_t packed[64];
     Tile before{};  // the one that the words are of
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       const int steps = more ? shape.tiles_k : 0;
       int k = 0, oldest = pipe.stage;  // of the stages that are being read
       auto release = [&] {
-        if (lane < kClusterSize) empty(oldest).arrive_at(lane);
+        if (lane < kClusterSize) empty(oldest).arrive_cluster(lane);
         oldest = oldest + 1 == kStages ? 0 : oldest + 1;
       };
       auto step = [&] {

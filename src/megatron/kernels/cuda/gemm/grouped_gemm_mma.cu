@@ -27,23 +27,23 @@ struct Operand {
     for (int i = threadIdx.x; i < outers * chunks; i += kBlockThreads) {
       int outer = i / chunks, chunk = i % chunks;
       bool valid = KMajor ? outer < sides && chunk * 8 < k_size : outer < k_size && chunk * 8 < sides;
-      copy_async(at(outer, chunk), valid ? from + outer * stride + chunk * 8 : from, valid);
+      cp_async(at(outer, chunk), valid ? from + outer * stride + chunk * 8 : from, valid);
     }
   }
 
   __device__ void load_a(uint32_t (&a)[4], int side0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
     if constexpr (KMajor)
-      load_matrices(a, at(side0 + (lane & 15), 2 * step + (lane >> 4)));
+      ldmatrix(a, at(side0 + (lane & 15), 2 * step + (lane >> 4)));
     else
-      load_matrices_transposed(a, at(step * 16 + ((m >> 1) << 3) + (lane & 7), side0 / 8 + (m & 1)));
+      ldmatrix_trans(a, at(step * 16 + ((m >> 1) << 3) + (lane & 7), side0 / 8 + (m & 1)));
   }
   __device__ void load_b(uint32_t (&b)[4], int side0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
     if constexpr (KMajor)
-      load_matrices(b, at(side0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
+      ldmatrix(b, at(side0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
     else
-      load_matrices_transposed(b, at(step * 16 + ((m & 1) << 3) + (lane & 7), side0 / 8 + (m >> 1)));
+      ldmatrix_trans(b, at(step * 16 + ((m & 1) << 3) + (lane & 7), side0 / 8 + (m >> 1)));
   }
 };
 
@@ -82,12 +82,12 @@ __device__ void tile_gemm(Source<T> a, Source<T> b, int64_t k_size, Out* c, int6
       TileB{to + TileA::kElements}.fill(b.data + k0 * (BKMajor ? 1 : b.stride), b.stride, b.sides,
                                         k_size - k0);
     }
-    commit_copies();
+    cp_async_commit();
   };
   float acc[4][8][4] = {};
   for (int s = 0; s < kStages - 1; ++s) fetch(s);
   for (int s = 0; s < steps; ++s) {
-    wait_copies<kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncthreads();
     fetch(s + kStages - 1);
     const TileA a_tile{data + s % kStages * stage_elements};
@@ -108,7 +108,7 @@ __device__ void tile_gemm(Source<T> a, Source<T> b, int64_t k_size, Out* c, int6
         }
     }
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll

@@ -101,8 +101,8 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
          i += kConsumerThreads * 16)
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
                    : "memory");
-  sm90::publish_writes();
-  sm90::sync_threads<kConsumerThreads>(1);
+  sm90::fence_proxy_async();
+  sm90::named_barrier_sync<kConsumerThreads>(1);
 }
 
 // acc += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
@@ -148,7 +148,7 @@ __device__ __forceinline__ void store_tile_rows(const Params& params, const Tile
           "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
           "r"(narrow_pair<Out>(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]))
           : "memory");
-  sm90::publish_writes();
+  sm90::fence_proxy_async();
   __syncwarp();
   const int row = tile.row0 + first + lane;
   if (lane < 16 && row < tile.rows_end)
@@ -169,7 +169,7 @@ __device__ __forceinline__ void store_tile_rows(const Params& params, const Tile
     const uint32_t box =
         boxes + (panel * Shared::kStoreBuffers + b % Shared::kStoreBuffers) * Shared::kStoreBytes;
     if (speaker) sm90::bulk_wait_read<Shared::kStoreBuffers - 1>();
-    sm90::sync_threads<128>(2 + panel);
+    sm90::named_barrier_sync<128>(2 + panel);
 #pragma unroll
     for (int j = 0; j < Shared::kStoreN / 8; ++j)
 #pragma unroll
@@ -180,8 +180,8 @@ __device__ __forceinline__ void store_tile_rows(const Params& params, const Tile
                      "f"(acc[sum]), "f"(acc[sum + 1])
                      : "memory");
       }
-    sm90::publish_writes();
-    sm90::sync_threads<128>(2 + panel);
+    sm90::fence_proxy_async();
+    sm90::named_barrier_sync<128>(2 + panel);
     if (speaker) {
       const int x = tile.column0 + b * Shared::kStoreN, y = tile.row0 + panel * kPanel;
       if (params.beta != 0)
@@ -211,26 +211,26 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       full(s).init(1);
       empty(s).init(kConsumerThreads / 32);
     }
-    sm90::publish_barriers();
+    sm90::fence_mbarrier_init();
   }
   __syncthreads();
   TileScheduler<RaggedK> scheduler(params);
   Tile tile;
   sm90::PipelineState<kStages> pipe;
   if (threadIdx.x < 128) {
-    sm90::fewer_registers<40>();
+    sm90::setmaxnreg_dec<40>();
     if (threadIdx.x == 0)
       while (scheduler.next(tile))
         for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
           empty(pipe.stage).wait(pipe.parity ^ 1);
-          full(pipe.stage).arrive_expecting(kStageBytes);
+          full(pipe.stage).arrive_expect_tx(kStageBytes);
           load_operand<kTileM, AKMajor>(smem_a(pipe.stage), a, full(pipe.stage), tile.row0, tile.k0 + k, 0);
           load_operand<kTileN, BKMajor>(smem_b(pipe.stage), b, full(pipe.stage), tile.column0, tile.k0 + k,
                                         RaggedK ? 0 : tile.expert);
         }
     return;
   }
-  sm90::more_registers<232>();
+  sm90::setmaxnreg_inc<232>();
   const int panel = threadIdx.x / 128 - 1;
   auto release = [&](int stage) {
     if (threadIdx.x % 32 == 0) empty(stage).arrive();

@@ -73,9 +73,8 @@ struct LogitsWithStatistics {
     if (context.lane == 0) sm90::bulk_wait_read<1>();
     __syncwarp();
 #pragma unroll
-    for (int c = 0; c < 8; c += 2)
-      sm90::store_matrices(context.matrices<128>(smem, c), packed + 2 * (8 * P + c));
-    sm90::publish_writes();
+    for (int c = 0; c < 8; c += 2) sm90::stmatrix(context.matrices<128>(smem, c), packed + 2 * (8 * P + c));
+    sm90::fence_proxy_async();
     __syncwarp();
     if (context.lane == 0)
       sm90::tma_store(params.logits, smem, tile.column * kOutputN + P * 64, tile.row0 + context.row, 0,

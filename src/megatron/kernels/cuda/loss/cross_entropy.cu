@@ -250,11 +250,11 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   const int per_group = (a.cached + kGroups * step - 1) / (kGroups * step) * step;
   auto group_end = [&](int g) { return min(a.cached, (g + 1) * per_group); };
   auto fetch = [&](int64_t row, int v) {
-    if (kCaches && row < a.rows) copy_async(cache + v * W, a.logits + row * a.columns + v * W, true);
+    if (kCaches && row < a.rows) cp_async(cache + v * W, a.logits + row * a.columns + v * W, true);
   };
   for (int g = 0; g < kGroups; ++g) {
     for (int v = g * per_group + thread; v < group_end(g); v += step) fetch(blockIdx.x, v);
-    commit_copies();
+    cp_async_commit();
   }
   for (int64_t row = blockIdx.x, turn = 0; row < a.rows; row += gridDim.x, ++turn) {
     const int64_t label = a.labels[row], next = row + gridDim.x;
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       state.sum += sum;
     };
     [&]<int... G>(std::integer_sequence<int, G...>) {
-      ((wait_copies<kGroups - 1 - G>(),
+      ((cp_async_wait<kGroups - 1 - G>(),
         [&] {
 #pragma unroll 2
           for (int v = G * per_group + thread; v < group_end(G); v += step) take(read<W>(cache + v * W), v);
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
         give(read<W>(cache + v * W), v);
         fetch(next, v);
       }
-      commit_copies();
+      cp_async_commit();
     }
   }
 }

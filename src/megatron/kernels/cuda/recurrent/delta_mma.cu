@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   const DeltaRows q{memory.q}, k{memory.k};
   q.fill_rows(task.q_rows(key_head, span.begin), task.stride, length);
   k.fill_rows(task.k_rows(key_head, span.begin), task.stride, length);
-  commit_copies();
-  wait_copies<0>();
+  cp_async_commit();
+  cp_async_wait<0>();
   __syncthreads();
   {
     const bool key = threadIdx.x < kDeltaChunk;
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
     if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, 0), fetch_q(0);
-    commit_copies();
+    cp_async_commit();
     for (int c = 0; c < chunks; ++c) {
       const int64_t slot = first + c, begin = pieces.begin_of(c);
       const int length = pieces.length_of(c), buffer = c & 1;
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
                                                                   column0 + n * 8 + pair)
                              : 0u;
       if (task.before) save_state(task.state_before(slot, head) + column0, state);
-      wait_copies<0>();
+      cp_async_wait<0>();
       __syncthreads();
       if (c + 1 < chunks) {
         fetch_keys(memory, task, pieces, head, key_head, c + 1);
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
         if (int i = threadIdx.x; i < pieces.length_of(c + 1))
           prefetch(task.v_rows(head, pieces.begin_of(c + 1) + i) + column0);
       }
-      commit_copies();
+      cp_async_commit();
       const float* sums = memory.sums[buffer];
       const float total = sums[length - 1];
       float grown[2], leaving[2];
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       write_split(part, part_rest, along, whole);
       __syncthreads();
       if (c + 1 < chunks) fetch_q(c + 1);
-      commit_copies();
+      cp_async_commit();
       clear(along);
       add_triangle<false>(along, inverse, part);
       add_triangle<false>(along, inverse, part_rest);

@@ -49,18 +49,18 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
     if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, chunks - 1);
-    commit_copies();
+    cp_async_commit();
     for (int c = chunks - 1; c >= 0; --c) {
       const int64_t slot = first + c, begin = pieces.begin_of(c), matrix = task.matrix_at(slot, head);
       const int length = pieces.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       save_state(grads.after + (slot * task.value_heads + head) * kDeltaChannels * kDeltaChannels + column0,
                  state);
-      wait_copies<0>();
+      cp_async_wait<0>();
       __syncthreads();
       d_o.fill_rows(grads.d_o_rows(head, begin) + column0, grads.d_o_stride, length);
       q.fill_rows(task.q_rows(key_head, begin), task.stride, length);
-      commit_copies();
+      cp_async_commit();
       if (c > 0) {
         fetch_keys(memory, task, pieces, head, key_head, c - 1);
         const int64_t at = task.matrix_at(slot - 1, head);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
           prefetch(task.q_rows(key_head, pieces.begin_of(c - 1) + i) + 64);
         }
       }
-      commit_copies();
+      cp_async_commit();
       const float *sums = memory.sums[buffer], total = sums[length - 1];
       float leaving[2], entering[2], strength[2];
 #pragma unroll
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       uint4 a_frag[4], a_rest[4];
       load_fragment(a_frag, task.passed_back + matrix);
       load_fragment(a_rest, task.passed_back_rest + matrix);
-      wait_copies<1>();
+      cp_async_wait<1>();
       __syncthreads();
       add_triangle<true>(acc, a_frag, d_o);
       add_triangle<true>(acc, a_rest, d_o);

@@ -104,10 +104,10 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     __syncthreads();
     d_o.fill_rows<kKeyThreads>(grads.d_o_rows(head, span.begin), grads.d_o_stride, length);
     for (int i = threadIdx.x; i < kWideSize; i += kKeyThreads) {
-      copy_async(memory.z + i, grads.z + wide + i, true);
-      copy_async(memory.z_rest + i, grads.z_rest + wide + i, true);
+      cp_async(memory.z + i, grads.z + wide + i, true);
+      cp_async(memory.z_rest + i, grads.z_rest + wide + i, true);
     }
-    commit_copies();
+    cp_async_commit();
     if (int i = threadIdx.x; i < 2 * kDeltaChunk) {
       const int64_t from = head * tokens + span.begin + min(i % kDeltaChunk, length - 1);
       (i < kDeltaChunk ? memory.sums : memory.strengths)[i % kDeltaChunk] =
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     fill_whole(high, low, task.before + states, nullptr);
     for (int i = threadIdx.x * 32; i < kDeltaChannels * kDeltaChannels; i += kKeyThreads * 32)
       prefetch(grads.after + states + i);
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
     float strength[2], sum[2], q_scale[2], k_scale[2], out[2] = {};
 #pragma unroll

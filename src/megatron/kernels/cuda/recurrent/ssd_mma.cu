@@ -75,12 +75,12 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
     float state[half / 8][4];
     clear(state);
     if (stages > 0) fetch(0);
-    commit_copies();
+    cp_async_commit();
     for (int k = 0; k < stages; ++k) {
       const int index = Reverse ? stages - 1 - k : k, buffer = k & 1;
       if (k + 1 < stages) fetch(k + 1);
-      commit_copies();
-      wait_copies<1>();
+      cp_async_commit();
+      cp_async_wait<1>();
       __syncthreads();
       if (Reverse ? index % per_chunk == per_chunk - 1 || k == 0 : index % per_chunk == 0) {
         const int64_t slot = first + index / per_chunk, at = task.state_at(slot, head) +

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     const ScanStates c{data}, b{data + ScanStates::kElements};
     c.fill_rows(task.c_rows(group, span.begin + i0), task.stride, rows);
     b.fill_rows(task.b_rows(group, span.begin + j0), task.stride, columns);
-    commit_copies();
-    wait_copies<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     __syncthreads();
     warp_gemm_nt<bfloat, kScanStates, kScanTile>(cb, c, warp * 16, b);
     __syncthreads();
@@ -72,13 +72,13 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   };
   const int row = i0 + warp * 16 + lane / 4;
   fetch(first);
-  commit_copies();
+  cp_async_commit();
   for (int64_t head = first; head < last; ++head) {
     if (head + 1 < last) fetch(head + 1);
-    commit_copies();
+    cp_async_commit();
     const float* sums = task.of_head(task.sums, head, span.begin);
     const float sum[2] = {sums[min(row, length - 1)], sums[min(row + 8, length - 1)]};
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const ScanRows dy{data + (head - first) % 2 * 2 * ScanRows::kElements}, x{dy.data + ScanRows::kElements};
     float value[kScanTile / 8][4], along[2] = {};
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
                    kScanTile);
     state.fill_rows(OfC ? task.b_rows(group, span.begin + there) : task.c_rows(group, span.begin + there),
                     task.stride, others);
-    commit_copies();
-    wait_copies<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kScanTile / 16; ++step) {
@@ -177,11 +177,11 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     __syncthreads();
     const ScanMatrix from = OfC ? grads.dy : ScanMatrix{task.xbc, task.stride};
     rows.fill_rows(from.rows(head, span.begin + row0), from.stride, count);
-    commit_copies();
+    cp_async_commit();
     fill_state<OfC>(state, rest, (OfC ? task.before : grads.after) + task.state_at(slot, head));
     const float* factors = task.of_head(OfC ? task.grown : task.entering, head, span.begin);
     const float factor[2] = {factors[min(row, length - 1)], factors[min(row + 8, length - 1)]};
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
     if (head + 1 < (group + 1) * task.share)
       prefetch_head((OfC ? task.before : grads.after) + task.state_at(slot, head + 1),

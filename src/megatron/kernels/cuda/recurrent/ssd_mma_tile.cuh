@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
       __syncthreads();
       state.fill_rows(Backward ? task.c_rows(group, from) : task.b_rows(group, from), task.stride,
                       count_of(t));
-      commit_copies();
-      wait_copies<0>();
+      cp_async_commit();
+      cp_async_wait<0>();
       __syncthreads();
       warp_gemm_nt<bfloat, kScanStates, kScanTile>(cb[t], own, warp * 16, state);
     }
@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
       copy_async_word(&memory.sums[i], sums + min(i, length - 1), true);
       copy_async_word(&memory.steps[i], steps + min(i, length - 1), true);
     }
-    commit_copies();
+    cp_async_commit();
     fill_state<Backward>(state, rest, states + task.state_at(slot, head));
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
 
     float acc[kScanChannels / 8][4];
