@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kJoinColumns* kJoinLines)
   __shared__ C sums[kJoinLines][kJoinColumns];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kJoinColumns + threadIdx.x;
   C sum = 0;
-  wait_for_last();
+  griddep_wait();
   if (column < columns)
 #pragma unroll 8
     for (int64_t part = threadIdx.y; part < parts; part += blockDim.y)
@@ -32,8 +32,8 @@ template <class C, class Put>
 void join_parts(const char* name, cudaStream_t stream, const C* partial, int64_t parts, int64_t columns,
                 Put put) {
   const auto lines = static_cast<unsigned>(std::clamp<int64_t>(parts / 4, 1, kJoinLines));
-  launch_early(name, join_parts_kernel<C, Put>, blocks_for(columns, kJoinColumns), dim3(kJoinColumns, lines),
-               stream, partial, parts, columns, put);
+  launch_pdl(name, join_parts_kernel<C, Put>, blocks_for(columns, kJoinColumns), dim3(kJoinColumns, lines),
+             stream, partial, parts, columns, put);
 }
 
 }  // namespace megatron::cuda

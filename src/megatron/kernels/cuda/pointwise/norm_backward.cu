@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
       finish(gamma);
     }
   };
-  let_next_start();
+  griddep_launch();
   Packed<T, W> next_x[Items], next_dy[Items], next_dsum[Items];
   C next_mean = 0, next_rstd = 0;
   auto fetch = [&](int64_t from) {

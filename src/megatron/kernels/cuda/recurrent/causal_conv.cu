@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
   if (c >= conv.channels) return;
   const int begin = static_cast<int>(blockIdx.y) * run, end = min(begin + run, conv.tokens);
   const int last = min(end + W - 1, conv.tokens);  // of those to be read
-  let_next_start();
+  griddep_launch();
   Packed<T, V> next_x[kBackwardAhead], next_dy[kBackwardAhead];
   Window<T, W, V> window(conv, c, begin);
   auto fetch = [&](int first) {

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   Packed<T, W> weight[Items], next_x[Items], next_gate[Items], next_dy[Items];
   C dweight[Items][W] = {}, next_square = 0, next_along = 0;
   Shape::read_row(weight, weights, rows.size);
-  let_next_start();
+  griddep_launch();
   auto fetch = [&](uint32_t row) {
     const auto at = rows.place(row);
     if (!at.size) return;
