@@ -8,7 +8,7 @@ namespace megatron::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMostLines of several warps
+constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMaxRowGroups of several warps
 // Threads of a row are so many of a warp, or (0) warps.
 template <int Lanes>
 constexpr int kMostThreads = Lanes ? kRowThreads : limits::kNormThreads;
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   if (!partial) return;
   // The lines of a block add up in order.
   __shared__ C sums[kMostThreads<Lanes> * W];
-  const int width = Shape::threads() * W, lines = static_cast<int>(blockDim.y);
+  const int width = Shape::threads() * W, row_groups = static_cast<int>(blockDim.y);
   partial += (uint64_t{part} * sets + set) * static_cast<uint32_t>(rows.size);
 #pragma unroll
   for (int i = 0; i < Items; ++i) {
@@ -269,10 +269,10 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
       sums[static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x) * W + k] = dweight[i][k];
     __syncthreads();
     for (int j = static_cast<int>(threadIdx.y) * Shape::threads() + static_cast<int>(threadIdx.x); j < width;
-         j += lines * Shape::threads()) {
+         j += row_groups * Shape::threads()) {
       if (i * width + j >= rows.size) break;
       C total = 0;
-      for (int line = 0; line < lines; ++line) total += sums[line * width + j];
+      for (int g = 0; g < row_groups; ++g) total += sums[g * width + j];
       partial[i * width + j] = total;
     }
   }
