@@ -185,7 +185,7 @@ class Backward {
           for (int64_t item = begin; item < end; ++item)
             run_part(b + item / (heads * splits_), h + item / splits_ % heads, item % splits_, tiles);
         });
-    join_parts();
+    reduce_partials();
   }
 
  private:
@@ -210,7 +210,7 @@ class Backward {
         backward_block<T>(args_, sequence, kv_head, row, delta_.data(), tiles, grads);
   }
 
-  void join_parts() {
+  void reduce_partials() {
     int64_t per_row = kv_heads_ * (d_row_ + dv_row_) * splits_;
     ctx_.pool.parallel_for(key_tokens_, std::max<int64_t>(1, kGrain / per_row),
                            [&](int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
 #include <optional>
 
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/norm.cuh"
 
@@ -226,8 +226,8 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   check_launch("norm_backward");
   auto join = [&](const C* partial, const Tensor& target) {
     if (!partial) return;
-    join_parts("norm_backward", stream, partial, blocks, n,
-               PutGradient<C>{any_float(target), args.accumulate});
+    reduce_partials("norm_backward", stream, partial, blocks, n,
+                    PutGradient<C>{any_float(target), args.accumulate});
   };
   join(a.dweight, args.dweight);
   join(a.dbias, args.dbias);

@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
@@ -305,7 +305,7 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
           check_launch("causal_conv_backward");
         }
         if (sums > 0 && (args.dweight.defined() || args.dbias.defined()))
-          join_parts(
+          reduce_partials(
               "causal_conv_backward", stream_of(ctx), partial.as<C>(), runs, sums,
               PutGradients<C>{pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels, conv.width});
       });

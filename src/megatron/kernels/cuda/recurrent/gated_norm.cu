@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/row_shape.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
@@ -379,8 +379,8 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
           rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
       check_launch("gated_norm_backward");
       if (sums)
-        join_parts("gated_norm_backward", stream_of(ctx), sums, parts, sets * rows.size,
-                   PutSum<C>{pointer<C>(args.dweight)});
+        reduce_partials("gated_norm_backward", stream_of(ctx), sums, parts, sets * rows.size,
+                        PutSum<C>{pointer<C>(args.dweight)});
     };
     with_shape<true>("gated_norm_backward", rows, {dx, dgate}, launch);
   });

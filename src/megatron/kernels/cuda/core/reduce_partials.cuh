@@ -5,15 +5,15 @@
 // The end of a sum over rows that blocks share: each block left a row of sums, and these are added up.
 namespace megatron::cuda {
 
-inline constexpr int kJoinColumns = 32, kJoinLines = 32;
+inline constexpr int kReduceColumns = 32, kReduceRows = 32;
 
 // put(column, Σ over parts of partial[part, column]): each thread adds up some of the parts, then those in
 // order.
 template <class C, class Put>
-__global__ void __launch_bounds__(kJoinColumns* kJoinLines)
-    join_parts_kernel(const C* partial, int64_t parts, int64_t columns, Put put) {
-  __shared__ C sums[kJoinLines][kJoinColumns];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kJoinColumns + threadIdx.x;
+__global__ void __launch_bounds__(kReduceColumns* kReduceRows)
+    reduce_partials_kernel(const C* partial, int64_t parts, int64_t columns, Put put) {
+  __shared__ C sums[kReduceRows][kReduceColumns];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kReduceColumns + threadIdx.x;
   C sum = 0;
   griddep_wait();
   if (column < columns)
@@ -23,17 +23,17 @@ __global__ void __launch_bounds__(kJoinColumns* kJoinLines)
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y || column >= columns) return;
-  for (unsigned line = 1; line < blockDim.y; ++line) sum += sums[line][threadIdx.x];
+  for (unsigned y = 1; y < blockDim.y; ++y) sum += sums[y][threadIdx.x];
   put(column, sum);
 }
 
 // Takes its place early, where the kernel that makes the parts lets it. A thread has some parts to add.
 template <class C, class Put>
-void join_parts(const char* name, cudaStream_t stream, const C* partial, int64_t parts, int64_t columns,
-                Put put) {
-  const auto lines = static_cast<unsigned>(std::clamp<int64_t>(parts / 4, 1, kJoinLines));
-  launch_pdl(name, join_parts_kernel<C, Put>, blocks_for(columns, kJoinColumns), dim3(kJoinColumns, lines),
-             stream, partial, parts, columns, put);
+void reduce_partials(const char* name, cudaStream_t stream, const C* partial, int64_t parts, int64_t columns,
+                     Put put) {
+  const auto rows = static_cast<unsigned>(std::clamp<int64_t>(parts / 4, 1, kReduceRows));
+  launch_pdl(name, reduce_partials_kernel<C, Put>, blocks_for(columns, kReduceColumns),
+             dim3(kReduceColumns, rows), stream, partial, parts, columns, put);
 }
 
 }  // namespace megatron::cuda
