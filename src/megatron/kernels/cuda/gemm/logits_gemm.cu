@@ -1,6 +1,6 @@
 #include "megatron/kernels/backends.h"
 #include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
-#include "megatron/kernels/cuda/loss/max_sum.cuh"
+#include "megatron/kernels/cuda/loss/online_softmax.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
 namespace megatron {
@@ -15,7 +15,7 @@ struct LogitsWithStatistics {
   static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 16;
   struct Params {
     CUtensorMap logits;
-    MaxSum<float>* partial;  // [tiles beside each other, rows]
+    OnlineSoftmax<float>* partial;  // [tiles beside each other, rows]
     int rows, valid;
   };
   const Params& params;
@@ -128,17 +128,17 @@ struct LogitsWithStatistics {
 constexpr int kMergedRows = 16, kMergers = 32;
 
 __global__ void __launch_bounds__(kMergedRows* kMergers)
-    merge_kernel(const MaxSum<float>* partial, int tiles, int rows, const bfloat* logits, int64_t stride,
-                 const int64_t* labels, int64_t vocab_begin, int64_t valid, float* maximum, float* sum_exp,
-                 float* target) {
-  __shared__ MaxSum<float> part[kMergers][kMergedRows + 1];
+    merge_kernel(const OnlineSoftmax<float>* partial, int tiles, int rows, const bfloat* logits,
+                 int64_t stride, const int64_t* labels, int64_t vocab_begin, int64_t valid, float* maximum,
+                 float* sum_exp, float* target) {
+  __shared__ OnlineSoftmax<float> part[kMergers][kMergedRows + 1];
   const int here = threadIdx.x % kMergedRows, merger = threadIdx.x / kMergedRows,
             row = static_cast<int>(blockIdx.x) * kMergedRows + here;
-  MaxSum<float> state;
+  OnlineSoftmax<float> state;
   if (row < rows)
 #pragma unroll 4
     for (int t = merger; t < tiles; t += kMergers)
-      state = MergeMaxSum<float>{}(state, partial[static_cast<int64_t>(t) * rows + row]);
+      state = MergeOnlineSoftmax<float>{}(state, partial[static_cast<int64_t>(t) * rows + row]);
   part[merger][here] = state;
   __syncthreads();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32,
@@ -166,8 +166,8 @@ bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
     return false;
   const int64_t rows = stats.logits.size(0), columns = stats.logits.size(1),
                 tiles = (columns + kTileN - 1) / kTileN;
-  static_assert(sizeof(MaxSum<float>) == 2 * sizeof(float) && kTileN == 256);
-  params.partial = pointer<MaxSum<float>>(args.tiles);
+  static_assert(sizeof(OnlineSoftmax<float>) == 2 * sizeof(float) && kTileN == 256);
+  params.partial = pointer<OnlineSoftmax<float>>(args.tiles);
   params.rows = static_cast<int>(rows);
   params.valid = static_cast<int>(stats.valid);
   launch<LogitsWithStatistics>(ctx, "logits_gemm", a, b, params, rows, columns, args.a.size(1));

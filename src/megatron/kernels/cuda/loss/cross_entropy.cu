@@ -1,7 +1,7 @@
 #include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/launch.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
-#include "megatron/kernels/cuda/loss/max_sum.cuh"
+#include "megatron/kernels/cuda/loss/online_softmax.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -11,10 +11,10 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
                              int64_t vocab_begin, Compute<T>* maximum, Compute<T>* sum_exp,
                              Compute<T>* target, Compute<T>* sum_logits) {
   using C = Compute<T>;
-  __shared__ MaxSum<C> partial[32];
+  __shared__ OnlineSoftmax<C> partial[32];
   const int64_t row = blockIdx.x;
   const T* x = logits + row * columns;
-  MaxSum<C> state;
+  OnlineSoftmax<C> state;
   C total = 0;
   auto take = [&]<int N>(C(&values)[N]) {
     C largest = values[0];
@@ -59,7 +59,7 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
   state = warp_merge(state);
   if (lane == 0) partial[warp] = state;
   __syncthreads();
-  state = warp_merge(lane < warps ? partial[lane] : MaxSum<C>{});
+  state = warp_merge(lane < warps ? partial[lane] : OnlineSoftmax<C>{});
   if (sum_logits) total = block_sum(total);
   if (threadIdx.x) return;
   maximum[row] = state.maximum;
@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   using C = Compute<T>;
   using V = Vec<T, W>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ MaxSum<C> partial[2][32];  // of rows in turn: the next may begin while this one's are still read
+  __shared__ OnlineSoftmax<C>
+      partial[2][32];  // of rows in turn: the next may begin while this one's are still read
   T* cache = reinterpret_cast<T*>(memory);
   const int vectors = a.columns / W, step = static_cast<int>(blockDim.x), thread = threadIdx.x;
   const int lane = thread % 32, warp = thread / 32, warps = step / 32;
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
     const T* x = a.logits + row * a.columns;
     // Read before anyone writes the gradient in its place.
     const C target = label >= 0 && label < a.valid ? widen(x[label]) : C(0);
-    MaxSum<C> state;
+    OnlineSoftmax<C> state;
     C total = 0;
     auto take = [&](const V& raw, int v) {
       C values[W], largest;
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
     state = warp_merge(state);
     if (lane == 0) partial[turn % 2][warp] = state;
     __syncthreads();
-    state = warp_merge(lane < warps ? partial[turn % 2][lane] : MaxSum<C>{});
+    state = warp_merge(lane < warps ? partial[turn % 2][lane] : OnlineSoftmax<C>{});
     if constexpr (Smooth) total = block_sum(total);
     const C lse = state.maximum + log_of(state.sum);
     const bool ignored = label == a.ignore_index;

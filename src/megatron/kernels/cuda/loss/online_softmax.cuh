@@ -11,13 +11,13 @@ inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
 
 // Running maximum and Σ exp(x − maximum).
 template <class C>
-struct MaxSum {
+struct OnlineSoftmax {
   C maximum = kLowest<C>, sum = 0;
 };
 
 template <class C>
-struct MergeMaxSum {
-  __device__ MaxSum<C> operator()(MaxSum<C> a, MaxSum<C> b) const {
+struct MergeOnlineSoftmax {
+  __device__ OnlineSoftmax<C> operator()(OnlineSoftmax<C> a, OnlineSoftmax<C> b) const {
     C maximum = a.maximum > b.maximum ? a.maximum : b.maximum;
     // No difference of infinities, but what is not a number stays: comparisons pass it over, sums do not.
     if (a.maximum == kLowest<C> && b.maximum == kLowest<C>) return {maximum, a.sum + b.sum};
@@ -26,10 +26,10 @@ struct MergeMaxSum {
 };
 
 template <class C>
-__device__ MaxSum<C> warp_merge(MaxSum<C> value) {
+__device__ OnlineSoftmax<C> warp_merge(OnlineSoftmax<C> value) {
   for (int offset = 16; offset; offset /= 2)
-    value = MergeMaxSum<C>{}(value, {__shfl_xor_sync(0xffffffffu, value.maximum, offset),
-                                     __shfl_xor_sync(0xffffffffu, value.sum, offset)});
+    value = MergeOnlineSoftmax<C>{}(value, {__shfl_xor_sync(0xffffffffu, value.maximum, offset),
+                                            __shfl_xor_sync(0xffffffffu, value.sum, offset)});
   return value;
 }
 
