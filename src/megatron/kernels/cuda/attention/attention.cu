@@ -20,7 +20,7 @@ std::string_view run_forward(const KernelContext& ctx, const AttentionArgs& args
   AttentionTask<T> task(args);
   if constexpr (kTensorCores<T>)
     if (mma_attention(ctx, task)) return kFlash;
-  simple_attention(ctx, task);
+  simt_attention(ctx, task);
   return kSimple;
 }
 
@@ -118,7 +118,7 @@ std::string_view run_backward(const KernelContext& ctx, const AttentionBackwardA
     queries = !mma_attention_dq(ctx, task, grads);
     keys = !mma_attention_dkv(ctx, task, grads);
   }
-  if (queries || keys) simple_attention_backward(ctx, task, grads, queries, keys);
+  if (queries || keys) simt_attention_backward(ctx, task, grads, queries, keys);
   return queries ? kSimple : keys ? kFlashForQueries : kFlash;
 }
 

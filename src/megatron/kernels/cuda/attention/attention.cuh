@@ -178,10 +178,10 @@ struct AttentionGrads {
 
 // One thread per score: every dtype and feature, channels up to limits::kHeadChannels.
 template <class T>
-void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task);
+void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 template <class T>
-void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
-                               const AttentionGrads<T>& grads, bool queries, bool keys);
+void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
+                             const AttentionGrads<T>& grads, bool queries, bool keys);
 
 // Tensor cores, bf16 and fp16. False where the shapes or alignments do not fit: then nothing was done.
 template <class T>

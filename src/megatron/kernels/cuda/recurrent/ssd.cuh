@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/kernels/cuda/core/tile_product.cuh"
+#include "megatron/kernels/cuda/core/simt_gemm.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
 
@@ -99,13 +99,13 @@ void scan_chunks(const KernelContext& ctx, const SsdTask<T>& task, Compute<T>* i
 // What one tile of a chunk reads of the state before it: rows i (tokens) from i0, columns p (channels) from
 // p0.
 template <class T>
-__device__ TileSum<Compute<T>> ssd_state_tile(const SsdTask<T>& task, TileMemory<Compute<T>>& memory,
-                                              int64_t slot, int64_t begin, int length, int64_t head, int i0,
-                                              int p0) {
+__device__ SimtTile<Compute<T>> ssd_state_tile(const SsdTask<T>& task, SimtSmem<Compute<T>>& memory,
+                                               int64_t slot, int64_t begin, int length, int64_t head, int i0,
+                                               int p0) {
   using C = Compute<T>;
   const int64_t group = task.group_of(head);
   const C* state = task.before + task.state_at(slot, head);
-  TileSum<C> tile;
+  SimtTile<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int i, int n) { return i0 + i < length ? task.c(begin + i0 + i, group, n) : C(0); },

@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/attention/attention_simple.cuh"
+#include "megatron/kernels/cuda/attention/attention_simt.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
 }  // namespace
 
 template <class T>
-void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
+void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
   dispatch_channels(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
     size_t bytes = sizeof(Compute<T>) * (kTile * (task.d + 1 + task.dv) + kWarps * task.d);
     allow_shared(forward_kernel<T, N>, bytes);
@@ -76,9 +76,9 @@ void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
   check_launch("attention");
 }
 
-template void simple_attention(const KernelContext&, const AttentionTask<double>&);
-template void simple_attention(const KernelContext&, const AttentionTask<float>&);
-template void simple_attention(const KernelContext&, const AttentionTask<bfloat>&);
-template void simple_attention(const KernelContext&, const AttentionTask<half>&);
+template void simt_attention(const KernelContext&, const AttentionTask<double>&);
+template void simt_attention(const KernelContext&, const AttentionTask<float>&);
+template void simt_attention(const KernelContext&, const AttentionTask<bfloat>&);
+template void simt_attention(const KernelContext&, const AttentionTask<half>&);
 
 }  // namespace megatron::cuda

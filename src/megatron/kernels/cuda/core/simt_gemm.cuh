@@ -3,19 +3,19 @@
 #include "megatron/kernels/cuda/core/launch.cuh"
 
 // GEMMs inside a kernel, of operands that are computed as they are read. In fp32 (fp64 for fp64) on
-// the ordinary units: for chunks of scans, where exactness counts and GEMMs are small.
+// SIMT units: for chunks of scans, where exactness counts and GEMMs are small.
 namespace megatron::cuda {
 
-inline constexpr int kTileSide = 64, kTileDepth = 16, kTileThreads = 256;
+inline constexpr int kSimtTileMN = 64, kSimtTileK = 16, kSimtThreads = 256;
 
 template <class C>
-struct TileMemory {
-  C a[kTileDepth][kTileSide + 1], b[kTileDepth][kTileSide + 1];
+struct SimtSmem {
+  C a[kSimtTileK][kSimtTileMN + 1], b[kSimtTileK][kSimtTileMN + 1];
 };
 
 // A tile of 64 × 64, 16 elements in each of 256 threads.
 template <class C>
-struct TileSum {
+struct SimtTile {
   C sum[4][4] = {};
 
   static __device__ int row(int i) { return threadIdx.x / 16 + 16 * i; }
@@ -24,18 +24,18 @@ struct TileSum {
   // += Σ_k a(row, k) · b(k, column) over k in [begin, end). Neighbouring threads read neighbouring k where
   // `AlongK`, else neighbouring rows or columns. Outside of the matrices the functions give zeros.
   template <bool AAlongK, bool BAlongK, class A, class B>
-  __device__ void add(TileMemory<C>& memory, int begin, int end, A a, B b) {
-    for (int k0 = begin; k0 < end; k0 += kTileDepth) {
+  __device__ void add(SimtSmem<C>& memory, int begin, int end, A a, B b) {
+    for (int k0 = begin; k0 < end; k0 += kSimtTileK) {
       __syncthreads();
-      for (int e = threadIdx.x; e < kTileSide * kTileDepth; e += kTileThreads) {
-        int k = AAlongK ? e % kTileDepth : e / kTileSide, m = AAlongK ? e / kTileDepth : e % kTileSide;
+      for (int e = threadIdx.x; e < kSimtTileMN * kSimtTileK; e += kSimtThreads) {
+        int k = AAlongK ? e % kSimtTileK : e / kSimtTileMN, m = AAlongK ? e / kSimtTileK : e % kSimtTileMN;
         memory.a[k][m] = k0 + k < end ? a(m, k0 + k) : C(0);
-        k = BAlongK ? e % kTileDepth : e / kTileSide, m = BAlongK ? e / kTileDepth : e % kTileSide;
+        k = BAlongK ? e % kSimtTileK : e / kSimtTileMN, m = BAlongK ? e / kSimtTileK : e % kSimtTileMN;
         memory.b[k][m] = k0 + k < end ? b(k0 + k, m) : C(0);
       }
       __syncthreads();
 #pragma unroll
-      for (int k = 0; k < kTileDepth; ++k) {
+      for (int k = 0; k < kSimtTileK; ++k) {
         C x[4], y[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) x[i] = memory.a[k][row(i)], y[i] = memory.b[k][column(i)];
@@ -66,6 +66,6 @@ __device__ C row_sum(C value) {
   return value;
 }
 
-inline int64_t tiles(int64_t n) { return (n + kTileSide - 1) / kTileSide; }
+inline int64_t tiles(int64_t n) { return (n + kSimtTileMN - 1) / kSimtTileMN; }
 
 }  // namespace megatron::cuda

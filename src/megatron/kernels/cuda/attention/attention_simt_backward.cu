@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/attention/attention_simple.cuh"
+#include "megatron/kernels/cuda/attention/attention_simt.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kWarps * 32) dkv_kernel(AttentionTask<T> task,
 }  // namespace
 
 template <class T>
-void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
-                               const AttentionGrads<T>& grads, bool queries, bool keys) {
+void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
+                             const AttentionGrads<T>& grads, bool queries, bool keys) {
   dispatch_channels(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
     const auto bytes = static_cast<size_t>(limits::attention_memory(task.d, task.dv, sizeof(Compute<T>)));
     cudaStream_t stream = stream_of(ctx);
@@ -127,13 +127,13 @@ void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>&
   });
 }
 
-template void simple_attention_backward(const KernelContext&, const AttentionTask<double>&,
-                                        const AttentionGrads<double>&, bool, bool);
-template void simple_attention_backward(const KernelContext&, const AttentionTask<float>&,
-                                        const AttentionGrads<float>&, bool, bool);
-template void simple_attention_backward(const KernelContext&, const AttentionTask<bfloat>&,
-                                        const AttentionGrads<bfloat>&, bool, bool);
-template void simple_attention_backward(const KernelContext&, const AttentionTask<half>&,
-                                        const AttentionGrads<half>&, bool, bool);
+template void simt_attention_backward(const KernelContext&, const AttentionTask<double>&,
+                                      const AttentionGrads<double>&, bool, bool);
+template void simt_attention_backward(const KernelContext&, const AttentionTask<float>&,
+                                      const AttentionGrads<float>&, bool, bool);
+template void simt_attention_backward(const KernelContext&, const AttentionTask<bfloat>&,
+                                      const AttentionGrads<bfloat>&, bool, bool);
+template void simt_attention_backward(const KernelContext&, const AttentionTask<half>&,
+                                      const AttentionGrads<half>&, bool, bool);
 
 }  // namespace megatron::cuda
