@@ -29,7 +29,7 @@ groups         +         CudaThreadGroups.*
 grouped-bf16   bf16      CudaGemm.Grouped*
 grouped-fp16   fp16      CudaGemm.Grouped*
 grouped-wide   fp64,fp32 CudaGemm.Grouped*
-gated-gemm     +         CudaGatedGemm.*-*ALayer*
+gemm-swiglu    +         CudaGemmSwiglu.*-*ALayer*
 attention-bf16 +         CudaAttention.Bf16
 index          +         CudaIndex.*
 elementwise    +         CudaElementwise.*
@@ -41,7 +41,7 @@ delta-bf16     bf16      CudaRecurrent.GatedDeltaRule
 delta-fp16     fp16      CudaRecurrent.GatedDeltaRule
 delta-wide     fp64,fp32 CudaRecurrent.GatedDeltaRule
 recurrent      +         CudaRecurrent.*-*StateSpaceScan:*GatedDeltaRule
-logits-alone   +         CudaLogitsGemm.Padding*:CudaLogitsGemm.Shows*
+logits-alone   +         CudaGemmSoftmaxStats.Padding*:CudaGemmSoftmaxStats.Shows*
 rows-bf16      bf16      CudaRows.*-*CrossEntropyInOne
 rows-fp16      fp16      CudaRows.*-*CrossEntropyInOne
 rows-fp32      fp32      CudaRows.*-*CrossEntropyInOne
@@ -52,9 +52,9 @@ whole-fp32     fp32      CudaRows.CrossEntropyInOne
 # With cuBLAS and cuDNN: tests that call cuBLAS end under racecheck, though it looks at our kernels alone, with "Internal
 # Sanitizer Error". Our kernels that run here alone (GEMM epilogues, places of packed sequences) have no shared memory to race in.
 with_libraries='
-gemm           bf16,fp32 CudaGemm.*:CudaGeluGemm.*-*Grouped*
-logits         +         CudaLogitsGemm.*
-ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
+gemm           bf16,fp32 CudaGemm.*:CudaGemmGelu.*-*Grouped*
+logits         +         CudaGemmSoftmaxStats.*
+ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGemmSwiglu.ALayer*
 attention-long bf16      CudaAttention.Long
 '
 

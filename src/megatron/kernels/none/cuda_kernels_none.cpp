@@ -15,10 +15,10 @@ void measure_cuda_gemms(const KernelContext&, Measuring) { refuse(); }
 std::string cuda_gemm_choices(const KernelContext&) { refuse(); }
 void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
 const AttentionNotes& cuda_attention_notes(const KernelContext&) { refuse(); }
-bool cuda_gated_gemm(const KernelContext&, const GatedGemmArgs&) { refuse(); }
-bool cuda_gated_gemm_backward(const KernelContext&, const GatedGemmBackwardArgs&) { refuse(); }
-bool cuda_gelu_gemm(const KernelContext&, const GeluGemmArgs&) { refuse(); }
-bool cuda_gelu_gemm_backward(const KernelContext&, const GeluGemmBackwardArgs&) { refuse(); }
-bool cuda_logits_gemm(const KernelContext&, const LogitsGemmArgs&) { refuse(); }
+bool cuda_gemm_swiglu(const KernelContext&, const GemmSwigluArgs&) { refuse(); }
+bool cuda_gemm_swiglu_backward(const KernelContext&, const GemmSwigluBackwardArgs&) { refuse(); }
+bool cuda_gemm_gelu(const KernelContext&, const GemmGeluArgs&) { refuse(); }
+bool cuda_gemm_gelu_backward(const KernelContext&, const GemmGeluBackwardArgs&) { refuse(); }
+bool cuda_gemm_softmax_stats(const KernelContext&, const GemmSoftmaxStatsArgs&) { refuse(); }
 
 }  // namespace megatron

@@ -56,12 +56,12 @@ void add_gemm_kernels(KernelTable& table) { table.gemm = gemm; }
 
 }  // namespace cuda
 
-bool cuda_gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args) {
+bool cuda_gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args) {
   return cuda::gelu(ctx, {.a = args.a, .b = args.b.transpose(0, 1), .c = args.y, .bias = args.bias}, args.x,
                     cuda::Gelu::Value);
 }
 
-bool cuda_gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args) {
+bool cuda_gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArgs& args) {
   return cuda::gelu(ctx, {args.a, args.b, args.dx}, args.x, cuda::Gelu::Slope);
 }
 

@@ -5,20 +5,20 @@
 
 namespace megatron {
 
-// GELU by its tanh form within the GEMMs before and after it, as gated_gemm.h has SwiGLU. It is made of
+// GELU by its tanh form within the GEMMs before and after it, as gemm_swiglu.h has SwiGLU. It is made of
 // the sums before they are rounded. Each returns false, and has done nothing that lasts, where the device has
 // no such kernel for these tensors or has found two kernels to be faster.
 
 // x [rows, n] = a [rows, k] · bᵀ (+ bias [n]), where b is [n, k]; y [rows, n] = gelu(x).
-struct GeluGemmArgs {
+struct GemmGeluArgs {
   Tensor a, b, bias, x, y;
 };
-bool gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args);
+bool gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args);
 
 // dx [rows, n], the gradient of x, where that of y is a [rows, k] · b [k, n].
-struct GeluGemmBackwardArgs {
+struct GemmGeluBackwardArgs {
   Tensor a, b, x, dx;
 };
-bool gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args);
+bool gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArgs& args);
 
 }  // namespace megatron

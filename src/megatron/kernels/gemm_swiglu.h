@@ -10,15 +10,15 @@ namespace megatron {
 
 // x [rows, 2 n] = a [rows, k] · bᵀ, where b [2 n, k] has the rows of the gate, then those of up;
 // y [rows, n] = silu(gate) · up, of the gate and up that x holds.
-struct GatedGemmArgs {
+struct GemmSwigluArgs {
   Tensor a, b, x, y;
 };
-bool gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args);
+bool gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args);
 
 // dx [rows, 2 n], the gradient of x, where that of y is a [rows, k] · b [k, n]. dx may be x.
-struct GatedGemmBackwardArgs {
+struct GemmSwigluBackwardArgs {
   Tensor a, b, x, dx;
 };
-bool gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args);
+bool gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args);
 
 }  // namespace megatron

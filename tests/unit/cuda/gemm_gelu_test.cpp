@@ -1,5 +1,5 @@
 // GELU within the GEMMs around it, and by a kernel of its own: both against fp64 with the same bounds.
-#include "megatron/kernels/gelu_gemm.h"
+#include "megatron/kernels/gemm_gelu.h"
 
 #include "megatron/kernels/tuning.h"
 #include "megatron/ops/activated_linear.h"
@@ -10,7 +10,7 @@
 namespace megatron::testing {
 namespace {
 
-class CudaGeluGemm : public Twin {
+class CudaGemmGelu : public Twin {
  protected:
   struct Sizes {
     int64_t rows, depth, width;
@@ -41,7 +41,7 @@ class CudaGeluGemm : public Twin {
 };
 
 // Unmeasured, one kernel makes both; measured, what is faster, and here one whatever that is.
-TEST_F(CudaGeluGemm, Forward) {
+TEST_F(CudaGemmGelu, Forward) {
   for (DType dtype : narrow())
     for (auto [rows, depth, width] : sizes)
       for (bool biased : {true, false}) {
@@ -54,22 +54,22 @@ TEST_F(CudaGeluGemm, Forward) {
                                                  .c = sum,
                                                  .bias = biased ? wide(bias.cpu) : Tensor{}});
         cpu.kernels->unary(cpu.kernel_context(), {Unary::GeluTanh, sum, {}, active});
-        const GeluGemmArgs args{a.gpu, b.gpu, bias.gpu, x.gpu, y.gpu};
+        const GemmGeluArgs args{a.gpu, b.gpu, bias.gpu, x.gpu, y.gpu};
         auto right = [&](const std::string& how) {
           close(x.gpu, sum, "gemm " + how);
           close(y.gpu, active, "activation " + how);
           for (const Both& result : {x, y}) gpu().kernels->fill(gpu().kernel_context(), {result.gpu, 77});
         };
-        ASSERT_TRUE(gelu_gemm(gpu().kernel_context(), args));
+        ASSERT_TRUE(gemm_gelu(gpu().kernel_context(), args));
         right("within");
         gpu().kernels->gemm(gpu().kernel_context(),
                             {.a = a.gpu, .b = b.gpu.transpose(0, 1), .c = x.gpu, .bias = bias.gpu});
         gpu().kernels->unary(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, y.gpu});
         right("apart");
         measure_gemms(gpu().kernel_context(), Measuring::UseAtOnce);
-        if (gelu_gemm(gpu().kernel_context(), args)) right("as measured");
+        if (gemm_gelu(gpu().kernel_context(), args)) right("as measured");
         use_whole();
-        ASSERT_TRUE(gelu_gemm(gpu().kernel_context(), args));
+        ASSERT_TRUE(gemm_gelu(gpu().kernel_context(), args));
         right("within, measured");
         measure_gemms(gpu().kernel_context(), Measuring::Off);
       }
@@ -77,7 +77,7 @@ TEST_F(CudaGeluGemm, Forward) {
 
 // Unmeasured, the gradient goes by two kernels; measured, by what is faster, and here by one whatever that
 // is.
-TEST_F(CudaGeluGemm, Backward) {
+TEST_F(CudaGemmGelu, Backward) {
   const Sizes shapes[] = {{1024, 768, 1024}, {3000, 1024, 520}};
   for (DType dtype : narrow())
     for (auto [rows, depth, width] : shapes) {
@@ -86,35 +86,35 @@ TEST_F(CudaGeluGemm, Backward) {
       Tensor dy = cpu.empty({rows, width}, DType::F64), exact = cpu.empty_like(dy);
       cpu.kernels->gemm(cpu.kernel_context(), {wide(a.cpu), wide(b.cpu), dy});
       cpu.kernels->unary_backward(cpu.kernel_context(), {Unary::GeluTanh, wide(x.cpu), {}, dy, exact});
-      const GeluGemmBackwardArgs args{a.gpu, b.gpu, x.gpu, dx.gpu};
-      EXPECT_FALSE(gelu_gemm_backward(gpu().kernel_context(), args));
+      const GemmGeluBackwardArgs args{a.gpu, b.gpu, x.gpu, dx.gpu};
+      EXPECT_FALSE(gemm_gelu_backward(gpu().kernel_context(), args));
       same(dx, 0, "untouched");
       measure_gemms(gpu().kernel_context(), Measuring::UseAtOnce);
-      if (gelu_gemm_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
+      if (gemm_gelu_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
       gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dx.gpu});
       gpu().kernels->unary_backward(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, dx.gpu, dx.gpu});
       close(dx.gpu, exact, "gradient apart");
       use_whole();
       gpu().kernels->fill(gpu().kernel_context(), {dx.gpu, 77});
-      ASSERT_TRUE(gelu_gemm_backward(gpu().kernel_context(), args));
+      ASSERT_TRUE(gemm_gelu_backward(gpu().kernel_context(), args));
       close(dx.gpu, exact, "gradient within");
       measure_gemms(gpu().kernel_context(), Measuring::Off);
     }
 }
 
 // Of wide numbers, and of rows that do not begin where loads do, nothing is done.
-TEST_F(CudaGeluGemm, LeavesOthersAlone) {
+TEST_F(CudaGemmGelu, LeavesOthersAlone) {
   for (auto [dtype, width] : {std::pair{DType::F32, 64}, {DType::F64, 64}, {DType::BF16, 60}}) {
     Both a = uniform({128, 64}, dtype), b = uniform({width, 64}, dtype), x = output({128, width}, dtype),
          y = output({128, width}, dtype);
-    EXPECT_FALSE(gelu_gemm(gpu().kernel_context(), {a.gpu, b.gpu, {}, x.gpu, y.gpu}));
+    EXPECT_FALSE(gemm_gelu(gpu().kernel_context(), {a.gpu, b.gpu, {}, x.gpu, y.gpu}));
     same(x, 0, "untouched");
     same(y, 0, "untouched");
   }
 }
 
 // A feed-forward layer with everything that its backward pass leaves behind.
-TEST_F(CudaGeluGemm, ALayerTrainsAsOnTheCpu) {
+TEST_F(CudaGemmGelu, ALayerTrainsAsOnTheCpu) {
   constexpr int64_t tokens = 304, hidden = 136, width = 264;
   auto run = [&](RankContext& ctx, bool keep) {
     auto random = [&](Shape shape, uint64_t seed, double scale) {

@@ -9,7 +9,7 @@ namespace {
 // Forward. A tile has 128 columns of the gate and the same of up. Its words go to memory as they are, and
 // once more with SwiGLU: for each half of the columns a subtile that stores gate and up, and two of 32
 // columns each for the activation, which is stored with the second.
-struct GateForward {
+struct SwigluForward {
   static constexpr bool kBKMajor = true;
   static constexpr int kSubtiles = 6, kOutputN = kTileN / 2, kSwizzle = 8;
   struct Params {
@@ -73,7 +73,7 @@ struct GateForward {
 // Backward. The words of a tile are the activation's gradient; each subtile fetches 32 columns of gate and
 // up, which takes a while and is asked for one subtile before, and stores the gradients of both from the same
 // place.
-struct GateBackward {
+struct SwigluBackward {
   static constexpr bool kBKMajor = false;
   static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 8;
   struct Params {
@@ -154,32 +154,32 @@ Matrices halves(const Tensor& t) {
 }  // namespace
 }  // namespace cuda
 
-bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args) {
+bool cuda_gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
   using namespace cuda;
   CUtensorMap a, b;
-  GateForward::Params params;
+  SwigluForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
       !make_tensor_map(DType::BF16, whole(args.a), 128, kTileM, a) ||
       !make_tensor_map(DType::BF16, halves(args.b), 128, kTileN / 2, b) ||
       !make_tensor_map(DType::BF16, halves_of_rows(args.x), 128, 16, params.x) ||
       !make_tensor_map(DType::BF16, whole(args.y), 128, 16, params.y))
     return false;
-  launch<GateForward>(ctx, "gated_gemm", a, b, params, args.y.size(0), args.y.size(1), args.a.size(1));
+  launch<SwigluForward>(ctx, "gemm_swiglu", a, b, params, args.y.size(0), args.y.size(1), args.a.size(1));
   return true;
 }
 
-bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args) {
+bool cuda_gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args) {
   using namespace cuda;
   CUtensorMap a, b;
-  GateBackward::Params params;
+  SwigluBackward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.dx}) ||
       !make_tensor_map(DType::BF16, whole(args.a), 128, kTileM, a) ||
       !make_tensor_map(DType::BF16, whole(args.b), 128, kPanel, b) ||
       !make_tensor_map(DType::BF16, halves_of_rows(args.x), 64, 16, params.x) ||
       !make_tensor_map(DType::BF16, halves_of_rows(args.dx), 64, 16, params.dx))
     return false;
-  launch<GateBackward>(ctx, "gated_gemm_backward", a, b, params, args.x.size(0), args.b.size(1),
-                       args.a.size(1));
+  launch<SwigluBackward>(ctx, "gemm_swiglu_backward", a, b, params, args.x.size(0), args.b.size(1),
+                         args.a.size(1));
   return true;
 }
 

@@ -10,7 +10,7 @@ namespace {
 // The words of a tile go to memory as they are, 64 columns with each subtile. On the context the maximum of
 // each row, and Σ exp(x − maximum), are taken of the same packed, so that both are those of the logits in
 // memory.
-struct LogitsWithStatistics {
+struct SoftmaxStats {
   static constexpr bool kBKMajor = true;
   static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 16;
   struct Params {
@@ -154,11 +154,11 @@ __global__ void __launch_bounds__(kMergedRows* kMergers)
 }  // namespace
 }  // namespace cuda
 
-bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
+bool cuda_gemm_softmax_stats(const KernelContext& ctx, const GemmSoftmaxStatsArgs& args) {
   using namespace cuda;
   const CrossEntropyStatsArgs& stats = args.stats;
   CUtensorMap a, b;
-  LogitsWithStatistics::Params params;
+  SoftmaxStats::Params params;
   if (stats.sum_logits.defined() || !can_run(ctx, {args.a, args.b, stats.logits}) ||
       !make_tensor_map(DType::BF16, whole(args.a), 128, kTileM, a) ||
       !make_tensor_map(DType::BF16, whole(args.b), 128, kTileN / kClusterSize, b) ||
@@ -170,12 +170,12 @@ bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args) {
   params.partial = pointer<OnlineSoftmax<float>>(args.tiles);
   params.rows = static_cast<int>(rows);
   params.valid = static_cast<int>(stats.valid);
-  launch<LogitsWithStatistics>(ctx, "logits_gemm", a, b, params, rows, columns, args.a.size(1));
+  launch<SoftmaxStats>(ctx, "gemm_softmax_stats", a, b, params, rows, columns, args.a.size(1));
   merge_kernel<<<blocks_for(rows, kMergedRows), kMergedRows * kMergers, 0, stream_of(ctx)>>>(
       params.partial, static_cast<int>(tiles), params.rows, pointer<bfloat>(stats.logits),
       stats.logits.stride(0), pointer<int64_t>(stats.labels), stats.vocab_begin, stats.valid,
       pointer<float>(stats.maximum), pointer<float>(stats.sum_exp), pointer<float>(stats.target));
-  check_launch("logits_gemm");
+  check_launch("gemm_softmax_stats");
   return true;
 }
 

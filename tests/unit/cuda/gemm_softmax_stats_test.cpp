@@ -1,6 +1,6 @@
 // The output layer that leaves statistics for cross entropy: against the GEMM and the statistics one by
 // one, and the loss of the head with it against the CPU.
-#include "megatron/kernels/logits_gemm.h"
+#include "megatron/kernels/gemm_softmax_stats.h"
 
 #include "megatron/device/gpu_info.h"
 #include "megatron/ops/cross_entropy.h"
@@ -10,7 +10,7 @@
 namespace megatron::testing {
 namespace {
 
-class CudaLogitsGemm : public Sm90Twin {
+class CudaGemmSoftmaxStats : public Sm90Twin {
  protected:
   struct Sizes {
     int64_t rows, depth, columns, valid;
@@ -38,8 +38,9 @@ class CudaLogitsGemm : public Sm90Twin {
             .sum_logits = {}};
   }
   bool multiply(const Both& a, const Both& b, const CrossEntropyStatsArgs& stats) {
-    Tensor tiles = gpu().empty({logits_gemm_tiles(stats.logits.size(0), stats.logits.size(1))}, DType::F32);
-    return logits_gemm(gpu().kernel_context(), {a.gpu, b.gpu, stats, tiles});
+    Tensor tiles =
+        gpu().empty({gemm_softmax_stats_tiles(stats.logits.size(0), stats.logits.size(1))}, DType::F32);
+    return gemm_softmax_stats(gpu().kernel_context(), {a.gpu, b.gpu, stats, tiles});
   }
   // Some are ignored, and some lie before and after this rank's part of the vocabulary.
   Both some_labels(int64_t rows, int64_t begin, int64_t valid) {
@@ -49,7 +50,7 @@ class CudaLogitsGemm : public Sm90Twin {
   }
 };
 
-TEST_F(CudaLogitsGemm, EqualsGemmThenStatistics) {
+TEST_F(CudaGemmSoftmaxStats, EqualsGemmThenStatistics) {
   for (auto [rows, depth, columns, valid] : sizes)
     for (int64_t begin : {0, 5000}) {
       Both a = uniform({rows, depth}, DType::BF16), b = uniform({columns, depth}, DType::BF16, -0.4, 0.4);
@@ -84,7 +85,7 @@ TEST_F(CudaLogitsGemm, EqualsGemmThenStatistics) {
 }
 
 // A rank of a vocabulary that is spread may hold padding alone.
-TEST_F(CudaLogitsGemm, PaddingAloneContributesNothing) {
+TEST_F(CudaGemmSoftmaxStats, PaddingAloneContributesNothing) {
   Both a = uniform({130, 64}, DType::BF16), b = uniform({264, 64}, DType::BF16),
        logits = output({130, 264}, DType::BF16), labels = some_labels(130, 0, 264);
   Stats got = stats_of(130);
@@ -96,7 +97,7 @@ TEST_F(CudaLogitsGemm, PaddingAloneContributesNothing) {
 }
 
 // What is not a number must not be lost.
-TEST_F(CudaLogitsGemm, ShowsWhatIsNotANumber) {
+TEST_F(CudaGemmSoftmaxStats, ShowsWhatIsNotANumber) {
   Both a = uniform({64, 64}, DType::BF16), b = uniform({264, 64}, DType::BF16),
        logits = output({64, 264}, DType::BF16), labels = some_labels(64, 0, 264);
   Tensor row = a.cpu.slice(0, 5, 6);
@@ -121,7 +122,7 @@ TEST_F(CudaLogitsGemm, ShowsWhatIsNotANumber) {
   }
 }
 
-TEST_F(CudaLogitsGemm, LeavesOthersAlone) {
+TEST_F(CudaGemmSoftmaxStats, LeavesOthersAlone) {
   for (auto [dtype, depth] : {std::pair{DType::F32, 64}, {DType::F16, 64}, {DType::BF16, 60}}) {
     Both a = uniform({128, depth}, dtype), b = uniform({256, depth}, dtype), y = output({128, 256}, dtype),
          labels = some_labels(128, 0, 256);
@@ -132,7 +133,7 @@ TEST_F(CudaLogitsGemm, LeavesOthersAlone) {
 
 // Loss and gradients of a head: padded vocabulary, ignored labels, z-loss, chunks that do not fill tiles, and
 // the kernels that take ranks with parts of the vocabulary.
-TEST_F(CudaLogitsGemm, AHeadTrainsAsOnTheCpu) {
+TEST_F(CudaGemmSoftmaxStats, AHeadTrainsAsOnTheCpu) {
   constexpr int64_t tokens = 301, hidden = 136, columns = 1288;
   auto run = [&](RankContext& ctx, const ops::CrossEntropyOptions& options) {
     TestWeight weight(ctx, random_tensor(ctx, {columns, hidden}, 1, DType::BF16, 0.4));
