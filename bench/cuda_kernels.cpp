@@ -451,7 +451,7 @@ void bench_fp8(Bench& b, const std::string& kind) {
                                                  .b_scale = c_scale.transpose(0, 1),
                                                  .a_block_rows = blocks ? 1 : 0,
                                                  .b_block_rows = blocks ? rows : 0,
-                                                 .fast_sums = fast});
+                                                 .fast_accum = fast});
       };
       b.flops(size + " forward", work,
               [&] { gemm(x.data, x.inverse_scale, w.data, w.inverse_scale, y, 128, 0, !blocks); });

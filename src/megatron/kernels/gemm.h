@@ -12,7 +12,7 @@ namespace megatron {
 // and b_scale (fp32, on the device) are what their elements are multiplied by: one for all, or one for each
 // block of block_rows × 128, the latter along k, [⌈m / block_rows⌉, ⌈k / 128⌉] for a and the transposed of
 // that for b. block_rows is 1, with unit stride along m (n), or 128 for one of the operands, with unit stride
-// along k and a multiple of four between rows. fast_sums lets tensor cores accumulate in fewer bits
+// along k and a multiple of four between rows. fast_accum lets tensor cores accumulate in fewer bits
 // where each operand has one scale.
 struct GemmArgs {
   Tensor a, b, c;
@@ -20,7 +20,7 @@ struct GemmArgs {
   Tensor bias;
   Tensor a_scale, b_scale;
   int64_t a_block_rows = 0, b_block_rows = 0;  // 0: one scale for all
-  bool fast_sums = false;
+  bool fast_accum = false;
 };
 
 // Experts: rows [offsets[e], offsets[e+1]) of `a` go through matrix b[e] (b is [experts, k, n], views

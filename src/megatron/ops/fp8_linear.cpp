@@ -171,7 +171,7 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
                                            .b_scale = fp8.matrix.inverse_scale.transpose(0, 1),
                                            .a_block_rows = input.block_rows,
                                            .b_block_rows = fp8.matrix.block_rows,
-                                           .fast_sums = !fp8.blocks});
+                                           .fast_accum = !fp8.blocks});
   trace(ctx, "fp8_linear", Phase::Forward, gemm_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
   if (recorded) record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
   return y;

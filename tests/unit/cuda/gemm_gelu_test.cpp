@@ -29,10 +29,10 @@ class CudaGemmGelu : public Twin {
   }
   static std::vector<DType> narrow() { return some_of({DType::BF16, DType::F16}); }
   // Each measured choice, made for the GEMM that takes GELU along.
-  void use_whole() {
+  void use_fused() {
     std::string choices = gemm_choices(gpu().kernel_context());
-    for (size_t at = 0; (at = choices.find(" apart\n", at)) != std::string::npos;)
-      choices.replace(at, 7, " whole\n");
+    for (size_t at = 0; (at = choices.find(" unfused\n", at)) != std::string::npos;)
+      choices.replace(at, 9, " fused\n");
     use_gemm_choices(gpu().kernel_context(), choices);
   }
   void TearDown() override {
@@ -65,10 +65,10 @@ TEST_F(CudaGemmGelu, Forward) {
         gpu().kernels->gemm(gpu().kernel_context(),
                             {.a = a.gpu, .b = b.gpu.transpose(0, 1), .c = x.gpu, .bias = bias.gpu});
         gpu().kernels->unary(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, y.gpu});
-        right("apart");
+        right("unfused");
         measure_gemms(gpu().kernel_context(), Measuring::UseAtOnce);
         if (gemm_gelu(gpu().kernel_context(), args)) right("as measured");
-        use_whole();
+        use_fused();
         ASSERT_TRUE(gemm_gelu(gpu().kernel_context(), args));
         right("within, measured");
         measure_gemms(gpu().kernel_context(), Measuring::Off);
@@ -93,8 +93,8 @@ TEST_F(CudaGemmGelu, Backward) {
       if (gemm_gelu_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
       gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dx.gpu});
       gpu().kernels->unary_backward(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, dx.gpu, dx.gpu});
-      close(dx.gpu, exact, "gradient apart");
-      use_whole();
+      close(dx.gpu, exact, "gradient unfused");
+      use_fused();
       gpu().kernels->fill(gpu().kernel_context(), {dx.gpu, 77});
       ASSERT_TRUE(gemm_gelu_backward(gpu().kernel_context(), args));
       close(dx.gpu, exact, "gradient within");

@@ -64,7 +64,7 @@ TEST_F(CudaGemm, Fp8) {
                           .bias = into_gradient ? Tensor{} : on(bias),
                           .a_scale = on(a_scale),
                           .b_scale = on(b_scale),
-                          .fast_sums = fast};
+                          .fast_accum = fast};
         });
         same(c, 1.2e-2, "fp8 " + label(second));
       }

@@ -6,7 +6,7 @@
 #include "megatron/ops/fp8_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
-#include "unit/ops/fp8_sums.h"
+#include "unit/ops/fp8_accum.h"
 
 // fp8 with a scale per block, against plain loops in double.
 namespace megatron {

@@ -5,7 +5,7 @@
 #include "megatron/ops/linear.h"
 #include "megatron/ops/quantize.h"
 #include "support/gradcheck.h"
-#include "unit/ops/fp8_sums.h"
+#include "unit/ops/fp8_accum.h"
 
 namespace megatron {
 namespace {

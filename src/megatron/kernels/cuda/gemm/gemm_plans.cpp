@@ -86,13 +86,13 @@ GemmPlan describe(const GemmKey& key, bool fused_bias) {
   if (fused_bias)
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(static_cast<DType>(key.bias_dtype)));
   if (key.x_leading) set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.x_leading);
-  auto scale_mode = [&](cublasLtMatmulDescAttributes_t attribute, int32_t rows, int32_t squares) {
-    if (key.flags & rows) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
-    if (key.flags & squares) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+  auto scale_mode = [&](cublasLtMatmulDescAttributes_t attribute, int32_t vec128, int32_t blk128x128) {
+    if (key.flags & vec128) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    if (key.flags & blk128x128) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
   };
-  scale_mode(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kRowsOfB, kSquaresOfB);
-  scale_mode(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kRowsOfA, kSquaresOfA);
-  if (key.flags & kFastSums) set(&plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  scale_mode(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kScaleVec128B, kScaleBlk128x128B);
+  scale_mode(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kScaleVec128A, kScaleBlk128x128A);
+  if (key.flags & kFastAccum) set(&plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   set_layout(&plan.b, key.b, key.k, key.n, key.batch);
   set_layout(&plan.a, key.a, key.m, key.k, key.batch);
   set_layout(&plan.c, key.c, key.m, key.n, key.batch);
@@ -141,8 +141,7 @@ std::string choices_header() {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDevice(&device), "asking for the GPU");
   check_cuda(cudaGetDeviceProperties(&properties, device), "asking for the GPU");
-  return fmt::format("cublasLt {} on {}, long runs there and back, with GELU", cublasLtGetVersion(),
-                     properties.name);
+  return fmt::format("gemm autotune v2, cuBLASLt {}, {}", cublasLtGetVersion(), properties.name);
 }
 
 bool capturing(cudaStream_t stream) {
@@ -210,21 +209,22 @@ GemmMatrix matrix_of(const char* name, const Tensor& x) {
 }
 
 // A scale per block is read in one layout: `scales` is [⌈rows / block_rows⌉, ⌈k / 128⌉].
-int32_t scale_flags(const char* name, int64_t block_rows, const Tensor& scales, int32_t rows,
-                    int32_t squares) {
+int32_t scale_flags(const char* name, int64_t block_rows, const Tensor& scales, int32_t vec128,
+                    int32_t blk128x128) {
   if (block_rows == 0) return 0;
   require(block_rows == 1 ? scales.stride(0) == 1 && scales.stride(1) == scales.size(0)
                           : scales.stride(1) == 1 && scales.stride(0) % 4 == 0,
           "gemm: the scales of {}, {} with strides {}, do not lie as cuBLASLt reads them", name, scales,
           scales.strides());
-  return block_rows == 1 ? rows : squares;
+  return block_rows == 1 ? vec128 : blk128x128;
 }
 
 GemmKey key_of(const GemmArgs& args) {
-  int32_t flags = (args.beta == 0 ? kBetaZero : 0) | (args.fast_sums ? kFastSums : 0);
+  int32_t flags = (args.beta == 0 ? kBetaZero : 0) | (args.fast_accum ? kFastAccum : 0);
   if (args.a_block_rows)
-    flags |= scale_flags("a", args.a_block_rows, args.a_scale, kRowsOfA, kSquaresOfA) |
-             scale_flags("b", args.b_block_rows, args.b_scale.transpose(0, 1), kRowsOfB, kSquaresOfB);
+    flags |=
+        scale_flags("a", args.a_block_rows, args.a_scale, kScaleVec128A, kScaleBlk128x128A) |
+        scale_flags("b", args.b_block_rows, args.b_scale.transpose(0, 1), kScaleVec128B, kScaleBlk128x128B);
   return {args.c.size(-2),
           args.c.size(-1),
           args.a.size(-1),
@@ -251,7 +251,7 @@ std::string GemmPlans::choices() const {
   std::string text = choices_header() + "\n";
   for (const auto& [key, choice] : measured_)
     text += fmt::format("{} {} {} {}\n", hexadecimal(key), hexadecimal(choice.algorithm), choice.workspace,
-                        choice.apart ? "apart" : "whole");
+                        choice.unfused ? "unfused" : "fused");
   return text;
 }
 
@@ -265,8 +265,8 @@ void GemmPlans::use(std::string_view choices) {
     GemmKey key;
     GemmChoice choice;
     choice.workspace = workspace;
-    choice.apart = form == "apart";
-    if ((choice.apart || form == "whole") && from_hexadecimal(key_text, key) &&
+    choice.unfused = form == "unfused";
+    if ((choice.unfused || form == "fused") && from_hexadecimal(key_text, key) &&
         from_hexadecimal(algorithm_text, choice.algorithm))
       measured_[key] = choice;
   }
@@ -300,7 +300,7 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
     choices = propose(key, plan, worth ? most : 1);
   }
   if (x && choices.empty()) {
-    plan.choice.apart = true;
+    plan.choice.unfused = true;
     return plan;
   }
   require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b,
@@ -310,12 +310,12 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
                             : "");
   plan.choice = choices[0];
   // GELU's slope is slower for some shapes, its value was for none: see docs/performance.md.
-  plan.choice.apart = (key.flags & kGeluSlope) != 0;
+  plan.choice.unfused = (key.flags & kGeluSlope) != 0;
   if (auto known = measured_.find(key); known != measured_.end())
     plan.choice = known->second;
   else if (worth && (x || choices.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
     if (auto best = fastest(ctx, key, plan, choices, args, x)) {
-      best->choice.apart = x && time_apart(ctx, key, args, x, best->milliseconds) < best->milliseconds;
+      best->choice.unfused = x && time_unfused(ctx, key, args, x, best->milliseconds) < best->milliseconds;
       measured_[key] = best->choice;
       if (measuring_ == Measuring::UseAtOnce) plan.choice = best->choice;
     }
@@ -416,8 +416,8 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
 }
 
 // The GEMM with its bias and a kernel for GELU, into the outputs themselves: they are written anew later.
-float GemmPlans::time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
-                            const Tensor& x, float expected) {
+float GemmPlans::time_unfused(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
+                              const Tensor& x, float expected) {
   const KernelTable& kernels = kernels_for(x.device());
   const bool slope = (key.flags & kGeluSlope) != 0;
   GemmArgs plain_args = args;
@@ -464,7 +464,7 @@ bool GemmPlans::run(const KernelContext& ctx, const GemmArgs& args, const Tensor
   std::unique_lock lock(mutex_);
   const GemmPlan decided = plan(ctx, key, args, x);
   lock.unlock();
-  if (decided.choice.apart) return false;
+  if (decided.choice.unfused) return false;
   multiply(ctx, decided, args, x);
   return true;
 }

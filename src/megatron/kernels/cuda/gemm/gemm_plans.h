@@ -27,9 +27,10 @@ struct GemmMatrix {
 };
 GemmMatrix matrix_of(const char* name, const Tensor& x);
 
-inline constexpr int32_t kBetaZero = 1, kFastSums = 2;
+inline constexpr int32_t kBetaZero = 1, kFastAccum = 2;
 inline constexpr int32_t kGelu = 64, kGeluSlope = 128;
-inline constexpr int32_t kRowsOfA = 4, kSquaresOfA = 8, kRowsOfB = 16, kSquaresOfB = 32;  // blocks of scales
+inline constexpr int32_t kScaleVec128A = 4, kScaleBlk128x128A = 8, kScaleVec128B = 16,
+                         kScaleBlk128x128B = 32;  // blocks of scales
 
 // Everything that a plan depends on. Compared, hashed and written down as bytes, so without padding.
 struct GemmKey {
@@ -48,7 +49,7 @@ GemmKey key_of(const GemmArgs& args);
 struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool apart = false;  // a GEMM and a kernel for GELU are faster
+  bool unfused = false;  // a GEMM and a kernel for GELU are faster
 };
 
 // What a GEMM does beside: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
@@ -97,8 +98,8 @@ class GemmPlans {
   GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   std::optional<Timed> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
                                const std::vector<GemmChoice>& choices, const GemmArgs& args, const Tensor& x);
-  float time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x,
-                   float expected);
+  float time_unfused(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x,
+                     float expected);
   std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
   void multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args, const Tensor& x) const;
   cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, const Tensor& x,
