@@ -4,11 +4,11 @@
 #include <string_view>
 
 #include "megatron/kernels/attention_notes.h"
+#include "megatron/kernels/gemm_autotune.h"
 #include "megatron/kernels/gemm_gelu.h"
 #include "megatron/kernels/gemm_softmax_stats.h"
 #include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/kernels/kernel_table.h"
-#include "megatron/kernels/tuning.h"
 
 namespace megatron {
 
@@ -17,9 +17,9 @@ const KernelTable& meta_kernels();  // every kernel does nothing: ops still chec
 
 // kernels/cuda, or kernels/none, which throws.
 const KernelTable& cuda_kernels();
-void measure_cuda_gemms(const KernelContext& ctx, Measuring how);
-std::string cuda_gemm_choices(const KernelContext& ctx);
-void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
+void autotune_cuda_gemms(const KernelContext& ctx, AutotuneMode mode);
+std::string tuned_cuda_gemm_algos(const KernelContext& ctx);
+void use_tuned_cuda_gemm_algos(const KernelContext& ctx, std::string_view tuned);
 const AttentionNotes& cuda_attention_notes(const KernelContext& ctx);
 bool cuda_gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args);
 bool cuda_gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args);

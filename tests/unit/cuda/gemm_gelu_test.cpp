@@ -1,7 +1,7 @@
 // GELU within the GEMMs around it, and by a kernel of its own: both against fp64 with the same bounds.
 #include "megatron/kernels/gemm_gelu.h"
 
-#include "megatron/kernels/tuning.h"
+#include "megatron/kernels/gemm_autotune.h"
 #include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
@@ -28,15 +28,15 @@ class CudaGemmGelu : public Twin {
     alike({exact, got}, got.dtype() == DType::BF16 ? 6e-3 : 2e-3, label(got.dtype()) + " " + what);
   }
   static std::vector<DType> narrow() { return some_of({DType::BF16, DType::F16}); }
-  // Each measured choice, made for the GEMM that takes GELU along.
+  // Makes every tuned algorithm that of the fused GEMM.
   void use_fused() {
-    std::string choices = gemm_choices(gpu().kernel_context());
-    for (size_t at = 0; (at = choices.find(" unfused\n", at)) != std::string::npos;)
-      choices.replace(at, 9, " fused\n");
-    use_gemm_choices(gpu().kernel_context(), choices);
+    std::string tuned = tuned_gemm_algos(gpu().kernel_context());
+    for (size_t at = 0; (at = tuned.find(" unfused\n", at)) != std::string::npos;)
+      tuned.replace(at, 9, " fused\n");
+    use_tuned_gemm_algos(gpu().kernel_context(), tuned);
   }
   void TearDown() override {
-    if (cuda_device_count() > 0) measure_gemms(gpu().kernel_context(), Measuring::Off);
+    if (cuda_device_count() > 0) autotune_gemms(gpu().kernel_context(), AutotuneMode::Off);
   }
 };
 
@@ -66,12 +66,12 @@ TEST_F(CudaGemmGelu, Forward) {
                             {.a = a.gpu, .b = b.gpu.transpose(0, 1), .c = x.gpu, .bias = bias.gpu});
         gpu().kernels->unary(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, y.gpu});
         right("unfused");
-        measure_gemms(gpu().kernel_context(), Measuring::UseAtOnce);
+        autotune_gemms(gpu().kernel_context(), AutotuneMode::UseAtOnce);
         if (gemm_gelu(gpu().kernel_context(), args)) right("as measured");
         use_fused();
         ASSERT_TRUE(gemm_gelu(gpu().kernel_context(), args));
         right("within, measured");
-        measure_gemms(gpu().kernel_context(), Measuring::Off);
+        autotune_gemms(gpu().kernel_context(), AutotuneMode::Off);
       }
 }
 
@@ -89,7 +89,7 @@ TEST_F(CudaGemmGelu, Backward) {
       const GemmGeluBackwardArgs args{a.gpu, b.gpu, x.gpu, dx.gpu};
       EXPECT_FALSE(gemm_gelu_backward(gpu().kernel_context(), args));
       same(dx, 0, "untouched");
-      measure_gemms(gpu().kernel_context(), Measuring::UseAtOnce);
+      autotune_gemms(gpu().kernel_context(), AutotuneMode::UseAtOnce);
       if (gemm_gelu_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
       gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dx.gpu});
       gpu().kernels->unary_backward(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, dx.gpu, dx.gpu});
@@ -98,7 +98,7 @@ TEST_F(CudaGemmGelu, Backward) {
       gpu().kernels->fill(gpu().kernel_context(), {dx.gpu, 77});
       ASSERT_TRUE(gemm_gelu_backward(gpu().kernel_context(), args));
       close(dx.gpu, exact, "gradient within");
-      measure_gemms(gpu().kernel_context(), Measuring::Off);
+      autotune_gemms(gpu().kernel_context(), AutotuneMode::Off);
     }
 }
 

@@ -11,9 +11,9 @@ namespace {
 }  // namespace
 
 const KernelTable& cuda_kernels() { refuse(); }
-void measure_cuda_gemms(const KernelContext&, Measuring) { refuse(); }
-std::string cuda_gemm_choices(const KernelContext&) { refuse(); }
-void use_cuda_gemm_choices(const KernelContext&, std::string_view) { refuse(); }
+void autotune_cuda_gemms(const KernelContext&, AutotuneMode) { refuse(); }
+std::string tuned_cuda_gemm_algos(const KernelContext&) { refuse(); }
+void use_tuned_cuda_gemm_algos(const KernelContext&, std::string_view) { refuse(); }
 const AttentionNotes& cuda_attention_notes(const KernelContext&) { refuse(); }
 bool cuda_gemm_swiglu(const KernelContext&, const GemmSwigluArgs&) { refuse(); }
 bool cuda_gemm_swiglu_backward(const KernelContext&, const GemmSwigluBackwardArgs&) { refuse(); }

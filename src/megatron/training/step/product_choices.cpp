@@ -9,7 +9,7 @@
 #include "megatron/base/hash.h"
 #include "megatron/base/text_file.h"
 #include "megatron/comm/texts.h"
-#include "megatron/kernels/tuning.h"
+#include "megatron/kernels/gemm_autotune.h"
 
 namespace megatron {
 namespace {
@@ -111,10 +111,10 @@ SharedChoices share_choices(const ProcessGroup& world, const std::string& folder
 
 ProductChoices::ProductChoices(RankContext& ctx, const ProcessGroup& world, std::string folder)
     : ctx_(ctx), world_(world), folder_(std::move(folder)) {
-  const std::string kind(first_line(gemm_choices(ctx_.kernel_context())));
+  const std::string kind(first_line(tuned_gemm_algos(ctx_.kernel_context())));
   const SharedChoices shared = use_shared(kind);
   if (known_.empty()) return;
-  measure_gemms(ctx_.kernel_context(), world_.size() > 1 ? Measuring::UseLater : Measuring::UseAtOnce);
+  autotune_gemms(ctx_.kernel_context(), world_.size() > 1 ? AutotuneMode::UseLater : AutotuneMode::UseAtOnce);
   if (const int64_t count = count_choices(known_); count > 0)
     news_ = fmt::format("matrix products: the fastest kernels for {} shapes are known from {}", count,
                         shared.path);
@@ -123,16 +123,16 @@ ProductChoices::ProductChoices(RankContext& ctx, const ProcessGroup& world, std:
 SharedChoices ProductChoices::use_shared(const std::string& found) {
   SharedChoices shared = share_choices(world_, folder_, found);
   known_ = shared.choices;
-  use_gemm_choices(ctx_.kernel_context(), known_);
+  use_tuned_gemm_algos(ctx_.kernel_context(), known_);
   news_.clear();
   return shared;
 }
 
 void ProductChoices::finish_first_step() {
-  measure_gemms(ctx_.kernel_context(), Measuring::Off);
+  autotune_gemms(ctx_.kernel_context(), AutotuneMode::Off);
   const int64_t before = count_choices(known_);
   const SharedChoices shared =
-      use_shared(known_.empty() ? "" : new_choices(gemm_choices(ctx_.kernel_context()), known_));
+      use_shared(known_.empty() ? "" : new_choices(tuned_gemm_algos(ctx_.kernel_context()), known_));
   if (const int64_t count = count_choices(known_) - before; count > 0)
     news_ = fmt::format(
         "matrix products: kernels for {} shapes were measured, {}", count,

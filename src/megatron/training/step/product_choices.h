@@ -9,8 +9,8 @@ namespace megatron {
 
 // What all ranks of a kind use: what is kept in the folder of the first of them, then what they found, of the
 // lowest rank first. That rank writes down what is new, in a file for each kind. `found` is text as
-// gemm_choices() gives it, "" of a rank that has no choice; the result is such text, "" where that rank has
-// no folder.
+// tuned_gemm_algos() gives it, "" of a rank that has no choice; the result is such text, "" where that rank
+// has no folder.
 struct SharedChoices {
   std::string choices;
   std::string path, problem;  // where the first rank of a kind keeps them, and why it could not

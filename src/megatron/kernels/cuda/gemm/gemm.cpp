@@ -65,12 +65,14 @@ bool cuda_gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArg
   return cuda::gelu(ctx, {args.a, args.b, args.dx}, args.x, cuda::Gelu::Slope);
 }
 
-void measure_cuda_gemms(const KernelContext& ctx, Measuring how) {
-  cuda::kernel_state(ctx).gemm->measure(how);
+void autotune_cuda_gemms(const KernelContext& ctx, AutotuneMode mode) {
+  cuda::kernel_state(ctx).gemm->autotune(mode);
 }
-std::string cuda_gemm_choices(const KernelContext& ctx) { return cuda::kernel_state(ctx).gemm->choices(); }
-void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices) {
-  cuda::kernel_state(ctx).gemm->use(choices);
+std::string tuned_cuda_gemm_algos(const KernelContext& ctx) {
+  return cuda::kernel_state(ctx).gemm->tuned_algos();
+}
+void use_tuned_cuda_gemm_algos(const KernelContext& ctx, std::string_view tuned) {
+  cuda::kernel_state(ctx).gemm->use(tuned);
 }
 
 }  // namespace megatron

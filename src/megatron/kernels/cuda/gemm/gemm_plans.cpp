@@ -135,8 +135,8 @@ bool from_hexadecimal(std::string_view text, T& value) {
   return true;
 }
 
-// What measured choices are good for.
-std::string choices_header() {
+// Tuned algorithms hold for this version of the file, of cuBLASLt, and this GPU.
+std::string tuned_algos_header() {
   int device = 0;
   cudaDeviceProp properties{};
   check_cuda(cudaGetDevice(&device), "asking for the GPU");
@@ -240,35 +240,35 @@ GemmKey key_of(const GemmArgs& args) {
 GemmPlans::GemmPlans() { check_blas(cublasLtCreate(&handle_), "starting"); }
 GemmPlans::~GemmPlans() { cublasLtDestroy(handle_); }
 
-void GemmPlans::measure(Measuring how) {
+void GemmPlans::autotune(AutotuneMode mode) {
   std::lock_guard lock(mutex_);
-  measuring_ = how;
-  if (how != Measuring::Off) plans_.clear();  // those made without measuring
+  autotune_mode_ = mode;
+  if (mode != AutotuneMode::Off) plans_.clear();  // those made without measuring
 }
 
-std::string GemmPlans::choices() const {
+std::string GemmPlans::tuned_algos() const {
   std::lock_guard lock(mutex_);
-  std::string text = choices_header() + "\n";
-  for (const auto& [key, choice] : measured_)
-    text += fmt::format("{} {} {} {}\n", hexadecimal(key), hexadecimal(choice.algorithm), choice.workspace,
-                        choice.unfused ? "unfused" : "fused");
+  std::string text = tuned_algos_header() + "\n";
+  for (const auto& [key, algo] : tuned_)
+    text += fmt::format("{} {} {} {}\n", hexadecimal(key), hexadecimal(algo.algorithm), algo.workspace,
+                        algo.unfused ? "unfused" : "fused");
   return text;
 }
 
-void GemmPlans::use(std::string_view choices) {
+void GemmPlans::use(std::string_view tuned) {
   std::lock_guard lock(mutex_);
-  std::istringstream lines{std::string(choices)};
+  std::istringstream lines{std::string(tuned)};
   std::string header, key_text, algorithm_text, form;
   size_t workspace = 0;
-  if (!std::getline(lines, header) || header != choices_header()) return;
+  if (!std::getline(lines, header) || header != tuned_algos_header()) return;
   while (lines >> key_text >> algorithm_text >> workspace >> form) {
     GemmKey key;
-    GemmChoice choice;
-    choice.workspace = workspace;
-    choice.unfused = form == "unfused";
-    if ((choice.unfused || form == "fused") && from_hexadecimal(key_text, key) &&
-        from_hexadecimal(algorithm_text, choice.algorithm))
-      measured_[key] = choice;
+    GemmAlgo algo;
+    algo.workspace = workspace;
+    algo.unfused = form == "unfused";
+    if ((algo.unfused || form == "fused") && from_hexadecimal(key_text, key) &&
+        from_hexadecimal(algorithm_text, algo.algorithm))
+      tuned_[key] = algo;
   }
   plans_.clear();
 }
@@ -282,47 +282,46 @@ GemmPlan& GemmPlans::plan(const KernelContext& ctx, const GemmKey& key, const Ge
 
 GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
                               const Tensor& x) {
-  // GEMMs that run for microseconds are not worth measuring.
+  // GEMMs that run for microseconds are not worth timing.
   double work = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k) *
                 static_cast<double>(key.batch);
-  bool worth = measuring_ != Measuring::Off && work > 1e9;
+  bool worth = autotune_mode_ != AutotuneMode::Off && work > 1e9;
   constexpr int most = 16;
   GemmPlan plan;
-  std::vector<GemmChoice> choices;
+  std::vector<GemmAlgo> algos;
   if (key.bias_dtype >= 0) {
     plan = describe(key, true);
     set_scales(plan, args);
-    choices = propose(key, plan, worth ? most : 1);
+    algos = propose(key, plan, worth ? most : 1);
   }
-  if (choices.empty() && (!x || key.bias_dtype < 0)) {
+  if (algos.empty() && (!x || key.bias_dtype < 0)) {
     plan = describe(key, false);
     set_scales(plan, args);
-    choices = propose(key, plan, worth ? most : 1);
+    algos = propose(key, plan, worth ? most : 1);
   }
-  if (x && choices.empty()) {
-    plan.choice.unfused = true;
+  if (x && algos.empty()) {
+    plan.algo.unfused = true;
     return plan;
   }
-  require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b,
-          args.c,
+  require(!algos.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b, args.c,
           args.a_block_rows ? "; a scale per block needs a GPU of compute capability 9.0, elsewhere use "
                               "--fp8-recipe tensorwise"
                             : "");
-  plan.choice = choices[0];
+  plan.algo = algos[0];
   // GELU's slope is slower for some shapes, its value was for none: see docs/performance.md.
-  plan.choice.unfused = (key.flags & kGeluSlope) != 0;
-  if (auto known = measured_.find(key); known != measured_.end())
-    plan.choice = known->second;
-  else if (worth && (x || choices.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
-    if (auto best = fastest(ctx, key, plan, choices, args, x)) {
-      best->choice.unfused = x && time_unfused(ctx, key, args, x, best->milliseconds) < best->milliseconds;
-      measured_[key] = best->choice;
-      if (measuring_ == Measuring::UseAtOnce) plan.choice = best->choice;
+  plan.algo.unfused = (key.flags & kGeluSlope) != 0;
+  if (auto known = tuned_.find(key); known != tuned_.end())
+    plan.algo = known->second;
+  else if (worth && (x || algos.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
+    if (auto best = fastest(ctx, key, plan, algos, args, x)) {
+      best->algo.unfused = x && time_unfused(ctx, key, args, x, best->milliseconds) < best->milliseconds;
+      tuned_[key] = best->algo;
+      if (autotune_mode_ == AutotuneMode::UseAtOnce) plan.algo = best->algo;
     }
   return plan;
 }
 
-std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
+std::vector<GemmAlgo> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
   constexpr size_t most_workspace = size_t{32} << 20;  // what Hopper's kernels want
   cublasLtMatmulPreferenceOpaque_t preference;
   check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a GEMM");
@@ -339,12 +338,11 @@ std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, i
   int found = 0;
   cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.b, &plan.a, &plan.c,
                                                          &plan.c, &preference, most, results.data(), &found);
-  std::vector<GemmChoice> choices;
+  std::vector<GemmAlgo> algos;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
     if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-      choices.push_back(
-          {results[static_cast<size_t>(i)].algo, results[static_cast<size_t>(i)].workspaceSize});
-  return choices;
+      algos.push_back({results[static_cast<size_t>(i)].algo, results[static_cast<size_t>(i)].workspaceSize});
+  return algos;
 }
 
 cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args,
@@ -358,22 +356,21 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
   const void* factors[2] = {&alpha, &beta};
   if (wide) factors[0] = &args.alpha, factors[1] = &args.beta;
   return cublasLtMatmul(handle_, &plan.operation, factors[0], args.b.raw(), &plan.b, args.a.raw(), &plan.a,
-                        factors[1], c, &plan.c, c, &plan.c, &plan.choice.algorithm, workspace,
-                        plan.choice.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
+                        factors[1], c, &plan.c, c, &plan.c, &plan.algo.algorithm, workspace,
+                        plan.algo.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
 }
 
 // Into c, which is written anew later, or, where the GEMM adds to c, into memory of its own; where there
 // is none left, nothing is measured. A GPU that is kept busy slows down at its power limit, by how much
 // depends on what it runs: so each candidate that is near the best runs alone for long enough to settle.
 std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
-                                                   const GemmPlan& plan,
-                                                   const std::vector<GemmChoice>& choices,
+                                                   const GemmPlan& plan, const std::vector<GemmAlgo>& algos,
                                                    const GemmArgs& args, const Tensor& x) {
   size_t elements = 0, workspace_bytes = 0;
   if (!(key.flags & kBetaZero))
     elements =
         static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
-  for (const GemmChoice& choice : choices) workspace_bytes = std::max(workspace_bytes, choice.workspace);
+  for (const GemmAlgo& algo : algos) workspace_bytes = std::max(workspace_bytes, algo.workspace);
   std::unique_ptr<Workspace> own, workspace;
   try {
     own = std::make_unique<Workspace>(ctx, elements * size_of(args.c.dtype()));
@@ -383,20 +380,20 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   }
   void* c = elements > 0 ? own->data() : args.c.raw();
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
-  auto time = [&](const GemmChoice& choice, int count) {
+  auto time = [&](const GemmAlgo& algo, int count) {
     GemmPlan candidate = plan;
-    candidate.choice = choice;
+    candidate.algo = algo;
     return watch.time(count, [&] {
       return launch(ctx, candidate, args, x, c, workspace->data()) == CUBLAS_STATUS_SUCCESS;
     });
   };
-  for (float busy = 0; !warm_ && busy < 200;) busy += time(choices[0], 8);
+  for (float busy = 0; !warm_ && busy < 200;) busy += time(algos[0], 8);
   warm_ = true;
   std::vector<Timed> entries;
   float best = Stopwatch::kNever;
-  for (const GemmChoice& choice : choices) {
-    if (time(choice, 1) == Stopwatch::kNever) continue;  // the first launch loads the kernel
-    entries.push_back({choice, std::min(time(choice, 1), time(choice, 1))});
+  for (const GemmAlgo& algo : algos) {
+    if (time(algo, 1) == Stopwatch::kNever) continue;  // the first launch loads the kernel
+    entries.push_back({algo, std::min(time(algo, 1), time(algo, 1))});
     best = std::min(best, entries.back().milliseconds);
   }
   if (entries.empty()) return {};
@@ -405,8 +402,8 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   const int count = std::max(2, long_run(best) / 2);
   for (Timed& entry : entries) entry.milliseconds = 0;
   auto settle = [&](Timed& entry) {
-    time(entry.choice, count);
-    entry.milliseconds += time(entry.choice, count) / static_cast<float>(2 * count);
+    time(entry.algo, count);
+    entry.milliseconds += time(entry.algo, count) / static_cast<float>(2 * count);
   };
   std::for_each(entries.begin(), entries.end(), settle);
   std::for_each(entries.rbegin(), entries.rend(), settle);
@@ -424,7 +421,7 @@ float GemmPlans::time_unfused(const KernelContext& ctx, const GemmKey& key, cons
   if (!slope) plain_args.c = x;
   const GemmKey plain_key = key_of(plain_args);
   GemmPlan plain = plan(ctx, plain_key, plain_args, {});
-  if (auto known = measured_.find(plain_key); known != measured_.end()) plain.choice = known->second;
+  if (auto known = tuned_.find(plain_key); known != tuned_.end()) plain.algo = known->second;
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
   auto work = [&] {
     multiply(ctx, plain, plain_args, {});
@@ -441,7 +438,7 @@ float GemmPlans::time_unfused(const KernelContext& ctx, const GemmKey& key, cons
 
 void GemmPlans::multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args,
                          const Tensor& x) const {
-  Workspace workspace(ctx, plan.choice.workspace);
+  Workspace workspace(ctx, plan.algo.workspace);
   cublasStatus_t status = launch(ctx, plan, args, x, args.c.raw(), workspace.data());
   if (status != CUBLAS_STATUS_SUCCESS)
     fail("gemm: a {} · b {} into c {}: cuBLASLt says {}", args.a, args.b, args.c,
@@ -464,7 +461,7 @@ bool GemmPlans::run(const KernelContext& ctx, const GemmArgs& args, const Tensor
   std::unique_lock lock(mutex_);
   const GemmPlan decided = plan(ctx, key, args, x);
   lock.unlock();
-  if (decided.choice.unfused) return false;
+  if (decided.algo.unfused) return false;
   multiply(ctx, decided, args, x);
   return true;
 }

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "megatron/kernels/gemm_autotune.h"
 #include "megatron/kernels/kernel_table.h"
-#include "megatron/kernels/tuning.h"
 
 namespace megatron::cuda {
 
@@ -46,7 +46,7 @@ struct GemmKey {
 static_assert(std::has_unique_object_representations_v<GemmKey>);
 GemmKey key_of(const GemmArgs& args);
 
-struct GemmChoice {
+struct GemmAlgo {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
   bool unfused = false;  // a GEMM and a kernel for GELU are faster
@@ -58,7 +58,7 @@ enum class Gelu { Value, Slope };
 struct GemmPlan {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c;
-  GemmChoice choice;
+  GemmAlgo algo;
   bool fused_bias = false;
 };
 
@@ -77,9 +77,9 @@ class GemmPlans {
   // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
   // first GEMM of a large shape, may not be, and may sum in another order. Measured choices can be written
   // down and used again, which makes runs repeatable on the same kind of GPU.
-  void measure(Measuring how);
-  std::string choices() const;
-  void use(std::string_view choices);  // those of another library version or GPU are passed over
+  void autotune(AutotuneMode mode);
+  std::string tuned_algos() const;
+  void use(std::string_view tuned);  // those of another library version or GPU are passed over
 
  private:
   struct KeyHash {
@@ -89,7 +89,7 @@ class GemmPlans {
   };
 
   struct Timed {
-    GemmChoice choice;
+    GemmAlgo algo;
     float milliseconds;
   };
 
@@ -97,20 +97,20 @@ class GemmPlans {
   GemmPlan& plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   std::optional<Timed> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
-                               const std::vector<GemmChoice>& choices, const GemmArgs& args, const Tensor& x);
+                               const std::vector<GemmAlgo>& algos, const GemmArgs& args, const Tensor& x);
   float time_unfused(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x,
                      float expected);
-  std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
+  std::vector<GemmAlgo> propose(const GemmKey& key, GemmPlan& plan, int most) const;
   void multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args, const Tensor& x) const;
   cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, const Tensor& x,
                         void* c, void* workspace) const;
 
   cublasLtHandle_t handle_ = nullptr;
   mutable std::mutex mutex_;
-  Measuring measuring_ = Measuring::Off;
+  AutotuneMode autotune_mode_ = AutotuneMode::Off;
   bool warm_ = false;  // the GPU has been kept busy before measuring
   std::unordered_map<GemmKey, GemmPlan, KeyHash> plans_;
-  std::unordered_map<GemmKey, GemmChoice, KeyHash> measured_;
+  std::unordered_map<GemmKey, GemmAlgo, KeyHash> tuned_;
 };
 
 }  // namespace megatron::cuda
