@@ -22,7 +22,7 @@
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/run/profiling.h"
-#include "megatron/training/step/product_choices.h"
+#include "megatron/training/step/gemm_autotune_cache.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -180,7 +180,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     world.attach(ctx);
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    ProductChoices products(ctx, world, s.deterministic ? "" : cache_folder());
+    GemmAutotuneCache autotune(ctx, world, s.deterministic ? "" : cache_folder());
     RankTrainer trainer(ctx, config, parallel, dtype);
     const Profiling profiling(ctx, config.profiling);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
@@ -196,7 +196,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
       if (step == 0) {
         if (rank == 0) result.start_up = process_age();
-        products.finish_first_step();
+        autotune.finish_first_step();
       }
       if (rank != 0) continue;
       if (step == 0) {

@@ -15,7 +15,7 @@
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
-#include "megatron/training/step/product_choices.h"
+#include "megatron/training/step/gemm_autotune_cache.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -35,14 +35,14 @@ class RankRun {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
-        products_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
+        gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
         schedule_(learning_rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
         profiling_(ctx, config_.profiling) {}
 
   void run() {
-    tell(products_.news());
+    tell(gemm_autotune_.news());
     load();
     if (at_.iteration >= run_.iterations)
       tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
@@ -51,8 +51,8 @@ class RankRun {
       iterate();
       tell_attention();
       if (at_.iteration == first + 1) {
-        products_.finish_first_step();
-        tell(products_.news());
+        gemm_autotune_.finish_first_step();
+        tell(gemm_autotune_.news());
       }
       follow_memory();
       const int64_t eval_every = config_.validation.eval_interval;
@@ -189,7 +189,7 @@ class RankRun {
   const TrainingRun& run_;
   const Config& config_;
   ParallelContext parallel_;
-  ProductChoices products_;
+  GemmAutotuneCache gemm_autotune_;
   RankTrainer trainer_;
   LearningRateSchedule schedule_;
   double flops_per_token_;

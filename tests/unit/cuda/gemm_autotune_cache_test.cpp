@@ -1,5 +1,5 @@
-// Measured GEMMs of a run: the results stay right, ranks agree, and later runs begin with the choices.
-#include "megatron/training/step/product_choices.h"
+// Autotuned GEMMs of a run: results stay right, ranks agree, later runs load the tuned algorithms.
+#include "megatron/training/step/gemm_autotune_cache.h"
 
 #include <filesystem>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRows = 1000, kDepth = 1024, kColumns = 776;  // enough work to be measured
 
 // c = beta · 1 + a · b, in fp32.
-std::vector<float> product(RankContext& ctx, double beta) {
+std::vector<float> gemm(RankContext& ctx, double beta) {
   Tensor a = random_tensor(ctx, {kRows, kDepth}, 1, DType::BF16, 1),
          b = random_tensor(ctx, {kDepth, kColumns}, 2, DType::BF16, 1),
          c = ctx.full({kRows, kColumns}, DType::F32, 1);
@@ -22,14 +22,14 @@ std::vector<float> product(RankContext& ctx, double beta) {
   return ctx.to_vector<float>(c);
 }
 
-std::vector<std::vector<float>> products(RankContext& ctx) { return {product(ctx, 0), product(ctx, 1)}; }
+std::vector<std::vector<float>> gemms(RankContext& ctx) { return {gemm(ctx, 0), gemm(ctx, 1)}; }
 
 void expect_close(const std::vector<std::vector<float>>& got, const std::vector<std::vector<float>>& exact) {
   for (size_t i = 0; i < got.size(); ++i)
     for (size_t j = 0; j < got[i].size(); ++j) ASSERT_NEAR(got[i][j], exact[i][j], 2e-4) << i << " " << j;
 }
 
-class CudaProductChoices : public Twin {
+class CudaGemmAutotuneCache : public Twin {
  protected:
   void SetUp() override {
     Twin::SetUp();
@@ -42,40 +42,40 @@ class CudaProductChoices : public Twin {
   }
 };
 
-TEST_F(CudaProductChoices, LaterRunsBeginWithThem) {
+TEST_F(CudaGemmAutotuneCache, LaterRunsBeginWithThem) {
   RankContext plain(device), first(device), second(device);
-  const auto expected = products(plain);
+  const auto expected = gemms(plain);
   std::vector<std::vector<float>> found;
   {
-    ProductChoices choices(first, ProcessGroup::self(), folder.path());
-    EXPECT_EQ(choices.news(), "");
-    found = products(first);
+    GemmAutotuneCache cache(first, ProcessGroup::self(), folder.path());
+    EXPECT_EQ(cache.news(), "");
+    found = gemms(first);
     expect_close(found, expected);
-    choices.finish_first_step();
-    EXPECT_NE(choices.news().find("2 shapes were measured, kept in " + folder.path()), std::string::npos)
-        << choices.news();
-    EXPECT_EQ(products(first), found);
+    cache.finish_first_step();
+    EXPECT_NE(cache.news().find("timed 2 shapes, saved to " + folder.path()), std::string::npos)
+        << cache.news();
+    EXPECT_EQ(gemms(first), found);
   }
   EXPECT_EQ(files(), 1u);
-  ProductChoices choices(second, ProcessGroup::self(), folder.path());
-  EXPECT_NE(choices.news().find("2 shapes are known"), std::string::npos) << choices.news();
-  EXPECT_EQ(products(second), found);
-  choices.finish_first_step();
-  EXPECT_EQ(choices.news(), "");
+  GemmAutotuneCache cache(second, ProcessGroup::self(), folder.path());
+  EXPECT_NE(cache.news().find("loaded 2 shapes"), std::string::npos) << cache.news();
+  EXPECT_EQ(gemms(second), found);
+  cache.finish_first_step();
+  EXPECT_EQ(cache.news(), "");
 }
 
-TEST_F(CudaProductChoices, RanksChangeOverTogether) {
+TEST_F(CudaGemmAutotuneCache, RanksChangeOverTogether) {
   RankContext plain(device);
-  const auto expected = products(plain);
+  const auto expected = gemms(plain);
   std::vector<std::vector<std::vector<float>>> before(2), after(2);
   run_ranks(2, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(device, 1, rank);
     world.attach(ctx);
-    ProductChoices choices(ctx, world, folder.path());
+    GemmAutotuneCache cache(ctx, world, folder.path());
     const auto at = static_cast<size_t>(rank);
-    before[at] = products(ctx);
-    choices.finish_first_step();
-    after[at] = products(ctx);
+    before[at] = gemms(ctx);
+    cache.finish_first_step();
+    after[at] = gemms(ctx);
   });
   for (const auto& results : before) EXPECT_EQ(results, expected);  // the library's first proposals
   EXPECT_EQ(after[0], after[1]);
@@ -83,12 +83,12 @@ TEST_F(CudaProductChoices, RanksChangeOverTogether) {
   EXPECT_EQ(files(), 1u);
 }
 
-TEST_F(CudaProductChoices, WithoutAFolderNothingIsMeasured) {
+TEST_F(CudaGemmAutotuneCache, WithoutAFolderNothingIsMeasured) {
   RankContext plain(device), ctx(device);
-  ProductChoices choices(ctx, ProcessGroup::self(), "");
-  EXPECT_EQ(products(ctx), products(plain));
-  choices.finish_first_step();
-  EXPECT_EQ(choices.news(), "");
+  GemmAutotuneCache cache(ctx, ProcessGroup::self(), "");
+  EXPECT_EQ(gemms(ctx), gemms(plain));
+  cache.finish_first_step();
+  EXPECT_EQ(cache.news(), "");
 }
 
 }  // namespace
