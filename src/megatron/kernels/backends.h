@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "megatron/kernels/attention_notes.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/kernels/gemm_autotune.h"
 #include "megatron/kernels/gemm_gelu.h"
 #include "megatron/kernels/gemm_softmax_stats.h"
@@ -20,7 +20,7 @@ const KernelTable& cuda_kernels();
 void autotune_cuda_gemms(const KernelContext& ctx, AutotuneMode mode);
 std::string tuned_cuda_gemm_algos(const KernelContext& ctx);
 void use_tuned_cuda_gemm_algos(const KernelContext& ctx, std::string_view tuned);
-const AttentionNotes& cuda_attention_notes(const KernelContext& ctx);
+const AttentionDispatchLog& cuda_attention_log(const KernelContext& ctx);
 bool cuda_gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args);
 bool cuda_gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args);
 bool cuda_gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args);

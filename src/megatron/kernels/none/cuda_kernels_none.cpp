@@ -14,7 +14,7 @@ const KernelTable& cuda_kernels() { refuse(); }
 void autotune_cuda_gemms(const KernelContext&, AutotuneMode) { refuse(); }
 std::string tuned_cuda_gemm_algos(const KernelContext&) { refuse(); }
 void use_tuned_cuda_gemm_algos(const KernelContext&, std::string_view) { refuse(); }
-const AttentionNotes& cuda_attention_notes(const KernelContext&) { refuse(); }
+const AttentionDispatchLog& cuda_attention_log(const KernelContext&) { refuse(); }
 bool cuda_gemm_swiglu(const KernelContext&, const GemmSwigluArgs&) { refuse(); }
 bool cuda_gemm_swiglu_backward(const KernelContext&, const GemmSwigluBackwardArgs&) { refuse(); }
 bool cuda_gemm_gelu(const KernelContext&, const GemmGeluArgs&) { refuse(); }

@@ -9,7 +9,7 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
-#include "megatron/kernels/choices.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/profiling.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
@@ -72,8 +72,8 @@ class RankRun {
   // Which kernels attention took, once per shape.
   void tell_attention() {
     if (world_.rank() != 0) return;
-    for (const AttentionNote& note : attention_notes(ctx_.kernel_context(), attention_told_)) {
-      tell(note.line());
+    for (const AttentionDispatch& dispatch : attention_dispatches(ctx_.kernel_context(), attention_told_)) {
+      tell(dispatch.line());
       ++attention_told_;
     }
   }

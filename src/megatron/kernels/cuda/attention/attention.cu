@@ -9,7 +9,7 @@ namespace {
 template <class T>
 inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v<T, half>;
 
-// What notes call the kernels.
+// Names of the kernels in the dispatch log.
 constexpr std::string_view kCudnn = "cuDNN", kFlash = "own flash kernel on tensor cores",
                            kSimple = "own, one thread per score",
                            kFlashForQueries =
@@ -30,7 +30,7 @@ void attention(const KernelContext& ctx, const AttentionArgs& args) {
   if (!refused.empty())
     dispatch_float("attention", args.q.dtype(),
                    [&]<class T>(Type<T>) { kernel = run_forward<T>(ctx, args); });
-  kernel_state(ctx).attention_notes.add(args, false, kernel, refused);
+  kernel_state(ctx).attention_log.add(args, false, kernel, refused);
 }
 
 // A warp per (token, head).
@@ -128,7 +128,7 @@ void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& a
   if (!refused.empty())
     dispatch_float("attention_backward", args.forward.q.dtype(),
                    [&]<class T>(Type<T>) { kernel = run_backward<T>(ctx, args); });
-  kernel_state(ctx).attention_notes.add(args.forward, true, kernel, refused);
+  kernel_state(ctx).attention_log.add(args.forward, true, kernel, refused);
 }
 
 template <class T>
@@ -178,8 +178,8 @@ void add_attention_kernels(KernelTable& table) {
 
 namespace megatron {
 
-const AttentionNotes& cuda_attention_notes(const KernelContext& ctx) {
-  return cuda::kernel_state(ctx).attention_notes;
+const AttentionDispatchLog& cuda_attention_log(const KernelContext& ctx) {
+  return cuda::kernel_state(ctx).attention_log;
 }
 
 }  // namespace megatron

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "megatron/device/cuda/cuda_runtime_impl.h"
-#include "megatron/kernels/attention_notes.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron::cuda {
@@ -17,7 +17,7 @@ class CudnnAttention;
 struct KernelState {
   std::shared_ptr<GemmPlans> gemm;
   std::shared_ptr<CudnnAttention> attention;
-  AttentionNotes attention_notes;
+  AttentionDispatchLog attention_log;
 };
 
 KernelState& kernel_state(const KernelContext& ctx);

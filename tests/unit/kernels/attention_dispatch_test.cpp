@@ -1,4 +1,4 @@
-#include "megatron/kernels/attention_notes.h"
+#include "megatron/kernels/attention_dispatch.h"
 
 #include <gtest/gtest.h>
 
@@ -14,40 +14,40 @@ AttentionArgs arguments(RankContext& ctx, int64_t batch, int64_t length) {
           .batch = batch};
 }
 
-TEST(AttentionNotes, OneForEachShapeAndChoice) {
+TEST(AttentionDispatchLog, OneForEachShapeAndChoice) {
   RankContext meta(kMeta);
-  AttentionNotes notes;
+  AttentionDispatchLog log;
   AttentionArgs args = arguments(meta, 2, 512);
-  for (int layer = 0; layer < 3; ++layer) notes.add(args, false, "cuDNN", "");
-  notes.add(args, true, "cuDNN", "");
-  EXPECT_EQ(notes.since(0).size(), 2u);
-  EXPECT_EQ(notes.since(0)[0].line(),
+  for (int layer = 0; layer < 3; ++layer) log.add(args, false, "cuDNN", "");
+  log.add(args, true, "cuDNN", "");
+  EXPECT_EQ(log.since(0).size(), 2u);
+  EXPECT_EQ(log.since(0)[0].line(),
             "attention of 2 x 512 tokens, 8 heads of 64 channels on 2 key heads, causal, bf16: cuDNN");
   args.window_left = 127;
   args.sinks = meta.empty({8}, DType::BF16);
-  notes.add(args, true, "own", "sinks take part in the softmax");
-  ASSERT_EQ(notes.since(2).size(), 1u);
-  EXPECT_EQ(notes.since(2)[0].line(),
+  log.add(args, true, "own", "sinks take part in the softmax");
+  ASSERT_EQ(log.since(2).size(), 1u);
+  EXPECT_EQ(log.since(2)[0].line(),
             "gradient of attention of 2 x 512 tokens, 8 heads of 64 channels on 2 key heads, causal, in a "
             "window of 128, with sinks, bf16: own, for sinks take part in the softmax");
-  EXPECT_EQ(notes.last(true).kernel, "own");
-  EXPECT_EQ(notes.last(false).kernel, "cuDNN");
-  EXPECT_TRUE(notes.since(3).empty());
+  EXPECT_EQ(log.last(true).kernel, "own");
+  EXPECT_EQ(log.last(false).kernel, "cuDNN");
+  EXPECT_TRUE(log.since(3).empty());
 }
 
 // Their number and lengths differ from batch to batch.
-TEST(AttentionNotes, PackedSequencesAreOneShape) {
+TEST(AttentionDispatchLog, PackedSequencesAreOneShape) {
   RankContext meta(kMeta);
-  AttentionNotes notes;
+  AttentionDispatchLog log;
   AttentionArgs args = arguments(meta, 1, 1024);
   for (int64_t batch = 2; batch < 6; ++batch) {
     args.batch = batch;
     args.cu_queries = args.cu_keys = meta.empty({batch + 1}, DType::I32);
     args.max_queries = args.max_keys = 1024 / batch;
-    notes.add(args, false, "cuDNN", "");
+    log.add(args, false, "cuDNN", "");
   }
-  ASSERT_EQ(notes.since(0).size(), 1u);
-  EXPECT_EQ(notes.since(0)[0].shape,
+  ASSERT_EQ(log.since(0).size(), 1u);
+  EXPECT_EQ(log.since(0)[0].shape,
             "1024 tokens of packed sequences, 8 heads of 64 channels on 2 key heads, causal, bf16");
 }
 

@@ -1,10 +1,12 @@
-#include "megatron/kernels/attention_notes.h"
+#include "megatron/kernels/attention_dispatch.h"
 
 #include <fmt/format.h>
 
+#include "megatron/kernels/backends.h"
+
 namespace megatron {
 
-std::string AttentionNote::line() const {
+std::string AttentionDispatch::line() const {
   std::string text =
       fmt::format("{} of {}: {}", backward ? "gradient of attention" : "attention", shape, kernel);
   if (!refused.empty()) text += fmt::format(", for {}", refused);
@@ -34,8 +36,8 @@ std::string describe_attention(const AttentionArgs& a) {
   return text + fmt::format(", {}", a.q.dtype());
 }
 
-void AttentionNotes::add(const AttentionArgs& a, bool backward, std::string_view kernel,
-                         std::string_view refused) {
+void AttentionDispatchLog::add(const AttentionArgs& a, bool backward, std::string_view kernel,
+                               std::string_view refused) {
   const int64_t features = (a.causal ? 1 : 0) | (a.sinks ? 2 : 0) | (a.bias ? 4 : 0) |
                            (a.dropout > 0 ? 8 : 0) | (backward ? 16 : 0) | (a.cu_queries ? 32 : 0) |
                            static_cast<int64_t>(a.q.dtype()) << 8;
@@ -44,23 +46,40 @@ void AttentionNotes::add(const AttentionArgs& a, bool backward, std::string_view
                 a.q.size(2),   a.v.size(2),    a.cu_queries ? 0 : a.batch,
                 a.window_left, a.window_right, features,
                 a.softcap};
-  constexpr size_t most = 256;  // lengths that grow, as of a cache, would make notes without end
+  constexpr size_t most = 256;  // lengths that grow, as of a cache, would add entries without end
   std::lock_guard lock(mutex_);
-  if (notes_.size() == most && !places_.contains(key)) return;
-  const auto [place, fresh] = places_.emplace(key, notes_.size());
-  if (fresh) notes_.push_back({describe_attention(a), backward, std::string(kernel), std::string(refused)});
-  last_[backward] = place->second;
+  if (entries_.size() == most && !index_.contains(key)) return;
+  const auto [position, fresh] = index_.emplace(key, entries_.size());
+  if (fresh) entries_.push_back({describe_attention(a), backward, std::string(kernel), std::string(refused)});
+  last_[backward] = position->second;
 }
 
-std::vector<AttentionNote> AttentionNotes::since(size_t count) const {
+std::vector<AttentionDispatch> AttentionDispatchLog::since(size_t count) const {
   std::lock_guard lock(mutex_);
-  if (count >= notes_.size()) return {};
-  return {notes_.begin() + static_cast<std::ptrdiff_t>(count), notes_.end()};
+  if (count >= entries_.size()) return {};
+  return {entries_.begin() + static_cast<std::ptrdiff_t>(count), entries_.end()};
 }
 
-AttentionNote AttentionNotes::last(bool backward) const {
+AttentionDispatch AttentionDispatchLog::last(bool backward) const {
   std::lock_guard lock(mutex_);
-  return last_[backward] < notes_.size() ? notes_[last_[backward]] : AttentionNote{};
+  return last_[backward] < entries_.size() ? entries_[last_[backward]] : AttentionDispatch{};
+}
+
+std::vector<AttentionDispatch> attention_dispatches(const KernelContext& ctx, size_t after) {
+  if (!ctx.stream.runtime().device().is_cuda()) return {};
+  return cuda_attention_log(ctx).since(after);
+}
+
+AttentionKernels probe_attention(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+  if (ctx.stream.runtime().device().is_cuda()) {
+    cuda_kernels().attention(ctx, args.forward);
+    cuda_kernels().attention_backward(ctx, args);
+    const AttentionDispatchLog& log = cuda_attention_log(ctx);
+    return {log.last(false), log.last(true)};
+  }
+  const std::string own = "own tiles (" + cpu_instruction_set() + ")",
+                    shape = describe_attention(args.forward);
+  return {{shape, false, own, ""}, {shape, true, own, ""}};
 }
 
 }  // namespace megatron
