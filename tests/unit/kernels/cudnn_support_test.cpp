@@ -1,4 +1,4 @@
-#include "megatron/kernels/fused_attention.h"
+#include "megatron/kernels/cudnn_support.h"
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ AttentionBackwardArgs arguments(RankContext& ctx, const Shape4& s, bool determin
 }
 
 // What cuDNN 9.14 asks for on an H200 (2026-11-16).
-TEST(FusedAttention, ScratchIsWhatTheLibraryTakes) {
+TEST(CudnnSupport, ScratchIsWhatTheLibraryTakes) {
   struct Known {
     Shape4 shape;
     double any_order, fixed_order;
@@ -48,39 +48,37 @@ TEST(FusedAttention, ScratchIsWhatTheLibraryTakes) {
   };
   RankContext meta(kMeta);
   for (const Known& k : known) {
-    SCOPED_TRACE(fmt::format("{} x {}, {}/{} heads of {}", k.shape.batch, k.shape.queries, k.shape.heads,
+    SCOPED_TRACE(fmt::format("{} x {}, {}/{} heads of {}", k.shape.batch, k.support.queries, k.shape.heads,
                              k.shape.kv_heads, k.shape.d));
-    EXPECT_NEAR(static_cast<double>(fused_attention_scratch(arguments(meta, k.shape, false))), k.any_order,
-                512);
-    EXPECT_NEAR(static_cast<double>(fused_attention_scratch(arguments(meta, k.shape, true))), k.fixed_order,
-                512);
+    EXPECT_NEAR(static_cast<double>(cudnn_scratch_bytes(arguments(meta, k.shape, false))), k.any_order, 512);
+    EXPECT_NEAR(static_cast<double>(cudnn_scratch_bytes(arguments(meta, k.shape, true))), k.fixed_order, 512);
   }
 }
 
-TEST(FusedAttention, NeedsNothingWhereOurKernelsRun) {
+TEST(CudnnSupport, NeedsNothingWhereOurKernelsRun) {
   RankContext meta(kMeta);
-  EXPECT_EQ(fused_attention_scratch(arguments(meta, {4, 32, 8, 200, 200, 64}, true)), 0u);
-  EXPECT_EQ(fused_attention_scratch(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)), 0u);
+  EXPECT_EQ(cudnn_scratch_bytes(arguments(meta, {4, 32, 8, 200, 200, 64}, true)), 0u);
+  EXPECT_EQ(cudnn_scratch_bytes(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)), 0u);
   AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
   args.forward.softcap = 30;
-  EXPECT_EQ(fused_attention_scratch(args), 0u);
+  EXPECT_EQ(cudnn_scratch_bytes(args), 0u);
   // Packed sequences, each with room for the longest.
   args = arguments(meta, {4, 32, 8, 8192, 8192, 64}, true);
   args.forward.cu_queries = args.forward.cu_keys = meta.empty({5}, DType::I32);
   args.forward.max_queries = args.forward.max_keys = 8192;
-  EXPECT_EQ(fused_attention_scratch(args), 0u);
+  EXPECT_EQ(cudnn_scratch_bytes(args), 0u);
   args.deterministic = false;
-  EXPECT_GT(fused_attention_scratch(args), 0u);
+  EXPECT_GT(cudnn_scratch_bytes(args), 0u);
 }
 
-TEST(FusedAttention, SaysWhyItIsNotAsked) {
+TEST(CudnnSupport, SaysWhyItIsNotAsked) {
   RankContext meta(kMeta);
   const AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
-  EXPECT_EQ(fused_attention(args).refused, "");
+  EXPECT_EQ(cudnn_support(args).refused, "");
   const auto why = [&](auto&& change) {
     AttentionBackwardArgs changed = args;
     change(changed.forward);
-    return fused_attention(changed).refused;
+    return cudnn_support(changed).refused;
   };
   EXPECT_EQ(why([&](AttentionArgs& a) { a.sinks = meta.empty({32}, DType::BF16); }),
             "sinks take part in the softmax");
@@ -97,23 +95,23 @@ TEST(FusedAttention, SaysWhyItIsNotAsked) {
               a.q = meta.empty({4 * 4096, 32, 64}, DType::F32);
             }),
             "its numbers have more than 16 bits");
-  EXPECT_EQ(fused_attention(arguments(meta, {4, 32, 8, 200, 200, 64}, true)).refused,
+  EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 200, 200, 64}, true)).refused,
             "sequences are shorter than 256 tokens");
-  EXPECT_EQ(fused_attention(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)).refused,
+  EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)).refused,
             "heads have neither 64 nor 128 channels");
   AttentionBackwardArgs with_gradient = args;
   with_gradient.dsinks = meta.empty({32}, DType::F32);
-  EXPECT_FALSE(fused_attention(with_gradient).takes());
+  EXPECT_FALSE(cudnn_support(with_gradient).takes());
 }
 
 // A plan knows it: the meta device takes as much for the time of the kernel.
-TEST(FusedAttention, TheMetaDeviceTakesIt) {
+TEST(CudnnSupport, TheMetaDeviceTakesIt) {
   RankContext meta(kMeta);
   AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
   meta.kernels->attention_backward(meta.kernel_context(), args);
   const MemoryUse held = meta.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Workspace)];
-  EXPECT_GE(held.peak, fused_attention_scratch(args));
-  EXPECT_LE(held.peak, Allocator::rounded(fused_attention_scratch(args)));
+  EXPECT_GE(held.peak, cudnn_scratch_bytes(args));
+  EXPECT_LE(held.peak, Allocator::rounded(cudnn_scratch_bytes(args)));
   EXPECT_EQ(held.current, 0u);
 }
 
