@@ -5,10 +5,10 @@ namespace {
 
 constexpr int kSystemRow = kDeltaChunk + 4;  // of shared memory
 
-struct SystemMemory {
+struct SystemSmem {
   bfloat q[DeltaRows::kElements], k[DeltaRows::kElements];
   float system[2][kDeltaChunk][kSystemRow];  // A, then T, of two value heads
-  float sums[2][kDeltaChunk], strengths[2][kDeltaChunk];
+  float g_cumsum[2][kDeltaChunk], beta[2][kDeltaChunk];
   float q_scale[kDeltaChunk], k_scale[kDeltaChunk];
 };
 
@@ -34,7 +34,7 @@ template <bool Transposed>
 __global__ void __launch_bounds__(kMmaThreads, 3)
     delta_systems_kernel(const __grid_constant__ DeltaChunks task) {
   extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<SystemMemory*>(raw_memory);
+  auto& memory = *reinterpret_cast<SystemSmem*>(raw_memory);
   const int64_t slot = blockIdx.x, key_head = blockIdx.y, tokens = task.sequences.tokens;
   const ChunkSpan span = task.sequences.chunk_span(slot, kDeltaChunk);
   const int length = static_cast<int>(span.end - span.begin), lane = threadIdx.x % 32,
@@ -83,13 +83,13 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     if (warp < pair) {  // two tokens a lane
       const int64_t head = head0 + warp;
       const float rate = task.rate(head);
-      float gate[2], strength[2];
+      float gate[2], beta[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int64_t t = span.begin + 2 * lane + i;
         const bool real = t < span.end;
         gate[i] = real ? rate * softplus(task.raw(t, head)) : 0.f;
-        strength[i] = real ? sigmoid<false>(widen(task.b_in[t * task.b_stride + head])) : 0.f;
+        beta[i] = real ? sigmoid<false>(widen(task.b_in[t * task.b_stride + head])) : 0.f;
       }
       float sum = gate[0] + gate[1];
 #pragma unroll
@@ -100,11 +100,11 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float own = i ? sum : sum - gate[1];
-        memory.sums[warp][2 * lane + i] = own;
-        memory.strengths[warp][2 * lane + i] = strength[i];
+        memory.g_cumsum[warp][2 * lane + i] = own;
+        memory.beta[warp][2 * lane + i] = beta[i];
         if (2 * lane + i < length) {
-          task.sums[head * tokens + span.begin + 2 * lane + i] = own;
-          task.strengths[head * tokens + span.begin + 2 * lane + i] = strength[i];
+          task.g_cumsum[head * tokens + span.begin + 2 * lane + i] = own;
+          task.head_beta[head * tokens + span.begin + 2 * lane + i] = beta[i];
         }
       }
     }
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     // e^(G_i − G_j) · products at a lane's places of step and part, zero above the diagonal.
     auto weighted = [&](int p, const float(&qk)[kDeltaChunk / 8][4], int n, int h) -> float2 {
       const int column = n * 8 + lane % 4 * 2, own = row + 8 * h;
-      const float sum = memory.sums[p][own];
-      const float2 there = *reinterpret_cast<const float2*>(&memory.sums[p][column]);
+      const float sum = memory.g_cumsum[p][own];
+      const float2 there = *reinterpret_cast<const float2*>(&memory.g_cumsum[p][column]);
       return {column <= own ? exp_of(sum - there.x) * qk[n][2 * h] : 0.f,
               column < own ? exp_of(sum - there.y) * qk[n][2 * h + 1] : 0.f};
     };
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
         for (int h = 0; h < 2; ++h) {
           float2 two = weighted(p, keys, n, h);
           const int column = n * 8 + lane % 4 * 2, own = row + 8 * h;
-          const float strength = memory.strengths[p][own];
-          place(p, n, h) = {column < own ? strength * two.x : 0.f, column + 1 < own ? strength * two.y : 0.f};
+          const float beta = memory.beta[p][own];
+          place(p, n, h) = {column < own ? beta * two.x : 0.f, column + 1 < own ? beta * two.y : 0.f};
         }
     __syncthreads();
     const int p = threadIdx.x / kDeltaChunk, column = threadIdx.x % kDeltaChunk;
@@ -186,9 +186,9 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const float2 two = place(p, 2 * step + part, h),
-                         strength = *reinterpret_cast<const float2*>(
-                             &memory.strengths[p][step * 16 + part * 8 + lane % 4 * 2]);
-            split(two.x * strength.x, two.y * strength.y, (&high.x)[2 * part + h], (&low.x)[2 * part + h]);
+                         beta = *reinterpret_cast<const float2*>(
+                             &memory.beta[p][step * 16 + part * 8 + lane % 4 * 2]);
+            split(two.x * beta.x, two.y * beta.y, (&high.x)[2 * part + h], (&low.x)[2 * part + h]);
           }
         const int64_t at = task.matrix_at(slot, head0 + p) + fragment_index(step);
         task.inverse[at] = high;
@@ -201,18 +201,18 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   }
 }
 
-struct CarryMemory {
+struct CarrySmem {
   bfloat k[2][DeltaRows::kElements], q[DeltaRows::kElements];
   bfloat state[2][DeltaState::kElements];  // in two parts
   bfloat part[2][DeltaPart::kElements];    // likewise
-  float sums[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk];
+  float g_cumsum[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk];
 };
 
 // One value head along one sequence, half of its value channels. A warp holds 32 key channels of the state.
 __global__ void __launch_bounds__(kMmaThreads, 2)
     delta_carry_kernel(const __grid_constant__ DeltaChunks task, bfloat* o) {
   extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<CarryMemory*>(raw_memory);
+  auto& memory = *reinterpret_cast<CarrySmem*>(raw_memory);
   const int64_t head = blockIdx.y, key_head = head / task.share;
   const int column0 = blockIdx.x * kDeltaColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2;
@@ -222,10 +222,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   for (int64_t sequence = blockIdx.z; sequence < task.sequences.count; sequence += gridDim.z) {
     const TokenSpan span = task.sequences.span(sequence);
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
-    const DeltaSpan pieces{span.begin, span.end};
-    const int chunks = pieces.chunks();
+    const DeltaSpan seq{span.begin, span.end};
+    const int chunks = seq.chunks();
     auto fetch_q = [&](int c) {
-      q.fill_rows(task.q_rows(key_head, pieces.begin_of(c)), task.stride, pieces.length_of(c));
+      q.fill_rows(task.q_rows(key_head, seq.begin_of(c)), task.stride, seq.length_of(c));
     };
     float state[2][kDeltaColumns / 8][4];
     clear(state[0]);
@@ -233,11 +233,11 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
-    if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, 0), fetch_q(0);
+    if (chunks > 0) fetch_keys(memory, task, seq, head, key_head, 0), fetch_q(0);
     cp_async_commit();
     for (int c = 0; c < chunks; ++c) {
-      const int64_t slot = first + c, begin = pieces.begin_of(c);
-      const int length = pieces.length_of(c), buffer = c & 1;
+      const int64_t slot = first + c, begin = seq.begin_of(c);
+      const int length = seq.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       uint4 inverse[4], inverse_rest[4], passed[4];
       load_fragment(inverse, task.inverse + task.matrix_at(slot, head));
@@ -255,24 +255,24 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       cp_async_wait<0>();
       __syncthreads();
       if (c + 1 < chunks) {
-        fetch_keys(memory, task, pieces, head, key_head, c + 1);
+        fetch_keys(memory, task, seq, head, key_head, c + 1);
         const int64_t at = task.matrix_at(slot + 1, head);
-        for (int i = threadIdx.x * 8; i < kLeftSize; i += kMmaThreads * 8) {
+        for (int i = threadIdx.x * 8; i < kFragmentSize; i += kMmaThreads * 8) {
           prefetch(task.inverse + at + i);
           prefetch(task.inverse_rest + at + i);
           prefetch(task.passed + at + i);
         }
-        if (int i = threadIdx.x; i < pieces.length_of(c + 1))
-          prefetch(task.v_rows(head, pieces.begin_of(c + 1) + i) + column0);
+        if (int i = threadIdx.x; i < seq.length_of(c + 1))
+          prefetch(task.v_rows(head, seq.begin_of(c + 1) + i) + column0);
       }
       cp_async_commit();
-      const float* sums = memory.sums[buffer];
-      const float total = sums[length - 1];
+      const float* g_cumsum = memory.g_cumsum[buffer];
+      const float total = g_cumsum[length - 1];
       float grown[2], leaving[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        grown[h] = exp_of(sums[row + 8 * h]);
-        leaving[h] = exp_of(total - sums[row + 8 * h]) * memory.k_scale[buffer][row + 8 * h];
+        grown[h] = exp_of(g_cumsum[row + 8 * h]);
+        leaving[h] = exp_of(total - g_cumsum[row + 8 * h]) * memory.k_scale[buffer][row + 8 * h];
       }
       float along[kDeltaColumns / 8][4], out[kDeltaColumns / 8][4];
       clear(along);
@@ -325,10 +325,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 }
 
 void carry_delta_states(const DeltaChunks& task, bfloat* o, cudaStream_t stream) {
-  allow_shared_memory(delta_carry_kernel, sizeof(CarryMemory));
+  allow_shared_memory(delta_carry_kernel, sizeof(CarrySmem));
   dim3 grid(kDeltaChannels / kDeltaColumns, static_cast<unsigned>(task.value_heads),
             static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 65535)));
-  delta_carry_kernel<<<grid, kMmaThreads, sizeof(CarryMemory), stream>>>(task, o);
+  delta_carry_kernel<<<grid, kMmaThreads, sizeof(CarrySmem), stream>>>(task, o);
   check_launch("delta_rule");
 }
 
@@ -336,9 +336,9 @@ void carry_delta_states(const DeltaChunks& task, bfloat* o, cudaStream_t stream)
 
 void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t stream) {
   auto kernel = transposed ? delta_systems_kernel<true> : delta_systems_kernel<false>;
-  allow_shared_memory(kernel, sizeof(SystemMemory));
+  allow_shared_memory(kernel, sizeof(SystemSmem));
   dim3 grid(static_cast<unsigned>(task.slots), static_cast<unsigned>(task.key_heads));
-  kernel<<<grid, kMmaThreads, sizeof(SystemMemory), stream>>>(task);
+  kernel<<<grid, kMmaThreads, sizeof(SystemSmem), stream>>>(task);
   check_launch("delta_rule");
 }
 

@@ -17,23 +17,23 @@ using DeltaState = MmaTile<bfloat, kDeltaChannels, kDeltaColumns>;  // key chann
 using DeltaPart = MmaTile<bfloat, kDeltaChunk, kDeltaColumns>;      // tokens × a half of the values
 
 // A matrix of 64 × 64 as A fragments of mma, by warp, step of 16 columns and lane.
-inline constexpr int kLeftSize = 4 * 4 * 32;
+inline constexpr int kFragmentSize = 4 * 4 * 32;
 __device__ __forceinline__ int fragment_index(int step) {
   return (static_cast<int>(threadIdx.x) / 32 * 4 + step) * 32 + static_cast<int>(threadIdx.x) % 32;
 }
 
-// DeltaTask whose decays and strengths lie by head.
+// DeltaTask with decays and beta by head.
 struct DeltaChunks : DeltaTask<bfloat> {
-  float *sums, *strengths;        // [value heads, tokens]: G and β
+  float *g_cumsum, *head_beta;    // [value heads, tokens]: G and β
   float *q_scale, *k_scale;       // [key heads, tokens]: of the unit vectors; q also scaled
-  uint4 *inverse, *inverse_rest;  // [slots, value heads, kLeftSize]: T β in two parts
+  uint4 *inverse, *inverse_rest;  // [slots, value heads, kFragmentSize]: T β in two parts
   uint4* passed;                  // likewise: e^(G_i − G_j) q_i · k_j for j ≤ i, rounded
   // For the way back, transposed and in two parts: T and `passed`.
   uint4 *inverse_back, *inverse_back_rest, *passed_back, *passed_back_rest;
 
   explicit DeltaChunks(const DeltaTask<bfloat>& task) : DeltaTask(task) {}
 
-  int64_t matrices() const { return slots * value_heads * kLeftSize; }
+  int64_t matrices() const { return slots * value_heads * kFragmentSize; }
   size_t bytes(bool back) const {
     return static_cast<size_t>((back ? 6 : 3) * matrices()) * sizeof(uint4) +
            static_cast<size_t>(2 * sequences.tokens * (value_heads + key_heads)) * sizeof(float);
@@ -46,9 +46,9 @@ struct DeltaChunks : DeltaTask<bfloat> {
     passed_back_rest = passed_back + matrices();
     inverse_back = passed_back_rest + matrices();
     inverse_back_rest = inverse_back + matrices();
-    sums = reinterpret_cast<float*>(inverse + (back ? 6 : 3) * matrices());
-    strengths = sums + sequences.tokens * value_heads;
-    q_scale = strengths + sequences.tokens * value_heads;
+    g_cumsum = reinterpret_cast<float*>(inverse + (back ? 6 : 3) * matrices());
+    head_beta = g_cumsum + sequences.tokens * value_heads;
+    q_scale = head_beta + sequences.tokens * value_heads;
     k_scale = q_scale + sequences.tokens * key_heads;
   }
   __device__ const bfloat* q_rows(int64_t key_head, int64_t t) const {
@@ -59,7 +59,7 @@ struct DeltaChunks : DeltaTask<bfloat> {
   }
   __device__ const bfloat* v_rows(int64_t head, int64_t t) const { return q_rows(2 * key_heads + head, t); }
   __device__ int64_t matrix_at(int64_t slot, int64_t head) const {
-    return (slot * value_heads + head) * kLeftSize;
+    return (slot * value_heads + head) * kFragmentSize;
   }
 };
 
@@ -209,16 +209,16 @@ struct DeltaSpan {
 // Keys of a chunk and what goes with its tokens, on their way to the half of a carry kernel's memory that is
 // the chunk's.
 template <class Memory>
-__device__ __forceinline__ void fetch_keys(Memory& memory, const DeltaChunks& task, const DeltaSpan& pieces,
+__device__ __forceinline__ void fetch_keys(Memory& memory, const DeltaChunks& task, const DeltaSpan& seq,
                                            int64_t head, int64_t key_head, int chunk) {
-  const int64_t tokens = task.sequences.tokens, t = pieces.begin_of(chunk);
-  const int length = pieces.length_of(chunk), buffer = chunk & 1;
+  const int64_t tokens = task.sequences.tokens, t = seq.begin_of(chunk);
+  const int length = seq.length_of(chunk), buffer = chunk & 1;
   DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
   const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
   if (threadIdx.x < kDeltaChunk) {
-    copy_async_word(&memory.sums[buffer][i], task.sums + head * tokens + t + from, true);
-    if constexpr (requires { memory.strengths; })
-      copy_async_word(&memory.strengths[buffer][i], task.strengths + head * tokens + t + from, true);
+    copy_async_word(&memory.g_cumsum[buffer][i], task.g_cumsum + head * tokens + t + from, true);
+    if constexpr (requires { memory.beta; })
+      copy_async_word(&memory.beta[buffer][i], task.head_beta + head * tokens + t + from, true);
   } else {
     copy_async_word(&memory.k_scale[buffer][i], task.k_scale + key_head * tokens + t + from, true);
     copy_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);

@@ -9,21 +9,22 @@ using DeltaSquare = MmaTile<bfloat, kDeltaChunk, kDeltaChunk>;
 using WholeState = MmaTile<bfloat, kDeltaChannels, kDeltaChannels>;
 using KeyParts = float[kGroupChannels / 8][4];  // of 16 tokens
 
-struct KeyMemory {
+struct BwdQkSmem {
   bfloat q[DeltaRows::kElements], k[DeltaRows::kElements], d_o[DeltaRows::kElements];
   union {
     bfloat part[2][DeltaRows::kElements];  // the right side of the systems, in two parts
     bfloat square[2][DeltaSquare::kElements];
   };
   bfloat state[2][WholeState::kElements];  // in two parts
-  uint4 z[kWideSize], z_rest[kWideSize], written[kWideSize], written_rest[kWideSize];
-  float sums[kDeltaChunk], strengths[kDeltaChunk], q_scale[kDeltaChunk], k_scale[kDeltaChunk];
-  float rows[kKeyGroups][kDeltaChunk], written_rows[kKeyGroups][kDeltaChunk], columns[2][4][kDeltaChunk],
+  uint4 z[kWideFragmentSize], z_rest[kWideFragmentSize], v_new[kWideFragmentSize],
+      v_new_rest[kWideFragmentSize];
+  float g_cumsum[kDeltaChunk], beta[kDeltaChunk], q_scale[kDeltaChunk], k_scale[kDeltaChunk];
+  float rows[kKeyGroups][kDeltaChunk], z_v_new_rows[kKeyGroups][kDeltaChunk], columns[2][4][kDeltaChunk],
       along[2][kKeyGroups][kDeltaChunk];
 };
 
 __device__ __forceinline__ void load_fragment(uint32_t (&a)[4], const uint4* matrix, int step, int rows) {
-  const uint4 words = matrix[wide_place(step, rows)];
+  const uint4 words = matrix[wide_fragment_index(step, rows)];
   a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
 }
 
@@ -55,10 +56,10 @@ __device__ __forceinline__ float fill_whole(const WholeState& high, const WholeS
 // make what passes between outputs and writes, half what the systems of equations ask for; then four warps
 // each gather 32 key channels. Both gradients are held times the scale that makes their vector a unit one.
 __global__ void __launch_bounds__(kKeyThreads, 1)
-    delta_keys_kernel(const __grid_constant__ DeltaChunks task,
-                      const __grid_constant__ DeltaChunkGrads grads) {
+    delta_bwd_qk_kernel(const __grid_constant__ DeltaChunks task,
+                        const __grid_constant__ DeltaChunkGrads grads) {
   extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<KeyMemory*>(raw_memory);
+  auto& memory = *reinterpret_cast<BwdQkSmem*>(raw_memory);
   const int64_t slot = blockIdx.x / task.key_heads, key_head = blockIdx.x - slot * task.key_heads,
                 tokens = task.sequences.tokens;
   const ChunkSpan span = task.sequences.chunk_span(slot, kDeltaChunk);
@@ -99,19 +100,19 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   };
 
   for (int64_t head = key_head * task.share; head < (key_head + 1) * task.share; ++head) {
-    const int64_t wide = (slot * task.value_heads + head) * kWideSize;
+    const int64_t wide = (slot * task.value_heads + head) * kWideFragmentSize;
     const int64_t states = (slot * task.value_heads + head) * kDeltaChannels * kDeltaChannels;
     __syncthreads();
     d_o.fill_rows<kKeyThreads>(grads.d_o_rows(head, span.begin), grads.d_o_stride, length);
-    for (int i = threadIdx.x; i < kWideSize; i += kKeyThreads) {
+    for (int i = threadIdx.x; i < kWideFragmentSize; i += kKeyThreads) {
       cp_async(memory.z + i, grads.z + wide + i, true);
       cp_async(memory.z_rest + i, grads.z_rest + wide + i, true);
     }
     cp_async_commit();
     if (int i = threadIdx.x; i < 2 * kDeltaChunk) {
       const int64_t from = head * tokens + span.begin + min(i % kDeltaChunk, length - 1);
-      (i < kDeltaChunk ? memory.sums : memory.strengths)[i % kDeltaChunk] =
-          (i < kDeltaChunk ? task.sums : task.strengths)[from];
+      (i < kDeltaChunk ? memory.g_cumsum : memory.beta)[i % kDeltaChunk] =
+          (i < kDeltaChunk ? task.g_cumsum : task.head_beta)[from];
     }
     uint32_t values[kGroupChannels / 8][2];
 #pragma unroll
@@ -127,13 +128,13 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       prefetch(grads.after + states + i);
     cp_async_wait<0>();
     __syncthreads();
-    float strength[2], sum[2], q_scale[2], k_scale[2], out[2] = {};
+    float beta[2], sum[2], q_scale[2], k_scale[2], out[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      strength[h] = memory.strengths[row + 8 * h], sum[h] = memory.sums[row + 8 * h];
+      beta[h] = memory.beta[row + 8 * h], sum[h] = memory.g_cumsum[row + 8 * h];
       q_scale[h] = memory.q_scale[row + 8 * h], k_scale[h] = memory.k_scale[row + 8 * h];
     }
-    float written_sums[2] = {};
+    float z_v_new[2] = {};
     {  // What the tokens write, again; here a group has 32 value channels.
       KeyParts acc;
       clear(acc);
@@ -192,11 +193,11 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
         for (int i = 0; i < 4; ++i) {
           const float first = acc[2 * step + i / 2][i % 2 * 2], second = acc[2 * step + i / 2][i % 2 * 2 + 1];
           const float2 one = unpack(z[i]), other = unpack(z_rest[i]);
-          written_sums[i % 2] += (one.x + other.x) * first + (one.y + other.y) * second;
+          z_v_new[i % 2] += (one.x + other.x) * first + (one.y + other.y) * second;
           split(first, second, (&large.x)[i], (&small.x)[i]);
         }
-        memory.written[wide_place(channel0 / 16 + step, warp)] = large;
-        memory.written_rest[wide_place(channel0 / 16 + step, warp)] = small;
+        memory.v_new[wide_fragment_index(channel0 / 16 + step, warp)] = large;
+        memory.v_new_rest[wide_fragment_index(channel0 / 16 + step, warp)] = small;
       }
       __syncthreads();
     }
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
             d_o.load_a(a, warp * 16, step);
           else
             load_fragment(a, memory.z, step, warp);
-          load_fragment(b, memory.written, step, block);
+          load_fragment(b, memory.v_new, step, block);
           mma<bfloat>(value[0], a, b[0], b[2]);
           mma<bfloat>(value[1], a, b[1], b[3]);
           if (!of_outputs) {
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
             mma<bfloat>(value[0], rest, b[0], b[2]);
             mma<bfloat>(value[1], rest, b[1], b[3]);
           }
-          load_fragment(b, memory.written_rest, step, block);
+          load_fragment(b, memory.v_new_rest, step, block);
           mma<bfloat>(value[0], a, b[0], b[2]);
           mma<bfloat>(value[1], a, b[1], b[3]);
           (of_outputs ? q : k).load_a(a, warp * 16, step);
@@ -244,9 +245,9 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
           for (int i = 0; i < 2; ++i) {
             const bool below = of_outputs ? column + i <= own : column + i < own;
             const float there = memory.k_scale[column + i],
-                        passed = below ? exp_of(sum[h] - memory.sums[column + i]) : 0.f;
+                        passed = below ? exp_of(sum[h] - memory.g_cumsum[column + i]) : 0.f;
             float& entry = value[n][2 * h + i];
-            entry *= passed * there * (of_outputs ? q_scale[h] : -strength[h] * k_scale[h]);
+            entry *= passed * there * (of_outputs ? q_scale[h] : -beta[h] * k_scale[h]);
             const float flow = column + i < own ? entry * qk[n][2 * h + i] : 0.f;
             out[h] += flow;
             into[i] += flow;
@@ -263,12 +264,12 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
           *reinterpret_cast<float2*>(&memory.columns[of_outputs][warp][column]) = {into[0], into[1]};
       }
     }
-    const float total = memory.sums[length - 1];
+    const float total = memory.g_cumsum[length - 1];
     float read[2], entering[2], leaving[2], left_behind[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       read[h] = exp_of(sum[h]) * q_scale[h];
-      entering[h] = -exp_of(sum[h]) * k_scale[h] * strength[h];
+      entering[h] = -exp_of(sum[h]) * k_scale[h] * beta[h];
       leaving[h] = exp_of(total - sum[h]) * k_scale[h];
     }
     KeyParts part, other;
@@ -333,8 +334,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 #pragma unroll
     for (int step = 0; step < kDeltaChannels / 16; ++step) {  // into the state after
       uint32_t a[4], a_rest[4];
-      load_fragment(a, memory.written, step, warp);
-      load_fragment(a_rest, memory.written_rest, step, warp);
+      load_fragment(a, memory.v_new, step, warp);
+      load_fragment(a_rest, memory.v_new_rest, step, warp);
 #pragma unroll
       for (int n = 0; n < kGroupChannels / 16; ++n) {
         uint32_t b[4], rest[4];
@@ -356,19 +357,19 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       out[h] -= left_behind[h];
       out[h] += __shfl_xor_sync(0xffffffffu, out[h], 1);
       out[h] += __shfl_xor_sync(0xffffffffu, out[h], 2);
-      written_sums[h] += __shfl_xor_sync(0xffffffffu, written_sums[h], 1);
-      written_sums[h] += __shfl_xor_sync(0xffffffffu, written_sums[h], 2);
+      z_v_new[h] += __shfl_xor_sync(0xffffffffu, z_v_new[h], 1);
+      z_v_new[h] += __shfl_xor_sync(0xffffffffu, z_v_new[h], 2);
       if (lane % 4 == 0) memory.rows[group][row + 8 * h] = out[h];
-      if (lane % 4 == 0) memory.written_rows[group][row + 8 * h] = written_sums[h];
+      if (lane % 4 == 0) memory.z_v_new_rows[group][row + 8 * h] = z_v_new[h];
     }
     __syncthreads();
     if (int i = threadIdx.x; i < length) {
-      float passed = 0, z_written = 0;
+      float passed = 0, z_dot_v_new = 0;
       for (int g = 0; g < kKeyGroups; ++g)
-        passed += memory.rows[g][i], z_written += memory.written_rows[g][i];
+        passed += memory.rows[g][i], z_dot_v_new += memory.z_v_new_rows[g][i];
       for (int w = 0; w < 4; ++w) passed -= memory.columns[0][w][i] + memory.columns[1][w][i];
       grads.passed[head * tokens + span.begin + i] = passed;
-      grads.z_written[head * tokens + span.begin + i] = z_written;
+      grads.z_dot_v_new[head * tokens + span.begin + i] = z_dot_v_new;
     }
   }
 
@@ -413,12 +414,12 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
 
 }  // namespace
 
-size_t delta_key_memory() { return sizeof(KeyMemory); }
+size_t delta_bwd_qk_smem() { return sizeof(BwdQkSmem); }
 
-void delta_key_grads(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
-  allow_shared_memory(delta_keys_kernel, sizeof(KeyMemory));
+void delta_bwd_qk(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
+  allow_shared_memory(delta_bwd_qk_kernel, sizeof(BwdQkSmem));
   const int64_t blocks = task.slots * task.key_heads;
-  delta_keys_kernel<<<static_cast<unsigned>(blocks), kKeyThreads, sizeof(KeyMemory), stream>>>(task, grads);
+  delta_bwd_qk_kernel<<<static_cast<unsigned>(blocks), kKeyThreads, sizeof(BwdQkSmem), stream>>>(task, grads);
   check_launch("delta_rule_backward");
 }
 
