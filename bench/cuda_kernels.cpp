@@ -165,7 +165,7 @@ void bench_attention(Bench& b) {
         return std::array<Tensor, 3>{fused.slice(1, 0, c.heads),
                                      fused.slice(1, c.heads, c.heads + c.kv_heads),
                                      fused.slice(1, c.heads + c.kv_heads, all)};
-      Tensor groups = fused.view({tokens, c.heads, 3, c.d});  // as many key heads as query heads
+      Tensor groups = fused.view({tokens, c.heads, 3, c.d});  // as many KV heads as query heads
       return std::array<Tensor, 3>{groups.select(2, 0), groups.select(2, 1), groups.select(2, 2)};
     };
     auto [q, k, v] = make();
@@ -258,7 +258,7 @@ void bench_rows(Bench& b) {
     b.bytes("qkv split+rope 16384x32/8x128", giga({&qkv, &q, &k, &v, &cos, &sin}), [&] {
       ctx.kernels->qkv_split(context(), {.qkv = qkv, .q = q, .k = k, .v = v, .cos = cos, .sin = sin});
     });
-    // In the projection itself, of as many key heads as query heads: values are not touched.
+    // In the projection itself, of as many KV heads as query heads: values are not touched.
     Tensor turning = qkv.view({16384, 16, 3, 128}).slice(2, 0, 2);
     b.bytes("rope in place 16384x16/16x128", giga({&turning, &turning, &cos, &sin}),
             [&] { ctx.kernels->rope(context(), {.x = turning, .y = turning, .cos = cos, .sin = sin}); });

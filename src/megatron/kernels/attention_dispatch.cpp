@@ -22,9 +22,9 @@ std::string describe_attention(const AttentionArgs& a) {
     text = fmt::format("{} x {} tokens", a.batch, queries / a.batch);
   if (keys != queries) text += fmt::format(" on {}", a.cu_queries ? keys : keys / a.batch);
   const int64_t d = a.q.size(2), dv = a.v.size(2);
-  text += fmt::format(", {} heads of {} channels", heads,
+  text += fmt::format(", {} heads of head_dim {}", heads,
                       d == dv ? fmt::format("{}", d) : fmt::format("{}/{}", d, dv));
-  if (groups != heads) text += fmt::format(" on {} key heads", groups);
+  if (groups != heads) text += fmt::format(" on {} KV heads", groups);
   text += a.causal ? ", causal" : ", full";
   if (a.window_left >= 0 || a.window_right >= 0)
     text += fmt::format(", in a window of {}", 1 + std::max<int64_t>(0, a.window_left) +

@@ -21,7 +21,7 @@ struct AttentionDispatch {
   std::string line() const;
 };
 
-// "2 x 4096 tokens, 32 heads of 128 channels on 8 key heads, causal, bf16"
+// "2 x 4096 tokens, 32 heads of head_dim 128 on 8 KV heads, causal, bf16"
 std::string describe_attention(const AttentionArgs& args);
 
 // One entry for each shape and kernel; the lengths of packed sequences do not count. Safe to use from several
@@ -38,7 +38,7 @@ class AttentionDispatchLog {
   // Hashed as bytes, so without padding.
   struct Key {
     const char *kernel, *refused;
-    int64_t queries, keys, heads, key_heads, d, dv, batch, window_left, window_right, features;
+    int64_t queries, keys, heads, kv_heads, d, dv, batch, window_left, window_right, features;
     double softcap;
     friend bool operator==(const Key&, const Key&) = default;
   };

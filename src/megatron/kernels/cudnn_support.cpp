@@ -50,7 +50,7 @@ std::string_view refusal(const AttentionArgs& a, const CudnnSupport& support) {
   if (a.softcap != 0) return "scores are capped";
   if (a.bias) return "a bias is added to scores";
   if (a.v.size(2) != d) return "keys and values differ in width";
-  if (d != 64 && d != 128) return "heads have neither 64 nor 128 channels";
+  if (d != 64 && d != 128) return "head_dim is neither 64 nor 128";
   if (a.causal ? attention_shift(a.place, support.queries, support.keys) != support.keys - support.queries
                : a.window_left >= 0 || a.window_right >= 0)
     return "its mask is neither full nor causal from the last key on";

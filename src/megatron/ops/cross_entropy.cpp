@@ -224,7 +224,7 @@ class EarlyGradientsNode final : public Node {
 };
 
 // Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the GEMM that makes
-// the gradient of so few rows then fills the multiprocessors with whole tiles.
+// the gradient of so few rows then fills the SMs with whole tiles.
 int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
   constexpr int64_t kMostBytes = int64_t{5} << 28;
   auto row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));

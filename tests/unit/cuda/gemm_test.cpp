@@ -174,7 +174,7 @@ TEST_F(CudaGemm, Grouped) {
       }
 }
 
-// More tiles than a GPU has multiprocessors, or several in each direction and more of the contraction than is
+// More tiles than a GPU has SMs, or several in each direction and more of the contraction than is
 // fetched ahead; experts of no token, of one, of a tile exactly and of one more. The rows of no expert hold
 // NaN: none of it may get into a sum, nor may anything get into them.
 TEST_F(CudaGemm, GroupedInManyTiles) {

@@ -22,13 +22,13 @@ TEST(AttentionDispatchLog, OneForEachShapeAndChoice) {
   log.add(args, true, "cuDNN", "");
   EXPECT_EQ(log.since(0).size(), 2u);
   EXPECT_EQ(log.since(0)[0].line(),
-            "attention of 2 x 512 tokens, 8 heads of 64 channels on 2 key heads, causal, bf16: cuDNN");
+            "attention of 2 x 512 tokens, 8 heads of head_dim 64 on 2 KV heads, causal, bf16: cuDNN");
   args.window_left = 127;
   args.sinks = meta.empty({8}, DType::BF16);
   log.add(args, true, "own", "sinks take part in the softmax");
   ASSERT_EQ(log.since(2).size(), 1u);
   EXPECT_EQ(log.since(2)[0].line(),
-            "gradient of attention of 2 x 512 tokens, 8 heads of 64 channels on 2 key heads, causal, in a "
+            "gradient of attention of 2 x 512 tokens, 8 heads of head_dim 64 on 2 KV heads, causal, in a "
             "window of 128, with sinks, bf16: own, for sinks take part in the softmax");
   EXPECT_EQ(log.last(true).kernel, "own");
   EXPECT_EQ(log.last(false).kernel, "cuDNN");
@@ -48,7 +48,7 @@ TEST(AttentionDispatchLog, PackedSequencesAreOneShape) {
   }
   ASSERT_EQ(log.since(0).size(), 1u);
   EXPECT_EQ(log.since(0)[0].shape,
-            "1024 tokens of packed sequences, 8 heads of 64 channels on 2 key heads, causal, bf16");
+            "1024 tokens of packed sequences, 8 heads of head_dim 64 on 2 KV heads, causal, bf16");
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ TEST(CudnnSupport, SaysWhyItIsNotAsked) {
   EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 200, 200, 64}, true)).refused,
             "sequences are shorter than 256 tokens");
   EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)).refused,
-            "heads have neither 64 nor 128 channels");
+            "head_dim is neither 64 nor 128");
   AttentionBackwardArgs with_gradient = args;
   with_gradient.dsinks = meta.empty({32}, DType::F32);
   EXPECT_FALSE(cudnn_support(with_gradient).takes());

@@ -114,9 +114,8 @@ CheckList gpu_section(const GpuReport& report) {
     const double total = static_cast<double>(gpu.total_bytes), free = static_cast<double>(gpu.free_bytes);
     const bool taken = free < 0.8 * total;
     add(taken ? Grade::Note : Grade::Ok, subject,
-        fmt::format("{}, {} multiprocessors of {}.{}, {:.1f} of {:.1f} GiB free", gpu.name,
-                    gpu.multiprocessors, gpu.compute_capability / 10, gpu.compute_capability % 10,
-                    free / kGib, total / kGib),
+        fmt::format("{}, {} SMs of {}.{}, {:.1f} of {:.1f} GiB free", gpu.name, gpu.sm_count,
+                    gpu.compute_capability / 10, gpu.compute_capability % 10, free / kGib, total / kGib),
         taken ? "another program holds its memory: see nvidia-smi" : "");
     if (gpu.compute_capability < 80)
       add(Grade::Wrong, subject, "older than Ampere",

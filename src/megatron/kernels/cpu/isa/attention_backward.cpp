@@ -30,10 +30,10 @@ struct BackwardTiles {
 
   int64_t d, dv, d_row, dv_row, tile;
   Scratch<C> memory;
-  C *queries, *dqueries, *doutput;         // [channel, lane]
-  C *query_rows, *doutput_rows;            // [lane, channel]
+  C *queries, *dqueries, *doutput;         // [head_dim, lane]
+  C *query_rows, *doutput_rows;            // [lane, head_dim]
   C *scores, *dscores, *factors, *slopes;  // [key, lane]
-  C *keys, *values;                        // [key, channel]
+  C *keys, *values;                        // [key, head_dim]
 };
 
 // Sums of the gradients of one head's keys and values, rows padded to whole vectors.

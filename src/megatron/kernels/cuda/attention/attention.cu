@@ -35,7 +35,7 @@ void attention(const KernelContext& ctx, const AttentionArgs& args) {
 
 // A warp per (token, head).
 template <class T>
-__global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t tokens, int heads, int channels,
+__global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t tokens, int heads, int head_dim,
                              Compute<T>* delta) {
   int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (row >= tokens * heads) return;
@@ -43,7 +43,7 @@ __global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t toke
   int head = static_cast<int>(row - token * heads), lane = threadIdx.x % 32;
   const T *x = o.row(token, head), *y = grad_o.row(token, head);
   Compute<T> sum = 0;
-  for (int c = lane; c < channels; c += 32) sum += widen(x[c]) * widen(y[c]);
+  for (int c = lane; c < head_dim; c += 32) sum += widen(x[c]) * widen(y[c]);
   sum = warp_sum(sum);
   if (lane == 0) delta[head * tokens + token] = sum;
 }

@@ -8,7 +8,7 @@
 
 namespace megatron::cuda {
 
-// A [tokens, heads, channels] tensor with unit stride in channels.
+// A [tokens, heads, head_dim] tensor with unit stride in head_dim.
 template <class T>
 struct HeadTensor {
   T* data = nullptr;
@@ -176,7 +176,7 @@ struct AttentionGrads {
   const Compute<T>* delta;
 };
 
-// One thread per score: every dtype and feature, channels up to limits::kHeadChannels.
+// One thread per score: every dtype and feature, head_dim up to limits::kMaxHeadDim.
 template <class T>
 void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 template <class T>

@@ -8,13 +8,13 @@ namespace megatron::cuda {
 
 template <class T, int R, int D>
 struct SharedTile : MmaTile<T, R, D> {
-  // Rows first … first + count − 1 of a head; what lies beyond, and channels beyond `channels`, becomes zero.
-  __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int channels) const {
+  // Rows first … first + count − 1 of a head; what lies beyond, and elements beyond head_dim, becomes zero.
+  __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim) const {
     constexpr int chunks = D / 8;
 #pragma unroll 4
     for (int i = threadIdx.x; i < R * chunks; i += kMmaThreads) {
       int row = i / chunks, chunk = i % chunks;
-      bool valid = row < count && chunk * 8 < channels;
+      bool valid = row < count && chunk * 8 < head_dim;
       cp_async(this->at(row, chunk), valid ? x.row(first + row, head) + chunk * 8 : x.data, valid);
     }
   }
@@ -41,11 +41,11 @@ struct KeptTile {
 // Writes one of a lane's two rows (half 0 or 1), times factor.
 template <class T, int D>
 __device__ __forceinline__ void write_half(T* row, const float (&acc)[D / 8][4], int half_row, float factor,
-                                           int channels) {
+                                           int head_dim) {
   int pair = (threadIdx.x % 4) * 2;
 #pragma unroll
   for (int n = 0; n < D / 8; ++n)
-    if (n * 8 < channels)
+    if (n * 8 < head_dim)
       *reinterpret_cast<uint32_t*>(row + n * 8 + pair) =
           pack<T>(acc[n][2 * half_row] * factor, acc[n][2 * half_row + 1] * factor);
 }

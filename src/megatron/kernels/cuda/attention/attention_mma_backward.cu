@@ -242,12 +242,12 @@ void launch_dkv(const KernelContext& ctx, const AttentionTask<T>& task, const At
 template <class T>
 bool mma_attention_dq(const KernelContext& ctx, const AttentionTask<T>& task,
                       const AttentionGrads<T>& grads) {
-  int channels = std::max(task.d, task.dv);
-  if (channels > limits::kHeadChannels || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) ||
+  int head_dim = std::max(task.d, task.dv);
+  if (head_dim > limits::kMaxHeadDim || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) ||
       !grads.dq.vectors(8))
     return false;
-  if (channels <= 64) return launch_dq<T, 64, 64>(ctx, task, grads);
-  if (channels <= 128) return launch_dq<T, 128, 64>(ctx, task, grads);
+  if (head_dim <= 64) return launch_dq<T, 64, 64>(ctx, task, grads);
+  if (head_dim <= 128) return launch_dq<T, 128, 64>(ctx, task, grads);
   return launch_dq<T, 256, 32>(ctx, task, grads);
 }
 
@@ -255,11 +255,11 @@ bool mma_attention_dq(const KernelContext& ctx, const AttentionTask<T>& task,
 template <class T>
 bool mma_attention_dkv(const KernelContext& ctx, const AttentionTask<T>& task,
                        const AttentionGrads<T>& grads) {
-  int channels = std::max(task.d, task.dv);
-  if (channels > 128 || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) || !grads.dk.vectors(8) ||
+  int head_dim = std::max(task.d, task.dv);
+  if (head_dim > 128 || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) || !grads.dk.vectors(8) ||
       !grads.dv.vectors(8))
     return false;
-  if (channels <= 64)
+  if (head_dim <= 64)
     launch_dkv<T, 64, 64>(ctx, task, grads);
   else
     launch_dkv<T, 128, 32>(ctx, task, grads);

@@ -160,11 +160,11 @@ void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
 
 template <class T>
 bool mma_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
-  int channels = std::max(task.d, task.dv);
-  if (channels > limits::kHeadChannels || !fits_tensor_cores(task)) return false;
-  if (channels <= 64)
+  int head_dim = std::max(task.d, task.dv);
+  if (head_dim > limits::kMaxHeadDim || !fits_tensor_cores(task)) return false;
+  if (head_dim <= 64)
     launch<T, 64, 64>(ctx, task);
-  else if (channels <= 128)
+  else if (head_dim <= 128)
     launch<T, 128, 64>(ctx, task);
   else
     launch<T, 256, 32>(ctx, task);

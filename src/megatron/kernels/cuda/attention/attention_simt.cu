@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
 
 template <class T>
 void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
-  dispatch_channels(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
+  dispatch_head_dim(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
     size_t bytes = sizeof(Compute<T>) * (kTile * (task.d + 1 + task.dv) + kWarps * task.d);
     allow_shared(forward_kernel<T, N>, bytes);
     dim3 grid(blocks_for(task.queries, kWarps), task.heads, task.batch);

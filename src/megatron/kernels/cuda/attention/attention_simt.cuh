@@ -9,17 +9,17 @@ namespace megatron::cuda {
 inline constexpr int kTile = limits::kAttentionTile, kWarps = limits::kAttentionWarps;
 
 template <class T>
-__device__ void load_tile(const HeadTensor<T>& x, int64_t first, int head, int count, int channels,
+__device__ void load_tile(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim,
                           int stride, Compute<T>* to) {
-  for (int i = threadIdx.x; i < kTile * channels; i += kWarps * 32) {
-    int row = i / channels, c = i - row * channels;
+  for (int i = threadIdx.x; i < kTile * head_dim; i += kWarps * 32) {
+    int row = i / head_dim, c = i - row * head_dim;
     to[row * stride + c] = row < count ? widen(x.row(first + row, head)[c]) : Compute<T>(0);
   }
 }
 
 template <class T>
-__device__ void load_row(const T* from, int channels, Compute<T>* to) {
-  for (int c = threadIdx.x % 32; c < channels; c += 32) to[c] = widen(from[c]);
+__device__ void load_row(const T* from, int head_dim, Compute<T>* to) {
+  for (int c = threadIdx.x % 32; c < head_dim; c += 32) to[c] = widen(from[c]);
 }
 
 template <class C>
@@ -31,32 +31,32 @@ __device__ C dot(const C* a, const C* b, int n) {
 
 // acc[i] += Σ over the tile's rows of weight (held by lane `row`) · tile[row][lane + 32 i].
 template <int N, class C>
-__device__ void accumulate(C (&acc)[N], C weight, const C* tile, int stride, int channels) {
+__device__ void accumulate(C (&acc)[N], C weight, const C* tile, int stride, int head_dim) {
   int lane = threadIdx.x % 32;
   for (int row = 0; row < kTile; ++row) {
     C w = __shfl_sync(0xffffffffu, weight, row);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      if (int c = lane + 32 * i; c < channels) acc[i] += w * tile[row * stride + c];
+      if (int c = lane + 32 * i; c < head_dim) acc[i] += w * tile[row * stride + c];
   }
 }
 
 template <int N, class T>
-__device__ void write_row(T* to, const Compute<T> (&acc)[N], Compute<T> factor, int channels) {
+__device__ void write_row(T* to, const Compute<T> (&acc)[N], Compute<T> factor, int head_dim) {
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < N; ++i)
-    if (int c = lane + 32 * i; c < channels) to[c] = narrow<T>(acc[i] * factor);
+    if (int c = lane + 32 * i; c < head_dim) to[c] = narrow<T>(acc[i] * factor);
 }
 
-// f(std::integral_constant<int, N>) with N channels per lane.
+// f(std::integral_constant<int, N>) with N elements of head_dim per lane.
 template <class F>
-void dispatch_channels(int channels, F&& f) {
-  if (channels <= 64) return f(std::integral_constant<int, 2>{});
-  if (channels <= 128) return f(std::integral_constant<int, 4>{});
-  require(channels <= limits::kHeadChannels,
-          "attention: heads of {} channels are too wide for the CUDA kernel; {} is the most", channels,
-          limits::kHeadChannels);
+void dispatch_head_dim(int head_dim, F&& f) {
+  if (head_dim <= 64) return f(std::integral_constant<int, 2>{});
+  if (head_dim <= 128) return f(std::integral_constant<int, 4>{});
+  require(head_dim <= limits::kMaxHeadDim,
+          "attention: head_dim {} is too large for the CUDA kernel; {} is the maximum", head_dim,
+          limits::kMaxHeadDim);
   f(std::integral_constant<int, 8>{});
 }
 

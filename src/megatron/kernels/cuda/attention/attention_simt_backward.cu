@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kWarps * 32) dkv_kernel(AttentionTask<T> task,
 template <class T>
 void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
                              const AttentionGrads<T>& grads, bool queries, bool keys) {
-  dispatch_channels(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
+  dispatch_head_dim(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
     const auto bytes = static_cast<size_t>(limits::attention_memory(task.d, task.dv, sizeof(Compute<T>)));
     cudaStream_t stream = stream_of(ctx);
     if (queries) {

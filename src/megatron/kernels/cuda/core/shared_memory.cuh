@@ -46,12 +46,11 @@ template <class Kernel>
 int64_t resident_blocks(const KernelContext& ctx, Kernel kernel, dim3 block, size_t bytes, int64_t groups) {
   runtime_of(ctx).bind();
   allow_shared_memory(kernel, bytes);
-  int per_multiprocessor = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
+  int blocks_per_sm = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel,
                                                            static_cast<int>(block.x * block.y), bytes),
              "planning a kernel");
-  return std::clamp<int64_t>(groups, 1,
-                             int64_t{per_multiprocessor} * runtime_of(ctx).properties().multiprocessors);
+  return std::clamp<int64_t>(groups, 1, int64_t{blocks_per_sm} * runtime_of(ctx).properties().sm_count);
 }
 
 }  // namespace megatron::cuda

@@ -226,7 +226,7 @@ void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, co
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kClusterSize, 1, 1};
-  config.gridDim = runtime_of(ctx).properties().multiprocessors / kClusterSize * kClusterSize;
+  config.gridDim = runtime_of(ctx).properties().sm_count / kClusterSize * kClusterSize;
   config.blockDim = kBlockThreads;
   config.dynamicSmemBytes = kSharedBytes;
   config.attrs = &cluster;

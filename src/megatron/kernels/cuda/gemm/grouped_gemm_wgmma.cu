@@ -309,8 +309,8 @@ bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, cons
       return false;
   auto kernel = grouped_gemm_kernel<T, Out, AKMajor, BKMajor, RaggedK>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);
-  kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
-           stream_of(ctx)>>>(a_map, b_map, c_map, params);
+  kernel<<<runtime_of(ctx).properties().sm_count, kBlockThreads, Layout<Out>::kBytes, stream_of(ctx)>>>(
+      a_map, b_map, c_map, params);
   return true;
 }
 

@@ -371,7 +371,7 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
                       static_cast<C>(args.vocab_size),
                       static_cast<C>(args.z_loss)};
     auto launch = [&]<int W>(std::integral_constant<int, W>) {
-      // Half a multiprocessor's shared memory holds a row of medium length, and two blocks then share it.
+      // Half an SM's shared memory holds a row of medium length, and two blocks then share it.
       const auto row_bytes = static_cast<size_t>(columns) * sizeof(T),
                  there = static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block),
                  most = std::min(there - (size_t{8} << 10), size_t{216} << 10);  // some is the kernel's own

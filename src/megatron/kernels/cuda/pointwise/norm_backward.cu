@@ -9,7 +9,7 @@ namespace megatron::cuda {
 namespace {
 
 // Threads of a block. Those with one vector each are kept to fewer registers, so that two blocks share a
-// multiprocessor.
+// SM.
 template <int Items>
 constexpr int kMostThreads = Items == 1 ? 384 : limits::kNormThreads;
 

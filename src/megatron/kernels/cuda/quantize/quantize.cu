@@ -230,7 +230,7 @@ void quantize_whole(const KernelContext& ctx, const T* x, Q* q, Q* transposed, f
   check_cuda(cudaMemsetAsync(amax.as<float>(), 0, sizeof(float), stream), "zeroing GPU memory");
   int64_t vectors = b.rows * b.columns / kVector<T>;
   unsigned blocks = std::min(blocks_for(vectors, kThreads * 4),
-                             static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+                             static_cast<unsigned>(8 * runtime_of(ctx).properties().sm_count));
   whole_amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, vectors, amax.as<int>());
   check_launch("quantize");
   launch_pdl("quantize", whole_cast_kernel<T, Q>, grid, kThreads, stream, x, q, transposed,
@@ -259,7 +259,7 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
       }
       if (met) {  // into it, without a change of what was there
         unsigned blocks = std::min(blocks_for(args.x.numel(), kThreads * 8),
-                                   static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+                                   static_cast<unsigned>(8 * runtime_of(ctx).properties().sm_count));
         amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, met, b);
         check_launch("quantize");
       }
@@ -276,7 +276,7 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
       check_cuda(cudaMemsetAsync(scale, 0, static_cast<size_t>(b.count()) * sizeof(float), stream),
                  "zeroing GPU memory");
       unsigned blocks = std::min(blocks_for(args.x.numel(), kThreads * 8),
-                                 static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+                                 static_cast<unsigned>(8 * runtime_of(ctx).properties().sm_count));
       amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, scale, b);
       check_launch("quantize");
       for_each<1>(ctx, "quantize", args.x.numel(), false, CastOp<T, Q>{x, q, transposed, scale, b});

@@ -12,7 +12,7 @@ constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
 constexpr int kMostWidth = limits::kConvolutionWidth;
 
-// Whether a thread can hold several channels in registers, and how many blocks then share a multiprocessor
+// Whether a thread can hold several channels in registers, and how many blocks then share an SM
 // backward, where the tokens to come are held too.
 template <class T, int W>
 constexpr bool kFew = W == 4 && sizeof(T) < 8;

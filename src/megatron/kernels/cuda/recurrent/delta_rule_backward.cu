@@ -269,7 +269,7 @@ void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
     const auto sequences = static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 1024));
     const int64_t blocks = std::max<int64_t>(1, heads * sequences);
     grads.splits = static_cast<int>(
-        std::clamp<int64_t>(2 * gpu.multiprocessors / blocks, 1, blocks_for(task.values, kStateColumns)));
+        std::clamp<int64_t>(2 * gpu.sm_count / blocks, 1, blocks_for(task.values, kStateColumns)));
     const int64_t groups = (task.chunk + grads.group - 1) / grads.group;
     const int64_t kept = blocks * grads.splits * groups * N * kStateThreads;
     const int64_t vectors = grads.splits * tokens * heads * task.keys,
