@@ -9,7 +9,7 @@ namespace {
 
 int64_t power_of_two(int64_t n) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))); }
 
-// Where packed sequences begin is told in 32 bits.
+// cuDNN takes ragged offsets in 32 bits.
 bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* x) {
     return x->size(0) * x->stride(0) <= std::numeric_limits<int32_t>::max();
@@ -41,7 +41,7 @@ int64_t scratch(const AttentionBackwardArgs& args, const CudnnSupport& support) 
                                      : rows * support.queries * d * 4);
 }
 
-// It is asked for long enough sequences of common heads, and for no feature that only our kernels have.
+// cuDNN serves long enough sequences with head_dim 64 or 128, without features that only our kernels have.
 std::string_view refusal(const AttentionArgs& a, const CudnnSupport& support) {
   const int64_t d = a.q.size(2);
   if (a.q.dtype() != DType::BF16 && a.q.dtype() != DType::F16) return "its numbers have more than 16 bits";

@@ -6,12 +6,12 @@
 
 namespace megatron {
 
-// What cuDNN's fused attention is asked for on a GPU, and the scratch memory that it then needs: told by
-// shapes alone, so that a plan made without a GPU knows it.
+// Whether cuDNN's attention takes a call on a GPU, and its scratch memory: decided by shapes alone, so that
+// a plan made without a GPU has it too.
 struct CudnnSupport {
-  std::string_view refused;  // why cuDNN is not asked, in words; "": it is
+  std::string_view refused;  // why cuDNN is not used; "": it is
   bool takes() const { return refused.empty(); }
-  // Graphs are made for so many sequences of these lengths at most.
+  // Maximum number of sequences and lengths that a graph is built for.
   int64_t sequences = 0, queries = 0, keys = 0;
 };
 CudnnSupport cudnn_support(const AttentionArgs& args);

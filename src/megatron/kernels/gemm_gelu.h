@@ -5,9 +5,9 @@
 
 namespace megatron {
 
-// GELU by its tanh form within the GEMMs before and after it, as gemm_swiglu.h has SwiGLU. It is made of
-// the sums before they are rounded. Each returns false, and has done nothing that lasts, where the device has
-// no such kernel for these tensors or has found two kernels to be faster.
+// GEMMs with GELU (tanh form) in their epilogue, forward and backward, as gemm_swiglu.h has SwiGLU. GELU is
+// of the accumulators before rounding. Each returns false, and has done nothing that lasts, where the device
+// has no such kernel for these tensors or autotuning found two kernels faster.
 
 // x [rows, n] = a [rows, k] · bᵀ (+ bias [n]), where b is [n, k]; y [rows, n] = gelu(x).
 struct GemmGeluArgs {

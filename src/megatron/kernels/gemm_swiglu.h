@@ -5,8 +5,8 @@
 
 namespace megatron {
 
-// SwiGLU within the GEMMs before and after it, which spares memory what it would read again. Each returns
-// false, and has done nothing, where the device has no such kernel for these tensors.
+// GEMMs with SwiGLU in their epilogue, forward and backward, which saves reading their output again. Each
+// returns false, and has done nothing, where the device has no such kernel for these tensors.
 
 // x [rows, 2 n] = a [rows, k] · bᵀ, where b [2 n, k] has the rows of the gate, then those of up;
 // y [rows, n] = silu(gate) · up, of the gate and up that x holds.

@@ -96,8 +96,8 @@ TEST_F(CudaGemmSoftmaxStats, PaddingAloneContributesNothing) {
   EXPECT_EQ(values(gpu(), got.target.gpu), std::vector<double>(130, 0));
 }
 
-// What is not a number must not be lost.
-TEST_F(CudaGemmSoftmaxStats, ShowsWhatIsNotANumber) {
+// NaN must not be lost.
+TEST_F(CudaGemmSoftmaxStats, ShowsNan) {
   Both a = uniform({64, 64}, DType::BF16), b = uniform({264, 64}, DType::BF16),
        logits = output({64, 264}, DType::BF16), labels = some_labels(64, 0, 264);
   Tensor row = a.cpu.slice(0, 5, 6);

@@ -6,8 +6,8 @@
 
 namespace megatron::cpu {
 
-// One GEMM for one thread: c = alpha · a · b + beta · c (+ bias). a and b are of dtype `in`, as is
-// bias; c of dtype `out`. Strides are in elements.
+// One GEMM for one thread: c = alpha · a · b + beta · c (+ bias). a, b and bias are of dtype `in`, c of
+// dtype `out`. Strides are in elements.
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::F32, out = DType::F32;
@@ -24,13 +24,13 @@ struct GemmProblem {
   GemmProblem part(int64_t row, int64_t rows, int64_t column, int64_t columns) const;
 };
 
-// The CPU's matrix library, oneDNN or else OpenBLAS. Supported: whether it takes this GEMM, strides
-// included; a build with neither supports none. It runs in the calling thread, for kernels split their work
-// themselves; with more threads they are the library's own, for measuring what it does by itself.
+// The CPU's GEMM library, oneDNN or else OpenBLAS. library_supports: whether it takes this problem, strides
+// included; a build with neither supports none. library_run runs in the calling thread, since kernels split
+// their work themselves. With `threads` > 1 the library's own threads run, for benchmarks.
 bool library_supports(const GemmProblem& problem);
 void library_run(const GemmProblem& problem, int threads = 1);
-// Whether the order in which it sums an element's terms depends on the shape of the GEMM: then GEMMs
-// must be cut alike whatever the number of threads.
+// Whether the library's summation order depends on the problem's shape: then problems must be cut alike for
+// any number of threads.
 bool library_sums_by_shape();
 
 }  // namespace megatron::cpu

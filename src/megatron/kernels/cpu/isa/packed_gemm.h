@@ -4,8 +4,8 @@
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
 
-// Our own GEMM: operands are packed into panels, a tile of c is held in registers over a stretch of
-// k. It serves fp64, fp16, unusual strides, and builds without a matrix library.
+// Our own GEMM: A and B are packed into panels, and a tile of c stays in registers over a block of k. It
+// serves fp64, fp16, unusual strides, and builds without a GEMM library.
 namespace megatron::cpu::MEGATRON_ISA {
 
 // The part of c that stays in registers while k runs: two vectors wide.
@@ -20,7 +20,7 @@ struct Tile {
   static constexpr int lanes = bytes / sizeof(C), columns = 2 * lanes;
 };
 
-// What one task computes at most; the packed panels and the acc then stay in the second-level cache.
+// Maximum size of a task: its packed panels and accumulators stay in the L2 cache.
 inline constexpr int64_t kTaskRows = 192, kTaskColumns = 256, kTaskK = 256;
 
 // acc[rows, columns] (+)= a[k_size][rows] ⊗ b[k_size][columns].
@@ -54,7 +54,7 @@ inline void multiply_tile(int64_t k_size, const C* a, const C* b, C* acc, int64_
       __builtin_memcpy(acc + i * stride + j * T::lanes, &tile[i][j], sizeof(Vector));
 }
 
-// Panels of `width` lines of a matrix [lines, k_size], each panel [k_size][width], missing lines zero.
+// Packs a matrix [lines, k_size] into panels [k_size][width] of `width` lines each; missing lines are zero.
 template <int width, class S, class C>
 void pack(const S* source, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t k_size, C* panels) {
   for (int64_t first = 0; first < lines; first += width) {

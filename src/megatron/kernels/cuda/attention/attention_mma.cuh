@@ -3,12 +3,13 @@
 #include "megatron/kernels/cuda/attention/attention.cuh"
 #include "megatron/kernels/cuda/core/mma.cuh"
 
-// What attention adds to the pieces of the tensor-core kernels.
+// Tiles of heads and dropout masks for the attention kernels on tensor cores.
 namespace megatron::cuda {
 
 template <class T, int R, int D>
 struct SharedTile : MmaTile<T, R, D> {
-  // Rows first … first + count − 1 of a head; what lies beyond, and elements beyond head_dim, becomes zero.
+  // cp.async of rows first … first + count − 1 of a head; rows beyond, and elements beyond head_dim, become
+  // zero.
   __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim) const {
     constexpr int chunks = D / 8;
 #pragma unroll 4
@@ -20,11 +21,11 @@ struct SharedTile : MmaTile<T, R, D> {
   }
 };
 
-// Which probabilities of a tile survive dropout, a bit each. All threads of a block make it together, so that
+// The dropout mask of a tile, a bit for each probability. All threads of a block fill it together, so that
 // no random word is drawn twice.
 template <int Queries, int Keys>
 struct KeptTile {
-  static constexpr int kMaskWords = Keys / 32;  // of a query
+  static constexpr int kMaskWords = Keys / 32;  // words of 32 bits a query
   uint32_t* mask;
 
   template <class T>

@@ -4,8 +4,8 @@
 namespace megatron::cuda {
 namespace {
 
-// One score's part of the backward pass. In: qk = q · k, dp = grad_o · v, and what dropout multiplied
-// the probability by. Out: qk becomes the probability that multiplied v, dp the gradient of the qk.
+// Backward of one score. In: qk = q · k, dp = grad_o · v, and the factor of dropout, keep. Out: qk becomes
+// the probability that multiplied v, dp the gradient of q · k.
 template <class T>
 __device__ __forceinline__ void score_backward(const AttentionTask<T>& task, float& qk, float& dp, float lse2,
                                                float delta, float keep, int b, int head, int query, int key) {
@@ -15,7 +15,7 @@ __device__ __forceinline__ void score_backward(const AttentionTask<T>& task, flo
   qk = p * keep;
 }
 
-// The same without softcap and bias.
+// score_backward without softcap and bias.
 __device__ __forceinline__ void plain_backward(float factor, float scale, float& qk, float& dp, float lse2,
                                                float delta, float keep) {
   const float p = exp2_fast(fmaf(qk, factor, -lse2));
@@ -23,7 +23,13 @@ __device__ __forceinline__ void plain_backward(float factor, float scale, float&
   qk = p * keep;
 }
 
-// dq of 64 queries; passes over the keys.
+// dq on tensor cores (mma.sync m16n8k16).
+// Math: p = exp(s − lse), ds = p · (grad_o · vᵀ − delta), dq = scale · ds · k, with delta = Σ o · grad_o.
+// Grid: (blocks of 64 queries, heads, batch). Four warps have 16 queries each and pass over the keys in
+// tiles of N.
+// Shared memory: q and grad_o [64, D], then two stages of k and v [N, D]; static, the dropout mask of a
+// tile.
+// Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
 template <class T, int D, int N>
 __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__ AttentionTask<T> task,
                                                          const __grid_constant__ AttentionGrads<T> grads) {
@@ -115,8 +121,13 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
       write_half<T, D>(grads.dq.row(s.first_query + row, head), acc, h, 1.f, task.d);
 }
 
-// dk and dv of 64 keys; passes over the queries of all heads of the group, so that nothing is added by two
-// blocks. Scores are held transposed: rows are keys.
+// dk and dv on tensor cores (mma.sync m16n8k16).
+// Math: dv = pᵀ · grad_o, dk = scale · dsᵀ · q, with p and ds of dq_kernel, held transposed: rows are keys.
+// Grid: (blocks of 64 keys, KV heads, batch). A block passes over the queries of all heads of its group in
+// tiles of N, so that no two blocks add to the same gradient.
+// Shared memory: k and v [64, D], then two stages of q and grad_o [N, D], then lse and delta of both stages;
+// static, the dropout mask of a tile.
+// Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
 template <class T, int D, int N>
 __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant__ AttentionTask<T> task,
                                                           const __grid_constant__ AttentionGrads<T> grads) {
@@ -216,9 +227,9 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
 
 template <class T, int D, int N>
 bool launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
-  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   constexpr size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D);
-  // Wide heads need 128 KiB, which not every GPU has.
+  // head_dim 256 needs 128 KiB, which not every GPU has.
   if (bytes > static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block)) return false;
   allow_shared_memory(dq_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
@@ -229,7 +240,7 @@ bool launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const Att
 
 template <class T, int D, int N>
 void launch_dkv(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
-  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D) + 4 * N * sizeof(float);
   allow_shared_memory(dkv_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.keys, kMmaRows), task.kv_heads, task.batch);
@@ -251,7 +262,7 @@ bool mma_attention_dq(const KernelContext& ctx, const AttentionTask<T>& task,
   return launch_dq<T, 256, 32>(ctx, task, grads);
 }
 
-// Wider heads would not fit both sums into registers.
+// Accumulators of dk and dv for a larger head_dim would not fit into registers.
 template <class T>
 bool mma_attention_dkv(const KernelContext& ctx, const AttentionTask<T>& task,
                        const AttentionGrads<T>& grads) {

@@ -4,7 +4,8 @@
 namespace megatron::cuda {
 namespace {
 
-// Masks, and whatever else turns products into scores. Apart from the kernel's usual path, which stays short.
+// The general path from q · k to scores: masks, softcap, bias. Kept out of the kernel's usual path, which
+// stays short.
 template <int N, class T>
 __device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool plain,
                                               float (&score)[N / 8][4], int b, int head,
@@ -23,8 +24,13 @@ __device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool
     }
 }
 
-// A block takes 64 queries of one head and passes over the keys in tiles of N, the next tile being fetched
-// meanwhile. Scores are kept in units of log 2.
+// Flash attention forward on tensor cores (mma.sync m16n8k16).
+// Math: o = softmax(scale · q · kᵀ + masks) · v by online softmax, and lse. Scores are kept times log2(e),
+// for exp2.
+// Grid: (blocks of 64 queries, heads, batch); the longest rows of a causal mask come first. Four warps have
+// 16 queries each and pass over the keys in tiles of N.
+// Shared memory: q [64, D], then two stages of k and v [N, D]; static, the dropout mask of a tile.
+// Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
 template <class T, int D, int N>
 __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_constant__ AttentionTask<T> task) {
   constexpr float lowest = -std::numeric_limits<float>::infinity();
@@ -148,7 +154,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
 
 template <class T, int D, int N>
 void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
-  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   size_t bytes = sizeof(T) * (kMmaRows * D + 4 * N * D);
   allow_shared_memory(forward_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);

@@ -3,7 +3,7 @@
 namespace megatron::cuda {
 namespace {
 
-// What is not a number stays, so that all lanes see it: they would part where one of them leaves a tile out.
+// Maximum that keeps NaN, so that all lanes see it and skip the same tiles.
 template <class C>
 struct LargestScore {
   __device__ C operator()(C a, C b) const { return a > b || a != a ? a : b; }

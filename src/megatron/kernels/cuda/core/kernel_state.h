@@ -8,7 +8,7 @@
 
 namespace megatron::cuda {
 
-// cuBLASLt's handle, and what was decided for each shape of GEMM.
+// cuBLASLt's handle, and the plan of each GEMM shape.
 class GemmPlans;
 // cuDNN's handle and its built attention graphs; null where cuDNN cannot be used.
 class CudnnAttention;

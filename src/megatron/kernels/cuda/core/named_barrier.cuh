@@ -4,10 +4,10 @@ namespace megatron::cuda {
 
 inline constexpr int kMaxRowGroups = 4;
 
-// A barrier for `threads` threads of one of a block's lines, since the lines' loops may end apart. Its number
-// is written out: one that is known at run time only would reserve all sixteen of a block, and a Hopper
-// multiprocessor, which has 64, would hold no more than four blocks. A jump and not a `switch`, of which the
-// compiler makes barriers with predicates, and racecheck takes those for barriers that all threads came to.
+// Syncs the `threads` threads of one row group of a block, since the groups' loops may end at different
+// times. Barrier ids are constants: with an id known at run time the compiler reserves all sixteen of a
+// block, and an SM, which has 64, holds at most four blocks. The branch is brx.idx, since the compiler turns
+// a `switch` into predicated barriers, which racecheck misreads.
 __device__ __forceinline__ void row_group_sync(unsigned group, unsigned threads) {
   static_assert(kMaxRowGroups == 4);
   asm volatile(

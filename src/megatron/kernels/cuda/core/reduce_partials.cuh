@@ -2,13 +2,13 @@
 
 #include "megatron/kernels/cuda/core/launch.cuh"
 
-// The end of a sum over rows that blocks share: each block left a row of sums, and these are added up.
+// Sums partial rows [parts, columns] that blocks have left, the second pass of a column reduction.
 namespace megatron::cuda {
 
 inline constexpr int kReduceColumns = 32, kReduceRows = 32;
 
-// put(column, Σ over parts of partial[part, column]): each thread adds up some of the parts, then those in
-// order.
+// put(column, Σ over parts of partial[part, column]): each thread sums some parts, then these sums are added
+// in order.
 template <class C, class Put>
 __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
     reduce_partials_kernel(const C* partial, int64_t parts, int64_t columns, Put put) {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
   put(column, sum);
 }
 
-// Takes its place early, where the kernel that makes the parts lets it. A thread has some parts to add.
+// A PDL launch: starts early where the kernel that makes the partials allows it.
 template <class C, class Put>
 void reduce_partials(const char* name, cudaStream_t stream, const C* partial, int64_t parts, int64_t columns,
                      Put put) {

@@ -17,7 +17,7 @@ __device__ __forceinline__ void cp_async(void* to, const void* from, bool valid)
                : "memory");
 }
 // Four bytes from device to shared memory, or zero.
-__device__ __forceinline__ void copy_async_word(void* to, const void* from, bool valid) {
+__device__ __forceinline__ void cp_async_word(void* to, const void* from, bool valid) {
   int bytes = valid ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
                : "memory");

@@ -2,8 +2,8 @@
 
 #include "megatron/kernels/cuda/core/launch.cuh"
 
-// GEMMs inside a kernel, of operands that are computed as they are read. In fp32 (fp64 for fp64) on
-// SIMT units: for chunks of scans, where exactness counts and GEMMs are small.
+// GEMM of a block on SIMT units, in fp32 or fp64, with operands computed as they are read. For small
+// matrices of scans where precision counts.
 namespace megatron::cuda {
 
 inline constexpr int kSimtTileMN = 64, kSimtTileK = 16, kSimtThreads = 256;
@@ -13,7 +13,7 @@ struct SimtSmem {
   C a[kSimtTileK][kSimtTileMN + 1], b[kSimtTileK][kSimtTileMN + 1];
 };
 
-// A tile of 64 × 64, 16 elements in each of 256 threads.
+// A 64 × 64 accumulator tile, 4 × 4 elements in each of 256 threads.
 template <class C>
 struct SimtTile {
   C sum[4][4] = {};
@@ -21,8 +21,8 @@ struct SimtTile {
   static __device__ int row(int i) { return threadIdx.x / 16 + 16 * i; }
   static __device__ int column(int j) { return threadIdx.x % 16 + 16 * j; }
 
-  // += Σ_k a(row, k) · b(k, column) over k in [begin, end). Neighbouring threads read neighbouring k where
-  // `AlongK`, else neighbouring rows or columns. Outside of the matrices the functions give zeros.
+  // += Σ_k a(row, k) · b(k, column) over k in [begin, end). With AlongK neighbouring threads read
+  // neighbouring k, else neighbouring rows or columns. The functions give zeros outside of the matrices.
   template <bool AAlongK, bool BAlongK, class A, class B>
   __device__ void add(SimtSmem<C>& memory, int begin, int end, A a, B b) {
     for (int k0 = begin; k0 < end; k0 += kSimtTileK) {
@@ -47,7 +47,7 @@ struct SimtTile {
     }
   }
 
-  // To its place, from row0 and column0 on, in a dense matrix of this size.
+  // Writes the tile at (row0, column0) of a dense rows × columns matrix.
   __device__ void write(C* out, int row0, int rows, int column0, int columns) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -58,7 +58,7 @@ struct SimtTile {
   }
 };
 
-// The sum over the 16 threads that hold a row, the same in each of them.
+// Sum over the 16 threads that hold a row; all of them get it.
 template <class C>
 __device__ C row_sum(C value) {
 #pragma unroll

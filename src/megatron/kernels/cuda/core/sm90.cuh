@@ -4,13 +4,11 @@
 
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 
-// Hopper's own instructions: copies of boxes of a tensor that hardware makes (TMA), barriers in shared memory
-// that count arrivals and bytes, and GEMMs by a warpgroup (four warps) of matrices in shared memory. Only
-// code for sm_90a has them.
+// Wrappers of sm_90a instructions: TMA (cp.async.bulk), mbarrier, stmatrix and ldmatrix, wgmma.
 namespace megatron::cuda::sm90 {
 
-// Its phases end when all arrivals and all expected bytes came. They alternate between parity 0 and 1; the
-// phase before the first has parity 1.
+// mbarrier. A phase ends when all arrivals and all expected bytes have come. Phases alternate between parity
+// 0 and 1; the phase before the first has parity 1.
 struct Barrier {
   uint32_t address;
 
@@ -24,7 +22,7 @@ struct Barrier {
   __device__ void arrive() const {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
   }
-  // At the barrier in the same place of block `rank` of the cluster.
+  // Arrives at the barrier at the same address in block `rank` of the cluster.
   __device__ void arrive_cluster(uint32_t rank) const {
     asm volatile(
         "{\n.reg .b32 there;\n"
@@ -47,7 +45,7 @@ struct Barrier {
   }
 };
 
-// Where in a ring of stages a thread is.
+// Stage and parity of a thread in a circular buffer of stages.
 template <int Stages>
 struct PipelineState {
   int stage = 0;
@@ -57,8 +55,8 @@ struct PipelineState {
   }
 };
 
-// One box of a tensor of three dimensions, the innermost first, to shared memory, where `full` counts its
-// bytes. What lies outside of the tensor arrives as zeros.
+// TMA load of one box of a 3-D tensor, coordinates innermost first. `full` counts its bytes. Elements
+// outside of the tensor become zeros.
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
                                          int z) {
   asm volatile(
@@ -68,7 +66,7 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, Ba
       : "memory");
 }
 
-// The same to this place in all Blocks of the cluster, where each one's `full` counts.
+// TMA load multicast to the same address in all Blocks of the cluster; each block's `full` counts the bytes.
 template <int Blocks>
 __device__ __forceinline__ void tma_multicast(uint32_t to, const CUtensorMap& map, Barrier full, int x, int y,
                                               int z) {
@@ -79,9 +77,9 @@ __device__ __forceinline__ void tma_multicast(uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
-// From shared memory to the device's: a box, the same added to what is there, or bytes, a multiple of 16.
-// What lies outside of the tensor is left out. The thread that asked waits until shared memory was read, but
-// for the last N.
+// TMA store of a box, TMA reduce-add of a box, and bulk store of bytes (a multiple of 16). Elements outside
+// of the tensor are left out. bulk_wait_read<N> lets the issuing thread wait until all but its last N have
+// read shared memory.
 __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
@@ -108,8 +106,7 @@ __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
-// The same copies of what is read or written once, which shall not push out of the L2 cache what will be read
-// again.
+// L2 cache policy for data that is read or written once, and TMA copies with a policy.
 __device__ __forceinline__ uint64_t l2_evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -133,9 +130,9 @@ __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t from,
       : "memory");
 }
 
-// Four matrices of 8 × 8 elements of two bytes; lane 8 i + r says where row r of matrix i lies. Word i of
-// lane t has elements t % 4 · 2 and the next of row t / 4 of matrix i: rounded acc of a GEMM lie like
-// that.
+// stmatrix and ldmatrix of four 8 × 8 matrices of 16-bit elements. Lane 8 i + r gives the address of row r
+// of matrix i. packed[i] of lane t holds elements t % 4 · 2 and the next of row t / 4 of matrix i: the
+// layout of wgmma accumulators packed to bf16x2.
 __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t* packed) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(packed[0]),
                "r"(packed[1]), "r"(packed[2]), "r"(packed[3])
@@ -148,7 +145,7 @@ __device__ __forceinline__ void ldmatrix(uint32_t row, uint32_t* packed) {
                : "memory");
 }
 
-// A barrier of some threads of a block, with a number of its own.
+// Named barrier `id` of Threads threads of the block.
 template <int Threads>
 __device__ __forceinline__ void named_barrier_sync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
@@ -163,16 +160,16 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// New barriers are seen by TMA and by the cluster.
+// Makes initialized mbarriers visible to TMA and the cluster.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// What this thread wrote to shared memory is seen by TMA and by GEMMs.
+// Makes this thread's writes to shared memory visible to TMA and wgmma.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// How many registers each thread of this warpgroup may have from here on.
+// Registers a thread of this warpgroup may use from here on.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
@@ -182,8 +179,8 @@ __device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// GEMMs run beside the threads: begin, add any number, commit them as one batch, wait until no more than N
-// batches are under way.
+// wgmma is asynchronous: fence, issue any number, commit them as one group, wait until at most N groups are
+// in flight.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -193,27 +190,25 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// An operand is held in panels of 64 × 64 elements of two bytes, as TMA writes a box of 64 with the swizzle
-// of 128 bytes: rows of 128 bytes, eight to a swizzled block. The rows run along the sides of the GEMM,
-// and their elements along the contraction ("inner"), or the other way round; then the hardware turns them.
+// Operands lie in panels of 64 × 64 16-bit elements, as TMA writes them with the 128-byte swizzle: rows of
+// 128 bytes, eight rows to a swizzle atom. In a K-major operand the elements of a row run along K; otherwise
+// the rows do, and wgmma transposes.
 inline constexpr int kPanel = 64, kPanelBytes = kPanel * kPanel * 2;
 
-// What a GEMM is told of an operand: its address, without the block's rank that it has in a cluster, the
-// distance of panels (used where rows run along the contraction) and of blocks of eight rows, and the
-// swizzle.
+// wgmma's shared-memory descriptor: the address without the block's rank in a cluster, the stride between
+// panels (used where rows run along K), the stride between groups of eight rows, and the swizzle.
 __device__ __forceinline__ uint64_t smem_desc(uint32_t address) {
   constexpr uint64_t kPanels = kPanelBytes >> 4, kBlocks = 8 * 128 >> 4, kSwizzle128 = 1;
   return (address & 0x3ffff) >> 4 | kPanels << 16 | kBlocks << 32 | kSwizzle128 << 62;
 }
-// The same, `step` times 16 further along the contraction.
+// The descriptor `step` times 16 further along K.
 template <bool KMajor>
 __device__ __forceinline__ uint64_t advance_desc(uint64_t desc, int step) {
   return desc + step * ((KMajor ? 32 : 16 * 128) >> 4);
 }
 
-// acc (64 × 256) += a · b over a contraction of 16; without `add` the old acc count as zero.
-// Thread t has the acc of rows t / 32 · 16 + t % 32 / 4 + 8 h and columns 8 j + t % 4 · 2 + i in
-// acc[4 j + 2 h + i].
+// wgmma m64n256k16: acc (64 × 256, fp32) = a · b, plus acc where `accumulate`. Thread t of the warpgroup
+// holds row t / 32 · 16 + t % 32 / 4 + 8 h and column 8 j + t % 4 · 2 + i in acc[4 j + 2 h + i].
 #define ACC8(i)                                                                                           \
   "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]), "+f"(acc[i + 4]), "+f"(acc[i + 5]), \
       "+f"(acc[i + 6]), "+f"(acc[i + 7])

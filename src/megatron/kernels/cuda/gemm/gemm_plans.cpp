@@ -180,7 +180,7 @@ class Stopwatch {
   cudaEvent_t events_[2];
 };
 
-// So often must what takes this many milliseconds run for the GPU to settle.
+// Repetitions of a run of this many milliseconds until the GPU's clock settles.
 int long_run(float milliseconds) { return std::max(2, static_cast<int>(40 / milliseconds)); }
 
 }  // namespace
@@ -243,7 +243,7 @@ GemmPlans::~GemmPlans() { cublasLtDestroy(handle_); }
 void GemmPlans::autotune(AutotuneMode mode) {
   std::lock_guard lock(mutex_);
   autotune_mode_ = mode;
-  if (mode != AutotuneMode::Off) plans_.clear();  // those made without measuring
+  if (mode != AutotuneMode::Off) plans_.clear();  // plans made before autotuning
 }
 
 std::string GemmPlans::tuned_algos() const {
@@ -308,7 +308,7 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
                               "--fp8-recipe tensorwise"
                             : "");
   plan.algo = algos[0];
-  // GELU's slope is slower for some shapes, its value was for none: see docs/performance.md.
+  // DGELU is slower than two kernels for some shapes, GELU_AUX for none: see docs/performance.md.
   plan.algo.unfused = (key.flags & kGeluSlope) != 0;
   if (auto known = tuned_.find(key); known != tuned_.end())
     plan.algo = known->second;
@@ -322,7 +322,7 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
 }
 
 std::vector<GemmAlgo> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
-  constexpr size_t most_workspace = size_t{32} << 20;  // what Hopper's kernels want
+  constexpr size_t most_workspace = size_t{32} << 20;  // as sm_90 kernels need
   cublasLtMatmulPreferenceOpaque_t preference;
   check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a GEMM");
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -360,9 +360,9 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
                         plan.algo.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
 }
 
-// Into c, which is written anew later, or, where the GEMM adds to c, into memory of its own; where there
-// is none left, nothing is measured. A GPU that is kept busy slows down at its power limit, by how much
-// depends on what it runs: so each candidate that is near the best runs alone for long enough to settle.
+// Times algorithms into c, which is written again later, or, where the GEMM adds to c, into scratch memory;
+// without memory for that nothing is timed. A busy GPU slows down at its power limit, by how much depends on
+// the kernel: so each candidate near the best runs alone long enough to settle.
 std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
                                                    const GemmPlan& plan, const std::vector<GemmAlgo>& algos,
                                                    const GemmArgs& args, const Tensor& x) {
@@ -398,7 +398,7 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   }
   if (entries.empty()) return {};
   std::erase_if(entries, [&](const Timed& entry) { return entry.milliseconds > 1.15f * best; });
-  // There and back, for the last finds the GPU warmer than the first.
+  // Forward and backward over the candidates: the last finds the GPU warmer than the first.
   const int count = std::max(2, long_run(best) / 2);
   for (Timed& entry : entries) entry.milliseconds = 0;
   auto settle = [&](Timed& entry) {
@@ -412,7 +412,7 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   });
 }
 
-// The GEMM with its bias and a kernel for GELU, into the outputs themselves: they are written anew later.
+// Times the GEMM with its bias and a GELU kernel, into the outputs themselves: they are written again later.
 float GemmPlans::time_unfused(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
                               const Tensor& x, float expected) {
   const KernelTable& kernels = kernels_for(x.device());

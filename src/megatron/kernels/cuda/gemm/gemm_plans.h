@@ -30,7 +30,7 @@ GemmMatrix matrix_of(const char* name, const Tensor& x);
 inline constexpr int32_t kBetaZero = 1, kFastAccum = 2;
 inline constexpr int32_t kGelu = 64, kGeluSlope = 128;
 inline constexpr int32_t kScaleVec128A = 4, kScaleBlk128x128A = 8, kScaleVec128B = 16,
-                         kScaleBlk128x128B = 32;  // blocks of scales
+                         kScaleBlk128x128B = 32;  // CUBLASLT_MATMUL_MATRIX_SCALE_*
 
 // Everything that a plan depends on. Compared, hashed and written down as bytes, so without padding.
 struct GemmKey {
@@ -39,7 +39,7 @@ struct GemmKey {
   int32_t bias_dtype;  // −1: none
   int32_t flags;       // kBetaZero and so on
   int64_t bias_alignment;
-  int64_t x_leading = 0, x_alignment = 0;  // of what GELU is made of, 0 without
+  int64_t x_leading = 0, x_alignment = 0;  // of GELU's input, 0 without
 
   friend bool operator==(const GemmKey&, const GemmKey&) = default;
 };
@@ -49,10 +49,10 @@ GemmKey key_of(const GemmArgs& args);
 struct GemmAlgo {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool unfused = false;  // a GEMM and a kernel for GELU are faster
+  bool unfused = false;  // GEMM and a separate GELU kernel are faster
 };
 
-// What a GEMM does beside: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
+// GELU epilogues: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
 enum class Gelu { Value, Slope };
 
 struct GemmPlan {
@@ -62,7 +62,7 @@ struct GemmPlan {
   bool fused_bias = false;
 };
 
-// cuBLASLt's handle, and what was decided for each shape of GEMM. Safe to use from several threads.
+// cuBLASLt's handle, and the plan of each GEMM shape. Thread-safe.
 class GemmPlans {
  public:
   GemmPlans();
@@ -71,15 +71,16 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
 
   void run(const KernelContext& ctx, const GemmArgs& args);
-  // With GELU. False, and nothing is done that lasts, where cuBLASLt cannot or is slower by it.
+  // With a GELU epilogue. False, and nothing done that lasts, where cuBLASLt cannot or an unfused pass is
+  // faster.
   bool run(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form);
 
-  // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
-  // first GEMM of a large shape, may not be, and may sum in another order. Measured choices can be written
-  // down and used again, which makes runs repeatable on the same kind of GPU.
+  // cuBLASLt's first proposal is the same on every run. The fastest of its proposals, timed at the first
+  // GEMM of a large shape, may differ from run to run and may sum in another order. Tuned algorithms can be
+  // saved and used again, which makes runs repeatable on the same GPU model.
   void autotune(AutotuneMode mode);
   std::string tuned_algos() const;
-  void use(std::string_view tuned);  // those of another library version or GPU are passed over
+  void use(std::string_view tuned);  // ignored if of another cuBLASLt version or GPU
 
  private:
   struct KeyHash {
@@ -93,7 +94,7 @@ class GemmPlans {
     float milliseconds;
   };
 
-  // x: what GELU is made of, undefined without. Those above `propose` hold the lock.
+  // x: GELU's input, undefined without. Those above `propose` hold the lock.
   GemmPlan& plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   std::optional<Timed> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,

@@ -3,8 +3,16 @@
 #include "megatron/kernels/cuda/core/sm90.cuh"
 #include "megatron/kernels/cuda/core/tensor_map.h"
 
-// GEMMs whose results go to memory, and are worked on before, while the tensor cores multiply. What
-// becomes of the acc is the file's that includes this.
+// Persistent sm_90a GEMM; a tile's epilogue overlaps the next tile's mainloop.
+// Math: c [m, n] = a [m, k] · b in bf16 with fp32 accumulators. The including file gives the Epilogue.
+// Grid: one block an SM, clusters of 2 blocks along m. A block has 384 threads. One thread of the producer
+// warpgroup issues TMA; two consumer warpgroups run wgmma m64n256k16, each on 64 rows of the 128 × 256 tile.
+// Shared memory: 4 stages of A (128 × 64) and B (256 × 64) with the 128-byte swizzle, then 4 KiB of epilogue
+// buffer a consumer warp, then the barriers. Each block of a cluster loads half of B and multicasts it.
+// Barriers: full[stage] counts TMA bytes. empty[stage] counts the 16 consumer warps of the cluster.
+// loaded[2] of each consumer warp count the bytes that its epilogue prefetches.
+// Packed as bf16x2, a tile's accumulators take 64 registers a thread instead of 128. So the next tile starts
+// at once, and the epilogue stores the last one in subtiles between its k steps.
 namespace megatron::cuda {
 namespace {
 
@@ -12,31 +20,25 @@ using sm90::Barrier;
 using sm90::kPanel;
 using sm90::kPanelBytes;
 
-// A block makes tiles of 128 × 256 acc, one after the other. One thread fetches the operands, 64 of the
-// contraction at a time; two warpgroups multiply, 64 rows each. Two blocks make a cluster, with tiles above
-// each other, and each fetches half of what both read on the right.
-// Rounded to bf16, the acc of a tile take half of their registers. So the next tile can begin at once, and
-// what becomes of them, up to memory, is done in subtiles between the steps of that tile, while the tensor
-// cores multiply.
 constexpr int kTileM = 128, kTileN = 256, kTileK = kPanel, kStages = 4, kClusterSize = 2;
 constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads, kWarps = kConsumerThreads / 32;
 constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
               kStageBytes = kABytes + kBBytes;
-// Shared memory: the stages, a place for each warp's way to memory, the barriers.
+// Offsets in shared memory.
 constexpr int kEpilogueBytes = 4096, kEpilogueSmem = kStages * kStageBytes,
               kBarriers = kEpilogueSmem + kWarps * kEpilogueBytes,
               kSharedBytes = kBarriers + 8 * (2 * kStages + 2 * kWarps);
 
 struct ProblemShape {
-  int m, tiles_n, tiles_k;  // of the left operand; tiles beside each other; of 64 along the contraction
+  int m, tiles_n, tiles_k;  // rows of A; tiles along N; tiles of 64 along K
 };
 
 struct Tile {
-  int row0, column;  // the latter counts tiles
+  int row0, column;  // first row; index of the tile along N
 };
 
-// The tiles of one block, in an order that lets the blocks at work share what they read: down a group of
-// kSwizzle clusters, then to the right.
+// Yields the tiles of one block: down kSwizzle clusters, then along N, so that running blocks share operands
+// in the L2 cache.
 template <int kSwizzle>
 class TileScheduler {
  public:
@@ -61,20 +63,20 @@ class TileScheduler {
   int rank_, tiles_m_, next_;
 };
 
-// Two elements of bf16 in a word.
+// The elements of a packed bf16x2.
 __device__ __forceinline__ float low(uint32_t word) { return __uint_as_float(word << 16); }
 __device__ __forceinline__ float high(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
 
-// What one warp, which has 16 rows of a tile, knows of its way to memory. The words of a tile are those of
-// its acc: words 2 j and 2 j + 1 have columns 8 j to 8 j + 7 of rows 0 to 7 and 8 to 15.
+// What the epilogue of one warp, which owns 16 rows of a tile, works with. packed[2 j] and packed[2 j + 1]
+// hold columns 8 j to 8 j + 7 of rows 0 to 7 and 8 to 15.
 struct EpilogueContext {
-  uint32_t smem;  // in shared memory
-  Barrier loaded[2];
+  uint32_t smem;      // its kEpilogueBytes
+  Barrier loaded[2];  // of prefetched data, for even and odd subtiles
   int row, lane;
-  uint64_t policy;
+  uint64_t policy;  // L2 evict first
 
-  // Where this lane's row of four matrices lies: eight columns from column 8 c of rows 0 to 7, then 8 to 15,
-  // then the next eight, in a buffer with rows of Bytes as TMA swizzles them.
+  // Address of this lane's row for ldmatrix or stmatrix of 16 rows and 16 columns from column 8 c on, in a
+  // buffer with rows of Bytes and the swizzle of as many.
   template <int Bytes>
   __device__ uint32_t matrices(uint32_t buffer, int c) const {
     const int r = lane % 16, turn = Bytes == 128 ? r % 8 : r / 2 % 4;
@@ -87,9 +89,8 @@ __device__ __forceinline__ void each(std::integer_sequence<int, P...>, F&& f) {
   (f(std::integral_constant<int, P>{}), ...);
 }
 
-// The rows of b run along the contraction (kBKMajor) or across it. Epilogue deals with the words of a
-// tile, which is one of kOutputN columns of the result, in kSubtiles subtiles, and may ask for data one
-// subtile ahead. Params is what it knows of memory.
+// Epilogue has: Params (kernel arguments), kOutputN (columns of the output in a tile), kSubtiles, kSwizzle,
+// kBKMajor (b is K-major), load_b(), prefetch() for a subtile ahead, and subtile<p>(), which stores one.
 template <class Epilogue>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kClusterSize * kWarps);  // a warp of either block reads what came for both
+      empty(s).init(kClusterSize * kWarps);  // both blocks read the multicast B
     }
     for (int i = 0; i < 2 * kWarps; ++i) loaded(i).init(1);
     sm90::fence_mbarrier_init();
@@ -137,12 +138,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                                   sm90::l2_evict_first()};
     float acc[128];
     uint32_t packed[64];
-    Tile before{};  // the one that the words are of
+    Tile before{};  // the tile in `packed`
     bool waiting = false;
     for (bool more = true; more;) {
       more = scheduler.next(tile);
       const int steps = more ? shape.tiles_k : 0;
-      int k = 0, oldest = pipe.stage;  // of the stages that are being read
+      int k = 0, oldest = pipe.stage;  // the oldest stage that wgmma may still read
       auto release = [&] {
         if (lane < kClusterSize) empty(oldest).arrive_cluster(lane);
         oldest = oldest + 1 == kStages ? 0 : oldest + 1;
@@ -158,14 +159,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                                                             sm90::advance_desc<Epilogue::kBKMajor>(b_desc, i),
                                                             k || i);
         sm90::wgmma_commit();
-        if (k) {  // the step before has been read; this one may still be
+        if (k) {  // the wgmma of the last step is done, this one may run
           sm90::wgmma_wait<1>();
           release();
         }
         pipe.advance();
         ++k;
       };
-      // The steps of this tile, and between them the subtiles of the one before.
+      // The k steps of this tile, and between them the subtiles of the tile before.
       each(std::make_integer_sequence<int, Epilogue::kSubtiles>{}, [&](auto index) {
         constexpr int p = decltype(index)::value;
         constexpr bool last = p + 1 == Epilogue::kSubtiles;
@@ -189,13 +190,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     sm90::bulk_wait_read<0>();
   }
   __syncwarp();
-  sm90::cluster_sync();  // the other block may still arrive at barriers of this one
+  sm90::cluster_sync();  // the other block may still arrive at this block's barriers
 #else
   __trap();
 #endif
 }
 
-// Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
+// Code for sm_90a runs on GPUs of compute capability 9.0 alone.
 bool can_run(const KernelContext& ctx, std::initializer_list<Tensor> tensors) {
 #ifdef MEGATRON_SM90A
   if (runtime_of(ctx).properties().compute_capability != 90) return false;
@@ -218,7 +219,7 @@ void launch(const KernelContext& ctx, const char* name, const CUtensorMap& a, co
             const typename Epilogue::Params& params, int64_t m, int64_t n, int64_t k) {
   auto kernel = gemm_sm90_kernel<Epilogue>;
   cudaLaunchConfig_t config{};
-  config.stream = stream_of(ctx);  // which also makes its GPU the current one
+  config.stream = stream_of(ctx);  // also makes its GPU current
   allow_shared_memory(kernel, kSharedBytes);
   const ProblemShape shape{static_cast<int>(m),
                            static_cast<int>((n + Epilogue::kOutputN - 1) / Epilogue::kOutputN),

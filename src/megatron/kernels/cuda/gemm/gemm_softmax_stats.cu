@@ -7,19 +7,18 @@ namespace megatron {
 namespace cuda {
 namespace {
 
-// The words of a tile go to memory as they are, 64 columns with each subtile. On the context the maximum of
-// each row, and Σ exp(x − maximum), are taken of the same packed, so that both are those of the logits in
-// memory.
+// Stores the bf16 logits of a tile, and of each row the maximum and Σ exp(x − maximum) of those rounded
+// logits. Even subtiles store 64 columns, odd ones sum their exponentials.
 struct SoftmaxStats {
   static constexpr bool kBKMajor = true;
   static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 16;
   struct Params {
     CUtensorMap logits;
-    OnlineSoftmax<float>* partial;  // [tiles beside each other, rows]
+    OnlineSoftmax<float>* partial;  // [tiles along N, rows]
     int rows, valid;
   };
   const Params& params;
-  float maximum[2], sum[2];  // of the two rows that a lane has a quarter of
+  float maximum[2], sum[2];  // of this lane's two rows, whose columns four lanes share
 
   static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                 int rank) {
@@ -30,7 +29,7 @@ struct SoftmaxStats {
 
   __device__ void prefetch(const EpilogueContext&, const Tile&, int) const {}
 
-  // Columns that do not exist count as −∞, in memory too.
+  // Sets columns beyond the vocabulary to −∞, in memory too.
   static __device__ void cut(uint32_t (&packed)[64], int columns, int lane) {
     constexpr uint32_t lowest = 0xff80;
 #pragma unroll
@@ -124,7 +123,7 @@ struct SoftmaxStats {
   }
 };
 
-// The statistics of rows from those of their tiles: 16 rows to a block, a row to 32 threads.
+// Merges the statistics of tiles into those of rows: 16 rows a block, 32 threads a row.
 constexpr int kMergedRows = 16, kMergers = 32;
 
 __global__ void __launch_bounds__(kMergedRows* kMergers)

@@ -6,9 +6,8 @@ namespace megatron {
 namespace cuda {
 namespace {
 
-// Forward. A tile has 128 columns of the gate and the same of up. Its words go to memory as they are, and
-// once more with SwiGLU: for each half of the columns a subtile that stores gate and up, and two of 32
-// columns each for the activation, which is stored with the second.
+// Forward: x = [gate | up] and y = silu(gate) · up. A tile has the same 128 columns of gate and of up. For
+// each half of them one subtile stores x, and two make y in 32 columns each; the second stores it.
 struct SwigluForward {
   static constexpr bool kBKMajor = true;
   static constexpr int kSubtiles = 6, kOutputN = kTileN / 2, kSwizzle = 8;
@@ -17,7 +16,7 @@ struct SwigluForward {
   };
   const Params& params;
 
-  // Gate and up lie apart in b, one matrix each: one block fetches the one, the other the other.
+  // b holds gate and up as two matrices: each block of the cluster loads one of them.
   static __device__ void load_b(uint32_t panels, const CUtensorMap& b, Barrier full, int column, int k,
                                 int rank) {
     sm90::tma_multicast<kClusterSize>(panels + rank * (kBBytes / kClusterSize), b, full, k, column * kOutputN,
@@ -70,9 +69,8 @@ struct SwigluForward {
   }
 };
 
-// Backward. The words of a tile are the activation's gradient; each subtile fetches 32 columns of gate and
-// up, which takes a while and is asked for one subtile before, and stores the gradients of both from the same
-// place.
+// Backward: the tile is dy. Each subtile loads 32 columns of gate and up, prefetched one subtile before, and
+// stores their gradients from the same shared memory.
 struct SwigluBackward {
   static constexpr bool kBKMajor = false;
   static constexpr int kSubtiles = 8, kOutputN = kTileN, kSwizzle = 8;
@@ -92,7 +90,7 @@ struct SwigluBackward {
     }
   }
 
-  // For subtile p of the tile, once the subtile before the last has left its place.
+  // Loads gate and up of subtile p by TMA, once the store from that buffer has read it.
   __device__ void prefetch(const EpilogueContext& context, const Tile& tile, int p) const {
     if (context.lane == 0) {
       sm90::bulk_wait_read<0>();
@@ -143,7 +141,7 @@ struct SwigluBackward {
   }
 };
 
-// Gate and up beside each other in every row, or above each other.
+// Gate and up as two matrices: halves of every row, or halves of the rows.
 Matrices halves_of_rows(const Tensor& t) {
   return {t.raw(), t.size(1) / 2, t.size(0), 2, t.stride(0), t.size(1) / 2};
 }

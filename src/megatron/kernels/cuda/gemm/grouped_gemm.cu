@@ -5,8 +5,8 @@ namespace {
 
 constexpr int kTileMN = 64, kTileK = 16, kMicro = 4;
 
-// One 64 × 64 tile of c = a · b: 16 × 16 threads with 4 × 4 sums each. The operands are read through
-// functions of (row, k) and (k, column) that yield zero outside.
+// One 64 × 64 tile of c = a · b on SIMT units: 16 × 16 threads with 4 × 4 accumulators each. a(row, k) and
+// b(k, column) read the operands and yield zero outside.
 template <class C, class A, class B, class Store>
 __device__ void tile_gemm(int64_t k_size, A a, B b, Store store) {
   __shared__ C smem_a[kTileK][kTileMN + 1], smem_b[kTileK][kTileMN + 1];

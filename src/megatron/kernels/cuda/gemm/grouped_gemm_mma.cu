@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kTileMN = 128, kTileK = 32, kStages = 4, kBlockThreads = 128;
 
-// One operand's part of a tile: kTileMN rows (or columns) of the GEMM by kTileK of the contraction, stored
-// as it lies in memory: contraction innermost, or not.
+// A tile of one operand in shared memory: kTileMN rows of A (columns of B) by kTileK, K-major or not as in
+// device memory.
 template <class T, bool KMajor>
 struct Operand {
   T* data;
@@ -20,7 +20,7 @@ struct Operand {
       return data + outer * kTileMN + ((chunk ^ (outer & 7)) << 3);
   }
 
-  // `from` points at (side 0, contraction 0) of the tile; beyond `sides` and `k_size` there are zeros.
+  // cp.async from `from`, the tile's first element; beyond `sides` and `k_size` zeros.
   __device__ void fill(const T* from, int64_t stride, int64_t sides, int64_t k_size) const {
     constexpr int chunks = (KMajor ? kTileK : kTileMN) / 8, outers = KMajor ? kTileMN : kTileK;
 #pragma unroll
@@ -47,7 +47,7 @@ struct Operand {
   }
 };
 
-// A matrix of which one tile is multiplied: where the tile begins, and how much of it exists.
+// The first element of a tile in device memory, and how many rows of A (columns of B) exist from there on.
 template <class T>
 struct Source {
   const T* data;
@@ -64,7 +64,8 @@ __device__ __forceinline__ void write_pair(Out* to, float low, float high, float
   if (pair) to[1] = narrow<Out>(high);
 }
 
-// c (rows × columns of a 128 × 128 tile) = beta · c + a · b over `k_size`. Four warps, 64 × 64 each.
+// c = beta · c + a · b of one 128 × 128 tile over k_size. Four warps run mma.sync m16n8k16 on 64 × 64 each;
+// cp.async fills four stages.
 template <class T, class Out, bool AKMajor, bool BKMajor>
 __device__ void tile_gemm(Source<T> a, Source<T> b, int64_t k_size, Out* c, int64_t c_stride, float beta) {
   extern __shared__ __align__(128) char memory[];

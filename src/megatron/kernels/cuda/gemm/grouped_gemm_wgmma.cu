@@ -9,18 +9,25 @@ using sm90::Barrier;
 using sm90::kPanel;
 using sm90::kPanelBytes;
 
-// A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
-// contraction at a time; two warpgroups multiply, 64 rows each. They leave their acc in shared memory, from
-// where they are stored while the next tile is made.
+// Persistent sm_90a grouped GEMM.
+// Math: forward and input gradient: c[rows of e] = a[rows of e] · b[e]. Weight gradient (RaggedK): c[e] =
+// beta · c[e] + a[rows of e]ᵀ · b[rows of e].
+// Grid: one block an SM; a TileScheduler walks all experts' tiles from the offsets on the device. A block
+// has 384 threads. One thread of the producer warpgroup issues TMA; two consumer warpgroups run wgmma
+// m64n256k16, each on 64 rows of the 128 × 256 tile.
+// Shared memory: 3 or 4 stages of A (128 × 64) and B (256 × 64) with the 128-byte swizzle, then the output
+// buffer, then the barriers. The output is stored from its buffer while the next tile runs.
+// Barriers: full[stage] counts TMA bytes, empty[stage] the 8 consumer warps. Named barrier 1 holds all
+// consumers, 2 and 3 one warpgroup each.
 constexpr int kTileM = 128, kTileN = 256;
 [[maybe_unused]] constexpr int kTileK = kPanel;
 constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads;
 constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
               kStageBytes = kABytes + kBBytes;
 
-// Shared memory: the stages, acc, the barriers. Narrow acc lie there as rows of the tile, all at once. The
-// gap behind a row keeps threads that write to eight rows on different banks. Of wide ones, which would take
-// the place of two stages, each warpgroup has two boxes in turn.
+// Offsets in shared memory. A 16-bit output lies there as the whole tile; the 16 bytes behind each row keep
+// eight rows on different banks. A fp32 output would take two stages: each warpgroup has two buffers of 64 ×
+// 32 in turn.
 template <class Out>
 struct Layout {
   static constexpr bool kWide = std::is_same_v<Out, float>;
@@ -36,7 +43,7 @@ struct Params {
   void* c;
   int64_t c_expert, c_row;
   const int32_t* offsets;
-  int experts, m, n, k;  // of one expert's GEMM; what the offsets cut is not known here
+  int experts, m, n, k;  // of one expert; the size that offsets cut is unused
   float beta;            // for fp32: 0 or 1
 };
 
@@ -44,8 +51,8 @@ struct Tile {
   int expert, row0, rows_end, column0, k0, k_size;
 };
 
-// The tiles of one block, in an order that lets the blocks at work share what they read: down a group of
-// rows, then to the right. A token belongs to rows of the GEMM, or to its contraction (RaggedK).
+// Yields the tiles of one block: down kSwizzle tiles, then along N, so that running blocks share operands in
+// the L2 cache. Tokens are rows of c, or with RaggedK the K dimension.
 template <bool RaggedK>
 class TileScheduler {
  public:
@@ -82,7 +89,7 @@ class TileScheduler {
   int next_, expert_ = 0;  // counted from the first tile of the expert
 };
 
-// Sides × 64 of an operand.
+// Loads Sides × 64 of an operand by TMA.
 template <int Sides, bool KMajor>
 __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map, Barrier full, int side,
                                              int k, int expert) {
@@ -93,8 +100,7 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
                    expert);
 }
 
-// Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
-// All consumers call it.
+// Zeroes the tail of a stage where K ends inside it: rows of the next expert follow. All consumers call it.
 [[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int k_size) {
   for (int panel = 0; panel < (kTileM + kTileN) / kPanel; ++panel)
     for (int i = k_size * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
@@ -105,7 +111,7 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
   sm90::named_barrier_sync<kConsumerThreads>(1);
 }
 
-// acc += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
+// acc += beta · c. TMA could add in the dtype of c alone, which would round 16-bit sums twice.
 template <class Out>
 __device__ __forceinline__ void add_beta_c(const Params& params, const Tile& tile, float (&acc)[128]) {
   const int lane = threadIdx.x % 32,
@@ -113,7 +119,7 @@ __device__ __forceinline__ void add_beta_c(const Params& params, const Tile& til
             column0 = tile.column0 + lane % 4 * 2;
   const Out* c =
       static_cast<const Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + column0;
-  constexpr int kAtOnce = 16;  // reads under way
+  constexpr int kAtOnce = 16;  // reads in flight
 #pragma unroll
   for (int j = 0; j < 64; j += kAtOnce) {
     Vec<Out, 2> old[kAtOnce] = {};
@@ -131,7 +137,7 @@ __device__ __forceinline__ void add_beta_c(const Params& params, const Tile& til
   }
 }
 
-// c = acc: a warp stores its 16 rows.
+// c = acc: each warp packs its 16 rows in shared memory and stores them by bulk copies.
 template <class Out>
 __device__ __forceinline__ void store_tile_rows(const Params& params, const Tile& tile,
                                                 const float (&acc)[128], uint32_t rows) {
@@ -157,7 +163,7 @@ __device__ __forceinline__ void store_tile_rows(const Params& params, const Tile
         rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
 
-// c = acc or, with beta 1, c + acc: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
+// c = acc or, with beta 1, c += acc: a warpgroup stores its 64 rows by TMA, 64 × 32 at a time.
 [[maybe_unused]] __device__ __forceinline__ void store_tile_fp32(const Params& params, const CUtensorMap& c,
                                                                  const Tile& tile, const float (&acc)[128],
                                                                  uint32_t boxes, int panel) {
@@ -192,7 +198,7 @@ __device__ __forceinline__ void store_tile_rows(const Params& params, const Tile
   }
 }
 
-// c tells where boxes are stored; it is for wide acc alone.
+// c: the tensor map of the output, for fp32 alone.
 template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -238,7 +244,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   float acc[128];
   while (scheduler.next(tile)) {
     if (!RaggedK && tile.row0 + panel * kPanel >= tile.rows_end) {
-      // The expert has no row for this warpgroup; the other has the tensor cores for itself.
+      // The expert has no row for this warpgroup: it only releases the stages.
       for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
         full(pipe.stage).wait(pipe.parity);
         release(pipe.stage);
@@ -261,7 +267,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         sm90::wgmma_mma<T, AKMajor, BKMajor>(acc, sm90::advance_desc<AKMajor>(a_desc, i),
                                              sm90::advance_desc<BKMajor>(b_desc, i), k || i);
       sm90::wgmma_commit();
-      // The stage before is read; this one may still be.
+      // The wgmma of the last stage is done; this one may run.
       if (k) {
         sm90::wgmma_wait<1>();
         release(last);
@@ -283,7 +289,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 #endif
 }
 
-// Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
+// Code for sm_90a runs on GPUs of compute capability 9.0 alone.
 bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 #ifdef MEGATRON_SM90A
   constexpr int64_t kMost = 1 << 30;

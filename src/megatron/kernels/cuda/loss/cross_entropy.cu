@@ -24,7 +24,7 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
       state.sum *= exp_of(state.maximum - largest);
       state.maximum = largest;
     }
-    // No difference of infinities, but what is not a number is summed.
+    // Avoid inf − inf, keep NaN.
     const C shift = state.maximum == kLowest<C> ? C(0) : state.maximum;
 #pragma unroll
     for (int j = 0; j < N; ++j) {

@@ -9,7 +9,7 @@ namespace megatron::cuda {
 template <class C>
 inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
 
-// Running maximum and Σ exp(x − maximum).
+// Online softmax statistics: running maximum and Σ exp(x − maximum).
 template <class C>
 struct OnlineSoftmax {
   C maximum = kLowest<C>, sum = 0;
@@ -19,7 +19,7 @@ template <class C>
 struct MergeOnlineSoftmax {
   __device__ OnlineSoftmax<C> operator()(OnlineSoftmax<C> a, OnlineSoftmax<C> b) const {
     C maximum = a.maximum > b.maximum ? a.maximum : b.maximum;
-    // No difference of infinities, but what is not a number stays: comparisons pass it over, sums do not.
+    // Avoid inf − inf, keep NaN.
     if (a.maximum == kLowest<C> && b.maximum == kLowest<C>) return {maximum, a.sum + b.sum};
     return {maximum, a.sum * exp_of(a.maximum - maximum) + b.sum * exp_of(b.maximum - maximum)};
   }

@@ -23,8 +23,8 @@ struct NormBackward {
   Compute<T> gamma_offset;
 };
 
-// Blocks stay, and take every gridDim.x-th group of rows, one in each line of threads: which rows share a
-// partial sum does not change from run to run. The next row is on its way in registers while this one is
+// Blocks stay, and take every gridDim.x-th group of rows, one in each row group of threads: which rows share
+// a partial sum does not change from run to run. The next row is on its way in registers while this one is
 // summed.
 template <class T, int W, int Items, bool Layer>
 __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
         store(a.dx + row * n + column, dx);
       }
   }
-  // The lines of a block add up in order, each thread's elements as one.
+  // The row groups of a block add up in order, each thread's elements as one.
   using Sums = Vec<C, W>;
   auto add_up = [&](C* target, const C(&own)[Items][W]) {
     for (int turn = 0; turn < blockDim.y; ++turn) {

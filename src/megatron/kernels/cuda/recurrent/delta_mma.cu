@@ -29,7 +29,13 @@ __device__ __forceinline__ void save_transposed(const float (&matrix)[kDeltaChun
   }
 }
 
-// A block treats one chunk of one key head and its value heads, two at a time.
+// Triangular systems of one chunk and key head (mma.sync m16n8k16).
+// Math: A_ij = β_i e^(G_i − G_j) k_i · k_j (j < i), T = (1 + A)⁻¹ by forward substitution, a column a
+// thread; T β and passed_ij = e^(G_i − G_j) q_i · k_j (j ≤ i) are stored as mma fragments. Transposed stores
+// Tᵀ and passedᵀ too.
+// Grid: (slots, key heads); the value heads of a key head, two at a time.
+// Shared memory: SystemSmem: q and k [64, 128], two fp32 matrices of 64 × 68, g_cumsum, beta and scales.
+// Barriers: __syncthreads between making, solving and storing a pair of systems.
 template <bool Transposed>
 __global__ void __launch_bounds__(kMmaThreads, 3)
     delta_systems_kernel(const __grid_constant__ DeltaChunks task) {
@@ -109,7 +115,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
       }
     }
     __syncthreads();
-    // e^(G_i − G_j) · products at a lane's places of step and part, zero above the diagonal.
+    // e^(G_i − G_j) · qk at the positions of a lane's accumulators, zero above the diagonal.
     auto weighted = [&](int p, const float(&qk)[kDeltaChunk / 8][4], int n, int h) -> float2 {
       const int column = n * 8 + lane % 4 * 2, own = row + 8 * h;
       const float sum = memory.g_cumsum[p][own];
@@ -208,7 +214,14 @@ struct CarrySmem {
   float g_cumsum[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk];
 };
 
-// One value head along one sequence, half of its value channels. A warp holds 32 key channels of the state.
+// State carry and output of one value head along one sequence (mma.sync m16n8k16).
+// Math, chunk by chunk: δ = T β (v − e^G k S), o = e^G q S + passed δ, S ← e^(G_L) S + kᵀ e^(G_L − G) δ,
+// with G_L at the end of the chunk.
+// Grid: (2 halves of the value channels, value heads, sequences). Four warps hold 32 key channels × 64 value
+// channels of S each, in registers.
+// Shared memory: CarrySmem: two buffers of k, one of q, S and a [64, 64] operand each in two bf16 parts,
+// g_cumsum and scales.
+// Barriers: __syncthreads between steps. cp.async loads k and q of the next chunk meanwhile.
 __global__ void __launch_bounds__(kMmaThreads, 2)
     delta_carry_kernel(const __grid_constant__ DeltaChunks task, bfloat* o) {
   extern __shared__ __align__(128) char raw_memory[];

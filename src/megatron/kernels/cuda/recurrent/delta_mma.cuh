@@ -3,12 +3,13 @@
 #include "megatron/kernels/cuda/core/mma.cuh"
 #include "megatron/kernels/cuda/recurrent/delta_rule.cuh"
 
-// The gated delta rule on tensor cores, for bf16, in chunks of 64 tokens. Inside a chunk, with G the sum of
-// log-decays since its beginning and S the state before it, what the tokens write solves a triangular system:
-//   δ = T β (v − e^G k S), T = (1 + A)⁻¹, A_ij = β_i e^(G_i − G_j) k_i · k_j for j < i.
+// The gated delta rule on tensor cores, for bf16, in chunks of 64 tokens. Inside a chunk, with G the
+// cumulative log-decay (g_cumsum) and S the state before it, the new values δ (v_new) solve a triangular
+// system:
+// δ = T β (v − e^G k S), T = (1 + A)⁻¹, A_ij = β_i e^(G_i − G_j) k_i · k_j for j < i.
 // T is the same for all value channels: it is made for all chunks at once, then states are carried along
-// sequences. Inputs are exact in bf16 (lengths of q and k are factors of rows); what was computed enters
-// products as the sum of two bf16 numbers where the result is carried on.
+// sequences. Inputs are exact in bf16 (lengths of q and k are factors of rows). A computed operand whose
+// result is carried on enters mma as the sum of two bf16 numbers.
 namespace megatron::cuda {
 
 inline constexpr int kDeltaChannels = 128, kDeltaChunk = 64, kDeltaColumns = 64;
@@ -28,7 +29,7 @@ struct DeltaChunks : DeltaTask<bfloat> {
   float *q_scale, *k_scale;       // [key heads, tokens]: of the unit vectors; q also scaled
   uint4 *inverse, *inverse_rest;  // [slots, value heads, kFragmentSize]: T β in two parts
   uint4* passed;                  // likewise: e^(G_i − G_j) q_i · k_j for j ≤ i, rounded
-  // For the way back, transposed and in two parts: T and `passed`.
+  // For backward, transposed and in two parts: T and `passed`.
   uint4 *inverse_back, *inverse_back_rest, *passed_back, *passed_back_rest;
 
   explicit DeltaChunks(const DeltaTask<bfloat>& task) : DeltaTask(task) {}
@@ -41,7 +42,7 @@ struct DeltaChunks : DeltaTask<bfloat> {
   void use_chunks(void* memory, bool back) {
     inverse = static_cast<uint4*>(memory);
     inverse_rest = inverse + matrices();
-    passed = inverse_rest + matrices();  // not made on the way back
+    passed = inverse_rest + matrices();  // not made for backward
     passed_back = passed;
     passed_back_rest = passed_back + matrices();
     inverse_back = passed_back_rest + matrices();
@@ -134,7 +135,7 @@ __device__ __forceinline__ void write_split(const DeltaPart& high, const DeltaPa
             *reinterpret_cast<uint32_t*>(low.at(row + 8 * h, n) + lane % 4 * 2));
 }
 
-// Likewise of a state of 128 × 64, 32 rows a warp.
+// Writes a state of 128 × 64 in two parts, 32 rows a warp.
 __device__ __forceinline__ void write_state(const DeltaState& high, const DeltaState& low,
                                             const float (&state)[2][kDeltaColumns / 8][4]) {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 32 + lane / 4;
@@ -148,7 +149,7 @@ __device__ __forceinline__ void write_state(const DeltaState& high, const DeltaS
               *reinterpret_cast<uint32_t*>(high.at(row + m * 16 + 8 * h, n) + lane % 4 * 2),
               *reinterpret_cast<uint32_t*>(low.at(row + m * 16 + 8 * h, n) + lane % 4 * 2));
 }
-// And to device memory, from `to` on.
+// Writes the state to device memory, from `to` on.
 __device__ __forceinline__ void save_state(float* to, const float (&state)[2][kDeltaColumns / 8][4]) {
   const int lane = threadIdx.x % 32;
   to += (threadIdx.x / 32 * 32 + lane / 4) * kDeltaChannels + lane % 4 * 2;
@@ -206,8 +207,8 @@ struct DeltaSpan {
   }
 };
 
-// Keys of a chunk and what goes with its tokens, on their way to the half of a carry kernel's memory that is
-// the chunk's.
+// Issues cp.async of a chunk's keys, g_cumsum, beta and scales into the chunk's half of a carry kernel's
+// shared memory.
 template <class Memory>
 __device__ __forceinline__ void fetch_keys(Memory& memory, const DeltaChunks& task, const DeltaSpan& seq,
                                            int64_t head, int64_t key_head, int chunk) {
@@ -216,16 +217,16 @@ __device__ __forceinline__ void fetch_keys(Memory& memory, const DeltaChunks& ta
   DeltaRows{memory.k[buffer]}.fill_rows(task.k_rows(key_head, t), task.stride, length);
   const int i = threadIdx.x % kDeltaChunk, from = min(i, length - 1);
   if (threadIdx.x < kDeltaChunk) {
-    copy_async_word(&memory.g_cumsum[buffer][i], task.g_cumsum + head * tokens + t + from, true);
+    cp_async_word(&memory.g_cumsum[buffer][i], task.g_cumsum + head * tokens + t + from, true);
     if constexpr (requires { memory.beta; })
-      copy_async_word(&memory.beta[buffer][i], task.head_beta + head * tokens + t + from, true);
+      cp_async_word(&memory.beta[buffer][i], task.head_beta + head * tokens + t + from, true);
   } else {
-    copy_async_word(&memory.k_scale[buffer][i], task.k_scale + key_head * tokens + t + from, true);
-    copy_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);
+    cp_async_word(&memory.k_scale[buffer][i], task.k_scale + key_head * tokens + t + from, true);
+    cp_async_word(&memory.q_scale[buffer][i], task.q_scale + key_head * tokens + t + from, true);
   }
 }
 
-// Gates, lengths and systems of all chunks; with `transposed` also what the way back needs.
+// Gates, lengths and triangular systems of all chunks; with `transposed` also what backward needs.
 void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t stream);
 
 void delta_rule_on_tensor_cores(const KernelContext& ctx, const DeltaTask<bfloat>& task, bfloat* o);

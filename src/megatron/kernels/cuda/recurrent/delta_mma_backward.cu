@@ -10,7 +10,7 @@ struct CarryBackSmem {
   float reads[kDeltaChunk];
 };
 
-// The accumulators of a warp's 16 rows of half a matrix, as operands in two parts.
+// Stores the accumulators of a warp's 16 rows of half a matrix as mma fragments in two parts.
 __device__ __forceinline__ void save_wide(const float (&acc)[kDeltaColumns / 8][4], uint4* high, uint4* low,
                                           int column0) {
 #pragma unroll
@@ -25,7 +25,14 @@ __device__ __forceinline__ void save_wide(const float (&acc)[kDeltaColumns / 8][
   }
 }
 
-// The gradient of one value head's state along one sequence, backward, half of its value channels.
+// State-gradient carry of one value head along one sequence, from its end (mma.sync m16n8k16).
+// Math, chunk by chunk: z = Tᵀ (Pᵀ do + e^(G_L − G) k dS), dv = β z, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β
+// z. z and the dS after each chunk are stored for delta_bwd_qk.
+// Grid: (2 halves of the value channels, value heads, sequences). Four warps hold 32 key channels × 64 value
+// channels of dS each, in registers.
+// Shared memory: CarryBackSmem: two buffers of k, one of q and do, dS and a [64, 64] operand each in two
+// bf16 parts, g_cumsum, beta and scales.
+// Barriers: __syncthreads between steps. cp.async loads k of the next chunk meanwhile.
 __global__ void __launch_bounds__(kMmaThreads, 2)
     delta_carry_back_kernel(const __grid_constant__ DeltaChunks task,
                             const __grid_constant__ DeltaChunkGrads grads) {
@@ -128,7 +135,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       scale_state(state, exp_of(total));
       add_over_tokens(state, k, part, part_rest);
 #pragma unroll
-      for (int step = 0; step < kDeltaChunk / 16; ++step) {  // queries, each times its factor
+      for (int step = 0; step < kDeltaChunk / 16; ++step) {  // q, each row times its factor
         uint32_t a[2][4], rest[2][4];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {

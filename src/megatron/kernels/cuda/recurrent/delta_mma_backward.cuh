@@ -2,17 +2,17 @@
 
 #include "megatron/kernels/cuda/recurrent/delta_mma.cuh"
 
-// The way back through the chunks. With P what passes from token to token of a chunk, z = Tᵀ (Pᵀ do + e^(G_L
-// − G) k dS) is the gradient of what the tokens write before the system is solved, and
-//   dv = β z, dβ = z · δ / β, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β z,
-// where q, k and do are rows. A gate scales all that passes it. What comes out at token i has passed every
-// gate up to i, what went in at j has not passed those up to j: its gradient is a sum from the end of the
-// former less the latter. What passes between two tokens is in both, by the same number, so that it cancels
-// without a trace.
+// Backward through the chunks. With P = passed, z = Tᵀ (Pᵀ do + e^(G_L − G) k dS) is the gradient of β (v −
+// e^G k S), and
+// dv = β z, dβ = z · δ / β, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β z,
+// where q, k and do are rows. A gate scales all that passes it: what comes out at token i has passed every
+// gate up to i, what goes in at j has not passed those up to j. So the gradient of a log-decay is the sum,
+// from the end of the chunk, of the former less the latter. What passes between two tokens is in both with
+// the same value, and cancels exactly.
 namespace megatron::cuda {
 
-// A matrix of 64 × 128 as mma fragments, by step of 16 columns, 16 rows and lane. Its words are
-// those of an A fragment of 16 rows, and of two B fragments of eight columns.
+// A matrix of 64 × 128 as mma fragments, by step of 16 columns, 16 rows and lane. The four bf16x2 of a lane
+// are an A fragment of 16 rows, and two B fragments of eight columns.
 inline constexpr int kWideFragmentSize = 8 * 4 * 32;
 __device__ __forceinline__ int wide_fragment_index(int step, int rows) {
   return (step * 4 + rows) * 32 + static_cast<int>(threadIdx.x) % 32;
@@ -52,7 +52,7 @@ struct DeltaChunkGrads {
 };
 
 // The gradients of q and k, and `z_dot_v_new`, `passed` and `carried`.
-size_t delta_bwd_qk_smem();  // shared memory that it takes, more than any other of these
+size_t delta_bwd_qk_smem();  // bytes of shared memory that it takes, the maximum of these kernels
 void delta_bwd_qk(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
 
 // All but the reduction of `partials` over chunks.

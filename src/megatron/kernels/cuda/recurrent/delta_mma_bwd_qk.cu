@@ -4,7 +4,7 @@ namespace megatron::cuda {
 namespace {
 
 constexpr int kKeyThreads = 512, kKeyGroups = kKeyThreads / 128;
-constexpr int kGroupChannels = kDeltaChannels / kKeyGroups;  // key channels that four warps gather
+constexpr int kGroupChannels = kDeltaChannels / kKeyGroups;  // key channels of a group of four warps
 using DeltaSquare = MmaTile<bfloat, kDeltaChunk, kDeltaChunk>;
 using WholeState = MmaTile<bfloat, kDeltaChannels, kDeltaChannels>;
 using KeyParts = float[kGroupChannels / 8][4];  // of 16 tokens
@@ -12,7 +12,7 @@ using KeyParts = float[kGroupChannels / 8][4];  // of 16 tokens
 struct BwdQkSmem {
   bfloat q[DeltaRows::kElements], k[DeltaRows::kElements], d_o[DeltaRows::kElements];
   union {
-    bfloat part[2][DeltaRows::kElements];  // the right side of the systems, in two parts
+    bfloat part[2][DeltaRows::kElements];  // the right-hand side of the systems, in two parts
     bfloat square[2][DeltaSquare::kElements];
   };
   bfloat state[2][WholeState::kElements];  // in two parts
@@ -28,8 +28,8 @@ __device__ __forceinline__ void load_fragment(uint32_t (&a)[4], const uint4* mat
   a[0] = words.x, a[1] = words.y, a[2] = words.z, a[3] = words.w;
 }
 
-// A state of device memory, rounded to bf16, and what that left. With `other`, this thread's part of their
-// product.
+// Loads a state from device memory as bf16 and its rounding error. With `other`, returns this thread's part
+// of Σ state · other.
 __device__ __forceinline__ float fill_whole(const WholeState& high, const WholeState& low, const float* state,
                                             const float* other) {
   float along = 0;
@@ -52,9 +52,14 @@ __device__ __forceinline__ float fill_whole(const WholeState& high, const WholeS
   return along;
 }
 
-// The gradients of q and k of one chunk and key head, summed over its value heads. Half of the sixteen warps
-// make what passes between outputs and writes, half what the systems of equations ask for; then four warps
-// each gather 32 key channels. Both gradients are held times the scale that makes their vector a unit one.
+// The gradients of q and k of one chunk and key head, summed over its value heads (mma.sync m16n8k16).
+// Math: δ (v_new) again as in forward; with M = e^(G_i − G_j) do_i · δ_j for j ≤ i and N = −β_i e^(G_i −
+// G_j) z_i · δ_j for j < i: dq = M k + e^G do Sᵀ; dk = Mᵀ q + (N + Nᵀ) k − e^G β z Sᵀ + e^(G_L − G) δ dSᵀ.
+// Grid: slots · key heads. 16 warps in 4 groups: even groups make M (outputs), odd ones N (systems); then
+// each group gathers 32 key channels. dq and dk are of the unit vectors until the end.
+// Shared memory: BwdQkSmem: q, k, do [64, 128], the right-hand side of the systems or M and N, a state in
+// two bf16 parts, z and v_new as fragments in two parts, partial sums.
+// Barriers: __syncthreads between steps; one value head at a time.
 __global__ void __launch_bounds__(kKeyThreads, 1)
     delta_bwd_qk_kernel(const __grid_constant__ DeltaChunks task,
                         const __grid_constant__ DeltaChunkGrads grads) {
@@ -81,10 +86,10 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   KeyParts dq, dk;
   clear(dq);
   clear(dk);
-  auto elements = [&](const DeltaRows& of, int h, int n) {  // at the places of dq[n], dk[n]
+  auto elements = [&](const DeltaRows& of, int h, int n) {  // at the positions of dq[n], dk[n]
     return unpack(*reinterpret_cast<const uint32_t*>(of.at(row + 8 * h, channel0 / 8 + n) + pair));
   };
-  // to += factor · part; gives their products with the vectors.
+  // to += factor · part; along += their dot products with the vectors.
   auto gather = [&](KeyParts& to, const KeyParts& part, const float(&factor)[2], const DeltaRows& vectors,
                     float(&along)[2]) {
 #pragma unroll
@@ -135,7 +140,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       q_scale[h] = memory.q_scale[row + 8 * h], k_scale[h] = memory.k_scale[row + 8 * h];
     }
     float z_v_new[2] = {};
-    {  // What the tokens write, again; here a group has 32 value channels.
+    {  // v_new again; here a group has 32 value channels.
       KeyParts acc;
       clear(acc);
 #pragma unroll

@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>)
 }
 
 // Blocks stay. Each has the weights of one group, or those that all share, and takes every so-many-th row
-// that meets them, one in each line of threads: a thread has the same columns for good, sums the weight's
-// gradient on the way, and fetches the next row while it computes. partial[blocks for a group, weights]. The
-// sums along rows are made here, where `along` does not give them.
+// that meets them, one in each row group of threads: a thread has the same columns for good, sums the
+// weight's gradient on the way, and fetches the next row while it computes. partial[blocks for a group,
+// weights]. The sums along rows are made here, where `along` does not give them.
 template <class T, int W, int Items, int Lanes, Gate kGate>
 __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 : 2) : 1)
     backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   };
   uint32_t row = (part * blockDim.y + threadIdx.y) * sets + set;
   fetch(row);
-  // All lines go on while one has a row.
+  // All row groups go on while one has a row.
   for (int turn = 0; row - threadIdx.y * sets < rows.count; row += step, turn ^= 1) {
     const int size = row < rows.count ? rows.size : 0;
     Packed<T, W> x[Items], gate[Items], dy[Items];
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
       }
   }
   if (!partial) return;
-  // The lines of a block add up in order.
+  // The row groups of a block add up in order.
   __shared__ C sums[kMostThreads<Lanes> * W];
   const int width = Shape::threads() * W, row_groups = static_cast<int>(blockDim.y);
   partial += (uint64_t{part} * sets + set) * static_cast<uint32_t>(rows.size);

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int kStepHeads = 16, kStepParts = 16;
 
-// A block treats one chunk of 16 heads: threads sum sixteenths of it, then add what came before theirs.
+// Steps Δ, their cumulative sums Δ A and the factors of a chunk. A block has one chunk of 16 heads: each
+// thread sums a sixteenth of it, then adds what came before.
 __global__ void __launch_bounds__(kStepHeads* kStepParts) scan_steps_kernel(const ScanTask task) {
   __shared__ float steps[kStepHeads][257], sums[kStepHeads][257], totals[kStepParts][kStepHeads];
   const int64_t slot = blockIdx.x, head0 = blockIdx.y * kStepHeads;
@@ -44,8 +45,14 @@ __global__ void __launch_bounds__(kStepHeads* kStepParts) scan_steps_kernel(cons
   }
 }
 
-// One head along one sequence, half of its states: 64 tokens at a time, the next ones being fetched
-// meanwhile.
+// State carry of one head along one sequence (mma.sync m16n8k16).
+// Math: forward S ← decay · S + Σ_t entering_t · x_t ⊗ b_t; Reverse dS ← decay · dS + Σ_t grown_t · dy_t ⊗
+// c_t, from the last chunk on. S is stored before each chunk (dS after it).
+// Grid: (2 · heads, sequences): a block has half of a head's states. Each of four warps holds 16 channels ×
+// 64 states in registers.
+// Shared memory: two stages of x (or dy) and b (or c) [64 tokens, 64], their weights, the decay of the
+// chunk.
+// Barriers: __syncthreads before a stage is read and after. cp.async loads the next 64 tokens meanwhile.
 template <bool Reverse>
 __global__ void __launch_bounds__(kMmaThreads, 5)
     carry_kernel(const __grid_constant__ ScanTask task, ScanMatrix rows, float* states, float* carried) {
@@ -68,9 +75,9 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
       b.fill_rows((Reverse ? task.c_rows(group, t) : task.b_rows(group, t)) + n0, task.stride, count);
       const float* from = task.of_head(Reverse ? task.grown : task.entering, head, t);
       if (int i = threadIdx.x; i < kScanTile)
-        copy_async_word(&weights[buffer][i], i < count ? from + i : from, i < count);
+        cp_async_word(&weights[buffer][i], i < count ? from + i : from, i < count);
       else if (i == kScanTile)
-        copy_async_word(&decays[buffer], task.decays + (first + index / per_chunk) * task.heads + head, true);
+        cp_async_word(&decays[buffer], task.decays + (first + index / per_chunk) * task.heads + head, true);
     };
     float state[half / 8][4];
     clear(state);

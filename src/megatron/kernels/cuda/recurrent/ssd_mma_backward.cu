@@ -4,13 +4,13 @@
 namespace megatron::cuda {
 namespace {
 
-// The sums over the 16 rows of a warp's tile of 16 × 64: a lane gets two of them, those of columns 2 · lane.
+// Column sums of a warp's 16 × 64 tile; a lane gets those of columns 2 · lane and the next.
 __device__ __forceinline__ float2 column_sums(const float (&value)[kScanTile / 8][4]) {
   const int lane = threadIdx.x % 32;
   float2 sum[8];
 #pragma unroll
   for (int n = 0; n < 8; ++n) sum[n] = {value[n][0] + value[n][2], value[n][1] + value[n][3]};
-    // Of 8, 4, 2 pairs a lane keeps half and gives the others to its partner.
+    // A lane keeps half of its pairs and gives the others to its partner.
 #pragma unroll
   for (int half = 4; half; half /= 2) {
     const bool upper = lane & (4 * half);
@@ -24,14 +24,18 @@ __device__ __forceinline__ float2 column_sums(const float (&value)[kScanTile / 8
   return sum[0];
 }
 
-// Where the tiles on and below the diagonal lie, counted row by row.
+// Row of tile `index` among those on and below the diagonal, counted row by row.
 __device__ __forceinline__ int tile_row(int index) {
   return index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
 }
 
-// The gradient of c_i · b_j, summed over the heads of the group, one tile. And for each head, summed over
-// the j of the tile for each i and the other way round, what passes from token j to token i, times its
-// gradient; over Δ_j in sums for j.
+// The gradient of c_i · b_j of one 64 × 64 tile, summed over the heads of a group (mma.sync m16n8k16).
+// Math: reached_ij = Σ_heads Δ_j e^(s_i − s_j) (dy_i · x_j) for j ≤ i. Each head's terms times c_i · b_j,
+// summed over j (out_of_rows) and, over Δ_j, summed over i (into_columns), go into the gradient of the sums.
+// Grid: (slots · tiles on and below the diagonal, groups). Four warps have 16 rows i each.
+// Shared memory: first c and b [64, 128], then two stages of dy and x [64, 64], with sums and steps of the
+// columns.
+// Barriers: __syncthreads before a head is read and after. cp.async loads the next head meanwhile.
 __global__ void __launch_bounds__(kMmaThreads, 3)
     scan_reached_kernel(const __grid_constant__ ScanTask task, const __grid_constant__ ScanGrads grads) {
   __shared__ __align__(128) bfloat data[4 * ScanRows::kElements];
@@ -66,9 +70,9 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     const int j = threadIdx.x % kScanTile, from = min(j0 + j, length - 1);
     float2& gate = gates[(head - first) % 2][j];
     if (threadIdx.x < kScanTile)
-      copy_async_word(&gate.x, task.of_head(task.sums, head, span.begin + from), true);
+      cp_async_word(&gate.x, task.of_head(task.sums, head, span.begin + from), true);
     else
-      copy_async_word(&gate.y, task.of_head(task.steps, head, span.begin + from), true);
+      cp_async_word(&gate.y, task.of_head(task.steps, head, span.begin + from), true);
   };
   const int row = i0 + warp * 16 + lane / 4;
   fetch(first);
@@ -119,15 +123,20 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
           narrow_pair<bfloat>(reached[n][2 * h], reached[n][2 * h + 1]);
 }
 
-// Asks for a state, and for `count` rows of channels, before they are needed.
+// Prefetches a state and `count` rows of channels into the L2 cache.
 __device__ __forceinline__ void prefetch_head(const float* state, const bfloat* rows, int64_t stride,
                                               int count) {
   for (int i = threadIdx.x; i < kScanChannels * kScanStates / 32; i += kMmaThreads) prefetch(state + i * 32);
   for (int i = threadIdx.x; i < count; i += kMmaThreads) prefetch(rows + i * stride);
 }
 
-// The gradient of c (or of b) of 64 tokens, summed over the heads of the group. Of c, also what the outputs
-// of each head read of the state before the chunk, times its gradient.
+// The gradient of c (OfC) or b of 64 tokens, summed over the heads of a group (mma.sync m16n8k16).
+// Math: dc_i = Σ_j reached_ij b_j + Σ_heads grown_i dy_i · S; db_j = Σ_i reached_ij c_i + Σ_heads entering_j
+// x_j · dS. OfC also stores c_i · (grown_i dy_i · S) of each head in `read`, for the gradient of the sums.
+// Grid: (slots · tiles of 64 tokens, groups). Four warps have 16 tokens each.
+// Shared memory: a state or rows of b or c [64, 128] (OfC also own rows and the state's rounding error), and
+// rows [64, 64] of reached, dy or x.
+// Barriers: __syncthreads around each fill by cp.async.
 template <bool OfC>
 __global__ void __launch_bounds__(kMmaThreads, 3)
     scan_shared_kernel(const __grid_constant__ ScanTask task, const __grid_constant__ ScanGrads grads) {
