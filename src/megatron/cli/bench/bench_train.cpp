@@ -201,7 +201,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       if (rank != 0) continue;
       if (step == 0) {
         reserved = ctx.allocator->statistics().peak_reserved;
-        // Measuring GEMMs takes memory, once.
+        // Autotuning GEMMs takes memory, once.
         if (s.warmup + s.steps > 1) ctx.allocator->reset_peaks();
       }
       if (step >= s.warmup) result.seconds.push_back(since(start));

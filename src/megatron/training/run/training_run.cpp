@@ -168,7 +168,7 @@ class RankRun {
                        .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib});
   }
 
-  // Tells what the second step held beside what was planned. The first measures GEMMs, which takes memory
+  // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
   // once. Data-parallel ranks are alike.
   void follow_memory() {
     if (++iterations_here_ != 2 || run_.planned_bytes == 0) return;
