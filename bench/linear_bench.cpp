@@ -35,7 +35,7 @@ void linear(benchmark::State& state, DType dtype) {
   int64_t tokens = state.range(0), in = state.range(1), out = state.range(2);
   Tensor x = ctx.full({tokens, in}, dtype, 0.5), w = ctx.full({out, in}, dtype, 0.25);
   Tensor dy = ctx.full({tokens, out}, dtype, 1);
-  GradSink sink;
+  GradAccumulator sink;
   sink.main_grad = ctx.zeros({out, in}, DType::F32);
   auto step = [&] {
     Tape tape(ctx);

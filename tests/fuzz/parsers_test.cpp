@@ -15,7 +15,7 @@
 #include "megatron/config/resolve/pipeline_layout.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/sources/command_line.h"
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
 #include "support/temp_dir.h"
 
@@ -101,9 +101,9 @@ TEST(Fuzz, Overrides) {
       "\\u12", "${", "*999999999", "+", "(", ")", "[[[[[[[[", "9999999999999999999",
       "inf",   "-"};
   fuzz(Mutator(2, texts, words), 50000,
-       [&](const std::string& text) { require(!parse_override_value(text).objection, "refused"); });
+       [&](const std::string& text) { require(!parse_override_value(text).error, "refused"); });
   fuzz(Mutator(3, texts, words), 50000,
-       [&](const std::string& text) { require(!parse_pattern(text).objection, "refused"); });
+       [&](const std::string& text) { require(!parse_pattern(text).error, "refused"); });
 }
 
 // From words to a resolved configuration: every flag, override and rule may meet any value.

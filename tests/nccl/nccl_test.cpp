@@ -115,10 +115,10 @@ void moves(RankContext& ctx, const ProcessGroup& group, DType dtype, int64_t n) 
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
   Tensor from = ctx.empty({n}, dtype), back = ctx.empty({n}, dtype);
   using enum Message::Direction;
-  group.exchange({{Send, own, next}, {Recv, from, previous}}).wait();
+  group.batch_send_recv({{Send, own, next}, {Recv, from, previous}}).wait();
   expect_values(
       ctx, from, [&](int64_t i) { return number(previous, i); }, "exchange");
-  group.exchange({{Send, from, previous}, {Recv, back, next}}).wait();
+  group.batch_send_recv({{Send, from, previous}, {Recv, back, next}}).wait();
   expect_values(
       ctx, back, [&](int64_t i) { return number(rank, i); }, "exchange back");
 }

@@ -143,7 +143,7 @@ class SwapsAChunk final : public GroupBackend {
         if ((*countdown_)-- == 0) op->swapped = r.output;
       }
     }
-    if (!messages.empty()) op->work = inner_.exchange(messages);
+    if (!messages.empty()) op->work = inner_.batch_send_recv(messages);
     return op;
   }
   std::shared_ptr<GroupBackend> split(CommRequest r) override {

@@ -24,7 +24,7 @@ void zero(Config& config) {
 }
 
 template <int level>
-void zero_with_layers_made_again(Config& config) {
+void zero_with_recomputed_layers(Config& config) {
   zero<level>(config);
   recompute_layers(config, RecomputeMethod::uniform, 2);
 }
@@ -68,7 +68,7 @@ TEST(CornerParity, UnevenStages) {
        .micro_batch = 1,
        .change =
            [](Config& config) {
-             zero_with_layers_made_again<3>(config);
+             zero_with_recomputed_layers<3>(config);
              use<PipelineSchedule::zb_v>(config);
            }},
       {.name = "pp4 zb-h1 first and last stage by number",
@@ -100,12 +100,12 @@ TEST(CornerParity, UnevenStages) {
 
 TEST(CornerParity, ZeroWithTiedEmbeddingsAndRecompute) {
   const Layout layouts[] = {
-      {.name = "zero 3", .dp = 3, .micro_batch = 1, .change = zero_with_layers_made_again<3>},
+      {.name = "zero 3", .dp = 3, .micro_batch = 1, .change = zero_with_recomputed_layers<3>},
       {.name = "zero 3 in two copies",
        .dp = 4,
        .micro_batch = 1,
        .instances = 2,
-       .change = zero_with_layers_made_again<3>},
+       .change = zero_with_recomputed_layers<3>},
       {.name = "zero 3, gpipe",
        .pp = 2,
        .dp = 2,
@@ -113,7 +113,7 @@ TEST(CornerParity, ZeroWithTiedEmbeddingsAndRecompute) {
        .micro_batch = 1,
        .change =
            [](Config& config) {
-             zero_with_layers_made_again<3>(config);
+             zero_with_recomputed_layers<3>(config);
              use<PipelineSchedule::gpipe>(config);
            }},
       {.name = "zero 2, cp2 tp2 sp",
@@ -122,7 +122,7 @@ TEST(CornerParity, ZeroWithTiedEmbeddingsAndRecompute) {
        .cp = 2,
        .sp = true,
        .micro_batch = 1,
-       .change = zero_with_layers_made_again<2>},
+       .change = zero_with_recomputed_layers<2>},
       {.name = "zero 3 in two copies of cp3",
        .dp = 2,
        .cp = 3,

@@ -58,8 +58,8 @@ TEST(CudaParity, NarrowerNumbers) {
     check_narrow_on_gpu(config);
 }
 
-// A recorded step computes what the step itself does, bit for bit; one with other labels runs as always.
-TEST(CudaParity, RecordedSteps) {
+// A captured step computes what the step itself does, bit for bit; one with other labels runs as always.
+TEST(CudaParity, CapturedSteps) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
   const Device gpu{DeviceType::Cuda, 0};
   for (Config config : {small_gpt(), with_biases_and_layernorm()}) {
@@ -76,8 +76,8 @@ TEST(CudaParity, RecordedSteps) {
   }
 }
 
-// Nothing is recorded where it cannot be.
-TEST(RecordedSteps, NeedAGpu) {
+// Nothing is captured where it cannot be.
+TEST(CapturedSteps, NeedAGpu) {
   Config config = small_gpt();
   config.execution.cuda_graph_impl = GraphImpl::full_iteration;
   RankContext ctx;
@@ -87,7 +87,7 @@ TEST(RecordedSteps, NeedAGpu) {
 
 // Threads and processes without NCCL move GPU memory with the host's help. On the meta device, as a GPU
 // would.
-TEST(RecordedSteps, OfSeveralRanksNeedNccl) {
+TEST(CapturedSteps, OfSeveralRanksNeedNccl) {
   Config config = small_gpt();
   config.execution.cuda_graph_impl = GraphImpl::full_iteration;
   config.parallel.tensor_model_parallel_size = 2;

@@ -53,7 +53,7 @@ class PassThrough : public GroupBackend {
           fail("unexpected {}", name_of(r.kind));
       }
     }
-    if (!messages.empty()) op->work = inner_.exchange(messages);
+    if (!messages.empty()) op->work = inner_.batch_send_recv(messages);
     return op;
   }
 

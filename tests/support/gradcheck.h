@@ -29,12 +29,12 @@ inline Tensor random_tensor(RankContext& ctx, Shape shape, uint64_t seed, DType 
 // A trainable weight with its gradient place, for tests.
 struct TestWeight {
   TestWeight(RankContext& ctx, Tensor value) : value(std::move(value)) {
-    sink.main_grad =
+    accumulator.main_grad =
         ctx.zeros(this->value.shape(), accumulation_dtype(this->value.dtype()), MemoryTag::Gradient);
   }
-  Weight get() { return {value, &sink}; }
+  Weight get() { return {value, &accumulator}; }
   Tensor value;
-  GradSink sink;
+  GradAccumulator accumulator;
 };
 
 // Compares analytic gradients with fp64 central differences of loss = Σ output · fixed random direction, over
@@ -97,7 +97,7 @@ inline void gradcheck(RankContext& ctx, const CheckedOp& f, const std::vector<Te
     if (is_floating(inputs[i].dtype()))
       compare(inputs[i], tape.grad(watched[i]), "input " + std::to_string(i));
   for (size_t i = 0; i < weights.size(); ++i)
-    compare(weights[i], held[i]->sink.main_grad, "weight " + std::to_string(i));
+    compare(weights[i], held[i]->accumulator.main_grad, "weight " + std::to_string(i));
 }
 
 }  // namespace megatron::testing

@@ -69,7 +69,7 @@ inline void ranks_gradcheck(int ranks, const std::function<RankOp(RankContext&, 
                 "input " + std::to_string(i));
     for (size_t i = 0; i < op.weights.size(); ++i)
       for (int owner = 0; owner < ranks; ++owner)
-        compare(op.weights[i], held[i]->sink.main_grad, owner, "weight " + std::to_string(i));
+        compare(op.weights[i], held[i]->accumulator.main_grad, owner, "weight " + std::to_string(i));
   });
 }
 

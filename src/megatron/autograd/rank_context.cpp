@@ -57,7 +57,7 @@ Saved::Saved(RankContext& ctx, const Tensor& tensor) {
   if (!packed_) tensor_ = tensor.detach();
 }
 
-void GradSink::contribute(RankContext& ctx) {
+void GradAccumulator::contribute(RankContext& ctx) {
   has_value_ = true;
   if (on_contribution) on_contribution(ctx);
   if (--pending_uses_ == 0 && on_ready) on_ready(ctx);

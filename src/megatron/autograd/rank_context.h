@@ -83,7 +83,7 @@ struct NoGrad : TapeScope {
 };
 
 // Records a node with one or more outputs where the context has a tape. Usage, at the end of an op:
-//   if (recording) record(ctx, std::make_unique<XNode>(…), y);
+//   if (needs_grad) record(ctx, std::make_unique<XNode>(…), y);
 template <class... Outputs>
 void record(RankContext& ctx, std::unique_ptr<Node> node, Outputs&... outputs) {
   Tensor* list[] = {&outputs...};

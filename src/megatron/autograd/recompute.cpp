@@ -1,6 +1,6 @@
 #include "megatron/autograd/recompute.h"
 
-#include "megatron/autograd/rederive.h"
+#include "megatron/autograd/rematerialize.h"
 
 namespace megatron {
 namespace {

@@ -11,7 +11,7 @@ struct RankContext;
 // Where the gradient of one parameter gathers over micro-batches. `main_grad` is fp32 (fp64 in an fp64
 // model; bf16 where that is asked for). Kernels add to it by their beta: `beta()` is 0 for the first
 // contribution of a step, so that nothing needs zeroing.
-class GradSink {
+class GradAccumulator {
  public:
   Tensor main_grad;
   std::function<void(RankContext&)> on_ready;         // all uses recorded so far have contributed
@@ -40,10 +40,10 @@ class GradSink {
 // A parameter at the point of use: its value and, where it is trainable, the place for its gradient.
 struct Weight {
   Tensor value;
-  GradSink* sink = nullptr;
+  GradAccumulator* accumulator = nullptr;
 
   bool defined() const { return value.defined(); }
-  bool trainable() const { return sink != nullptr; }
+  bool trainable() const { return accumulator != nullptr; }
 };
 
 }  // namespace megatron

@@ -6,7 +6,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
 #include "megatron/base/problems.h"
-#include "megatron/checkpoint/copy_in.h"
+#include "megatron/checkpoint/host_copy.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/models/whole_model.h"
 
@@ -14,7 +14,7 @@ namespace megatron {
 namespace {
 
 // Buffers that some files carry and no model needs, and the copies of embedding and head that belong to
-// prediction layers.
+// MTP layers.
 bool is_ignored(std::string_view name, const Family& family) {
   for (std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".position_ids",
                                ".shared_head.head.weight"})
@@ -99,7 +99,7 @@ void AutoBridge::read(RankContext& ctx, std::string_view name, const ShardSpec& 
 void AutoBridge::copy_part(RankContext& ctx, const HfPart& part, const Box& source,
                            const Tensor& target) const {
   if (!weights_.quantized(part.name))
-    return copy_in(ctx, box_of(view_of(weights_.mapped(part.name), part.view), source), target);
+    return copy_from_host(ctx, box_of(view_of(weights_.mapped(part.name), part.view), source), target);
   // The files' first dimension, of which a little is computed at a time.
   const int dim = part.view == HfView::one_expert ? 1 : 0;
   const Shape stored = weights_.shape(part.name);
@@ -111,8 +111,9 @@ void AutoBridge::copy_part(RankContext& ctx, const HfPart& part, const Box& sour
     Box box = source;
     box.offset[dim] = 0;
     box.extent[dim] = count;
-    copy_in(ctx, box_of(view_of(weights_.dequantized(part.name, begin, begin + count), part.view), box),
-            target.slice(dim, done, done + count));
+    copy_from_host(ctx,
+                   box_of(view_of(weights_.dequantized(part.name, begin, begin + count), part.view), box),
+                   target.slice(dim, done, done + count));
   }
 }
 

@@ -8,7 +8,7 @@
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/load.h"
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 #include "megatron/models/whole_model.h"
 
 namespace megatron {

@@ -20,7 +20,7 @@ std::string joined(std::initializer_list<std::string_view> keys) {
 
 constexpr int64_t kMostOfAnything = int64_t{1} << 40, kMostLayers = 1 << 16;
 
-[[noreturn]] void refuse(std::string_view key, const std::string& why) {
+[[noreturn]] void reject(std::string_view key, const std::string& why) {
   throw ConfigError(fmt::format("config.json: {} {}", key, why));
 }
 
@@ -30,13 +30,13 @@ auto typed(std::string_view key, const Json& value, std::string_view wanted, con
   try {
     return read(value);
   } catch (const Error&) {
-    refuse(key, fmt::format("is {}, not {}", value.dump(), wanted));
+    reject(key, fmt::format("is {}, not {}", value.dump(), wanted));
   }
 }
 
 int64_t count(std::string_view key, const Json& value) {
   const int64_t number = typed(key, value, "a whole number", [](const Json& json) { return json.as_int(); });
-  if (number < 0 || number > kMostOfAnything) refuse(key, fmt::format("is {}", number));
+  if (number < 0 || number > kMostOfAnything) reject(key, fmt::format("is {}", number));
   return number;
 }
 
@@ -93,7 +93,7 @@ int64_t HfConfig::integer(std::initializer_list<std::string_view> keys,
   const std::optional<Entry> found = entry(keys);
   if (found && fallback) return count(found->key, *found->value);
   if (found) return size_of(*found);
-  if (!fallback) refuse(joined(keys), "is missing");
+  if (!fallback) reject(joined(keys), "is missing");
   return *fallback;
 }
 
@@ -104,20 +104,20 @@ int64_t HfConfig::size(std::initializer_list<std::string_view> keys, int64_t fal
 
 int64_t HfConfig::size_of(const Entry& entry) const {
   const int64_t number = count(entry.key, *entry.value);
-  if (number == 0) refuse(entry.key, "is 0; it has to be 1 or more");
+  if (number == 0) reject(entry.key, "is 0; it has to be 1 or more");
   return number;
 }
 
 int64_t HfConfig::layers(std::initializer_list<std::string_view> keys,
                          std::optional<int64_t> fallback) const {
   const int64_t layers = fallback ? size(keys, *fallback) : integer(keys);
-  if (layers > kMostLayers) refuse(joined(keys), fmt::format("is {}, more than {}", layers, kMostLayers));
+  if (layers > kMostLayers) reject(joined(keys), fmt::format("is {}, more than {}", layers, kMostLayers));
   return layers;
 }
 
 double HfConfig::real(std::initializer_list<std::string_view> keys, std::optional<double> fallback) const {
   if (const std::optional<Entry> found = entry(keys)) return number_of(found->key, *found->value);
-  if (!fallback) refuse(joined(keys), "is missing");
+  if (!fallback) reject(joined(keys), "is missing");
   return *fallback;
 }
 
@@ -134,10 +134,10 @@ bool HfConfig::flag(std::string_view key, bool fallback) const {
 
 const std::vector<Json>& HfConfig::list(std::string_view key, int64_t size) const {
   const Json* value = find({key});
-  if (!value) refuse(key, "is missing");
-  if (!value->is_array()) refuse(key, fmt::format("is {}, not a list", value->dump()));
+  if (!value) reject(key, "is missing");
+  if (!value->is_array()) reject(key, fmt::format("is {}, not a list", value->dump()));
   if (size >= 0 && static_cast<int64_t>(value->size()) != size)
-    refuse(key, fmt::format("has {} entries instead of {}", value->size(), size));
+    reject(key, fmt::format("has {} entries instead of {}", value->size(), size));
   return value->as_array();
 }
 
@@ -146,7 +146,7 @@ HfRope HfConfig::rope(std::string_view layer_type) const {
   const Json* dict = nullptr;
   if (const std::optional<Entry> found = entry({"rope_parameters", "rope_scaling"})) {
     dict = found->value;
-    if (!dict->is_object()) refuse(found->key, fmt::format("is {}, not an object", dict->dump()));
+    if (!dict->is_object()) reject(found->key, fmt::format("is {}, not an object", dict->dump()));
     if (const Json* own = present(*dict, layer_type); own && own->is_object()) dict = own;
   }
   if (dict) {

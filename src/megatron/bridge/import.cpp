@@ -5,7 +5,7 @@
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/directory.h"
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 #include "megatron/config/config.h"
 #include "megatron/models/whole_model.h"
 
@@ -45,7 +45,7 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
   int64_t total = 0, done = 0;
   whole_model(config, bridge.vision_config())->visit([&](Parameter& parameter) {
     const DType stored = stored_dtype(bridge, parameter);
-    const DType dtype = parameter.wide ? stored : options.dtype.value_or(stored);
+    const DType dtype = parameter.keep_fp32 ? stored : options.dtype.value_or(stored);
     source.tensors.push_back({parameter.name, dtype, parameter.shard.global_shape, {}});
     total += parameter.shard.global_shape.numel() * static_cast<int64_t>(size_of(dtype));
   });

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 
 namespace megatron {
 

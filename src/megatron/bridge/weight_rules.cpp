@@ -29,7 +29,7 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
 
 // "mtp.layers.0.enorm.weight" of a model with 61 layers →
 // "decoder.layers.61.enorm.weight"; likewise what is in the layer that a
-// prediction layer contains. Empty where the name is none of such a layer.
+// MTP layer contains. Empty where the name is none of such a layer.
 std::string as_decoder_layer(std::string_view name, const ModelConfig& config) {
   constexpr std::string_view prefix = "mtp.layers.", inner = "mtp_model_layer.";
   if (!name.starts_with(prefix)) return {};

@@ -80,7 +80,7 @@ struct HfPart {
   ShardSpec shard;
 };
 
-// The parts of our tensor `name`, from the first rule that fits; none where no rule does. A prediction layer
+// The parts of our tensor `name`, from the first rule that fits; none where no rule does. A MTP layer
 // without rules of its own stands, as most families store it, after the decoder's layers.
 std::vector<HfPart> hf_parts(const std::vector<WeightRule>& rules, const ModelConfig& config,
                              std::string_view name, const Shape& global_shape, const TensorNames& files = {});

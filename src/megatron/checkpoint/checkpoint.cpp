@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "megatron/checkpoint/directory.h"
-#include "megatron/comm/texts.h"
+#include "megatron/comm/string_collectives.h"
 
 namespace megatron {
 
@@ -22,7 +22,7 @@ std::vector<std::string> agree(const ProcessGroup& world, const std::function<st
   } catch (const std::exception& error) {
     own = failed + std::string(error.what());
   }
-  std::vector<std::string> texts = gather_texts(world, own);
+  std::vector<std::string> texts = all_gather_strings(world, own);
   std::string failures;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const char mark = texts[rank][0];
@@ -63,7 +63,7 @@ class Save {
   }
 
   const std::string& directory() const { return directory_; }
-  std::vector<OwnPiece> pieces(int rank) const { return own_pieces(rank, request_.tensors, plan_); }
+  std::vector<OwnChunk> pieces(int rank) const { return own_pieces(rank, request_.tensors, plan_); }
   void step(std::string_view name) const {
     if (request_.on_step) request_.on_step(name);
   }
@@ -141,7 +141,7 @@ void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRe
   finish(world);
   job_ = std::make_unique<Job>(world, request);
   job_->save.step("snapshot");
-  std::vector<OwnPiece> pieces = snapshot(ctx, job_->save.pieces(world.rank()));
+  std::vector<OwnChunk> pieces = snapshot(ctx, job_->save.pieces(world.rank()));
   job_->save.release_tensors();
   job_->thread = std::thread([job = job_.get(), rank = world.rank(), pieces = std::move(pieces)] {
     try {

@@ -53,7 +53,7 @@ StoredTensor read_tensor(const Json& json) {
                       read_shape(json.at("shape")),
                       {}};
   for (const Json& item : json.at("pieces").as_array()) {
-    StoredPiece piece{static_cast<int>(item.at("file").as_int()),
+    StoredChunk piece{static_cast<int>(item.at("file").as_int()),
                       {read_shape(item.at("offset")), read_shape(item.at("extent"))}};
     require(piece.box.offset.rank() == tensor.shape.rank() && piece.box.extent.rank() == tensor.shape.rank(),
             "{}: a piece has another number of dimensions than its shape {}", tensor.name, tensor.shape);
@@ -78,7 +78,7 @@ void check_pieces(const StoredTensor& tensor, Problems& problems) {
   const Box whole = whole_box(tensor.shape);
   std::vector<Box> open = {whole};
   if (whole.volume() == 0) open.clear();
-  for (const StoredPiece& piece : tensor.pieces) {
+  for (const StoredChunk& piece : tensor.pieces) {
     if (!whole.contains(piece.box)) {
       problems.add("{}: the piece {} is outside its shape {}", tensor.name, piece.box, tensor.shape);
       continue;
@@ -117,7 +117,7 @@ Json CheckpointIndex::to_json() const {
     item["dtype"] = name_of(tensor.dtype);
     item["shape"] = megatron::to_json(tensor.shape);
     Json::Array pieces;
-    for (const StoredPiece& piece : tensor.pieces) {
+    for (const StoredChunk& piece : tensor.pieces) {
       Json place = Json::object();
       place["file"] = piece.file;
       place["offset"] = megatron::to_json(piece.box.offset);
@@ -153,7 +153,7 @@ CheckpointIndex CheckpointIndex::from_json(const Json& json, const std::string& 
     const StoredTensor& tensor = index.tensors[i];
     if (i > 0 && index.tensors[i - 1].name >= tensor.name)
       problems.add("{}: it stands twice or out of order", tensor.name);
-    for (const StoredPiece& piece : tensor.pieces)
+    for (const StoredChunk& piece : tensor.pieces)
       if (piece.file < 0 || piece.file >= static_cast<int>(index.files.size()))
         problems.add("{}: there is no file {}", tensor.name, piece.file);
     check_pieces(tensor, problems);

@@ -10,7 +10,7 @@
 namespace megatron {
 
 // A box of a global tensor, stored as one tensor of one file of the checkpoint.
-struct StoredPiece {
+struct StoredChunk {
   int file;
   Box box;
 };
@@ -19,7 +19,7 @@ struct StoredTensor {
   std::string name;
   DType dtype;
   Shape shape;
-  std::vector<StoredPiece> pieces;  // every element exactly once
+  std::vector<StoredChunk> pieces;  // every element exactly once
 };
 
 struct StoredFile {

@@ -4,8 +4,8 @@
 
 #include "megatron/base/checksum.h"
 #include "megatron/base/nearest.h"
-#include "megatron/checkpoint/copy_in.h"
 #include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/host_copy.h"
 #include "megatron/checkpoint/host_tensor.h"
 
 namespace megatron {
@@ -38,7 +38,7 @@ void check_contents(const SafetensorsFile& contents, const CheckpointIndex& inde
                     Problems& problems) {
   size_t expected = 0;
   for (const StoredTensor& tensor : index.tensors) {
-    for (const StoredPiece& piece : tensor.pieces) {
+    for (const StoredChunk& piece : tensor.pieces) {
       if (piece.file != file) continue;
       ++expected;
       const std::string key = piece_key(tensor, piece.box);
@@ -117,17 +117,17 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
           target.name, target.tensor, target.shard.local_shape);
   const StoredTensor& stored = *index_.find(target.name);
   std::vector<ShardSpec> sources;
-  for (const StoredPiece& piece : stored.pieces) sources.push_back(box_shard(stored.shape, piece.box));
+  for (const StoredChunk& piece : stored.pieces) sources.push_back(box_shard(stored.shape, piece.box));
   const TransferPlan plan =
       plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
   for (const Transfer& transfer : plan.transfers) {
-    const StoredPiece& piece = stored.pieces[static_cast<size_t>(transfer.source)];
+    const StoredChunk& piece = stored.pieces[static_cast<size_t>(transfer.source)];
     const Tensor source = file(piece.file).tensor(piece_key(stored, piece.box));
     require(source.dtype() == stored.dtype && source.shape() == piece.box.extent,
             "{}: {} is {} there, but {}{} in the index", path_, piece_key(stored, piece.box), source,
             stored.dtype, piece.box.extent);
-    copy_in(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
-            box_of(target.tensor, {transfer.target_offset, transfer.extent}));
+    copy_from_host(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
+                   box_of(target.tensor, {transfer.target_offset, transfer.extent}));
   }
 }
 

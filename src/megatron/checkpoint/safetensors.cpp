@@ -137,25 +137,25 @@ std::string_view safetensors_name(DType dtype) { return stored_dtypes[layout_ran
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(std::make_shared<MappedFile>(path)) {
   const std::span<const std::byte> bytes = file_->bytes();
   const std::string unsound = path + " is not a sound safetensors file";
-  const auto refuse = [&](const std::string& why) { throw ConfigError(unsound + ":\n  " + why); };
+  const auto reject = [&](const std::string& why) { throw ConfigError(unsound + ":\n  " + why); };
   if (bytes.size() < prefix_bytes)
-    refuse(fmt::format("it has {} bytes, too few for a header: it was cut short", bytes.size()));
+    reject(fmt::format("it has {} bytes, too few for a header: it was cut short", bytes.size()));
   uint64_t header_bytes;
   std::memcpy(&header_bytes, bytes.data(), prefix_bytes);
   if (header_bytes > max_header_bytes)
-    refuse(fmt::format("it announces a header of {} bytes, beyond the limit of {}", header_bytes,
+    reject(fmt::format("it announces a header of {} bytes, beyond the limit of {}", header_bytes,
                        max_header_bytes));
   if (header_bytes > bytes.size() - prefix_bytes)
-    refuse(fmt::format("it announces a header of {} bytes, but has {}: it was cut short", header_bytes,
+    reject(fmt::format("it announces a header of {} bytes, but has {}: it was cut short", header_bytes,
                        bytes.size() - prefix_bytes));
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + prefix_bytes, header_bytes);
-  if (!text.starts_with('{')) refuse("its header does not begin with '{'");
+  if (!text.starts_with('{')) reject("its header does not begin with '{'");
 
   Json header;
   try {
     header = Json::parse(text, "the header");
   } catch (const Error& error) {
-    refuse(error.what());
+    reject(error.what());
   }
   const size_t data_begin = prefix_bytes + header_bytes, data_bytes = bytes.size() - data_begin;
   Problems problems;

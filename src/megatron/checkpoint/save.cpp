@@ -26,7 +26,7 @@ Tensor local_view(std::span<const ShardedTensor> tensors, const std::string& nam
 }
 
 // Through host memory of bounded size where the bytes do not already lie there in one run.
-void write_piece(SafetensorsWriter& writer, const OwnPiece& piece, const ToHost& to_host) {
+void write_piece(SafetensorsWriter& writer, const OwnChunk& piece, const ToHost& to_host) {
   const bool on_cpu = piece.tensor.device().is_cpu();
   if (on_cpu && piece.tensor.is_contiguous()) return writer.write(piece.key, piece.tensor);
   std::vector<std::byte> staging;
@@ -46,19 +46,19 @@ void write_piece(SafetensorsWriter& writer, const OwnPiece& piece, const ToHost&
 
 }  // namespace
 
-std::vector<OwnPiece> own_pieces(int rank, std::span<const ShardedTensor> tensors,
+std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
                                  std::span<const StoredTensor> plan) {
-  std::vector<OwnPiece> pieces;
+  std::vector<OwnChunk> pieces;
   for (const StoredTensor& tensor : plan)
-    for (const StoredPiece& piece : tensor.pieces)
+    for (const StoredChunk& piece : tensor.pieces)
       if (piece.file == rank)
         pieces.push_back({piece_key(tensor, piece.box), local_view(tensors, tensor.name, piece.box)});
   return pieces;
 }
 
-std::vector<OwnPiece> snapshot(RankContext& ctx, std::span<const OwnPiece> pieces) {
-  std::vector<OwnPiece> copies;
-  for (const OwnPiece& piece : pieces) {
+std::vector<OwnChunk> snapshot(RankContext& ctx, std::span<const OwnChunk> pieces) {
+  std::vector<OwnChunk> copies;
+  for (const OwnChunk& piece : pieces) {
     Tensor copy = host_tensor(piece.tensor.shape(), piece.tensor.dtype());
     if (piece.tensor.device().is_cpu()) {
       copy_host(piece.tensor, copy);
@@ -71,13 +71,13 @@ std::vector<OwnPiece> snapshot(RankContext& ctx, std::span<const OwnPiece> piece
 }
 
 std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
-                                       std::span<const OwnPiece> pieces, const ToHost& to_host) {
+                                       std::span<const OwnChunk> pieces, const ToHost& to_host) {
   if (pieces.empty()) return {};
   std::vector<SafetensorsItem> items;
-  for (const OwnPiece& piece : pieces)
+  for (const OwnChunk& piece : pieces)
     items.push_back({piece.key, piece.tensor.dtype(), piece.tensor.shape()});
   SafetensorsWriter writer(directory + "/" + rank_file_name(rank), std::move(items), {{"format", "pt"}});
-  for (const OwnPiece& piece : pieces) write_piece(writer, piece, to_host);
+  for (const OwnChunk& piece : pieces) write_piece(writer, piece, to_host);
   writer.commit();
   return stored_file(directory, rank_file_name(rank));
 }
@@ -107,7 +107,7 @@ CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
     index.files.push_back(*files[rank]);
   }
   for (StoredTensor& tensor : index.tensors)
-    for (StoredPiece& piece : tensor.pieces) piece.file = place.at(static_cast<size_t>(piece.file));
+    for (StoredChunk& piece : tensor.pieces) piece.file = place.at(static_cast<size_t>(piece.file));
   return index;
 }
 

@@ -9,17 +9,17 @@
 namespace megatron {
 
 // A tensor of the file that this rank writes.
-struct OwnPiece {
+struct OwnChunk {
   std::string key;
   Tensor tensor;
 };
 
 // This rank's share of the plan, as views of its tensors.
-std::vector<OwnPiece> own_pieces(int rank, std::span<const ShardedTensor> tensors,
+std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
                                  std::span<const StoredTensor> plan);
 
 // The pieces copied to host memory of their own, so that training may go on while they are written.
-std::vector<OwnPiece> snapshot(RankContext& ctx, std::span<const OwnPiece> pieces);
+std::vector<OwnChunk> snapshot(RankContext& ctx, std::span<const OwnChunk> pieces);
 
 // Brings a tensor to the host, contiguously.
 using ToHost = std::function<void(const Tensor& tensor, void* data)>;
@@ -27,7 +27,7 @@ using ToHost = std::function<void(const Tensor& tensor, void* data)>;
 // Writes a rank's file into the directory; none where it has no pieces. `to_host` is for pieces on another
 // device.
 std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
-                                       std::span<const OwnPiece> pieces, const ToHost& to_host = {});
+                                       std::span<const OwnChunk> pieces, const ToHost& to_host = {});
 
 // Size and checksum of a file as it now is on the disk.
 StoredFile stored_file(const std::string& directory, const std::string& name);

@@ -87,7 +87,7 @@ void assign(Candidate& candidate, std::vector<int64_t>& load) {
     written.push_back(holder.box);
   }
   std::sort(candidate.tensor.pieces.begin(), candidate.tensor.pieces.end(),
-            [](const StoredPiece& a, const StoredPiece& b) {
+            [](const StoredChunk& a, const StoredChunk& b) {
               return std::lexicographical_compare(a.box.offset.begin(), a.box.offset.end(),
                                                   b.box.offset.begin(), b.box.offset.end());
             });

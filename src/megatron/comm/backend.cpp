@@ -5,7 +5,7 @@ namespace megatron {
 std::string_view name_of(CommKind kind) {
   constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
                                         "broadcast",  "send",           "recv",       "barrier",
-                                        "split",      "recorded step"};
+                                        "split",      "captured step"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -29,7 +29,7 @@ CommCall::CommCall(const CommRequest& request)
 namespace {
 
 // Where no other rank takes part, or nothing is carried out.
-class NothingToWatch final : public RecordedOps {
+class NothingToWatch final : public CapturedOps {
  public:
   void end() override {}
   void replay(const std::function<void()>& run) override { run(); }
@@ -37,13 +37,13 @@ class NothingToWatch final : public RecordedOps {
 
 }  // namespace
 
-std::string GroupBackend::cannot_record() const {
+std::string GroupBackend::cannot_capture() const {
   return world_ranks().size() > 1 ? "these ranks are connected by the host" : "";
 }
 
-std::unique_ptr<RecordedOps> GroupBackend::begin_recording(CallSite where) {
-  require(cannot_record().empty(), "group {} at {}: nothing can be recorded: {}", name(), describe(where),
-          cannot_record());
+std::unique_ptr<CapturedOps> GroupBackend::begin_capture(CallSite where) {
+  require(cannot_capture().empty(), "group {} at {}: nothing can be captured: {}", name(), describe(where),
+          cannot_capture());
   return std::make_unique<NothingToWatch>();
 }
 

@@ -40,7 +40,7 @@ enum class CommKind : uint8_t {
   Recv,
   Barrier,
   Split,
-  Replay  // of a recording, with all operations in it
+  Replay  // of a CUDA graph, with all operations in it
 };
 std::string_view name_of(CommKind kind);
 constexpr bool is_message(CommKind kind) { return kind == CommKind::Send || kind == CommKind::Recv; }
@@ -89,13 +89,13 @@ class PendingOp {
   virtual void withdraw() noexcept = 0;  // its memory goes away: nobody may touch it after this returns
 };
 
-// The operations within a recording (a CUDA graph), as one rank sees them. Lives from before the recording
+// The operations within a CUDA graph, as one rank sees them. Lives from before the CUDA graph
 // begins until after it is gone.
-class RecordedOps {
+class CapturedOps {
  public:
-  virtual ~RecordedOps() = default;
-  virtual void end() = 0;  // of the recording, on all ranks: a CommError where they have recorded otherwise
-  // Calls `run`, which queues the recording on the rank's stream. On all ranks.
+  virtual ~CapturedOps() = default;
+  virtual void end() = 0;  // of the CUDA graph, on all ranks: a CommError where they have captured otherwise
+  // Calls `run`, which queues the CUDA graph on the rank's stream. On all ranks.
   virtual void replay(const std::function<void()>& run) = 0;
 };
 
@@ -132,10 +132,10 @@ class GroupBackend {
   virtual void abort(const std::string& reason) = 0;
   virtual std::string flight_record() const = 0;
 
-  // Why operations on GPU memory cannot be part of a recording; "" where they can. What is called between
-  // begin_recording() and RecordedOps::end() is not carried out.
-  virtual std::string cannot_record() const;
-  virtual std::unique_ptr<RecordedOps> begin_recording(CallSite where);
+  // Why operations on GPU memory cannot be part of a CUDA graph; "" where they can. What is called between
+  // begin_capture() and CapturedOps::end() is not carried out.
+  virtual std::string cannot_capture() const;
+  virtual std::unique_ptr<CapturedOps> begin_capture(CallSite where);
 
   // For a backend that carries operations out elsewhere and has another one for everything else: its calls go
   // into that one's flight record, which knows the other ranks too.

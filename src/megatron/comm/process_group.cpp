@@ -182,14 +182,14 @@ Work ProcessGroup::broadcast(const Tensor& tensor, int root, CallSite where) con
 }
 
 Work ProcessGroup::send(const Tensor& tensor, int peer, CallSite where) const {
-  return exchange({{Message::Direction::Send, tensor, peer}}, where);
+  return batch_send_recv({{Message::Direction::Send, tensor, peer}}, where);
 }
 
 Work ProcessGroup::recv(const Tensor& tensor, int peer, CallSite where) const {
-  return exchange({{Message::Direction::Recv, tensor, peer}}, where);
+  return batch_send_recv({{Message::Direction::Recv, tensor, peer}}, where);
 }
 
-Work ProcessGroup::exchange(const std::vector<Message>& messages, CallSite where) const {
+Work ProcessGroup::batch_send_recv(const std::vector<Message>& messages, CallSite where) const {
   std::vector<CommRequest> requests;
   requests.reserve(messages.size());
   for (const Message& message : messages) {

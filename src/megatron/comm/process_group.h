@@ -31,7 +31,7 @@ class [[nodiscard]] Work {
   int exceptions_ = 0;  // in flight when the operation began
 };
 
-// A message of ProcessGroup::exchange.
+// A message of ProcessGroup::batch_send_recv.
 struct Message {
   enum class Direction : uint8_t { Send, Recv } direction;
   Tensor tensor;
@@ -80,7 +80,7 @@ class ProcessGroup {
   Work send(const Tensor& tensor, int peer, CallSite where = CallSite::current()) const;
   Work recv(const Tensor& tensor, int peer, CallSite where = CallSite::current()) const;
   // Sends and receives at once, so that two ranks can each send first.
-  Work exchange(const std::vector<Message>& messages, CallSite where = CallSite::current()) const;
+  Work batch_send_recv(const std::vector<Message>& messages, CallSite where = CallSite::current()) const;
 
   void barrier(CallSite where = CallSite::current()) const;
 
@@ -93,9 +93,9 @@ class ProcessGroup {
 
   // Recordings (CUDA graphs) of a step with its operations, of this group and of all that were split from the
   // same world. Why not, or "".
-  std::string cannot_record() const { return backend().cannot_record(); }
-  std::unique_ptr<RecordedOps> begin_recording(CallSite where = CallSite::current()) const {
-    return backend().begin_recording(where);
+  std::string cannot_capture() const { return backend().cannot_capture(); }
+  std::unique_ptr<CapturedOps> begin_capture(CallSite where = CallSite::current()) const {
+    return backend().begin_capture(where);
   }
 
   // Every operation of this group and of all that were split from the same world ends, on all ranks, with

@@ -6,13 +6,13 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
+#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
-#include "megatron/config/rules/support.h"
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
+#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {
@@ -117,10 +117,10 @@ std::string explain_section(std::string_view name) {
   return text;
 }
 
-std::string explain_foreign(const ForeignSetting& foreign, std::string_view name) {
-  const bool refused = foreign.verdict == ForeignSetting::Verdict::refused;
+std::string explain_upstream_flag(const UpstreamFlag& upstream, std::string_view name) {
+  const bool refused = upstream.verdict == UpstreamFlag::Verdict::refused;
   return fmt::format("{}\n  {}: {}\n", name,
-                     refused ? "not part of this program" : "accepted, no effect here", foreign.text);
+                     refused ? "not part of this program" : "accepted, no effect here", upstream.text);
 }
 
 }  // namespace
@@ -129,8 +129,9 @@ Json explain_json(std::string_view name) {
   Json result = Json::object();
   result["name"] = name;
   result["text"] = explain_setting(name);
-  const bool foreign = (name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name)) != nullptr;
-  if (find_shorthand(name) || foreign || !explain_section(name).empty()) return result;
+  const bool upstream =
+      (name.starts_with('-') ? find_upstream_flag(name) : find_upstream_key(name)) != nullptr;
+  if (find_shorthand(name) || upstream || !explain_section(name).empty()) return result;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;
   result["name"] = setting.name();
@@ -205,9 +206,9 @@ std::string settings_help() {
 std::string explain_setting(std::string_view name) {
   if (const Shorthand* shorthand = find_shorthand(name))
     return fmt::format("{}\n  {}\n  short for: {}\n", name, shorthand->help, shorthand->settings);
-  if (const ForeignSetting* foreign =
-          name.starts_with('-') ? find_foreign_flag(name) : find_foreign_key(name))
-    return explain_foreign(*foreign, name);
+  if (const UpstreamFlag* upstream =
+          name.starts_with('-') ? find_upstream_flag(name) : find_upstream_key(name))
+    return explain_upstream_flag(*upstream, name);
   if (std::string section = explain_section(name); !section.empty()) return section;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;
@@ -222,9 +223,9 @@ std::string explain_setting(std::string_view name) {
   if (!setting.search.empty())
     text += fmt::format("  tuned:    {}\n", show_value(Json(Json::Array(setting.search))));
   const Feature& feature = feature_of(setting, default_of(entry));
-  const char* state = feature.support == Support::acting  ? "acts"
-                      : feature.support == Support::later ? "not available yet"
-                      : feature.support == Support::forward_only
+  const char* state = feature.status == FeatureStatus::supported ? "acts"
+                      : feature.status == FeatureStatus::planned ? "not available yet"
+                      : feature.status == FeatureStatus::forward_only
                           ? "acts where a model is run, not in training yet"
                           : "no effect here";
   text += fmt::format("  build:    {} ({})\n", state, feature.name);

@@ -44,7 +44,7 @@ void* Allocator::allocate(size_t bytes, MemoryTag tag) {
     try {
       data = runtime_->acquire_memory(block);
     } catch (const Error&) {  // blocks of other sizes may be what stands in the way
-      if (recording_) throw;
+      if (capturing_) throw;
       trim_locked();
       data = runtime_->acquire_memory(block);
     }
@@ -83,22 +83,22 @@ void Allocator::reset_peaks() {
 
 void Allocator::trim() {
   std::lock_guard lock(mutex_);
-  if (!recording_) trim_locked();
+  if (!capturing_) trim_locked();
 }
 
-void Allocator::begin_recording() {
+void Allocator::begin_capture() {
   std::lock_guard lock(mutex_);
-  recording_ = true;
+  capturing_ = true;
 }
 
-void Allocator::abandon_recording() {
+void Allocator::abandon_capture() {
   std::lock_guard lock(mutex_);
-  recording_ = false;
+  capturing_ = false;
 }
 
 std::shared_ptr<void> Allocator::set_aside() {
   std::lock_guard lock(mutex_);
-  recording_ = false;
+  capturing_ = false;
   return std::shared_ptr<Blocks>(new Blocks(std::exchange(cached_, {})), [this](Blocks* blocks) {
     std::lock_guard again(mutex_);
     for (auto& [block, list] : *blocks) {

@@ -47,10 +47,10 @@ class Allocator {
   void reset_peaks();
   void trim();  // returns cached blocks to the device
 
-  // While work is recorded, no block goes back to the device: what was recorded computes in them.
-  void begin_recording();
-  void abandon_recording();
-  // The end of a recording: takes the blocks that are cached now out of use until the result goes.
+  // While work is captured, no block goes back to the device: what was captured computes in them.
+  void begin_capture();
+  void abandon_capture();
+  // The end of a CUDA graph: takes the blocks that are cached now out of use until the result goes.
   std::shared_ptr<void> set_aside();
 
   // The block really taken for a request: a size class at most an eighth above it.
@@ -64,7 +64,7 @@ class Allocator {
   std::shared_ptr<DeviceRuntime> runtime_;
   mutable std::mutex mutex_;
   Blocks cached_;
-  bool recording_ = false;
+  bool capturing_ = false;
   MemoryStatistics statistics_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-void DeviceRuntime::begin_recording(void*) {
+void DeviceRuntime::begin_capture(void*) {
   throw ConfigError(fmt::format("{} cannot record what it runs: graphs are for GPUs", device()));
 }
 

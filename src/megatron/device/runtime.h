@@ -46,13 +46,13 @@ class DeviceRuntime {
     copy_to_host(target, source, bytes, stream);
   }
 
-  // Work that is put on a stream between the two is not run but recorded, to be run as often as wanted. Until
+  // Work that is put on a stream between the two is not run but captured, to be run as often as wanted. Until
   // then nothing may wait for the stream.
-  virtual void begin_recording(void* /*stream*/);
-  virtual void* end_recording(void* /*stream*/) { return nullptr; }
-  virtual void abandon_recording(void* /*stream*/) noexcept {}  // instead, where something went wrong
-  virtual void run_recording(void* /*recording*/, void* /*stream*/) {}
-  virtual void destroy_recording(void*) {}
+  virtual void begin_capture(void* /*stream*/);
+  virtual void* end_capture(void* /*stream*/) { return nullptr; }
+  virtual void abandon_capture(void* /*stream*/) noexcept {}  // instead, where something went wrong
+  virtual void launch_graph(void* /*graph*/, void* /*stream*/) {}
+  virtual void destroy_graph(void*) {}
 
   // How often the host has waited for the device so far.
   virtual uint64_t host_waits() const { return 0; }

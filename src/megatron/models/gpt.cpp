@@ -10,7 +10,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
-#include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/moe/aux_loss.h"
 #include "megatron/transformer/mup.h"
 
 namespace megatron {
@@ -91,10 +91,10 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
     layers_.push_back(
         std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config_, parallel));
-  const bool predicts = slice.ahead && config_.mtp_num_layers > 0;
-  if (config_.mtp_num_layers > 0 ? slice.ahead : slice.head)
-    final_ = std::make_unique<FinalStage>(config_, parallel_.tensor);  // prediction layers come behind it
-  if (predicts) make_prediction_layers(embedding_ ? embedding_.get() : embedding);
+  const bool predicts = slice.mtp && config_.mtp_num_layers > 0;
+  if (config_.mtp_num_layers > 0 ? slice.mtp : slice.head)
+    final_ = std::make_unique<OutputStage>(config_, parallel_.tensor);  // MTP layers come behind it
+  if (predicts) make_mtp_layers(embedding_ ? embedding_.get() : embedding);
   if (slice.head) make_head(embedding);
   make_units();
 }
@@ -105,8 +105,8 @@ void GptModel::make_head(Embedding* embedding) {
         "output_layer.bias", vocabulary_bias_shard(config_, parallel_.tensor), Initializer::constant(0));
   bool tied = config_.share_embeddings_and_output_weights;
   if (tied && embedding_) return;
-  if (tied && ahead_embedding_) {
-    shared_ = &ahead_embedding_->table();
+  if (tied && mtp_embedding_) {
+    shared_ = &mtp_embedding_->table();
     return;
   }
   if (tied && embedding) {
@@ -123,26 +123,26 @@ void GptModel::make_head(Embedding* embedding) {
   output_->tied_copy = tied;
 }
 
-void GptModel::make_prediction_layers(Embedding* embedding) {
+void GptModel::make_mtp_layers(Embedding* embedding) {
   ModelConfig own = config_;
   if (config_.mtp_use_repeated_layer)  // its balancing losses are added once for each use
     for (double& coefficient : own.moe_aux_loss_coeff)
       coefficient /= static_cast<double>(config_.mtp_num_layers);
   for (int64_t i = 0; i < (config_.mtp_use_repeated_layer ? 1 : config_.mtp_num_layers); ++i)
-    ahead_.push_back(std::make_unique<PredictionLayer>("mtp.layers." + std::to_string(i),
-                                                       config_.num_layers + i, own, parallel_));
-  ahead_embedding_ = embedding;
+    mtp_.push_back(std::make_unique<MtpLayer>("mtp.layers." + std::to_string(i), config_.num_layers + i, own,
+                                              parallel_));
+  mtp_embedding_ = embedding;
   if (embedding) return;
-  ahead_copy_ = std::make_unique<Embedding>("embedding", config_, parallel_.tensor);
-  ahead_copy_->table().tied_copy = true;
-  ahead_embedding_ = ahead_copy_.get();
+  mtp_copy_ = std::make_unique<Embedding>("embedding", config_, parallel_.tensor);
+  mtp_copy_->table().tied_copy = true;
+  mtp_embedding_ = mtp_copy_.get();
 }
 
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   int64_t index = 0;
   for (auto& layer : layers_) layer->set_activation_plan(plan.of_layer(index++));
-  for (auto& layer : ahead_) layer->set_activation_plan(plan.of_layer(index++));
+  for (auto& layer : mtp_) layer->set_activation_plan(plan.of_layer(index++));
 }
 
 void GptModel::make_units() {
@@ -152,11 +152,11 @@ void GptModel::make_units() {
   }
   for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   if (final_) final_unit_ = std::make_unique<ParameterUnit>(*final_);
-  if (ahead_embedding_ && !embedding_) {
-    ahead_embedding_unit_ = std::make_unique<ParameterUnit>(*ahead_embedding_);
-    ahead_embedding_unit_->needed_in_backward = config_.embedding_layernorm;
+  if (mtp_embedding_ && !embedding_) {
+    mtp_embedding_unit_ = std::make_unique<ParameterUnit>(*mtp_embedding_);
+    mtp_embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
-  for (auto& layer : ahead_) ahead_units_.push_back(std::make_unique<ParameterUnit>(*layer));
+  for (auto& layer : mtp_) mtp_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   if (!slice_.head) return;
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
   if (output_bias_) output_unit_->parameters.push_back(output_bias_.get());
@@ -167,8 +167,8 @@ std::vector<ParameterUnit*> GptModel::units() {
   if (embedding_unit_) list.push_back(embedding_unit_.get());
   for (auto& unit : layer_units_) list.push_back(unit.get());
   if (final_unit_) list.push_back(final_unit_.get());
-  if (ahead_embedding_unit_) list.push_back(ahead_embedding_unit_.get());
-  for (auto& unit : ahead_units_) list.push_back(unit.get());
+  if (mtp_embedding_unit_) list.push_back(mtp_embedding_unit_.get());
+  for (auto& unit : mtp_units_) list.push_back(unit.get());
   if (output_unit_) list.push_back(output_unit_.get());
   return list;
 }
@@ -274,31 +274,31 @@ Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
   });
 }
 
-std::vector<Tensor> GptModel::look_ahead(RankContext& ctx, const Tensor& hidden,
-                                         std::span<const AheadTokens> tokens, const SeqInfo& seq) {
+std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
+                                      std::span<const MtpTokens> tokens, const SeqInfo& seq) {
   require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,
           "multi-token prediction: {} layers were given tokens for {}", config_.mtp_num_layers,
           tokens.size());
-  ParameterUnit& table = embedding_ ? *embedding_unit_ : *ahead_embedding_unit_;
+  ParameterUnit& table = embedding_ ? *embedding_unit_ : *mtp_embedding_unit_;
   std::vector<Tensor> states;
   for (size_t depth = 0; depth < tokens.size(); ++depth) {
-    const size_t i = ahead_.size() == 1 ? 0 : depth;  // one for all
+    const size_t i = mtp_.size() == 1 ? 0 : depth;  // one for all
     Tensor embedded =
-        use_unit(ctx, table, [&] { return ahead_embedding_->forward(ctx, tokens[depth].ids, seq); });
+        use_unit(ctx, table, [&] { return mtp_embedding_->forward(ctx, tokens[depth].ids, seq); });
     const Tensor& before = depth == 0 ? hidden : states.back();
     states.push_back(
-        use_unit(ctx, *ahead_units_[i], [&] { return ahead_[i]->forward(ctx, embedded, before, seq); }));
+        use_unit(ctx, *mtp_units_[i], [&] { return mtp_[i]->forward(ctx, embedded, before, seq); }));
   }
   return states;
 }
 
-Tensor GptModel::add_losses_ahead(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
-                                  std::span<AheadTokens> tokens) {
+Tensor GptModel::add_mtp_losses(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
+                                std::span<MtpTokens> tokens) {
   Tensor result = hidden;
   for (size_t depth = 0; depth < tokens.size(); ++depth) {
     Tensor loss = ops::sum(ctx, token_losses(ctx, states[depth], tokens[depth].labels));
     tokens[depth].loss = loss.detach();
-    result = attach_loss(ctx, result, loss, tokens[depth].weight);
+    result = attach_aux_loss(ctx, result, loss, tokens[depth].weight);
   }
   return result;
 }
@@ -307,22 +307,22 @@ void GptModel::visit(const ParameterVisitor& visitor) {
   if (embedding_) embedding_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
   if (final_) final_->visit(visitor);
-  if (ahead_copy_) ahead_copy_->visit(visitor);
-  for (auto& layer : ahead_) layer->visit(visitor);
+  if (mtp_copy_) mtp_copy_->visit(visitor);
+  for (auto& layer : mtp_) layer->visit(visitor);
   if (output_) visitor(*output_);
   if (output_bias_) visitor(*output_bias_);
 }
 
 void GptModel::finish_batch(RankContext& ctx) {
   for (auto& layer : layers_) layer->finish_batch(ctx);
-  for (auto& layer : ahead_) layer->finish_batch(ctx);
+  for (auto& layer : mtp_) layer->finish_batch(ctx);
 }
 
 Parameter* GptModel::tied_weight() {
   const bool tied = config_.share_embeddings_and_output_weights;
   if (!tied && config_.mtp_num_layers == 0) return nullptr;
   if (embedding_) return &embedding_->table();
-  if (ahead_copy_) return &ahead_copy_->table();
+  if (mtp_copy_) return &mtp_copy_->table();
   return tied ? output_.get() : nullptr;
 }
 

@@ -4,9 +4,9 @@
 #include "megatron/parallel/context/sequences.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
 #include "megatron/transformer/embedding.h"
-#include "megatron/transformer/final_stage.h"
 #include "megatron/transformer/layer.h"
-#include "megatron/transformer/prediction_layer.h"
+#include "megatron/transformer/mtp_layer.h"
+#include "megatron/transformer/output_stage.h"
 
 namespace megatron {
 
@@ -14,25 +14,25 @@ namespace megatron {
 struct ModelSlice {
   int64_t first_layer = 0, layers = 0;
   bool embedding = true, head = true;
-  bool ahead = true;  // the prediction layers, where the model has them
+  bool mtp = true;  // the MTP layers, where the model has them
 };
 
 // Told what the residual stream is behind each layer of a pass, by the layer's place in the whole model.
 using LayerObserver = std::function<void(int64_t layer, const Tensor& stream)>;
 
-// What a prediction layer looks at, further ahead than the layer before it.
-struct AheadTokens {
+// What an MTP layer looks at, one token further on than the layer before it.
+struct MtpTokens {
   Tensor ids, labels;  // int64 [tokens]
   double weight = 1;   // of the sum of its losses
   double share = 1;    // by which that sum counts in the mean that is reported
-  Tensor loss = {};    // that sum, one element: set by add_losses_ahead()
+  Tensor loss = {};    // that sum, one element: set by add_mtp_losses()
 };
 
 // A GPT-style decoder, or one pipeline chunk of it; without its causal mask, and with the head of masked
 // tokens, BERT.
 class GptModel final : public Module {
  public:
-  // `embedding`: that of another chunk of this rank, which a tied output layer and prediction layers use
+  // `embedding`: that of another chunk of this rank, which a tied output layer and MTP layers use
   // instead of a copy.
   GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
            Embedding* embedding = nullptr);
@@ -62,16 +62,16 @@ class GptModel final : public Module {
   Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor);
   Tensor logits(RankContext& ctx, const Tensor& hidden);
   // Multi-token prediction, in the chunk that has the layers: what each of them makes of forward()'s result.
-  std::vector<Tensor> look_ahead(RankContext& ctx, const Tensor& hidden, std::span<const AheadTokens> tokens,
-                                 const SeqInfo& seq);
-  // On the last chunk: forward()'s result, with the losses of the prediction layers, whose results are
+  std::vector<Tensor> run_mtp(RankContext& ctx, const Tensor& hidden, std::span<const MtpTokens> tokens,
+                              const SeqInfo& seq);
+  // On the last chunk: forward()'s result, with the losses of the MTP layers, whose results are
   // `states`, added to whatever is computed from it.
-  Tensor add_losses_ahead(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
-                          std::span<AheadTokens> tokens);
+  Tensor add_mtp_losses(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
+                        std::span<MtpTokens> tokens);
   // Both.
-  Tensor predict_ahead(RankContext& ctx, const Tensor& hidden, std::span<AheadTokens> tokens,
-                       const SeqInfo& seq) {
-    return add_losses_ahead(ctx, hidden, look_ahead(ctx, hidden, tokens, seq), tokens);
+  Tensor predict_mtp(RankContext& ctx, const Tensor& hidden, std::span<MtpTokens> tokens,
+                     const SeqInfo& seq) {
+    return add_mtp_losses(ctx, hidden, run_mtp(ctx, hidden, tokens, seq), tokens);
   }
 
   void visit(const ParameterVisitor& visitor) override;
@@ -82,14 +82,14 @@ class GptModel final : public Module {
   DType dtype() const { return dtype_; }
   // Its parts in order of use; that of a tied output weight holds the embedding's parameter again.
   std::vector<ParameterUnit*> units();
-  // The parameter of which several stages have a copy, as embedding, output weight or for prediction layers,
+  // The parameter of which several stages have a copy, as embedding, output weight or for MTP layers,
   // where this chunk has one.
   Parameter* tied_weight();
   Embedding* embedding() { return embedding_.get(); }  // null where another chunk has it
 
  private:
   void make_head(Embedding* embedding);
-  void make_prediction_layers(Embedding* embedding);
+  void make_mtp_layers(Embedding* embedding);
   void make_units();
   void run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq);
   Tensor run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
@@ -103,17 +103,17 @@ class GptModel final : public Module {
   DType dtype_;
   std::unique_ptr<Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
-  std::unique_ptr<FinalStage> final_;
+  std::unique_ptr<OutputStage> final_;
   std::unique_ptr<Parameter> output_;  // absent where the embedding of this rank serves
   std::unique_ptr<Parameter> output_bias_;
   Parameter* shared_ = nullptr;  // another chunk's
-  std::vector<std::unique_ptr<PredictionLayer>> ahead_;
-  std::unique_ptr<Embedding> ahead_copy_;  // their copy of the table, where another rank has it
-  Embedding* ahead_embedding_ = nullptr;   // what they use: that copy, or one of this rank's chunks'
+  std::vector<std::unique_ptr<MtpLayer>> mtp_;
+  std::unique_ptr<Embedding> mtp_copy_;  // their copy of the table, where another rank has it
+  Embedding* mtp_embedding_ = nullptr;   // what they use: that copy, or one of this rank's chunks'
   ActivationPlan plan_;
   std::unique_ptr<HostOffload> host_;  // made when it is first used
-  std::unique_ptr<ParameterUnit> embedding_unit_, final_unit_, ahead_embedding_unit_, output_unit_;
-  std::vector<std::unique_ptr<ParameterUnit>> layer_units_, ahead_units_;
+  std::unique_ptr<ParameterUnit> embedding_unit_, final_unit_, mtp_embedding_unit_, output_unit_;
+  std::vector<std::unique_ptr<ParameterUnit>> layer_units_, mtp_units_;
 };
 
 }  // namespace megatron

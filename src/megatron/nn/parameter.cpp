@@ -23,7 +23,7 @@ void transform(RankContext& ctx, Initializer::Kind kind, const Tensor& x) {
 }  // namespace
 
 void Parameter::allocate(RankContext& ctx, DType dtype) {
-  value = ctx.empty(shard.local_shape, wide ? accumulation_dtype(dtype) : dtype, MemoryTag::Parameter);
+  value = ctx.empty(shard.local_shape, keep_fp32 ? accumulation_dtype(dtype) : dtype, MemoryTag::Parameter);
 }
 
 bool Parameter::replicated_over_tp() const {
@@ -35,7 +35,8 @@ bool Parameter::replicated_over_tp() const {
 
 void Parameter::allocate_gradient(RankContext& ctx) {
   if (trainable)
-    sink.main_grad = ctx.zeros(shard.local_shape, accumulation_dtype(value.dtype()), MemoryTag::Gradient);
+    accumulator.main_grad =
+        ctx.zeros(shard.local_shape, accumulation_dtype(value.dtype()), MemoryTag::Gradient);
 }
 
 void Parameter::initialize(RankContext& ctx, uint64_t seed) {

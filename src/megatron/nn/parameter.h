@@ -29,7 +29,7 @@ struct Initializer {
 struct Parameter {
   Parameter(std::string name, ShardSpec shard, Initializer initializer)
       : name(std::move(name)), shard(std::move(shard)), initializer(initializer) {}
-  Parameter(const Parameter&) = delete;  // the tape and the gradient buffer point at the sink
+  Parameter(const Parameter&) = delete;  // the tape and the gradient buffer point at the accumulator
   Parameter& operator=(const Parameter&) = delete;
 
   std::string name;  // global: the layer's index counts over all pipeline stages
@@ -39,7 +39,7 @@ struct Parameter {
   bool expert = false;  // lives on the expert grid: its gradient is summed over Axis::edp
   bool partial_over_tp =
       false;               // held whole by every TP (expert: ETP) rank, each with a part of the gradient
-  bool wide = false;       // fp32 (fp64 in an fp64 model) whatever the model's dtype
+  bool keep_fp32 = false;  // fp32 (fp64 in an fp64 model) whatever the model's dtype
   bool tied_copy = false;  // the last stage's copy of the embedding: counted once in norms, never saved
 
   std::optional<bool> decays;  // whether weight decay touches it, instead of the usual rule
@@ -47,14 +47,14 @@ struct Parameter {
   bool sharded = false;  // value has memory only while its unit is in use
 
   Tensor value;
-  GradSink sink;
+  GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
   std::unique_ptr<ops::Fp8Weight> fp8;           // where set, GEMMs with it are made in fp8
 
   // The weight at the point of use.
   Weight get(RankContext& ctx) {
     if (before_use) before_use(ctx);
-    return {value, trainable ? &sink : nullptr};
+    return {value, trainable ? &accumulator : nullptr};
   }
 
   // Over the ranks that split its kind: TP, or ETP for an expert's, whose first dimension counts experts.

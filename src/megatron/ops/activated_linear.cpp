@@ -20,7 +20,7 @@ class ActivatedLinearNode final : public Node {
       : options_(options.activation), x_(ctx, x), slot_(slot), weight_(weight), bias_(bias) {
     if (options.keep_active && weight.trainable()) kept_.emplace(ctx, active);
     for (const Weight* w : {&weight_, &bias_})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "activated_linear"; }
 
@@ -30,8 +30,8 @@ class ActivatedLinearNode final : public Node {
     x_.reset();
     const Tensor& w = weight_.value;
     Shape inner{x.size(0), w.size(1)};
-    const bool again = weight_.sink && !kept_;
-    if (weight_.sink) active_ = kept_ ? kept_->get(ctx) : ctx.empty(inner, x.dtype());
+    const bool again = weight_.accumulator && !kept_;
+    if (weight_.accumulator) active_ = kept_ ? kept_->get(ctx) : ctx.empty(inner, x.dtype());
     kept_.reset();
     const bool beside = again && options_.gated && slot_;  // the kernel for a gate's gradient makes it too
     if (again && !beside) apply_activation(ctx, options_, x, active_);
@@ -48,18 +48,19 @@ class ActivatedLinearNode final : public Node {
       }
       tape.add_grad(ctx, slot_, std::move(dx));
     }
-    if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
-    if (!weight_.sink) dy_ = {};
+    if (bias_.accumulator) add_row_sum(ctx, "linear_bias", dy_, *bias_.accumulator);
+    if (!weight_.accumulator) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
-    const Tensor& sum = weight_.sink->target(ctx);
-    ctx.kernels->gemm(ctx.kernel_context(),
-                      {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.sink->beta()});
+    const Tensor& sum = weight_.accumulator->target(ctx);
+    ctx.kernels->gemm(
+        ctx.kernel_context(),
+        {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.accumulator->beta()});
     trace(ctx, "linear", Phase::BackwardWeight, gemm_flops(dy_, weight_.value), {&dy_, &active_, &sum});
     active_ = dy_ = {};
-    weight_.sink->contribute(ctx);
+    weight_.accumulator->contribute(ctx);
   }
 
  private:
@@ -111,7 +112,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
           options.activation.gated ? "2 in (gate, then up)" : "in");
   check_dtype("activated_linear", "weight", w, x.dtype());
   check_vector(ctx, "activated_linear", "bias", bias.value, w.size(0), x.dtype());
-  Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   if (!active) {
     active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
     apply_activation(ctx, options.activation, input, active);
@@ -119,7 +120,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
   ctx.kernels->gemm(ctx.kernel_context(),
                     {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
   trace(ctx, "linear", Phase::Forward, gemm_flops(x, w), {&active, &w, &y});
-  if (recording(ctx, {&x}, {&weight, &bias}))
+  if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ActivatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),
            y);

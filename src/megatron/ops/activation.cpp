@@ -12,7 +12,7 @@ class ActivationNode final : public Node {
  public:
   ActivationNode(RankContext& ctx, Unary kind, const Tensor& x, GradSlot slot, const Weight& bias)
       : kind_(kind), x_(ctx, x), x_slot_(slot), bias_(bias) {
-    if (bias_.sink) bias_.sink->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "activation"; }
 
@@ -21,7 +21,7 @@ class ActivationNode final : public Node {
     Tensor dx = ctx.empty(x.shape(), x.dtype());
     ctx.kernels->unary_backward(ctx.kernel_context(), {kind_, x, bias_.value, dy, dx});
     trace(ctx, "activation", Phase::BackwardData, kFlops * static_cast<double>(x.numel()), {&x, &dy, &dx});
-    if (bias_.sink) add_row_sum(ctx, "activation_bias", dx, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "activation_bias", dx, *bias_.accumulator);
     tape.add_grad(ctx, x_slot_, std::move(dx));
     x_.reset();
   }
@@ -38,7 +38,7 @@ class GatedNode final : public Node {
   GatedNode(RankContext& ctx, const ActivationOptions& options, const Tensor& x, GradSlot slot,
             const Weight& bias)
       : options_(options), x_(ctx, x), x_slot_(slot), bias_(bias) {
-    if (bias_.sink) bias_.sink->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "gated_activation"; }
 
@@ -55,7 +55,7 @@ class GatedNode final : public Node {
                                                        .up_offset = options_.up_offset});
     trace(ctx, "gated_activation", Phase::BackwardData, kFlops * static_cast<double>(x.numel()),
           {&x, &dy, &dx});
-    if (bias_.sink) add_row_sum(ctx, "gated_activation_bias", dx, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "gated_activation_bias", dx, *bias_.accumulator);
     tape.add_grad(ctx, x_slot_, std::move(dx));
   }
 
@@ -81,10 +81,10 @@ Tensor activation(RankContext& ctx, Unary kind, const Tensor& x, const Weight& b
   check_floating("activation", "x", x);
   require(!bias.defined() || x.rank() >= 1, "activation: x {} has no dimension for a bias", x);
   if (bias.defined()) check_vector(ctx, "activation", "bias", bias.value, x.size(-1), x.dtype());
-  Tensor input = dense(ctx, x), y = ctx.empty(x.shape(), x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty(x.shape(), x.dtype());
   ctx.kernels->unary(ctx.kernel_context(), {kind, input, bias.value, y});
   trace(ctx, "activation", Phase::Forward, kFlops * static_cast<double>(x.numel()), {&x, &y});
-  if (recording(ctx, {&x}, {&bias}))
+  if (needs_grad(ctx, {&x}, {&bias}))
     record(ctx, std::make_unique<ActivationNode>(ctx, kind, input, x.grad_slot(), bias), y);
   return y;
 }
@@ -112,7 +112,7 @@ Tensor gated_activation(RankContext& ctx, const ActivationOptions& options, cons
   check_vector(ctx, "gated_activation", "bias", bias.value, x.size(-1), x.dtype());
   Shape shape = x.shape();
   shape[-1] /= 2;
-  Tensor input = dense(ctx, x), y = ctx.empty(shape, x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty(shape, x.dtype());
   ctx.kernels->gated(ctx.kernel_context(), {.kind = options.kind,
                                             .x = input,
                                             .bias = bias.value,
@@ -120,7 +120,7 @@ Tensor gated_activation(RankContext& ctx, const ActivationOptions& options, cons
                                             .limit = options.limit,
                                             .up_offset = options.up_offset});
   trace(ctx, "gated_activation", Phase::Forward, kFlops * static_cast<double>(y.numel()), {&x, &y});
-  if (recording(ctx, {&x}, {&bias}))
+  if (needs_grad(ctx, {&x}, {&bias}))
     record(ctx, std::make_unique<GatedNode>(ctx, options, input, x.grad_slot(), bias), y);
   return y;
 }

@@ -46,7 +46,7 @@ class AttentionBase : public Node {
         sinks_(options.sinks),
         sinks_begin_(options.sinks_begin) {
     args_.q = args_.k = args_.v = args_.o = {};  // held by Saved, which may pack them
-    if (sinks_.sink) sinks_.sink->expect_use();
+    if (sinks_.accumulator) sinks_.accumulator->expect_use();
   }
 
   // Into `grads`, and the gradients of sinks and bias to where they belong.
@@ -64,7 +64,7 @@ class AttentionBase : public Node {
     if (bias_slot_) args.dbias = ctx.empty(f.bias.shape(), accumulation_dtype(f.bias.dtype()));
     ctx.kernels->attention_backward(ctx.kernel_context(), args);
     trace_attention(ctx, f, Phase::BackwardData);
-    if (sinks_.sink) sinks_.sink->contribute(ctx);
+    if (sinks_.accumulator) sinks_.accumulator->contribute(ctx);
     if (bias_slot_) {
       Tensor dbias = args.dbias;
       if (dbias.dtype() != f.bias.dtype()) {
@@ -241,7 +241,7 @@ AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
                           const AttentionOptions& options) {
   AttentionArgs args = attend(ctx, q, k, v, options);
   AttentionResult result{args.o, args.lse};
-  if (recording(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
+  if (needs_grad(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
     record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
   return result;
 }
@@ -252,7 +252,7 @@ AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& sh
   require(shape.even(),
           "fused_attention: {} query heads that share {} KV heads do not lie evenly; use split_qkv",
           shape.heads, shape.groups);
-  const bool recorded = recording(ctx, {&qkv, &options.bias}, {&options.sinks});
+  const bool recorded = needs_grad(ctx, {&qkv, &options.bias}, {&options.sinks});
   const GradSlot slot = qkv.grad_slot();
   qkv = qkv.detach();
   turn_projection(ctx, qkv, shape, rotation);
@@ -266,10 +266,10 @@ AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& sh
 }
 
 Tensor sinks_gradient(RankContext& ctx, const Weight& sinks, int64_t begin, int64_t heads) {
-  if (!sinks.sink) return {};
-  GradSink& sink = *sinks.sink;
-  const Tensor& sum = sink.target(ctx);
-  if (!sink.has_value()) ctx.kernels->fill(ctx.kernel_context(), {sum, 0});
+  if (!sinks.accumulator) return {};
+  GradAccumulator& accumulator = *sinks.accumulator;
+  const Tensor& sum = accumulator.target(ctx);
+  if (!accumulator.has_value()) ctx.kernels->fill(ctx.kernel_context(), {sum, 0});
   return sum.slice(0, begin, begin + heads);
 }
 

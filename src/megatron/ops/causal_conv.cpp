@@ -12,7 +12,7 @@ class CausalConvNode final : public Node {
                  const Weight& bias)
       : rows_(args.rows), x_(ctx, args.x), x_slot_(x.grad_slot()), weight_(weight), bias_(bias) {
     for (const Weight* w : {&weight_, &bias_})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "causal_conv"; }
 
@@ -23,13 +23,13 @@ class CausalConvNode final : public Node {
     CausalConvBackwardArgs args{
         .rows = rows_, .x = x, .weight = weight_.value, .bias = bias_.value, .dy = dy};
     if (x_slot_) args.dx = ctx.empty(x.shape(), x.dtype());
-    if (weight_.sink) args.dweight = ctx.empty(weight_.value.shape(), wide);
-    if (bias_.sink) args.dbias = ctx.empty(bias_.value.shape(), wide);
+    if (weight_.accumulator) args.dweight = ctx.empty(weight_.value.shape(), wide);
+    if (bias_.accumulator) args.dbias = ctx.empty(bias_.value.shape(), wide);
     ctx.kernels->causal_conv_backward(ctx.kernel_context(), args);
     trace(ctx, "causal_conv", Phase::BackwardData,
           6.0 * static_cast<double>(x.numel() * weight_.value.size(-1)), {&x, &dy, &args.dx});
-    add_to_sink(ctx, args.dweight, weight_);
-    add_to_sink(ctx, args.dbias, bias_);
+    accumulate_grad(ctx, args.dweight, weight_);
+    accumulate_grad(ctx, args.dbias, bias_);
     tape.add_grad(ctx, x_slot_, args.dx);
     x_.reset();
   }
@@ -58,13 +58,13 @@ Tensor causal_conv(RankContext& ctx, const Tensor& x, const Weight& weight, cons
   check_rows("causal_conv", x, rows);
 
   CausalConvArgs args{.rows = rows,
-                      .x = with_dense_rows(ctx, x),
+                      .x = detach_row_contiguous(ctx, x),
                       .weight = weight.value,
                       .bias = bias.value,
                       .y = ctx.empty(x.shape(), x.dtype())};
   ctx.kernels->causal_conv(ctx.kernel_context(), args);
   trace(ctx, "causal_conv", Phase::Forward, 2.0 * static_cast<double>(x.numel() * width), {&x, &args.y});
-  if (recording(ctx, {&x}, {&weight, &bias}))
+  if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx, std::make_unique<CausalConvNode>(ctx, args, x, weight, bias), args.y);
   return args.y;
 }

@@ -28,8 +28,8 @@ void check_range(const RankContext& ctx, const char* op, const char* what, const
                  const char* whole, std::optional<int64_t> except = {});
 
 // Whether this call must be recorded: something that it reads wants a gradient.
-inline bool recording(const RankContext& ctx, std::initializer_list<const Tensor*> inputs,
-                      std::initializer_list<const Weight*> weights = {}) {
+inline bool needs_grad(const RankContext& ctx, std::initializer_list<const Tensor*> inputs,
+                       std::initializer_list<const Weight*> weights = {}) {
   if (!ctx.tape) return false;
   bool wanted = false;
   for (const Tensor* input : inputs) wanted |= input->defined() && ctx.tracks(*input);
@@ -52,7 +52,7 @@ inline void check_vector(const RankContext& ctx, const char* op, const char* wha
 }
 
 // The tensor's values without gaps: itself, or a copy. Not differentiable.
-inline Tensor dense(RankContext& ctx, const Tensor& tensor) {
+inline Tensor detach_contiguous(RankContext& ctx, const Tensor& tensor) {
   if (!tensor.defined() || tensor.is_contiguous()) return tensor.detach();
   Tensor copy = ctx.empty(tensor.shape(), tensor.dtype());
   ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), copy});
@@ -80,36 +80,37 @@ inline void check_rows(const char* op, const Tensor& x, const SequenceRows& rows
 }
 
 // A matrix whose rows are contiguous, wherever they lie: itself, or a copy. Not differentiable.
-inline Tensor with_dense_rows(RankContext& ctx, const Tensor& tensor) {
-  return tensor.rank() == 2 && (tensor.stride(1) == 1 || tensor.size(1) == 1) ? tensor.detach()
-                                                                              : dense(ctx, tensor);
+inline Tensor detach_row_contiguous(RankContext& ctx, const Tensor& tensor) {
+  return tensor.rank() == 2 && (tensor.stride(1) == 1 || tensor.size(1) == 1)
+             ? tensor.detach()
+             : detach_contiguous(ctx, tensor);
 }
 
-// sink.main_grad (+)= grad, whose elements are the weight's, in the accumulation dtype.
-inline void add_to_sink(RankContext& ctx, const Tensor& grad, const Weight& weight) {
-  if (!weight.sink) return;
-  GradSink& sink = *weight.sink;
-  const Tensor& target = sink.target(ctx);
+// accumulator.main_grad (+)= grad, whose elements are the weight's, in the accumulation dtype.
+inline void accumulate_grad(RankContext& ctx, const Tensor& grad, const Weight& weight) {
+  if (!weight.accumulator) return;
+  GradAccumulator& accumulator = *weight.accumulator;
+  const Tensor& target = accumulator.target(ctx);
   ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1,
                                             .a = grad.view(target.shape()),
                                             .beta = 1,
-                                            .b = sink.has_value() ? target : Tensor{},
+                                            .b = accumulator.has_value() ? target : Tensor{},
                                             .out = target});
-  sink.contribute(ctx);
+  accumulator.contribute(ctx);
 }
 
-// sink.main_grad (+)= Σ over rows of grad [rows, n]: the gradient of a bias.
-inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, GradSink& sink) {
+// accumulator.main_grad (+)= Σ over rows of grad [rows, n]: the gradient of a bias.
+inline void add_row_sum(RankContext& ctx, const char* op, const Tensor& grad, GradAccumulator& accumulator) {
   int64_t n = grad.size(-1);
   ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
                                              .x = grad,
-                                             .out = sink.target(ctx),
+                                             .out = accumulator.target(ctx),
                                              .outer = 1,
                                              .n = n ? grad.numel() / n : 0,
                                              .inner = n,
-                                             .accumulate = sink.has_value()});
+                                             .accumulate = accumulator.has_value()});
   trace(ctx, op, Phase::BackwardData, static_cast<double>(grad.numel()), {&grad});
-  sink.contribute(ctx);
+  accumulator.contribute(ctx);
 }
 
 }  // namespace megatron::ops

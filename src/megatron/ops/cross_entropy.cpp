@@ -147,7 +147,7 @@ class LinearCrossEntropyNode final : public Node {
         columns_(columns),
         logit_scale_(logit_scale),
         chunk_(chunk) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "linear_cross_entropy"; }
 
@@ -161,7 +161,7 @@ class LinearCrossEntropyNode final : public Node {
     Tensor logits = ctx.empty({std::min(rows, chunk_), columns}, wide, MemoryTag::Workspace);
     Tensor narrow = logits;
     if (wide != hidden.dtype()) narrow = ctx.empty(logits.shape(), hidden.dtype(), MemoryTag::Workspace);
-    double beta = weight_.sink ? weight_.sink->beta() : 0;
+    double beta = weight_.accumulator ? weight_.accumulator->beta() : 0;
     for_each_chunk(rows, chunk_, [&](int64_t begin, int64_t end) {
       Tensor x = hidden.slice(0, begin, end), y = logits.slice(0, 0, end - begin);
       Tensor dy = narrow.slice(0, 0, end - begin);
@@ -172,21 +172,21 @@ class LinearCrossEntropyNode final : public Node {
       if (dhidden)
         ctx.kernels->gemm(ctx.kernel_context(),
                           {.a = dy, .b = w, .c = dhidden.slice(0, begin, end), .alpha = logit_scale_});
-      if (weight_.sink)
+      if (weight_.accumulator)
         ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.transpose(0, 1),
                                                  .b = x,
-                                                 .c = weight_.sink->target(ctx),
+                                                 .c = weight_.accumulator->target(ctx),
                                                  .alpha = logit_scale_,
                                                  .beta = beta});
       beta = 1;
     });
-    double gemms = 1 + (slot_ ? 1 : 0) + (weight_.sink ? 1 : 0);
+    double gemms = 1 + (slot_ ? 1 : 0) + (weight_.accumulator ? 1 : 0);
     ctx.trace("linear_cross_entropy", Phase::BackwardData,
               2.0 * gemms * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
               gemms * static_cast<double>(hidden.bytes() + w.bytes()));
     hidden_.reset();
     labels_ = lse_ = {};
-    if (weight_.sink) weight_.sink->contribute(ctx);
+    if (weight_.accumulator) weight_.accumulator->contribute(ctx);
     tape.add_grad(ctx, slot_, std::move(dhidden));
   }
 
@@ -205,7 +205,7 @@ class EarlyGradientsNode final : public Node {
  public:
   EarlyGradientsNode(const Tensor& hidden, const Weight& weight, Tensor dhidden)
       : dhidden_(std::move(dhidden)), slot_(hidden.grad_slot()), weight_(weight) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "linear_cross_entropy_sum"; }
 
@@ -213,7 +213,7 @@ class EarlyGradientsNode final : public Node {
     require(tape.starts_at(output()),
             "linear_cross_entropy_sum: its gradients are made in the forward pass for a loss that backward "
             "starts from; put what the loss is multiplied with into `factor`, or use linear_cross_entropy");
-    if (weight_.sink) weight_.sink->contribute(ctx);
+    if (weight_.accumulator) weight_.accumulator->contribute(ctx);
     tape.add_grad(ctx, slot_, std::move(dhidden_));
   }
 
@@ -324,7 +324,7 @@ Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& label
   LossAndLse result = compute_loss(ctx, stats, labels, columns);
   ctx.trace("cross_entropy", Phase::Forward, 4.0 * static_cast<double>(logits.numel()),
             static_cast<double>(logits.bytes()));
-  if (recording(ctx, {&logits}))
+  if (needs_grad(ctx, {&logits}))
     record(ctx, std::make_unique<CrossEntropyNode>(ctx, logits, labels, result.lse, columns), result.loss);
   return result.loss;
 }
@@ -355,7 +355,7 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
   LossAndLse result = compute_loss(ctx, stats, labels, columns);
   ctx.trace(op, Phase::Forward, 2.0 * static_cast<double>(hidden.numel()) * static_cast<double>(w.size(0)),
             static_cast<double>(hidden.bytes() + w.bytes()));
-  if (recording(ctx, {&hidden}, {&weight}))
+  if (needs_grad(ctx, {&hidden}, {&weight}))
     record(ctx,
            std::make_unique<LinearCrossEntropyNode>(ctx, hidden, weight, labels, result.lse, columns,
                                                     logit_scale, chunk_rows),
@@ -368,7 +368,7 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
                                 int64_t chunk_rows) {
   const char* op = "linear_cross_entropy_sum";
   // A gradient whose memory comes and goes between micro-batches is written in the backward pass alone.
-  if (weight.sink && weight.sink->before_write) {
+  if (weight.accumulator && weight.accumulator->before_write) {
     Tensor losses = linear_cross_entropy(ctx, hidden, weight, labels, options);
     return scale(ctx, sum(ctx, losses), factor);
   }
@@ -378,8 +378,8 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
   check_labels(ctx, op, labels, hidden.size(0), columns);
   int64_t rows = x.size(0);
   if (chunk_rows <= 0) chunk_rows = chunk_rows_for(rows, w.size(0), x.dtype());
-  bool recorded = recording(ctx, {&hidden}, {&weight});
-  GradSink* sink = recorded ? weight.sink : nullptr;
+  bool recorded = needs_grad(ctx, {&hidden}, {&weight});
+  GradAccumulator* accumulator = recorded ? weight.accumulator : nullptr;
   Tensor losses = ctx.empty({rows}, accumulation_dtype(x.dtype())), dhidden;
   if (recorded && hidden.grad_slot()) dhidden = ctx.empty_like(x);
   {
@@ -399,12 +399,13 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
         trace(ctx, "head", Phase::BackwardData, 2.0 * static_cast<double>(part.numel() * w.size(0)),
               {&part, &w, &y});
       }
-      if (sink) {
-        const Tensor& sum = sink->main_grad;
-        ctx.kernels->gemm(kernels, {.a = y.transpose(0, 1), .b = part, .c = sum, .beta = sink->beta()});
+      if (accumulator) {
+        const Tensor& sum = accumulator->main_grad;
+        ctx.kernels->gemm(kernels,
+                          {.a = y.transpose(0, 1), .b = part, .c = sum, .beta = accumulator->beta()});
         trace(ctx, "head", Phase::BackwardWeight, 2.0 * static_cast<double>(part.numel() * w.size(0)),
               {&part, &y, &sum});
-        sink->wrote_early();
+        accumulator->wrote_early();
       }
     });
   }

@@ -1,6 +1,6 @@
 #include "megatron/ops/delta_rule.h"
 
-#include "megatron/ops/carried_state.h"
+#include "megatron/ops/recurrent_state.h"
 
 namespace megatron::ops {
 namespace {
@@ -25,7 +25,7 @@ class DeltaRuleNode final : public Node {
         dt_bias_(dt_bias) {
     args_.qkv = args_.b = args_.a = args_.o = {};  // kept packed, or not at all
     for (const Weight* w : {&a_log_, &dt_bias_})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "delta_rule"; }
 
@@ -46,8 +46,8 @@ class DeltaRuleNode final : public Node {
     ctx.kernels->delta_rule_backward(ctx.kernel_context(), args);
     trace(ctx, "delta_rule", Phase::BackwardData, 3 * rule_flops(args_),
           {&args_.qkv, &args_.b, &args_.a, &d_o, &args.dqkv, &args.db, &args.da, &args_.before});
-    add_to_sink(ctx, args.da_log, a_log_);
-    add_to_sink(ctx, args.ddt_bias, dt_bias_);
+    accumulate_grad(ctx, args.da_log, a_log_);
+    accumulate_grad(ctx, args.ddt_bias, dt_bias_);
     tape.add_grad(ctx, qkv_slot_, args.dqkv);
     tape.add_grad(ctx, b_slot_, args.db);
     tape.add_grad(ctx, a_slot_, args.da);
@@ -96,17 +96,17 @@ Tensor delta_rule(RankContext& ctx, const Tensor& qkv, const Tensor& b, const Te
                      .key_channels = key_channels,
                      .value_channels = value_channels,
                      .chunk = chunk,
-                     .qkv = with_dense_rows(ctx, qkv),
-                     .b = with_dense_rows(ctx, b),
-                     .a = with_dense_rows(ctx, a),
+                     .qkv = detach_row_contiguous(ctx, qkv),
+                     .b = detach_row_contiguous(ctx, b),
+                     .a = detach_row_contiguous(ctx, a),
                      .a_log = a_log.value,
                      .dt_bias = dt_bias.value,
                      .o = ctx.empty({tokens, value_heads * value_channels}, qkv.dtype()),
                      .before = {},
                      .state = state};
-  const bool recorded = recording(ctx, {&qkv, &b, &a}, {&a_log, &dt_bias});
-  check_carried(ctx, "delta_rule", state, {rows.count, value_heads, key_channels, value_channels}, wide,
-                recorded);
+  const bool recorded = needs_grad(ctx, {&qkv, &b, &a}, {&a_log, &dt_bias});
+  check_recurrent_state(ctx, "delta_rule", state, {rows.count, value_heads, key_channels, value_channels},
+                        wide, recorded);
   if (recorded)
     args.before =
         ctx.empty({chunk_slots(tokens, rows.count, chunk), value_heads, key_channels, value_channels}, wide);

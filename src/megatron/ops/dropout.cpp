@@ -51,19 +51,19 @@ Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const Dr
     check_dtype("dropout", "rows", place.rows, DType::I64);
     check_shape("dropout", "rows", place.rows, {x.size(-1) ? x.numel() / x.size(-1) : 0});
   }
-  DropoutArgs args{.x = dense(ctx, x),
-                   .residual = residual.defined() ? dense(ctx, residual) : Tensor{},
+  DropoutArgs args{.x = detach_contiguous(ctx, x),
+                   .residual = residual.defined() ? detach_contiguous(ctx, residual) : Tensor{},
                    .y = ctx.empty(x.shape(), x.dtype()),
                    .p = p,
                    .key = key,
                    .row_begin = place.row_begin,
                    .column_begin = place.column_begin,
                    .global_columns = place.global_columns ? place.global_columns : x.size(-1),
-                   .rows = place.rows ? dense(ctx, place.rows) : Tensor{}};
+                   .rows = place.rows ? detach_contiguous(ctx, place.rows) : Tensor{}};
   ctx.kernels->dropout(ctx.kernel_context(), args);
   Tensor y = args.y;
   trace(ctx, "dropout", Phase::Forward, static_cast<double>(x.numel()), {&x, &residual, &y});
-  if (recording(ctx, {&x, &residual}))
+  if (needs_grad(ctx, {&x, &residual}))
     record(ctx,
            std::make_unique<DropoutNode>(args, x.grad_slot(),
                                          residual.defined() ? residual.grad_slot() : GradSlot{}),

@@ -73,7 +73,7 @@ Tensor binary(RankContext& ctx, Binary kind, const char* name, const Tensor& a, 
   check_dtype(name, "the second operand", b, a.dtype());
   Tensor out = run_binary(ctx, kind, a, b, broadcast_shape(name, a, b));
   trace(ctx, name, Phase::Forward, static_cast<double>(out.numel()), {&a, &b, &out});
-  if (recording(ctx, {&a, &b})) record(ctx, std::make_unique<BinaryNode>(ctx, kind, name, a, b), out);
+  if (needs_grad(ctx, {&a, &b})) record(ctx, std::make_unique<BinaryNode>(ctx, kind, name, a, b), out);
   return out;
 }
 
@@ -157,7 +157,7 @@ Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b) {
 
 Tensor sum_to(RankContext& ctx, const Tensor& grad, const Shape& shape) {
   if (grad.shape() == shape) return grad;
-  Tensor sum = dense(ctx, grad);
+  Tensor sum = detach_contiguous(ctx, grad);
   int added = grad.rank() - shape.rank();
   for (int d = 0; d < grad.rank(); ++d) {
     bool repeated = d < added || (shape[d - added] == 1 && grad.size(d) != 1);
@@ -198,9 +198,10 @@ Tensor axpby(RankContext& ctx, double alpha, const Tensor& a, double beta, const
   check_shape("axpby", "b", b, a.shape());
   check_dtype("axpby", "b", b, a.dtype());
   Tensor out = ctx.empty(a.shape(), a.dtype());
-  ctx.kernels->axpby(ctx.kernel_context(), {alpha, dense(ctx, a), beta, dense(ctx, b), out});
+  ctx.kernels->axpby(ctx.kernel_context(),
+                     {alpha, detach_contiguous(ctx, a), beta, detach_contiguous(ctx, b), out});
   trace(ctx, "axpby", Phase::Forward, 3.0 * static_cast<double>(out.numel()), {&a, &b, &out});
-  if (recording(ctx, {&a, &b}))
+  if (needs_grad(ctx, {&a, &b}))
     record(ctx, std::make_unique<AxpbyNode>(alpha, a.grad_slot(), beta, b.grad_slot()), out);
   return out;
 }
@@ -208,9 +209,9 @@ Tensor axpby(RankContext& ctx, double alpha, const Tensor& a, double beta, const
 Tensor scale(RankContext& ctx, const Tensor& a, double alpha) {
   check_input(ctx, "scale", "the tensor", a);
   check_floating("scale", "the tensor", a);
-  Tensor out = run_scale(ctx, dense(ctx, a), alpha);
+  Tensor out = run_scale(ctx, detach_contiguous(ctx, a), alpha);
   trace(ctx, "scale", Phase::Forward, static_cast<double>(out.numel()), {&a, &out});
-  if (recording(ctx, {&a}))
+  if (needs_grad(ctx, {&a}))
     record(ctx, std::make_unique<AxpbyNode>(alpha, a.grad_slot(), 0, GradSlot{}), out);
   return out;
 }
@@ -238,7 +239,7 @@ Tensor where(RankContext& ctx, const Tensor& condition, const Tensor& a, const T
   Tensor chosen = condition.expand(shape);
   ctx.kernels->where(ctx.kernel_context(), {chosen, a.detach().expand(shape), b.detach().expand(shape), out});
   trace(ctx, "where", Phase::Forward, 0, {&condition, &a, &b, &out});
-  if (recording(ctx, {&a, &b})) record(ctx, std::make_unique<WhereNode>(chosen, a, b), out);
+  if (needs_grad(ctx, {&a, &b})) record(ctx, std::make_unique<WhereNode>(chosen, a, b), out);
   return out;
 }
 
@@ -248,7 +249,7 @@ Tensor cast(RankContext& ctx, const Tensor& x, DType dtype) {
   Tensor out = ctx.empty(x.shape(), dtype);
   ctx.kernels->copy(ctx.kernel_context(), {x.detach(), out});
   trace(ctx, "cast", Phase::Forward, 0, {&x, &out});
-  if (is_floating(dtype) && recording(ctx, {&x})) record(ctx, std::make_unique<CastNode>(x), out);
+  if (is_floating(dtype) && needs_grad(ctx, {&x})) record(ctx, std::make_unique<CastNode>(x), out);
   return out;
 }
 

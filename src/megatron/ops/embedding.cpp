@@ -9,7 +9,7 @@ class EmbeddingNode final : public Node {
  public:
   EmbeddingNode(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t first)
       : table_(table), ids_(ctx, ids), first_(first) {
-    table_.sink->expect_use();
+    table_.accumulator->expect_use();
   }
   const char* name() const override { return "embedding"; }
 
@@ -17,13 +17,13 @@ class EmbeddingNode final : public Node {
     Tensor dy = tape.take_grad(output());
     ctx.kernels->scatter_add_rows(ctx.kernel_context(), {.source = dy,
                                                          .ids = ids_.get(ctx),
-                                                         .out = table_.sink->target(ctx),
+                                                         .out = table_.accumulator->target(ctx),
                                                          .first = first_,
-                                                         .accumulate = table_.sink->has_value()});
+                                                         .accumulate = table_.accumulator->has_value()});
     ctx.trace("embedding", Phase::BackwardData, static_cast<double>(dy.numel()),
               2.0 * static_cast<double>(dy.bytes()));
     ids_.reset();
-    table_.sink->contribute(ctx);
+    table_.accumulator->contribute(ctx);
   }
 
  private:
@@ -44,7 +44,7 @@ Tensor look_up(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t
   Tensor y = ctx.empty({ids.size(0), table.value.size(1)}, table.value.dtype());
   ctx.kernels->gather_rows(ctx.kernel_context(), {table.value, ids, y, first});
   ctx.trace("embedding", Phase::Forward, 0, 2.0 * static_cast<double>(y.bytes()));
-  if (recording(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);
+  if (needs_grad(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);
   return y;
 }
 

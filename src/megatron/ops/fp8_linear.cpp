@@ -24,7 +24,7 @@ class Fp8LinearNode final : public Node {
         blocks_(fp8.blocks),
         delay_(fp8.gradient_delay) {
     for (const Weight* w : {&weight_, &bias_})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "fp8_linear"; }
 
@@ -48,19 +48,19 @@ class Fp8LinearNode final : public Node {
             {&dy_.data, &matrix_.transposed, &dx});
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
-    if (bias_.sink) add_row_sum(ctx, "linear_bias", dy, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "linear_bias", dy, *bias_.accumulator);
     dy_.data = dy_.inverse_scale = {};
-    if (!weight_.sink) dy_ = {};
+    if (!weight_.accumulator) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
     Tensor x = x_.get(ctx);
-    const Tensor& sum = weight_.sink->target(ctx);
+    const Tensor& sum = weight_.accumulator->target(ctx);
     ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.transposed,
                                              .b = x.transpose(0, 1),
                                              .c = sum,
-                                             .beta = weight_.sink->beta(),
+                                             .beta = weight_.accumulator->beta(),
                                              .bias = {},
                                              .a_scale = dy_.transposed_scale,
                                              .b_scale = x_scale_.transpose(0, 1),
@@ -70,7 +70,7 @@ class Fp8LinearNode final : public Node {
           {&dy_.transposed, &x, &sum});
     x_.reset();
     dy_ = {};
-    weight_.sink->contribute(ctx);
+    weight_.accumulator->contribute(ctx);
   }
 
  private:
@@ -154,14 +154,14 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
       to_fp8(ctx, w, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
     fp8.current = true;
   }
-  const bool recorded = recording(ctx, {&x}, {&weight, &bias});
+  const bool recorded = needs_grad(ctx, {&x}, {&weight, &bias});
   Fp8Matrix input;
   Fp8Delay delay = fp8.input_delay;
   if (!recorded) delay.amax = {};  // what is not trained on leaves no trace
   if (fp8.blocks)
-    to_fp8_blocks(ctx, dense(ctx, x), fp8.forward, 1, input);
+    to_fp8_blocks(ctx, detach_contiguous(ctx, x), fp8.forward, 1, input);
   else
-    to_fp8(ctx, dense(ctx, x), fp8.forward, input, delay);
+    to_fp8(ctx, detach_contiguous(ctx, x), fp8.forward, input, delay);
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   ctx.kernels->gemm(ctx.kernel_context(), {.a = input.data,
                                            .b = fp8.matrix.data.transpose(0, 1),

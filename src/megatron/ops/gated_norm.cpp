@@ -18,7 +18,7 @@ class GatedNormNode final : public Node {
         x_slot_(x.grad_slot()),
         gate_slot_(gate.grad_slot()),
         weight_(weight) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "gated_norm"; }
 
@@ -47,11 +47,11 @@ class GatedNormNode final : public Node {
                                .along = along,
                                .dx = ctx.empty(x.shape(), x.dtype()),
                                .dgate = ctx.empty(x.shape(), x.dtype())};
-    if (weight_.sink) args.dweight = ctx.empty(weight_.value.shape(), squares_.dtype());
+    if (weight_.accumulator) args.dweight = ctx.empty(weight_.value.shape(), squares_.dtype());
     ctx.kernels->gated_norm_backward(ctx.kernel_context(), args);
     trace(ctx, "gated_norm", Phase::BackwardData, 24.0 * static_cast<double>(x.numel()),
           {&x, &gate, &dy, &args.dx, &args.dgate});
-    add_to_sink(ctx, args.dweight, weight_);
+    accumulate_grad(ctx, args.dweight, weight_);
     tape.add_grad(ctx, x_slot_, args.dx);
     tape.add_grad(ctx, gate_slot_, args.dgate);
     x_.reset();
@@ -89,8 +89,8 @@ Tensor gated_norm(RankContext& ctx, const Tensor& x, const Tensor& gate, const W
   GatedNormArgs args{.gate_first = options.gate_first,
                      .epsilon = options.epsilon,
                      .width = whole ? 0 : width,
-                     .x = with_dense_rows(ctx, x),
-                     .gate = with_dense_rows(ctx, gate),
+                     .x = detach_row_contiguous(ctx, x),
+                     .gate = detach_row_contiguous(ctx, gate),
                      .weight = weight.value,
                      .squares = ctx.empty({x.size(0), options.groups}, accumulation_dtype(x.dtype())),
                      .y = ctx.empty(x.shape(), x.dtype())};
@@ -101,7 +101,7 @@ Tensor gated_norm(RankContext& ctx, const Tensor& x, const Tensor& gate, const W
   if (options.sum_over_ranks) options.sum_over_ranks(ctx, args.squares);
   ctx.kernels->gated_norm(ctx.kernel_context(), args);
   trace(ctx, "gated_norm", Phase::Forward, 10.0 * static_cast<double>(x.numel()), {&x, &gate, &args.y});
-  if (recording(ctx, {&x, &gate}, {&weight}))
+  if (needs_grad(ctx, {&x, &gate}, {&weight}))
     record(ctx, std::make_unique<GatedNormNode>(ctx, options, args, x, gate, weight), args.y);
   return args.y;
 }

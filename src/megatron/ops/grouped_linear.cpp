@@ -14,7 +14,7 @@ class GroupedLinearNode final : public Node {
   GroupedLinearNode(RankContext& ctx, const Tensor& x, GradSlot slot, const Weight& weight,
                     const Tensor& offsets)
       : x_(weight.trainable() ? Saved(ctx, x) : Saved()), x_slot_(slot), weight_(weight), offsets_(offsets) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "grouped_linear"; }
 
@@ -28,22 +28,22 @@ class GroupedLinearNode final : public Node {
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
     // What x would be made from again may be gone by the time W runs.
-    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.sink) dy_ = {};
+    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
+    if (!weight_.accumulator) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
     Tensor x = x_.get(ctx);
-    GradSink& sink = *weight_.sink;
+    GradAccumulator& accumulator = *weight_.accumulator;
     ctx.kernels->grouped_gemm_weight(
         ctx.kernel_context(),
-        {.a = dy_, .b = x, .c = sink.target(ctx), .offsets = offsets_, .beta = sink.beta()});
+        {.a = dy_, .b = x, .c = accumulator.target(ctx), .offsets = offsets_, .beta = accumulator.beta()});
     trace(ctx, "grouped_linear", Phase::BackwardWeight, flops_of(x, weight_.value),
-          {&dy_, &x, &sink.main_grad});
+          {&dy_, &x, &accumulator.main_grad});
     x_.reset();
     dy_ = {};
-    sink.contribute(ctx);
+    accumulator.contribute(ctx);
   }
 
  private:
@@ -67,10 +67,10 @@ Tensor grouped_linear(RankContext& ctx, const Tensor& x, const Weight& weight, c
   check_dtype("grouped_linear", "weight", w, x.dtype());
   check_dtype("grouped_linear", "offsets", offsets, DType::I32);
   check_shape("grouped_linear", "offsets", offsets, {w.size(0) + 1});
-  Tensor input = dense(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
+  Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
   ctx.kernels->grouped_gemm(ctx.kernel_context(), {input, w.detach().transpose(1, 2), y, offsets});
   trace(ctx, "grouped_linear", Phase::Forward, flops_of(x, w), {&x, &w, &y});
-  if (recording(ctx, {&x}, {&weight}))
+  if (needs_grad(ctx, {&x}, {&weight}))
     record(ctx, std::make_unique<GroupedLinearNode>(ctx, input, x.grad_slot(), weight, offsets), y);
   return y;
 }

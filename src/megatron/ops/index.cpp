@@ -81,7 +81,7 @@ Tensor gather_rows(RankContext& ctx, const Tensor& x, const Tensor& ids) {
   Tensor y = ctx.empty({ids.size(0), x.size(1)}, x.dtype());
   ctx.kernels->gather_rows(ctx.kernel_context(), {x.detach(), ids, y});
   trace(ctx, "gather_rows", Phase::Forward, 0, {&y, &y});
-  if (recording(ctx, {&x})) record(ctx, std::make_unique<GatherRowsNode>(x, ids), y);
+  if (needs_grad(ctx, {&x})) record(ctx, std::make_unique<GatherRowsNode>(x, ids), y);
   return y;
 }
 
@@ -93,7 +93,7 @@ Tensor scatter_add_rows(RankContext& ctx, const Tensor& source, const Tensor& id
   ctx.kernels->scatter_add_rows(ctx.kernel_context(),
                                 {.source = source.detach(), .ids = ids, .out = y, .accumulate = false});
   trace(ctx, "scatter_add_rows", Phase::Forward, static_cast<double>(source.numel()), {&source, &y});
-  if (recording(ctx, {&source})) record(ctx, std::make_unique<ScatterAddRowsNode>(source, ids), y);
+  if (needs_grad(ctx, {&source})) record(ctx, std::make_unique<ScatterAddRowsNode>(source, ids), y);
   return y;
 }
 
@@ -105,7 +105,8 @@ Tensor gather_columns(RankContext& ctx, const Tensor& x, const Tensor& indices) 
   Tensor y = ctx.empty(indices.shape(), x.dtype());
   ctx.kernels->gather_columns(ctx.kernel_context(), {x.detach(), indices, y});
   trace(ctx, "gather_columns", Phase::Forward, 0, {&indices, &y, &y});
-  if (recording(ctx, {&x})) record(ctx, std::make_unique<GatherColumnsNode>("gather_columns", x, indices), y);
+  if (needs_grad(ctx, {&x}))
+    record(ctx, std::make_unique<GatherColumnsNode>("gather_columns", x, indices), y);
   return y;
 }
 
@@ -115,7 +116,7 @@ TopK top_k(RankContext& ctx, const Tensor& x, int64_t k) {
   TopK result{ctx.empty({x.size(0), k}, x.dtype()), ctx.empty({x.size(0), k}, DType::I64)};
   ctx.kernels->top_k(ctx.kernel_context(), {x.detach(), result.values, result.indices});
   trace(ctx, "top_k", Phase::Forward, static_cast<double>(x.numel()), {&x, &result.values, &result.indices});
-  if (recording(ctx, {&x}))
+  if (needs_grad(ctx, {&x}))
     record(ctx, std::make_unique<GatherColumnsNode>("top_k", x, result.indices), result.values);
   return result;
 }

@@ -12,12 +12,12 @@ double gemm_flops(const Tensor& x, const Tensor& w) { return 2.0 * x.numel() * w
 class AddBiasNode final : public Node {
  public:
   AddBiasNode(const Tensor& x, const Weight& bias) : x_slot_(x.grad_slot()), bias_(bias) {
-    if (bias_.sink) bias_.sink->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "add_bias"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dy = tape.take_grad(output());
-    if (bias_.sink) add_row_sum(ctx, "add_bias", dy, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "add_bias", dy, *bias_.accumulator);
     tape.add_grad(ctx, x_slot_, std::move(dy));
   }
 
@@ -33,8 +33,8 @@ class LinearNode final : public Node {
         x_slot_(x.grad_slot()),
         weight_(weight),
         bias_(bias) {
-    if (weight_.sink) weight_.sink->expect_use();
-    if (bias_.sink) bias_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "linear"; }
 
@@ -47,23 +47,23 @@ class LinearNode final : public Node {
                 static_cast<double>(dy_.bytes() + weight_.value.bytes() + dx.bytes()));
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
-    if (bias_.sink) add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
+    if (bias_.accumulator) add_row_sum(ctx, "linear_bias", dy_, *bias_.accumulator);
     // What x would be made from again may be gone by the time W runs.
-    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.sink) dy_ = {};
+    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
+    if (!weight_.accumulator) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
     Tensor x = x_.get(ctx);
-    const Tensor& sum = weight_.sink->target(ctx);
+    const Tensor& sum = weight_.accumulator->target(ctx);
     ctx.kernels->gemm(ctx.kernel_context(),
-                      {.a = dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.sink->beta()});
+                      {.a = dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.accumulator->beta()});
     ctx.trace("linear", Phase::BackwardWeight, gemm_flops(x, weight_.value),
               static_cast<double>(dy_.bytes() + x.bytes() + sum.bytes()));
     x_.reset();
     dy_ = {};
-    weight_.sink->contribute(ctx);
+    weight_.accumulator->contribute(ctx);
   }
 
  private:
@@ -97,7 +97,7 @@ bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, c
 }
 
 void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
-  if (recording(ctx, {&x}, {&weight, &bias}))
+  if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
 }
 
@@ -137,7 +137,7 @@ Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias) {
   Tensor y = ctx.empty(x.shape(), x.dtype());
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, x.detach(), bias.value.expand(x.shape()), y});
   ctx.trace("add_bias", Phase::Forward, static_cast<double>(x.numel()), 2.0 * x.bytes());
-  if (recording(ctx, {&x}, {&bias})) record(ctx, std::make_unique<AddBiasNode>(x, bias), y);
+  if (needs_grad(ctx, {&x}, {&bias})) record(ctx, std::make_unique<AddBiasNode>(x, bias), y);
   return y;
 }
 

@@ -20,7 +20,7 @@ Tensor run_gemm(RankContext& ctx, Phase phase, const Tensor& a, const Tensor& b,
 // Each matrix must have unit stride one way or the other.
 Tensor fit_for_gemm(RankContext& ctx, const Tensor& x) {
   bool fits = x.stride(-1) == 1 || x.stride(-2) == 1;
-  return fits ? x.detach() : dense(ctx, x);
+  return fits ? x.detach() : detach_contiguous(ctx, x);
 }
 
 class MatmulNode final : public Node {
@@ -74,7 +74,7 @@ Tensor matmul(RankContext& ctx, const Tensor& a, const Tensor& b, const MatmulOp
           options.transpose_a ? " (transposed)" : "", b, options.transpose_b ? " (transposed)" : "",
           x.size(-1), y.size(-2));
   Tensor c = run_gemm(ctx, Phase::Forward, x, y, options.alpha);
-  if (recording(ctx, {&a, &b}))
+  if (needs_grad(ctx, {&a, &b}))
     record(ctx, std::make_unique<MatmulNode>(ctx, left, a.grad_slot(), right, b.grad_slot(), options), c);
   return c;
 }

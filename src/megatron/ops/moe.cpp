@@ -96,7 +96,7 @@ Tensor permute(RankContext& ctx, const Tensor& x, const ExpertOrder& order) {
   ctx.kernels->permute(ctx.kernel_context(),
                        {.source = x.detach(), .copy_of_row = order.copy_of_row, .out = y, .k = order.k});
   trace(ctx, "permute", Phase::Forward, 0, {&y, &y});
-  if (recording(ctx, {&x})) record(ctx, std::make_unique<PermuteNode>(x, order), y);
+  if (needs_grad(ctx, {&x})) record(ctx, std::make_unique<PermuteNode>(x, order), y);
   return y;
 }
 
@@ -114,7 +114,8 @@ Tensor unpermute(RankContext& ctx, const Tensor& x, const ExpertOrder& order, co
                                                 .out = y,
                                                 .k = order.k});
   trace(ctx, "unpermute", Phase::Forward, 2.0 * static_cast<double>(y.numel() * order.k), {&x, &y});
-  if (recording(ctx, {&x, &weights})) record(ctx, std::make_unique<UnpermuteNode>(ctx, x, order, weights), y);
+  if (needs_grad(ctx, {&x, &weights}))
+    record(ctx, std::make_unique<UnpermuteNode>(ctx, x, order, weights), y);
   return y;
 }
 

@@ -19,8 +19,8 @@ class NormNode final : public Node {
         residual_slot_(residual.defined() ? residual.grad_slot() : GradSlot{}),
         weight_(weight),
         bias_(bias) {
-    if (weight_.sink) weight_.sink->expect_use();
-    if (bias_.sink) bias_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "norm"; }
 
@@ -44,7 +44,7 @@ class NormNode final : public Node {
     trace(ctx, "norm", Phase::BackwardData, 12.0 * static_cast<double>(input.numel()),
           {&dy, &dsum, &input, &args.dx});
     for (const Weight* w : {&weight_, &bias_})
-      if (w->sink) w->sink->contribute(ctx);
+      if (w->accumulator) w->accumulator->contribute(ctx);
     tape.add_grad(ctx, x_slot_, args.dx);
     tape.add_grad(ctx, residual_slot_, args.dx);
     input_.reset();
@@ -54,14 +54,14 @@ class NormNode final : public Node {
   // Both gradients are added to what is there, or both start; where they differ, the fresh one starts at
   // zero.
   void add_weights(RankContext& ctx, NormBackwardArgs& args) {
-    if (weight_.sink) args.dweight = weight_.sink->target(ctx);
-    if (bias_.sink) args.dbias = bias_.sink->target(ctx);
-    bool weight_started = weight_.sink && weight_.sink->has_value();
-    bool bias_started = bias_.sink && bias_.sink->has_value();
+    if (weight_.accumulator) args.dweight = weight_.accumulator->target(ctx);
+    if (bias_.accumulator) args.dbias = bias_.accumulator->target(ctx);
+    bool weight_started = weight_.accumulator && weight_.accumulator->has_value();
+    bool bias_started = bias_.accumulator && bias_.accumulator->has_value();
     args.accumulate = weight_started || bias_started;
     if (!args.accumulate) return;
-    if (weight_.sink && !weight_started) ctx.kernels->fill(ctx.kernel_context(), {args.dweight, 0});
-    if (bias_.sink && !bias_started) ctx.kernels->fill(ctx.kernel_context(), {args.dbias, 0});
+    if (weight_.accumulator && !weight_started) ctx.kernels->fill(ctx.kernel_context(), {args.dweight, 0});
+    if (bias_.accumulator && !bias_started) ctx.kernels->fill(ctx.kernel_context(), {args.dbias, 0});
   }
 
   NormKind kind_;
@@ -96,12 +96,12 @@ NormWithSum run(RankContext& ctx, const Tensor& x, const Tensor& residual, const
   NormArgs args{.kind = options.kind,
                 .epsilon = options.epsilon,
                 .zero_centered = options.zero_centered,
-                .x = dense(ctx, x),
-                .residual = residual.defined() ? dense(ctx, residual) : Tensor{},
+                .x = detach_contiguous(ctx, x),
+                .residual = residual.defined() ? detach_contiguous(ctx, residual) : Tensor{},
                 .weight = weight.value,
                 .bias = bias.value,
                 .y = ctx.empty(x.shape(), x.dtype())};
-  bool recorded = recording(ctx, {&x, &residual}, {&weight, &bias});
+  bool recorded = needs_grad(ctx, {&x, &residual}, {&weight, &bias});
   if (residual.defined()) args.sum = ctx.empty(x.shape(), x.dtype());
   if (recorded) {
     args.rstd = ctx.empty(rows, statistics);

@@ -110,7 +110,7 @@ QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t g
                                                 .sin = rotation.sin,
                                                 .interleaved = rotation.interleaved});
   trace_split(ctx, Phase::Forward, qkv, rotation);
-  if (recording(ctx, {&qkv}))
+  if (needs_grad(ctx, {&qkv}))
     record(ctx, std::make_unique<SplitQkvNode>(qkv, result, rotation), result.q, result.k, result.v);
   return result;
 }

@@ -80,9 +80,9 @@ class ExtremeNode final : public Node {
 Tensor run(RankContext& ctx, const char* name, Reduction kind, const Tensor& x, const Extent& extent,
            const Shape& shape, const Shape& kept) {
   require(extent.n > 0 || kind == Reduction::Sum, "{}: {} has nothing to reduce", name, x);
-  Tensor input = dense(ctx, x), out = reduce(ctx, kind, input, extent, shape);
+  Tensor input = detach_contiguous(ctx, x), out = reduce(ctx, kind, input, extent, shape);
   trace(ctx, name, Phase::Forward, static_cast<double>(x.numel()), {&x, &out});
-  if (!recording(ctx, {&x})) return out;
+  if (!needs_grad(ctx, {&x})) return out;
   if (kind == Reduction::Sum || kind == Reduction::Mean) {
     double factor = kind == Reduction::Mean ? 1.0 / static_cast<double>(extent.n) : 1.0;
     record(ctx, std::make_unique<SumNode>(x, kept, factor), out);

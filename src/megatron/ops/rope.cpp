@@ -84,9 +84,9 @@ Tensor rope(RankContext& ctx, const Tensor& x, const Rotation& rotation) {
           "rope: {} frequencies rotate {} elements, but x {} has head_dim {}", rotation.cos.size(1),
           2 * rotation.cos.size(1), x, x.size(2));
   Tensor input = x.detach();
-  if (input.stride(-1) != 1) input = dense(ctx, input);
+  if (input.stride(-1) != 1) input = detach_contiguous(ctx, input);
   Tensor y = rotate(ctx, input, rotation, false);
-  if (recording(ctx, {&x})) record(ctx, std::make_unique<RopeNode>(x, rotation), y);
+  if (needs_grad(ctx, {&x})) record(ctx, std::make_unique<RopeNode>(x, rotation), y);
   return y;
 }
 

@@ -30,7 +30,7 @@ class ViewNode final : public Node {
 
 template <class Back>
 Tensor record_view(RankContext& ctx, const char* name, const Tensor& x, Tensor y, Back back) {
-  if (recording(ctx, {&x}))
+  if (needs_grad(ctx, {&x}))
     record(ctx, std::make_unique<ViewNode<Back>>(name, x.grad_slot(), std::move(back)), y);
   return y;
 }
@@ -137,7 +137,7 @@ std::vector<Tensor> split(RankContext& ctx, const Tensor& x, std::span<const int
   }
   require(begin == x.size(dim), "split: the sizes add up to {}, but dimension {} of {} has {}", begin, dim, x,
           x.size(dim));
-  if (recording(ctx, {&x})) {
+  if (needs_grad(ctx, {&x})) {
     std::vector<Tensor*> outputs;
     for (Tensor& part : parts) outputs.push_back(&part);
     ctx.tape->record(std::make_unique<SplitNode>(x, sizes, dim), outputs);
@@ -157,7 +157,7 @@ std::vector<Tensor> chunk(RankContext& ctx, const Tensor& x, int64_t count, int 
 Tensor contiguous(RankContext& ctx, const Tensor& x) {
   check_input(ctx, "contiguous", "x", x);
   if (x.is_contiguous()) return x;
-  Tensor y = dense(ctx, x);
+  Tensor y = detach_contiguous(ctx, x);
   trace(ctx, "contiguous", Phase::Forward, 0, {&x, &y});
   return record_view(ctx, "contiguous", x, y, [](RankContext&, Tensor dy) { return dy; });
 }
@@ -177,7 +177,7 @@ Tensor concat(RankContext& ctx, std::span<const Tensor> tensors, int dim) {
     if (t.rank() == first.rank()) fitting[dim] = t.size(dim);
     require(t.shape() == fitting, "concat: {} and {} differ beside dimension {}", first, t, dim);
     shape[dim] += t.size(dim);
-    wanted |= recording(ctx, {&t});
+    wanted |= needs_grad(ctx, {&t});
   }
   Tensor out = ctx.empty(shape, first.dtype());
   int64_t begin = 0;

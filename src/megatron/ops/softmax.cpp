@@ -31,9 +31,9 @@ Tensor softmax(RankContext& ctx, const Tensor& x) {
   check_floating("softmax", "x", x);
   require(x.rank() >= 1, "softmax: x {} has no dimension to normalise over", x);
   Tensor y = ctx.empty(x.shape(), x.dtype());
-  ctx.kernels->softmax(ctx.kernel_context(), {dense(ctx, x), y});
+  ctx.kernels->softmax(ctx.kernel_context(), {detach_contiguous(ctx, x), y});
   trace(ctx, "softmax", Phase::Forward, 10.0 * static_cast<double>(x.numel()), {&x, &y});
-  if (recording(ctx, {&x})) record(ctx, std::make_unique<SoftmaxNode>(ctx, y, x.grad_slot()), y);
+  if (needs_grad(ctx, {&x})) record(ctx, std::make_unique<SoftmaxNode>(ctx, y, x.grad_slot()), y);
   return y;
 }
 

@@ -1,6 +1,6 @@
 #include "megatron/ops/ssd.h"
 
-#include "megatron/ops/carried_state.h"
+#include "megatron/ops/recurrent_state.h"
 
 namespace megatron::ops {
 namespace {
@@ -24,7 +24,7 @@ class SsdNode final : public Node {
         weights_(weights) {
     args_.xbc = args_.dt = args_.y = {};  // kept packed, or not at all
     for (const Weight* w : {&weights_.a_log, &weights_.d, &weights_.dt_bias})
-      if (w->sink) w->sink->expect_use();
+      if (w->accumulator) w->accumulator->expect_use();
   }
   const char* name() const override { return "ssd"; }
 
@@ -45,9 +45,9 @@ class SsdNode final : public Node {
     ctx.kernels->ssd_backward(ctx.kernel_context(), args);
     trace(ctx, "ssd", Phase::BackwardData, 2.5 * scan_flops(args_),
           {&args_.xbc, &args_.dt, &dy, &args.dxbc, &args.ddt, &args_.before});
-    add_to_sink(ctx, args.da_log, weights_.a_log);
-    add_to_sink(ctx, args.dd, weights_.d);
-    add_to_sink(ctx, args.ddt_bias, weights_.dt_bias);
+    accumulate_grad(ctx, args.da_log, weights_.a_log);
+    accumulate_grad(ctx, args.dd, weights_.d);
+    accumulate_grad(ctx, args.ddt_bias, weights_.dt_bias);
     tape.add_grad(ctx, xbc_slot_, args.dxbc);
     tape.add_grad(ctx, dt_slot_, args.ddt);
     args_ = {};
@@ -93,16 +93,16 @@ Tensor ssd(RankContext& ctx, const Tensor& xbc, const Tensor& dt, const SsdWeigh
                .chunk = chunk,
                .step_min = step_min,
                .step_max = step_max,
-               .xbc = with_dense_rows(ctx, xbc),
-               .dt = with_dense_rows(ctx, dt),
+               .xbc = detach_row_contiguous(ctx, xbc),
+               .dt = detach_row_contiguous(ctx, dt),
                .a_log = weights.a_log.value,
                .d = weights.d.value,
                .dt_bias = weights.dt_bias.value,
                .y = ctx.empty({tokens, heads * channels}, xbc.dtype()),
                .before = {},
                .state = state};
-  const bool recorded = recording(ctx, {&xbc, &dt}, {&weights.a_log, &weights.d, &weights.dt_bias});
-  check_carried(ctx, "ssd", state, {rows.count, heads, channels, states}, wide, recorded);
+  const bool recorded = needs_grad(ctx, {&xbc, &dt}, {&weights.a_log, &weights.d, &weights.dt_bias});
+  check_recurrent_state(ctx, "ssd", state, {rows.count, heads, channels, states}, wide, recorded);
   if (recorded)
     args.before = ctx.empty({chunk_slots(tokens, rows.count, chunk), heads, channels, states}, wide);
   ctx.kernels->ssd(ctx.kernel_context(), args);

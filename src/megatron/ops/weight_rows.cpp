@@ -5,19 +5,19 @@
 namespace megatron::ops {
 namespace {
 
-// Its own sink gathers what the ops that read the rows contribute; they come before it in the walk. It has no
-// outputs: what flows back reaches it through that sink.
+// Its own accumulator gathers what the ops that read the rows contribute; they come before it in the walk. It
+// has no outputs: what flows back reaches it through that accumulator.
 class WeightRowsNode final : public Node {
  public:
   WeightRowsNode(const Weight& whole, const std::vector<RowRange>& ranges, const Shape& shape)
-      : whole_(whole.sink), ranges_(ranges) {
+      : whole_(whole.accumulator), ranges_(ranges) {
     whole_->expect_use();
     rows_.before_write = [this, shape, dtype = accumulation_dtype(whole.value.dtype())](RankContext& ctx) {
       if (!rows_.main_grad) rows_.main_grad = ctx.empty(shape, dtype);
     };
   }
   const char* name() const override { return "weight_rows"; }
-  GradSink* rows() { return &rows_; }
+  GradAccumulator* rows() { return &rows_; }
 
   void backward_data(RankContext& ctx, Tape&) override {
     const Tensor& target = whole_->target(ctx);
@@ -36,8 +36,8 @@ class WeightRowsNode final : public Node {
   }
 
  private:
-  GradSink* whole_;
-  GradSink rows_;
+  GradAccumulator* whole_;
+  GradAccumulator rows_;
   std::vector<RowRange> ranges_;
 };
 
@@ -61,9 +61,9 @@ Weight weight_rows(RankContext& ctx, const Weight& weight, const std::vector<Row
     done += count;
   }
   trace(ctx, "weight_rows", Phase::Forward, 0, {&rows.value, &rows.value});
-  if (recording(ctx, {}, {&weight})) {
+  if (needs_grad(ctx, {}, {&weight})) {
     auto node = std::make_unique<WeightRowsNode>(weight, ranges, shape);
-    rows.sink = node->rows();
+    rows.accumulator = node->rows();
     ctx.tape->record(std::move(node), {});
   }
   return rows;

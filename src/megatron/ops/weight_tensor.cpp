@@ -7,20 +7,24 @@ namespace {
 
 class WeightTensorNode final : public Node {
  public:
-  explicit WeightTensorNode(GradSink* sink) : sink_(sink) { sink_->expect_use(); }
+  explicit WeightTensorNode(GradAccumulator* accumulator) : accumulator_(accumulator) {
+    accumulator_->expect_use();
+  }
   const char* name() const override { return "weight_tensor"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor grad = tape.take_grad(output());
-    const Tensor& target = sink_->target(ctx);
-    ctx.kernels->axpby(
-        ctx.kernel_context(),
-        {.alpha = 1, .a = grad, .beta = 1, .b = sink_->has_value() ? target : Tensor{}, .out = target});
+    const Tensor& target = accumulator_->target(ctx);
+    ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1,
+                                              .a = grad,
+                                              .beta = 1,
+                                              .b = accumulator_->has_value() ? target : Tensor{},
+                                              .out = target});
     trace(ctx, "weight_tensor", Phase::BackwardData, static_cast<double>(grad.numel()), {&grad, &target});
-    sink_->contribute(ctx);
+    accumulator_->contribute(ctx);
   }
 
  private:
-  GradSink* sink_;
+  GradAccumulator* accumulator_;
 };
 
 }  // namespace
@@ -30,7 +34,8 @@ Tensor weight_tensor(RankContext& ctx, const Weight& weight, DType dtype) {
   Tensor value = ctx.empty(weight.value.shape(), dtype);
   ctx.kernels->copy(ctx.kernel_context(), {weight.value, value});
   trace(ctx, "weight_tensor", Phase::Forward, 0, {&weight.value, &value});
-  if (recording(ctx, {}, {&weight})) record(ctx, std::make_unique<WeightTensorNode>(weight.sink), value);
+  if (needs_grad(ctx, {}, {&weight}))
+    record(ctx, std::make_unique<WeightTensorNode>(weight.accumulator), value);
   return value;
 }
 

@@ -54,7 +54,7 @@ class PlannedGroup final : public GroupBackend {
     fail("plan: the layout has no group {} of rank {}", request.name, self);
   }
 
-  std::string cannot_record() const override { return {}; }
+  std::string cannot_capture() const override { return {}; }
   void abort(const std::string& reason) override { fail("plan: {}", reason); }
   std::string flight_record() const override { return ""; }
 

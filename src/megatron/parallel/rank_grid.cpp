@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) { throw ConfigError("rank grid: " + message); }
+[[noreturn]] void reject(const std::string& message) { throw ConfigError("rank grid: " + message); }
 
 std::string describe(const std::vector<GridAxis>& axes) {
   std::vector<std::string> parts;
@@ -46,14 +46,14 @@ RankGrid::RankGrid(std::vector<GridAxis> axes, int rank_offset)
     : axes_(std::move(axes)), rank_offset_(rank_offset) {
   int64_t stride = 1;
   for (const GridAxis& axis : axes_) {
-    if (axis.size < 1) refuse(fmt::format("axis {} has size {}; sizes start at 1", axis.name, axis.size));
+    if (axis.size < 1) reject(fmt::format("axis {} has size {}; sizes start at 1", axis.name, axis.size));
     const auto same = [&](const GridAxis& other) { return other.name == axis.name; };
     if (std::count_if(axes_.begin(), axes_.end(), same) > 1)
-      refuse(fmt::format("axis {} is named twice in {}", axis.name, describe(axes_)));
+      reject(fmt::format("axis {} is named twice in {}", axis.name, describe(axes_)));
     strides_.push_back(static_cast<int>(stride));
     stride *= axis.size;
     if (stride > std::numeric_limits<int>::max())
-      refuse(fmt::format("{} multiply to more ranks than an int can count", describe(axes_)));
+      reject(fmt::format("{} multiply to more ranks than an int can count", describe(axes_)));
   }
 }
 
@@ -63,7 +63,7 @@ RankGrid RankGrid::ordered(std::vector<GridAxis> axes, std::string_view order, i
     const auto found =
         std::find_if(axes.begin(), axes.end(), [&](const GridAxis& a) { return a.name == name; });
     if (found == axes.end())
-      refuse(
+      reject(
           fmt::format("order {} names \"{}\", which is not an axis left of {}: name each axis once, such as "
                       "tp-cp-ep-dp-pp",
                       order, name, describe(axes)));
@@ -72,7 +72,7 @@ RankGrid RankGrid::ordered(std::vector<GridAxis> axes, std::string_view order, i
   }
   for (const GridAxis& axis : axes) {
     if (axis.size != 1)
-      refuse(fmt::format("order {} leaves out {}, whose size is {}: add it to the order", order, axis.name,
+      reject(fmt::format("order {} leaves out {}, whose size is {}: add it to the order", order, axis.name,
                          axis.size));
     sequence.push_back(axis);
   }
@@ -84,7 +84,7 @@ int RankGrid::size() const { return axes_.empty() ? 1 : strides_.back() * axes_.
 size_t RankGrid::index_of(std::string_view axis) const {
   for (size_t i = 0; i < axes_.size(); ++i)
     if (axes_[i].name == axis) return i;
-  refuse(fmt::format("no axis \"{}\" in {}", axis, describe(axes_)));
+  reject(fmt::format("no axis \"{}\" in {}", axis, describe(axes_)));
 }
 
 int RankGrid::axis_size(std::string_view axis) const { return axes_[index_of(axis)].size; }
@@ -110,7 +110,7 @@ std::vector<RankLists> hierarchical_groups(const std::vector<int>& ranks, const 
   for (size_t level = 0; level < sizes.size(); ++level) axes.push_back({std::to_string(level), sizes[level]});
   const RankGrid grid(std::move(axes));
   if (grid.size() != static_cast<int>(ranks.size()))
-    refuse(fmt::format("level sizes [{}] multiply to {}, but the group has {} ranks", fmt::join(sizes, ","),
+    reject(fmt::format("level sizes [{}] multiply to {}, but the group has {} ranks", fmt::join(sizes, ","),
                        grid.size(), ranks.size()));
   std::vector<RankLists> levels;
   for (size_t level = 0; level < sizes.size(); ++level) {

@@ -30,14 +30,14 @@ std::string Tensor::str() const {
   return fmt::format("{}{} on {}", dtype_, shape_, device());
 }
 
-void Tensor::refuse_dtype(DType wanted) const { fail("the tensor {} was read as {}", *this, wanted); }
+void Tensor::reject_dtype(DType wanted) const { fail("the tensor {} was read as {}", *this, wanted); }
 
-void Tensor::refuse_read() const {
+void Tensor::reject_read() const {
   if (!storage_) fail("an undefined tensor was read");
   fail("the tensor {} was read after its memory was given back", *this);
 }
 
-void Tensor::refuse_tracked(const char* view) const {
+void Tensor::reject_tracked(const char* view) const {
   if (grad_slot_)
     fail(
         "{}: the tensor {} is on a tape, and a plain view would lose its gradient; use ops::{} or detach() "
@@ -46,7 +46,7 @@ void Tensor::refuse_tracked(const char* view) const {
 }
 
 Tensor Tensor::view(Shape shape) const {
-  refuse_tracked("view");
+  reject_tracked("view");
   int64_t known = 1;
   int unknown = -1;
   for (int i = 0; i < shape.rank(); ++i) {
@@ -91,7 +91,7 @@ Tensor Tensor::view(Shape shape) const {
 }
 
 Tensor Tensor::slice(int dim, int64_t begin, int64_t end) const {
-  refuse_tracked("slice");
+  reject_tracked("slice");
   if (dim < 0) dim += rank();
   require(dim >= 0 && dim < rank() && begin >= 0 && begin <= end && end <= shape_[dim],
           "slice: [{}, {}) of dimension {} is outside {}", begin, end, dim, *this);
@@ -101,7 +101,7 @@ Tensor Tensor::slice(int dim, int64_t begin, int64_t end) const {
 }
 
 Tensor Tensor::select(int dim, int64_t index) const {
-  refuse_tracked("select");
+  reject_tracked("select");
   if (dim < 0) dim += rank();
   require(dim >= 0 && dim < rank() && index >= 0 && index < shape_[dim],
           "select: index {} of dimension {} is outside {}", index, dim, *this);
@@ -112,7 +112,7 @@ Tensor Tensor::select(int dim, int64_t index) const {
 }
 
 Tensor Tensor::transpose(int a, int b) const {
-  refuse_tracked("transpose");
+  reject_tracked("transpose");
   if (a < 0) a += rank();
   if (b < 0) b += rank();
   require(a >= 0 && b >= 0 && a < rank() && b < rank(), "transpose: {} and {} are not dimensions of {}", a, b,
@@ -124,7 +124,7 @@ Tensor Tensor::transpose(int a, int b) const {
 }
 
 Tensor Tensor::expand(Shape shape) const {
-  refuse_tracked("expand");
+  reject_tracked("expand");
   require(shape.rank() >= rank(), "expand: {} cannot become {}", *this, shape);
   Shape strides = shape;
   int added = shape.rank() - rank();
@@ -137,7 +137,7 @@ Tensor Tensor::expand(Shape shape) const {
 }
 
 Tensor Tensor::reinterpret(DType dtype) const {
-  refuse_tracked("reinterpret");
+  reject_tracked("reinterpret");
   require(size_of(dtype) == size_of(dtype_), "reinterpret: {} and {} differ in size", dtype_, dtype);
   return Tensor(storage_, offset_, shape_, strides_, dtype);
 }

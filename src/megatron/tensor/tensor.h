@@ -47,12 +47,12 @@ class Tensor {
   template <class T>
   T* data() const {
     if (dtype_ != dtype_of<T>()) [[unlikely]]
-      refuse_dtype(dtype_of<T>());
+      reject_dtype(dtype_of<T>());
     return static_cast<T*>(raw());
   }
   void* raw() const {
     if (!storage_ || storage_.freed()) [[unlikely]]
-      refuse_read();
+      reject_read();
     return static_cast<char*>(storage_.data()) + offset_ * static_cast<int64_t>(size_of(dtype_));
   }
 
@@ -78,9 +78,9 @@ class Tensor {
   }
 
  private:
-  [[noreturn]] void refuse_dtype(DType wanted) const;
-  [[noreturn]] void refuse_read() const;
-  void refuse_tracked(const char* view) const;
+  [[noreturn]] void reject_dtype(DType wanted) const;
+  [[noreturn]] void reject_read() const;
+  void reject_tracked(const char* view) const;
 
   Storage storage_;
   int64_t offset_ = 0;

@@ -3,12 +3,13 @@
 #include <vector>
 
 #include "megatron/autograd/host_offload.h"
-#include "megatron/autograd/rederive.h"
+#include "megatron/autograd/rematerialize.h"
 #include "megatron/config/schema/execution_config.h"
 
 namespace megatron {
 
-// Which activations a model keeps from forward to backward, which it makes again, and which wait on the host.
+// Which activations a model keeps from forward to backward, which it recomputes, and which wait on the
+// host.
 struct ActivationPlan {
   static ActivationPlan from(const ExecutionConfig& config);
   // Of one layer of a chunk: modules may be made again in the first layers alone.

@@ -8,7 +8,7 @@
 #include "megatron/ops/qkv.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
-#include "megatron/parallel/tensor/shared_keys.h"
+#include "megatron/parallel/tensor/kv_replication.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -79,12 +79,12 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
   }
 }
 
-Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                              HostOffload* host) {
+Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                              const RecomputeFn& recompute_input, HostOffload* host) {
   Tensor fused, o;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    fused = qkv_.forward(ctx, x, again);
+    fused = qkv_.forward(ctx, x, recompute_input);
   }
   if (plan_.core_attention) {
     o = recompute(ctx, {&fused, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {

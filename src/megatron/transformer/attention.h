@@ -13,8 +13,8 @@ class SelfAttention final : public TokenMixer {
  public:
   SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                 const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr) override;
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 

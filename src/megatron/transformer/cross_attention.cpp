@@ -31,10 +31,10 @@ CrossAttention::CrossAttention(const std::string& name, int64_t layer, const Mod
           parallel.context.size());
 }
 
-Tensor CrossAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                               HostOffload*) {
+Tensor CrossAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                               const RecomputeFn& recompute_input, HostOffload*) {
   require(seq.encoder_states.defined(), "cross attention: there are no encoder states");
-  Tensor q = query_.forward(ctx, x, again), both = key_value_.forward(ctx, seq.encoder_states);
+  Tensor q = query_.forward(ctx, x, recompute_input), both = key_value_.forward(ctx, seq.encoder_states);
   const int64_t keys = both.size(0);
   q = ops::view(ctx, q, {q.size(0), heads_.count, channels_});
   auto parts = ops::chunk(ctx, ops::view(ctx, both, {keys, heads_.count, 2 * channels_}), 2, 2);

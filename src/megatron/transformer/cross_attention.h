@@ -11,8 +11,8 @@ class CrossAttention final : public TokenMixer {
  public:
   CrossAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                  const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr) override;
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:

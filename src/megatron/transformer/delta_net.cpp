@@ -5,8 +5,8 @@
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
-#include "megatron/transformer/carried_states.h"
 #include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/recurrent_cache.h"
 
 namespace megatron {
 namespace {
@@ -65,18 +65,18 @@ DeltaNet::DeltaNet(const std::string& name, int64_t layer, const ModelConfig& co
   require(key_heads_ * parallel.tensor.size() == config.linear_num_key_heads,
           "delta net: {} key heads cannot be split over {} ranks", config.linear_num_key_heads,
           parallel.tensor.size());
-  for (Parameter* parameter : {&a_log_, &dt_bias_}) parameter->wide = true;
+  for (Parameter* parameter : {&a_log_, &dt_bias_}) parameter->keep_fp32 = true;
   norm_weight_.partial_over_tp = parallel.tensor.size() > 1;  // each rank sees its own heads
 }
 
-Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                         HostOffload*) {
+Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                         const RecomputeFn& recompute_input, HostOffload*) {
   const SequenceRows rows = share_.rows(seq);
   const int64_t inner = value_heads_ * value_channels_,
                 sizes[] = {2 * key_heads_ * key_channels_ + inner, inner, value_heads_, value_heads_};
-  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
+  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute_input), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[0], parts[2], parts[3]}, seq);
-  const CarriedStates carried(seq, layer_);
+  const RecurrentCache carried(seq, layer_);
   Tensor qkv = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3), {}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
   Tensor o = ops::delta_rule(

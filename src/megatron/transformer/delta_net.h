@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/transformer/linear.h"
-#include "megatron/transformer/state_share.h"
+#include "megatron/transformer/recurrent_context_parallel.h"
 #include "megatron/transformer/token_mixer.h"
 
 namespace megatron {
@@ -12,15 +12,15 @@ namespace megatron {
 class DeltaNet final : public TokenMixer {
  public:
   DeltaNet(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr) override;
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
   int64_t layer_;
   int64_t key_heads_, value_heads_, key_channels_, value_channels_;  // heads of this rank
   double epsilon_;
-  StateShare share_;  // of queries, keys, values, strengths, decays
+  RecurrentContextParallel share_;  // of queries, keys, values, strengths, decays
   ColumnParallelLinear in_;
   Parameter conv_weight_, a_log_, dt_bias_, norm_weight_;
   RowParallelLinear out_;

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "megatron/autograd/recompute.h"
-#include "megatron/autograd/rederive.h"
+#include "megatron/autograd/rematerialize.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
@@ -76,34 +76,35 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
 }
 
 // What is kept of x where it can be made again.
-LatentAttention::Narrow LatentAttention::narrow(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  std::optional<Rederive> scope;
-  if (again) scope.emplace(ctx, x, again);
-  Narrow result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
+LatentAttention::Latents LatentAttention::latents(RankContext& ctx, const Tensor& x,
+                                                  const RecomputeFn& recompute_input) {
+  std::optional<Rematerialize> scope;
+  if (recompute_input) scope.emplace(ctx, x, recompute_input);
+  Latents result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
   auto [latent, shared] = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
   result.latent = ops::contiguous(ctx, latent);
   result.shared = ops::contiguous(ctx, shared);
   return result;
 }
 
-LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Narrow& narrow,
-                                                    const Recipe& again) {
-  return {.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, narrow.query))
-                       : q_up_.forward(ctx, narrow.query, again),
-          .kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, narrow.latent)),
-          .shared = enter_tensor_parallel(ctx, narrow.shared, parallel_.tensor)};
+LatentAttention::Projected LatentAttention::project(RankContext& ctx, const Latents& latents,
+                                                    const RecomputeFn& recompute_input) {
+  return {.q = q_down_ ? q_up_.forward(ctx, q_norm_->forward(ctx, latents.query))
+                       : q_up_.forward(ctx, latents.query, recompute_input),
+          .kv = kv_up_.forward(ctx, kv_norm_.forward(ctx, latents.latent)),
+          .shared = enter_tensor_parallel(ctx, latents.shared, parallel_.tensor)};
 }
 
-Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                                HostOffload* host) {
+Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                                const RecomputeFn& recompute_input, HostOffload* host) {
   Tensor o;
   if (plan_.latent_up_projection) {
-    o = with_heads_made_again(ctx, x, seq, again, host);
+    o = with_recomputed_heads(ctx, x, seq, recompute_input, host);
   } else {
     Projected projected;
     {
       PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-      projected = project(ctx, narrow(ctx, x, again), again);
+      projected = project(ctx, latents(ctx, x, recompute_input), recompute_input);
     }
     if (plan_.core_attention) {
       const Tensor inputs[] = {projected.q, projected.kv, projected.shared};
@@ -120,15 +121,15 @@ Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo
 }
 
 // Keeps the latent vectors alone; attention itself is computed again only where that is asked for, too.
-Tensor LatentAttention::with_heads_made_again(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                                              const Recipe& again, HostOffload* host) {
-  Narrow kept;
+Tensor LatentAttention::with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                                              const RecomputeFn& recompute_input, HostOffload* host) {
+  Latents kept;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.qkv);
-    kept = narrow(ctx, x, again);
+    kept = latents(ctx, x, recompute_input);
   }
-  std::optional<Rederive> made_again;
-  if (again && !q_down_) made_again.emplace(ctx, x, again);
+  std::optional<Rematerialize> rematerialized;
+  if (recompute_input && !q_down_) rematerialized.emplace(ctx, x, recompute_input);
   const Tensor inputs[] = {kept.query, kept.latent, kept.shared};
   return recompute_for(
       ctx, inputs,

@@ -7,14 +7,14 @@
 
 namespace megatron {
 
-// Multi-latent attention (DeepSeek): queries, keys and values come from narrow latent vectors, and a part of
+// Multi-latent attention (DeepSeek): queries, keys and values come from latent vectors, and a part of
 // each key, which alone is turned by its position, is shared by all heads.
 class LatentAttention final : public TokenMixer {
  public:
   LatentAttention(const std::string& name, int64_t layer, const ModelConfig& config,
                   const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr) override;
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 
@@ -25,16 +25,16 @@ class LatentAttention final : public TokenMixer {
     Tensor q, kv, shared;
   };
   // What they are made from: latent vectors, or x itself for queries without one.
-  struct Narrow {
+  struct Latents {
     Tensor query, latent, shared;
   };
-  Narrow narrow(RankContext& ctx, const Tensor& x, const Recipe& again);
-  Projected project(RankContext& ctx, const Narrow& narrow, const Recipe& again);
+  Latents latents(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
+  Projected project(RankContext& ctx, const Latents& latents, const RecomputeFn& recompute_input);
   // Queries, keys and values [tokens, heads, channels], turned by their positions.
   std::vector<Tensor> heads_of(RankContext& ctx, const Projected& projected, const SeqInfo& seq) const;
   Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const;
-  Tensor with_heads_made_again(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                               HostOffload* host);
+  Tensor with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                               const RecomputeFn& recompute_input, HostOffload* host);
 
   AttentionHeads heads_;
   int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value

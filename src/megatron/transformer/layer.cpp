@@ -88,26 +88,26 @@ void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
 }
 
 // How the norm's result is made again from the stream, which is kept; empty where it need not be.
-Recipe TransformerLayer::norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const {
+RecomputeFn TransformerLayer::recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const {
   if (!plan_.layernorm || !norm || !ctx.tape) return {};
   auto stream = std::make_shared<Saved>(ctx, residual.hidden);
   return [norm, stream](RankContext& c) { return norm->forward(c, stream->get(c)); };
 }
 
-Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  if (!plan_.mlp) return mlp_->forward(ctx, x, again);
-  std::optional<Rederive> norm;
-  if (again) norm.emplace(ctx, x, again);
+Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
+  if (!plan_.mlp) return mlp_->forward(ctx, x, recompute_input);
+  std::optional<Rematerialize> norm;
+  if (recompute_input) norm.emplace(ctx, x, recompute_input);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{mlp_->forward(c, inputs[0])};
   })[0];
 }
 
 Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
-                                     const Recipe& again, HostOffload* host) {
-  std::optional<Rederive> norm;  // whoever keeps x keeps how it is made
-  if (again) norm.emplace(ctx, x, again);
-  if (!plan_.experts) return moe_->forward(ctx, x, seq, again, host);
+                                     const RecomputeFn& recompute_input, HostOffload* host) {
+  std::optional<Rematerialize> norm;  // whoever keeps x keeps how it is made
+  if (recompute_input) norm.emplace(ctx, x, recompute_input);
+  if (!plan_.experts) return moe_->forward(ctx, x, seq, recompute_input, host);
   return recompute(ctx, {&x, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{moe_->forward(c, inputs[0], seq)};
   })[0];
@@ -127,7 +127,7 @@ void TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& 
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
     x = enter(ctx, mixer_norm_.get(), residual);
   }
-  x = mixer_->forward(ctx, x, seq, norm_again(ctx, mixer_norm_.get(), residual), host);
+  x = mixer_->forward(ctx, x, seq, recompute_norm(ctx, mixer_norm_.get(), residual), host);
   if (post_mixer_norm_) x = post_mixer_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
   norm_sum(ctx, mixer_sum_norm_.get(), residual);
@@ -146,8 +146,8 @@ void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const 
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
     x = enter(ctx, mlp_norm_.get(), residual);
   }
-  Recipe again = norm_again(ctx, mlp_norm_.get(), residual);
-  x = moe_ ? run_experts(ctx, x, seq, again, host) : run_mlp(ctx, x, again);
+  RecomputeFn recompute_input = recompute_norm(ctx, mlp_norm_.get(), residual);
+  x = moe_ ? run_experts(ctx, x, seq, recompute_input, host) : run_mlp(ctx, x, recompute_input);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
   norm_sum(ctx, mlp_sum_norm_.get(), residual);

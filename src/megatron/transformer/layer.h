@@ -24,10 +24,10 @@ class TransformerLayer final : public Module {
   void mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
   void look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq);
   void feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
-  Recipe norm_again(RankContext& ctx, Norm* norm, const Residual& residual) const;
-  Tensor run_mlp(RankContext& ctx, const Tensor& x, const Recipe& again);
-  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                     HostOffload* host);
+  RecomputeFn recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const;
+  Tensor run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
+  Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                     const RecomputeFn& recompute_input, HostOffload* host);
 
   int64_t index_;
   double dropout_;

@@ -38,20 +38,21 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
 
 // f(what the GEMM takes, whether it communicates beside it)
 template <class F>
-auto ColumnParallelLinear::with_input(RankContext& ctx, const Tensor& x, const Recipe& again, F&& f) {
+auto ColumnParallelLinear::with_input(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input,
+                                      F&& f) {
   const TraceRange range(ctx.tracer, weight_.name.c_str());
   const bool overlap = overlap_ && !weight_.fp8, gathers = tp_.size() > 1 && !overlap;
   Tensor input = gathers ? enter_tensor_parallel(ctx, x, tp_) : x;
-  std::optional<Rederive> scope;
-  if (again)
-    scope.emplace(ctx, input, [again, gathers, tp = tp_](RankContext& c) {
-      return gathers ? enter_tensor_parallel(c, again(c), tp) : again(c);
+  std::optional<Rematerialize> scope;
+  if (recompute_input)
+    scope.emplace(ctx, input, [recompute_input, gathers, tp = tp_](RankContext& c) {
+      return gathers ? enter_tensor_parallel(c, recompute_input(c), tp) : recompute_input(c);
     });
   return f(input, tp_.size() > 1 && overlap);
 }
 
-Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  return with_input(ctx, x, again, [&](const Tensor& input, bool overlap) {
+Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
+  return with_input(ctx, x, recompute_input, [&](const Tensor& input, bool overlap) {
     if (overlap) return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
     return run_linear(ctx, input, weight_, get(ctx, bias_));
   });
@@ -59,8 +60,9 @@ Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const Re
 
 ops::ActivatedLinear ColumnParallelLinear::forward_activated(RankContext& ctx,
                                                              const ops::ActivationOptions& options,
-                                                             const Tensor& x, const Recipe& again) {
-  return with_input(ctx, x, again, [&](const Tensor& input, bool overlap) -> ops::ActivatedLinear {
+                                                             const Tensor& x,
+                                                             const RecomputeFn& recompute_input) {
+  return with_input(ctx, x, recompute_input, [&](const Tensor& input, bool overlap) -> ops::ActivatedLinear {
     if (overlap) return {column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_), {}};
     if (weight_.fp8) return {run_linear(ctx, input, weight_, get(ctx, bias_)), {}};
     return ops::linear_activated(ctx, options, input, weight_.get(ctx), get(ctx, bias_));

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/autograd/rederive.h"
+#include "megatron/autograd/rematerialize.h"
 #include "megatron/nn/parameter.h"
 #include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
@@ -20,16 +20,16 @@ class ColumnParallelLinear final : public Module {
  public:
   ColumnParallelLinear(const std::string& name, int64_t in, int64_t out, const TensorParallel& tp,
                        const LinearOptions& options);
-  // `again`: how x is made again, where it shall not be kept for the weight's gradient.
-  Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});
+  // recompute_input: makes x again, where it is not saved for the weight's gradient.
+  Tensor forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input = {});
   // The same and, where one kernel may make both, its activation.
   ops::ActivatedLinear forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
-                                         const Tensor& x, const Recipe& again = {});
+                                         const Tensor& x, const RecomputeFn& recompute_input = {});
   void visit(const ParameterVisitor& visitor) override;
 
  private:
   template <class F>
-  auto with_input(RankContext& ctx, const Tensor& x, const Recipe& again, F&& f);
+  auto with_input(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input, F&& f);
 
   TensorParallel tp_;
   bool overlap_;

@@ -6,8 +6,8 @@
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
-#include "megatron/transformer/carried_states.h"
 #include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/recurrent_cache.h"
 
 namespace megatron {
 namespace {
@@ -75,7 +75,7 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
   require(heads_ * tp_.size() == config.mamba_num_heads && groups_ * tp_.size() == config.mamba_num_groups,
           "mamba: {} heads in {} groups cannot be split over {} ranks", config.mamba_num_heads,
           config.mamba_num_groups, tp_.size());
-  for (Parameter* parameter : {&a_log_, &d_, &dt_bias_}) parameter->wide = true;
+  for (Parameter* parameter : {&a_log_, &d_, &dt_bias_}) parameter->keep_fp32 = true;
   if (config.mamba_conv_bias)
     conv_bias_ = std::make_unique<Parameter>(
         name + ".conv1d.bias",
@@ -83,13 +83,13 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
         convolution(config));
 }
 
-Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                           HostOffload*) {
+Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                           const RecomputeFn& recompute_input, HostOffload*) {
   const SequenceRows rows = share_.rows(seq);
   const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
-  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, again), sizes, 1);
+  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute_input), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[1], parts[2]}, seq);
-  const CarriedStates carried(seq, layer_);
+  const RecurrentCache carried(seq, layer_);
   Tensor xbc = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),
                                 conv_bias_ ? share_.weight(ctx, *conv_bias_, 0, 3) : Weight{}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/transformer/linear.h"
-#include "megatron/transformer/state_share.h"
+#include "megatron/transformer/recurrent_context_parallel.h"
 #include "megatron/transformer/token_mixer.h"
 
 namespace megatron {
@@ -12,8 +12,8 @@ class MambaMixer final : public TokenMixer {
  public:
   MambaMixer(const std::string& name, int64_t layer, const ModelConfig& config,
              const ModelParallel& parallel);
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr) override;
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -25,7 +25,7 @@ class MambaMixer final : public TokenMixer {
   int64_t inner_;                                       // channels of all ranks' heads
   double step_min_, step_max_, epsilon_;
   bool full_width_norm_;
-  StateShare share_;  // of x, B, C, steps
+  RecurrentContextParallel share_;  // of x, B, C, steps
   ColumnParallelLinear in_;
   Parameter conv_weight_;
   std::unique_ptr<Parameter> conv_bias_;

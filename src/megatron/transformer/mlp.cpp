@@ -54,16 +54,16 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
            fc1_options(config, tp)),
       fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
 
-Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
+Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
   if (fc2_.takes_activation())
-    return fc2_.forward_activated(ctx, {.activation = activation_, .keep_active = !activation_again_},
-                                  fc1_.forward_activated(ctx, activation_, x, again));
-  Tensor up = fc1_.forward(ctx, x, again);
+    return fc2_.forward_activated(ctx, {.activation = activation_, .keep_active = !recompute_activation_},
+                                  fc1_.forward_activated(ctx, activation_, x, recompute_input));
+  Tensor up = fc1_.forward(ctx, x, recompute_input);
   auto activate = [activation = activation_](RankContext& c, const Tensor& in) {
     return activation.gated ? ops::gated_activation(c, activation, in)
                             : ops::activation(c, activation.kind, in);
   };
-  if (!activation_again_ || fc2_.fp8()) return fc2_.forward(ctx, activate(ctx, up));
+  if (!recompute_activation_ || fc2_.fp8()) return fc2_.forward(ctx, activate(ctx, up));
   return recompute_for(
       ctx, {&up, 1},
       [activate](RankContext& c, std::span<const Tensor> in) {

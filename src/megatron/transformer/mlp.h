@@ -13,13 +13,14 @@ Unary activation_kernel(Activation activation);
 class Mlp final : public Module {
  public:
   Mlp(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
-  Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});  // again: as for linears
-  void set_activation_plan(const ActivationPlan& plan) { activation_again_ = plan.mlp_activation; }
+  Tensor forward(RankContext& ctx, const Tensor& x,
+                 const RecomputeFn& recompute_input = {});  // recompute_input: as for linears
+  void set_activation_plan(const ActivationPlan& plan) { recompute_activation_ = plan.mlp_activation; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
   ops::ActivationOptions activation_;
-  bool activation_again_ = false;
+  bool recompute_activation_ = false;
   ColumnParallelLinear fc1_;
   RowParallelLinear fc2_;
 };

@@ -10,10 +10,10 @@ namespace megatron {
 // The part of a layer in which tokens see each other: attention of some kind, or a state along the sequence.
 class TokenMixer : public Module {
  public:
-  // x and the result [tokens, hidden]. `again`: how x is made again, where it shall not be kept. `host`:
+  // x and the result [tokens, hidden]. recompute_input: makes x again, where it is not saved. `host`:
   // where the plan's activations wait.
-  virtual Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                         HostOffload* host = nullptr) = 0;
+  virtual Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                         const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) = 0;
   virtual void set_activation_plan(const ActivationPlan&) {}
 };
 

@@ -122,7 +122,7 @@ class DirectCase : public ::testing::Test {
     Adam adam(ctx_, whole_slices(c.model->parameters()),
               {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1});
     for (size_t step = 0; step < expected.size(); ++step) {
-      for (Parameter* parameter : c.model->parameters()) parameter->sink.start_step();
+      for (Parameter* parameter : c.model->parameters()) parameter->accumulator.start_step();
       const double loss = backward(c, Batch(io_, "train.", static_cast<int64_t>(step)));
       EXPECT_NEAR(loss, expected[step], std::max(2e-4, noise("curve_max_abs"))) << "step " << step;
       adam.step(ctx_, 1e-3, clip_coefficient(ctx_, gradient_norm(ctx_, adam.slices(), alone, false), 1));

@@ -13,10 +13,10 @@ inline std::map<std::string, Tensor> hf_gradients(RankContext& ctx, const AutoBr
   std::map<std::string, Tensor> theirs;
   for (Parameter* parameter : parameters) {
     if (!parameter->trainable) continue;
-    require(parameter->sink.has_value(), "{} has no gradient", parameter->name);
+    require(parameter->accumulator.has_value(), "{} has no gradient", parameter->name);
     const Shape& shape = parameter->shard.global_shape;
-    const Tensor ours = host_tensor(shape, parameter->sink.main_grad.dtype());
-    ctx.to_host(parameter->sink.main_grad.slice(0, 0, shape[0]), ours.raw());
+    const Tensor ours = host_tensor(shape, parameter->accumulator.main_grad.dtype());
+    ctx.to_host(parameter->accumulator.main_grad.slice(0, 0, shape[0]), ours.raw());
     const ShardSpec whole = ShardSpec::whole(shape);
     for (const HfPart& part : bridge.parts(parameter->name, shape)) {
       Tensor& tensor = theirs[part.name];

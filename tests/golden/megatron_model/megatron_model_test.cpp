@@ -192,7 +192,7 @@ TEST_P(GoldenModel, Gradients) {
   for (Parameter* parameter : made->parameters()) {
     if (!parameter->trainable) continue;
     EXPECT_TRUE(is_close(parameter->name, parameter->shard.global_shape,
-                         testing::to_doubles(ctx_, parameter->sink.main_grad),
+                         testing::to_doubles(ctx_, parameter->accumulator.main_grad),
                          golden_values(gradients, *parameter), kGradients));
   }
 }

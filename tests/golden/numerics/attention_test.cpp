@@ -50,8 +50,8 @@ TEST_P(GoldenAttention, Cases) {
       options.cu_queries = options.cu_keys = ctx.from_vector(ends, {static_cast<int64_t>(ends.size())});
     }
     std::unique_ptr<TestWeight> sinks;
-    if (c.at("sink").as_bool()) {
-      sinks = std::make_unique<TestWeight>(ctx, load("sink"));
+    if (c.at("accumulator").as_bool()) {
+      sinks = std::make_unique<TestWeight>(ctx, load("accumulator"));
       options.sinks = sinks->get();
     }
 
@@ -72,8 +72,8 @@ TEST_P(GoldenAttention, Cases) {
     EXPECT_TRUE(is_close(ctx, name + ".dk", tape.grad(k), golden.tensor(name + ".dk"), kGradient));
     EXPECT_TRUE(is_close(ctx, name + ".dv", tape.grad(v), golden.tensor(name + ".dv"), kGradient));
     if (sinks) {
-      EXPECT_TRUE(
-          is_close(ctx, name + ".dsink", sinks->sink.main_grad, golden.tensor(name + ".dsink"), kGradient));
+      EXPECT_TRUE(is_close(ctx, name + ".dsink", sinks->accumulator.main_grad, golden.tensor(name + ".dsink"),
+                           kGradient));
     }
   }
 }

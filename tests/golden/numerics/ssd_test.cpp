@@ -55,9 +55,9 @@ TEST_P(GoldenSsd, ScanAndItsGradients) {
   expect("ssd.d_B", tape.grad(b), kGradient);
   expect("ssd.d_C", tape.grad(c), kGradient);
   expect("ssd.d_dt_raw", tape.grad(dt), kGradient);
-  expect("ssd.d_A_log", a_log.sink.main_grad, kGradient);
-  expect("ssd.d_D", d.sink.main_grad, kGradient);
-  expect("ssd.d_dt_bias", dt_bias.sink.main_grad, kGradient);
+  expect("ssd.d_A_log", a_log.accumulator.main_grad, kGradient);
+  expect("ssd.d_D", d.accumulator.main_grad, kGradient);
+  expect("ssd.d_dt_bias", dt_bias.accumulator.main_grad, kGradient);
 }
 
 TEST_P(GoldenSsd, DeltaRuleAndItsGradients) {

@@ -29,8 +29,8 @@ class TapeTest : public ::testing::Test {
     bool operator==(const Grads&) const = default;
   };
   Grads grads_of(const std::function<Tensor(const Tensor&)>& f, bool deferred = false) {
-    w1.sink.start_step();
-    w2.sink.start_step();
+    w1.accumulator.start_step();
+    w2.accumulator.start_step();
     Tape tape(ctx);
     Tensor input = tape.watch(x), y;
     {
@@ -40,11 +40,11 @@ class TapeTest : public ::testing::Test {
     ctx.defer_weight_grads = deferred;
     tape.backward(ctx, y, seed);
     if (deferred) {
-      EXPECT_FALSE(w1.sink.has_value()) << "W must wait";
+      EXPECT_FALSE(w1.accumulator.has_value()) << "W must wait";
     }
     ctx.defer_weight_grads = false;
     tape.backward_weight(ctx);
-    return {values(tape.grad(input)), values(w1.sink.main_grad), values(w2.sink.main_grad)};
+    return {values(tape.grad(input)), values(w1.accumulator.main_grad), values(w2.accumulator.main_grad)};
   }
 
   template <class F>
@@ -70,11 +70,11 @@ TEST_F(TapeTest, WeightGradientsAccumulateOverTapes) {
     TapeScope scope(ctx, &b);
     yb = two_layers(b.watch(x));
   }
-  w1.sink.start_step();
-  w2.sink.start_step();
+  w1.accumulator.start_step();
+  w2.accumulator.start_step();
   a.backward(ctx, ya, seed);
   b.backward(ctx, yb, seed);
-  auto twice = values(w1.sink.main_grad);
+  auto twice = values(w1.accumulator.main_grad);
   for (size_t i = 0; i < twice.size(); ++i) EXPECT_DOUBLE_EQ(twice[i], 2 * once.w1[i]);
 }
 
@@ -142,7 +142,7 @@ TEST_F(TapeTest, RecomputeForAConsumerThatKeepsNothing) {
 
 TEST_F(TapeTest, OnReadyFiresWhenAllUsesContributed) {
   int ready = 0;
-  w1.sink.on_ready = [&](RankContext&) { ++ready; };
+  w1.accumulator.on_ready = [&](RankContext&) { ++ready; };
   Tape tape(ctx);
   Tensor input = tape.watch(x), a, b;
   {

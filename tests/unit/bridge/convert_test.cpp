@@ -161,8 +161,8 @@ struct Copy {
   }
 };
 
-// Prediction layers stand after the decoder's, with copies of embedding and head that are not kept.
-TEST_F(Convert, PredictionLayers) {
+// MTP layers stand after the decoder's, with copies of embedding and head that are not kept.
+TEST_F(Convert, MtpLayers) {
   const SafetensorsFile file(source("deepseek_v3") + "/model.safetensors");
   std::vector<std::pair<std::string, Tensor>> tensors, kept;
   for (const std::string& name : file.names()) {

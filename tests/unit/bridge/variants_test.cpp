@@ -176,8 +176,8 @@ TEST(Variants, StackedExperts) {
   }
 }
 
-// Qwen's prediction layer has names of its own; it is of the kind of the last layer, here full attention.
-TEST(Variants, PredictionLayerApart) {
+// Qwen's MTP layer has names of its own; it is of the kind of the last layer, here full attention.
+TEST(Variants, MtpLayerApart) {
   for (const char* name : {"qwen3_next", "qwen3"}) {
     SCOPED_TRACE(name);
     Changed changed(name);

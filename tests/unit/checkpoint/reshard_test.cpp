@@ -3,7 +3,7 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/load.h"
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 #include "megatron/checkpoint/save.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -186,7 +186,7 @@ TEST(Reshard, RewrittenWholeFromEveryLayout) {
     TrainingState state = at_iteration(3);
     state.extra = Json::parse(R"({"loss_scale": 2.0})");
     save(ctx, dir.path(), saved, state);
-    const std::string path = rewrite_checkpoint(dir.path(), other.path(), 2);
+    const std::string path = reshard_checkpoint(dir.path(), other.path(), 2);
     EXPECT_TRUE(verify_checkpoint(path).empty()) << verify_checkpoint(path).text();
     CheckpointReader reader(other.path());
     EXPECT_EQ(reader.state().extra, state.extra);

@@ -136,7 +136,7 @@ TEST(Plan, RecomputeLowersActivations) {
   EXPECT_LT(activations(json_of({"--recompute-granularity", "full"})), activations(json_of({})) / 2);
 }
 
-TEST(Plan, PictureForPeople) {
+TEST(Plan, TimelineForPeople) {
   const Outcome outcome = run_command(plan_of({"-pp", "2", "--global-batch-size", "4"}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("rank 0  |F0 F1 .  .  B0--- F2 B1--- F3 B2--- .  B3---\n"
@@ -168,11 +168,11 @@ TEST(Plan, GroupsBeyondTheGrid) {
   EXPECT_EQ(between->at("ranks").as_int(), 2);
 }
 
-// Prediction layers stand where the layout puts them; what they made travels on beside the hidden states.
-TEST(Plan, PredictionLayersInAStageOfTheirOwn) {
+// MTP layers stand where the layout puts them; what they made travels on beside the hidden states.
+TEST(Plan, MtpLayersInAStageOfTheirOwn) {
   const Json plan = json_of({"--mtp-num-layers", "2", "--position-embedding-type", "rope", "-pp", "4",
                              "--pipeline-model-parallel-layout", "Et*4|t*4|mm|L"});
-  EXPECT_EQ(plan.at("ranks")[2].at("holds").as_string(), "2 prediction layers");
+  EXPECT_EQ(plan.at("ranks")[2].at("holds").as_string(), "2 MTP layers");
   EXPECT_EQ(plan.at("ranks")[3].at("holds").as_string(), "loss");
   const double message = 8.0 * 32 * 64 * 4;
   for (const auto& [rank, messages] : {std::pair{0, 1}, {1, 2}, {2, 1 + 3}, {3, 3}})

@@ -207,7 +207,7 @@ TEST(Messages, ExchangeRoundARing) {
       std::vector<float> out(50000, static_cast<float>(rank)), in(50000);
       for (int round = 0; round < 3; ++round) {
         world
-            .exchange(
+            .batch_send_recv(
                 {{Message::Direction::Send, wrap(out), next}, {Message::Direction::Recv, wrap(in), previous}})
             .wait();
         EXPECT_EQ(in, std::vector<float>(50000, static_cast<float>(previous)));
@@ -225,7 +225,7 @@ TEST(Messages, AreDoneOnceTheyHaveBeenRead) {
       std::vector<Message> messages = {{Message::Direction::Send, wrap(out), other},
                                        {Message::Direction::Recv, wrap(in), other}};
       if (rank == round % 2) std::swap(messages[0], messages[1]);
-      Work work = world.exchange(messages);
+      Work work = world.batch_send_recv(messages);
       while (!work.done()) std::this_thread::yield();
       std::fill(out.begin(), out.end(), -1.f);
       EXPECT_EQ(in, std::vector<float>(300000, static_cast<float>(round)));
@@ -308,7 +308,8 @@ TEST(SelfGroup, IsAGroupOfOne) {
   std::vector<float> moved(3);
   group.all_to_all(wrap(in), wrap(moved), {3}, {3}).wait();
   EXPECT_EQ(moved, in);
-  group.exchange({{Message::Direction::Send, wrap(in), 0}, {Message::Direction::Recv, wrap(out), 0}}).wait();
+  group.batch_send_recv({{Message::Direction::Send, wrap(in), 0}, {Message::Direction::Recv, wrap(out), 0}})
+      .wait();
   group.barrier();
   EXPECT_TRUE(group.split(0, 0, "x"));
   EXPECT_FALSE(group.split(-1, 0, "x"));
@@ -319,15 +320,15 @@ TEST(SelfGroup, IsAGroupOfOne) {
 
 TEST(Recordings, AreForNcclOrARankAlone) {
   const ProcessGroup self = ProcessGroup::self();
-  EXPECT_EQ(self.cannot_record(), "");
-  const std::unique_ptr<RecordedOps> ops = self.begin_recording();
+  EXPECT_EQ(self.cannot_capture(), "");
+  const std::unique_ptr<CapturedOps> ops = self.begin_capture();
   ops->end();
   int replays = 0;
   ops->replay([&] { ++replays; });
   EXPECT_EQ(replays, 1);
   run_ranks(2, [](int, ProcessGroup& world) {
-    EXPECT_NE(world.cannot_record(), "");
-    EXPECT_THROW((void)world.begin_recording(), Error);
+    EXPECT_NE(world.cannot_capture(), "");
+    EXPECT_THROW((void)world.begin_capture(), Error);
   });
 }
 

@@ -87,7 +87,7 @@ class Exercise {
     std::vector<float> from(in.size()), again(in.size());
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
     world_
-        .exchange(
+        .batch_send_recv(
             {{Message::Direction::Send, wrap(in), next}, {Message::Direction::Recv, wrap(from), previous}})
         .wait();
     Work sent = world_.send(wrap(from), next), received = world_.recv(wrap(again), previous);

@@ -5,13 +5,13 @@
 #include <set>
 
 #include "megatron/config/help.h"
+#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
-#include "megatron/config/rules/support.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/upstream_flags.h"
+#include "megatron/config/sources/value_parser.h"
 
 namespace megatron {
 namespace {
@@ -32,7 +32,7 @@ TEST(Catalog, NamesAndFlagsAreUnique) {
   for (const std::string& flag : Catalog::all().flags()) flags.insert(canonical_flag(flag));
   for (const Shorthand& row : shorthands())
     EXPECT_TRUE(flags.insert(std::string(row.flag)).second) << row.flag;
-  for (const ForeignSetting& row : foreign_settings())
+  for (const UpstreamFlag& row : upstream_flags())
     for (const std::string& flag : words_of(row.flags)) EXPECT_TRUE(flags.insert(flag).second) << flag;
 }
 
@@ -48,13 +48,13 @@ TEST(Catalog, FindsByNameAliasAndFlag) {
   EXPECT_FALSE(catalog.is_section("mod"));
 }
 
-TEST(Catalog, ForeignKeysAreNoSettings) {
-  for (const ForeignSetting& row : foreign_settings()) {
+TEST(Catalog, UpstreamKeysAreNoSettings) {
+  for (const UpstreamFlag& row : upstream_flags()) {
     EXPECT_FALSE(row.text.empty());
     EXPECT_EQ(Catalog::all().find(row.key), nullptr) << row.key;
   }
-  EXPECT_NE(find_foreign_key("tensor_inspect.enabled"), nullptr);
-  EXPECT_EQ(find_foreign_key("model.num_layers"), nullptr);
+  EXPECT_NE(find_upstream_key("tensor_inspect.enabled"), nullptr);
+  EXPECT_EQ(find_upstream_key("model.num_layers"), nullptr);
 }
 
 TEST(Catalog, EverySettingHasHelpAndADefaultWithinItsBounds) {

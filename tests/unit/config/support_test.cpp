@@ -1,4 +1,4 @@
-#include "megatron/config/rules/support.h"
+#include "megatron/config/rules/feature_status.h"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ std::set<std::string> members_read() {
 }
 
 // A setting that is said to act is read by something: none is silently ignored.
-TEST(Support, WhatActsIsRead) {
+TEST(FeatureStatus, WhatActsIsRead) {
   // These act on other settings while the configuration is resolved.
   const std::set<std::string> while_resolving = {
       "model.num_layers_per_virtual_pipeline_stage",
@@ -59,7 +59,8 @@ TEST(Support, WhatActsIsRead) {
     const Setting& setting = *entry.setting;
     Config defaults;
     const Json value = read_value(setting, entry.section->object(defaults));
-    if (feature_of(setting, value).support != Support::acting || while_resolving.contains(setting.name()))
+    if (feature_of(setting, value).status != FeatureStatus::supported ||
+        while_resolving.contains(setting.name()))
       continue;
     EXPECT_TRUE(read.contains(std::string(setting.key)))
         << setting.name() << " is said to act, but nothing outside the configuration reads it";

@@ -1,4 +1,4 @@
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/value_parser.h"
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST(Text, OverrideValues) {
   EXPECT_EQ(value(R"(\3)"), R"("3")");
   for (const char* wrong :
        {"[1", "[1,", "{a", "{a:1", "{a:1,", "{a:1,a:2}", "'x", "\"x", "[1]2", "{1}", "${a"})
-    EXPECT_TRUE(parse_override_value(wrong).objection) << wrong;
+    EXPECT_TRUE(parse_override_value(wrong).error) << wrong;
 }
 
 TEST(Text, Patterns) {
@@ -72,8 +72,8 @@ TEST(Text, Patterns) {
   EXPECT_EQ(value("2*3"), "6");
   for (const char* wrong : {"", "[", "[0", "[0]*", "[0]+1", "[0]*[1]", "x", "[0]*9999999999",
                             "([0]*100000)*100000", "[0]*-1", "1,2"})
-    EXPECT_TRUE(parse_pattern(wrong).objection) << wrong;
-  EXPECT_TRUE(parse_pattern(std::string(100000, '(')).objection);
+    EXPECT_TRUE(parse_pattern(wrong).error) << wrong;
+  EXPECT_TRUE(parse_pattern(std::string(100000, '(')).error);
 }
 
 TEST(Text, YamlKeepsTypesAndLines) {
@@ -108,9 +108,8 @@ TEST(PipelineLayout, ReadsTheLanguage) {
   EXPECT_EQ(parse_pipeline_layout("E||L").size(), 3u);
   EXPECT_EQ(shape("E(tt|t|tt)*2|L"), "Ett|t|tttt|t|tt|L");
   EXPECT_EQ(shape("Et,(tt|)*2L"), "Ettt|tt|L");
-  EXPECT_EQ(
-      message_of([] { parse_pipeline_layout("Ex|L"); }),
-      "pipeline layout: 'x' is not one of E (embedding), t (layer), m (prediction layer), L (loss) and |");
+  EXPECT_EQ(message_of([] { parse_pipeline_layout("Ex|L"); }),
+            "pipeline layout: 'x' is not one of E (embedding), t (layer), m (MTP layer), L (loss) and |");
   for (const char* wrong : {"(t", "t)", "()*2", "(t)", "t*", "*2", "((t)*2)*2", "t*99999999999",
                             "(t*9|)*999999", "Et L", "Et()*2L", "t*2*2", "t*99999999999999999999"})
     EXPECT_NE(message_of([&] { parse_pipeline_layout(wrong); }), "no error") << wrong;
@@ -127,13 +126,13 @@ TEST(PipelineLayout, ChecksTheModel) {
   EXPECT_EQ(check("tt|ttL", 2, 4, 0), "it must begin with the only E");
   EXPECT_EQ(check("Ett|tt", 2, 4, 0), "it must end with the only L");
   EXPECT_EQ(check("Ett|ttL", 2, 5, 0), "it has 4 layers (t) and the model 5");
-  EXPECT_EQ(check("Ett|ttL", 2, 4, 1), "it has 0 prediction layers (m) and the model 1");
-  EXPECT_EQ(check("Etm|tL", 2, 2, 1), "no layer (t) may follow a prediction layer (m)");
-  EXPECT_EQ(check("Ett|m|mL|", 2, 2, 2), "all prediction layers (m) must be in one stage");
+  EXPECT_EQ(check("Ett|ttL", 2, 4, 1), "it has 0 MTP layers (m) and the model 1");
+  EXPECT_EQ(check("Etm|tL", 2, 2, 1), "no layer (t) may follow a MTP layer (m)");
+  EXPECT_EQ(check("Ett|m|mL|", 2, 2, 2), "all MTP layers (m) must be in one stage");
   EXPECT_EQ(check("EtE|tL", 2, 2, 0), "it must begin with the only E");
-  EXPECT_EQ(check("Et|tm|mL", 3, 2, 2), "all prediction layers (m) must be in one stage");
+  EXPECT_EQ(check("Et|tm|mL", 3, 2, 2), "all MTP layers (m) must be in one stage");
   EXPECT_NE(check("|", 2, 0, 0), "");
-  EXPECT_EQ(check("Ett|m||L", 2, 2, 1), "prediction layers (m) must be in a rank's last chunk");
+  EXPECT_EQ(check("Ett|m||L", 2, 2, 1), "MTP layers (m) must be in a rank's last chunk");
 }
 
 TEST(BatchSchedule, ReadsTokensIntoSamples) {
@@ -147,7 +146,7 @@ TEST(BatchSchedule, ReadsTokensIntoSamples) {
     EXPECT_NE(message_of([&] { parse_batch_schedule(wrong, 1); }), "no error") << wrong;
 }
 
-TEST(HybridPattern, ReadsSegmentsAndPredictionLayers) {
+TEST(HybridPattern, ReadsSegmentsAndMtpLayers) {
   const HybridPattern pattern = parse_hybrid_pattern("M-M-|M-M*-/MM/MM");
   EXPECT_EQ(pattern.layers, "M-M-M-M*-");
   EXPECT_EQ(pattern.segments, 2);

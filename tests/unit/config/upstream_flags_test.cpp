@@ -7,8 +7,8 @@
 
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/sources/command_line.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/upstream_flags.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
@@ -24,14 +24,14 @@ std::vector<std::string> upstream_flags() {
 }
 
 TEST(UpstreamFlags, NoneIsUnknown) {
-  size_t settings = 0, shorthands = 0, foreign = 0;
+  size_t settings = 0, shorthands = 0, upstream = 0;
   for (const std::string& flag : upstream_flags()) {
     if (Catalog::all().find_flag(flag)) {
       ++settings;
     } else if (find_shorthand(flag)) {
       ++shorthands;
-    } else if (const ForeignSetting* row = find_foreign_flag(flag)) {
-      ++foreign;
+    } else if (const UpstreamFlag* row = find_upstream_flag(flag)) {
+      ++upstream;
       EXPECT_GT(row->text.size(), 8u) << flag;
     } else {
       ADD_FAILURE() << flag << " falls through to \"there is no such flag\"";
@@ -39,7 +39,7 @@ TEST(UpstreamFlags, NoneIsUnknown) {
   }
   EXPECT_GT(settings, 600u);
   EXPECT_GT(shorthands, 5u);
-  EXPECT_GT(foreign, 200u);
+  EXPECT_GT(upstream, 200u);
 }
 
 // What a script gives after a flag is taken with it, so that no later word is misread.

@@ -132,9 +132,12 @@ TEST_F(CudaGemmGelu, ALayerTrainsAsOnTheCpu) {
                                 down_bias.get(), active);
     }
     tape.backward(ctx, y, random({tokens, hidden}, 4, 1));
-    return std::vector{y.detach(),          tape.grad(x),
-                       up.sink.main_grad,   up_bias.sink.main_grad,
-                       down.sink.main_grad, down_bias.sink.main_grad};
+    return std::vector{y.detach(),
+                       tape.grad(x),
+                       up.accumulator.main_grad,
+                       up_bias.accumulator.main_grad,
+                       down.accumulator.main_grad,
+                       down_bias.accumulator.main_grad};
   };
   for (bool keep : {true, false}) {
     auto on_cpu = run(cpu, keep), on_gpu = run(gpu(), keep);

@@ -147,7 +147,7 @@ TEST_F(CudaGemmSoftmaxStats, AHeadTrainsAsOnTheCpu) {
                                            options, 128);
     }
     tape.backward(ctx, loss);
-    return std::vector{loss.detach(), tape.grad(x), weight.sink.main_grad};
+    return std::vector{loss.detach(), tape.grad(x), weight.accumulator.main_grad};
   };
   auto nothing = [](RankContext&, ops::CrossEntropyStats&) {};
   for (const ops::CrossEntropyOptions& options : {ops::CrossEntropyOptions{},

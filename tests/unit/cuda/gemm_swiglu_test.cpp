@@ -109,7 +109,7 @@ TEST_F(CudaGemmSwiglu, ALayerTrainsAsOnTheCpu) {
       y = ops::activated_linear(ctx, {.activation = {}, .keep_active = keep}, middle, down.get(), {}, active);
     }
     tape.backward(ctx, y, random({tokens, hidden}, 4, 1));
-    return std::vector{y.detach(), tape.grad(x), up.sink.main_grad, down.sink.main_grad};
+    return std::vector{y.detach(), tape.grad(x), up.accumulator.main_grad, down.accumulator.main_grad};
   };
   for (bool keep : {true, false}) {
     auto on_cpu = run(cpu, keep), on_gpu = run(gpu(), keep);

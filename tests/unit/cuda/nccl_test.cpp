@@ -41,8 +41,8 @@ TEST(Nccl, EveryCollective) {
                     ASSERT_EQ(value, 3.f * static_cast<float>(size));
                   Tensor in = ctx.empty({n}, DType::F32);
                   group
-                      .exchange({{Message::Direction::Send, x, (group.rank() + 1) % size},
-                                 {Message::Direction::Recv, in, (group.rank() + size - 1) % size}})
+                      .batch_send_recv({{Message::Direction::Send, x, (group.rank() + 1) % size},
+                                        {Message::Direction::Recv, in, (group.rank() + size - 1) % size}})
                       .wait();
                   for (float value : ctx.to_vector<float>(in))
                     ASSERT_EQ(value, 2.f * static_cast<float>(size));

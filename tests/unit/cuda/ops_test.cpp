@@ -63,7 +63,7 @@ struct Layer {
     }
     tape.backward(ctx, loss, ctx.full({tokens}, loss.dtype(), 1.0 / tokens));
     std::vector<Tensor> results{loss.detach()};
-    for (auto& w : weights) results.push_back(w->sink.main_grad);
+    for (auto& w : weights) results.push_back(w->accumulator.main_grad);
     return results;
   }
 };
@@ -105,7 +105,8 @@ TEST_F(CudaOps, Fp8Linear) {
       y = ops::fp8_linear(ctx, input, weight.get(), fp8, bias.get());
     }
     tape.backward(ctx, y, dy);
-    return std::vector<Tensor>{y.detach(), tape.grad(input), weight.sink.main_grad, bias.sink.main_grad};
+    return std::vector<Tensor>{y.detach(), tape.grad(input), weight.accumulator.main_grad,
+                               bias.accumulator.main_grad};
   };
   for (bool blocks : {false, true})
     for (auto [tokens, in, out] : {std::tuple<int64_t, int64_t, int64_t>{1024, 768, 2304},

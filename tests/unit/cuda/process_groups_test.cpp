@@ -31,8 +31,8 @@ void exercise(RankContext& ctx, const ProcessGroup& group, DType dtype, int64_t 
   EXPECT_EQ(value(part, n - 1), size * rank);
   Tensor sent = ctx.full({n}, dtype, 10 + rank), came = ctx.empty({n}, dtype);
   group
-      .exchange({{Message::Direction::Send, sent, (rank + 1) % size},
-                 {Message::Direction::Recv, came, (rank + size - 1) % size}})
+      .batch_send_recv({{Message::Direction::Send, sent, (rank + 1) % size},
+                        {Message::Direction::Recv, came, (rank + size - 1) % size}})
       .wait();
   EXPECT_EQ(value(came, 0), 10 + (rank + size - 1) % size);
   group.broadcast(came, 0).wait();

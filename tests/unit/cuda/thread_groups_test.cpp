@@ -100,8 +100,8 @@ TEST_F(CudaThreadGroups, MovesParts) {
       }
       Tensor in = ctx.empty({n}, DType::I32);
       world
-          .exchange({{Message::Direction::Send, own, (ctx.rank + 1) % 3},
-                     {Message::Direction::Recv, in, (ctx.rank + 2) % 3}})
+          .batch_send_recv({{Message::Direction::Send, own, (ctx.rank + 1) % 3},
+                            {Message::Direction::Recv, in, (ctx.rank + 2) % 3}})
           .wait();
       std::vector<double> got = values(ctx, in);
       for (int64_t i = 0; i < n; ++i)

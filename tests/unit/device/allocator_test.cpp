@@ -43,7 +43,7 @@ TEST(Allocator, BlocksSetAsideComeBack) {
   allocator.deallocate(a, 1000, MemoryTag::Activation);
   auto aside = allocator.set_aside();
   void* other = allocator.allocate(1000, MemoryTag::Activation);
-  EXPECT_NE(other, a) << "a recording computes there";
+  EXPECT_NE(other, a) << "a CUDA graph computes there";
   allocator.deallocate(live, 1000, MemoryTag::Activation);
   EXPECT_EQ(allocator.allocate(1000, MemoryTag::Activation), live) << "it was in use";
   aside.reset();

@@ -141,7 +141,8 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
         middle = {};
         tape.backward(ctx, y, random_tensor(ctx, {7, 5}, 4, dtype));
         std::vector<double> all;
-        for (const Tensor& t : {y.detach(), tape.grad(x), up.sink.main_grad, down.sink.main_grad}) {
+        for (const Tensor& t :
+             {y.detach(), tape.grad(x), up.accumulator.main_grad, down.accumulator.main_grad}) {
           Tensor wide = ctx.empty(t.shape(), DType::F64);
           ctx.kernels->copy(ctx.kernel_context(), {t, wide});
           for (double v : ctx.to_vector<double>(wide)) all.push_back(v);

@@ -192,7 +192,7 @@ void compare(RankContext& ctx, const Case& c, DType dtype, double tolerance) {
     EXPECT_LE(largest_difference(doubles(ctx, tape.grad(watched[3])), reference.dbias), rounding * tolerance);
   }
   if (c.sinks) {
-    EXPECT_LE(largest_difference(doubles(ctx, weights[0]->sink.main_grad), reference.dsinks),
+    EXPECT_LE(largest_difference(doubles(ctx, weights[0]->accumulator.main_grad), reference.dsinks),
               4 * rounding * tolerance);
   }
 }

@@ -233,7 +233,7 @@ TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
     }
     tape.backward(ctx, loss, ctx.full({rows}, loss.dtype(), 1));
     return Results{ctx.to_vector<double>(widened(loss)), ctx.to_vector<double>(widened(tape.grad(x))),
-                   ctx.to_vector<double>(widened(weight.sink.main_grad))};
+                   ctx.to_vector<double>(widened(weight.accumulator.main_grad))};
   };
   Tensor x = random_tensor(ctx, {rows, hidden}, 1, DType::BF16),
          w = random_tensor(ctx, {columns, hidden}, 2, DType::BF16);
@@ -273,7 +273,7 @@ TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
               for (double value : ctx.to_vector<double>(loss.detach())) results[0] += factor * value;
               tape.backward(ctx, loss, ctx.full({7}, DType::F64, factor));
             }
-            for (const Tensor& t : {tape.grad(x), weight.sink.main_grad})
+            for (const Tensor& t : {tape.grad(x), weight.accumulator.main_grad})
               for (double value : ctx.to_vector<double>(t)) results.push_back(value);
           }
           return results;
@@ -323,7 +323,7 @@ TEST(LinearCrossEntropySum, NarrowTypesFollowTheFp64Result) {
     loss = ops::linear_cross_entropy_sum(ctx, hidden, weight.get(), labels, 1.0 / 60, {}, 25);
     std::vector<double> results{ctx.item(loss)};
     tape.backward(ctx, loss);
-    for (const Tensor& t : {tape.grad(hidden), weight.sink.main_grad})
+    for (const Tensor& t : {tape.grad(hidden), weight.accumulator.main_grad})
       for (double value : ctx.to_vector<double>(widened(t))) results.push_back(value);
     return results;
   };

@@ -59,7 +59,7 @@ Outcome run(RankContext& ctx, const OpCase& op, const Tensors& inputs, const Ten
   tape.backward_data(ctx, outcome.outputs, seeds);
   tape.backward_weight(ctx);
   for (const Tensor& x : watched) outcome.grads.push_back(tape.grad(x));
-  for (auto& weight : held) outcome.grads.push_back(weight->sink.main_grad);
+  for (auto& weight : held) outcome.grads.push_back(weight->accumulator.main_grad);
   ctx.tracer = nullptr;
   return outcome;
 }

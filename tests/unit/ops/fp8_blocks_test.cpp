@@ -174,7 +174,7 @@ TEST_F(Fp8Blocks, ALinearOfRoundedMatrices) {
           testing::sum_error(ctx.device));
       Matrix dw = matmul(rounded(mdy.transposed(), 1, gradient), rounded(mx.transposed(), 1, DType::F8E4M3));
       for (double& v : dw.values) v *= 2;
-      EXPECT_LT(distance(matrix_of(ctx, weight.sink.main_grad).values, dw.values),
+      EXPECT_LT(distance(matrix_of(ctx, weight.accumulator.main_grad).values, dw.values),
                 testing::sum_error(ctx.device));
       // And rounding in blocks is close, whatever their magnitudes.
       EXPECT_LT(distance(matmul(rounded(mx, 1, DType::F8E4M3), wide_w).values, matmul(mx, mw).values), 0.04);
@@ -209,7 +209,7 @@ TEST_F(Fp8Blocks, AreNearerThanOneScale) {
     return std::vector<double>{
         distance(matrix_of(ctx, y.detach()).values, matmul(mx, mw).values),
         distance(matrix_of(ctx, tape.grad(input)).values, matmul(mdy, mw.transposed()).values),
-        distance(matrix_of(ctx, weight.sink.main_grad).values,
+        distance(matrix_of(ctx, weight.accumulator.main_grad).values,
                  matmul(mdy.transposed(), mx.transposed()).values)};
   };
   const auto whole = errors(false, DType::F8E5M2), blocks = errors(true, DType::F8E4M3);

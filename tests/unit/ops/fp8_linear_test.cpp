@@ -30,7 +30,7 @@ Results results(RankContext& ctx, const Tensor& x, const Tensor& dy, TestWeight&
     }
     tape.backward(ctx, y, dy);
     r = {ctx.to_vector<float>(y.detach()), ctx.to_vector<float>(tape.grad(input)),
-         ctx.to_vector<float>(w.sink.main_grad), ctx.to_vector<float>(b.sink.main_grad)};
+         ctx.to_vector<float>(w.accumulator.main_grad), ctx.to_vector<float>(b.accumulator.main_grad)};
   }
   return r;
 }

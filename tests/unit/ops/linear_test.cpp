@@ -40,13 +40,13 @@ TEST(Linear, WeightGradientsAddUpOverMicrobatchesAndCanWait) {
     if (deferred) tape.backward_weight(ctx);
   };
   backward(false);
-  auto once = ctx.to_vector<double>(w.sink.main_grad);
+  auto once = ctx.to_vector<double>(w.accumulator.main_grad);
   backward(true);
-  auto twice = ctx.to_vector<double>(w.sink.main_grad);
+  auto twice = ctx.to_vector<double>(w.accumulator.main_grad);
   for (size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(twice[i], 2 * once[i], 1e-14);
-  w.sink.start_step();
+  w.accumulator.start_step();
   backward(false);
-  EXPECT_EQ(ctx.to_vector<double>(w.sink.main_grad), once);
+  EXPECT_EQ(ctx.to_vector<double>(w.accumulator.main_grad), once);
 }
 
 TEST(Linear, RefusesWhatDoesNotFit) {

@@ -53,7 +53,7 @@ TEST(Norm, SameGradientsForEveryNumberOfThreads) {
       y = ops::norm(ctx, x, gamma.get());
     }
     tape.backward(ctx, y, random_tensor(ctx, {301, 48}, 3, DType::F32));
-    auto dx = ctx.to_vector<float>(tape.grad(x)), dw = ctx.to_vector<float>(gamma.sink.main_grad);
+    auto dx = ctx.to_vector<float>(tape.grad(x)), dw = ctx.to_vector<float>(gamma.accumulator.main_grad);
     dx.insert(dx.end(), dw.begin(), dw.end());
     return dx;
   };

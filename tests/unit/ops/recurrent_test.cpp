@@ -205,8 +205,9 @@ TEST(Recurrent, SameBitsForEveryNumberOfThreads) {
     }
     tape.backward(ctx, y, random_tensor(ctx, {40, 96}, 9, DType::F32));
     std::vector<float> all;
-    for (const Tensor& t : {y.detach(), tape.grad(x), tape.grad(dt), tape.grad(gate), conv.sink.main_grad,
-                            gamma.sink.main_grad, a.sink.main_grad, d.sink.main_grad, bias.sink.main_grad}) {
+    for (const Tensor& t : {y.detach(), tape.grad(x), tape.grad(dt), tape.grad(gate),
+                            conv.accumulator.main_grad, gamma.accumulator.main_grad, a.accumulator.main_grad,
+                            d.accumulator.main_grad, bias.accumulator.main_grad}) {
       auto values = ctx.to_vector<float>(t);
       all.insert(all.end(), values.begin(), values.end());
     }

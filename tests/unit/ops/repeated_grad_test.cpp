@@ -33,19 +33,20 @@ class RepeatedGrad : public ::testing::Test {
 
   // The gradients of x and w.
   std::array<std::vector<float>, 2> gradients(const Op& op, const Tensor& x, const Tensor& w, bool repeated) {
-    GradSink sink;
-    sink.main_grad = ctx.zeros(w.shape(), DType::F32);
+    GradAccumulator accumulator;
+    accumulator.main_grad = ctx.zeros(w.shape(), DType::F32);
     Tape tape(ctx);
     Tensor watched = tape.watch(x), y;
     {
       TapeScope scope(ctx, &tape);
-      y = op(watched, {w, &sink});
+      y = op(watched, {w, &accumulator});
     }
     Tensor one = ctx.full({1}, y.dtype(), 0.25);
     Tensor grad = repeated ? one.expand(y.shape()) : ctx.full(y.shape(), y.dtype(), 0.25);
     tape.backward(ctx, y, grad);
     Tensor dx = tape.grad(watched);
-    return {dx ? ctx.to_vector<float>(dx) : std::vector<float>{}, ctx.to_vector<float>(sink.main_grad)};
+    return {dx ? ctx.to_vector<float>(dx) : std::vector<float>{},
+            ctx.to_vector<float>(accumulator.main_grad)};
   }
 
   void check(const char* name, const Shape& x_shape, const Shape& w_shape, const Op& op) {

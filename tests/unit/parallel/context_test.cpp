@@ -112,7 +112,7 @@ Results on_one_rank(const Case& c) {
   tape.backward(ctx, o, in.direction);
   auto values = [&](const Tensor& x) { return ctx.to_vector<double>(x); };
   return {values(o), values(tape.grad(q)), values(tape.grad(k)), values(tape.grad(v)),
-          values(sinks.sink.main_grad)};
+          values(sinks.accumulator.main_grad)};
 }
 
 ContextParallel context_of(const ProcessGroup& world, ContextKind kind) {
@@ -162,14 +162,14 @@ Results on_ranks(const Case& c, int ranks, ContextKind kind) {
            v = tape.watch(rows_of(ctx, in.v, held));
     Tensor o = context_attention(ctx, q, k, v, options, seq.context, context, kind);
     tape.backward(ctx, o, rows_of(ctx, in.direction, held));
-    world.all_reduce(sinks.sink.main_grad).wait();
+    world.all_reduce(sinks.accumulator.main_grad).wait();
     auto tokens = static_cast<size_t>(in.q.size(0));
     std::lock_guard lock(mutex);
     put_rows(all.o, tokens, held, ctx.to_vector<double>(o));
     put_rows(all.dq, tokens, held, ctx.to_vector<double>(tape.grad(q)));
     put_rows(all.dk, tokens, held, ctx.to_vector<double>(tape.grad(k)));
     put_rows(all.dv, tokens, held, ctx.to_vector<double>(tape.grad(v)));
-    all.dsinks = ctx.to_vector<double>(sinks.sink.main_grad);
+    all.dsinks = ctx.to_vector<double>(sinks.accumulator.main_grad);
   });
   return all;
 }

@@ -11,7 +11,7 @@
 #include "parity/pass_through.h"
 #include "support/gradcheck.h"
 
-// What the executor holds and computes where its steps are recorded. A recording sees no message end, so
+// What the executor holds and computes where its steps are captured. A CUDA graph sees no message end, so
 // these groups do not, either.
 namespace megatron::testing {
 namespace {
@@ -39,20 +39,20 @@ struct Outcome {
 };
 
 // One GEMM per stage, and the sum of what comes out of the last.
-Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool recorded) {
-  std::deque<GradSink> sinks(static_cast<size_t>(shape.vpp));
+Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool captured) {
+  std::deque<GradAccumulator> sinks(static_cast<size_t>(shape.vpp));
   std::vector<Weight> weights;
   for (int chunk = 0; chunk < shape.vpp; ++chunk) {
-    GradSink& sink = sinks[static_cast<size_t>(chunk)];
-    sink.main_grad = ctx.zeros({kWidth, kWidth}, DType::F64);
+    GradAccumulator& accumulator = sinks[static_cast<size_t>(chunk)];
+    accumulator.main_grad = ctx.zeros({kWidth, kWidth}, DType::F64);
     const auto seed = static_cast<uint64_t>(model_stage(shape, group.rank(), chunk));
     weights.push_back({ctx.device.is_meta() ? ctx.empty({kWidth, kWidth}, DType::F64)
                                             : random_tensor(ctx, {kWidth, kWidth}, seed),
-                       &sink});
+                       &accumulator});
   }
   PipelineWork work;
   work.dtype = DType::F64;
-  work.recorded = recorded;
+  work.captured = captured;
   work.input_shape = [](int) { return Shape{kRows, kWidth}; };
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     Tensor x = input ? input : rank.full({kRows, kWidth}, DType::F64, 0.1 * (microbatch + 1));
@@ -65,8 +65,8 @@ Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& gr
   outcome.peak = ctx.allocator->statistics().total.peak;
   if (ctx.device.is_meta()) return outcome;
   for (const Tensor& loss : losses) outcome.numbers.push_back(ctx.item(loss));
-  for (const GradSink& sink : sinks)
-    for (double value : ctx.to_vector<double>(sink.main_grad)) outcome.numbers.push_back(value);
+  for (const GradAccumulator& accumulator : sinks)
+    for (double value : ctx.to_vector<double>(accumulator.main_grad)) outcome.numbers.push_back(value);
   return outcome;
 }
 
@@ -82,16 +82,16 @@ std::string name_of(const PipelineShape& shape) {
                      shape.microbatches);
 }
 
-TEST(RecordedPipeline, HoldsWhatThePlanPromises) {
+TEST(CapturedPipeline, HoldsWhatThePlanPromises) {
   for (const PipelineShape& shape : kShapes) {
     SCOPED_TRACE(name_of(shape));
-    const auto peaks = [&](const auto& seen, bool recorded) {
+    const auto peaks = [&](const auto& seen, bool captured) {
       std::vector<size_t> by_rank;
       for (int rank = 0; rank < shape.pp; ++rank) {
         RankContext ctx(kMeta, 1, rank);
         const ProcessGroup group =
             planned_world({.world = shape.pp, .pp = shape.pp}, rank, std::make_shared<TrafficLog>());
-        by_rank.push_back(run(ctx, shape, seen(group), recorded).peak);
+        by_rank.push_back(run(ctx, shape, seen(group), captured).peak);
       }
       return by_rank;
     };
@@ -102,14 +102,14 @@ TEST(RecordedPipeline, HoldsWhatThePlanPromises) {
 }
 
 // Each rank waits for its messages before it sends the next: all come to their end, with the same numbers.
-TEST(RecordedPipeline, SchedulesEnd) {
+TEST(CapturedPipeline, SchedulesEnd) {
   for (const PipelineShape& shape : kShapes) {
     SCOPED_TRACE(name_of(shape));
     run_ranks(shape.pp,
               [&](int rank, const ProcessGroup& world) {
-                const auto numbers = [&](const ProcessGroup& group, bool recorded) {
+                const auto numbers = [&](const ProcessGroup& group, bool captured) {
                   RankContext ctx(kCpu, 1, rank);
-                  return run(ctx, shape, group, recorded).numbers;
+                  return run(ctx, shape, group, captured).numbers;
                 };
                 const std::vector<double> plain = numbers(world, false);
                 EXPECT_FALSE(plain.empty());

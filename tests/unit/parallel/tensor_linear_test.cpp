@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "megatron/parallel/tensor/kv_replication.h"
 #include "megatron/parallel/tensor/overlapped_linear.h"
-#include "megatron/parallel/tensor/shared_keys.h"
 #include "support/ranks_gradcheck.h"
 
 namespace megatron::testing {

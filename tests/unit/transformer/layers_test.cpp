@@ -158,7 +158,7 @@ std::map<std::string, double> t5_on(int ranks, bool sequence_parallel) {
     tape.backward(ctx, loss);
     std::map<std::string, double> own;
     for (Parameter* parameter : model.parameters()) {
-      Tensor grad = parameter->sink.main_grad;
+      Tensor grad = parameter->accumulator.main_grad;
       if (parameter->partial_over_tp) world.all_reduce(grad).wait();
       double squares = 0;
       for (double v : ctx.to_vector<double>(grad)) squares += v * v;

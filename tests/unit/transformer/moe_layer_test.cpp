@@ -75,7 +75,7 @@ void check_gradients(const ModelConfig& config) {
   };
   compare(x, tape.grad(watched), "input");
   for (Parameter* parameter : layer.parameters())
-    if (parameter->trainable) compare(parameter->value, parameter->sink.main_grad, parameter->name);
+    if (parameter->trainable) compare(parameter->value, parameter->accumulator.main_grad, parameter->name);
 }
 
 TEST(MoeLayer, GradientsMatchDifferences) { check_gradients(small()); }
@@ -127,7 +127,7 @@ TEST(MoeLayer, TheRouterMayBeWider) {
     }
     outputs[wide] = ctx.to_vector<float>(y);
     tape.backward_data(ctx, std::vector{y}, std::vector{ctx.full({7, 6}, DType::F32, 1)});
-    gradients[wide] = ctx.to_vector<float>(layer.parameters()[0]->sink.main_grad);
+    gradients[wide] = ctx.to_vector<float>(layer.parameters()[0]->accumulator.main_grad);
   }
   for (size_t i = 0; i < outputs[0].size(); ++i) EXPECT_NEAR(outputs[0][i], outputs[1][i], 1e-5);
   for (size_t i = 0; i < gradients[0].size(); ++i) EXPECT_NEAR(gradients[0][i], gradients[1][i], 1e-4);

@@ -180,7 +180,7 @@ std::vector<WeightRule> mlp_rules() {
       {same, "decoder.layers.*.mlp.linear_fc2.bias", {"model.layers.*.mlp.down_proj.bias"}}};
 }
 
-std::vector<WeightRule> qwen_prediction_rules(const std::vector<WeightRule>& rules) {
+std::vector<WeightRule> qwen_mtp_rules(const std::vector<WeightRule>& rules) {
   constexpr std::string_view ours = "decoder.layers.*.", theirs = "model.layers.*.";
   std::vector<WeightRule> found = {{same, "mtp.layers.0.eh_proj.weight", {"mtp.fc.weight"}},
                                    {same, "mtp.layers.0.enorm.weight", {"mtp.pre_fc_norm_embedding.weight"}},
@@ -195,7 +195,7 @@ std::vector<WeightRule> qwen_prediction_rules(const std::vector<WeightRule>& rul
   return found;
 }
 
-void read_qwen_prediction(const HfSource& source, ModelConfig& model) {
+void read_qwen_mtp(const HfSource& source, ModelConfig& model) {
   if (source.has_tensor("mtp.fc.weight", false)) model.mtp_num_layers = 1;
 }
 

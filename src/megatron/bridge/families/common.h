@@ -31,8 +31,8 @@ std::vector<WeightRule> mlp_rules();  // its norm, gate, up and down with biases
 std::vector<WeightRule> sandwich_rules(const char* after_attention, const char* before_mlp,
                                        const char* after_mlp);
 
-// Qwen's prediction layer stands apart from the decoder's layers, whose rules what it contains follows.
-std::vector<WeightRule> qwen_prediction_rules(const std::vector<WeightRule>& rules);
-void read_qwen_prediction(const HfSource& source, ModelConfig& model);
+// Qwen's MTP layer stands apart from the decoder's layers, whose rules what it contains follows.
+std::vector<WeightRule> qwen_mtp_rules(const std::vector<WeightRule>& rules);
+void read_qwen_mtp(const HfSource& source, ModelConfig& model);
 
 }  // namespace megatron

@@ -155,7 +155,7 @@ ModelConfig qwen3_next(const HfSource& source) {
   model.linear_value_head_dim = hf.size({"linear_value_head_dim"}, 128);
   model.linear_num_key_heads = hf.size({"linear_num_key_heads"}, 16);
   model.linear_num_value_heads = hf.size({"linear_num_value_heads"}, 32);
-  read_qwen_prediction(source, model);
+  read_qwen_mtp(source, model);
   return model;
 }
 
@@ -253,10 +253,9 @@ std::vector<WeightRule> nemotron_h_rules() {
 }  // namespace
 
 std::vector<Family> hybrid_families() {
-  return {
-      {{"Mamba2ForCausalLM"}, mamba2, mamba_rules()},
-      {{"NemotronHForCausalLM"}, nemotron_h, nemotron_h_rules(), nullptr, {"mtp."}},
-      {{"Qwen3NextForCausalLM"}, qwen3_next, qwen_prediction_rules(qwen3_next_rules()) + qwen3_next_rules()}};
+  return {{{"Mamba2ForCausalLM"}, mamba2, mamba_rules()},
+          {{"NemotronHForCausalLM"}, nemotron_h, nemotron_h_rules(), nullptr, {"mtp."}},
+          {{"Qwen3NextForCausalLM"}, qwen3_next, qwen_mtp_rules(qwen3_next_rules()) + qwen3_next_rules()}};
 }
 
 }  // namespace megatron

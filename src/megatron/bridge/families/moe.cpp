@@ -149,9 +149,9 @@ void read_groups(const HfConfig& hf, ModelConfig& model) {
   set_expert_layers(model, [&](int64_t layer) { return layer >= dense; });
 }
 
-// Prediction layers are there where the files have them, whatever the
+// MTP layers are there where the files have them, whatever the
 // configuration says.
-void read_prediction_layers(const HfSource& source, ModelConfig& model, double loss_factor) {
+void read_mtp_layers(const HfSource& source, ModelConfig& model, double loss_factor) {
   const int64_t layers = source.config.integer({"num_nextn_predict_layers"}, 0);
   if (layers == 0 ||
       !source.has_tensor(fmt::format("model.layers.{}.eh_proj.weight", model.num_layers), false))
@@ -169,7 +169,7 @@ ModelConfig glm4_moe(const HfSource& source) {
   model.qk_layernorm = hf.flag("use_qk_norm");
   read_sigmoid_router(hf, model);
   read_groups(hf, model);
-  read_prediction_layers(source, model, 0.3);
+  read_mtp_layers(source, model, 0.3);
   return model;
 }
 
@@ -214,7 +214,7 @@ ModelConfig deepseek_v2(const HfSource& source) {
   model.moe_router_group_score_topk = 1;
   if (hf.text({"topk_method"}, "greedy") != "group_limited_greedy")
     model.moe_router_num_groups = model.moe_router_group_topk = 0;
-  read_prediction_layers(source, model, 0.1);
+  read_mtp_layers(source, model, 0.1);
   return model;
 }
 
@@ -223,7 +223,7 @@ ModelConfig deepseek_v3(const HfSource& source) {
   read_latent_attention(source.config, model);
   read_sigmoid_router(source.config, model);
   read_groups(source.config, model);
-  read_prediction_layers(source, model, 0.1);
+  read_mtp_layers(source, model, 0.1);
   return model;
 }
 
@@ -266,7 +266,7 @@ std::vector<WeightRule> latent_attention_rules() {
 }
 
 // Numbered after the decoder's layers, whose rules their inner layer follows.
-std::vector<WeightRule> prediction_rules() {
+std::vector<WeightRule> mtp_rules() {
   return {{same, "decoder.layers.*.enorm.weight", {"model.layers.*.enorm.weight"}},
           {same, "decoder.layers.*.hnorm.weight", {"model.layers.*.hnorm.weight"}},
           {same, "decoder.layers.*.eh_proj.weight", {"model.layers.*.eh_proj.weight"}},
@@ -302,8 +302,8 @@ std::vector<Family> mixture_families() {
                              expert_rules("model.layers.*.block_sparse_moe.experts.#.w1.weight",
                                           "model.layers.*.block_sparse_moe.experts.#.w3.weight",
                                           "model.layers.*.block_sparse_moe.experts.#.w2.weight");
-  const auto deepseek = latent_attention_rules() + usual_expert_rules() + usual_shared_expert_rules() +
-                        prediction_rules() + rules;
+  const auto deepseek =
+      latent_attention_rules() + usual_expert_rules() + usual_shared_expert_rules() + mtp_rules() + rules;
   return {{{"MixtralForCausalLM"},
            mixtral,
            mixtral_rules + rules,
@@ -315,7 +315,7 @@ std::vector<Family> mixture_families() {
           {{"OlmoeForCausalLM"}, olmoe, usual_expert_rules() + qk_norm_rules() + rules},
           {{"Glm4MoeForCausalLM"},
            glm4_moe,
-           usual_expert_rules() + usual_shared_expert_rules() + qk_norm_rules() + prediction_rules() + rules},
+           usual_expert_rules() + usual_shared_expert_rules() + qk_norm_rules() + mtp_rules() + rules},
           {{"DeepseekV2ForCausalLM"}, deepseek_v2, deepseek},
           {{"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"}, deepseek_v3, deepseek},
           {{"GptOssForCausalLM"}, gpt_oss, gpt_oss_rules() + rules}};

@@ -21,7 +21,7 @@ ModelConfig qwen3(const HfSource& source) {
   model.add_qkv_bias =
       source.has_tensor("model.layers.0.self_attn.q_proj.bias", source.config.flag("attention_bias"));
   model.qk_layernorm = true;
-  read_qwen_prediction(source, model);
+  read_qwen_mtp(source, model);
   return model;
 }
 
@@ -31,7 +31,7 @@ std::vector<Family> qwen_families() {
   const auto rules = embedding_rules() + attention_rules() + mlp_rules();
   const auto with_norms = qk_norm_rules() + rules;
   return {{{"Qwen2ForCausalLM"}, qwen2, rules},
-          {{"Qwen3ForCausalLM"}, qwen3, qwen_prediction_rules(with_norms) + with_norms}};
+          {{"Qwen3ForCausalLM"}, qwen3, qwen_mtp_rules(with_norms) + with_norms}};
 }
 
 }  // namespace megatron

@@ -66,7 +66,8 @@ constexpr Case kCases[] = {
      [](const ProcessGroup& world, const Tensor& a, const Tensor& b) {
        int next = (world.rank() + 1) % world.size(),
            previous = (world.rank() + world.size() - 1) % world.size();
-       world.exchange({{Message::Direction::Send, a, next}, {Message::Direction::Recv, b, previous}}).wait();
+       world.batch_send_recv({{Message::Direction::Send, a, next}, {Message::Direction::Recv, b, previous}})
+           .wait();
      }},
 };
 

@@ -45,7 +45,7 @@ Tensor random_ids(RankContext& ctx, int64_t count, int64_t below) {
 // A parameter and the place for its gradient, which every run overwrites.
 struct Trained {
   Tensor value;
-  std::shared_ptr<GradSink> sink = std::make_shared<GradSink>();
+  std::shared_ptr<GradAccumulator> sink = std::make_shared<GradAccumulator>();
 
   Trained(RankContext& ctx, const Shape& shape, DType dtype) : value(random(ctx, shape, dtype, 0.02)) {
     sink->main_grad = ctx.zeros(shape, accumulation_dtype(dtype));
@@ -295,9 +295,9 @@ struct Cases {
       p->allocate(ctx, dtype);
       p->initialize(ctx, 1234);
       p->allocate_gradient(ctx);
-      ctx.kernels->fill(ctx.kernel_context(), {p->sink.main_grad, 0.01});
-      p->sink.expect_use();
-      p->sink.contribute(ctx);
+      ctx.kernels->fill(ctx.kernel_context(), {p->accumulator.main_grad, 0.01});
+      p->accumulator.expect_use();
+      p->accumulator.contribute(ctx);
       return p;
     };
     add("adam", fmt::format("{}", count), dtype, [=](RankContext& ctx) {

@@ -7,7 +7,7 @@
 #include "megatron/base/nearest.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
-#include "megatron/checkpoint/rewrite.h"
+#include "megatron/checkpoint/reshard.h"
 #include "megatron/cli/flags.h"
 
 namespace megatron {
@@ -92,7 +92,7 @@ int inspect(Invocation& invocation, const std::string& path, bool json) {
   for (const StoredTensor& tensor : index.tensors) width = std::max(width, tensor.name.size());
   for (const StoredTensor& tensor : index.tensors) {
     std::vector<int> files;
-    for (const StoredPiece& piece : tensor.pieces) files.push_back(piece.file);
+    for (const StoredChunk& piece : tensor.pieces) files.push_back(piece.file);
     std::sort(files.begin(), files.end());
     const auto count = std::unique(files.begin(), files.end()) - files.begin();
     fmt::print(invocation.out, "  {:<{}}  {:<8}  {:<16}  {} piece{} in {} file{}\n", tensor.name, width,
@@ -126,7 +126,7 @@ int reshard(Invocation& invocation, const std::string& path, const Settings& set
   if (fs::weakly_canonical(path).parent_path() == fs::weakly_canonical(settings.out))
     throw ConfigError(
         fmt::format("checkpoint reshard: --out {} would replace {} itself", settings.out, path));
-  const std::string written = rewrite_checkpoint(path, settings.out, static_cast<int>(settings.files));
+  const std::string written = reshard_checkpoint(path, settings.out, static_cast<int>(settings.files));
   print_path(invocation, written, settings.json);
   return 0;
 }

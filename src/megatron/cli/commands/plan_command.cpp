@@ -7,7 +7,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
-#include "megatron/parallel/pipeline/picture.h"
+#include "megatron/parallel/pipeline/timeline.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/setup/parallel_setup.h"
 
@@ -18,7 +18,7 @@ constexpr CommandFlag kFlags[] = {
     {"--memory-gib", 1,
      "refuse a plan that needs more than this on a rank, and say what helps; --recompute-modules auto makes "
      "it fit"},
-    {"--width", 1, "columns of the pipeline's picture (those of the terminal, else 160)"},
+    {"--width", 1, "columns of the pipeline's timeline (those of the terminal, else 160)"},
     {"--json", 0, "one JSON document"},
 };
 constexpr double kGib = 1 << 30, kMib = 1 << 20;
@@ -31,8 +31,8 @@ std::string holds(const RankPlan& rank, int64_t predictions) {
       part += fmt::format("layer {} ", slice.first_layer);
     else if (slice.layers > 1)
       part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
-    if (slice.ahead && predictions > 0)
-      part += fmt::format("{} prediction layer{} ", predictions, predictions == 1 ? "" : "s");
+    if (slice.mtp && predictions > 0)
+      part += fmt::format("{} MTP layer{} ", predictions, predictions == 1 ? "" : "s");
     if (slice.head) part += "loss ";
     if (part.empty()) part = "nothing ";
     part.pop_back();
@@ -93,7 +93,7 @@ void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int w
   if (p.pp == 1) return;
   fmt::print(out, "\npipeline {}: {:.1f} % of the time is spent waiting where F, B and W cost the same\n{}",
              pipeline_kind_name(p.kind), 100 * plan.simulation.bubble,
-             pipeline_picture(p, plan.simulation, width));
+             pipeline_timeline(p, plan.simulation, width));
 }
 
 Json to_json(const Config& config, const RunPlan& plan) {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "megatron/comm/nccl/nccl_recording.h"
+#include "megatron/comm/nccl/nccl_capture.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 
 namespace megatron {
@@ -102,13 +102,13 @@ ncclResult_t queue_all(std::span<const CommRequest> requests, ncclComm_t comm, c
 // it next uses it in the order of that stream.
 class NcclPending final : public PendingOp {
  public:
-  NcclPending(std::shared_ptr<NcclWatch> watch, std::shared_ptr<NcclOp> op, std::vector<CommRequest> requests,
-              std::shared_ptr<RankQueue> queue)
-      : watch_(std::move(watch)),
+  NcclPending(std::shared_ptr<NcclWatchdog> watchdog, std::shared_ptr<NcclOp> op,
+              std::vector<CommRequest> requests, std::shared_ptr<RankQueue> queue)
+      : watchdog_(std::move(watchdog)),
         op_(std::move(op)),
         requests_(std::move(requests)),
         queue_(std::move(queue)),
-        recorded_(watch_->recording != nullptr) {}
+        captured_(watchdog_->capture != nullptr) {}
   ~NcclPending() override {
     try {
       if (!requests_.empty() && !across()) op_->finished.wait(*queue_->stream);
@@ -117,27 +117,27 @@ class NcclPending final : public PendingOp {
   }
 
   void wait() override {
-    watch_->require_running();
-    require(!across(), "{} at {}: it has to be waited for on the same side of a recording",
+    watchdog_->require_running();
+    require(!across(), "{} at {}: it has to be waited for on the same side of a CUDA graph",
             describe(op_->call), describe(op_->call.where));
     op_->finished.wait(*queue_->stream);
     requests_.clear();
   }
   bool done() override {
-    watch_->require_running();
-    return !recorded_ && op_->finished.done();  // what is recorded has not even begun
+    watchdog_->require_running();
+    return !captured_ && op_->finished.done();  // what is captured has not even begun
   }
   void withdraw() noexcept override {}
 
  private:
-  // A recording can only wait for what it holds, and nobody else for that.
-  bool across() const { return recorded_ != (watch_->recording != nullptr); }
+  // A CUDA graph can only wait for what it holds, and nobody else for that.
+  bool across() const { return captured_ != (watchdog_->capture != nullptr); }
 
-  std::shared_ptr<NcclWatch> watch_;
+  std::shared_ptr<NcclWatchdog> watchdog_;
   std::shared_ptr<NcclOp> op_;
   std::vector<CommRequest> requests_;
   std::shared_ptr<RankQueue> queue_;
-  bool recorded_;
+  bool captured_;
 };
 
 // What NCCL tells GPUs apart by: the GPU, and the name that NCCL_HOSTID gives its host, where it does.
@@ -162,8 +162,8 @@ constexpr uint64_t kCompared = 100;
 
 class NcclBackend final : public GroupBackend {
  public:
-  NcclBackend(ProcessGroup control, std::shared_ptr<NcclWatch> watch, SharedGpus shared)
-      : control_(std::move(control)), watch_(std::move(watch)), shared_(shared) {}
+  NcclBackend(ProcessGroup control, std::shared_ptr<NcclWatchdog> watchdog, SharedGpus shared)
+      : control_(std::move(control)), watchdog_(std::move(watchdog)), shared_(shared) {}
 
   static std::shared_ptr<GroupBackend> backend_of(const ProcessGroup& group) { return group.backend_; }
 
@@ -173,13 +173,13 @@ class NcclBackend final : public GroupBackend {
   void abort(const std::string& reason) override { control_.abort(reason); }
   std::string flight_record() const override { return control_.flight_record(); }
   std::string abort_reason() override { return backend_of(control_)->abort_reason(); }
-  void require_running() override { watch_->require_running(); }
+  void require_running() override { watchdog_->require_running(); }
 
   // Of the world: every rank is here, and who does not come is named by the control group. The id of the
   // communicator travels through it.
   void attached() override {
     *backend_of(control_)->queue() = *queue();
-    if (channel_ || by_control_ || !queue()->runtime->device().is_cuda()) return;
+    if (communicator_ || by_control_ || !queue()->runtime->device().is_cuda()) return;
     bind();
     by_control_ = gpus_are_shared();
     if (!by_control_) connect(queue()->runtime);
@@ -190,45 +190,45 @@ class NcclBackend final : public GroupBackend {
     if (by_control_ || !tensor.defined() || !tensor.device().is_cuda())
       return backend_of(control_)->start(requests);
     const Stream& rank_stream = queue()->of(requests[0]);
-    require(channel_ != nullptr,
+    require(communicator_ != nullptr,
             "{} at {}: NCCL has not connected the GPUs of group {}: call world.attach(ctx) on every rank "
             "before the world is split",
             name_of(requests[0].kind), describe(requests[0].where), name());
-    watch_->require_running();
+    watchdog_->require_running();
     bind();
     auto op = std::make_shared<NcclOp>(backend_of(control_), queue()->runtime, sequence_, requests[0]);
-    if (watch_->recording)
-      watch_->recording->add(*this, requests);
+    if (watchdog_->capture)
+      watchdog_->capture->add(*this, requests);
     else
       announce(op, requests[0]);
     Event ready(queue()->runtime);
     ready.record(rank_stream);
-    ready.wait(channel_->stream);
-    const auto stream = static_cast<cudaStream_t>(channel_->stream.native());
-    if (is_message(requests[0].kind)) greet_new_peers(requests, stream);
-    watch_->call(*channel_, name_of(requests[0].kind).data(),
-                 [&] { return queue_all(requests, channel_->comm, stream); });
-    op->finished.record(channel_->stream);
+    ready.wait(communicator_->stream);
+    const auto stream = static_cast<cudaStream_t>(communicator_->stream.native());
+    if (is_message(requests[0].kind)) handshake_new_peers(requests, stream);
+    watchdog_->call(*communicator_, name_of(requests[0].kind).data(),
+                    [&] { return queue_all(requests, communicator_->comm, stream); });
+    op->finished.record(communicator_->stream);
     op->queued = true;
-    return std::make_unique<NcclPending>(watch_, std::move(op),
+    return std::make_unique<NcclPending>(watchdog_, std::move(op),
                                          std::vector<CommRequest>(requests.begin(), requests.end()), queue());
   }
 
-  std::string cannot_record() const override {
-    return channel_ ? "" : by_control_ ? "they share a GPU" : "they have no GPUs";
+  std::string cannot_capture() const override {
+    return communicator_ ? "" : by_control_ ? "they share a GPU" : "they have no GPUs";
   }
-  std::unique_ptr<RecordedOps> begin_recording(CallSite where) override {
-    require(channel_ != nullptr, "recording at {}: NCCL has not connected the GPUs of group {}",
+  std::unique_ptr<CapturedOps> begin_capture(CallSite where) override {
+    require(communicator_ != nullptr, "capture at {}: NCCL has not connected the GPUs of group {}",
             describe(where), name());
-    return std::make_unique<NcclRecording>(watch_, control_, backend_of(control_), queue(), where);
+    return std::make_unique<NcclCapture>(watchdog_, control_, backend_of(control_), queue(), where);
   }
 
   std::shared_ptr<GroupBackend> split(CommRequest request) override {
     ProcessGroup part = control_.split(request.color, request.key, request.name, request.where);
     if (!part) return nullptr;
-    auto result = std::make_shared<NcclBackend>(std::move(part), watch_, shared_);
+    auto result = std::make_shared<NcclBackend>(std::move(part), watchdog_, shared_);
     result->by_control_ = by_control_;
-    if (channel_) {
+    if (communicator_) {
       bind();
       result->connect(queue()->runtime);
     }
@@ -242,29 +242,30 @@ class NcclBackend final : public GroupBackend {
     op->entry = op->control->note_begin(op->sequence, request);
     if (calls_ && !is_message(request.kind) && compared_++ < kCompared)
       op->compare(*backend_of(calls_), request);
-    watch_->add(op);  // before NCCL is called, which waits for the others when they first meet
+    watchdog_->add(op);  // before NCCL is called, which waits for the others when they first meet
   }
 
   void connect(const std::shared_ptr<DeviceRuntime>& runtime) {
     if (control_.size() > 1) calls_ = control_.split(0, control_.rank(), name() + "-calls");
-    channel_ = watch_->connect(control_, runtime);
+    communicator_ = watchdog_->connect(control_, runtime);
   }
 
   // Two ranks that meet for the first time exchange a byte. NCCL connects them in the directions that a call
   // uses, and both must ask for the same: one may begin with a send alone where the other sends and receives.
-  void greet_new_peers(std::span<const CommRequest> requests, cudaStream_t stream) {
+  void handshake_new_peers(std::span<const CommRequest> requests, cudaStream_t stream) {
     std::set<int> peers;
     for (const CommRequest& request : requests)
       if (request.peer != rank() && !met_.contains(request.peer)) peers.insert(request.peer);
     if (peers.empty()) return;
-    require(!watch_->recording, "group {}: rank {} of the group is met for the first time within a recording",
-            name(), *peers.begin());
-    std::optional<GpuBytes>& greetings = channel_->greetings;
-    if (!greetings) greetings.emplace(queue()->runtime, world_ranks().size() + 1);
-    char* bytes = greetings->data;
-    check_cuda(cudaMemsetAsync(bytes, 0, greetings->size, stream), "preparing to meet a rank");
-    const ncclComm_t comm = channel_->comm;
-    watch_->call(*channel_, "meeting a rank", [&] {
+    require(!watchdog_->capture,
+            "group {}: rank {} of the group is met for the first time within a CUDA graph", name(),
+            *peers.begin());
+    std::optional<GpuBytes>& handshakes = communicator_->handshakes;
+    if (!handshakes) handshakes.emplace(queue()->runtime, world_ranks().size() + 1);
+    char* bytes = handshakes->data;
+    check_cuda(cudaMemsetAsync(bytes, 0, handshakes->size, stream), "preparing to meet a rank");
+    const ncclComm_t comm = communicator_->comm;
+    watchdog_->call(*communicator_, "meeting a rank", [&] {
       return as_one(peers, [&](int peer) {
         const ncclResult_t sent = ncclSend(bytes, 1, ncclUint8, peer, comm, stream);
         return failed(sent) ? sent : ncclRecv(bytes + 1 + peer, 1, ncclUint8, peer, comm, stream);
@@ -298,8 +299,8 @@ class NcclBackend final : public GroupBackend {
 
   ProcessGroup control_;
   ProcessGroup calls_;  // the same ranks, who tell each other what they called
-  std::shared_ptr<NcclChannel> channel_;
-  std::shared_ptr<NcclWatch> watch_;
+  std::shared_ptr<NcclCommunicator> communicator_;
+  std::shared_ptr<NcclWatchdog> watchdog_;
   SharedGpus shared_;
   bool by_control_ = false;  // ranks share GPUs: `control_` moves their memory, too
   uint64_t sequence_ = 0, compared_ = 0;
@@ -309,8 +310,8 @@ class NcclBackend final : public GroupBackend {
 bool nccl_is_built_in() { return true; }
 
 ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout, SharedGpus shared) {
-  auto watch = std::make_shared<NcclWatch>(NcclBackend::backend_of(world), timeout);
-  return ProcessGroup(std::make_shared<NcclBackend>(std::move(world), std::move(watch), shared));
+  auto watchdog = std::make_shared<NcclWatchdog>(NcclBackend::backend_of(world), timeout);
+  return ProcessGroup(std::make_shared<NcclBackend>(std::move(world), std::move(watchdog), shared));
 }
 
 }  // namespace megatron

@@ -13,7 +13,7 @@ enum class FrameKind : uint8_t { Data, Abort, Returned, Question, Answer, Goodby
 // What stands at the front of every frame; the payload follows, then a text for people.
 struct FrameHead {
   FrameKind kind = FrameKind::Data;
-  uint8_t round = 0;
+  uint8_t phase = 0;
   int32_t from = 0, to = 0;  // world ranks
   uint64_t group = 0, sequence = 0;
   uint64_t signature = 0;  // of the call: equal on all ranks of an operation

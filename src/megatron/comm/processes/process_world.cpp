@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "megatron/comm/processes/frame.h"
-#include "megatron/comm/processes/rounds.h"
+#include "megatron/comm/processes/host_collectives.h"
 
 namespace megatron {
 namespace {
@@ -88,7 +88,7 @@ void ProcessWorld::tell_all(FrameKind kind, int from, const std::string& text) {
 }
 
 ProcessWorld::FrameKey ProcessWorld::key_of(const ProcessOp& op, int member) const {
-  return {op.group->id, op.group->world_rank(), op.sequence, op.round, world_rank(op, member)};
+  return {op.group->id, op.group->world_rank(), op.sequence, op.phase, world_rank(op, member)};
 }
 
 ProcessWorld::OpKey ProcessWorld::op_key(const ProcessOp& op) const {
@@ -98,7 +98,7 @@ ProcessWorld::OpKey ProcessWorld::op_key(const ProcessOp& op) const {
 
 void ProcessWorld::send_part(const ProcessOp& op, int member, const void* data, size_t bytes) {
   Frame frame = make_frame({.kind = FrameKind::Data,
-                            .round = op.round,
+                            .phase = op.phase,
                             .from = op.group->world_rank(),
                             .to = world_rank(op, member),
                             .group = op.group->id,
@@ -121,8 +121,8 @@ ProcessWorld::OpPtr ProcessWorld::begin(const std::shared_ptr<ProcessGroupState>
                  : request.kind == CommKind::Send ? group->sent[request.peer]++
                                                   : group->received[request.peer]++;
   op->request = std::move(request);
-  op->round = message ? kMessageRound : 0;
-  op->awaited = awaited_in_first_round(op->request, group->rank, static_cast<int>(group->world_ranks.size()));
+  op->phase = message ? kMessagePhase : 0;
+  op->awaited = awaited_in_first_phase(op->request, group->rank, static_cast<int>(group->world_ranks.size()));
   {
     Lock lock(mutex_);
     if (aborted_) throw CommAborted(reason_);
@@ -142,8 +142,8 @@ ProcessWorld::OpPtr ProcessWorld::begin(const std::shared_ptr<ProcessGroupState>
 
 void ProcessWorld::store(Frame frame, Lock& lock) {
   const FrameHead head = head_of(frame);
-  inbox_[{head.group, head.to, head.sequence, head.round, head.from}] = std::move(frame);
-  const bool message = head.round == kMessageRound;
+  inbox_[{head.group, head.to, head.sequence, head.phase, head.from}] = std::move(frame);
+  const bool message = head.phase == kMessagePhase;
   const auto op = ops_.find({head.group, head.to, head.sequence, message ? head.from : -1});
   if (op == ops_.end()) return;
   const OpPtr kept = op->second;
@@ -165,7 +165,7 @@ void ProcessWorld::carry_on(const OpPtr& op, Lock& lock) {
     bool last = false;
     try {
       for (const auto& [member, frame] : frames) check_frame(*op, member, frame);
-      last = run_round(*op, frames);
+      last = run_phase(*op, frames);
     } catch (const std::exception& error) {
       refused = error.what();
     }
@@ -181,17 +181,17 @@ void ProcessWorld::carry_on(const OpPtr& op, Lock& lock) {
   }
 }
 
-// The next round of an all-reduce begins here: its parts go out before the round counts as reached.
-bool ProcessWorld::run_round(ProcessOp& op, const std::map<int, Frame>& frames) {
+// The next phase of an all-reduce begins here: its parts go out before the phase counts as reached.
+bool ProcessWorld::run_phase(ProcessOp& op, const std::map<int, Frame>& frames) {
   const int size = static_cast<int>(op.group->world_ranks.size());
   if (op.request.kind == CommKind::Split) {
     op.made = make_split_group(*op.group, op.sequence, op.request, frames);
     return true;
   }
-  combine_round(op.request, op.group->rank, size, op.round, frames);
-  if (op.round > 0 || !needs_second_round(op.request, size)) return true;
+  combine_phase(op.request, op.group->rank, size, op.phase, frames);
+  if (op.phase > 0 || !needs_second_phase(op.request, size)) return true;
   Lock lock(mutex_);
-  op.round = 1;
+  op.phase = 1;
   lock.unlock();
   for_each_second_part(op.request, op.group->rank, size, [&](int member, const void* data, size_t bytes) {
     send_part(op, member, data, bytes);
@@ -202,7 +202,7 @@ bool ProcessWorld::run_round(ProcessOp& op, const std::map<int, Frame>& frames) 
 void ProcessWorld::check_frame(const ProcessOp& op, int member, const Frame& frame) const {
   const FrameHead head = head_of(frame);
   const size_t expected = expected_bytes(op.request, op.group->rank, member,
-                                         static_cast<int>(op.group->world_ranks.size()), op.round);
+                                         static_cast<int>(op.group->world_ranks.size()), op.phase);
   const bool message = is_message(op.request.kind);
   if (head.signature != signature_of(op.request))
     throw CommError(fmt::format("comm mismatch on {}: {} #{}: rank {} called {}, but rank {} called {}",
@@ -233,10 +233,10 @@ void ProcessWorld::wait(const OpPtr& op) {
     if (!op->running)
       for (int member : op->awaited)
         if (is_gone(world_rank(*op, member)) && !inbox_.count(key_of(*op, member)))
-          refuse(tell_missing(*op, "cannot end: a rank is gone", lock));
+          reject(tell_missing(*op, "cannot end: a rank is gone", lock));
     if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op->done && !op->running &&
         !aborted_)
-      refuse(tell_missing(
+      reject(tell_missing(
           *op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3),
           lock));
   }
@@ -274,7 +274,7 @@ void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
-void ProcessWorld::refuse(const std::string& reason) {
+void ProcessWorld::reject(const std::string& reason) {
   if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
   abort_locked(reason, true);
   throw CommError(reason);

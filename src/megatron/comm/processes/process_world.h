@@ -15,7 +15,7 @@
 namespace megatron {
 
 // Ranks spread over processes, each of which hosts as many of them as threads. Every pair of ranks exchanges
-// frames; a collective is one or two rounds in which each rank sends the others their parts and combines what
+// frames; a collective is one or two phases in which each rank sends the others their parts and combines what
 // came, sums in rank order, so that results are bitwise those of threads in one process.
 //
 // One thread per process owns the transport and carries operations on as frames come, whatever the ranks do
@@ -38,8 +38,8 @@ struct ProcessOp {
   std::shared_ptr<ProcessGroupState> group;
   uint64_t sequence = 0;
   CommRequest request;
-  uint8_t round = 0;
-  std::vector<int> awaited;  // ranks of the group whose frames this round needs
+  uint8_t phase = 0;
+  std::vector<int> awaited;  // ranks of the group whose frames this phase needs
   uint64_t entry = 0;        // in the rank's flight record
   bool running = false, done = false;
   std::shared_ptr<ProcessGroupState> made;  // by a split
@@ -74,7 +74,8 @@ class ProcessWorld {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Which frame: group, receiver, number, round, sender. Rounds of messages are apart from collectives'.
+  // Which frame: group, receiver, number, phase, sender. Messages have a phase of their own, apart from
+  // collectives'.
   using FrameKey = std::tuple<uint64_t, int, uint64_t, uint8_t, int>;
   // Which operation: group, rank, number, and the sender for messages (-1 for collectives).
   using OpKey = std::tuple<uint64_t, int, uint64_t, int>;
@@ -103,14 +104,14 @@ class ProcessWorld {
   OpKey op_key(const ProcessOp& op) const;
   bool ready(const ProcessOp& op) const;
   void carry_on(const OpPtr& op, Lock& lock);  // as far as the frames that are here allow
-  bool run_round(ProcessOp& op, const std::map<int, Frame>& frames);  // true: that was the last
+  bool run_phase(ProcessOp& op, const std::map<int, Frame>& frames);  // true: that was the last
   void check_frame(const ProcessOp& op, int member, const Frame& frame) const;
 
   std::string tell_missing(const ProcessOp& op, const std::string& what, Lock& lock);
   std::string last_calls(int world_rank, const std::string& group, Lock& lock);
   std::string own_calls(int world_rank, const std::string& group);
   void abort_locked(const std::string& reason, bool tell_others);
-  [[noreturn]] void refuse(const std::string& reason);
+  [[noreturn]] void reject(const std::string& reason);
   void mark_lost(int process, const std::string& why);
   void serve();
 

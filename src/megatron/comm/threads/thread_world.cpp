@@ -133,7 +133,7 @@ std::pair<std::shared_ptr<ThreadOp>, size_t> ThreadWorld::place_message(
       sent.device().type != received.device().type) {
     const CommRequest &sender = send ? request : op->requests[0],
                       &receiver = send ? op->requests[1] : request;
-    refuse(fmt::format(
+    reject(fmt::format(
         "comm mismatch on {}: message #{}: rank {} called {} at {}, but rank {} called {} at {}",
         tell_group(*group), sequence, group->world_ranks[static_cast<size_t>(from)],
         describe(CommCall(sender)), describe(sender.where), group->world_ranks[static_cast<size_t>(to)],
@@ -157,7 +157,7 @@ void ThreadWorld::check_same_call(const ThreadOp& op, size_t member, const CommR
   }
   if (same) return;
   const auto world = [&](size_t index) { return op.group->world_ranks[index]; };
-  refuse(fmt::format(
+  reject(fmt::format(
       "comm mismatch on {}: operation #{}: rank {} called {} at {}, but rank {} called {} at {}",
       tell_group(*op.group), op.sequence, world(member), describe(CommCall(request)), describe(request.where),
       world(first), describe(CommCall(expected)), describe(expected.where)));
@@ -171,7 +171,7 @@ void ThreadWorld::check_complete(const ThreadOp& op) {
       const int64_t sent = op.requests[from].send_elements[to],
                     received = op.requests[to].recv_elements[from];
       if (sent != received)
-        refuse(fmt::format(
+        reject(fmt::format(
             "comm mismatch on {}: all_to_all #{}: rank {} sends {} elements to rank {} (at {}), which "
             "expects {} (at {})",
             tell_group(*op.group), op.sequence, op.group->world_ranks[from], sent, op.group->world_ranks[to],
@@ -194,7 +194,7 @@ void ThreadWorld::settle(const std::shared_ptr<ThreadOp>& op, const RankQueue& q
     try {
       queue_on_gpu(*op, queue);
     } catch (const std::exception& error) {
-      refuse(fmt::format("{} #{} on {}: {}", describe(CommCall(op->requests[0])), op->sequence,
+      reject(fmt::format("{} #{} on {}: {}", describe(CommCall(op->requests[0])), op->sequence,
                          tell_group(*op->group), error.what()));
     }
     if (op->dropped) op->group->stream->synchronize();
@@ -249,9 +249,9 @@ void ThreadWorld::wait(const Ticket& ticket) {
       if (!op.settled || !help(op, ticket.member, lock)) self.wake.wait(lock);
       continue;
     }
-    if (misses_retired(op)) refuse(tell_missing(op, "cannot end: a rank has returned"));
+    if (misses_retired(op)) reject(tell_missing(op, "cannot end: a rank has returned"));
     if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op.complete() && !aborted_)
-      refuse(tell_missing(
+      reject(tell_missing(
           op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3)));
   }
   if (op.carried_out) op.carried_out->wait(*ticket.queue->stream);
@@ -308,7 +308,7 @@ void ThreadWorld::abort_locked(const std::string& reason) {
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
-void ThreadWorld::refuse(const std::string& reason) {
+void ThreadWorld::reject(const std::string& reason) {
   abort_locked(reason);
   throw CommError(reason);
 }

@@ -112,7 +112,7 @@ class ThreadWorld {
   }
   void wake_members(ThreadOp& op);
   void abort_locked(const std::string& reason);
-  [[noreturn]] void refuse(const std::string& reason);
+  [[noreturn]] void reject(const std::string& reason);
   void check_same_call(const ThreadOp& op, size_t member, const CommRequest& request);
   void check_complete(const ThreadOp& op);
   bool misses_retired(const ThreadOp& op);

@@ -29,9 +29,9 @@ HybridPattern parse_hybrid_pattern(std::string_view text) {
     const std::string_view part = rest.substr(0, rest.find('/'));
     rest.remove_prefix(part.size());
     check_symbols(part, "MG*+D-E");
-    require(!part.empty(), "hybrid pattern: '/' needs a prediction layer's pattern after it");
+    require(!part.empty(), "hybrid pattern: '/' needs an MTP layer's pattern after it");
     require(pattern.mtp_depths == 0 || part == pattern.mtp_layers,
-            "hybrid pattern: all prediction layers must be alike, not {} and {}", pattern.mtp_layers, part);
+            "hybrid pattern: all MTP layers must be alike, not {} and {}", pattern.mtp_layers, part);
     pattern.mtp_layers = part;
     ++pattern.mtp_depths;
   }

@@ -12,7 +12,7 @@ namespace megatron {
 struct HybridPattern {
   std::string layers;      // without the cuts
   int64_t segments = 1;    // pieces between cuts
-  std::string mtp_layers;  // pattern of one prediction layer; empty where there is none
+  std::string mtp_layers;  // pattern of one MTP layer; empty where there is none
   int64_t mtp_depths = 0;
 };
 

@@ -89,7 +89,7 @@ std::vector<StageLayers> parse_pipeline_layout(std::string_view text) {
       continue;
     }
     check(std::string_view("EtmL").find(c) != std::string_view::npos,
-          "'{}' is not one of E (embedding), t (layer), m (prediction layer), L (loss) and |", c);
+          "'{}' is not one of E (embedding), t (layer), m (MTP layer), L (loss) and |", c);
     stages.back().push_back(static_cast<LayerKind>(c));
   }
   return stages;
@@ -109,20 +109,20 @@ std::string check_pipeline_layout(const std::vector<StageLayers>& stages, int64_
   if (number_of(LayerKind::decoder) != num_layers)
     return fmt::format("it has {} layers (t) and the model {}", number_of(LayerKind::decoder), num_layers);
   if (number_of(LayerKind::mtp) != mtp_num_layers)
-    return fmt::format("it has {} prediction layers (m) and the model {}", number_of(LayerKind::mtp),
+    return fmt::format("it has {} MTP layers (m) and the model {}", number_of(LayerKind::mtp),
                        mtp_num_layers);
   const auto first_mtp = std::find(all.begin(), all.end(), LayerKind::mtp);
   if (std::find(first_mtp, all.end(), LayerKind::decoder) != all.end())
-    return "no layer (t) may follow a prediction layer (m)";
+    return "no layer (t) may follow an MTP layer (m)";
   int64_t mtp_stage = -1;
   for (int64_t k = 0; k < count; ++k) {
     const auto& stage = stages[static_cast<size_t>(k)];
     if (std::find(stage.begin(), stage.end(), LayerKind::mtp) == stage.end()) continue;
-    if (mtp_stage >= 0) return "all prediction layers (m) must be in one stage";
+    if (mtp_stage >= 0) return "all MTP layers (m) must be in one stage";
     mtp_stage = k;
   }
   if (mtp_stage >= 0 && mtp_stage < count - pipeline_size)
-    return "prediction layers (m) must be in a rank's last chunk";
+    return "MTP layers (m) must be in a rank's last chunk";
   return "";
 }
 

@@ -2,8 +2,8 @@
 
 #include "megatron/base/text_file.h"
 #include "megatron/config/resolve/derive.h"
+#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
-#include "megatron/config/rules/support.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/merge.h"
 
@@ -11,47 +11,47 @@ namespace megatron {
 namespace {
 
 // Processes x ranks where the launch is known, else what the user states.
-void find_world(Draft& draft, const Sources& sources) {
-  const RunConfig& run = draft.config.run;
+void find_world(ConfigBuilder& builder, const Sources& sources) {
+  const RunConfig& run = builder.config.run;
   if (run.world_size > 0) {
-    draft.world_size = run.world_size;
+    builder.world_size = run.world_size;
     if (const int64_t started = sources.processes.value_or(0) * run.ranks;
         started > 0 && started != run.world_size)
-      draft.refuse(
+      builder.reject(
           "run.world_size",
           fmt::format("the job has {} ranks ({} x --ranks {})", started,
                       *sources.processes == 1 ? "1 process" : fmt::format("{} processes", *sources.processes),
                       run.ranks),
           "leave it out, or start as many");
-  } else if (sources.processes || draft.given("run.ranks")) {
-    draft.world_size = sources.processes.value_or(1) * run.ranks;
-    draft.derive("run.world_size", *draft.world_size, "processes x ranks");
+  } else if (sources.processes || builder.given("run.ranks")) {
+    builder.world_size = sources.processes.value_or(1) * run.ranks;
+    builder.derive("run.world_size", *builder.world_size, "processes x ranks");
   }
 }
 
 // Rank i is on GPU i mod n, so that fewer ranks than GPUs leave some unused.
-void find_gpus(Draft& draft, const ResolveOptions& options) {
-  if (!options.gpus || draft.config.run.device == DeviceChoice::cpu) return;
-  draft.gpus = options.gpus();
-  if (draft.world_size && *draft.world_size < static_cast<int64_t>(draft.gpus.size()))
-    draft.gpus.resize(static_cast<size_t>(*draft.world_size));
+void find_gpus(ConfigBuilder& builder, const ResolveOptions& options) {
+  if (!options.gpus || builder.config.run.device == DeviceChoice::cpu) return;
+  builder.gpus = options.gpus();
+  if (builder.world_size && *builder.world_size < static_cast<int64_t>(builder.gpus.size()))
+    builder.gpus.resize(static_cast<size_t>(*builder.world_size));
 }
 
 // Settings that were changed although their feature is not there, and those that change nothing.
-std::vector<Problem> check_support(Draft& draft) {
+std::vector<Problem> check_support(ConfigBuilder& builder) {
   std::vector<Problem> unavailable;
   Config defaults;
   for (const Catalog::Entry& entry : Catalog::all().entries()) {
-    const Origin& origin = draft.origins()[entry.index];
+    const Origin& origin = builder.origins()[entry.index];
     const Setting& setting = *entry.setting;
-    if (origin.source <= Source::derived || draft.is_broken(setting.name())) continue;
-    const Json value = draft.value(setting.name());
+    if (origin.source <= Source::derived || builder.is_broken(setting.name())) continue;
+    const Json value = builder.value(setting.name());
     const Feature& feature = feature_of(setting, value);
-    if (feature.support == Support::acting) continue;
-    if (feature.support == Support::forward_only && draft.purpose == Purpose::forward) continue;
+    if (feature.status == FeatureStatus::supported) continue;
+    if (feature.status == FeatureStatus::forward_only && builder.purpose == Purpose::forward) continue;
     if (value == read_value(setting, entry.section->object(defaults))) continue;
-    if (feature.support == Support::no_effect) {
-      draft.note(
+    if (feature.status == FeatureStatus::no_effect) {
+      builder.note(
           fmt::format("accepted, no effect here: {} ({}): {}", setting.name(), origin.where, feature.name));
     } else {
       unavailable.push_back({setting.name(), show_value(value), origin.where,
@@ -66,25 +66,25 @@ std::vector<Problem> check_support(Draft& draft) {
 
 Resolved resolve(const Sources& sources, const ResolveOptions& options) {
   const Merged merged = merge(sources);
-  Draft draft(options.purpose);
-  for (const Problem& problem : merged.problems) draft.add_problem(problem);
-  for (const std::string& note : merged.notes) draft.note(note);
+  ConfigBuilder builder(options.purpose);
+  for (const Problem& problem : merged.problems) builder.add_problem(problem);
+  for (const std::string& note : merged.notes) builder.note(note);
   for (const Catalog::Entry& entry : Catalog::all().entries())
     if (merged.values[entry.index])
-      draft.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
-  find_world(draft, sources);
-  find_gpus(draft, options);
-  derive_defaults(draft);
-  if (options.rules) check_rules(draft);
-  std::vector<Problem> unavailable = check_support(draft);
-  std::vector<Problem> problems = draft.problems();
+      builder.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
+  find_world(builder, sources);
+  find_gpus(builder, options);
+  derive_defaults(builder);
+  if (options.rules) check_rules(builder);
+  std::vector<Problem> unavailable = check_support(builder);
+  std::vector<Problem> problems = builder.problems();
   if (!options.allow_unavailable) {
     problems.insert(problems.end(), unavailable.begin(), unavailable.end());
     unavailable.clear();
   }
   if (!problems.empty()) throw Refused(std::move(problems));
-  return {std::move(draft.config), draft.origins(),  draft.notes(),
-          std::move(unavailable),  draft.world_size, draft.data_parallel_size};
+  return {std::move(builder.config), builder.origins(),  builder.notes(),
+          std::move(unavailable),    builder.world_size, builder.data_parallel_size};
 }
 
 const Origin& Resolved::origin(std::string_view name) const {

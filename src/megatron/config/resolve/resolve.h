@@ -7,7 +7,7 @@
 
 #include "megatron/base/gpu_facts.h"
 #include "megatron/config/config.h"
-#include "megatron/config/resolve/draft.h"
+#include "megatron/config/resolve/config_builder.h"
 #include "megatron/config/sources/command_line.h"
 #include "megatron/config/sources/sources.h"
 

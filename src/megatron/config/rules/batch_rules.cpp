@@ -7,97 +7,98 @@
 namespace megatron {
 namespace {
 
-void micro_batch_is_given(Draft& draft) {
-  if (draft.purpose == Purpose::training && draft.config.train.micro_batch_size == 0)
-    draft.refuse("train.micro_batch_size", "training needs it", "give --micro-batch-size N");
+void micro_batch_is_given(ConfigBuilder& builder) {
+  if (builder.purpose == Purpose::training && builder.config.train.micro_batch_size == 0)
+    builder.reject("train.micro_batch_size", "training needs it", "give --micro-batch-size N");
 }
 
-void batch_divides(Draft& draft) {
-  const TrainConfig& train = draft.config.train;
-  if (!draft.data_parallel_size || train.micro_batch_size == 0 || train.global_batch_size == 0 ||
+void batch_divides(ConfigBuilder& builder) {
+  const TrainConfig& train = builder.config.train;
+  if (!builder.data_parallel_size || train.micro_batch_size == 0 || train.global_batch_size == 0 ||
       train.decrease_batch_size_if_needed)
     return;
-  const int64_t dp = *draft.data_parallel_size, step = train.micro_batch_size * dp;
+  const int64_t dp = *builder.data_parallel_size, step = train.micro_batch_size * dp;
   if (train.global_batch_size % step != 0)
-    draft.refuse("train.global_batch_size",
-                 fmt::format("is not a multiple of micro_batch_size {} x data-parallel size {} = {}",
-                             train.micro_batch_size, dp, step),
-                 fmt::format("use {}{}",
-                             train.global_batch_size > step
-                                 ? fmt::format("{} or ", train.global_batch_size / step * step)
-                                 : "",
-                             (train.global_batch_size / step + 1) * step));
+    builder.reject("train.global_batch_size",
+                   fmt::format("is not a multiple of micro_batch_size {} x data-parallel size {} = {}",
+                               train.micro_batch_size, dp, step),
+                   fmt::format("use {}{}",
+                               train.global_batch_size > step
+                                   ? fmt::format("{} or ", train.global_batch_size / step * step)
+                                   : "",
+                               (train.global_batch_size / step + 1) * step));
 }
 
-void batch_is_not_empty(Draft& draft) {
-  const TrainConfig& train = draft.config.train;
-  if (!draft.data_parallel_size || !train.decrease_batch_size_if_needed || train.global_batch_size == 0)
+void batch_is_not_empty(ConfigBuilder& builder) {
+  const TrainConfig& train = builder.config.train;
+  if (!builder.data_parallel_size || !train.decrease_batch_size_if_needed || train.global_batch_size == 0)
     return;
-  const int64_t step = train.micro_batch_size * *draft.data_parallel_size;
+  const int64_t step = train.micro_batch_size * *builder.data_parallel_size;
   if (train.global_batch_size < step)
-    draft.refuse("train.global_batch_size",
-                 fmt::format("is less than one micro-batch on each replica, {}", step),
-                 fmt::format("use at least {}", step));
+    builder.reject("train.global_batch_size",
+                   fmt::format("is less than one micro-batch on each replica, {}", step),
+                   fmt::format("use at least {}", step));
 }
 
-void eval_batch_divides(Draft& draft) {
-  const ValidationConfig& eval = draft.config.validation;
+void eval_batch_divides(ConfigBuilder& builder) {
+  const ValidationConfig& eval = builder.config.validation;
   const bool own =
-      draft.given("validation.eval_global_batch_size") || draft.given("validation.eval_micro_batch_size");
-  if (!draft.data_parallel_size || !own || eval.eval_micro_batch_size == 0 ||
+      builder.given("validation.eval_global_batch_size") || builder.given("validation.eval_micro_batch_size");
+  if (!builder.data_parallel_size || !own || eval.eval_micro_batch_size == 0 ||
       eval.eval_global_batch_size == 0)
     return;
-  const int64_t step = eval.eval_micro_batch_size * *draft.data_parallel_size;
+  const int64_t step = eval.eval_micro_batch_size * *builder.data_parallel_size;
   if (eval.eval_global_batch_size % step != 0)
-    draft.refuse("validation.eval_global_batch_size",
-                 fmt::format("is not a multiple of eval_micro_batch_size x data-parallel size = {}", step),
-                 fmt::format("use a multiple of {}", step));
+    builder.reject("validation.eval_global_batch_size",
+                   fmt::format("is not a multiple of eval_micro_batch_size x data-parallel size = {}", step),
+                   fmt::format("use a multiple of {}", step));
 }
 
-void batch_schedule_is_right(Draft& draft) {
-  const TrainConfig& train = draft.config.train;
+void batch_schedule_is_right(ConfigBuilder& builder) {
+  const TrainConfig& train = builder.config.train;
   const char* key = "train.step_batch_size_schedule";
   if (train.step_batch_size_schedule.empty()) return;
-  if (draft.given("train.global_batch_size"))
-    draft.refuse(key, "global_batch_size is given too", "leave out --global-batch-size");
+  if (builder.given("train.global_batch_size"))
+    builder.reject(key, "global_batch_size is given too", "leave out --global-batch-size");
   if (train.decrease_batch_size_if_needed)
-    draft.refuse(key, "decrease_batch_size_if_needed is given too", "leave one of them out");
+    builder.reject(key, "decrease_batch_size_if_needed is given too", "leave one of them out");
   try {
-    const int64_t length = std::max<int64_t>(1, draft.config.model.seq_length);
+    const int64_t length = std::max<int64_t>(1, builder.config.model.seq_length);
     for (const BatchStep& step : parse_batch_schedule(train.step_batch_size_schedule, length)) {
-      const int64_t part = train.micro_batch_size * draft.data_parallel_size.value_or(1);
+      const int64_t part = train.micro_batch_size * builder.data_parallel_size.value_or(1);
       if (part > 0 && step.batch_size % part != 0)
-        draft.refuse(key,
-                     fmt::format("batch {} is not a multiple of micro_batch_size x data-parallel size = {}",
-                                 step.batch_size, part),
-                     fmt::format("use multiples of {}", part));
+        builder.reject(key,
+                       fmt::format("batch {} is not a multiple of micro_batch_size x data-parallel size = {}",
+                                   step.batch_size, part),
+                       fmt::format("use multiples of {}", part));
     }
   } catch (const Error& error) {
-    draft.refuse(key, reason_of(error), "write for example \"0:512 10B:1024\"");
+    builder.reject(key, reason_of(error), "write for example \"0:512 10B:1024\"");
   }
 }
 
-void one_duration(Draft& draft) {
-  const TrainConfig& train = draft.config.train;
+void one_duration(ConfigBuilder& builder) {
+  const TrainConfig& train = builder.config.train;
   const int ways = (train.train_iters > 0) + (train.train_samples > 0) + (train.num_epochs > 0);
   if (ways > 1)
-    draft.refuse(train.train_samples > 0 ? "train.train_samples" : "train.num_epochs",
-                 "the length of the run is given twice",
-                 "keep one of --train-iters, --train-samples and --num-epochs");
-  const bool replayed = !draft.config.dataset.replay.empty();
-  const bool zero = draft.given("train.train_iters") || draft.given("train.train_samples");
-  if (draft.purpose == Purpose::training && ways == 0 && !zero && !replayed &&
-      !draft.config.validation.skip_train)
-    draft.refuse("train.train_iters", "the length of the run is not given",
-                 "give --train-iters N or --train-samples N");
+    builder.reject(train.train_samples > 0 ? "train.train_samples" : "train.num_epochs",
+                   "the length of the run is given twice",
+                   "keep one of --train-iters, --train-samples and --num-epochs");
+  const bool replayed = !builder.config.dataset.replay.empty();
+  const bool zero = builder.given("train.train_iters") || builder.given("train.train_samples");
+  if (builder.purpose == Purpose::training && ways == 0 && !zero && !replayed &&
+      !builder.config.validation.skip_train)
+    builder.reject("train.train_iters", "the length of the run is not given",
+                   "give --train-iters N or --train-samples N");
 }
 
-void units_agree(Draft& draft) {
-  const Config& config = draft.config;
+void units_agree(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const SchedulerConfig& s = config.scheduler;
   const auto mixed = [&](const char* name, const char* other) {
-    if (draft.given(name) && !(draft.value(name) == Json(0)))
-      draft.refuse(name, fmt::format("the run is counted in {}", other), fmt::format("give it in {}", other));
+    if (builder.given(name) && !(builder.value(name) == Json(0)))
+      builder.reject(name, fmt::format("the run is counted in {}", other),
+                     fmt::format("give it in {}", other));
   };
   if (config.train.train_iters > 0)
     for (const char* name :
@@ -108,87 +109,88 @@ void units_agree(Draft& draft) {
          {"scheduler.lr_decay_iters", "scheduler.lr_warmup_iters", "scheduler.lr_wsd_decay_iters"})
       mixed(name, "samples");
   if (s.lr_warmup_fraction && (s.lr_warmup_iters > 0 || s.lr_warmup_samples > 0))
-    draft.refuse("scheduler.lr_warmup_fraction", "the warm-up is given twice",
-                 "keep the fraction or the number");
+    builder.reject("scheduler.lr_warmup_fraction", "the warm-up is given twice",
+                   "keep the fraction or the number");
 }
 
-void learning_rate(Draft& draft) {
-  const Config& config = draft.config;
+void learning_rate(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const OptimizerConfig& o = config.optimizer;
-  if (draft.purpose == Purpose::training && !o.lr && !config.validation.skip_train)
-    draft.refuse("optimizer.lr", "training needs a learning rate", "give --lr, 3e-4 for example");
+  if (builder.purpose == Purpose::training && !o.lr && !config.validation.skip_train)
+    builder.reject("optimizer.lr", "training needs a learning rate", "give --lr, 3e-4 for example");
   if (o.lr && o.min_lr > *o.lr)
-    draft.refuse("optimizer.min_lr", fmt::format("is above lr = {}", *o.lr), "use at most lr");
+    builder.reject("optimizer.min_lr", fmt::format("is above lr = {}", *o.lr), "use at most lr");
   if (o.lr && config.scheduler.lr_warmup_init > *o.lr)
-    draft.refuse("scheduler.lr_warmup_init", fmt::format("is above lr = {}", *o.lr), "use at most lr");
+    builder.reject("scheduler.lr_warmup_init", fmt::format("is above lr = {}", *o.lr), "use at most lr");
   if (o.decoupled_min_lr && !o.decoupled_lr)
-    draft.refuse("optimizer.decoupled_min_lr", "there is no decoupled_lr", "give --decoupled-lr");
+    builder.reject("optimizer.decoupled_min_lr", "there is no decoupled_lr", "give --decoupled-lr");
 }
 
-void warmup_fits(Draft& draft) {
-  const SchedulerConfig& s = draft.config.scheduler;
+void warmup_fits(ConfigBuilder& builder) {
+  const SchedulerConfig& s = builder.config.scheduler;
   if (s.lr_decay_style == LrDecay::wsd && s.lr_wsd_decay_iters == 0 && s.lr_wsd_decay_samples == 0)
-    draft.refuse("scheduler.lr_decay_style", "WSD needs the length of its last part",
-                 "give --lr-wsd-decay-iters N or --lr-wsd-decay-samples N");
+    builder.reject("scheduler.lr_decay_style", "WSD needs the length of its last part",
+                   "give --lr-wsd-decay-iters N or --lr-wsd-decay-samples N");
   if (s.lr_decay_iters > 0 && s.lr_wsd_decay_iters > s.lr_decay_iters)
-    draft.refuse("scheduler.lr_wsd_decay_iters",
-                 fmt::format("is longer than the whole decay, {}", s.lr_decay_iters), "make it shorter");
+    builder.reject("scheduler.lr_wsd_decay_iters",
+                   fmt::format("is longer than the whole decay, {}", s.lr_decay_iters), "make it shorter");
   if ((s.lr_decay_iters > 0 && s.lr_warmup_iters >= s.lr_decay_iters) ||
       (s.lr_decay_samples > 0 && s.lr_warmup_samples >= s.lr_decay_samples))
-    draft.note("the warm-up is as long as the whole decay: it is cut short by one step");
+    builder.note("the warm-up is as long as the whole decay: it is cut short by one step");
 }
 
-void weight_decay(Draft& draft) {
-  const SchedulerConfig& s = draft.config.scheduler;
+void weight_decay(ConfigBuilder& builder) {
+  const SchedulerConfig& s = builder.config.scheduler;
   const bool constant = s.weight_decay_incr_style == WeightDecayGrowth::constant;
   if (constant && s.start_weight_decay != s.end_weight_decay)
-    draft.refuse("scheduler.end_weight_decay", "weight_decay_incr_style is constant",
-                 "use --weight-decay, or --weight-decay-incr-style linear");
+    builder.reject("scheduler.end_weight_decay", "weight_decay_incr_style is constant",
+                   "use --weight-decay, or --weight-decay-incr-style linear");
   if (!constant && (!s.start_weight_decay || !s.end_weight_decay))
-    draft.refuse("scheduler.weight_decay_incr_style", "a growing weight decay needs both ends",
-                 "give --start-weight-decay and --end-weight-decay");
+    builder.reject("scheduler.weight_decay_incr_style", "a growing weight decay needs both ends",
+                   "give --start-weight-decay and --end-weight-decay");
   if (s.override_opt_param_scheduler && s.use_checkpoint_opt_param_scheduler)
-    draft.refuse("scheduler.use_checkpoint_opt_param_scheduler",
-                 "override_opt_param_scheduler says the opposite", "keep one of them");
+    builder.reject("scheduler.use_checkpoint_opt_param_scheduler",
+                   "override_opt_param_scheduler says the opposite", "keep one of them");
 }
 
-void packing(Draft& draft) {
-  const Config& config = draft.config;
+void packing(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   if (config.dataset.enable_offline_packing && config.dataset.enable_in_batch_packing)
-    draft.refuse("dataset.enable_in_batch_packing", "samples are packed beforehand already",
-                 "keep one of the two");
+    builder.reject("dataset.enable_in_batch_packing", "samples are packed beforehand already",
+                   "keep one of the two");
   if (config.dataset.enable_offline_packing && config.train.micro_batch_size > 1)
-    draft.refuse("train.micro_batch_size", "packed samples go one by one", "use --micro-batch-size 1");
+    builder.reject("train.micro_batch_size", "packed samples go one by one", "use --micro-batch-size 1");
   if (config.dataset.enable_in_batch_packing && config.train.micro_batch_size == 1)
-    draft.refuse("dataset.enable_in_batch_packing", "a micro-batch of one has nothing to pack",
-                 "use --micro-batch-size > 1");
+    builder.reject("dataset.enable_in_batch_packing", "a micro-batch of one has nothing to pack",
+                   "use --micro-batch-size > 1");
 }
 
-void one_data_source(Draft& draft) {
-  const DatasetConfig& d = draft.config.dataset;
+void one_data_source(ConfigBuilder& builder) {
+  const DatasetConfig& d = builder.config.dataset;
   const bool split_paths =
       !d.train_data_path.empty() || !d.valid_data_path.empty() || !d.test_data_path.empty();
   const int ways = d.mock_data + !d.replay.empty() + !d.data_path.empty() + !d.data_args_path.empty() +
                    split_paths + !d.per_split_data_args_path.empty() + !d.dataset_root.empty();
-  if (ways == 0 && draft.purpose == Purpose::training && !draft.config.validation.skip_train)
-    draft.refuse("dataset.data_path", "there is nothing to train on",
-                 "give --mock-data or --replay FILE:KEY");
+  if (ways == 0 && builder.purpose == Purpose::training && !builder.config.validation.skip_train)
+    builder.reject("dataset.data_path", "there is nothing to train on",
+                   "give --mock-data or --replay FILE:KEY");
   if (ways <= 1) return;
-  draft.refuse(d.mock_data            ? "dataset.mock_data"
-               : !d.replay.empty()    ? "dataset.replay"
-               : !d.data_path.empty() ? "dataset.data_path"
-                                      : "dataset.data_args_path",
-               "the data are given in more than one way",
-               "keep one of --mock-data, --replay, --data-path, --data-args-path, --train-data-path and its "
-               "kin, --per-split-data-args-path");
+  builder.reject(
+      d.mock_data            ? "dataset.mock_data"
+      : !d.replay.empty()    ? "dataset.replay"
+      : !d.data_path.empty() ? "dataset.data_path"
+                             : "dataset.data_args_path",
+      "the data are given in more than one way",
+      "keep one of --mock-data, --replay, --data-path, --data-args-path, --train-data-path and its "
+      "kin, --per-split-data-args-path");
 }
 
-void fine_tuning_data(Draft& draft) {
-  const DatasetConfig& d = draft.config.dataset;
+void fine_tuning_data(ConfigBuilder& builder) {
+  const DatasetConfig& d = builder.config.dataset;
   if (!d.sft) return;
   if (d.reset_position_ids || d.reset_attention_mask)
-    draft.refuse("dataset.sft", "conversations are kept apart already",
-                 "leave out --reset-position-ids and --reset-attention-mask");
+    builder.reject("dataset.sft", "conversations are kept apart already",
+                   "leave out --reset-position-ids and --reset-attention-mask");
 }
 
 constexpr Rule kBatchRules[] = {

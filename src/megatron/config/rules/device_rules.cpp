@@ -8,9 +8,9 @@
 namespace megatron {
 namespace {
 
-template <void (*check)(Draft&)>
-void where_on_gpus(Draft& draft) {
-  if (draft.on_gpus()) check(draft);
+template <void (*check)(ConfigBuilder&)>
+void where_on_gpus(ConfigBuilder& builder) {
+  if (builder.on_gpus()) check(builder);
 }
 
 bool has_layers(const ModelConfig& model, char symbol) {
@@ -51,29 +51,29 @@ double tokens_at_once(const Config& config) {
 std::string generation(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
 std::string or_cpu(std::string fix) { return fix + ", or --device cpu"; }
 
-void gpu_generation(Draft& draft) {
-  for (const GpuFacts& gpu : draft.gpus)
+void gpu_generation(ConfigBuilder& builder) {
+  for (const GpuFacts& gpu : builder.gpus)
     if (gpu.compute_capability < limits::kLeastCapability)
-      return draft.refuse(
+      return builder.reject(
           "run.device",
           fmt::format("a GPU of compute capability {} is older than the kernels, which need {}",
                       generation(gpu.compute_capability), generation(limits::kLeastCapability)),
           "hide it by CUDA_VISIBLE_DEVICES, or use --device cpu");
 }
 
-void fp8_generation(Draft& draft) {
-  const PrecisionConfig& precision = draft.config.precision;
+void fp8_generation(ConfigBuilder& builder) {
+  const PrecisionConfig& precision = builder.config.precision;
   if (precision.fp8 == Fp8Format::none) return;
-  for (const GpuFacts& gpu : draft.gpus) {
+  for (const GpuFacts& gpu : builder.gpus) {
     if (gpu.compute_capability < limits::kFp8Capability)
-      return draft.refuse(
+      return builder.reject(
           "model.fp8",
           fmt::format("a GPU of compute capability {} has no products in fp8, which begin with {}",
                       generation(gpu.compute_capability), generation(limits::kFp8Capability)),
           "leave it out");
     if (precision.fp8_recipe == Fp8Recipe::blockwise &&
         gpu.compute_capability != limits::kBlockwiseFp8Capability)
-      return draft.refuse(
+      return builder.reject(
           "model.fp8_recipe",
           fmt::format("a GPU of compute capability {} has no products with a scale per block: "
                       "those of {} alone have them",
@@ -83,69 +83,70 @@ void fp8_generation(Draft& draft) {
 }
 
 // Channels of a head's keys and of its values; `key` names the setting that makes them.
-void check_head(Draft& draft, const char* key, int64_t keys, int64_t values) {
+void check_head(ConfigBuilder& builder, const char* key, int64_t keys, int64_t values) {
   if (std::max(keys, values) > limits::kMaxHeadDim)
-    return draft.refuse(key,
-                        fmt::format("attention's heads of {} channels are too wide for the CUDA kernels, "
-                                    "which take {}",
-                                    std::max(keys, values), limits::kMaxHeadDim),
-                        or_cpu("use narrower heads"));
+    return builder.reject(key,
+                          fmt::format("attention's heads of {} channels are too wide for the CUDA kernels, "
+                                      "which take {}",
+                                      std::max(keys, values), limits::kMaxHeadDim),
+                          or_cpu("use narrower heads"));
   const int64_t bytes =
-      limits::attention_memory(keys, values, std::max<int64_t>(4, element_bytes(draft.config)));
-  for (const GpuFacts& gpu : draft.gpus)
+      limits::attention_memory(keys, values, std::max<int64_t>(4, element_bytes(builder.config)));
+  for (const GpuFacts& gpu : builder.gpus)
     if (bytes > gpu.shared_memory)
-      return draft.refuse(
+      return builder.reject(
           key,
           fmt::format(
               "attention's heads of {} and {} channels in {} need {} KiB of a GPU's shared memory, of "
               "which it has {}",
-              keys, values, draft.config.precision.params_dtype, bytes / 1024 + 1, gpu.shared_memory / 1024),
+              keys, values, builder.config.precision.params_dtype, bytes / 1024 + 1,
+              gpu.shared_memory / 1024),
           "use narrower heads or numbers");
 }
 
-void head_width(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
-  if (has_plain_heads(model)) check_head(draft, "model.kv_channels", model.kv_channels, model.kv_channels);
+void head_width(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (has_plain_heads(model)) check_head(builder, "model.kv_channels", model.kv_channels, model.kv_channels);
   if (!has_latent_heads(model)) return;
   const int64_t keys = model.qk_head_dim + model.qk_pos_emb_head_dim;
-  check_head(draft, keys >= model.v_head_dim ? "model.qk_head_dim" : "model.v_head_dim", keys,
+  check_head(builder, keys >= model.v_head_dim ? "model.qk_head_dim" : "model.v_head_dim", keys,
              model.v_head_dim);
 }
 
-void delta_net_width(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void delta_net_width(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (has_delta_nets(model) && model.linear_key_head_dim > limits::kDeltaKeyChannels)
-    draft.refuse(
+    builder.reject(
         "model.linear_key_head_dim",
         fmt::format("the CUDA kernels take {} key channels of a delta net's head", limits::kDeltaKeyChannels),
         or_cpu("use narrower heads"));
 }
 
-void scan_size(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void scan_size(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (!has_layers(model, 'M')) return;
   if (model.mamba_chunk_size > limits::kScanChunk)
-    return draft.refuse("model.mamba_chunk_size",
-                        fmt::format("the CUDA kernels take chunks of {} tokens", limits::kScanChunk),
-                        or_cpu("use 128 or 256, which tensor cores take"));
+    return builder.reject("model.mamba_chunk_size",
+                          fmt::format("the CUDA kernels take chunks of {} tokens", limits::kScanChunk),
+                          or_cpu("use 128 or 256, which tensor cores take"));
   const int64_t chunk = model.mamba_chunk_size, channels = model.mamba_head_dim,
                 states = model.mamba_state_dim;
   if (std::max({limits::scan_tiles(channels, states), limits::scan_tiles(chunk, channels),
                 limits::scan_tiles(chunk, states)}) > limits::kGridRows)
-    draft.refuse(channels > states ? "model.mamba_head_dim" : "model.mamba_state_dim",
-                 fmt::format("a state of {} x {} is too large for the CUDA kernels, whose launches have {} "
-                             "tiles of {} x {}",
-                             channels, states, limits::kGridRows, limits::kScanTile, limits::kScanTile),
-                 or_cpu("use smaller states"));
+    builder.reject(channels > states ? "model.mamba_head_dim" : "model.mamba_state_dim",
+                   fmt::format("a state of {} x {} is too large for the CUDA kernels, whose launches have {} "
+                               "tiles of {} x {}",
+                               channels, states, limits::kGridRows, limits::kScanTile, limits::kScanTile),
+                   or_cpu("use smaller states"));
 }
 
-void norm_width(Draft& draft) {
-  const Config& config = draft.config;
+void norm_width(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ModelConfig& model = config.model;
   const auto check = [&](const char* key, int64_t width, const char* what) {
     const int64_t most = limits::norm_row(element_bytes(config), in_vectors(config, width));
     if (width > most)
-      draft.refuse(
+      builder.reject(
           key,
           fmt::format("the CUDA kernels norm rows of at most {} numbers in {}{}, not {}{}", most,
                       config.precision.params_dtype,
@@ -162,19 +163,19 @@ void norm_width(Draft& draft) {
           " of all heads at once");
 }
 
-void gated_norm_width(Draft& draft) {
-  const Config& config = draft.config;
+void gated_norm_width(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ModelConfig& model = config.model;
   // `lengths` has the bits of all numbers of columns at which a row may begin.
   const auto check = [&](const char* key, int64_t width, int64_t lengths, const char* fix) {
     const bool vectors = in_vectors(config, lengths);
     const int64_t most = limits::gated_norm_row(element_bytes(config), vectors);
     if (width > most)
-      draft.refuse(key,
-                   fmt::format("the CUDA kernels norm {} gated channels at once in {}{}, not {}", most,
-                               config.precision.params_dtype,
-                               vectors ? "" : " where the projection's rows fill no whole vectors", width),
-                   or_cpu(fix));
+      builder.reject(key,
+                     fmt::format("the CUDA kernels norm {} gated channels at once in {}{}, not {}", most,
+                                 config.precision.params_dtype,
+                                 vectors ? "" : " where the projection's rows fill no whole vectors", width),
+                     or_cpu(fix));
   };
   if (has_layers(model, 'M') && model.mamba_num_heads > 0) {
     const int64_t heads = of_a_rank(config, model.mamba_num_heads), inner = heads * model.mamba_head_dim,
@@ -193,25 +194,26 @@ void gated_norm_width(Draft& draft) {
   }
 }
 
-void experts_of_a_sort(Draft& draft) {
-  const Config& config = draft.config;
+void experts_of_a_sort(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   // Where a token goes to every part of an expert's matrices, each part is sorted as an expert.
   const int64_t parts = std::max<int64_t>(1, config.parallel.expert_tensor_parallel_size),
                 slots = config.model.num_moe_experts * parts;
   if (slots > limits::kExpertSlots)
-    draft.refuse("model.num_moe_experts",
-                 fmt::format("the CUDA kernels sort tokens among {} experts, not {}{}", limits::kExpertSlots,
-                             slots, parts > 1 ? ", each tensor-parallel part counted" : ""),
-                 or_cpu("use fewer experts"));
+    builder.reject(
+        "model.num_moe_experts",
+        fmt::format("the CUDA kernels sort tokens among {} experts, not {}{}", limits::kExpertSlots, slots,
+                    parts > 1 ? ", each tensor-parallel part counted" : ""),
+        or_cpu("use fewer experts"));
 }
 
-void rows_of_a_grid(Draft& draft) {
-  const Config& config = draft.config;
+void rows_of_a_grid(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ModelConfig& model = config.model;
   const auto check = [&](const char* key, bool used, int64_t rows, int64_t most, const char* what) {
     if (used && rows > most)
-      draft.refuse(key, fmt::format("the CUDA kernels take {} {}, not {}", most, what, rows),
-                   or_cpu("use a smaller number or more ranks"));
+      builder.reject(key, fmt::format("the CUDA kernels take {} {}, not {}", most, what, rows),
+                     or_cpu("use a smaller number or more ranks"));
   };
   const bool attends = has_plain_heads(model) || has_latent_heads(model);
   check("model.num_attention_heads", attends, of_a_rank(config, model.num_attention_heads), limits::kGridRows,
@@ -241,10 +243,10 @@ double rotation_threads(const Config& config, int64_t heads, int64_t channels, i
          static_cast<double>((channels - turned / 2) / wide);
 }
 
-void tokens_of_a_launch(Draft& draft) {
+void tokens_of_a_launch(ConfigBuilder& builder) {
   // Lengths that come with the data are not known yet; the kernels look at them.
-  if (!draft.config.dataset.replay.empty() || draft.purpose == Purpose::forward) return;
-  const Config& config = draft.config;
+  if (!builder.config.dataset.replay.empty() || builder.purpose == Purpose::forward) return;
+  const Config& config = builder.config;
   const ModelConfig& model = config.model;
   const double tokens = tokens_at_once(config);
   double threads = 2 * tokens;
@@ -265,18 +267,18 @@ void tokens_of_a_launch(Draft& draft) {
   count(has_delta_nets(model), tokens * static_cast<double>(of_a_rank(config, model.linear_num_value_heads)));
   const bool in_fp8 = config.precision.fp8 != Fp8Format::none && tokens > limits::kTileRows;
   if (in_fp8 || threads >= limits::kThreads)
-    draft.refuse("model.seq_length",
-                 fmt::format("{:.0f} tokens of a micro-batch on a rank are more than a launch of the CUDA "
-                             "kernels takes{}",
-                             tokens, in_fp8 ? " in fp8" : ""),
-                 or_cpu("use a smaller --micro-batch-size or more context-parallel ranks"));
+    builder.reject("model.seq_length",
+                   fmt::format("{:.0f} tokens of a micro-batch on a rank are more than a launch of the CUDA "
+                               "kernels takes{}",
+                               tokens, in_fp8 ? " in fp8" : ""),
+                   or_cpu("use a smaller --micro-batch-size or more context-parallel ranks"));
 }
 
-void ranks_that_share(Draft& draft) {
-  if (draft.config.run.ranks > limits::kSharingRanks)
-    draft.refuse("run.ranks",
-                 fmt::format("at most {} ranks of a process may share GPUs", limits::kSharingRanks),
-                 or_cpu("start more processes"));
+void ranks_that_share(ConfigBuilder& builder) {
+  if (builder.config.run.ranks > limits::kSharingRanks)
+    builder.reject("run.ranks",
+                   fmt::format("at most {} ranks of a process may share GPUs", limits::kSharingRanks),
+                   or_cpu("start more processes"));
 }
 
 constexpr Rule kDeviceRules[] = {

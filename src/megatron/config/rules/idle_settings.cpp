@@ -2,7 +2,7 @@
 // none is ignored in silence.
 #include "megatron/config/rules/rules.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {
@@ -55,18 +55,18 @@ constexpr Condition kConditions[] = {
      "--profile"},
 };
 
-void settings_are_used(Draft& draft) {
-  if (draft.purpose == Purpose::model || draft.purpose == Purpose::forward) return;
+void settings_are_used(ConfigBuilder& builder) {
+  if (builder.purpose == Purpose::model || builder.purpose == Purpose::forward) return;
   Config defaults;
   for (const Catalog::Entry& entry : Catalog::all().entries()) {
     const std::string name = entry.setting->name();
-    if (!draft.given(name) ||
-        draft.value(name) == read_value(*entry.setting, entry.section->object(defaults)))
+    if (!builder.given(name) ||
+        builder.value(name) == read_value(*entry.setting, entry.section->object(defaults)))
       continue;
     for (const Condition& condition : kConditions)
-      if (!condition.holds(draft.config) &&
+      if (!condition.holds(builder.config) &&
           any_word(condition.settings, [&](std::string_view word) { return covers_name(word, name); }))
-        draft.note(fmt::format("{} has no effect without {}", entry.setting->key, condition.without));
+        builder.note(fmt::format("{} has no effect without {}", entry.setting->key, condition.without));
   }
 }
 

@@ -8,107 +8,108 @@
 namespace megatron {
 namespace {
 
-void sizes_are_given(Draft& draft) {
-  const CheckpointConfig& checkpoint = draft.config.checkpoint;
+void sizes_are_given(ConfigBuilder& builder) {
+  const CheckpointConfig& checkpoint = builder.config.checkpoint;
   const bool from_checkpoint = checkpoint.use_checkpoint_args && !checkpoint.load.empty();
-  if (draft.purpose == Purpose::inspect || from_checkpoint) return;
-  for (const Problem& problem : draft.problems())  // what would have given them could not be read
+  if (builder.purpose == Purpose::inspect || from_checkpoint) return;
+  for (const Problem& problem : builder.problems())  // what would have given them could not be read
     if (problem.setting.starts_with("--hf") || problem.setting.starts_with("--config")) return;
-  const ModelConfig& model = draft.config.model;
+  const ModelConfig& model = builder.config.model;
   if (model.num_layers == 0)
-    draft.refuse("model.num_layers", "a model needs layers", "give --num-layers N, --config or --hf");
+    builder.reject("model.num_layers", "a model needs layers", "give --num-layers N, --config or --hf");
   if (model.hidden_size == 0)
-    draft.refuse("model.hidden_size", "a model needs a width", "give --hidden-size N, --config or --hf");
+    builder.reject("model.hidden_size", "a model needs a width", "give --hidden-size N, --config or --hf");
   if (model.num_attention_heads == 0)
-    draft.refuse("model.num_attention_heads", "attention needs heads",
-                 "give --num-attention-heads N, --config or --hf");
+    builder.reject("model.num_attention_heads", "attention needs heads",
+                   "give --num-attention-heads N, --config or --hf");
 }
 
-void heads_fit_width(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void heads_fit_width(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.kv_channels == 0 && model.hidden_size > 0 && model.num_attention_heads > 0)
-    draft.refuse(
+    builder.reject(
         "model.num_attention_heads", fmt::format("does not divide hidden_size = {}", model.hidden_size),
         fmt::format("use {}, or give --kv-channels", common_divisors(std::array{model.hidden_size})));
 }
 
-void query_groups_divide_heads(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void query_groups_divide_heads(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_attention_heads > 0 && model.num_query_groups > 0 &&
       model.num_attention_heads % model.num_query_groups != 0)
-    draft.refuse("model.num_query_groups",
-                 fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
-                 fmt::format("use {}", common_divisors(std::array{model.num_attention_heads})));
+    builder.reject("model.num_query_groups",
+                   fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
+                   fmt::format("use {}", common_divisors(std::array{model.num_attention_heads})));
 }
 
-void lengths_agree(Draft& draft) {
-  const Config& config = draft.config;
+void lengths_agree(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   if (config.model.seq_length != config.dataset.seq_length)
-    return draft.refuse("dataset.seq_length", fmt::format("model.seq_length is {}", config.model.seq_length),
-                        "give one of them");
+    return builder.reject("dataset.seq_length",
+                          fmt::format("model.seq_length is {}", config.model.seq_length), "give one of them");
   if (config.model.max_position_embeddings < config.model.seq_length)
-    draft.refuse("model.max_position_embeddings",
-                 fmt::format("is less than seq_length = {}", config.model.seq_length),
-                 fmt::format("use at least {}", config.model.seq_length));
+    builder.reject("model.max_position_embeddings",
+                   fmt::format("is less than seq_length = {}", config.model.seq_length),
+                   fmt::format("use at least {}", config.model.seq_length));
 }
 
-void positions(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void positions(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   const PositionEmbedding kind = model.position_embedding_type;
   const char* key = "model.position_embedding_type";
   if (kind == PositionEmbedding::mrope && model.mrope_section.empty())
-    draft.refuse(key, "needs the sections of each head", "give --mrope-section T H W");
+    builder.reject(key, "needs the sections of each head", "give --mrope-section T H W");
   if (model.rope_scaling && kind != PositionEmbedding::rope)
-    draft.refuse("model.rope_scaling", fmt::format("position_embedding_type is {}", name_of(kind)),
-                 "use --position-embedding-type rope");
+    builder.reject("model.rope_scaling", fmt::format("position_embedding_type is {}", name_of(kind)),
+                   "use --position-embedding-type rope");
   if (kind == PositionEmbedding::yarn && model.rotary_interleaved)
-    draft.refuse("model.rotary_interleaved", "yarn rotates halves", "leave it out");
+    builder.reject("model.rotary_interleaved", "yarn rotates halves", "leave it out");
   if (model.rope_scaling_low_freq_factor >= model.rope_scaling_high_freq_factor)
-    draft.refuse("model.rope_scaling_low_freq_factor", "is not below rope_scaling_high_freq_factor",
-                 "use 1 and 4");
+    builder.reject("model.rope_scaling_low_freq_factor", "is not below rope_scaling_high_freq_factor",
+                   "use 1 and 4");
   if (model.is_hybrid_model && kind != PositionEmbedding::rope && kind != PositionEmbedding::none &&
-      draft.given(key))
-    draft.refuse(key, "hybrid models use rope or none", "use --position-embedding-type none");
+      builder.given(key))
+    builder.reject(key, "hybrid models use rope or none", "use --position-embedding-type none");
 }
 
 // Channels are turned in pairs.
-void rotated_channels_fit(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void rotated_channels_fit(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   const PositionEmbedding type = model.position_embedding_type;
   const bool turns =
       type == PositionEmbedding::rope || type == PositionEmbedding::yarn || type == PositionEmbedding::mrope;
   const bool latent = model.multi_latent_attention;
   if (latent && !turns)
-    draft.refuse("model.multi_latent_attention", "turns a part of every head by its position",
-                 "use --position-embedding-type rope");
+    builder.reject("model.multi_latent_attention", "turns a part of every head by its position",
+                   "use --position-embedding-type rope");
   if (!turns || model.kv_channels == 0) return;
   const int64_t turned =
       latent ? model.qk_pos_emb_head_dim
              : static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
   if (turned < 2 || turned % 2 != 0)
-    return draft.refuse(latent                     ? "model.qk_pos_emb_head_dim"
-                        : model.rotary_percent < 1 ? "model.rotary_percent"
-                                                   : "model.kv_channels",
-                        fmt::format("{} channels of a head cannot be turned in pairs", turned),
-                        "make it an even number of channels");
+    return builder.reject(latent                     ? "model.qk_pos_emb_head_dim"
+                          : model.rotary_percent < 1 ? "model.rotary_percent"
+                                                     : "model.kv_channels",
+                          fmt::format("{} channels of a head cannot be turned in pairs", turned),
+                          "make it an even number of channels");
   for (const auto& [key, factors] : {std::pair{"model.longrope_short_factor", &model.longrope_short_factor},
                                      {"model.longrope_long_factor", &model.longrope_long_factor}})
     if (!latent && !model.longrope_short_factor.empty() &&
         static_cast<int64_t>(factors->size()) != turned / 2)
-      draft.refuse(key, fmt::format("has {} factors for {} pairs of channels", factors->size(), turned / 2),
-                   "give one for each pair");
+      builder.reject(key, fmt::format("has {} factors for {} pairs of channels", factors->size(), turned / 2),
+                     "give one for each pair");
 }
 
-void attention_kinds(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void attention_kinds(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.qk_layernorm && model.qk_l2_norm)
-    draft.refuse("model.qk_l2_norm", "queries and keys are normed already",
-                 "keep one of qk_layernorm and qk_l2_norm");
-  if (model.multi_latent_attention && draft.given("model.num_query_groups") &&
+    builder.reject("model.qk_l2_norm", "queries and keys are normed already",
+                   "keep one of qk_layernorm and qk_l2_norm");
+  if (model.multi_latent_attention && builder.given("model.num_query_groups") &&
       model.num_query_groups != model.num_attention_heads)
-    draft.refuse("model.num_query_groups", "multi-latent attention has no shared key heads", "leave it out");
+    builder.reject("model.num_query_groups", "multi-latent attention has no shared key heads",
+                   "leave it out");
   if (model.multi_latent_attention && !model.window_size.empty())
-    draft.refuse("model.window_size", "multi-latent attention has no window", "leave it out");
+    builder.reject("model.window_size", "multi-latent attention has no window", "leave it out");
   const std::pair<const char*, bool> not_latent[] = {
       {"model.softmax_type", model.softmax_type != SoftmaxType::vanilla},
       {"model.attn_logit_softcapping", model.attn_logit_softcapping.has_value()},
@@ -117,26 +118,26 @@ void attention_kinds(Draft& draft) {
       {"model.add_qkv_bias", model.add_qkv_bias}};
   for (const auto& [key, set] : not_latent)
     if (model.multi_latent_attention && set)
-      draft.refuse(key, "is not built for multi-latent attention", "leave it out");
-  if (draft.given("model.window_attn_skip_freq") && model.window_size.empty())
-    draft.refuse("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
+      builder.reject(key, "is not built for multi-latent attention", "leave it out");
+  if (builder.given("model.window_attn_skip_freq") && model.window_size.empty())
+    builder.reject("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
   if (model.experimental_attention_variant == AttentionVariant::dsa &&
       (model.dsa_indexer_n_heads == 0 || model.dsa_indexer_head_dim == 0 || model.dsa_indexer_topk == 0))
-    draft.refuse("model.experimental_attention_variant", "sparse attention needs its indexer's sizes",
-                 "give --dsa-indexer-n-heads, --dsa-indexer-head-dim and --dsa-indexer-topk");
+    builder.reject("model.experimental_attention_variant", "sparse attention needs its indexer's sizes",
+                   "give --dsa-indexer-n-heads, --dsa-indexer-head-dim and --dsa-indexer-topk");
 }
 
-void mamba_heads_fit(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void mamba_heads_fit(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (!model.is_hybrid_model || model.hybrid_layer_pattern.find('M') == std::string::npos) return;
   if (model.mamba_num_heads > 0 && model.mamba_num_heads % model.mamba_num_groups != 0)
-    draft.refuse("model.mamba_num_groups",
-                 fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
-                 fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads})));
+    builder.reject("model.mamba_num_groups",
+                   fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
+                   fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads})));
 }
 
-void layer_lists(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void layer_lists(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_layers == 0 || model.is_hybrid_model) return;
   const std::pair<const char*, const Json*> lists[] = {
       {"model.moe_layer_freq", &model.moe_layer_freq},
@@ -145,106 +146,105 @@ void layer_lists(Draft& draft) {
       {"model.linear_attention_freq", &model.linear_attention_freq}};
   for (const auto& [key, list] : lists)
     if (list->is_array() && static_cast<int64_t>(list->size()) != model.num_layers)
-      draft.refuse(key, fmt::format("has {} entries for {} layers", list->size(), model.num_layers),
-                   "give one entry per layer");
+      builder.reject(key, fmt::format("has {} entries for {} layers", list->size(), model.num_layers),
+                     "give one entry per layer");
 }
 
-void gated_units(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void gated_units(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (!model.gated_linear_unit && model.glu_linear_offset != 0)
-    draft.refuse("model.glu_linear_offset", "the feed-forward layer is not gated",
-                 "use --swiglu or --quick-geglu");
+    builder.reject("model.glu_linear_offset", "the feed-forward layer is not gated",
+                   "use --swiglu or --quick-geglu");
   if (!model.gated_linear_unit && model.activation_func_clamp_value)
-    draft.refuse("model.activation_func_clamp_value", "the feed-forward layer is not gated",
-                 "use --swiglu or --quick-geglu");
+    builder.reject("model.activation_func_clamp_value", "the feed-forward layer is not gated",
+                   "use --swiglu or --quick-geglu");
   if (model.gated_linear_unit && model.activation_func == Activation::tanh)
-    draft.refuse("model.activation_func", "tanh is no gate", "use silu, gelu, relu or sigmoid");
+    builder.reject("model.activation_func", "tanh is no gate", "use silu, gelu, relu or sigmoid");
 }
 
-void residuals(Draft& draft) {
-  const Config& config = draft.config;
+void residuals(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   if (config.model.fp32_residual_connection && !config.precision.bf16 && !config.precision.fp16)
-    draft.refuse("model.fp32_residual_connection", "everything is fp32 already",
-                 "add --bf16, or leave it out");
+    builder.reject("model.fp32_residual_connection", "everything is fp32 already",
+                   "add --bf16, or leave it out");
   if (!config.model.enable_mhc_connections) return;
   const char* key = "model.enable_mhc_connections";
   if (config.parallel.pipeline_model_parallel_size > 1)
-    draft.refuse(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
+    builder.reject(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
   if (config.model.mtp_num_layers > 0)
-    draft.refuse(key, "works without prediction layers only", "use --mtp-num-layers 0");
+    builder.reject(key, "works without MTP layers only", "use --mtp-num-layers 0");
   if (config.model.fp32_residual_connection)
-    draft.refuse(key, "works without fp32_residual_connection only", "leave one of them out");
+    builder.reject(key, "works without fp32_residual_connection only", "leave one of them out");
 }
 
-void mup(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void mup(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.use_mup && model.mup_base_hidden_size == 0)
-    draft.refuse("model.use_mup", "needs the width at which hyperparameters were found",
-                 "give --mup-base-hidden-size N");
+    builder.reject("model.use_mup", "needs the width at which hyperparameters were found",
+                   "give --mup-base-hidden-size N");
   if (model.use_mup && model.mtp_num_layers > 0)
-    draft.refuse("model.use_mup", "prediction layers do not scale their logits", "use --mtp-num-layers 0");
+    builder.reject("model.use_mup", "MTP layers do not scale their logits", "use --mtp-num-layers 0");
 }
 
-void prediction_layers(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void mtp_layers(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.mtp_num_layers > 0 && model.position_embedding_type == PositionEmbedding::learned_absolute)
-    draft.refuse("model.mtp_num_layers", "prediction layers have no learned positions",
-                 "use --position-embedding-type rope");
-  if (model.is_hybrid_model && model.mtp_num_layers > 0 && draft.purpose != Purpose::inspect)
-    draft.refuse("model.hybrid_layer_pattern", "prediction layers of hybrid models are not built",
-                 "leave out the first '/' and what follows it");
+    builder.reject("model.mtp_num_layers", "MTP layers have no learned positions",
+                   "use --position-embedding-type rope");
+  if (model.is_hybrid_model && model.mtp_num_layers > 0 && builder.purpose != Purpose::inspect)
+    builder.reject("model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
+                   "leave out the first '/' and what follows it");
   if (model.mtp_hsm && model.mtp_num_layers < 2)
-    draft.refuse("model.mtp_hsm", "mixes the states of at least two prediction layers",
-                 "use --mtp-num-layers 2");
-  if (draft.config.inference.num_speculative_tokens > 0 &&
-      draft.config.inference.num_speculative_tokens > model.mtp_num_layers && !model.mtp_use_repeated_layer)
-    draft.refuse("inference.num_speculative_tokens",
-                 fmt::format("the model predicts {} further tokens", model.mtp_num_layers),
-                 "use at most that many");
+    builder.reject("model.mtp_hsm", "mixes the states of at least two MTP layers", "use --mtp-num-layers 2");
+  if (builder.config.inference.num_speculative_tokens > 0 &&
+      builder.config.inference.num_speculative_tokens > model.mtp_num_layers && !model.mtp_use_repeated_layer)
+    builder.reject("inference.num_speculative_tokens",
+                   fmt::format("the model predicts {} further tokens", model.mtp_num_layers),
+                   "use at most that many");
 }
 
 // What the layers of one model cannot do where they differ.
-void differing_layers_fit(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void differing_layers_fit(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   const char* key = "model.heterogeneous_layers_config_encoded_json";
   std::vector<LayerBlock> blocks;
   try {
     blocks = read_layer_blocks(model);
   } catch (const Error& error) {
-    return draft.refuse(key, error.what(), "give {\"block_configs\": [...]} with one entry per layer");
+    return builder.reject(key, error.what(), "give {\"block_configs\": [...]} with one entry per layer");
   }
   if (blocks.empty()) return;
   if (static_cast<int64_t>(blocks.size()) != model.num_layers)
-    draft.refuse(key, fmt::format("describes {} layers of {}", blocks.size(), model.num_layers),
-                 fmt::format("use --num-layers {}", blocks.size()));
+    builder.reject(key, fmt::format("describes {} layers of {}", blocks.size(), model.num_layers),
+                   fmt::format("use --num-layers {}", blocks.size()));
   if (model.is_hybrid_model || model.num_moe_experts > 0 || model.multi_latent_attention ||
       model.mtp_num_layers > 0 || model.experimental_attention_variant != AttentionVariant::none)
-    draft.refuse(key, "describes layers of attention and an MLP alone",
-                 "leave out hybrid patterns, experts, latent attention and prediction layers");
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
+    builder.reject(key, "describes layers of attention and an MLP alone",
+                   "leave out hybrid patterns, experts, latent attention and MTP layers");
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const LayerBlock& block = blocks[layer];
     if (block.attention && (block.query_groups < 1 || model.num_attention_heads % block.query_groups != 0 ||
                             block.query_groups % tp != 0))
-      return draft.refuse(key,
-                          fmt::format("layer {} has {} key heads for {} heads on {} tensor-parallel ranks",
-                                      layer, block.query_groups, model.num_attention_heads, tp),
-                          "every layer's key heads must divide the heads, and ranks the key heads");
+      return builder.reject(key,
+                            fmt::format("layer {} has {} key heads for {} heads on {} tensor-parallel ranks",
+                                        layer, block.query_groups, model.num_attention_heads, tp),
+                            "every layer's key heads must divide the heads, and ranks the key heads");
     if (block.mlp && (block.ffn_hidden_size < 1 || block.ffn_hidden_size % tp != 0))
-      return draft.refuse(key,
-                          fmt::format("layer {} has an MLP of width {} for {} tensor-parallel ranks", layer,
-                                      block.ffn_hidden_size, tp),
-                          "use ranks that divide every width");
+      return builder.reject(key,
+                            fmt::format("layer {} has an MLP of width {} for {} tensor-parallel ranks", layer,
+                                        block.ffn_hidden_size, tp),
+                            "use ranks that divide every width");
   }
 }
 
-void heterogeneous(Draft& draft) {
-  differing_layers_fit(draft);
-  const ModelConfig& model = draft.config.model;
+void heterogeneous(ConfigBuilder& builder) {
+  differing_layers_fit(builder);
+  const ModelConfig& model = builder.config.model;
   if (!model.heterogeneous_layers_config_path.empty() &&
       !model.heterogeneous_layers_config_encoded_json.empty())
-    draft.refuse("model.heterogeneous_layers_config_path", "layers are described twice",
-                 "keep the file or the text");
+    builder.reject("model.heterogeneous_layers_config_path", "layers are described twice",
+                   "keep the file or the text");
 }
 
 constexpr Rule kModelRules[] = {
@@ -283,10 +283,10 @@ constexpr Rule kModelRules[] = {
      "model.pipeline_model_parallel_size model.mtp_num_layers",
      "options of the residual stream suit the rest", residuals},
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
-    {"prediction_layers",
+    {"mtp_layers",
      "model.mtp_num_layers model.mtp_hsm model.position_embedding_type model.hybrid_layer_pattern "
      "inference.num_speculative_tokens",
-     "options of prediction layers need them", prediction_layers},
+     "options of MTP layers need them", mtp_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "
      "model.num_layers model.tensor_model_parallel_size",

@@ -11,106 +11,107 @@ bool balances_by(const ModelConfig& model, std::string_view kind) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-void topk_fits(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void topk_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
   if (model.moe_router_topk > model.num_moe_experts)
-    draft.refuse("model.moe_router_topk", fmt::format("there are {} experts", model.num_moe_experts),
-                 fmt::format("use at most {}", model.num_moe_experts));
+    builder.reject("model.moe_router_topk", fmt::format("there are {} experts", model.num_moe_experts),
+                   fmt::format("use at most {}", model.num_moe_experts));
   if (model.moe_router_topk == 1 && model.moe_router_score_function == RouterScore::softmax &&
       !model.moe_router_pre_softmax && !balances_by(model, "sinkhorn"))
-    draft.refuse("model.moe_router_topk",
-                 "softmax over one chosen expert is always 1, so the router would not learn",
-                 "add --moe-router-pre-softmax");
+    builder.reject("model.moe_router_topk",
+                   "softmax over one chosen expert is always 1, so the router would not learn",
+                   "add --moe-router-pre-softmax");
   if (model.moe_apply_probs_on_input && model.moe_router_topk != 1)
-    draft.refuse("model.moe_apply_probs_on_input",
-                 fmt::format("moe_router_topk is {}", model.moe_router_topk), "use --moe-router-topk 1");
+    builder.reject("model.moe_apply_probs_on_input",
+                   fmt::format("moe_router_topk is {}", model.moe_router_topk), "use --moe-router-topk 1");
 }
 
-void groups_fit(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void groups_fit(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
   const int64_t groups = model.moe_router_num_groups, open = model.moe_router_group_topk;
   if ((groups > 0) != (open > 0))
-    return draft.refuse(groups > 0 ? "model.moe_router_num_groups" : "model.moe_router_group_topk",
-                        "group-limited routing needs both numbers",
-                        "give --moe-router-num-groups and --moe-router-group-topk");
+    return builder.reject(groups > 0 ? "model.moe_router_num_groups" : "model.moe_router_group_topk",
+                          "group-limited routing needs both numbers",
+                          "give --moe-router-num-groups and --moe-router-group-topk");
   if (groups == 0) return;
   if (model.num_moe_experts % groups != 0)
-    return draft.refuse("model.moe_router_num_groups",
-                        fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
-                        fmt::format("use {}", common_divisors(std::array{model.num_moe_experts})));
+    return builder.reject("model.moe_router_num_groups",
+                          fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
+                          fmt::format("use {}", common_divisors(std::array{model.num_moe_experts})));
   if (open > groups)
-    return draft.refuse("model.moe_router_group_topk", fmt::format("there are {} groups", groups),
-                        fmt::format("use at most {}", groups));
+    return builder.reject("model.moe_router_group_topk", fmt::format("there are {} groups", groups),
+                          fmt::format("use at most {}", groups));
   if (open * (model.num_moe_experts / groups) < model.moe_router_topk)
-    draft.refuse("model.moe_router_group_topk",
-                 fmt::format("{} groups hold {} experts, fewer than moe_router_topk = {}", open,
-                             open * (model.num_moe_experts / groups), model.moe_router_topk),
-                 "open more groups");
+    builder.reject("model.moe_router_group_topk",
+                   fmt::format("{} groups hold {} experts, fewer than moe_router_topk = {}", open,
+                               open * (model.num_moe_experts / groups), model.moe_router_topk),
+                   "open more groups");
 }
 
-void balancing_fits(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void aux_loss_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
   const char* key = "model.moe_aux_loss_coeff";
   const size_t kinds = model.moe_router_load_balancing_type.size(),
                coefficients = model.moe_aux_loss_coeff.size();
   if (kinds != coefficients && !(coefficients == 1 && model.moe_aux_loss_coeff[0] == 0))
-    return draft.refuse(key, fmt::format("{} coefficients for {} kinds of balancing", coefficients, kinds),
-                        "give one per --moe-router-load-balancing-type");
+    return builder.reject(key, fmt::format("{} coefficients for {} kinds of balancing", coefficients, kinds),
+                          "give one per --moe-router-load-balancing-type");
   const bool some = std::any_of(model.moe_aux_loss_coeff.begin(), model.moe_aux_loss_coeff.end(),
                                 [](double c) { return c != 0; });
   for (const char* kind : {"sinkhorn", "quantile_balancing"})
     if (balances_by(model, kind) && some)
-      draft.refuse(key, fmt::format("{} balances without a loss", kind), "use --moe-aux-loss-coeff 0");
+      builder.reject(key, fmt::format("{} balances without a loss", kind), "use --moe-aux-loss-coeff 0");
   if (model.moe_router_enable_expert_bias && model.moe_router_score_function == RouterScore::softmax)
-    draft.refuse("model.moe_router_enable_expert_bias", "works with sigmoid and sqrtsoftplus scores only",
-                 "use --moe-router-score-function sigmoid");
+    builder.reject("model.moe_router_enable_expert_bias", "works with sigmoid and sqrtsoftplus scores only",
+                   "use --moe-router-score-function sigmoid");
 }
 
-void capacity_fits(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void capacity_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
   if (model.moe_pad_expert_input_to_capacity && !model.moe_expert_capacity_factor)
-    draft.refuse("model.moe_pad_expert_input_to_capacity", "experts have no capacity to be padded to",
-                 "give --moe-expert-capacity-factor");
+    builder.reject("model.moe_pad_expert_input_to_capacity", "experts have no capacity to be padded to",
+                   "give --moe-expert-capacity-factor");
   if (!model.moe_expert_capacity_factor) return;
   for (const char* kind : {"sinkhorn", "quantile_balancing"})
     if (balances_by(model, kind))
-      draft.refuse("model.moe_expert_capacity_factor", fmt::format("does not work with {}", kind),
-                   "use --moe-router-load-balancing-type aux_loss");
+      builder.reject("model.moe_expert_capacity_factor", fmt::format("does not work with {}", kind),
+                     "use --moe-router-load-balancing-type aux_loss");
 }
 
-void dispatcher_fits(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
+void dispatcher_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
   const TokenDispatcher dispatcher = model.moe_token_dispatcher_type;
   if (model.moe_shared_expert_overlap && model.moe_shared_expert_intermediate_size == 0)
-    draft.refuse("model.moe_shared_expert_overlap", "there are no shared experts",
-                 "give --moe-shared-expert-intermediate-size");
+    builder.reject("model.moe_shared_expert_overlap", "there are no shared experts",
+                   "give --moe-shared-expert-intermediate-size");
   if (model.moe_shared_expert_overlap && dispatcher == TokenDispatcher::allgather)
-    draft.refuse("model.moe_shared_expert_overlap", "the allgather dispatcher cannot overlap",
-                 "use --moe-token-dispatcher-type alltoall");
+    builder.reject("model.moe_shared_expert_overlap", "the allgather dispatcher cannot overlap",
+                   "use --moe-token-dispatcher-type alltoall");
   if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
-    draft.refuse("model.moe_shared_expert_gate", "there are no shared experts",
-                 "give --moe-shared-expert-intermediate-size");
-  if (model.moe_router_padding_for_quantization && draft.config.precision.fp8 == Fp8Format::none &&
-      draft.config.precision.fp4 == Fp4Format::none)
-    draft.refuse("model.moe_router_padding_for_quantization", "nothing is quantised",
-                 "give --fp8-format or --fp4-format");
-  if (dispatcher == TokenDispatcher::allgather && draft.config.parallel.variable_seq_lengths)
-    draft.refuse("model.moe_token_dispatcher_type", "sequences of different lengths need another dispatcher",
-                 "use --moe-token-dispatcher-type alltoall");
+    builder.reject("model.moe_shared_expert_gate", "there are no shared experts",
+                   "give --moe-shared-expert-intermediate-size");
+  if (model.moe_router_padding_for_quantization && builder.config.precision.fp8 == Fp8Format::none &&
+      builder.config.precision.fp4 == Fp4Format::none)
+    builder.reject("model.moe_router_padding_for_quantization", "nothing is quantised",
+                   "give --fp8-format or --fp4-format");
+  if (dispatcher == TokenDispatcher::allgather && builder.config.parallel.variable_seq_lengths)
+    builder.reject("model.moe_token_dispatcher_type",
+                   "sequences of different lengths need another dispatcher",
+                   "use --moe-token-dispatcher-type alltoall");
 }
 
-void upcycling(Draft& draft) {
-  const Config& config = draft.config;
+void upcycling(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   if (!config.model.moe_use_upcycling) return;
   if (config.model.num_moe_experts == 0)
-    draft.refuse("model.moe_use_upcycling", "the model has no experts", "give --num-experts N");
+    builder.reject("model.moe_use_upcycling", "the model has no experts", "give --num-experts N");
   if (config.checkpoint.save.empty())
-    draft.refuse("model.moe_use_upcycling", "the new model must be saved", "give --save DIR");
+    builder.reject("model.moe_use_upcycling", "the new model must be saved", "give --save DIR");
 }
 
 constexpr Rule kMoeRules[] = {
@@ -121,10 +122,10 @@ constexpr Rule kMoeRules[] = {
     {"groups_fit",
      "model.moe_router_num_groups model.moe_router_group_topk model.num_moe_experts model.moe_router_topk",
      "groups of experts divide them and hold enough", groups_fit},
-    {"balancing_fits",
+    {"aux_loss_fits",
      "model.moe_router_load_balancing_type model.moe_aux_loss_coeff model.moe_router_enable_expert_bias "
      "model.moe_router_score_function model.num_moe_experts",
-     "each kind of balancing has its coefficient", balancing_fits},
+     "each kind of balancing has its coefficient", aux_loss_fits},
     {"capacity_fits",
      "model.num_moe_experts model.moe_expert_capacity_factor model.moe_pad_expert_input_to_capacity "
      "model.moe_router_load_balancing_type",

@@ -12,88 +12,88 @@ constexpr const char* cp_key = "model.context_parallel_size";
 constexpr const char* ep_key = "model.expert_model_parallel_size";
 constexpr const char* etp_key = "model.expert_tensor_parallel_size";
 
-void world_divides(Draft& draft) {
-  if (!draft.world_size) return;
-  const ParallelConfig& p = draft.config.parallel;
+void world_divides(ConfigBuilder& builder) {
+  if (!builder.world_size) return;
+  const ParallelConfig& p = builder.config.parallel;
   const int64_t dense =
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  if (*draft.world_size % dense != 0)
-    draft.refuse(
+  if (*builder.world_size % dense != 0)
+    builder.reject(
         tp_key,
         fmt::format("tensor {} x pipeline {} x context {} = {} does not divide the {} ranks",
                     p.tensor_model_parallel_size, p.pipeline_model_parallel_size, p.context_parallel_size,
-                    dense, *draft.world_size),
+                    dense, *builder.world_size),
         fmt::format("start a multiple of {} ranks (--ranks {}) or make the sizes smaller", dense, dense));
 }
 
-void expert_world_divides(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
-  if (!draft.world_size || draft.config.model.num_moe_experts == 0) return;
+void expert_world_divides(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
+  if (!builder.world_size || builder.config.model.num_moe_experts == 0) return;
   const int64_t expert =
       p.expert_tensor_parallel_size * p.expert_model_parallel_size * p.pipeline_model_parallel_size;
-  if (*draft.world_size % expert != 0)
-    draft.refuse(ep_key,
-                 fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {} ranks",
-                             p.expert_tensor_parallel_size, p.expert_model_parallel_size,
-                             p.pipeline_model_parallel_size, expert, *draft.world_size),
-                 fmt::format("start a multiple of {} ranks or make the sizes smaller; "
-                             "--expert-tensor-parallel-size 1 is common",
-                             expert));
+  if (*builder.world_size % expert != 0)
+    builder.reject(ep_key,
+                   fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {} ranks",
+                               p.expert_tensor_parallel_size, p.expert_model_parallel_size,
+                               p.pipeline_model_parallel_size, expert, *builder.world_size),
+                   fmt::format("start a multiple of {} ranks or make the sizes smaller; "
+                               "--expert-tensor-parallel-size 1 is common",
+                               expert));
 }
 
-void heads_divide_by_tp(Draft& draft) {
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
-                heads = draft.config.model.num_attention_heads;
+void heads_divide_by_tp(ConfigBuilder& builder) {
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
+                heads = builder.config.model.num_attention_heads;
   if (heads > 0 && heads % tp != 0)
-    draft.refuse(tp_key, fmt::format("does not divide num_attention_heads = {}", heads),
-                 fmt::format("use {}", common_divisors(std::array{heads})));
+    builder.reject(tp_key, fmt::format("does not divide num_attention_heads = {}", heads),
+                   fmt::format("use {}", common_divisors(std::array{heads})));
 }
 
-void query_groups_fit_tp(Draft& draft) {
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
-                groups = draft.config.model.num_query_groups;
-  const int64_t sections = draft.config.model.attention_output_gate ? 2 : 1;  // queries, and their gates
+void query_groups_fit_tp(ConfigBuilder& builder) {
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
+                groups = builder.config.model.num_query_groups;
+  const int64_t sections = builder.config.model.attention_output_gate ? 2 : 1;  // queries, and their gates
   const int64_t rows =
-      (sections * draft.config.model.num_attention_heads + 2 * groups) * draft.config.model.kv_channels;
+      (sections * builder.config.model.num_attention_heads + 2 * groups) * builder.config.model.kv_channels;
   if (groups > 0 && tp > groups && tp % groups == 0 && rows % tp != 0 &&
-      !draft.config.model.multi_latent_attention)
-    return draft.refuse(
+      !builder.config.model.multi_latent_attention)
+    return builder.reject(
         tp_key, fmt::format("does not divide the {} rows of the fused query, key and value projection", rows),
         "use a smaller size, or wider heads");
-  if (groups == 0 || groups == draft.config.model.num_attention_heads ||
-      draft.config.model.multi_latent_attention || groups % tp == 0 || tp % groups == 0)
+  if (groups == 0 || groups == builder.config.model.num_attention_heads ||
+      builder.config.model.multi_latent_attention || groups % tp == 0 || tp % groups == 0)
     return;
-  draft.refuse(tp_key, fmt::format("is neither a divisor nor a multiple of num_query_groups = {}", groups),
-               fmt::format("use {}, or a multiple of {}", common_divisors(std::array{groups}), groups));
+  builder.reject(tp_key, fmt::format("is neither a divisor nor a multiple of num_query_groups = {}", groups),
+                 fmt::format("use {}, or a multiple of {}", common_divisors(std::array{groups}), groups));
 }
 
-void ffn_divides_by_tp(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
-                etp = draft.config.parallel.expert_tensor_parallel_size;
+void ffn_divides_by_tp(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
+                etp = builder.config.parallel.expert_tensor_parallel_size;
   if (model.ffn_hidden_size > 0 && model.ffn_hidden_size % tp != 0)
-    draft.refuse("model.ffn_hidden_size",
-                 fmt::format("tensor_model_parallel_size = {} does not divide it", tp),
-                 fmt::format("use a multiple of {}", tp));
+    builder.reject("model.ffn_hidden_size",
+                   fmt::format("tensor_model_parallel_size = {} does not divide it", tp),
+                   fmt::format("use a multiple of {}", tp));
   if (model.num_moe_experts == 0) return;
   if (model.moe_ffn_hidden_size > 0 && model.moe_ffn_hidden_size % etp != 0)
-    draft.refuse("model.moe_ffn_hidden_size",
-                 fmt::format("expert_tensor_parallel_size = {} does not divide it", etp),
-                 fmt::format("use a multiple of {}, or --expert-tensor-parallel-size 1", etp));
+    builder.reject("model.moe_ffn_hidden_size",
+                   fmt::format("expert_tensor_parallel_size = {} does not divide it", etp),
+                   fmt::format("use a multiple of {}, or --expert-tensor-parallel-size 1", etp));
   if (model.moe_shared_expert_intermediate_size % tp != 0)
-    draft.refuse("model.moe_shared_expert_intermediate_size",
-                 fmt::format("tensor_model_parallel_size = {} does not divide it", tp),
-                 fmt::format("use a multiple of {}", tp));
+    builder.reject("model.moe_shared_expert_intermediate_size",
+                   fmt::format("tensor_model_parallel_size = {} does not divide it", tp),
+                   fmt::format("use a multiple of {}", tp));
 }
 
-void mamba_divides_by_tp(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
+void mamba_divides_by_tp(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
   if (model.hybrid_layer_pattern.find('M') == std::string::npos) return;
   for (auto [name, number] :
        {std::pair{"mamba_num_heads", model.mamba_num_heads}, {"mamba_num_groups", model.mamba_num_groups}})
     if (number % tp != 0)
-      draft.refuse(
+      builder.reject(
           tp_key, fmt::format("does not divide {} = {}", name, number),
           fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads, model.mamba_num_groups})));
 }
@@ -107,19 +107,19 @@ bool has_delta_nets(const ModelConfig& model) {
 bool has_mamba(const ModelConfig& model) { return model.hybrid_layer_pattern.find('M') != std::string::npos; }
 
 // Context-parallel ranks run whole sequences of some heads each.
-void states_divide_by_cp(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size,
-                cp = draft.config.parallel.context_parallel_size;
+void states_divide_by_cp(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
+                cp = builder.config.parallel.context_parallel_size;
   if (cp == 1) return;
   // Heads that others share may be fewer than the ranks.
   auto divides = [&](const char* name, int64_t heads, bool shared) {
     if (heads % tp != 0) return;  // said elsewhere
     const int64_t own = heads / tp;
     if (own % cp != 0 && !(shared && cp % own == 0))
-      draft.refuse(cp_key,
-                   fmt::format("cannot split {} = {} ({} on each tensor-parallel rank)", name, heads, own),
-                   "use a size that divides the heads of a rank");
+      builder.reject(cp_key,
+                     fmt::format("cannot split {} = {} ({} on each tensor-parallel rank)", name, heads, own),
+                     "use a size that divides the heads of a rank");
   };
   if (has_mamba(model)) {
     divides("mamba_num_heads", model.mamba_num_heads, false);
@@ -131,43 +131,44 @@ void states_divide_by_cp(Draft& draft) {
   }
 }
 
-void delta_net_divides_by_tp(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
-  const int64_t tp = draft.config.parallel.tensor_model_parallel_size;
+void delta_net_divides_by_tp(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
   if (!has_delta_nets(model)) return;
   if (model.linear_num_value_heads % model.linear_num_key_heads != 0)
-    draft.refuse("model.linear_num_value_heads",
-                 fmt::format("is not a multiple of linear_num_key_heads = {}", model.linear_num_key_heads),
-                 "use a multiple");
+    builder.reject("model.linear_num_value_heads",
+                   fmt::format("is not a multiple of linear_num_key_heads = {}", model.linear_num_key_heads),
+                   "use a multiple");
   if (model.linear_num_key_heads % tp != 0)
-    draft.refuse(tp_key, fmt::format("does not divide linear_num_key_heads = {}", model.linear_num_key_heads),
-                 fmt::format("use {}", common_divisors(std::array{model.linear_num_key_heads})));
+    builder.reject(tp_key,
+                   fmt::format("does not divide linear_num_key_heads = {}", model.linear_num_key_heads),
+                   fmt::format("use {}", common_divisors(std::array{model.linear_num_key_heads})));
 }
 
-void sequence_divides(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
-  const int64_t length = draft.config.model.seq_length;
+void sequence_divides(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
+  const int64_t length = builder.config.model.seq_length;
   if (length == 0) return;
   const int64_t cp = p.context_parallel_size;
   if (cp > 1 && length % (2 * cp) != 0)
-    return draft.refuse("model.seq_length",
-                        fmt::format("2 x context_parallel_size = {} does not divide it", 2 * cp),
-                        fmt::format("use a multiple of {}", 2 * cp));
+    return builder.reject("model.seq_length",
+                          fmt::format("2 x context_parallel_size = {} does not divide it", 2 * cp),
+                          fmt::format("use a multiple of {}", 2 * cp));
   if (p.sequence_parallel && length / cp % p.tensor_model_parallel_size != 0)
-    draft.refuse("model.seq_length",
-                 fmt::format("sequence_parallel splits {} tokens over {} ranks unevenly", length / cp,
-                             p.tensor_model_parallel_size),
-                 fmt::format("use a multiple of {}", std::lcm(2 * cp, cp * p.tensor_model_parallel_size)));
+    builder.reject("model.seq_length",
+                   fmt::format("sequence_parallel splits {} tokens over {} ranks unevenly", length / cp,
+                               p.tensor_model_parallel_size),
+                   fmt::format("use a multiple of {}", std::lcm(2 * cp, cp * p.tensor_model_parallel_size)));
 }
 
-void context_communication(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
-  const ModelConfig& model = draft.config.model;
+void context_communication(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
+  const ModelConfig& model = builder.config.model;
   const int64_t cp = p.context_parallel_size;
   const size_t kinds = p.cp_comm_type.size();
   if (kinds != 1 && model.num_layers > 0 && kinds != static_cast<size_t>(model.num_layers))
-    draft.refuse("model.cp_comm_type", fmt::format("{} kinds for {} layers", kinds, model.num_layers),
-                 "give one for all layers, or one each");
+    builder.reject("model.cp_comm_type", fmt::format("{} kinds for {} layers", kinds, model.num_layers),
+                   "give one for all layers, or one each");
   const auto uses = [&](const char* kind) {
     return std::find(p.cp_comm_type.begin(), p.cp_comm_type.end(), kind) != p.cp_comm_type.end();
   };
@@ -178,60 +179,60 @@ void context_communication(Draft& draft) {
     const int64_t heads = model.num_attention_heads / tp,
                   groups = std::max<int64_t>(1, model.num_query_groups / tp);
     if (heads % ranks != 0 || groups % ranks != 0)
-      draft.refuse("model.cp_comm_type",
-                   fmt::format("{} splits the {} query and {} key heads of a rank over {} ranks", kind, heads,
-                               groups, ranks),
-                   advice);
+      builder.reject("model.cp_comm_type",
+                     fmt::format("{} splits the {} query and {} key heads of a rank over {} ranks", kind,
+                                 heads, groups, ranks),
+                     advice);
   };
   heads_divide("a2a", cp, "use p2p or all_gather, or a smaller context_parallel_size");
   if (levels.size() == 2)
     heads_divide("a2a+p2p", levels[0], "use p2p or all_gather, or a smaller inner level");
   if (uses("a2a+p2p") && levels.size() != 2)
-    return draft.refuse(
+    return builder.reject(
         "model.cp_comm_type",
         fmt::format("a2a+p2p needs the sizes of its two levels, but {} are given", levels.size()),
         "give --hierarchical-context-parallel-sizes INNER OUTER");
   if (!levels.empty() && !uses("a2a+p2p"))
-    return draft.refuse("model.hierarchical_context_parallel_sizes", "only a2a+p2p has levels",
-                        "use --cp-comm-type a2a+p2p, or leave it out");
+    return builder.reject("model.hierarchical_context_parallel_sizes", "only a2a+p2p has levels",
+                          "use --cp-comm-type a2a+p2p, or leave it out");
   const int64_t product = std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies<>());
   if (!levels.empty() && product != cp)
-    draft.refuse("model.hierarchical_context_parallel_sizes",
-                 fmt::format("their product {} is not context_parallel_size = {}", product, cp),
-                 "make them agree");
+    builder.reject("model.hierarchical_context_parallel_sizes",
+                   fmt::format("their product {} is not context_parallel_size = {}", product, cp),
+                   "make them agree");
 }
 
-void hybrid_context(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void hybrid_context(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   if (!p.hybrid_context_parallel) return;
   const char* key = "model.hybrid_context_parallel";
   if (p.pipeline_model_parallel_size > 1)
-    draft.refuse(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
-  if (!draft.config.model.calculate_per_token_loss)
-    draft.refuse(key, "needs a loss per token", "add --calculate-per-token-loss");
+    builder.reject(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
+  if (!builder.config.model.calculate_per_token_loss)
+    builder.reject(key, "needs a loss per token", "add --calculate-per-token-loss");
   if (!p.max_seqlen_per_dp_cp_rank)
-    draft.refuse(key, "needs to know how much a rank can take", "give --max-seqlen-per-dp-cp-rank N");
-  if (draft.config.ddp.use_megatron_fsdp)
-    draft.refuse(key, "does not work with use_megatron_fsdp", "choose one of them");
+    builder.reject(key, "needs to know how much a rank can take", "give --max-seqlen-per-dp-cp-rank N");
+  if (builder.config.ddp.use_megatron_fsdp)
+    builder.reject(key, "does not work with use_megatron_fsdp", "choose one of them");
 }
 
-void experts_divide_by_ep(Draft& draft) {
-  const int64_t ep = draft.config.parallel.expert_model_parallel_size,
-                experts = draft.config.model.num_moe_experts;
+void experts_divide_by_ep(ConfigBuilder& builder) {
+  const int64_t ep = builder.config.parallel.expert_model_parallel_size,
+                experts = builder.config.model.num_moe_experts;
   if (ep > 1 && experts == 0)
-    return draft.refuse(ep_key, "the model has no experts",
-                        "give --num-experts N, or --expert-model-parallel-size 1");
+    return builder.reject(ep_key, "the model has no experts",
+                          "give --num-experts N, or --expert-model-parallel-size 1");
   if (experts % ep != 0)
-    draft.refuse(ep_key, fmt::format("does not divide num_moe_experts = {}", experts),
-                 fmt::format("use {}", common_divisors(std::array{experts})));
+    builder.reject(ep_key, fmt::format("does not divide num_moe_experts = {}", experts),
+                   fmt::format("use {}", common_divisors(std::array{experts})));
 }
 
-void weight_shards(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void weight_shards(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   const auto check = [&](const char* key, int64_t shards, int64_t size) {
     if (shards < size || shards % size != 0)
-      draft.refuse(key, fmt::format("is not a multiple of {}", size),
-                   fmt::format("use {} or a multiple of it", size));
+      builder.reject(key, fmt::format("is not a multiple of {}", size),
+                     fmt::format("use {} or a multiple of it", size));
   };
   check("model.tensor_parallel_num_weight_shards", p.tensor_parallel_num_weight_shards,
         p.tensor_model_parallel_size);
@@ -239,36 +240,37 @@ void weight_shards(Draft& draft) {
         p.expert_tensor_parallel_size);
 }
 
-void tp_overlap_needs_sequence_parallel(Draft& draft) {
-  if (draft.config.parallel.tp_comm_overlap && !draft.config.parallel.sequence_parallel)
-    draft.refuse("model.tp_comm_overlap", "works with sequence parallelism only",
-                 "add --sequence-parallel (with --tensor-model-parallel-size > 1)");
+void tp_overlap_needs_sequence_parallel(ConfigBuilder& builder) {
+  if (builder.config.parallel.tp_comm_overlap && !builder.config.parallel.sequence_parallel)
+    builder.reject("model.tp_comm_overlap", "works with sequence parallelism only",
+                   "add --sequence-parallel (with --tensor-model-parallel-size > 1)");
 }
 
-void expert_overlap(Draft& draft) {
-  const Config& config = draft.config;
+void expert_overlap(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ParallelConfig& p = config.parallel;
   const char* key = "model.overlap_moe_expert_parallel_comm";
   if (p.delay_wgrad_compute && !p.overlap_moe_expert_parallel_comm)
-    draft.refuse("model.delay_wgrad_compute", "there is nothing to wait for",
-                 "add --overlap-moe-expert-parallel-comm");
+    builder.reject("model.delay_wgrad_compute", "there is nothing to wait for",
+                   "add --overlap-moe-expert-parallel-comm");
   if (!p.overlap_moe_expert_parallel_comm) return;
   if (p.expert_model_parallel_size == 1)
-    draft.refuse(key, "no tokens travel with one expert-parallel rank",
-                 "use --expert-model-parallel-size > 1");
+    builder.reject(key, "no tokens travel with one expert-parallel rank",
+                   "use --expert-model-parallel-size > 1");
   if (config.model.moe_token_dispatcher_type == TokenDispatcher::allgather)
-    draft.refuse(key, "the allgather dispatcher cannot overlap", "use --moe-token-dispatcher-type alltoall");
+    builder.reject(key, "the allgather dispatcher cannot overlap",
+                   "use --moe-token-dispatcher-type alltoall");
   if (p.pipeline_model_parallel_size > 1 && p.virtual_pipeline_model_parallel_size == 1)
-    draft.refuse(key, "needs an interleaved schedule when there are pipeline stages",
-                 "give --num-virtual-stages-per-pipeline-rank 2");
+    builder.reject(key, "needs an interleaved schedule when there are pipeline stages",
+                   "give --num-virtual-stages-per-pipeline-rank 2");
   if (config.execution.recompute_granularity == RecomputeGranularity::full)
-    draft.refuse(key, "does not work with full recompute", "use --recompute-granularity selective");
+    builder.reject(key, "does not work with full recompute", "use --recompute-granularity selective");
   if (!config.precision.bf16 && !config.precision.fp16)
-    draft.refuse(key, "works in bf16 and fp16 only", "add --bf16");
+    builder.reject(key, "works in bf16 and fp16 only", "add --bf16");
   if (config.model.moe_shared_expert_overlap)
-    draft.refuse(key, "does not work with moe_shared_expert_overlap", "choose one of them");
+    builder.reject(key, "does not work with moe_shared_expert_overlap", "choose one of them");
   if (config.model.mtp_num_layers > 1)
-    draft.refuse(key, "works with one prediction layer at most", "use --mtp-num-layers 1");
+    builder.reject(key, "works with one MTP layer at most", "use --mtp-num-layers 1");
 }
 
 constexpr Rule kParallelRules[] = {

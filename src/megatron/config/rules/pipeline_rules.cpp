@@ -16,28 +16,29 @@ bool is_uneven(const ParallelConfig& p) {
   return p.num_layers_in_first_pipeline_stage > 0 || p.num_layers_in_last_pipeline_stage > 0;
 }
 
-void one_way_to_cut(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void one_way_to_cut(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   const bool layout = !p.pipeline_model_parallel_layout.empty(),
              per_chunk = p.num_layers_per_virtual_pipeline_stage > 0;
-  const bool chunks = draft.given(vpp_key),
+  const bool chunks = builder.given(vpp_key),
              accounts = p.account_for_embedding_in_pipeline_split || p.account_for_loss_in_pipeline_split;
   if (layout + per_chunk + chunks > 1)
-    draft.refuse(chunks ? vpp_key : "model.num_layers_per_virtual_pipeline_stage",
-                 "the chunks of a stage are given in two ways",
-                 "keep one of --pipeline-model-parallel-layout, --num-layers-per-virtual-pipeline-stage and "
-                 "--num-virtual-stages-per-pipeline-rank");
+    builder.reject(
+        chunks ? vpp_key : "model.num_layers_per_virtual_pipeline_stage",
+        "the chunks of a stage are given in two ways",
+        "keep one of --pipeline-model-parallel-layout, --num-layers-per-virtual-pipeline-stage and "
+        "--num-virtual-stages-per-pipeline-rank");
   if (layout && (is_uneven(p) || accounts))
-    draft.refuse(layout_key, "a layout already says what the first and last stages hold",
-                 "leave out the settings of the first and last stage");
+    builder.reject(layout_key, "a layout already says what the first and last stages hold",
+                   "leave out the settings of the first and last stage");
   if (is_uneven(p) && accounts)
-    draft.refuse("model.account_for_embedding_in_pipeline_split",
-                 "first or last stage have a number of layers of their own", "keep one of the two");
+    builder.reject("model.account_for_embedding_in_pipeline_split",
+                   "first or last stage have a number of layers of their own", "keep one of the two");
 }
 
-void layers_divide_by_stages(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
-  const ModelConfig& model = draft.config.model;
+void layers_divide_by_stages(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
+  const ModelConfig& model = builder.config.model;
   const int64_t stages = p.pipeline_model_parallel_size, chunks = p.virtual_pipeline_model_parallel_size;
   if (model.num_layers == 0 || !p.pipeline_model_parallel_layout.empty() || is_uneven(p) ||
       model.hybrid_layer_pattern.find('|') != std::string::npos)
@@ -48,160 +49,161 @@ void layers_divide_by_stages(Draft& draft) {
                                ? fmt::format("num_layers + {} for embedding or loss = {}", extra, layers)
                                : fmt::format("num_layers = {}", layers);
   if (layers % stages != 0)
-    return draft.refuse(pp_key, fmt::format("does not divide {}", what),
-                        fmt::format("use {}, or give a --pipeline-model-parallel-layout",
-                                    common_divisors(std::array{layers})));
+    return builder.reject(pp_key, fmt::format("does not divide {}", what),
+                          fmt::format("use {}, or give a --pipeline-model-parallel-layout",
+                                      common_divisors(std::array{layers})));
   if (p.num_layers_per_virtual_pipeline_stage > 0 &&
       layers / stages % p.num_layers_per_virtual_pipeline_stage != 0)
-    return draft.refuse("model.num_layers_per_virtual_pipeline_stage",
-                        fmt::format("does not divide the {} layers of a stage", layers / stages),
-                        fmt::format("use {}", common_divisors(std::array{layers / stages})));
+    return builder.reject("model.num_layers_per_virtual_pipeline_stage",
+                          fmt::format("does not divide the {} layers of a stage", layers / stages),
+                          fmt::format("use {}", common_divisors(std::array{layers / stages})));
   if (layers / stages % chunks != 0)
-    draft.refuse(vpp_key, fmt::format("does not divide the {} layers of a stage", layers / stages),
-                 fmt::format("use {}", common_divisors(std::array{layers / stages})));
+    builder.reject(vpp_key, fmt::format("does not divide the {} layers of a stage", layers / stages),
+                   fmt::format("use {}", common_divisors(std::array{layers / stages})));
 }
 
-void uneven_stages(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void uneven_stages(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   const int64_t first = p.num_layers_in_first_pipeline_stage, last = p.num_layers_in_last_pipeline_stage;
-  if (!is_uneven(p) || draft.config.model.num_layers == 0) return;
+  if (!is_uneven(p) || builder.config.model.num_layers == 0) return;
   const char* key =
       first > 0 ? "model.num_layers_in_first_pipeline_stage" : "model.num_layers_in_last_pipeline_stage";
   if (p.pipeline_model_parallel_size == 1)
-    return draft.refuse(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
+    return builder.reject(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
   if (p.num_layers_per_virtual_pipeline_stage > 0)
-    return draft.refuse(key, "uneven stages cannot be cut by layers per chunk",
-                        "use --num-virtual-stages-per-pipeline-rank");
+    return builder.reject(key, "uneven stages cannot be cut by layers per chunk",
+                          "use --num-virtual-stages-per-pipeline-rank");
   const int64_t middle = p.pipeline_model_parallel_size - (first > 0) - (last > 0);
-  const int64_t left = draft.config.model.num_layers - first - last;
+  const int64_t left = builder.config.model.num_layers - first - last;
   if (left < 0 || (middle == 0 && left != 0) || (middle > 0 && left % middle != 0))
-    return draft.refuse(key, fmt::format("{} layers are left for {} stages between", left, middle),
-                        "choose numbers that leave a multiple of the stages between");
+    return builder.reject(key, fmt::format("{} layers are left for {} stages between", left, middle),
+                          "choose numbers that leave a multiple of the stages between");
   const int64_t chunks = p.virtual_pipeline_model_parallel_size;
   if (first % chunks != 0 || last % chunks != 0 || (middle > 0 && left / middle % chunks != 0))
-    draft.refuse(vpp_key,
-                 fmt::format("does not divide the layers of each stage ({}, {}, {})", first,
-                             middle > 0 ? left / middle : 0, last),
-                 "choose numbers that divide");
+    builder.reject(vpp_key,
+                   fmt::format("does not divide the layers of each stage ({}, {}, {})", first,
+                               middle > 0 ? left / middle : 0, last),
+                   "choose numbers that divide");
 }
 
-void layout_is_right(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void layout_is_right(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   if (p.pipeline_model_parallel_layout.empty()) return;
   try {
     const auto stages = parse_pipeline_layout(p.pipeline_model_parallel_layout);
-    if (draft.config.model.num_layers == 0) return;
+    if (builder.config.model.num_layers == 0) return;
     const std::string wrong =
-        check_pipeline_layout(stages, p.pipeline_model_parallel_size, draft.config.model.num_layers,
-                              draft.config.model.mtp_num_layers);
-    if (!wrong.empty()) draft.refuse(layout_key, wrong, "write for example Et*3|(tt|)*29,m|L");
+        check_pipeline_layout(stages, p.pipeline_model_parallel_size, builder.config.model.num_layers,
+                              builder.config.model.mtp_num_layers);
+    if (!wrong.empty()) builder.reject(layout_key, wrong, "write for example Et*3|(tt|)*29,m|L");
   } catch (const Error& error) {
-    draft.refuse(layout_key, reason_of(error), "write for example Et*3|(tt|)*29,m|L");
+    builder.reject(layout_key, reason_of(error), "write for example Et*3|(tt|)*29,m|L");
   }
 }
 
-void interleaving_needs_stages(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void interleaving_needs_stages(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   if (p.virtual_pipeline_model_parallel_size <= 1) return;
   if (p.pipeline_model_parallel_size == 1)
-    return draft.refuse(vpp_key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
+    return builder.reject(vpp_key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
   if (!p.overlap_p2p_comm.value_or(true) && p.pipeline_model_parallel_size == 2)
-    draft.refuse(vpp_key, "two stages would exchange several messages at once",
-                 "leave out --no-overlap-p2p-communication, or use more than 2 stages");
+    builder.reject(vpp_key, "two stages would exchange several messages at once",
+                   "leave out --no-overlap-p2p-communication, or use more than 2 stages");
 }
 
-void schedule_suits_chunks(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void schedule_suits_chunks(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   const char* key = "model.pipeline_schedule";
   const int64_t chunks = p.virtual_pipeline_model_parallel_size;
   if (p.pipeline_schedule == PipelineSchedule::automatic) return;
   if (p.pipeline_model_parallel_size == 1)
-    return draft.refuse(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
+    return builder.reject(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
   if (p.pipeline_schedule == PipelineSchedule::zb_v) {
     if (chunks != 2)
-      draft.refuse(key, fmt::format("needs two chunks per stage, not {}", chunks),
-                   "use --num-virtual-stages-per-pipeline-rank 2, or zb-h1 with one chunk");
+      builder.reject(key, fmt::format("needs two chunks per stage, not {}", chunks),
+                     "use --num-virtual-stages-per-pipeline-rank 2, or zb-h1 with one chunk");
   } else if (p.pipeline_schedule == PipelineSchedule::interleaved) {
     if (chunks == 1)
-      draft.refuse(key, "there is one chunk per stage",
-                   "use --num-virtual-stages-per-pipeline-rank > 1, or 1f1b");
+      builder.reject(key, "there is one chunk per stage",
+                     "use --num-virtual-stages-per-pipeline-rank > 1, or 1f1b");
   } else if (chunks > 1) {
-    draft.refuse(key, fmt::format("runs one chunk per stage, not {}", chunks),
-                 chunks == 2 ? "use interleaved or zb-v" : "use interleaved");
+    builder.reject(key, fmt::format("runs one chunk per stage, not {}", chunks),
+                   chunks == 2 ? "use interleaved or zb-v" : "use interleaved");
   }
 }
 
-void overlap_needs_interleaving(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void overlap_needs_interleaving(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   if (p.overlap_p2p_comm_warmup_flush && !p.overlap_p2p_comm.value_or(false))
-    draft.refuse("model.overlap_p2p_comm_warmup_flush", "messages between stages do not overlap",
-                 "use an interleaved schedule without --no-overlap-p2p-communication");
+    builder.reject("model.overlap_p2p_comm_warmup_flush", "messages between stages do not overlap",
+                   "use an interleaved schedule without --no-overlap-p2p-communication");
 }
 
-void deferred_wgrad(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void deferred_wgrad(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   if (p.defer_embedding_wgrad_compute && p.pipeline_model_parallel_size == 1)
-    draft.refuse("model.defer_embedding_wgrad_compute", "there is no pipeline to drain",
-                 "use --pipeline-model-parallel-size > 1");
+    builder.reject("model.defer_embedding_wgrad_compute", "there is no pipeline to drain",
+                   "use --pipeline-model-parallel-size > 1");
   if (p.wgrad_deferral_limit > 0 && !p.defer_embedding_wgrad_compute)
-    draft.refuse("model.wgrad_deferral_limit", "nothing is deferred", "add --defer-embedding-wgrad-compute");
+    builder.reject("model.wgrad_deferral_limit", "nothing is deferred",
+                   "add --defer-embedding-wgrad-compute");
 }
 
-void microbatch_groups(Draft& draft) {
-  const ParallelConfig& p = draft.config.parallel;
+void microbatch_groups(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
   const int64_t stages = p.pipeline_model_parallel_size,
                 group = p.microbatch_group_size_per_vp_stage.value_or(stages);
   if (p.virtual_pipeline_model_parallel_size <= 1 || p.pipeline_schedule == PipelineSchedule::zb_v) return;
   if (group < stages)
-    return draft.refuse("model.microbatch_group_size_per_vp_stage",
-                        fmt::format("is smaller than the {} pipeline stages", stages),
-                        fmt::format("use at least {}", stages));
-  const TrainConfig& train = draft.config.train;
-  if (!draft.data_parallel_size || train.global_batch_size == 0 || train.micro_batch_size == 0) return;
-  const int64_t per_step = train.micro_batch_size * *draft.data_parallel_size;
+    return builder.reject("model.microbatch_group_size_per_vp_stage",
+                          fmt::format("is smaller than the {} pipeline stages", stages),
+                          fmt::format("use at least {}", stages));
+  const TrainConfig& train = builder.config.train;
+  if (!builder.data_parallel_size || train.global_batch_size == 0 || train.micro_batch_size == 0) return;
+  const int64_t per_step = train.micro_batch_size * *builder.data_parallel_size;
   if (train.global_batch_size % per_step != 0) return;
   const int64_t rest = train.global_batch_size / per_step % group;
   if (rest > 0 && rest < stages)
-    draft.refuse("train.global_batch_size",
-                 fmt::format("{} micro-batches leave a last group of {}, fewer than the {} stages",
-                             train.global_batch_size / per_step, rest, stages),
-                 fmt::format("use a multiple of {}", per_step * stages));
+    builder.reject("train.global_batch_size",
+                   fmt::format("{} micro-batches leave a last group of {}, fewer than the {} stages",
+                               train.global_batch_size / per_step, rest, stages),
+                   fmt::format("use a multiple of {}", per_step * stages));
 }
 
-void hybrid_pattern_is_right(Draft& draft) {
-  const ModelConfig& model = draft.config.model;
-  const ParallelConfig& p = draft.config.parallel;
+void hybrid_pattern_is_right(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const ParallelConfig& p = builder.config.parallel;
   const char* key = "model.hybrid_layer_pattern";
   if (model.hybrid_layer_pattern.empty()) {
     if (model.is_hybrid_model)
-      draft.refuse("model.is_hybrid_model", "there is no pattern", "give --hybrid-layer-pattern");
+      builder.reject("model.is_hybrid_model", "there is no pattern", "give --hybrid-layer-pattern");
     return;
   }
   try {
     const HybridPattern pattern = parse_hybrid_pattern(model.hybrid_layer_pattern);
     const int64_t layers = static_cast<int64_t>(pattern.layers.size());
-    if (layers == 0) draft.refuse(key, "it has no layers", "give one symbol per layer");
+    if (layers == 0) builder.reject(key, "it has no layers", "give one symbol per layer");
     if (model.num_layers != layers)
-      draft.refuse("model.num_layers", fmt::format("the hybrid_layer_pattern has {} layers", layers),
-                   "leave out --num-layers");
+      builder.reject("model.num_layers", fmt::format("the hybrid_layer_pattern has {} layers", layers),
+                     "leave out --num-layers");
     if (pattern.mtp_depths != model.mtp_num_layers)
-      draft.refuse("model.mtp_num_layers",
-                   fmt::format("the hybrid_layer_pattern has {} prediction layers", pattern.mtp_depths),
-                   "leave out --mtp-num-layers");
+      builder.reject("model.mtp_num_layers",
+                     fmt::format("the hybrid_layer_pattern has {} MTP layers", pattern.mtp_depths),
+                     "leave out --mtp-num-layers");
     if (pattern.layers.find('D') != std::string::npos)
-      draft.refuse(key, "sparse attention (D) is not built yet", "use M, G, *, +, - and E");
+      builder.reject(key, "sparse attention (D) is not built yet", "use M, G, *, +, - and E");
     if ((pattern.layers.find('+') != std::string::npos) != model.multi_latent_attention)
-      draft.refuse(key, "multi-latent attention is + in a pattern, and needs its sizes",
-                   "give --multi-latent-attention with +, and not without");
+      builder.reject(key, "multi-latent attention is + in a pattern, and needs its sizes",
+                     "give --multi-latent-attention with +, and not without");
     if (pattern.layers.find('E') != std::string::npos && model.num_moe_experts == 0)
-      draft.refuse(key, "it has expert layers (E) but the model no experts", "give --num-experts");
+      builder.reject(key, "it has expert layers (E) but the model no experts", "give --num-experts");
     if (pattern.segments > 1 && pattern.segments % p.pipeline_model_parallel_size != 0)
-      draft.refuse(key,
-                   fmt::format("its {} segments cannot be dealt out to {} pipeline ranks", pattern.segments,
-                               p.pipeline_model_parallel_size),
-                   "cut it into a multiple of the stages");
+      builder.reject(key,
+                     fmt::format("its {} segments cannot be dealt out to {} pipeline ranks", pattern.segments,
+                                 p.pipeline_model_parallel_size),
+                     "cut it into a multiple of the stages");
   } catch (const Error& error) {
-    draft.refuse(key, reason_of(error), "write for example M-M-|M-M*-");
+    builder.reject(key, reason_of(error), "write for example M-M-|M-M*-");
   }
 }
 

@@ -6,152 +6,154 @@
 namespace megatron {
 namespace {
 
-void one_half_format(Draft& draft) {
-  const PrecisionConfig& p = draft.config.precision;
-  if (p.bf16 && p.fp16) draft.refuse("model.fp16", "bf16 is on too", "keep one of --bf16 and --fp16");
+void one_half_format(ConfigBuilder& builder) {
+  const PrecisionConfig& p = builder.config.precision;
+  if (p.bf16 && p.fp16) builder.reject("model.fp16", "bf16 is on too", "keep one of --bf16 and --fp16");
   const std::string wanted = p.bf16 ? "bf16" : p.fp16 ? "fp16" : "";
-  if (!wanted.empty() && draft.given("model.params_dtype") && p.params_dtype != wanted && !(p.bf16 && p.fp16))
-    draft.refuse("model.params_dtype", fmt::format("{} is on", wanted), fmt::format("use {}", wanted));
+  if (!wanted.empty() && builder.given("model.params_dtype") && p.params_dtype != wanted &&
+      !(p.bf16 && p.fp16))
+    builder.reject("model.params_dtype", fmt::format("{} is on", wanted), fmt::format("use {}", wanted));
   if (p.fp16_lm_cross_entropy && !p.fp16)
-    draft.refuse("model.fp16_lm_cross_entropy", "fp16 is off", "add --fp16");
-  if (draft.config.optimizer.loss_scale && !p.fp16)
-    draft.refuse("optimizer.loss_scale", "only fp16 scales the loss", "add --fp16, or leave it out");
+    builder.reject("model.fp16_lm_cross_entropy", "fp16 is off", "add --fp16");
+  if (builder.config.optimizer.loss_scale && !p.fp16)
+    builder.reject("optimizer.loss_scale", "only fp16 scales the loss", "add --fp16, or leave it out");
 }
 
-void fp8_needs(Draft& draft) {
-  const Config& config = draft.config;
+void fp8_needs(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const PrecisionConfig& p = config.precision;
   const bool on = p.fp8 != Fp8Format::none;
   if (on && p.fp4 != Fp4Format::none)
-    draft.refuse("model.fp4", "fp8 is on too", "keep one of --fp8-format and --fp4-format");
+    builder.reject("model.fp4", "fp8 is on too", "keep one of --fp8-format and --fp4-format");
   if (on && !p.bf16 && !p.fp16)
-    draft.refuse("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
-  if (p.fp8_param && !on) draft.refuse("model.fp8_param", "fp8 is off", "give --fp8-format e4m3 or hybrid");
+    builder.reject("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
+  if (p.fp8_param && !on) builder.reject("model.fp8_param", "fp8 is off", "give --fp8-format e4m3 or hybrid");
   if (p.fp8_param && on && !config.ddp.use_distributed_optimizer && !config.ddp.use_megatron_fsdp &&
-      draft.purpose == Purpose::training)
-    draft.refuse("model.fp8_param", "fp8 parameters need their main copy split over ranks",
-                 "add --use-distributed-optimizer");
+      builder.purpose == Purpose::training)
+    builder.reject("model.fp8_param", "fp8 parameters need their main copy split over ranks",
+                   "add --use-distributed-optimizer");
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
-    draft.refuse("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
-                 "use --fp8-recipe tensorwise");
+    builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
+                   "use --fp8-recipe tensorwise");
   if (p.first_last_layers_bf16 && !on && p.fp4 == Fp4Format::none)
-    draft.refuse("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
+    builder.reject("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
-    draft.refuse(
+    builder.reject(
         "model.num_layers_at_end_in_bf16",
         fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
         "use smaller numbers");
   if (p.reuse_grad_buf_for_mxfp8_param_ag && !(p.fp8_param && p.fp8_recipe == Fp8Recipe::mxfp8))
-    draft.refuse("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
-                 "give --fp8-recipe mxfp8 --fp8-param-gather");
+    builder.reject("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
+                   "give --fp8-recipe mxfp8 --fp8-param-gather");
   for (const char* name :
        {"model.fp8_dot_product_attention", "model.fp8_multi_head_attention", "model.fp8_output_proj"})
-    if (draft.value(name).as_bool() && !on) draft.refuse(name, "fp8 is off", "give --fp8-format");
+    if (builder.value(name).as_bool() && !on) builder.reject(name, "fp8 is off", "give --fp8-format");
 }
 
-void fp4_needs(Draft& draft) {
-  const PrecisionConfig& p = draft.config.precision;
+void fp4_needs(ConfigBuilder& builder) {
+  const PrecisionConfig& p = builder.config.precision;
   const bool on = p.fp4 != Fp4Format::none;
-  if (p.fp4_param && !on) draft.refuse("model.fp4_param", "fp4 is off", "give --fp4-format e2m1");
-  if (on && !p.bf16) draft.refuse("model.fp4", "what is not fp4 must be bf16", "add --bf16");
+  if (p.fp4_param && !on) builder.reject("model.fp4_param", "fp4 is off", "give --fp4-format e2m1");
+  if (on && !p.bf16) builder.reject("model.fp4", "what is not fp4 must be bf16", "add --bf16");
 }
 
-void optimizer_states(Draft& draft) {
-  const OptimizerConfig& o = draft.config.optimizer;
+void optimizer_states(ConfigBuilder& builder) {
+  const OptimizerConfig& o = builder.config.optimizer;
   if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
-    draft.refuse("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
-                 "use --optimizer adam");
+    builder.reject("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
+                   "use --optimizer adam");
   for (const auto& [key, dtype] : {std::pair{"optimizer.main_grads_dtype", o.main_grads_dtype},
                                    {"optimizer.main_params_dtype", o.main_params_dtype},
                                    {"optimizer.exp_avg_dtype", o.exp_avg_dtype},
                                    {"optimizer.exp_avg_sq_dtype", o.exp_avg_sq_dtype}})
     if (dtype != "fp32" && !o.use_precision_aware_optimizer)
-      draft.refuse(key, "the optimizer keeps fp32 states", "add --use-precision-aware-optimizer");
+      builder.reject(key, "the optimizer keeps fp32 states", "add --use-precision-aware-optimizer");
 }
 
-void gradients_and_parameters_overlap(Draft& draft) {
-  const Config& config = draft.config;
+void gradients_and_parameters_overlap(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const DdpConfig& d = config.ddp;
   if (d.overlap_param_gather && !d.use_distributed_optimizer && !d.use_megatron_fsdp)
-    draft.refuse("ddp.overlap_param_gather", "parameters are not split, so nothing is gathered",
-                 "add --use-distributed-optimizer");
+    builder.reject("ddp.overlap_param_gather", "parameters are not split, so nothing is gathered",
+                   "add --use-distributed-optimizer");
   if (d.overlap_param_gather && !d.overlap_grad_reduce)
-    draft.refuse("ddp.overlap_param_gather", "needs overlapped gradients too", "add --overlap-grad-reduce");
+    builder.reject("ddp.overlap_param_gather", "needs overlapped gradients too", "add --overlap-grad-reduce");
   if (!d.overlap_param_gather_with_optimizer_step) return;
   const char* key = "ddp.overlap_param_gather_with_optimizer_step";
   if (!d.overlap_param_gather)
-    draft.refuse(key, "parameters are not gathered while training goes on", "add --overlap-param-gather");
+    builder.reject(key, "parameters are not gathered while training goes on", "add --overlap-param-gather");
   if (config.parallel.virtual_pipeline_model_parallel_size <= 1)
-    draft.refuse(key, "needs an interleaved schedule", "give --num-virtual-stages-per-pipeline-rank");
+    builder.reject(key, "needs an interleaved schedule", "give --num-virtual-stages-per-pipeline-rank");
 }
 
-void buckets(Draft& draft) {
-  const Config& config = draft.config;
+void buckets(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const DdpConfig& d = config.ddp;
   if (d.bucket_size > 0 && d.num_buckets > 0)
-    draft.refuse("ddp.num_buckets", "the buckets' size is given too",
-                 "keep one of --ddp-bucket-size and --ddp-num-buckets");
+    builder.reject("ddp.num_buckets", "the buckets' size is given too",
+                   "keep one of --ddp-bucket-size and --ddp-num-buckets");
   if (d.average_in_collective && config.model.calculate_per_token_loss)
-    draft.refuse("ddp.average_in_collective",
-                 "a loss per token is divided by the tokens of all ranks at the end",
-                 "leave out --ddp-average-in-collective or --calculate-per-token-loss");
-  if (draft.data_parallel_size && *draft.data_parallel_size * config.parallel.context_parallel_size %
-                                          d.num_distributed_optimizer_instances !=
-                                      0)
-    draft.refuse("ddp.num_distributed_optimizer_instances",
-                 fmt::format("does not divide the {} replicas",
-                             *draft.data_parallel_size * config.parallel.context_parallel_size),
-                 "use a divisor");
+    builder.reject("ddp.average_in_collective",
+                   "a loss per token is divided by the tokens of all ranks at the end",
+                   "leave out --ddp-average-in-collective or --calculate-per-token-loss");
+  if (builder.data_parallel_size && *builder.data_parallel_size * config.parallel.context_parallel_size %
+                                            d.num_distributed_optimizer_instances !=
+                                        0)
+    builder.reject("ddp.num_distributed_optimizer_instances",
+                   fmt::format("does not divide the {} replicas",
+                               *builder.data_parallel_size * config.parallel.context_parallel_size),
+                   "use a divisor");
   if (d.num_distributed_optimizer_instances > 1 && !d.use_distributed_optimizer)
-    draft.refuse("ddp.num_distributed_optimizer_instances", "optimizer states are not split",
-                 "add --use-distributed-optimizer");
+    builder.reject("ddp.num_distributed_optimizer_instances", "optimizer states are not split",
+                   "add --use-distributed-optimizer");
 }
 
-void sharding(Draft& draft) {
-  const DdpConfig& d = draft.config.ddp;
+void sharding(ConfigBuilder& builder) {
+  const DdpConfig& d = builder.config.ddp;
   if (d.outer_dp_sharding_strategy != OuterSharding::no_shard && !d.use_megatron_fsdp)
-    draft.refuse("ddp.outer_dp_sharding_strategy", "there is no sharded data parallelism",
-                 "add --use-megatron-fsdp");
-  if (d.use_megatron_fsdp && draft.config.optimizer.optimizer != OptimizerKind::adam &&
-      draft.config.optimizer.optimizer != OptimizerKind::sgd)
-    draft.refuse("optimizer.optimizer", "sharded data parallelism works with adam and sgd",
-                 "use --optimizer adam");
+    builder.reject("ddp.outer_dp_sharding_strategy", "there is no sharded data parallelism",
+                   "add --use-megatron-fsdp");
+  if (d.use_megatron_fsdp && builder.config.optimizer.optimizer != OptimizerKind::adam &&
+      builder.config.optimizer.optimizer != OptimizerKind::sgd)
+    builder.reject("optimizer.optimizer", "sharded data parallelism works with adam and sgd",
+                   "use --optimizer adam");
 }
 
-void recompute(Draft& draft) {
-  const Config& config = draft.config;
+void recompute(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ExecutionConfig& e = config.execution;
   const bool full = e.recompute_granularity == RecomputeGranularity::full;
   if (e.recompute_method != RecomputeMethod::none && !full)
-    draft.refuse("model.recompute_method", "layers are not recomputed as a whole",
-                 "use --recompute-granularity full, or leave it out");
+    builder.reject("model.recompute_method", "layers are not recomputed as a whole",
+                   "use --recompute-granularity full, or leave it out");
   if (e.recompute_num_layers > 0 && !full)
-    draft.refuse("model.recompute_num_layers", "layers are not recomputed as a whole",
-                 "use --recompute-granularity full, or leave it out");
+    builder.reject("model.recompute_num_layers", "layers are not recomputed as a whole",
+                   "use --recompute-granularity full, or leave it out");
   if (!e.recompute_modules.empty() && e.recompute_granularity != RecomputeGranularity::selective)
-    draft.refuse("model.recompute_modules", "recompute is not selective",
-                 "use --recompute-granularity selective");
+    builder.reject("model.recompute_modules", "recompute is not selective",
+                   "use --recompute-granularity selective");
   const auto recomputes = [&](const char* module) {
     return std::find(e.recompute_modules.begin(), e.recompute_modules.end(), module) !=
            e.recompute_modules.end();
   };
   if (recomputes("auto") && e.recompute_modules.size() > 1)
-    draft.refuse("model.recompute_modules", "auto chooses among all modules", "give auto alone");
+    builder.reject("model.recompute_modules", "auto chooses among all modules", "give auto alone");
   if (e.recompute_memory_gib && !recomputes("auto"))
-    draft.refuse("model.recompute_memory_gib", "no module is chosen by its cost",
-                 "use --recompute-granularity selective --recompute-modules auto");
+    builder.reject("model.recompute_memory_gib", "no module is chosen by its cost",
+                   "use --recompute-granularity selective --recompute-modules auto");
   if (!e.recompute_module_layers.empty() &&
       (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
-    draft.refuse("model.recompute_module_layers", "there is not one number for each module",
-                 "give as many numbers as --recompute-modules has names, or leave it out");
+    builder.reject("model.recompute_module_layers", "there is not one number for each module",
+                   "give as many numbers as --recompute-modules has names, or leave it out");
   if (recomputes("mlp_act") && config.precision.every_layer_in_fp8())
-    draft.refuse("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
-                 "leave it out, or use mlp");
+    builder.reject("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
+                   "leave it out, or use mlp");
   if (recomputes("layernorm") && config.precision.fp8 != Fp8Format::none && config.model.num_moe_experts == 0)
-    draft.note("recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
+    builder.note(
+        "recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
   const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
     if (recomputes(module) && !there)
-      draft.refuse("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
+      builder.reject("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
   };
   needs("moe", config.model.num_moe_experts > 0, "experts", "leave it out");
   needs("moe_act", config.model.num_moe_experts > 0, "experts", "leave it out");
@@ -162,75 +164,76 @@ void recompute(Draft& draft) {
   if (!e.distribute_saved_activations) return;
   const char* key = "model.distribute_saved_activations";
   if (config.parallel.tensor_model_parallel_size == 1)
-    draft.refuse(key, "there is one tensor-parallel rank", "use --tensor-model-parallel-size > 1");
+    builder.reject(key, "there is one tensor-parallel rank", "use --tensor-model-parallel-size > 1");
   if (config.parallel.sequence_parallel)
-    draft.refuse(key, "sequence parallelism splits activations already", "leave it out");
-  if (!full) draft.refuse(key, "only inputs of whole layers are split", "use --recompute-granularity full");
+    builder.reject(key, "sequence parallelism splits activations already", "leave it out");
+  if (!full) builder.reject(key, "only inputs of whole layers are split", "use --recompute-granularity full");
 }
 
-void offload(Draft& draft) {
-  const Config& config = draft.config;
+void offload(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ExecutionConfig& e = config.execution;
   if (e.cpu_offloading_num_layers > 0 && config.model.num_layers > 0 &&
       e.cpu_offloading_num_layers >= config.model.num_layers)
-    draft.refuse("model.cpu_offloading_num_layers",
-                 fmt::format("the model has {} layers", config.model.num_layers), "use a smaller number");
+    builder.reject("model.cpu_offloading_num_layers",
+                   fmt::format("the model has {} layers", config.model.num_layers), "use a smaller number");
   if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
-    draft.refuse("model.cpu_offloading_num_layers", "nothing is offloaded", "add --cpu-offloading");
+    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded", "add --cpu-offloading");
   if (e.cpu_offloading) {
     if (e.cpu_offloading_num_layers == 0)
-      draft.refuse("model.cpu_offloading", "no layer is named", "give --cpu-offloading-num-layers N");
+      builder.reject("model.cpu_offloading", "no layer is named", "give --cpu-offloading-num-layers N");
     if (!e.cpu_offloading_activations)
-      draft.refuse("model.cpu_offloading_activations", "nothing else is offloaded",
-                   "leave it, or --cpu-offloading, out");
+      builder.reject("model.cpu_offloading_activations", "nothing else is offloaded",
+                     "leave it, or --cpu-offloading, out");
     if (config.parallel.pipeline_model_parallel_size > 1)
-      draft.refuse("model.cpu_offloading", "works without pipeline stages only",
-                   "use --pipeline-model-parallel-size 1");
+      builder.reject("model.cpu_offloading", "works without pipeline stages only",
+                     "use --pipeline-model-parallel-size 1");
     if (e.recompute_granularity != RecomputeGranularity::none)
-      draft.refuse("model.cpu_offloading", "recomputed activations are not kept at all",
-                   "choose one of them");
+      builder.reject("model.cpu_offloading", "recomputed activations are not kept at all",
+                     "choose one of them");
   }
   if (e.offload_modules.empty() && e.fine_grained_activation_offloading)
-    draft.refuse("model.fine_grained_activation_offloading", "no module is named",
-                 "give --offload-modules, as in core_attn");
+    builder.reject("model.fine_grained_activation_offloading", "no module is named",
+                   "give --offload-modules, as in core_attn");
   if (!e.offload_modules.empty() && !e.fine_grained_activation_offloading)
-    draft.refuse("model.offload_modules", "nothing is offloaded", "add --fine-grained-activation-offloading");
+    builder.reject("model.offload_modules", "nothing is offloaded",
+                   "add --fine-grained-activation-offloading");
   const auto offloads = [&](const char* module) {
     return std::find(e.offload_modules.begin(), e.offload_modules.end(), module) != e.offload_modules.end();
   };
   for (const char* module : {"expert_fc1", "moe_act"})
     if (offloads(module) && config.model.num_moe_experts == 0)
-      draft.refuse("model.offload_modules", fmt::format("{}: the model has no experts", module),
-                   "leave it out");
+      builder.reject("model.offload_modules", fmt::format("{}: the model has no experts", module),
+                     "leave it out");
   if (offloads("attn_proj") && !offloads("core_attn"))
-    draft.refuse("model.offload_modules", "attn_proj needs core_attn", "add core_attn");
+    builder.reject("model.offload_modules", "attn_proj needs core_attn", "add core_attn");
 }
 
-void graphs(Draft& draft) {
-  const Config& config = draft.config;
+void graphs(ConfigBuilder& builder) {
+  const Config& config = builder.config;
   const ModelConfig& m = config.model;
   const ExecutionConfig& e = config.execution;
   if (!e.cuda_graph_modules.empty() && e.cuda_graph_impl == GraphImpl::none)
-    draft.refuse("model.cuda_graph_modules", "nothing is recorded", "give --cuda-graph-impl local");
+    builder.reject("model.cuda_graph_modules", "nothing is recorded", "give --cuda-graph-impl local");
   if (e.cuda_graph_impl == GraphImpl::none) return;
   if (e.cuda_graph_impl != GraphImpl::full_iteration) {
     if (e.recompute_granularity == RecomputeGranularity::full)
-      draft.refuse("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
-                   "use --cuda-graph-impl full_iteration");
+      builder.reject("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
+                     "use --cuda-graph-impl full_iteration");
     return;
   }
-  const auto refuse_if = [&](bool what, const char* why, const char* fix) {
-    if (what) draft.refuse("model.cuda_graph_impl", why, fix);
+  const auto reject_if = [&](bool what, const char* why, const char* fix) {
+    if (what) builder.reject("model.cuda_graph_impl", why, fix);
   };
   const ParallelConfig& p = config.parallel;
-  refuse_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
+  reject_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
             "the host reads how long the sequences are that come from the stage before",
             "leave it or model.variable_seq_lengths out");
-  refuse_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
-  refuse_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
-  refuse_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
+  reject_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
+  reject_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
+  reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
             "offload nothing");
-  refuse_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
+  reject_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
             "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
 }
 

@@ -2,13 +2,13 @@
 
 #include <numeric>
 
-#include "megatron/config/sources/words.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {
 
-bool looks_at_broken(const Draft& draft, std::string_view keys) {
-  return any_word(keys, [&](std::string_view key) { return draft.is_broken(key); });
+bool looks_at_broken(const ConfigBuilder& builder, std::string_view keys) {
+  return any_word(keys, [&](std::string_view key) { return builder.is_broken(key); });
 }
 
 }  // namespace
@@ -22,9 +22,9 @@ std::vector<Rule> all_rules() {
   return all;
 }
 
-void check_rules(Draft& draft) {
+void check_rules(ConfigBuilder& builder) {
   for (const Rule& rule : all_rules())
-    if (!looks_at_broken(draft, rule.keys)) rule.check(draft);
+    if (!looks_at_broken(builder, rule.keys)) rule.check(builder);
 }
 
 std::string reason_of(const Error& error) {

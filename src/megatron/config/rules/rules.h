@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/config/resolve/draft.h"
+#include "megatron/config/resolve/config_builder.h"
 
 namespace megatron {
 
@@ -13,7 +13,7 @@ struct Rule {
   std::string_view name;  // "heads_divide_by_tp"
   std::string_view keys;  // the settings it looks at, separated by blanks
   std::string_view says;  // the rule as a sentence, for megatron explain
-  void (*check)(Draft&);
+  void (*check)(ConfigBuilder&);
 };
 
 std::span<const Rule> parallel_rules();
@@ -29,7 +29,7 @@ std::span<const Rule> device_rules();
 std::vector<Rule> all_rules();
 
 // Runs every rule whose settings have values of the right kind.
-void check_rules(Draft& draft);
+void check_rules(ConfigBuilder& builder);
 
 // An error's message without the subject that it begins with.
 std::string reason_of(const Error& error);

@@ -82,8 +82,7 @@ Schema inference_config_schema() {
       .min(1);
   s.field<&C::decode_only_cuda_graphs>("decode_only_cuda_graphs", "record batches without prompts only");
   s.field<&C::enable_chunked_prefill>("enable_chunked_prefill", "long prompts are read in pieces");
-  s.field<&C::num_speculative_tokens>("num_speculative_tokens", "tokens guessed ahead by prediction layers")
-      .min(0);
+  s.field<&C::num_speculative_tokens>("num_speculative_tokens", "tokens guessed ahead by MTP layers").min(0);
   s.field<&C::inference_logging_step_interval>("inference_logging_step_interval",
                                                "passes between log lines; 0: none")
       .min(0);

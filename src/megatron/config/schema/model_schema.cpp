@@ -249,7 +249,7 @@ Schema model_config_schema() {
                                 "further predictions send no gradient into the main model");
   s.field<&C::mtp_hsm>("mtp_hsm", "hidden states of the depths are mixed");
   s.field<&C::mtp_hybrid_override_pattern>("mtp_hybrid_override_pattern",
-                                           "layer pattern of the prediction layers of a hybrid model");
+                                           "layer pattern of the MTP layers of a hybrid model");
 
   // Multi-latent attention
   s.field<&C::multi_latent_attention>("multi_latent_attention",

@@ -76,7 +76,7 @@ Schema parallel_config_schema() {
       .when_unset("pipeline_model_parallel_size");
   s.field<&C::pipeline_model_parallel_layout>(
       "pipeline_model_parallel_layout",
-      "which layers each stage holds: E embedding, t layer, m prediction layer, L loss, | between stages");
+      "which layers each stage holds: E embedding, t layer, m MTP layer, L loss, | between stages");
   s.field<&C::num_layers_in_first_pipeline_stage>("num_layers_in_first_pipeline_stage",
                                                   "layers on the first stage, where it differs")
       .min(1)

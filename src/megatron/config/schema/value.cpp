@@ -22,7 +22,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-Objection wrong_type(const Setting& setting, const Json& value) {
+ValidationError wrong_type(const Setting& setting, const Json& value) {
   if (value.is_string() && value.as_string().empty())
     return {"the value is empty", "give " + describe_values(setting)};
   return {value.is_string() ? "this is text" : fmt::format("this is {}", value.type_name()),
@@ -51,11 +51,11 @@ std::string dtype_name(std::string_view given) {
 }
 
 // The one of the choices that `text` names, in the schema's own spelling.
-Objection to_choice(const Setting& setting, const std::string& text, size_t& index) {
+ValidationError to_choice(const Setting& setting, const std::string& text, size_t& index) {
   const std::string wanted = setting.is_dtype ? dtype_name(text) : lower(text);
   std::vector<std::string> names;
   for (size_t i = 0; i < setting.choices.size(); ++i) {
-    if (lower(setting.choices[i]) == lower(wanted)) return index = i, Objection{};
+    if (lower(setting.choices[i]) == lower(wanted)) return index = i, ValidationError{};
     names.emplace_back(setting.choices[i]);
   }
   const std::vector<std::string> near = nearest(text, names, 1);
@@ -64,23 +64,23 @@ Objection to_choice(const Setting& setting, const std::string& text, size_t& ind
                                                                             near[0], join_choices(setting))};
 }
 
-Objection to_text(const Setting& setting, const Json& value, std::string& result) {
+ValidationError to_text(const Setting& setting, const Json& value, std::string& result) {
   if (value.is_array() || value.is_object()) return wrong_type(setting, value);
   result = value.is_string() ? value.as_string() : show_value(value);
   if (setting.choices.empty()) return {};
   size_t index = 0;
-  Objection objection = to_choice(setting, result, index);
-  if (!objection) result = setting.choices[index];
-  return objection;
+  ValidationError error = to_choice(setting, result, index);
+  if (!error) result = setting.choices[index];
+  return error;
 }
 
-Objection check_range(const Setting& setting, double value) {
+ValidationError check_range(const Setting& setting, double value) {
   const bool low = setting.lowest_excluded ? value <= setting.lowest : value < setting.lowest;
   if (!std::isnan(value) && !low && value <= setting.highest) return {};
   return {"out of range", "give " + describe_values(setting)};
 }
 
-Objection to_integer(const Setting& setting, const Json& value, int64_t& result) {
+ValidationError to_integer(const Setting& setting, const Json& value, int64_t& result) {
   const bool whole = value.is_int() || (value.is_double() && std::abs(value.as_double()) < 0x1p63 &&
                                         value.as_double() == std::trunc(value.as_double()));
   if (value.is_double() && !whole) return {"this is not a whole number", "give " + describe_values(setting)};
@@ -89,30 +89,30 @@ Objection to_integer(const Setting& setting, const Json& value, int64_t& result)
   return check_range(setting, static_cast<double>(result));
 }
 
-Objection to_real(const Setting& setting, const Json& value, double& result) {
+ValidationError to_real(const Setting& setting, const Json& value, double& result) {
   if (!value.is_number()) return wrong_type(setting, value);
   result = value.as_double();
   if (std::isinf(result)) return {"this is not finite", "give " + describe_values(setting)};
   return check_range(setting, result);
 }
 
-Objection to_boolean(const Setting& setting, const Json& value, bool& result) {
-  if (value.is_bool()) return result = value.as_bool(), Objection{};
+ValidationError to_boolean(const Setting& setting, const Json& value, bool& result) {
+  if (value.is_bool()) return result = value.as_bool(), ValidationError{};
   if (!value.is_string()) return wrong_type(setting, value);
   const std::string text = lower(value.as_string());
   if (text != "true" && text != "false") return wrong_type(setting, value);
-  return result = text == "true", Objection{};
+  return result = text == "true", ValidationError{};
 }
 
 template <class T, class Convert>
-Objection to_list(const Setting& setting, const Json& value, std::vector<T>& result, Convert convert) {
+ValidationError to_list(const Setting& setting, const Json& value, std::vector<T>& result, Convert convert) {
   if (value.is_object()) return wrong_type(setting, value);
   const Json::Array single = {value};
   for (const Json& item : value.is_array() ? value.as_array() : single) {
     T element{};
-    if (Objection objection = convert(setting, item, element)) {
-      if (value.is_array()) objection.reason = fmt::format("{}: {}", show_value(item), objection.reason);
-      return objection;
+    if (ValidationError error = convert(setting, item, element)) {
+      if (value.is_array()) error.reason = fmt::format("{}: {}", show_value(item), error.reason);
+      return error;
     }
     result.push_back(std::move(element));
   }
@@ -121,31 +121,32 @@ Objection to_list(const Setting& setting, const Json& value, std::vector<T>& res
 }
 
 // A whole number, or a list of zeros and ones.
-Objection check_pattern(const Json& value) {
-  const Objection objection = {"neither a number nor a list of zeros and ones",
-                               "give N, [0,1,1] or ([0]*1+[1]*26)"};
-  if (value.is_int()) return value.as_int() >= 1 ? Objection{} : Objection{"out of range", "give at least 1"};
-  if (!value.is_array()) return objection;
+ValidationError check_pattern(const Json& value) {
+  const ValidationError error = {"neither a number nor a list of zeros and ones",
+                                 "give N, [0,1,1] or ([0]*1+[1]*26)"};
+  if (value.is_int())
+    return value.as_int() >= 1 ? ValidationError{} : ValidationError{"out of range", "give at least 1"};
+  if (!value.is_array()) return error;
   for (const Json& item : value.as_array())
-    if (!item.is_int() || (item.as_int() != 0 && item.as_int() != 1)) return objection;
+    if (!item.is_int() || (item.as_int() != 0 && item.as_int() != 1)) return error;
   return {};
 }
 
 // Converts to T and stores only what is right, so that a refused value leaves the default.
 template <class T, class Convert>
-Objection store(const Setting& setting, void* object, const Json& value, Convert convert) {
+ValidationError store(const Setting& setting, void* object, const Json& value, Convert convert) {
   T converted{};
-  Objection objection = convert(setting, value, converted);
-  if (!objection) at<T>(setting, object) = std::move(converted);
-  return objection;
+  ValidationError error = convert(setting, value, converted);
+  if (!error) at<T>(setting, object) = std::move(converted);
+  return error;
 }
 
 template <class T, class Convert>
-Objection store_optional(const Setting& setting, void* object, const Json& value, Convert convert) {
+ValidationError store_optional(const Setting& setting, void* object, const Json& value, Convert convert) {
   T converted{};
-  Objection objection = convert(setting, value, converted);
-  if (!objection) at<std::optional<T>>(setting, object) = converted;
-  return objection;
+  ValidationError error = convert(setting, value, converted);
+  if (!error) at<std::optional<T>>(setting, object) = converted;
+  return error;
 }
 
 template <class T>
@@ -162,12 +163,12 @@ Json read_optional(const std::optional<T>& value) {
 
 }  // namespace
 
-Objection store_value(const Setting& setting, void* object, const Json& value, const void* defaults) {
+ValidationError store_value(const Setting& setting, void* object, const Json& value, const void* defaults) {
   if (value.is_null()) {
     const Json fallback = read_value(setting, defaults);
     const bool none = setting.type == ValueType::choice && setting.choices.front() == "none";
-    if (none) return setting.set_choice(object, 0), Objection{};
-    if (setting.type == ValueType::json) return at<Json>(setting, object) = fallback, Objection{};
+    if (none) return setting.set_choice(object, 0), ValidationError{};
+    if (setting.type == ValueType::json) return at<Json>(setting, object) = fallback, ValidationError{};
     // A number's "unset" default (0) lies outside its range.
     if (!fallback.is_null()) return store_value(setting.without_range(), object, fallback, defaults);
   }
@@ -183,24 +184,24 @@ Objection store_value(const Setting& setting, void* object, const Json& value, c
     case ValueType::real:
       return store<double>(setting, object, value, real);
     case ValueType::text:
-      if (value.is_null()) return at<std::string>(setting, object).clear(), Objection{};
+      if (value.is_null()) return at<std::string>(setting, object).clear(), ValidationError{};
       return store<std::string>(setting, object, value, text);
     case ValueType::choice: {
       if (!value.is_string()) return wrong_type(setting, value);
       size_t index = 0;
-      Objection objection = to_choice(setting, value.as_string(), index);
-      if (!objection) setting.set_choice(object, static_cast<int>(index));
-      return objection;
+      ValidationError error = to_choice(setting, value.as_string(), index);
+      if (!error) setting.set_choice(object, static_cast<int>(index));
+      return error;
     }
     case ValueType::optional_boolean:
-      if (value.is_null()) return at<std::optional<bool>>(setting, object).reset(), Objection{};
+      if (value.is_null()) return at<std::optional<bool>>(setting, object).reset(), ValidationError{};
       return store_optional<bool>(setting, object, value, boolean);
     case ValueType::optional_integer:
-      if (value.is_null()) return at<std::optional<int64_t>>(setting, object).reset(), Objection{};
+      if (value.is_null()) return at<std::optional<int64_t>>(setting, object).reset(), ValidationError{};
       return store_optional<int64_t>(setting, object, value, integer);
     case ValueType::optional_real:
       if (value.is_null() || (setting.infinity_is_none && value.is_double() && std::isinf(value.as_double())))
-        return at<std::optional<double>>(setting, object).reset(), Objection{};
+        return at<std::optional<double>>(setting, object).reset(), ValidationError{};
       return store_optional<double>(setting, object, value, real);
     case ValueType::integers:
       return store<std::vector<int64_t>>(
@@ -215,12 +216,12 @@ Objection store_value(const Setting& setting, void* object, const Json& value, c
           setting, object, value,
           [&](const Setting& s, const Json& v, auto& r) { return to_list(s, v, r, text); });
     case ValueType::json: {
-      Objection objection;
-      if (setting.is_pattern) objection = check_pattern(value);
+      ValidationError error;
+      if (setting.is_pattern) error = check_pattern(value);
       if (!setting.is_pattern && !value.is_object())
-        objection = {"this is " + std::string(value.type_name()), "give a mapping, such as {key: value}"};
-      if (!objection) at<Json>(setting, object) = value;
-      return objection;
+        error = {"this is " + std::string(value.type_name()), "give a mapping, such as {key: value}"};
+      if (!error) at<Json>(setting, object) = value;
+      return error;
     }
   }
   return {};

@@ -10,7 +10,7 @@
 namespace megatron {
 
 // What is wrong with a value, and how to put it right; empty where nothing is.
-struct Objection {
+struct ValidationError {
   std::string reason;
   std::string fix;
   explicit operator bool() const { return !reason.empty(); }
@@ -18,7 +18,7 @@ struct Objection {
 
 // Stores `value` in the struct at `object` after checking type, range and choices. Null gives the default of
 // `defaults`, a struct of the same kind.
-Objection store_value(const Setting& setting, void* object, const Json& value, const void* defaults);
+ValidationError store_value(const Setting& setting, void* object, const Json& value, const void* defaults);
 Json read_value(const Setting& setting, const void* object);
 
 // A value as it is shown to people: none, true, 3e-4, [1, 2], text without quotes.

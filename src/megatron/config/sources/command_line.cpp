@@ -4,8 +4,8 @@
 
 #include "megatron/base/nearest.h"
 #include "megatron/config/schema/catalog.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {
@@ -107,7 +107,7 @@ class Parser {
       if (flag->entry->setting->is_boolean()) return use.attached && flag->on ? 1 : 0;
       return flag->entry->setting->is_list() ? any_number : 1;
     }
-    if (const ForeignSetting* foreign = find_foreign_flag(use.name)) return foreign->values;
+    if (const UpstreamFlag* upstream = find_upstream_flag(use.name)) return upstream->values;
     return {};
   }
 
@@ -115,12 +115,12 @@ class Parser {
   bool take_values(FlagUse& use, int count) {
     if (count == 0 && !use.attached && at_ < args_.size() && is_truth(args_[at_])) {
       const std::string word = args_[at_++];
-      return refuse(use, fmt::format("'{}' cannot stand apart from a switch", word),
+      return reject(use, fmt::format("'{}' cannot stand apart from a switch", word),
                     fmt::format("write {}, or {}={}", use.name, use.name, word));
     }
     if (use.attached) {
       if (count != 0) return true;
-      return refuse(use, "takes no value", fmt::format("write {} alone", use.name));
+      return reject(use, "takes no value", fmt::format("write {} alone", use.name));
     }
     while (at_ < args_.size() && (count == any_number || static_cast<int>(use.values.size()) < count)) {
       const std::string& word = args_[at_];
@@ -130,11 +130,11 @@ class Parser {
     }
     const size_t needed = count == any_number ? 1 : static_cast<size_t>(count);
     if (use.values.size() >= needed) return true;
-    return refuse(use, "needs a value",
+    return reject(use, "needs a value",
                   fmt::format("write {} VALUE, or {}=VALUE where it begins with a dash", use.name, use.name));
   }
 
-  bool refuse(const FlagUse& use, std::string reason, std::string fix) {
+  bool reject(const FlagUse& use, std::string reason, std::string fix) {
     line_.sources.problems.push_back({use.text(), "", "", std::move(reason), std::move(fix), true});
     return false;
   }
@@ -144,7 +144,7 @@ class Parser {
     for (const Shorthand& shorthand : shorthands()) names.emplace_back(shorthand.flag);
     for (const CommandFlag& flag : own_) names.emplace_back(flag.name);
     names.insert(names.end(), {"--hf", "--config"});
-    refuse(use, "there is no such flag", did_you_mean(nearest(canonical_flag(use.name), names)));
+    reject(use, "there is no such flag", did_you_mean(nearest(canonical_flag(use.name), names)));
     // What follows belonged to it, most likely.
     while (at_ < args_.size() && !is_flag(args_[at_]) && !is_override(args_[at_])) ++at_;
   }

@@ -7,10 +7,10 @@
 
 #include "megatron/base/nearest.h"
 #include "megatron/config/schema/value.h"
-#include "megatron/config/sources/foreign.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/upstream_flags.h"
+#include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
 
 namespace megatron {
@@ -102,12 +102,11 @@ class Merger {
       const Setting& setting = *found->entry->setting;
       if (setting.is_boolean() && use.values.empty()) return set(*found->entry, Json(found->on), origin);
       const ParsedValue parsed = parse_flag_values(setting, use.values);
-      if (parsed.objection)
-        return problem(setting.name(), show_words(use), origin, parsed.objection.reason,
-                       parsed.objection.fix);
+      if (parsed.error)
+        return problem(setting.name(), show_words(use), origin, parsed.error.reason, parsed.error.fix);
       set(*found->entry, parsed.value, origin);
-    } else if (const ForeignSetting* foreign = find_foreign_flag(use.name)) {
-      foreign_setting(*foreign, use.text(), origin);
+    } else if (const UpstreamFlag* upstream = find_upstream_flag(use.name)) {
+      upstream_flag(*upstream, use.text(), origin);
     }
   }
 
@@ -133,9 +132,9 @@ class Merger {
       if (target.entry && target.entry->setting->is_pattern) parsed = parse_pattern(value);
       if (parsed.value.is_null()) parsed = parse_override_value(value);
     }
-    if (parsed.objection)
-      return problem(name, std::string(rest.substr(equals + 1)), origin, parsed.objection.reason,
-                     parsed.objection.fix);
+    if (parsed.error)
+      return problem(name, std::string(rest.substr(equals + 1)), origin, parsed.error.reason,
+                     parsed.error.fix);
     if (remove) return remove_value(name, equals < rest.size() ? &parsed.value : nullptr, origin);
     if (add && target.entry && target.path.empty())
       return problem(name, "", origin, "the setting exists already",
@@ -183,8 +182,8 @@ class Merger {
   void assign(const std::string& name, Json value, const Origin& origin, bool may_add = false) {
     const Target target = find_target(name);
     if (!target.entry) {
-      if (const ForeignSetting* foreign = find_foreign_key(name))
-        return foreign_setting(*foreign, name, origin);
+      if (const UpstreamFlag* upstream = find_upstream_key(name))
+        return upstream_flag(*upstream, name, origin);
       return unknown(name, origin);
     }
     const Setting& setting = *target.entry->setting;
@@ -196,7 +195,7 @@ class Merger {
       if (!as_words) return set(*target.entry, std::move(value), origin);
       const std::string word = value.as_string();
       const ParsedValue parsed = parse_flag_values(setting, std::span(&word, 1));
-      if (parsed.objection) return problem(name, word, origin, parsed.objection.reason, parsed.objection.fix);
+      if (parsed.error) return problem(name, word, origin, parsed.error.reason, parsed.error.fix);
       return set(*target.entry, parsed.value, origin);
     }
     if (setting.type != ValueType::json && !setting.is_list()) return unknown(name, origin);
@@ -227,12 +226,12 @@ class Merger {
     return read_value(*entry.setting, entry.section->object(defaults));
   }
 
-  void foreign_setting(const ForeignSetting& foreign, const std::string& given, const Origin& origin) {
-    if (foreign.verdict == ForeignSetting::Verdict::no_effect) {
-      note(given == origin.where ? fmt::format("{}: {}", given, foreign.text)
-                                 : fmt::format("{} ({}): {}", given, origin.where, foreign.text));
+  void upstream_flag(const UpstreamFlag& upstream, const std::string& given, const Origin& origin) {
+    if (upstream.verdict == UpstreamFlag::Verdict::no_effect) {
+      note(given == origin.where ? fmt::format("{}: {}", given, upstream.text)
+                                 : fmt::format("{} ({}): {}", given, origin.where, upstream.text));
     } else {
-      problem(given, "", origin, "not part of this program", std::string(foreign.text));
+      problem(given, "", origin, "not part of this program", std::string(upstream.text));
     }
   }
 

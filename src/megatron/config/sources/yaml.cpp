@@ -10,7 +10,7 @@
 #include <unordered_set>
 
 #include "megatron/base/error.h"
-#include "megatron/config/sources/text.h"
+#include "megatron/config/sources/value_parser.h"
 
 namespace megatron {
 namespace {

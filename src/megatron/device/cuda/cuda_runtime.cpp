@@ -156,10 +156,10 @@ CudaRuntime::Staging& CudaRuntime::staging(size_t bytes) {
 // it is, and waits: loading a checkpoint, not a step.
 void CudaRuntime::copy_from_host(void* target, const void* source, size_t bytes, void* stream) {
   bind();
-  cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(stream_of(stream), &recording), "asking a stream");
-  require(recording == cudaStreamCaptureStatusNone,
-          "copying to the GPU: what comes from the host cannot be recorded; leave --cuda-graph-impl out");
+  cudaStreamCaptureStatus graph = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream_of(stream), &graph), "asking a stream");
+  require(graph == cudaStreamCaptureStatusNone,
+          "copying to the GPU: what comes from the host cannot be captured; leave --cuda-graph-impl out");
   constexpr size_t most = size_t{64} << 20;
   if (bytes > most) {
     check_cuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
@@ -211,36 +211,33 @@ void CudaRuntime::copy_to_host_async(void* target, const void* source, size_t by
 }
 
 // Relaxed: memory that is missing may be taken from the device meanwhile.
-void CudaRuntime::begin_recording(void* stream) {
+void CudaRuntime::begin_capture(void* stream) {
   bind();
   check_cuda(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed),
-             "beginning a recording");
+             "beginning a CUDA graph");
 }
 
-void* CudaRuntime::end_recording(void* stream) {
+void* CudaRuntime::end_capture(void* stream) {
   cudaGraph_t graph = nullptr;
-  check_cuda(cudaStreamEndCapture(stream_of(stream), &graph), "ending a recording");
+  check_cuda(cudaStreamEndCapture(stream_of(stream), &graph), "ending a CUDA graph");
   cudaGraphExec_t runnable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&runnable, graph, 0);
   cudaGraphDestroy(graph);
-  check_cuda(error, "making a recording runnable");
+  check_cuda(error, "making a CUDA graph runnable");
   return runnable;
 }
 
-void CudaRuntime::abandon_recording(void* stream) noexcept {
+void CudaRuntime::abandon_capture(void* stream) noexcept {
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream_of(stream), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
   cudaGetLastError();
 }
 
-void CudaRuntime::run_recording(void* recording, void* stream) {
-  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), stream_of(stream)),
-             "running a recording");
+void CudaRuntime::launch_graph(void* graph, void* stream) {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "running a CUDA graph");
 }
 
-void CudaRuntime::destroy_recording(void* recording) {
-  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(recording));
-}
+void CudaRuntime::destroy_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 int count_cuda_devices() {
   int count = 0;

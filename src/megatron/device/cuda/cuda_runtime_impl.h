@@ -52,11 +52,11 @@ class CudaRuntime final : public DeviceRuntime {
   void copy_from_host_async(void* target, const void* source, size_t bytes, void* stream) override;
   void copy_to_host_async(void* target, const void* source, size_t bytes, void* stream) override;
 
-  void begin_recording(void* stream) override;
-  void* end_recording(void* stream) override;
-  void abandon_recording(void* stream) noexcept override;
-  void run_recording(void* recording, void* stream) override;
-  void destroy_recording(void* recording) override;
+  void begin_capture(void* stream) override;
+  void* end_capture(void* stream) override;
+  void abandon_capture(void* stream) noexcept override;
+  void launch_graph(void* graph, void* stream) override;
+  void destroy_graph(void* graph) override;
 
   uint64_t host_waits() const override { return host_waits_.load(std::memory_order_relaxed); }
 

@@ -10,7 +10,7 @@ bool cpu::has_v4() {
          __builtin_cpu_supports("avx512cd");
 }
 
-void cpu::refuse_dtype(const char* kernel, DType dtype) {
+void cpu::reject_dtype(const char* kernel, DType dtype) {
   fail("{}: {} is not supported by the CPU kernel; use fp32, bf16, fp16 or fp64", kernel, dtype);
 }
 

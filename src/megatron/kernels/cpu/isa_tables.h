@@ -13,6 +13,6 @@ KernelTable make_table();  // AVX-512
 }
 bool has_v4();  // whether this machine can run v4
 
-[[noreturn]] void refuse_dtype(const char* kernel, DType dtype);
+[[noreturn]] void reject_dtype(const char* kernel, DType dtype);
 
 }  // namespace megatron::cpu

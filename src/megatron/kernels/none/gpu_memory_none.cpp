@@ -4,14 +4,14 @@
 namespace megatron {
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void reject() {
   throw ConfigError("this build has no CUDA: build with MEGATRON_CUDA=1 where nvcc is installed");
 }
 
 }  // namespace
 
-void copy_on_gpu(const Stream&, void*, const void*, size_t) { refuse(); }
-void combine_on_gpu(const Stream&, const CombineArgs&) { refuse(); }
-void let_gpus_reach_each_other(std::span<const int>) { refuse(); }
+void copy_on_gpu(const Stream&, void*, const void*, size_t) { reject(); }
+void combine_on_gpu(const Stream&, const CombineArgs&) { reject(); }
+void let_gpus_reach_each_other(std::span<const int>) { reject(); }
 
 }  // namespace megatron

@@ -17,7 +17,7 @@ Tensor context_attention(RankContext& ctx, const Tensor& q, const Tensor& k, con
           options.bias);
   if (kind == ContextKind::p2p) return ring_attention(ctx, q, k, v, options, slices.slice, context.group);
   if (kind == ContextKind::all_gather)
-    return gathered_attention(ctx, q, k, v, options, slices, context.group);
+    return all_gather_kv_attention(ctx, q, k, v, options, slices, context.group);
 
   bool ring = kind == ContextKind::a2a_p2p;
   require(!ring || context.inner.size() * context.outer.size() == context.size(),

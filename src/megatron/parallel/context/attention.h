@@ -17,9 +17,9 @@ Tensor context_attention(RankContext& ctx, const Tensor& q, const Tensor& k, con
 Tensor ring_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                       const ops::AttentionOptions& options, const ZigzagSlice& slice,
                       const ProcessGroup& group);
-Tensor gathered_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                          const ops::AttentionOptions& options, const ContextSlices& slices,
-                          const ProcessGroup& group);
+Tensor all_gather_kv_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const ops::AttentionOptions& options, const ContextSlices& slices,
+                               const ProcessGroup& group);
 // x [tokens, heads, channels] of this rank's tokens and all heads ↔ [tokens · ranks, heads / ranks, channels]
 // of all ranks' tokens, put into `order`, and this rank's share of the heads.
 Tensor tokens_for_heads(RankContext& ctx, const Tensor& x, const ProcessGroup& group, const RowOrder& order);

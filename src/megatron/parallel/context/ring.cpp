@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "megatron/parallel/context/attention.h"
-#include "megatron/parallel/context/pieces.h"
+#include "megatron/parallel/context/chunk_utils.h"
 
 namespace megatron {
 namespace {
@@ -24,7 +24,7 @@ class Ring {
   // Whose block this rank holds at a step.
   int owner(int step) const { return (group_.rank() - step + size()) % size(); }
   const ZigzagSlice& slice() const { return slice_; }
-  GradSink* sinks() const { return options_.sinks.sink; }
+  GradAccumulator* sinks() const { return options_.sinks.accumulator; }
   Tensor sinks_gradient(RankContext& ctx, int64_t heads) const {
     return ops::sinks_gradient(ctx, options_.sinks, options_.sinks_begin, heads);
   }
@@ -36,7 +36,7 @@ class Ring {
   Work pass(const Block& out, const Block& in) const {
     int next = (group_.rank() + 1) % size(), before = (group_.rank() + size() - 1) % size();
     using enum Message::Direction;
-    return group_.exchange(
+    return group_.batch_send_recv(
         {{Send, out.k, next}, {Send, out.v, next}, {Recv, in.k, before}, {Recv, in.v, before}});
   }
 
@@ -165,7 +165,7 @@ Tensor ring_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const 
       keys = ring.pass(held, coming);
     }
     ring.for_each_pair(step, [&](int queries_half, int keys_half, ops::AttentionOptions pair) {
-      pair.sinks.sink = nullptr;  // this node reports their gradient
+      pair.sinks.accumulator = nullptr;  // this node reports their gradient
       ops::AttentionResult part = ops::attention(ctx, half(queries, queries_half), half(held.k, keys_half),
                                                  half(held.v, keys_half), pair);
       ctx.kernels->attention_merge(ctx.kernel_context(),
@@ -176,7 +176,7 @@ Tensor ring_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const 
   }
   o = in_dtype(ctx, o, q.dtype());
   Tensor result = reordered(ctx, o, slice.chunk_major.inverse);
-  if (ops::recording(ctx, {&q, &k, &v}, {&options.sinks}))
+  if (ops::needs_grad(ctx, {&q, &k, &v}, {&options.sinks}))
     record(ctx,
            std::make_unique<RingAttentionNode>(ctx, ring, queries, own, o, lse, q.grad_slot(), k.grad_slot(),
                                                v.grad_slot()),

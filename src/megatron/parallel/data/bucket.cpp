@@ -14,7 +14,7 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     return flat.slice(0, member.offset, member.offset + member.numel)
         .view(member.parameter->shard.local_shape);
   };
-  DType sums = options_.narrow && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
+  DType sums = options_.bf16_grads && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
   gradients_ = ctx.zeros({numel_}, sums, MemoryTag::Gradient);
   gradient_shard_ = by_round() ? ctx.zeros({shard_size()}, sums, MemoryTag::Gradient) : own_part(gradients_);
   if (options_.sharding != Sharding::None) {
@@ -30,9 +30,11 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     else
       parameter.allocate(ctx, dtype);
     parameter.sharded = options_.sharding == Sharding::Parameters;
-    parameter.sink.main_grad = view(gradients_, member);
-    parameter.sink.on_contribution = [this, &member](RankContext& rank) { count_contribution(rank, member); };
-    if (by_round()) parameter.sink.before_write = [this](RankContext& rank) { open_gradients(rank); };
+    parameter.accumulator.main_grad = view(gradients_, member);
+    parameter.accumulator.on_contribution = [this, &member](RankContext& rank) {
+      count_contribution(rank, member);
+    };
+    if (by_round()) parameter.accumulator.before_write = [this](RankContext& rank) { open_gradients(rank); };
     if (parameters_ && !parameter.sharded) parameter.before_use = [this](RankContext&) { finish_gather(); };
   }
   if (by_round()) gradients_.storage().free();
@@ -73,7 +75,7 @@ std::vector<ParameterSlice> Bucket::slices() const {
   for (const Member& member : members_) {
     Parameter& parameter = *member.parameter;
     if (options_.sharding == Sharding::None) {
-      slices.push_back({&parameter, 0, parameter.value, parameter.sink.main_grad});
+      slices.push_back({&parameter, 0, parameter.value, parameter.accumulator.main_grad});
       continue;
     }
     int64_t begin = std::max(member.offset, own_begin), end = std::min(member.offset + member.numel, own_end);
@@ -96,7 +98,7 @@ void Bucket::start_round() {
   missing_ = static_cast<int64_t>(members_.size());
   for (Member& member : members_) {
     member.in_round = 0;
-    member.parameter->sink.start_step();
+    member.parameter->accumulator.start_step();
   }
 }
 
@@ -138,8 +140,8 @@ void Bucket::begin_reduction(RankContext& ctx) {
   finish_reduction(ctx);
   if (by_round() && options_.before_reduction) options_.before_reduction(ctx, *this);
   for (Member& member : members_)
-    if (!member.parameter->sink.has_value())
-      ctx.kernels->fill(ctx.kernel_context(), {member.parameter->sink.main_grad, 0});
+    if (!member.parameter->accumulator.has_value())
+      ctx.kernels->fill(ctx.kernel_context(), {member.parameter->accumulator.main_grad, 0});
   if (options_.factor != 1)
     ctx.kernels->axpby(ctx.kernel_context(), {.alpha = options_.factor, .a = gradients_, .out = gradients_});
   reducing_ = true;

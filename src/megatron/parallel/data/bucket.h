@@ -18,7 +18,7 @@ struct DataGroups {
 struct BucketOptions {
   Sharding sharding = Sharding::None;
   DataGroups groups = {};
-  bool narrow = false;          // bf16 parameters: gradients in bf16 too, otherwise fp32
+  bool bf16_grads = false;      // bf16 parameters: gradients in bf16 too, otherwise fp32
   bool overlap = false;         // a reduction begins as soon as the last gradient is there
   ReduceOp op = ReduceOp::Sum;  // or the average over the groups
   double factor = 1;            // of the gradients, before they are reduced

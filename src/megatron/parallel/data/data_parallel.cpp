@@ -67,7 +67,7 @@ DataParallel::DataParallel(RankContext& ctx, const DataParallelOptions& options,
 BucketOptions DataParallel::bucket_options(bool expert) {
   BucketOptions options{.sharding = options_.sharding,
                         .groups = expert ? expert_ : dense_,
-                        .narrow = options_.narrow_gradients,
+                        .bf16_grads = options_.bf16_grads,
                         .overlap = options_.overlap_reduce,
                         .op = options_.average ? ReduceOp::Avg : ReduceOp::Sum};
   if (expert && options_.average)

@@ -10,7 +10,7 @@ namespace megatron {
 
 struct DataParallelOptions {
   Sharding sharding = Sharding::None;
-  bool narrow_gradients = false;  // bf16 parameters: gradients gather and are summed over ranks in bf16
+  bool bf16_grads = false;  // bf16 parameters: gradients gather and are summed over ranks in bf16
   bool overlap_reduce = false;
   bool overlap_gather = false;
   bool average = false;     // collectives average, where losses are scaled by loss_factor()

@@ -37,7 +37,7 @@ Shape with_rows(const Tensor& x, int64_t rows) {
 }
 
 Tensor padded(RankContext& ctx, const Tensor& x, int64_t rows, double padding) {
-  if (x.size(0) == rows) return ops::dense(ctx, x);
+  if (x.size(0) == rows) return ops::detach_contiguous(ctx, x);
   Tensor y = ctx.empty(with_rows(x, rows), x.dtype());
   ctx.kernels->copy(ctx.kernel_context(), {x, y.slice(0, 0, x.size(0))});
   ctx.kernels->fill(ctx.kernel_context(), {y.slice(0, x.size(0), rows), padding});
@@ -53,7 +53,7 @@ Tensor gathered(RankContext& ctx, const Tensor& x, int64_t share, const ProcessG
 
 Tensor scattered(RankContext& ctx, const Tensor& x, int64_t rows, const ProcessGroup& group) {
   Tensor part = ctx.empty(with_rows(x, x.size(0) / group.size()), x.dtype());
-  group.reduce_scatter(ops::dense(ctx, x), part).wait();
+  group.reduce_scatter(ops::detach_contiguous(ctx, x), part).wait();
   return part.slice(0, 0, rows);
 }
 
@@ -77,7 +77,7 @@ Tensor exchanged(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& 
 Tensor all_to_all_rows(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& send,
                        const std::vector<int64_t>& recv, const ProcessGroup& group,
                        const std::function<void()>& meanwhile, int64_t rows) {
-  Tensor y = exchanged(ctx, ops::dense(ctx, x), send, recv, group, meanwhile, rows);
+  Tensor y = exchanged(ctx, ops::detach_contiguous(ctx, x), send, recv, group, meanwhile, rows);
   // Rows of x that were not sent get no gradient: nothing reads them.
   record_rows(ctx, "all_to_all_rows", x, y, [=, rows = x.size(0)](RankContext& ctx, const Tensor& grad) {
     return exchanged(ctx, grad, recv, send, group, {}, rows);
@@ -110,7 +110,7 @@ RowShare share_of_rows(int64_t tokens, const ProcessGroup& group) {
 Tensor take_rows(RankContext& ctx, const Tensor& x, const ProcessGroup& group) {
   int64_t tokens = x.size(0);
   RowShare own = share_of_rows(tokens, group);
-  Tensor y = ops::dense(ctx, x).slice(0, own.begin, own.begin + own.rows);
+  Tensor y = ops::detach_contiguous(ctx, x).slice(0, own.begin, own.begin + own.rows);
   record_rows(ctx, "take_rows", x, y, [=](RankContext& ctx, const Tensor& grad) {
     return gathered(ctx, grad, own.share, group, 0).slice(0, 0, tokens);
   });

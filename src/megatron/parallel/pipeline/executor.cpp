@@ -159,10 +159,10 @@ class Executor {
     std::vector<Message> batch;
     for (const Step& step : steps)
       if (sends_shape(step)) batch.push_back(shape_message(step));
-    if (!batch.empty()) group_.exchange(batch).wait();
+    if (!batch.empty()) group_.batch_send_recv(batch).wait();
     batch.clear();
     for (const Step& step : steps) batch.push_back(message(step));
-    group_.exchange(batch).wait();
+    group_.batch_send_recv(batch).wait();
   }
 
   bool sends_shape(const Step& step) const {
@@ -206,12 +206,12 @@ class Executor {
     return {sizes[0], sizes[1]};
   }
 
-  // Lets go of what has been sent. In a recording nothing has, but the stream can be made to wait for it:
+  // Lets go of what has been sent. In a CUDA graph nothing has, but the stream can be made to wait for it:
   // whoever gets its memory next uses it in the order of that stream. Schedules end with sends that wait for
   // their receivers, too.
   void drop_sends() {
     for (; !sends_.empty(); sends_.pop_front())
-      if (work_.recorded)
+      if (work_.captured)
         sends_.front().work.wait();
       else if (!sends_.front().work.done())
         return;

@@ -20,8 +20,8 @@ struct PipelineWork {
   // Messages travel while the ranks compute. Else each run of messages between two computations is one
   // exchange, over before the next computation begins.
   bool overlap = true;
-  // The steps are recorded, not run: a message is not seen to end.
-  bool recorded = false;
+  // The steps are captured, not run: a message is not seen to end.
+  bool captured = false;
 };
 
 // Runs this rank's steps of a schedule: one tape per (chunk, micro-batch) in flight. `group` is the pipeline

@@ -10,7 +10,7 @@ namespace megatron {
 namespace {
 
 template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+[[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) {
   throw ConfigError("pipeline layout: " + fmt::format(format, std::forward<Args>(args)...));
 }
 
@@ -30,9 +30,9 @@ std::string describe(const StageLayers& stage) {
 }  // namespace
 
 StageLayout::StageLayout(std::vector<StageLayers> stages, int pp) : stages_(std::move(stages)), pp_(pp) {
-  if (pp < 1) refuse("pp is {}; it starts at 1", pp);
+  if (pp < 1) reject("pp is {}; it starts at 1", pp);
   if (stages_.size() % static_cast<size_t>(pp) != 0)
-    refuse("its {} stages cannot be divided among pp={} ranks: use a multiple of {} stages", stages_.size(),
+    reject("its {} stages cannot be divided among pp={} ranks: use a multiple of {} stages", stages_.size(),
            pp, pp);
 }
 
@@ -62,7 +62,7 @@ int StageLayout::offset(LayerKind kind, int pp_rank, int vp_stage) const {
 
 bool StageLayout::validate(int num_layers, std::optional<int> mtp_num_layers) const {
   const std::string wrong = check_pipeline_layout(stages_, pp_, num_layers, mtp_num_layers.value_or(0));
-  if (!wrong.empty()) refuse("{}", wrong);
+  if (!wrong.empty()) reject("{}", wrong);
   for (int rank = 0; rank < pp_ - 1; ++rank)
     if (count(LayerKind::mtp, rank, vpp() - 1) > 0) return true;
   return false;

@@ -27,7 +27,7 @@ class StageLayout {
   int count(LayerKind kind, int pp_rank, int vp_stage) const;
   int offset(LayerKind kind, int pp_rank, int vp_stage) const;  // how many stand in earlier stages
 
-  // Refuses a layout that does not fit the model. The result says whether the multi-token-prediction layers
+  // Refuses a layout that does not fit the model. The result says whether the MTP layers
   // stand on another rank than the last.
   bool validate(int num_layers, std::optional<int> mtp_num_layers) const;
 

@@ -16,7 +16,7 @@ struct Ring {
   int back(int steps) const { return (rank - steps + 2 * size) % size; }
   Work pass(const Tensor& out, const Tensor& in) const {
     using enum Message::Direction;
-    return group.exchange({{Send, out, next}, {Recv, in, before}});
+    return group.batch_send_recv({{Send, out, next}, {Recv, in, before}});
   }
 
   const ProcessGroup& group;
@@ -85,10 +85,10 @@ void forward_gemm(RankContext& ctx, const Tensor& x, const Weight& weight, const
            {.a = x, .b = weight.value.detach().transpose(0, 1), .c = y, .bias = bias.value});
 }
 
-void weight_gemm(RankContext& ctx, const Tensor& dy, const Tensor& x, GradSink& sink) {
+void weight_gemm(RankContext& ctx, const Tensor& dy, const Tensor& x, GradAccumulator& accumulator) {
   run_gemm(ctx, Phase::BackwardWeight,
-           {.a = dy.transpose(0, 1), .b = x, .c = sink.target(ctx), .beta = sink.beta()});
-  sink.contribute(ctx);
+           {.a = dy.transpose(0, 1), .b = x, .c = accumulator.target(ctx), .beta = accumulator.beta()});
+  accumulator.contribute(ctx);
 }
 
 class ColumnParallelNode final : public Node {
@@ -100,24 +100,24 @@ class ColumnParallelNode final : public Node {
         weight_(weight),
         bias_(bias),
         tp_(tp) {
-    if (weight_.sink) weight_.sink->expect_use();
-    if (bias_.sink) bias_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
+    if (bias_.accumulator) bias_.accumulator->expect_use();
   }
   const char* name() const override { return "column_parallel_linear"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
     dy_ = tape.take_grad(output());
-    bool weight_now = weight_.sink && !ctx.defer_weight_grads;
+    bool weight_now = weight_.accumulator && !ctx.defer_weight_grads;
     Work gathering, reducing;
     Tensor x;
     if (weight_now) x = input(ctx, gathering);
     if (!tp_.overlap.gather_under_data) gathering.wait();
     Tensor dx = slot_ ? data_gradient(ctx, reducing) : Tensor{};
     if (!tp_.overlap.reduce_under_weight) reducing.wait();
-    if (bias_.sink) ops::add_row_sum(ctx, "linear_bias", dy_, *bias_.sink);
+    if (bias_.accumulator) ops::add_row_sum(ctx, "linear_bias", dy_, *bias_.accumulator);
     if (weight_now) {
       gathering.wait();
-      weight_gemm(ctx, dy_, x, *weight_.sink);
+      weight_gemm(ctx, dy_, x, *weight_.accumulator);
       x_.reset();
       waits_for_weight_ = false;
     }
@@ -125,16 +125,16 @@ class ColumnParallelNode final : public Node {
     whole_dx_ = {};
     tape.add_grad(ctx, slot_, std::move(dx));
     // What x would be made from again may be gone by the time W runs.
-    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.sink || weight_now) dy_ = {};
+    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
+    if (!weight_.accumulator || weight_now) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink && waits_for_weight_; }
+  bool has_weight_step() const override { return weight_.accumulator && waits_for_weight_; }
   void backward_weight(RankContext& ctx) override {
     Work gathering;
     Tensor x = input(ctx, gathering);
     gathering.wait();
-    weight_gemm(ctx, dy_, x, *weight_.sink);
+    weight_gemm(ctx, dy_, x, *weight_.accumulator);
     x_.reset();
     dy_ = {};
   }
@@ -177,7 +177,7 @@ class RowParallelNode final : public Node {
  public:
   RowParallelNode(RankContext& ctx, const Tensor& x, const Weight& weight, const TensorParallel& tp)
       : x_(weight.trainable() ? Saved(ctx, x) : Saved()), slot_(x.grad_slot()), weight_(weight), tp_(tp) {
-    if (weight_.sink) weight_.sink->expect_use();
+    if (weight_.accumulator) weight_.accumulator->expect_use();
   }
   const char* name() const override { return "row_parallel_linear"; }
 
@@ -198,13 +198,13 @@ class RowParallelNode final : public Node {
       multiply(dy_, dx);
     }
     tape.add_grad(ctx, slot_, std::move(dx));
-    if (weight_.sink && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.sink) dy_ = {};
+    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
+    if (!weight_.accumulator) dy_ = {};
   }
 
-  bool has_weight_step() const override { return weight_.sink != nullptr; }
+  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
-    weight_gemm(ctx, dy_, x_.get(ctx), *weight_.sink);
+    weight_gemm(ctx, dy_, x_.get(ctx), *weight_.accumulator);
     x_.reset();
     dy_ = {};
   }
@@ -231,7 +231,7 @@ Tensor column_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& w
                               const TensorParallel& tp) {
   check(ctx, "column_parallel_linear", x, weight);
   int64_t out = weight.value.size(0);
-  Tensor own = ops::dense(ctx, x), y;
+  Tensor own = ops::detach_contiguous(ctx, x), y;
   if (!tp.splits_tokens()) {
     y = ctx.empty({x.size(0), out}, x.dtype());
     forward_gemm(ctx, own, weight, bias, y);
@@ -248,7 +248,7 @@ Tensor column_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& w
       forward_gemm(ctx, whole, weight, bias, y);
     }
   }
-  if (ops::recording(ctx, {&x}, {&weight, &bias}))
+  if (ops::needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ColumnParallelNode>(ctx, own.with_grad_slot(x.grad_slot()), weight, bias, tp), y);
   return y;
@@ -263,7 +263,7 @@ Tensor row_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& weig
           "divides, and "
           "sequence parallelism",
           x.size(0), ranks);
-  Tensor own = ops::dense(ctx, x), y;
+  Tensor own = ops::detach_contiguous(ctx, x), y;
   Shape block = {x.size(0) / ranks, weight.value.size(0)};
   if (tp.overlap.scatter) {
     y = scatter_while(ctx, block, x.dtype(), tp.group, [&](int rank, const Tensor& part) {
@@ -275,7 +275,7 @@ Tensor row_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& weig
     y = ctx.empty(block, x.dtype());
     tp.group.reduce_scatter(whole, y).wait();
   }
-  if (ops::recording(ctx, {&x}, {&weight}))
+  if (ops::needs_grad(ctx, {&x}, {&weight}))
     record(ctx, std::make_unique<RowParallelNode>(ctx, own.with_grad_slot(x.grad_slot()), weight, tp), y);
   return y;
 }

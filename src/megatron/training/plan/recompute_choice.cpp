@@ -104,7 +104,7 @@ class Search {
     share.layers = enough;
   }
 
-  [[noreturn]] void refuse(const Shares& shares, double limit) const {
+  [[noreturn]] void reject(const Shares& shares, double limit) const {
     const RunPlan run = plan(shares);
     Config full = recomputing({});
     full.execution.recompute_granularity = RecomputeGranularity::full;
@@ -148,7 +148,7 @@ RecomputeChoice choose_recompute(Config& config, const ParallelSizes& sizes, DTy
   choice.modules = search.offers(chosen, now);
   for (std::vector<RecomputeChoice::Module> offers = choice.modules; now.bytes > limit;
        offers = search.offers(chosen, now)) {
-    if (offers.empty() || offers[0].saved_bytes <= 0) search.refuse(chosen, limit);
+    if (offers.empty() || offers[0].saved_bytes <= 0) search.reject(chosen, limit);
     chosen.push_back({offers[0].name, search.layers()});
     now.bytes -= offers[0].saved_bytes;
     now.seconds += offers[0].seconds;

@@ -11,7 +11,7 @@ struct IterationReport {
   int64_t iteration = 0, iterations = 0;  // counted from 1; of the whole run
   int64_t consumed_samples = 0, global_batch_size = 0;
   double loss = 0, grad_norm = 0, learning_rate = 0;
-  std::vector<double> ahead_losses;                                  // of the prediction layers
+  std::vector<double> mtp_losses;                                    // of the MTP layers
   double milliseconds = 0, tokens_per_second = 0, model_tflops = 0;  // per rank
   // Of rank 0, the most up to now (after the first iteration, which autotunes GEMMs, anew): what tensors
   // and scratch memory held, and what was taken from the device for it.

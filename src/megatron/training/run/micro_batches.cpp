@@ -73,7 +73,7 @@ std::vector<int64_t> MicroBatches::held(int64_t microbatch, int64_t offset) cons
   return ids;
 }
 
-MicroBatches::Ahead MicroBatches::ahead(RankContext& ctx, int64_t microbatch, int64_t depth) const {
+MicroBatches::Mtp MicroBatches::mtp(RankContext& ctx, int64_t microbatch, int64_t depth) const {
   const TokenRows shape = rows(microbatch);
   const int64_t begin = begins_[static_cast<size_t>(microbatch)];
   // The token at a place of the rows, or the one after it.

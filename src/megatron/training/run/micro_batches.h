@@ -25,11 +25,11 @@ class MicroBatches {
 
   // For multi-token prediction: what stands `depth` tokens further on in the
   // same sequence. Beyond its end ids are 0 and labels ignored.
-  struct Ahead {
+  struct Mtp {
     Tensor ids, labels;
     int64_t counted_labels;  // of all context-parallel ranks
   };
-  Ahead ahead(RankContext& ctx, int64_t microbatch, int64_t depth) const;
+  Mtp mtp(RankContext& ctx, int64_t microbatch, int64_t depth) const;
 
  private:
   std::vector<int64_t> held(int64_t microbatch, int64_t offset) const;

@@ -160,7 +160,7 @@ class RankRun {
                        .loss = step.loss,
                        .grad_norm = step.grad_norm,
                        .learning_rate = rate,
-                       .ahead_losses = step.ahead_losses,
+                       .mtp_losses = step.mtp_losses,
                        .milliseconds = seconds * 1e3,
                        .tokens_per_second = rows / seconds,
                        .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,

@@ -50,7 +50,7 @@ AdamOptions adam_options(const OptimizerConfig& config, const ModelConfig& model
 
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
   return {.sharding = sharding_of(config),
-          .narrow_gradients = !config.grad_reduce_in_fp32.value_or(true),
+          .bf16_grads = !config.grad_reduce_in_fp32.value_or(true),
           .overlap_reduce = config.overlap_grad_reduce,
           .overlap_gather = config.overlap_param_gather,
           .average = config.average_in_collective,

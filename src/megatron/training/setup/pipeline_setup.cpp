@@ -41,7 +41,7 @@ PipelineShape pipeline_shape(const Config& config, int64_t microbatches) {
   return shape;
 }
 
-int prediction_stage(const Config& config, const PipelineShape& shape) {
+int mtp_stage(const Config& config, const PipelineShape& shape) {
   if (config.model.mtp_num_layers == 0) return -1;
   const std::string& text = config.parallel.pipeline_model_parallel_layout;
   if (text.empty()) return shape.pp * shape.vpp - 1;
@@ -59,7 +59,7 @@ std::vector<int> embedding_holders(const Config& config, const PipelineShape& sh
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   };
   add(0);
-  if (config.model.mtp_num_layers > 0) add(prediction_stage(config, shape));
+  if (config.model.mtp_num_layers > 0) add(mtp_stage(config, shape));
   if (config.model.share_embeddings_and_output_weights) add(shape.pp * shape.vpp - 1);
   std::sort(ranks.begin(), ranks.end());
   return ranks;
@@ -67,7 +67,7 @@ std::vector<int> embedding_holders(const Config& config, const PipelineShape& sh
 
 std::vector<int> embedding_stages(const Config& config) {
   const PipelineShape shape = pipeline_shape(config, 1);
-  const int stage = prediction_stage(config, shape);
+  const int stage = mtp_stage(config, shape);
   if (stage < 0 || stage == shape.pp * shape.vpp - 1) return {};
   return embedding_holders(config, shape);
 }

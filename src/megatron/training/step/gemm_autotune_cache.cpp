@@ -8,7 +8,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/hash.h"
 #include "megatron/base/text_file.h"
-#include "megatron/comm/texts.h"
+#include "megatron/comm/string_collectives.h"
 #include "megatron/kernels/gemm_autotune.h"
 
 namespace megatron {
@@ -96,7 +96,7 @@ SharedAlgos merge_with_cached(const std::string& folder, std::string_view kind,
 
 SharedAlgos share_tuned_algos(const ProcessGroup& world, const std::string& folder,
                               const std::string& found) {
-  const std::vector<std::string> all = gather_texts(world, found);
+  const std::vector<std::string> all = all_gather_strings(world, found);
   SharedAlgos own;
   std::unordered_set<std::string_view> kinds;
   for (size_t rank = 0; rank < all.size(); ++rank) {

@@ -15,8 +15,8 @@ std::vector<Tensor> split_rows(RankContext& ctx, const Tensor& all, int64_t part
   return result;
 }
 
-// Adds each prediction layer's share of its mean loss to what is reported.
-void add_means(RankContext& ctx, std::span<const AheadTokens> tokens, const Tensor& means) {
+// Adds each MTP layer's share of its mean loss to what is reported.
+void add_means(RankContext& ctx, std::span<const MtpTokens> tokens, const Tensor& means) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     Tensor mean = means.slice(0, at, at + 1), wide = ctx.empty({1}, DType::F64);
@@ -40,14 +40,13 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       throw ConfigError(
           "model.cuda_graph_impl = full_iteration: only a GPU can record a step; leave --cuda-graph-impl "
           "(--graphs) out");
-    if (const std::string why = parallel.world().cannot_record(); !why.empty())
+    if (const std::string why = parallel.world().cannot_capture(); !why.empty())
       throw ConfigError(fmt::format(
           "model.cuda_graph_impl = full_iteration: the ranks cannot record their steps, for {}; give "
           "each rank a GPU of its own and use --comm nccl, or leave --cuda-graph-impl (--graphs) out",
           why));
     if (ctx.device.is_cuda())
-      recorded_ =
-          std::make_unique<RecordedPasses>(config.execution.cuda_graph_warmup_steps, parallel.world());
+      captured_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
   PipelineShape shape = pipeline_shape(config, 1);
@@ -77,19 +76,19 @@ MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::sp
   return {tokens, microbatch_size_, length_, lengths, documents, model_.parallel().context};
 }
 
-// Each prediction layer's mean loss counts as much as the others', all together by their factor.
-std::vector<AheadTokens> RankTrainer::ahead_tokens(RankContext& ctx, const MicroBatches& batch,
-                                                   int64_t microbatch, double share) const {
+// Each MTP layer's mean loss counts as much as the others', all together by their factor.
+std::vector<MtpTokens> RankTrainer::mtp_tokens(RankContext& ctx, const MicroBatches& batch,
+                                               int64_t microbatch, double share) const {
   const int64_t layers = config_.model.mtp_num_layers;
   const double each = config_.model.mtp_loss_scaling_factor / static_cast<double>(layers) * share *
                       static_cast<double>(batch.counted_labels(microbatch));
   const double batches = static_cast<double>(batch.count() * parallel_.size(Axis::dp));
-  std::vector<AheadTokens> tokens;
+  std::vector<MtpTokens> tokens;
   for (int64_t depth = 1; depth <= layers; ++depth) {
-    MicroBatches::Ahead ahead = batch.ahead(ctx, microbatch, depth);
-    const double count = static_cast<double>(std::max<int64_t>(1, ahead.counted_labels));
+    MicroBatches::Mtp mtp = batch.mtp(ctx, microbatch, depth);
+    const double count = static_cast<double>(std::max<int64_t>(1, mtp.counted_labels));
     tokens.push_back(
-        {.ids = ahead.ids, .labels = ahead.labels, .weight = each / count, .share = 1 / (count * batches)});
+        {.ids = mtp.ids, .labels = mtp.labels, .weight = each / count, .share = 1 / (count * batches)});
   }
   return tokens;
 }
@@ -137,21 +136,21 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   for (int i = 0; i < static_cast<int>(microbatches); ++i)
     sequences[static_cast<size_t>(i)].loss_weight = share(i) * static_cast<double>(batch.counted_labels(i));
 
-  Tensor ahead;
+  Tensor mtp;
   if (config_.model.mtp_num_layers > 0 && !forward_only)
-    ahead = ctx.zeros({config_.model.mtp_num_layers}, DType::F64);
+    mtp = ctx.zeros({config_.model.mtp_num_layers}, DType::F64);
 
   PipelineWork work;
   work.dtype = dtype_;
   work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
-  work.recorded = fixed != nullptr;
+  work.captured = fixed != nullptr;
   int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
-  // Behind the stage of the prediction layers, what they made travels on beside the hidden states.
-  const int predicting = prediction_stage(config_, shape);
+  // Behind the stage of the MTP layers, what they made travels on beside the hidden states.
+  const int predicting = mtp_stage(config_, shape);
   if (!config_.parallel.variable_seq_lengths)
     work.input_shape = [&, rows = sequences[0].tokens() / split](int stage) {
-      const bool wide = ahead && stage > predicting;
-      return Shape{rows * (wide ? 1 + ahead.numel() : 1), config_.model.hidden_size};
+      const bool wide = mtp && stage > predicting;
+      return Shape{rows * (wide ? 1 + mtp.numel() : 1), config_.model.hidden_size};
     };
   work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
     GptModel& model = *model_.chunks()[static_cast<size_t>(chunk)];
@@ -161,20 +160,20 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
     auto ids = [&] { return fixed ? fixed->ids[at] : batch.inputs(rank, microbatch); };
     Tensor hidden = model.forward(rank, input ? input : ids(), seq);
     const ModelSlice& slice = model.slice();
-    if (ahead && (slice.ahead || slice.head)) {
-      std::vector<AheadTokens> tokens = ahead_tokens(rank, batch, microbatch, share(microbatch));
-      std::vector<Tensor> states = slice.ahead ? model.look_ahead(rank, hidden, tokens, seq)
-                                               : split_rows(rank, hidden, 1 + ahead.numel());
+    if (mtp && (slice.mtp || slice.head)) {
+      std::vector<MtpTokens> tokens = mtp_tokens(rank, batch, microbatch, share(microbatch));
+      std::vector<Tensor> states =
+          slice.mtp ? model.run_mtp(rank, hidden, tokens, seq) : split_rows(rank, hidden, 1 + mtp.numel());
       if (!slice.head) {
         states.insert(states.begin(), hidden);
         return ops::concat(rank, states, 0);
       }
-      if (!slice.ahead) {
+      if (!slice.mtp) {
         hidden = states[0];
         states.erase(states.begin());
       }
-      hidden = model.add_losses_ahead(rank, hidden, states, tokens);
-      add_means(rank, tokens, ahead);
+      hidden = model.add_mtp_losses(rank, hidden, states, tokens);
+      add_means(rank, tokens, mtp);
     }
     if (!slice.head) return hidden;
     Tensor labels = fixed ? fixed->labels[at] : batch.labels(rank, microbatch);
@@ -191,11 +190,11 @@ RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batc
   }
   parallel_.group(Axis::pp).all_reduce(total).wait();
   parallel_.group(Axis::dp_cp).all_reduce(total).wait();
-  if (ahead) {
-    parallel_.group(Axis::pp).all_reduce(ahead).wait();
-    parallel_.group(Axis::dp_cp).all_reduce(ahead).wait();
+  if (mtp) {
+    parallel_.group(Axis::pp).all_reduce(mtp).wait();
+    parallel_.group(Axis::dp_cp).all_reduce(mtp).wait();
   }
-  Outcome outcome{.loss = total, .gradient_factor = {}, .ahead = ahead, .gradient_norm = {}};
+  Outcome outcome{.loss = total, .gradient_factor = {}, .mtp = mtp, .gradient_norm = {}};
   if (per_token) {
     int64_t count = 0;
     for (int64_t i = 0; i < microbatches; ++i) count += batch.counted_labels(i);
@@ -233,16 +232,16 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
                              std::span<const int64_t> lengths, Documents documents) {
   const TraceRange range(ctx.tracer, "step");
   const MicroBatches batch = micro_batches(tokens, lengths, documents);
-  if (recorded_) {
-    sequences_of(ctx, batch.rows(0));     // what comes from the host cannot be recorded
+  if (captured_) {
+    sequences_of(ctx, batch.rows(0));     // what comes from the host cannot be captured
     data_parallel_->finish_parameters();  // nor can what is under way be waited for
   }
-  const bool replayed = recorded_ && recorded_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
+  const bool replayed = captured_ && captured_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
     values_changed();  // so that fp8 forms are always made
-    recorded_sequences_ = known_sequences_;
-    recorded_outcome_ = make_gradients(ctx, batch, &fixed);
+    captured_sequences_ = known_sequences_;
+    captured_outcome_ = make_gradients(ctx, batch, &fixed);
   });
-  const Outcome outcome = replayed ? recorded_outcome_ : make_gradients(ctx, batch);
+  const Outcome outcome = replayed ? captured_outcome_ : make_gradients(ctx, batch);
   const Tensor& norm = outcome.gradient_norm;
   // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
   // narrow.
@@ -263,11 +262,11 @@ StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, 
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
-  const int64_t layers = outcome.ahead ? outcome.ahead.numel() : 0;
+  const int64_t layers = outcome.mtp ? outcome.mtp.numel() : 0;
   Tensor all = ctx.empty({2 + layers}, DType::F64);
   ctx.kernels->copy(ctx.kernel_context(), {outcome.loss, all.slice(0, 0, 1)});
   ctx.kernels->copy(ctx.kernel_context(), {norm, all.slice(0, 1, 2)});
-  if (outcome.ahead) ctx.kernels->copy(ctx.kernel_context(), {outcome.ahead, all.slice(0, 2, 2 + layers)});
+  if (outcome.mtp) ctx.kernels->copy(ctx.kernel_context(), {outcome.mtp, all.slice(0, 2, 2 + layers)});
   auto values = ctx.to_vector<double>(all);
   parallel_.world().require_running();  // else they are what a stopped step left there
   return {values[0], values[1], {values.begin() + 2, values.end()}};

@@ -10,15 +10,15 @@
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/training/run/micro_batches.h"
 #include "megatron/training/setup/pipeline_setup.h"
+#include "megatron/training/step/cuda_graph_step.h"
 #include "megatron/training/step/fp8_setup.h"
 #include "megatron/training/step/rank_model.h"
-#include "megatron/training/step/recorded_passes.h"
 
 namespace megatron {
 
 struct StepReport {
   double loss = 0, grad_norm = 0;
-  std::vector<double> ahead_losses;  // the mean loss of each prediction layer
+  std::vector<double> mtp_losses;  // the mean loss of each MTP layer
 };
 
 // One rank of a training run: its chunks of the model, its optimizer, and the step that they take together
@@ -60,11 +60,11 @@ class RankTrainer {
   struct Outcome {
     Tensor loss;             // the mean, one fp64 element on the device
     Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
-    Tensor ahead;            // means as well, of the prediction layers; undefined without them
+    Tensor mtp;              // means as well, of the MTP layers; undefined without them
     Tensor gradient_norm;    // where gradients were made
   };
-  std::vector<AheadTokens> ahead_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
-                                        double share) const;
+  std::vector<MtpTokens> mtp_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
+                                    double share) const;
   Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
               const StepTokens* fixed = nullptr);
   // Forward and backward of all micro-batches, with `fixed` in place of the batch's own tokens.
@@ -83,9 +83,9 @@ class RankTrainer {
   Tensor gradient_factor_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
-  std::unique_ptr<RecordedPasses> recorded_;
-  Outcome recorded_outcome_;    // what the recording leaves
-  SeqInfo recorded_sequences_;  // what it reads
+  std::unique_ptr<CudaGraphStep> captured_;
+  Outcome captured_outcome_;    // what the CUDA graph leaves
+  SeqInfo captured_sequences_;  // what it reads
 };
 
 }  // namespace megatron

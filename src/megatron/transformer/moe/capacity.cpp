@@ -5,7 +5,7 @@
 #include "megatron/ops/check.h"
 #include "megatron/ops/index.h"
 #include "megatron/parallel/expert/row_collectives.h"
-#include "megatron/transformer/moe/expert_choice.h"
+#include "megatron/transformer/moe/topk_routing.h"
 
 namespace megatron {
 namespace {
@@ -57,12 +57,12 @@ Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts
   int64_t all = wishes.size(0);
   Tensor by_expert = ctx.empty({experts, all}, wish.dtype());
   ctx.kernels->copy(kernels, {wishes.transpose(0, 1), by_expert});
-  Tensor taken = choice_map(ctx, ops::top_k(ctx, by_expert, capacity).indices, all, wish.dtype());
+  Tensor taken = routing_map(ctx, ops::top_k(ctx, by_expert, capacity).indices, all, wish.dtype());
 
   int64_t first = share.group.rank() * share.most_rows;
   Tensor own = ctx.empty({rows, experts}, wish.dtype()), kept = ctx.empty({rows, k}, wish.dtype());
   if (places)
-    own = ops::gather_rows(ctx, ops::dense(ctx, taken.transpose(0, 1)), places);
+    own = ops::gather_rows(ctx, ops::detach_contiguous(ctx, taken.transpose(0, 1)), places);
   else
     ctx.kernels->copy(kernels, {taken.slice(1, first, first + rows).transpose(0, 1), own});
   ctx.kernels->gather_columns(kernels, {own, routing.experts, kept});

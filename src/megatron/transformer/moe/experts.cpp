@@ -82,7 +82,7 @@ Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens, const Activa
   }
   Tensor down;
   {
-    std::optional<Rederive> remade;
+    std::optional<Rematerialize> remade;
     if (kept) remade.emplace(ctx, active, [this, kept](RankContext& c) { return activate(c, kept->get(c)); });
     down = ops::grouped_linear(ctx, active, fc2_->get(ctx), tokens.offsets);
   }

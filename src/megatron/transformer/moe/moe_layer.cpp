@@ -48,15 +48,15 @@ MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
   return share;
 }
 
-Tensor MoeLayer::run_shared(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  if (!plan_.shared_experts) return shared_->forward(ctx, x, again);
+Tensor MoeLayer::run_shared(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
+  if (!plan_.shared_experts) return shared_->forward(ctx, x, recompute_input);
   return recompute(ctx, {&x, 1}, [this](RankContext& c, std::span<const Tensor> inputs) {
     return std::vector<Tensor>{shared_->forward(c, inputs[0])};
   })[0];
 }
 
-Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again,
-                         HostOffload* host) {
+Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                         const RecomputeFn& recompute_input, HostOffload* host) {
   const TensorParallel& tp = parallel_.tensor;
   // Where every TP rank has all tokens, each sees to its share of them.
   const bool divide = tp.size() > 1 && !tp.splits_tokens();
@@ -71,7 +71,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
 
   Tensor shared;
   auto with_shared = [&] {
-    if (shared_) shared = run_shared(ctx, x, again);
+    if (shared_) shared = run_shared(ctx, x, recompute_input);
   };
   if (!overlap_shared_) with_shared();
   if (into_latent_) own = into_latent_->forward(ctx, own);
@@ -81,7 +81,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, 
   if (out_of_latent_) y = out_of_latent_->forward(ctx, y);
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
   if (shared) y = ops::add(ctx, y, shared);
-  return routed.loss ? attach_loss(ctx, y, routed.loss, seq.loss_weight) : y;
+  return routed.loss ? attach_aux_loss(ctx, y, routed.loss, seq.loss_weight) : y;
 }
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {

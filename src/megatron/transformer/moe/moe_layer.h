@@ -13,15 +13,15 @@ namespace megatron {
 class MoeLayer final : public Module {
  public:
   MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
-  // again: how x is made again, where it shall not be kept.
-  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const Recipe& again = {},
-                 HostOffload* host = nullptr);
+  // recompute_input: makes x again, where it is not saved.
+  Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
+                 const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr);
   void set_activation_plan(const ActivationPlan& plan);
   void finish_batch(RankContext& ctx) { router_.finish_batch(ctx); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  Tensor run_shared(RankContext& ctx, const Tensor& x, const Recipe& again);
+  Tensor run_shared(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
   MicrobatchShare share_of(const Tensor& x, const SeqInfo& seq) const;
 
   ModelParallel parallel_;

@@ -78,7 +78,7 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
     expert_bias_ = std::make_unique<Parameter>(name + ".expert_bias", ShardSpec::whole({experts_}),
                                                Initializer::constant(0));
     expert_bias_->trainable = false;
-    expert_bias_->wide = true;
+    expert_bias_->keep_fp32 = true;
   }
 }
 
@@ -133,7 +133,7 @@ Routing Router::route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq
 
 // Sums into load_ how many tokens each expert was chosen by.
 void Router::count(RankContext& ctx, const Tensor& experts) {
-  Tensor map = choice_map(ctx, experts, experts_, DType::F64);
+  Tensor map = routing_map(ctx, experts, experts_, DType::F64);
   bool first = !load_;
   if (first) load_ = ctx.empty({1, experts_}, DType::F64, MemoryTag::Parameter);
   ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum,
@@ -150,13 +150,13 @@ Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& rou
   Tensor total;
   if (z_coefficient_ != 0) total = z_loss(ctx, logits, z_coefficient_, share.all_tokens());
   if (balance_.empty()) return total;
-  Tensor scores = balancing_scores(ctx, logits, choice_.score);
+  Tensor scores = aux_loss_scores(ctx, logits, choice_.score);
   // What would be chosen by the scores alone.
   Tensor experts = choice_.groups > 0 || expert_bias_ ? ops::top_k(ctx, scores.detach(), choice_.k).indices
                                                       : routing.experts;
-  Tensor map = choice_map(ctx, experts, experts_, scores.dtype());
+  Tensor map = routing_map(ctx, experts, experts_, scores.dtype());
   for (const Balance& balance : balance_) {
-    BalancingUnits units{ctx.full({share.rows}, DType::I64, 0), 1, share.all_tokens()};
+    AuxLossUnits units{ctx.full({share.rows}, DType::I64, 0), 1, share.all_tokens()};
     double coefficient = balance.coefficient;
     Tensor load;
     if (balance.kind == "global_aux_loss") {
@@ -184,7 +184,7 @@ Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& rou
       }
       load = expert_load(ctx, map, units, share.group);
     }
-    total = sum_of(ctx, total, balancing_loss(ctx, scores, load, units, coefficient, choice_.k));
+    total = sum_of(ctx, total, load_balancing_loss(ctx, scores, load, units, coefficient, choice_.k));
   }
   return total;
 }

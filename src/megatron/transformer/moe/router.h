@@ -3,9 +3,9 @@
 #include "megatron/nn/parameter.h"
 #include "megatron/nn/seq_info.h"
 #include "megatron/parallel/model_parallel.h"
-#include "megatron/transformer/moe/balancing.h"
+#include "megatron/transformer/moe/aux_loss.h"
 #include "megatron/transformer/moe/capacity.h"
-#include "megatron/transformer/moe/expert_choice.h"
+#include "megatron/transformer/moe/topk_routing.h"
 
 namespace megatron {
 

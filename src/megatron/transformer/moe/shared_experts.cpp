@@ -23,8 +23,8 @@ SharedExperts::SharedExperts(const std::string& name, const ModelConfig& config,
   gate_->partial_over_tp = tp.splits_tokens();
 }
 
-Tensor SharedExperts::forward(RankContext& ctx, const Tensor& x, const Recipe& again) {
-  Tensor y = mlp_.forward(ctx, x, again);
+Tensor SharedExperts::forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
+  Tensor y = mlp_.forward(ctx, x, recompute_input);
   if (!gate_) return y;
   return ops::mul(ctx, y, ops::activation(ctx, Unary::Sigmoid, ops::linear(ctx, x, gate_->get(ctx))));
 }

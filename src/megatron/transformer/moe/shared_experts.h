@@ -9,7 +9,8 @@ namespace megatron {
 class SharedExperts final : public Module {
  public:
   SharedExperts(const std::string& name, const ModelConfig& config, const TensorParallel& tp);
-  Tensor forward(RankContext& ctx, const Tensor& x, const Recipe& again = {});  // again: as for linears
+  Tensor forward(RankContext& ctx, const Tensor& x,
+                 const RecomputeFn& recompute_input = {});  // recompute_input: as for linears
   void set_activation_plan(const ActivationPlan& plan) { mlp_.set_activation_plan(plan); }
   void visit(const ParameterVisitor& visitor) override;
 

@@ -31,7 +31,7 @@ void dispatch_float(const char* kernel, DType dtype, F&& f) {
     case DType::F16:
       return f(Type<fp16>{});
     default:
-      refuse_dtype(kernel, dtype);
+      reject_dtype(kernel, dtype);
   }
 }
 

@@ -42,7 +42,7 @@ template <class F>
 void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
   if (dtype == DType::F8E4M3) return f(Type<fp8_e4m3>{});
   if (dtype == DType::F8E5M2) return f(Type<fp8_e5m2>{});
-  refuse_dtype(kernel, dtype);
+  reject_dtype(kernel, dtype);
 }
 
 // Clamped before the cast; written so that NaN stays NaN.

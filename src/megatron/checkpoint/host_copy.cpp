@@ -1,0 +1,26 @@
+#include "megatron/checkpoint/host_copy.h"
+
+#include "megatron/checkpoint/host_tensor.h"
+
+namespace megatron {
+
+namespace {
+constexpr int64_t staging_elements = int64_t{16} << 20;
+}
+
+void copy_from_host(RankContext& ctx, const Tensor& source, const Tensor& target) {
+  if (target.device().is_cpu()) {
+    if (source.dtype() == target.dtype()) return copy_host(source, target);
+    return ctx.kernels->copy(ctx.kernel_context(), {source, target});
+  }
+  std::vector<std::byte> staging;
+  for (const Box& box : cut(source.shape(), staging_elements)) {
+    const Tensor from = box_of(source, box);
+    staging.resize(std::max(staging.size(), from.bytes()));
+    copy_host(from, Tensor::wrap(staging.data(), from.shape(), from.dtype()));
+    const Tensor moved = ctx.from_host(staging.data(), from.shape(), from.dtype(), MemoryTag::Workspace);
+    ctx.kernels->copy(ctx.kernel_context(), {moved, box_of(target, box)});
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+
+namespace megatron {
+
+// From host memory (a mapped file, say; any strides) into the rank's own, wherever that is; floating-point
+// values are converted to the target's dtype.
+void copy_from_host(RankContext& ctx, const Tensor& source, const Tensor& target);
+
+}  // namespace megatron

@@ -1,0 +1,60 @@
+#include "megatron/transformer/moe/aux_loss.h"
+
+#include "megatron/ops/activation.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/index.h"
+#include "megatron/ops/reduce.h"
+
+namespace megatron {
+namespace {
+
+class AttachLossNode final : public Node {
+ public:
+  AttachLossNode(const Tensor& y, const Tensor& loss, double weight)
+      : y_slot_(y.grad_slot()), loss_slot_(loss.grad_slot()), dtype_(loss.dtype()), weight_(weight) {}
+  const char* name() const override { return "attach_aux_loss"; }
+  void backward_data(RankContext& ctx, Tape& tape) override {
+    tape.add_grad(ctx, y_slot_, tape.take_grad(output()));
+    tape.add_grad(ctx, loss_slot_, ctx.full({1}, dtype_, weight_));
+  }
+
+ private:
+  GradSlot y_slot_, loss_slot_;
+  DType dtype_;
+  double weight_;
+};
+
+}  // namespace
+
+Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const AuxLossUnits& units,
+                   const ProcessGroup& group) {
+  Tensor load = ops::scatter_add_rows(ctx, routing_map, units.ids, units.count);
+  group.all_reduce(load).wait();
+  return load;
+}
+
+Tensor load_balancing_loss(RankContext& ctx, const Tensor& scores, const Tensor& load,
+                           const AuxLossUnits& units, double coefficient, int64_t k) {
+  Tensor sums = ops::scatter_add_rows(ctx, scores, units.ids, units.count);
+  auto n = static_cast<double>(units.tokens);
+  double factor =
+      coefficient * static_cast<double>(scores.size(1)) / (static_cast<double>(k * units.count) * n * n);
+  return ops::scale(ctx, ops::sum(ctx, ops::mul(ctx, sums, load)), factor);
+}
+
+Tensor z_loss(RankContext& ctx, const Tensor& logits, double coefficient, int64_t tokens) {
+  Tensor largest = ops::max(ctx, logits.detach(), 1, true);
+  Tensor sums = ops::sum(ctx, ops::activation(ctx, Unary::Exp, ops::sub(ctx, logits, largest)), 1, true);
+  Tensor log_sums = ops::add(ctx, ops::activation(ctx, Unary::Log, sums), largest);
+  return ops::scale(ctx, ops::sum(ctx, ops::activation(ctx, Unary::Square, log_sums)),
+                    coefficient / static_cast<double>(tokens));
+}
+
+Tensor attach_aux_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, double weight) {
+  if (!ctx.tape || !ctx.tracks(loss)) return y;
+  Tensor result = y.detach();
+  record(ctx, std::make_unique<AttachLossNode>(y, loss, weight), result);
+  return result;
+}
+
+}  // namespace megatron

@@ -1,0 +1,204 @@
+#include <cmath>
+
+#include "megatron/comm/run_ranks.h"
+#include "megatron/ops/reduce.h"
+#include "megatron/training/run/micro_batches.h"
+#include "megatron/training/step/rank_trainer.h"
+#include "parity/cases.h"
+
+// Multi-token prediction: what its layers look at, its gradients, and every
+// layout against one rank.
+namespace megatron::testing {
+namespace {
+
+Config two_ahead() {
+  Config config = small_gpt();
+  config.model.mtp_num_layers = 2;
+  config.model.mtp_loss_scaling_factor = 0.3;
+  return config;
+}
+
+Config untied_mixture() {
+  Config config = two_ahead();
+  ModelConfig& model = config.model;
+  model.share_embeddings_and_output_weights = false;
+  model.num_moe_experts = 4;
+  model.moe_ffn_hidden_size = 16;
+  model.moe_layer_freq = Json(Json::Array{Json(0), Json(1), Json(0), Json(1)});
+  model.moe_aux_loss_coeff = {1e-2};
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  return config;
+}
+
+void per_token(Config& config) { config.model.calculate_per_token_loss = true; }
+void zero3(Config& config) {
+  config.ddp.use_megatron_fsdp = true;
+  config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
+}
+
+const std::vector<Layout> kLayouts = {
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2 sp", .tp = 2, .sp = true},
+    {.name = "pp2", .pp = 2},
+    {.name = "tp2 sp pp2 vpp2", .tp = 2, .pp = 2, .vpp = 2, .sp = true},
+    {.name = "pp2, a layout", .pp = 2, .stages = "Et*3|tmmL"},
+    {.name = "pp2 vpp2, with a stage of their own", .pp = 2, .vpp = 2, .stages = "Et*2|(t|)*1,t,m*2|L"},
+    {.name = "cp2", .cp = 2},
+    {.name = "dp2 zero3", .dp = 2, .change = zero3}};
+
+void zb_v(Config& config) { config.parallel.pipeline_schedule = PipelineSchedule::zb_v; }
+void zb_h1_zero3(Config& config) {
+  config.parallel.pipeline_schedule = PipelineSchedule::zb_h1;
+  zero3(config);
+}
+
+// MTP layers in a stage before the loss: what they made travels on beside the hidden states.
+const std::vector<Layout> kApart = {
+    {.name = "with the embedding", .pp = 2, .stages = "Ettttmm|L"},
+    {.name = "between", .pp = 3, .stages = "Et|tttmm|L"},
+    {.name = "a stage of their own, tp2 sp", .tp = 2, .pp = 4, .sp = true, .stages = "Et|ttt|mm|L"},
+    {.name = "an empty stage behind, cp2", .pp = 4, .cp = 2, .stages = "Ett|ttmm||L"},
+    {.name = "zb-h1 zero3", .pp = 3, .dp = 2, .stages = "Ett|ttmm|L", .change = zb_h1_zero3},
+    {.name = "in another chunk of the embedding's rank", .pp = 2, .vpp = 2, .stages = "Et|tt|tmm|L"},
+    {.name = "the same, zero3", .pp = 2, .dp = 2, .vpp = 2, .stages = "Et|tt|tmm|L", .change = zero3},
+    {.name = "zb-v", .pp = 2, .vpp = 2, .change = zb_v},
+    {.name = "zb-v, on another rank than embedding and loss",
+     .pp = 2,
+     .vpp = 2,
+     .stages = "Et|tt|tmm|L",
+     .change = zb_v},
+    {.name = "zb-v, where the third rank has no copy",
+     .pp = 3,
+     .vpp = 2,
+     .stages = "Et|t|t|t|mm|L",
+     .change = zb_v}};
+
+TEST(MtpParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
+TEST(MtpParity, ApartTied) { check_layouts(two_ahead(), kApart); }
+TEST(CudaParity, MtpLayers) {
+  check_on_gpu(two_ahead(), kLayouts);
+  check_on_gpu(untied_mixture(), std::span(kLayouts).first(3));
+  check_narrow_on_gpu(two_ahead());
+}
+TEST(MtpParity, ApartUntiedWithExperts) { check_layouts(untied_mixture(), kApart); }
+
+TEST(MtpParity, UntiedWithExperts) {
+  std::vector<Layout> layouts = kLayouts;
+  layouts.push_back({.name = "pp2 dp2 ep2", .pp = 2, .dp = 2, .ep = 2});
+  check_layouts(untied_mixture(), layouts);
+}
+
+// One layer that looks one token further each time.
+TEST(MtpParity, RepeatedLayer) {
+  Config config = untied_mixture();
+  config.model.mtp_use_repeated_layer = true;
+  check_layouts(config, kLayouts);
+  const auto batches = batches_for(config, 1);
+  const Trained repeated = train(config, {}, batches), apart = train(untied_mixture(), {}, batches);
+  EXPECT_LT(repeated.parameters.size(), apart.parameters.size());
+  check_layouts(config, {kApart.begin() + 1, 1});
+}
+
+TEST(MtpParity, LossPerToken) {
+  Config config = two_ahead();
+  per_token(config);
+  check_layouts(config, {kLayouts.begin() + 2, 1});
+  check_layouts(config, {kApart.begin() + 1, 1});
+}
+
+// What is reported is the mean over all ranks' tokens.
+TEST(Prediction, LossesOfTheLog) {
+  std::vector<std::vector<double>> reported;
+  for (const Layout& layout : {Layout{.name = "one"},
+                               {.name = "pp2 dp2", .pp = 2, .dp = 2},
+                               {.name = "tp2 cp2", .tp = 2, .cp = 2}}) {
+    const Config config = apply(two_ahead(), layout);
+    const std::vector<int64_t> tokens = batches_for(config, 1)[0];
+    const ParallelSizes sizes = sizes_of(layout);
+    run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
+      RankContext ctx(kCpu, 1, rank);
+      const ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+      RankTrainer trainer(ctx, config, parallel, DType::F64);
+      const size_t share = tokens.size() / static_cast<size_t>(parallel.size(Axis::dp));
+      StepReport report = trainer.step(
+          ctx, std::span(tokens).subspan(share * static_cast<size_t>(parallel.rank(Axis::dp)), share), 0);
+      if (rank == 0) reported.push_back(report.mtp_losses);
+    });
+    ASSERT_EQ(reported.back().size(), 2u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(reported.back()[i], reported[0][i], 1e-12) << layout.name;
+  }
+  EXPECT_NEAR(reported[0][0], std::log(50.0), 0.2);  // as good as guessing
+}
+
+TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
+  RankContext ctx;
+  const std::vector<int64_t> tokens = {1, 2, 3, 4, 5, 6, -100, 8, 9, 10};  // two rows of 4 + 1
+  const MicroBatches whole(tokens, 2, 4, {}, {}, {});
+  const auto one = whole.ahead(ctx, 0, 1), two = whole.ahead(ctx, 0, 2);
+  EXPECT_EQ(ctx.to_vector<int64_t>(one.ids), (std::vector<int64_t>{2, 3, 4, 0, 0, 8, 9, 0}));
+  EXPECT_EQ(ctx.to_vector<int64_t>(one.labels), (std::vector<int64_t>{3, 4, 5, -100, 8, 9, 10, -100}));
+  EXPECT_EQ(one.counted_labels, 6);
+  EXPECT_EQ(ctx.to_vector<int64_t>(two.ids), (std::vector<int64_t>{3, 4, 0, 0, 8, 9, 0, 0}));
+  EXPECT_EQ(two.counted_labels, 4);
+  const std::vector<std::vector<int64_t>> documents = {{1, 3}, {4}};
+  const MicroBatches packed(tokens, 2, 4, {}, documents, {});
+  EXPECT_EQ(ctx.to_vector<int64_t>(packed.ahead(ctx, 0, 1).ids),
+            (std::vector<int64_t>{0, 3, 4, 0, 0, 8, 9, 0}));
+}
+
+// The gradients are those of the main loss plus the weighted losses of the
+// MTP layers.
+TEST(Prediction, GradientsByDifferences) {
+  RankContext ctx;
+  Config config = two_ahead();
+  config.model.num_layers = 1;
+  GptModel model(config.model, {.first_layer = 0, .layers = 1}, {}, DType::F64);
+  for (Parameter* p : model.parameters()) {
+    p->allocate(ctx, DType::F64);
+    p->allocate_gradient(ctx);
+    p->initialize(ctx, 7);
+  }
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < 18; ++i) tokens.push_back(i * i % 50);
+  const MicroBatches batch(tokens, 2, 8, {}, {}, {});
+  const SeqInfo seq = model.sequences(ctx, 2, 8);
+  const auto mtp_tokens = [&] {
+    std::vector<MtpTokens> ahead;
+    for (int64_t depth : {1, 2}) {
+      auto own = batch.ahead(ctx, 0, depth);
+      ahead.push_back({.ids = own.ids, .labels = own.labels, .weight = 0.25 * static_cast<double>(depth)});
+    }
+    return ahead;
+  };
+  const auto loss = [&] {
+    auto ahead = mtp_tokens();
+    Tensor hidden = model.forward(ctx, batch.inputs(ctx, 0), seq);
+    hidden = model.predict_mtp(ctx, hidden, ahead, seq);
+    return 0.5 * ctx.item(ops::sum(ctx, model.token_losses(ctx, hidden, batch.labels(ctx, 0)))) +
+           0.25 * ctx.item(ahead[0].loss) + 0.5 * ctx.item(ahead[1].loss);
+  };
+  Tape tape(ctx);
+  {
+    TapeScope scope(ctx, &tape);
+    auto ahead = mtp_tokens();
+    Tensor hidden = model.forward(ctx, batch.inputs(ctx, 0), seq);
+    hidden = model.predict_mtp(ctx, hidden, ahead, seq);
+    Tensor sum = ops::sum(ctx, model.token_losses(ctx, hidden, batch.labels(ctx, 0)));
+    tape.backward(ctx, sum, ctx.full(sum.shape(), sum.dtype(), 0.5));
+  }
+  for (Parameter* p : model.parameters())
+    for (int64_t i : {int64_t{0}, p->value.numel() / 3, p->value.numel() / 2}) {
+      double& value = p->value.data<double>()[i];
+      const double kept = value, step = 1e-5;
+      value = kept + step;
+      const double above = loss();
+      value = kept - step;
+      const double below = loss();
+      value = kept;
+      EXPECT_NEAR(p->accumulator.main_grad.data<double>()[i], (above - below) / (2 * step), 1e-7)
+          << p->name << " " << i;
+    }
+}
+
+}  // namespace
+}  // namespace megatron::testing
