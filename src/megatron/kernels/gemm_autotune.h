@@ -7,10 +7,10 @@
 
 namespace megatron {
 
-// cuBLASLt proposes several algorithms for each shape. Off (the default) takes its first proposal, the same on
-// every run. Otherwise the first large GEMM of each shape times them all, which waits for the device; a GEMM
-// under graph capture is not timed. The fastest serves at once, or only after use_tuned_gemm_algos, so that
-// ranks can agree first. On CPU and meta devices these functions do nothing.
+// cuBLASLt proposes several algorithms for each shape. Off (the default) takes its first proposal, the same
+// on every run. Otherwise the first large GEMM of each shape times them all, which waits for the device; a
+// GEMM under graph capture is not timed. The fastest serves at once, or only after use_tuned_gemm_algos, so
+// that ranks can agree first. On CPU and meta devices these functions do nothing.
 enum class AutotuneMode { Off, UseAtOnce, UseLater };
 void autotune_gemms(const KernelContext& ctx, AutotuneMode mode);
 
