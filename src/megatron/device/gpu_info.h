@@ -10,7 +10,7 @@ namespace megatron {
 struct GpuInfo {
   std::string name;
   int compute_capability = 0;  // 90 for Hopper
-  int multiprocessors = 0;
+  int sm_count = 0;
   size_t total_bytes = 0, free_bytes = 0;
   std::vector<int> reaches;  // the GPUs whose memory it can read directly
   std::string fault;         // why it cannot be used; empty where it can

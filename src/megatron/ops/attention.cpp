@@ -156,11 +156,11 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
     check_input(ctx, "attention", name, *x);
     check_dtype("attention", name, *x, q.dtype());
     require(x->rank() == 3 && x->stride(2) == 1,
-            "attention: {} is {}, but it must be [tokens, heads, channels] with unit stride in channels",
+            "attention: {} is {}, but it must be [tokens, heads, head_dim] with unit stride in head_dim",
             name, *x);
   }
   require(q.size(2) == k.size(2) && k.size(0) == v.size(0) && k.size(1) == v.size(1),
-          "attention: q {}, k {} and v {} do not fit: q and k share channels, k and v tokens and heads", q, k,
+          "attention: q {}, k {} and v {} do not fit: q and k share head_dim, k and v tokens and heads", q, k,
           v);
   require(k.size(1) > 0 && q.size(1) % k.size(1) == 0,
           "attention: {} query heads cannot share {} key/value heads evenly", q.size(1), k.size(1));
@@ -250,7 +250,7 @@ AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& sh
                                 const AttentionOptions& options) {
   check_projection(ctx, "fused_attention", qkv, shape, rotation);
   require(shape.even(),
-          "fused_attention: {} query heads that share {} key heads do not lie evenly; use split_qkv",
+          "fused_attention: {} query heads that share {} KV heads do not lie evenly; use split_qkv",
           shape.heads, shape.groups);
   const bool recorded = needs_grad(ctx, {&qkv, &options.bias}, {&options.sinks});
   const GradSlot slot = qkv.grad_slot();

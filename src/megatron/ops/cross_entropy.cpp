@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "megatron/kernels/logits_gemm.h"
+#include "megatron/kernels/gemm_softmax_stats.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
@@ -180,10 +180,10 @@ class LinearCrossEntropyNode final : public Node {
                                                  .beta = beta});
       beta = 1;
     });
-    double products = 1 + (slot_ ? 1 : 0) + (weight_.accumulator ? 1 : 0);
+    double gemms = 1 + (slot_ ? 1 : 0) + (weight_.accumulator ? 1 : 0);
     ctx.trace("linear_cross_entropy", Phase::BackwardData,
-              2.0 * products * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
-              products * static_cast<double>(hidden.bytes() + w.bytes()));
+              2.0 * gemms * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
+              gemms * static_cast<double>(hidden.bytes() + w.bytes()));
     hidden_.reset();
     labels_ = lse_ = {};
     if (weight_.accumulator) weight_.accumulator->contribute(ctx);
@@ -224,8 +224,8 @@ class EarlyGradientsNode final : public Node {
   Weight weight_;
 };
 
-// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the product that makes
-// the gradient of so few rows then fills the multiprocessors with whole tiles.
+// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the GEMM that makes
+// the gradient of so few rows then fills the SMs with whole tiles.
 int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
   constexpr int64_t kMostBytes = int64_t{5} << 28;
   auto row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));
@@ -236,20 +236,20 @@ int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
 }
 
 // What the losses of a chunk take besides its logits, where statistics, loss and gradient are kernels of
-// their own: other ranks have to be asked in between, or the product leaves the statistics. Whether it does
+// their own: other ranks have to be asked in between, or the GEMM leaves the statistics. Whether it does
 // is the device's affair, but each allocates the same, so that a plan made on the meta device holds.
 struct ChunkMemory {
   CrossEntropyStats stats;
   Tensor lse, tiles;
 
   ChunkMemory(RankContext& ctx, int64_t rows, const Tensor& weight, const CrossEntropyOptions& options) {
-    const bool within_product = weight.dtype() == DType::BF16 && options.smoothing <= 0;
-    if (!within_product && !options.reduce) return;
+    const bool fused_stats = weight.dtype() == DType::BF16 && options.smoothing <= 0;
+    if (!fused_stats && !options.reduce) return;
     const DType dtype = accumulation_dtype(weight.dtype());
     stats = make_stats(ctx, rows, dtype, options);
     lse = ctx.empty({rows}, dtype);
-    if (within_product)
-      tiles = ctx.empty({logits_gemm_tiles(rows, weight.size(0))}, DType::F32, MemoryTag::Workspace);
+    if (fused_stats)
+      tiles = ctx.empty({gemm_softmax_stats_tiles(rows, weight.size(0))}, DType::F32, MemoryTag::Workspace);
   }
 };
 
@@ -257,8 +257,9 @@ struct ChunkMemory {
 bool compute_logits(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& labels,
                     const Columns& columns, const ChunkMemory& memory, const Tensor& logits) {
   const CrossEntropyStats stats = rows_of(memory.stats, 0, x.size(0));
-  bool known = memory.tiles && logits_gemm(ctx.kernel_context(),
-                                           {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
+  bool known =
+      memory.tiles && gemm_softmax_stats(ctx.kernel_context(),
+                                         {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
   if (!known) ctx.kernels->gemm(ctx.kernel_context(), {.a = x, .b = w.transpose(0, 1), .c = logits});
   trace(ctx, "head", Phase::Forward, 2.0 * static_cast<double>(x.numel() * w.size(0)), {&x, &w, &logits});
   return known;

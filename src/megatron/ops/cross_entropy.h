@@ -29,7 +29,7 @@ Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& label
 
 // The same of logits = logit_scale · hidden · weightᵀ, `chunk_rows` rows at a time, so that the logits never
 // exist whole. The backward pass computes each chunk's logits again: the weight's gradient sums over rows
-// whose upstream gradients are not known before, so only a second product is exact for all of them.
+// whose upstream gradients are not known before, so only a second GEMM is exact for all of them.
 Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight& weight,
                             const Tensor& labels, const CrossEntropyOptions& options = {},
                             double logit_scale = 1, int64_t chunk_rows = 1024);

@@ -1,4 +1,4 @@
-#include "megatron/kernels/choices.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -310,7 +310,7 @@ TEST_F(CudaAttention, ScratchMemoryIsPredicted) {
         .dv = dv,
         .deterministic = deterministic};
     const bool fused =
-        !ctx.device.is_cuda() || choose_attention(ctx.kernel_context(), args).backward.kernel == "cuDNN";
+        !ctx.device.is_cuda() || probe_attention(ctx.kernel_context(), args).backward.kernel == "cuDNN";
     ctx.allocator->reset_peaks();
     ctx.kernels->attention_backward(ctx.kernel_context(), args);
     const size_t peak = ctx.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Workspace)].peak;

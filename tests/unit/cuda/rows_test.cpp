@@ -212,9 +212,9 @@ TEST_F(CudaRows, CrossEntropy) {
       }
 }
 
-// What is not a number must not be lost, though a thread sees it beside −∞ alone: at each place of a row, by
+// NaN must not be lost, though a thread sees it beside −∞ alone: at each place of a row, by
 // vectors and one by one.
-TEST_F(CudaRows, CrossEntropyShowsWhatIsNotANumber) {
+TEST_F(CudaRows, CrossEntropyShowsNan) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : floats())
     for (int64_t columns : {64, 1003, 16384}) {

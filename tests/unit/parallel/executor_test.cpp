@@ -38,7 +38,7 @@ struct Outcome {
   std::vector<double> numbers;  // losses and gradients, where there are any
 };
 
-// One product per stage, and the sum of what comes out of the last.
+// One GEMM per stage, and the sum of what comes out of the last.
 Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool captured) {
   std::deque<GradAccumulator> sinks(static_cast<size_t>(shape.vpp));
   std::vector<Weight> weights;

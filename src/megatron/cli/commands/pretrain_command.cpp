@@ -36,7 +36,7 @@ std::string help(std::string_view command, std::string_view what) {
       "       or srun started; --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest\n"
       "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
-      "GPUs:  the first step measures kernels for matrix products and keeps the choice\n"
+      "GPUs:  the first step autotunes GEMM kernels and caches the choice\n"
       "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"
       "       --deterministic-mode: the library's first proposals\n"
       "\n"

@@ -12,7 +12,6 @@
 #include "megatron/cli/common/cache_folder.h"
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/device/cpu_pool.h"
-#include "megatron/kernels/choices.h"
 
 namespace megatron {
 namespace {

@@ -84,11 +84,11 @@ void fp8_generation(ConfigBuilder& builder) {
 
 // Channels of a head's keys and of its values; `key` names the setting that makes them.
 void check_head(ConfigBuilder& builder, const char* key, int64_t keys, int64_t values) {
-  if (std::max(keys, values) > limits::kHeadChannels)
+  if (std::max(keys, values) > limits::kMaxHeadDim)
     return builder.reject(key,
                           fmt::format("attention's heads of {} channels are too wide for the CUDA kernels, "
                                       "which take {}",
-                                      std::max(keys, values), limits::kHeadChannels),
+                                      std::max(keys, values), limits::kMaxHeadDim),
                           or_cpu("use narrower heads"));
   const int64_t bytes =
       limits::attention_memory(keys, values, std::max<int64_t>(4, element_bytes(builder.config)));

@@ -19,7 +19,7 @@ GpuInfo look_at(int index, int count) {
   if (error == cudaSuccess) {
     gpu.name = properties.name;
     gpu.compute_capability = 10 * properties.major + properties.minor;
-    gpu.multiprocessors = properties.multiProcessorCount;
+    gpu.sm_count = properties.multiProcessorCount;
     gpu.total_bytes = properties.totalGlobalMem;
     error = cudaSetDevice(index);
   }

@@ -39,7 +39,7 @@ ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel
   return loss;
 }
 
-// Whether the logits are more than a product, so that they must exist whole.
+// Whether more than the GEMM makes the logits, so that they must exist whole.
 bool needs_logits(const VocabLossOptions& options) {
   return options.logit_softcap > 0 || options.bias.defined();
 }

@@ -15,7 +15,7 @@ struct IterationReport {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::vector<LossTerm> terms;                                       // beside the loss
   double milliseconds = 0, tokens_per_second = 0, model_tflops = 0;  // per rank
-  // Of rank 0, the most up to now (after the first iteration, which measures products, anew): what tensors
+  // Of rank 0, the most up to now (after the first iteration, which autotunes GEMMs, anew): what tensors
   // and scratch memory held, and what was taken from the device for it.
   double memory_gib = 0, reserved_gib = 0;
 };

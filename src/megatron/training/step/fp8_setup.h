@@ -8,12 +8,12 @@
 
 namespace megatron {
 
-// Marks the weights whose products are made in fp8: those of attention's and the MLP's linears, without the
+// Marks the weights whose GEMMs are made in fp8: those of attention's and the MLP's linears, without the
 // layers that shall stay as they are. Norms, the attention core, embeddings, the output layer and experts do
 // too.
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters);
 
-// Delayed scaling: inputs, weights and gradients of a product are scaled by what their kind was at most in
+// Delayed scaling: inputs, weights and gradients of a GEMM are scaled by what their kind was at most in
 // the last steps, on all ranks that have a part of it. The first step scales by what is at hand.
 class Fp8History {
  public:

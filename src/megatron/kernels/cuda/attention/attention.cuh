@@ -8,7 +8,7 @@
 
 namespace megatron::cuda {
 
-// A [tokens, heads, channels] tensor with unit stride in channels.
+// A [tokens, heads, head_dim] tensor with unit stride in head_dim.
 template <class T>
 struct HeadTensor {
   T* data = nullptr;
@@ -127,8 +127,8 @@ struct AttentionTask {
   __device__ bool plain() const { return softcap == 0 && !bias; }
 
   // The score from q · k; `slope` receives the derivative of the softcap.
-  __device__ C score(C product, int b, int head, int query, int key, C& slope) const {
-    C s = product * scale;
+  __device__ C score(C qk, int b, int head, int query, int key, C& slope) const {
+    C s = qk * scale;
     slope = C(1);
     if (softcap > 0) {
       C t = tanh_of(s / softcap);
@@ -176,12 +176,12 @@ struct AttentionGrads {
   const Compute<T>* delta;
 };
 
-// One thread per score: every dtype and feature, channels up to limits::kHeadChannels.
+// One thread per score: every dtype and feature, head_dim up to limits::kMaxHeadDim.
 template <class T>
-void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task);
+void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 template <class T>
-void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
-                               const AttentionGrads<T>& grads, bool queries, bool keys);
+void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
+                             const AttentionGrads<T>& grads, bool queries, bool keys);
 
 // Tensor cores, bf16 and fp16. False where the shapes or alignments do not fit: then nothing was done.
 template <class T>

@@ -14,7 +14,7 @@ struct NormForward {
 };
 
 // Input and residual are on their way before the first sum; the weight, which all rows share, is read when it
-// is needed, so that more rows fit a multiprocessor.
+// is needed, so that more rows fit an SM.
 template <class T, int W, int Items, int Most, bool Layer>
 __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
   using C = Compute<T>;

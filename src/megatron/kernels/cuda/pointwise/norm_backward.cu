@@ -1,7 +1,7 @@
 #include <optional>
 
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/norm.cuh"
 
@@ -9,7 +9,7 @@ namespace megatron::cuda {
 namespace {
 
 // Threads of a block. Those with one vector each are kept to fewer registers, so that two blocks share a
-// multiprocessor.
+// SM.
 template <int Items>
 constexpr int kMostThreads = Items == 1 ? 384 : limits::kNormThreads;
 
@@ -23,8 +23,8 @@ struct NormBackward {
   Compute<T> gamma_offset;
 };
 
-// Blocks stay, and take every gridDim.x-th group of rows, one in each line of threads: which rows share a
-// partial sum does not change from run to run. The next row is on its way in registers while this one is
+// Blocks stay, and take every gridDim.x-th group of rows, one in each row group of threads: which rows share
+// a partial sum does not change from run to run. The next row is on its way in registers while this one is
 // summed.
 template <class T, int W, int Items, bool Layer>
 __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
       finish(gamma);
     }
   };
-  let_next_start();
+  griddep_launch();
   Packed<T, W> next_x[Items], next_dy[Items], next_dsum[Items];
   C next_mean = 0, next_rstd = 0;
   auto fetch = [&](int64_t from) {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
         store(a.dx + row * n + column, dx);
       }
   }
-  // The lines of a block add up in order, each thread's elements as one.
+  // The row groups of a block add up in order, each thread's elements as one.
   using Sums = Vec<C, W>;
   auto add_up = [&](C* target, const C(&own)[Items][W]) {
     for (int turn = 0; turn < blockDim.y; ++turn) {
@@ -226,8 +226,8 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   check_launch("norm_backward");
   auto join = [&](const C* partial, const Tensor& target) {
     if (!partial) return;
-    join_parts("norm_backward", stream, partial, blocks, n,
-               PutGradient<C>{any_float(target), args.accumulate});
+    reduce_partials("norm_backward", stream, partial, blocks, n,
+                    PutGradient<C>{any_float(target), args.accumulate});
   };
   join(a.dweight, args.dweight);
   join(a.dbias, args.dbias);

@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
@@ -12,7 +12,7 @@ constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
 constexpr int kMostWidth = limits::kConvolutionWidth;
 
-// Whether a thread can hold several channels in registers, and how many blocks then share a multiprocessor
+// Whether a thread can hold several channels in registers, and how many blocks then share an SM
 // backward, where the tokens to come are held too.
 template <class T, int W>
 constexpr bool kFew = W == 4 && sizeof(T) < 8;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
   if (c >= conv.channels) return;
   const int begin = static_cast<int>(blockIdx.y) * run, end = min(begin + run, conv.tokens);
   const int last = min(end + W - 1, conv.tokens);  // of those to be read
-  let_next_start();
+  griddep_launch();
   Packed<T, V> next_x[kBackwardAhead], next_dy[kBackwardAhead];
   Window<T, W, V> window(conv, c, begin);
   auto fetch = [&](int first) {
@@ -305,7 +305,7 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
           check_launch("causal_conv_backward");
         }
         if (sums > 0 && (args.dweight.defined() || args.dbias.defined()))
-          join_parts(
+          reduce_partials(
               "causal_conv_backward", stream_of(ctx), partial.as<C>(), runs, sums,
               PutGradients<C>{pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels, conv.width});
       });

@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/row_shape.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
@@ -8,7 +8,7 @@ namespace megatron::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMostLines of several warps
+constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMaxRowGroups of several warps
 // Threads of a row are so many of a warp, or (0) warps.
 template <int Lanes>
 constexpr int kMostThreads = Lanes ? kRowThreads : limits::kNormThreads;
@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>)
 }
 
 // Blocks stay. Each has the weights of one group, or those that all share, and takes every so-many-th row
-// that meets them, one in each line of threads: a thread has the same columns for good, sums the weight's
-// gradient on the way, and fetches the next row while it computes. partial[blocks for a group, weights]. The
-// sums along rows are made here, where `along` does not give them.
+// that meets them, one in each row group of threads: a thread has the same columns for good, sums the
+// weight's gradient on the way, and fetches the next row while it computes. partial[blocks for a group,
+// weights]. The sums along rows are made here, where `along` does not give them.
 template <class T, int W, int Items, int Lanes, Gate kGate>
 __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 : 2) : 1)
     backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   Packed<T, W> weight[Items], next_x[Items], next_gate[Items], next_dy[Items];
   C dweight[Items][W] = {}, next_square = 0, next_along = 0;
   Shape::read_row(weight, weights, rows.size);
-  let_next_start();
+  griddep_launch();
   auto fetch = [&](uint32_t row) {
     const auto at = rows.place(row);
     if (!at.size) return;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   };
   uint32_t row = (part * blockDim.y + threadIdx.y) * sets + set;
   fetch(row);
-  // All lines go on while one has a row.
+  // All row groups go on while one has a row.
   for (int turn = 0; row - threadIdx.y * sets < rows.count; row += step, turn ^= 1) {
     const int size = row < rows.count ? rows.size : 0;
     Packed<T, W> x[Items], gate[Items], dy[Items];
@@ -257,9 +257,9 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
       }
   }
   if (!partial) return;
-  // The lines of a block add up in order.
+  // The row groups of a block add up in order.
   __shared__ C sums[kMostThreads<Lanes> * W];
-  const int width = Shape::threads() * W, lines = static_cast<int>(blockDim.y);
+  const int width = Shape::threads() * W, row_groups = static_cast<int>(blockDim.y);
   partial += (uint64_t{part} * sets + set) * static_cast<uint32_t>(rows.size);
 #pragma unroll
   for (int i = 0; i < Items; ++i) {
@@ -269,10 +269,10 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
       sums[static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x) * W + k] = dweight[i][k];
     __syncthreads();
     for (int j = static_cast<int>(threadIdx.y) * Shape::threads() + static_cast<int>(threadIdx.x); j < width;
-         j += lines * Shape::threads()) {
+         j += row_groups * Shape::threads()) {
       if (i * width + j >= rows.size) break;
       C total = 0;
-      for (int line = 0; line < lines; ++line) total += sums[line * width + j];
+      for (int g = 0; g < row_groups; ++g) total += sums[g * width + j];
       partial[i * width + j] = total;
     }
   }
@@ -379,8 +379,8 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
           rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
       check_launch("gated_norm_backward");
       if (sums)
-        join_parts("gated_norm_backward", stream_of(ctx), sums, parts, sets * rows.size,
-                   PutSum<C>{pointer<C>(args.dweight)});
+        reduce_partials("gated_norm_backward", stream_of(ctx), sums, parts, sets * rows.size,
+                        PutSum<C>{pointer<C>(args.dweight)});
     };
     with_shape<true>("gated_norm_backward", rows, {dx, dgate}, launch);
   });
