@@ -36,7 +36,7 @@ struct SeqInfo {
   Tensor cu_seqlens;              // int32 [sequences + 1] where packed, else undefined
   int64_t max_length = 0;         // of the packed sequences
   Tensor positions;               // int64 [tokens]
-  Tensor places;                  // int64 [tokens], in the whole micro-batch; undefined: in turn
+  Tensor token_index;             // int64 [tokens], in the whole micro-batch; undefined: in turn
   ContextSlices context;          // where sequences are split over ranks
   Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
   Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs

@@ -14,7 +14,7 @@ double visible_pairs(const AttentionArgs& args) {
   int64_t queries = args.max_queries, keys = args.max_keys;
   double pairs = 0;
   for (int64_t query = 0; query < queries; ++query) {
-    int64_t own = query + attention_shift(args.place, queries, keys);
+    int64_t own = query + attention_shift(args.offsets, queries, keys);
     int64_t end = args.causal ? own + 1 : args.window_right >= 0 ? own + args.window_right + 1 : keys;
     int64_t begin = args.window_left >= 0 ? own - args.window_left : 0;
     pairs +=
@@ -177,8 +177,8 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
       .softcap = options.softcap,
       .dropout = options.dropout,
       .dropout_key = options.dropout_key,
-      .place = options.place};
-  if (args.place.global_heads == 0) args.place.global_heads = q.size(1);
+      .offsets = options.place};
+  if (args.offsets.global_heads == 0) args.offsets.global_heads = q.size(1);
   if (options.cu_queries) {
     args.cu_queries = options.cu_queries;
     args.cu_keys = options.cu_keys ? options.cu_keys : options.cu_queries;
@@ -195,8 +195,8 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
     args.max_keys = k.size(0) / options.batch;
   }
   // The counter of a (query, key) pair has 20 bits for each.
-  int64_t longest = std::max({args.max_queries * std::max<int64_t>(1, args.place.query_chunk + 1),
-                              args.max_keys * (args.place.key_chunk + 1), args.place.row_length});
+  int64_t longest = std::max({args.max_queries * std::max<int64_t>(1, args.offsets.query_chunk + 1),
+                              args.max_keys * (args.offsets.key_chunk + 1), args.offsets.row_length});
   require(options.dropout == 0 || longest <= int64_t{1} << 20,
           "attention: dropout knows places up to 2^20, but a sequence of {} tokens was given (q {}, k {}); "
           "train without attention dropout, or on shorter sequences",

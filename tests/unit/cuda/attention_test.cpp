@@ -77,13 +77,13 @@ class CudaAttention : public Twin {
                            .bias = on(bias),
                            .dropout = c.dropout,
                            .dropout_key = {3, 4, static_cast<const int64_t*>(on(offset).raw())},
-                           .place = {.batch_begin = 5,
-                                     .head_begin = 1,
-                                     .global_heads = 16,
-                                     .query_chunk = c.query_chunk,
-                                     .key_chunk = c.key_chunk,
-                                     .row_length = c.row_length,
-                                     .query_chunks = c.query_chunks}};
+                           .offsets = {.batch_begin = 5,
+                                       .head_begin = 1,
+                                       .global_heads = 16,
+                                       .query_chunk = c.query_chunk,
+                                       .key_chunk = c.key_chunk,
+                                       .row_length = c.row_length,
+                                       .query_chunks = c.query_chunks}};
     };
     std::string what = std::string(c.name) + " " + label(dtype);
     run(&KernelTable::attention, forward);

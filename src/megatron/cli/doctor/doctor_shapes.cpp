@@ -45,7 +45,7 @@ AttentionKernels attention_of(const Config& config, Device device, bool windowed
   f.batch = batch;
   f.causal = !model.bidirectional_attention;
   f.dropout = model.attention_dropout;
-  f.place.global_heads = heads;
+  f.offsets.global_heads = heads;
   if (!model.multi_latent_attention) {
     if (windowed) f.window_left = model.window_size[0];
     f.softcap = model.attn_logit_softcapping.value_or(0);

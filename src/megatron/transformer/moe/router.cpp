@@ -31,13 +31,13 @@ class ReplaceNode final : public Node {
 Tensor random_rows(RankContext& ctx, RandomArgs args, DType dtype, int64_t columns, const SeqInfo& seq,
                    const MicrobatchShare& share) {
   // Tokens that are not in turn take their rows from those of the whole micro-batch.
-  int64_t rows = seq.places ? seq.batch * seq.row_length : share.rows;
+  int64_t rows = seq.token_index ? seq.batch * seq.row_length : share.rows;
   args.out = ctx.empty({rows, columns}, dtype);
-  args.base = (seq.batch_begin * seq.row_length + (seq.places ? 0 : share.begin)) * columns;
+  args.base = (seq.batch_begin * seq.row_length + (seq.token_index ? 0 : share.begin)) * columns;
   args.global_strides = {columns, 1};
   ctx.kernels->random(ctx.kernel_context(), args);
-  if (!seq.places) return args.out;
-  return ops::gather_rows(ctx, args.out, seq.places.slice(0, share.begin, share.begin + share.rows));
+  if (!seq.token_index) return args.out;
+  return ops::gather_rows(ctx, args.out, seq.token_index.slice(0, share.begin, share.begin + share.rows));
 }
 
 Tensor sum_of(RankContext& ctx, const Tensor& a, const Tensor& b) { return a ? ops::add(ctx, a, b) : b; }
@@ -201,7 +201,8 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   }
   if (capacity_) {
     Tensor positions = seq.positions.slice(0, share.begin, share.begin + share.rows);
-    Tensor places = seq.places ? seq.places.slice(0, share.begin, share.begin + share.rows) : Tensor();
+    Tensor places =
+        seq.token_index ? seq.token_index.slice(0, share.begin, share.begin + share.rows) : Tensor();
     result.routing.experts =
         within_capacity(ctx, result.routing, experts_, *capacity_, share, positions, places);
   }

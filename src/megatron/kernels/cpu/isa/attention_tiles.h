@@ -54,7 +54,7 @@ struct Lanes {
   int32_t key_begin[capacity], key_end[capacity];  // what the lane may see; padding repeats the last lane
 
   Lanes(const AttentionArgs& args, const Sequence& sequence, int64_t kv_head, int64_t first_row) {
-    int64_t group = group_of(args), shift = attention_shift(args.place, sequence.queries, sequence.keys);
+    int64_t group = group_of(args), shift = attention_shift(args.offsets, sequence.queries, sequence.keys);
     count = std::min(capacity, sequence.queries * group - first_row);
     padded = round_to_vector<C>(count);
     for (int64_t lane = 0; lane < padded; ++lane) {
@@ -219,13 +219,13 @@ template <class C>
 void dropout_factors(const AttentionArgs& args, const Sequence& sequence, const Lanes<C>& lanes,
                      const KeyTile& tile, C* factors) {
   constexpr int64_t width = Lanes<C>::capacity;
-  const AttentionPlace& place = args.place;
+  const AttentionOffsets& offsets = args.offsets;
   AttentionOrigin origin =
       attention_origin(place, sequence.index, sequence.first_query, sequence.queries, sequence.keys);
   uint64_t base[width];
   for (int64_t lane = tile.first; lane < tile.last; ++lane) {
     uint64_t row =
-        static_cast<uint64_t>(origin.row) * place.global_heads + place.head_begin + lanes.head[lane];
+        static_cast<uint64_t>(origin.row) * offsets.global_heads + offsets.head_begin + lanes.head[lane];
     base[lane] = (row << 40) ^ (static_cast<uint64_t>(origin.query + lanes.query[lane]) << 20);
   }
   C kept = static_cast<C>(1 / (1 - args.dropout));

@@ -58,7 +58,7 @@ struct AttentionTask {
   double dropout;
   uint32_t dropped;  // of the values that the upper 24 bits of a random word have, the lowest ones
   RngKey dropout_key;
-  AttentionPlace place;
+  AttentionOffsets offsets;
 
   explicit AttentionTask(const AttentionArgs& args)
       : q(args.q),
@@ -87,7 +87,7 @@ struct AttentionTask {
         dropout(args.dropout),
         dropped(static_cast<uint32_t>(std::ceil(static_cast<float>(args.dropout) * 0x1p24f))),
         dropout_key(args.dropout_key),
-        place(args.place) {
+        place(args.offsets) {
     int64_t key_tokens = args.k.size(0);
     queries = static_cast<int>(cu_queries ? (args.max_queries ? args.max_queries : query_tokens)
                                           : query_tokens / args.batch);
@@ -143,8 +143,8 @@ struct AttentionTask {
   __device__ C keep(int b, int head, int query, int key) const {
     SequenceSpan s = sequence(b);
     AttentionOrigin origin = attention_origin(place, b, s.first_query, s.queries, s.keys);
-    return attention_keeps(dropout_key.resolved(), place.global_heads, dropout, origin.row,
-                           place.head_begin + head, origin.query + query, origin.key + key)
+    return attention_keeps(dropout_key.resolved(), offsets.global_heads, dropout, origin.row,
+                           offsets.head_begin + head, origin.query + query, origin.key + key)
                ? dropout_scale
                : C(0);
   }
@@ -152,7 +152,7 @@ struct AttentionTask {
   // four of them. `random` is the resolved key, `origin` that of the sequence.
   __device__ uint32_t kept(const RngKey& random, const AttentionOrigin& origin, int head, int query,
                            int key) const {
-    const uint64_t row = static_cast<uint64_t>(origin.row) * place.global_heads + place.head_begin + head,
+    const uint64_t row = static_cast<uint64_t>(origin.row) * offsets.global_heads + offsets.head_begin + head,
                    first = static_cast<uint64_t>(origin.key + key),
                    line = (row << 40) ^ (static_cast<uint64_t>(origin.query + query) << 20);
     const int skipped = static_cast<int>(first & 3), blocks = skipped ? 9 : 8;

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
   __shared__ uint32_t kept_words[kMmaRows * N / 32];
   const KeptTile<kMmaRows, N> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
-  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
   float acc[D / 8][4] = {};
   const bool plain = task.plain(), dropout = task.dropout > 0;
   const float factor = task.scale * kLog2e;
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
   __shared__ uint32_t kept_words[N * kMmaRows / 32];
   const KeptTile<N, kMmaRows> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
-  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
   float dk[D / 8][4] = {}, dv[D / 8][4] = {};
   const bool plain = task.plain(), dropout = task.dropout > 0;
   const float factor = task.scale * kLog2e;

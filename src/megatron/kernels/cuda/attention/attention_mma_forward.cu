@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   __shared__ uint32_t kept_words[kMmaRows * N / 32];
   const KeptTile<kMmaRows, N> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
-  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
   float acc[D / 8][4] = {}, maximum[2] = {lowest, lowest}, sum[2] = {0, 0};
   const float factor = task.scale * kLog2e;
   const bool plain = task.plain();
