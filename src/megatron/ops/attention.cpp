@@ -114,10 +114,10 @@ class AttentionNode final : public AttentionBase {
 
 class FusedAttentionNode final : public AttentionBase {
  public:
-  FusedAttentionNode(RankContext& ctx, const Tensor& turned, GradSlot slot, const QkvShape& shape,
+  FusedAttentionNode(RankContext& ctx, const Tensor& rotated, GradSlot slot, const QkvShape& shape,
                      const Rotation& rotation, const AttentionArgs& args, const AttentionOptions& options)
       : AttentionBase(ctx, args, options),
-        qkv_(ctx, turned),
+        qkv_(ctx, rotated),
         slot_(slot),
         shape_(shape),
         rotation_(rotation) {}
@@ -132,7 +132,7 @@ class FusedAttentionNode final : public AttentionBase {
   }
 
  private:
-  Saved qkv_;  // queries and keys turned
+  Saved qkv_;  // queries and keys rotated
   GradSlot slot_;
   QkvShape shape_;
   Rotation rotation_;

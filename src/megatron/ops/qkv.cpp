@@ -80,19 +80,19 @@ void turn_projection(RankContext& ctx, Tensor& qkv, const QkvShape& shape, const
   auto groups = [&](const Tensor& x) {
     return x.view({x.size(0), shape.groups, turning + 1, shape.head_dim});
   };
-  Tensor turned = qkv.storage().unique() ? qkv : ctx.empty_like(qkv);
-  Tensor from = groups(qkv), to = groups(turned), heads = to.slice(2, 0, turning);
+  Tensor rotated = qkv.storage().unique() ? qkv : ctx.empty_like(qkv);
+  Tensor from = groups(qkv), to = groups(rotated), heads = to.slice(2, 0, turning);
   ctx.kernels->rope(ctx.kernel_context(), {.x = from.slice(2, 0, turning),
                                            .y = heads,
                                            .cos = rotation.cos,
                                            .sin = rotation.sin,
                                            .interleaved = rotation.interleaved,
                                            .inverse = inverse});
-  if (!turned.storage().same(qkv.storage()))
+  if (!rotated.storage().same(qkv.storage()))
     ctx.kernels->copy(ctx.kernel_context(), {from.select(2, turning), to.select(2, turning)});
   trace(ctx, "rope", inverse ? Phase::BackwardData : Phase::Forward, 3.0 * static_cast<double>(heads.numel()),
         {&heads, &heads, &rotation.cos, &rotation.sin});
-  qkv = std::move(turned);
+  qkv = std::move(rotated);
 }
 
 QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t groups, int64_t head_dim,

@@ -3,7 +3,7 @@
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
 
-// One head: copies `head_dim` values, the first 2 · half of them turned by the angles (sign −1 turns back).
+// One head: copies `head_dim` values, the first 2 · half of them rotated by the angles (sign −1 turns back).
 template <class T>
 void rotate_head(const T* from, T* to, int64_t head_dim, const Compute<T>* cos, const Compute<T>* sin,
                  int64_t half, Compute<T> sign, bool interleaved) {
@@ -40,9 +40,9 @@ void split(const KernelContext& ctx, const QkvSplitArgs& args) {
         for (int64_t i = 0; i < per_group + 2; ++i, fused += head_dim) {
           T* head = i < per_group ? q + ((t * groups + g) * per_group + i) * head_dim
                                   : (i == per_group ? k : v) + (t * groups + g) * head_dim;
-          int64_t turned = i <= per_group ? half : 0;
+          int64_t rotated = i <= per_group ? half : 0;
           rotate_head<T>(args.merge ? head : fused, args.merge ? fused : head, head_dim, cos + t * half,
-                         sin + t * half, turned, sign, args.interleaved);
+                         sin + t * half, rotated, sign, args.interleaved);
         }
       }
     }

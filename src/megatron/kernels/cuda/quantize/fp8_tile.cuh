@@ -61,7 +61,7 @@ struct Fp8Tile {
       }
   }
   template <class Q>
-  __device__ __forceinline__ void store_turned(const uint32_t* tile, Q* transposed) const {
+  __device__ __forceinline__ void store_transposed(const uint32_t* tile, Q* transposed) const {
     const int64_t first = down * kSize + lane * 4;
     if (first >= rows) return;
 #pragma unroll 4

@@ -137,7 +137,7 @@ template <class T, class Q>
 __global__ void __launch_bounds__(kThreads)
     whole_cast_kernel(const T* x, Q* q, Q* transposed, const float* amax, const float* given, int* met,
                       float* inverse_scale, int64_t rows, int64_t columns) {
-  __shared__ uint32_t turned[Fp8Tile::kSize * Fp8Tile::kPitch];
+  __shared__ uint32_t transposed_tile[Fp8Tile::kSize * Fp8Tile::kPitch];
   const Fp8Tile tile(rows, columns);
   uint32_t raw[2][4][4];
   tile.load(raw, x);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
       if (q && tile.has(pass))
         write(reinterpret_cast<uint32_t*>(q + tile.index(pass, r)), Vec<uint32_t, 2>{word[r][0], word[r][1]});
     }
-    tile.turn(turned, word, pass);
+    tile.turn(transposed_tile, word, pass);
   }
   if (met) {
     largest = warp_reduce(largest, Maximum<int>{});
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!transposed) return;
   __syncthreads();
-  tile.store_turned(turned, transposed);
+  tile.store_transposed(transposed_tile, transposed);
 }
 
 template <class Q, class T>
