@@ -9,7 +9,7 @@ namespace megatron::limits {
 inline constexpr int kConvolutionWidth = 16;  // tokens, on the CPU too
 
 // All that follows is of the CUDA kernels.
-inline constexpr int kLeastCapability = 80;         // bf16 on tensor cores, copies beside the computation
+inline constexpr int kMinCapability = 80;           // bf16 on tensor cores, copies beside the computation
 inline constexpr int kFp8Capability = 89;           // from here on
 inline constexpr int kBlockwiseFp8Capability = 90;  // this one alone: cuBLASLt's scales per block of 128
 

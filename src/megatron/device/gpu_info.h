@@ -27,7 +27,7 @@ struct GpuReport {
 // Implemented by device/cuda, or by device/none in a build without CUDA.
 GpuReport look_for_gpus();
 // The memory of the smallest of the first GPUs here, without starting any of them; 0 where there is none.
-size_t least_gpu_memory(int64_t first = INT64_MAX);
+size_t min_gpu_memory(int64_t first = INT64_MAX);
 std::string gpu_name(int index);  // as its driver says, without starting it; empty where there is none
 
 }  // namespace megatron

@@ -20,12 +20,12 @@ bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
 // that scratch memory, where each has the length of the longest, would be many times theirs. (Told how many
 // tokens there are in all, cuDNN 9.14 needs less, but reads what is not its own where strides differ.)
 std::string_view packing_refused(const AttentionArgs& a, const CudnnSupport& support) {
-  constexpr int64_t kTile = 128, kMostRoom = 4;
+  constexpr int64_t kTile = 128, kMaxRoom = 4;
   const int64_t tokens = a.q.size(0);
   if (a.cu_queries.raw() != a.cu_keys.raw() || a.place.query_chunk >= 0)
     return "packed sequences meet other keys than their own";
   if (tokens < kTile * a.batch) return "packed sequences are shorter than a tile";
-  if (support.sequences * support.queries > kMostRoom * tokens)
+  if (support.sequences * support.queries > kMaxRoom * tokens)
     return "packed sequences differ much in length";
   return offsets_fit({&a.q, &a.k, &a.v, &a.o}) ? "" : "packed tensors are too large";
 }
@@ -75,13 +75,13 @@ CudnnSupport cudnn_support(const AttentionArgs& a) {
 }
 
 CudnnSupport cudnn_support(const AttentionBackwardArgs& args) {
-  constexpr int64_t kMostScratch = int64_t{6} << 30;  // for packed sequences, each as long as the longest
+  constexpr int64_t kMaxScratch = int64_t{6} << 30;  // for packed sequences, each as long as the longest
   CudnnSupport support = cudnn_support(args.forward);
   if (support.takes() && (args.dbias || args.dsinks)) support.refused = "sinks or a bias get a gradient";
   if (!support.takes() || !args.forward.cu_queries) return support;
   if (!offsets_fit({&args.grad_o, &args.dq, &args.dk, &args.dv}))
     support.refused = "packed tensors are too large";
-  else if (scratch(args, support) > kMostScratch)
+  else if (scratch(args, support) > kMaxScratch)
     support.refused = "packed sequences would need much scratch memory";
   return support;
 }

@@ -227,10 +227,10 @@ class EarlyGradientsNode final : public Node {
 // Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the GEMM that makes
 // the gradient of so few rows then fills the SMs with whole tiles.
 int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
-  constexpr int64_t kMostBytes = int64_t{5} << 28;
+  constexpr int64_t kMaxBytes = int64_t{5} << 28;
   auto row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));
   auto most = static_cast<int64_t>(
-      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(256, kMostBytes / row_bytes))));
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(256, kMaxBytes / row_bytes))));
   int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
   return std::max<int64_t>(1, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }

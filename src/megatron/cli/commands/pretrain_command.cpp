@@ -64,7 +64,7 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
   }
   if (device != DeviceType::Cuda) return;
   // Ranks that share a GPU may need more and less of it; what counts is their sum.
-  const auto there = static_cast<double>(least_gpu_memory(run.config.run.ranks * place.processes_here));
+  const auto there = static_cast<double>(min_gpu_memory(run.config.run.ranks * place.processes_here));
   double sum = 0;
   for (const RankPlan& rank : plan.ranks) sum += rank.bytes();
   const double shared = static_cast<double>(sharing) * sum / static_cast<double>(plan.ranks.size());

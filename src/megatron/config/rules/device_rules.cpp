@@ -53,11 +53,11 @@ std::string or_cpu(std::string fix) { return fix + ", or --device cpu"; }
 
 void gpu_generation(ConfigBuilder& builder) {
   for (const GpuFacts& gpu : builder.gpus)
-    if (gpu.compute_capability < limits::kLeastCapability)
+    if (gpu.compute_capability < limits::kMinCapability)
       return builder.reject(
           "run.device",
           fmt::format("a GPU of compute capability {} is older than the kernels, which need {}",
-                      generation(gpu.compute_capability), generation(limits::kLeastCapability)),
+                      generation(gpu.compute_capability), generation(limits::kMinCapability)),
           "hide it by CUDA_VISIBLE_DEVICES, or use --device cpu");
 }
 

@@ -52,7 +52,7 @@ GpuReport look_for_gpus() {
   return report;
 }
 
-size_t least_gpu_memory(int64_t first) {
+size_t min_gpu_memory(int64_t first) {
   int count = 0;
   size_t least = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();

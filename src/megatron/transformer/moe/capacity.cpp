@@ -49,9 +49,9 @@ Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts
   auto kernels = ctx.kernel_context();
   Tensor wishes = ctx.empty({rows, experts}, wish.dtype());
   ctx.kernels->scatter_columns(kernels, {wish, routing.experts, wishes});
-  wishes = all_gather_rows(ctx, wishes, share.most_rows, share.group, -1);
+  wishes = all_gather_rows(ctx, wishes, share.max_rows, share.group, -1);
   if (places) {  // in the order of one rank
-    Tensor all_places = all_gather_rows(ctx, places.view({rows, 1}), share.most_rows, share.group, -1);
+    Tensor all_places = all_gather_rows(ctx, places.view({rows, 1}), share.max_rows, share.group, -1);
     wishes = ops::scatter_add_rows(ctx, wishes, all_places.view({all_places.size(0)}), share.all_tokens());
   }
   int64_t all = wishes.size(0);
@@ -59,7 +59,7 @@ Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts
   ctx.kernels->copy(kernels, {wishes.transpose(0, 1), by_expert});
   Tensor taken = routing_map(ctx, ops::top_k(ctx, by_expert, capacity).indices, all, wish.dtype());
 
-  int64_t first = share.group.rank() * share.most_rows;
+  int64_t first = share.group.rank() * share.max_rows;
   Tensor own = ctx.empty({rows, experts}, wish.dtype()), kept = ctx.empty({rows, k}, wish.dtype());
   if (places)
     own = ops::gather_rows(ctx, ops::detach_contiguous(ctx, taken.transpose(0, 1)), places);

@@ -112,9 +112,8 @@ void backward_block(const AttentionBackwardArgs& args, const Sequence& sequence,
 // How many parts the queries of one head are cut into, each with its own sums for keys and values. It depends
 // on the shapes alone, so that the gradients do not depend on the number of threads.
 inline int64_t query_splits(int64_t items, int64_t rows) {
-  constexpr int64_t wanted_items = 32, least_rows = 512;
-  return std::clamp<int64_t>(std::min((wanted_items + items - 1) / items, rows / least_rows), 1,
-                             wanted_items);
+  constexpr int64_t wanted_items = 32, min_rows = 512;
+  return std::clamp<int64_t>(std::min((wanted_items + items - 1) / items, rows / min_rows), 1, wanted_items);
 }
 
 template <class T, class C>

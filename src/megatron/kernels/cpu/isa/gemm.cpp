@@ -31,10 +31,10 @@ void cut(const GemmProblem& p, int width, std::vector<GemmProblem>& tasks) {
   if (p.m == 0 || p.n == 0) return;
   if (library_supports(p)) {
     constexpr int64_t grain = 32, smallest = 96;
-    constexpr double least_flops = 2e6;
+    constexpr double min_flops = 2e6;
     int64_t longer = std::max(p.m, p.n);
     double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-    auto by_flops = static_cast<int64_t>(std::min(flops / least_flops, 1e9));
+    auto by_flops = static_cast<int64_t>(std::min(flops / min_flops, 1e9));
     int64_t most = library_sums_by_shape() ? 16 : width == 1 ? 1 : 4 * width;
     most = std::min(most, std::max<int64_t>(by_flops, 1));
     int64_t pieces = std::clamp<int64_t>(longer / smallest, 1, most);

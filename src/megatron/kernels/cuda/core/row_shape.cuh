@@ -10,7 +10,7 @@ namespace megatron::cuda {
 // side by side.
 template <int W, int Items, int Lanes = 0>
 struct RowShape {
-  static constexpr int kMostRows = kMaxRowGroups;  // of several warps each
+  static constexpr int kMaxRows = kMaxRowGroups;  // of several warps each
   static constexpr int64_t columns(int threads) { return int64_t{threads} * Items * W; }
 
   __device__ static int threads() { return Lanes ? Lanes : static_cast<int>(blockDim.x); }
@@ -21,7 +21,7 @@ struct RowShape {
 // another one of two from call to call, so that a slow warp may still read the last one's.
 template <class C, int Lanes = 0>
 struct RowSums {
-  C (*partial)[RowShape<1, 1>::kMostRows][32];
+  C (*partial)[RowShape<1, 1>::kMaxRows][32];
 
   __device__ C sum(C value, int turn) const {
     if constexpr (Lanes) {

@@ -322,14 +322,14 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
 }
 
 std::vector<GemmAlgo> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
-  constexpr size_t most_workspace = size_t{32} << 20;  // as sm_90 kernels need
+  constexpr size_t max_workspace = size_t{32} << 20;  // as sm_90 kernels need
   cublasLtMatmulPreferenceOpaque_t preference;
   check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a GEMM");
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check_blas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
                "planning a GEMM");
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, max_workspace);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.b.alignment));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.a.alignment));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.c.alignment));

@@ -292,9 +292,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 // Code for sm_90a runs on GPUs of compute capability 9.0 alone.
 bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 #ifdef MEGATRON_SM90A
-  constexpr int64_t kMost = 1 << 30;
-  return runtime_of(ctx).properties().compute_capability == 90 && task.rows > 0 && task.rows < kMost &&
-         task.k < kMost && task.n < kMost && task.n % 8 == 0 && task.c_column == 1 && task.c_row % 8 == 0 &&
+  constexpr int64_t kMax = 1 << 30;
+  return runtime_of(ctx).properties().compute_capability == 90 && task.rows > 0 && task.rows < kMax &&
+         task.k < kMax && task.n < kMax && task.n % 8 == 0 && task.c_column == 1 && task.c_row % 8 == 0 &&
          task.c_expert % 8 == 0 && aligned(task.c);
 #else
   return false;

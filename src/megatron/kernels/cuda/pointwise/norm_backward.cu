@@ -11,7 +11,7 @@ namespace {
 // Threads of a block. Those with one vector each are kept to fewer registers, so that two blocks share a
 // SM.
 template <int Items>
-constexpr int kMostThreads = Items == 1 ? 384 : limits::kNormThreads;
+constexpr int kMaxThreads = Items == 1 ? 384 : limits::kNormThreads;
 
 template <class T>
 struct NormBackward {
@@ -27,11 +27,11 @@ struct NormBackward {
 // a partial sum does not change from run to run. The next row is on its way in registers while this one is
 // summed.
 template <class T, int W, int Items, bool Layer>
-__global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kMaxThreads<Items>, Items == 1 ? 2 : 1)
     norm_backward_kernel(NormBackward<T> a) {
   using C = Compute<T>;
   using Row = RowShape<W, Items>;
-  __shared__ C partial[2][Row::kMostRows][32];
+  __shared__ C partial[2][Row::kMaxRows][32];
   const RowSums<C> sums{partial};
   const int n = static_cast<int>(a.x_rows.columns);
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
@@ -196,13 +196,13 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   auto fits = [&]<int W, int Items>(RowShape<W, Items>) {
     int64_t threads = blocks_for((n + W - 1) / W, 32 * Items) * 32;
     // Rows of four warps are faster as two warps with two vectors a thread.
-    if (threads > (Items == 1 ? 96 : kMostThreads<Items>)) return false;
+    if (threads > (Items == 1 ? 96 : kMaxThreads<Items>)) return false;
     auto kernel = args.kind == NormKind::Layer ? norm_backward_kernel<T, W, Items, true>
                                                : norm_backward_kernel<T, W, Items, false>;
     // Rows side by side make a block of some hundred threads.
-    const int64_t together = kMostThreads<Items> / (Items == 1 ? 1 : 2) / threads;
+    const int64_t together = kMaxThreads<Items> / (Items == 1 ? 1 : 2) / threads;
     dim3 block(static_cast<unsigned>(threads),
-               static_cast<unsigned>(std::clamp<int64_t>(together, 1, RowShape<W, Items>::kMostRows)));
+               static_cast<unsigned>(std::clamp<int64_t>(together, 1, RowShape<W, Items>::kMaxRows)));
     // As many blocks as the GPU holds at once: each makes one partial sum of the weights' gradients.
     blocks = resident_blocks(ctx, kernel, block, 0, blocks_for(rows, block.y));
     scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
@@ -217,7 +217,7 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
     if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
     done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});
     require(done, "norm_backward: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
-            RowShape<W, most>::columns(kMostThreads<most>));
+            RowShape<W, most>::columns(kMaxThreads<most>));
   };
   if (vector)
     choose(std::integral_constant<int, kVector<T>>{});

@@ -10,7 +10,7 @@ namespace {
 constexpr int kBlock = 128;                    // threads, with one or four channels each
 constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
-constexpr int kMostWidth = limits::kConvolutionWidth;
+constexpr int kMaxWidth = limits::kConvolutionWidth;
 
 // Whether a thread can hold several channels in registers, and how many blocks then share an SM
 // backward, where the tokens to come are held too.
@@ -39,9 +39,9 @@ struct Conv {
         stride(static_cast<int>(args.x.stride(0))),
         channels(static_cast<int>(args.x.size(1))),
         width(static_cast<int>(args.weight.size(-1))) {
-    require(width <= kMostWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
-            width, kMostWidth);
-    require((args.x.size(0) | args.x.size(1) * kMostWidth | args.x.stride(0)) >> 30 == 0,
+    require(width <= kMaxWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
+            width, kMaxWidth);
+    require((args.x.size(0) | args.x.size(1) * kMaxWidth | args.x.stride(0)) >> 30 == 0,
             "causal_conv: {} has too many tokens or channels for the CUDA kernel", args.x);
   }
 };
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
 template <class F>
 void dispatch_width(int width, F&& f) {
   if (width <= 4) return f(std::integral_constant<int, 4>{});
-  f(std::integral_constant<int, kMostWidth>{});
+  f(std::integral_constant<int, kMaxWidth>{});
 }
 
 // Sums [width + 1, channels] to dweight [channels, width] and dbias.

@@ -11,7 +11,7 @@ constexpr int kWarp = 32;
 constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMaxRowGroups of several warps
 // Threads of a row are so many of a warp, or (0) warps.
 template <int Lanes>
-constexpr int kMostThreads = Lanes ? kRowThreads : limits::kNormThreads;
+constexpr int kMaxThreads = Lanes ? kRowThreads : limits::kNormThreads;
 
 // Where the gate comes. A kernel for either asks when it runs: shapes that few need are compiled once.
 enum class Gate { First, Last, Either };
@@ -87,10 +87,10 @@ struct GatedShape : RowShape<W, Items, Lanes> {
 // Sums of u², or with dy of dy · ∂y/∂(u · rstd) · u, which is dy · weight · x · silu(gate) whichever comes
 // first.
 template <class T, int W, int Items>
-__global__ void __launch_bounds__(kMostThreads<0>) sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
+__global__ void __launch_bounds__(kMaxThreads<0>) sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
   using C = Compute<T>;
   using Shape = GatedShape<W, Items, 0>;
-  __shared__ C partial[2][Shape::kMostRows][kWarp];
+  __shared__ C partial[2][Shape::kMaxRows][kWarp];
   const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   const auto at = rows.place(row);
   const bool gated = rows.gate_first || rows.dy;
@@ -122,11 +122,11 @@ __global__ void __launch_bounds__(kMostThreads<0>) sums_kernel(GatedRows<T> rows
 
 // The sums of squares are made here, or given.
 template <class T, int W, int Items, int Lanes, Gate kGate>
-__global__ void __launch_bounds__(kMostThreads<Lanes>)
+__global__ void __launch_bounds__(kMaxThreads<Lanes>)
     forward_kernel(GatedRows<T> rows, Compute<T>* squares, bool given, T* y) {
   using C = Compute<T>;
   using Shape = GatedShape<W, Items, Lanes>;
-  __shared__ C partial[2][Shape::kMostRows][kWarp];
+  __shared__ C partial[2][Shape::kMaxRows][kWarp];
   const bool first = kGate == Gate::Either ? rows.gate_first : kGate == Gate::First;
   const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   const auto at = rows.place(row);
@@ -176,12 +176,12 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>)
 // weight's gradient on the way, and fetches the next row while it computes. partial[blocks for a group,
 // weights]. The sums along rows are made here, where `along` does not give them.
 template <class T, int W, int Items, int Lanes, Gate kGate>
-__global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 : 2) : 1)
+__global__ void __launch_bounds__(kMaxThreads<Lanes>, Lanes ? (Items == 1 ? 3 : 2) : 1)
     backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
                     Compute<T>* partial) {
   using C = Compute<T>;
   using Shape = GatedShape<W, Items, Lanes>;
-  __shared__ C row_partial[2][Shape::kMostRows][kWarp];
+  __shared__ C row_partial[2][Shape::kMaxRows][kWarp];
   const RowSums<C, Lanes> row_sums{row_partial};
   const bool first = kGate == Gate::Either ? rows.gate_first : kGate == Gate::First;
   const uint32_t sets = rows.shared_weight ? 1 : rows.groups.value, part = blockIdx.x / sets,
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   }
   if (!partial) return;
   // The row groups of a block add up in order.
-  __shared__ C sums[kMostThreads<Lanes> * W];
+  __shared__ C sums[kMaxThreads<Lanes> * W];
   const int width = Shape::threads() * W, row_groups = static_cast<int>(blockDim.y);
   partial += (uint64_t{part} * sets + set) * static_cast<uint32_t>(rows.size);
 #pragma unroll
@@ -302,23 +302,23 @@ void with_shape(const char* name, const GatedRows<T>& rows, std::initializer_lis
   };
   auto fits = [&]<int W, int Items>(GatedShape<W, Items, 0> shape) {
     const unsigned threads = blocks_for(rows.size, W * Items * kWarp) * kWarp;
-    if (threads > kMostThreads<0> || !lies_well(W)) return false;
+    if (threads > kMaxThreads<0> || !lies_well(W)) return false;
     f(shape, std::integral_constant<Gate, Gate::Either>{}, threads);
     return true;
   };
-  constexpr int V = kVector<T>, kMost = limits::kNormElements;
+  constexpr int V = kVector<T>, kMax = limits::kNormElements;
   bool done = false;
   if constexpr (Lanes && sizeof(T) == 2)  // heads of 128 channels of a delta net, groups of 640 of a Mamba-2
     done = fills(GatedShape<V, 1, 16>{}, std::integral_constant<Gate, Gate::Last>{}) ||
            fills(GatedShape<V / 2, 5, 32>{}, std::integral_constant<Gate, Gate::First>{});
   done = done || fits(GatedShape<V, 2, 0>{});
   if constexpr (sizeof(T) == 2) done = done || fits(GatedShape<V, 8, 0>{});
-  done = done || fits(GatedShape<1, kMost, 0>{});
+  done = done || fits(GatedShape<1, kMax, 0>{});
   require(done,
           "{}: a group of {} channels is too long for the CUDA kernel, which takes {}, or four times as many "
           "of 16 bits where each row begins at a multiple of 16 bytes; use more groups (--mamba-num-groups), "
           "or a number of heads per rank that is a multiple of 8",
-          name, rows.size, kMost * kMostThreads<0>);
+          name, rows.size, kMax * kMaxThreads<0>);
 }
 
 // Rows side by side: some hundred threads a block.
