@@ -177,7 +177,7 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
       .softcap = options.softcap,
       .dropout = options.dropout,
       .dropout_key = options.dropout_key,
-      .offsets = options.place};
+      .offsets = options.offsets};
   if (args.offsets.global_heads == 0) args.offsets.global_heads = q.size(1);
   if (options.cu_queries) {
     args.cu_queries = options.cu_queries;

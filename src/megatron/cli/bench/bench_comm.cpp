@@ -206,7 +206,7 @@ int bench_comm(Invocation& invocation) {
   if (settings.ranks == 0) settings.ranks = place.processes > 1 ? 1 : 2;
   Launch launch({.ranks = static_cast<int>(settings.ranks),
                  .comm = connection_from_name(settings.comm),
-                 .offsets = place});
+                 .place = place});
   std::vector<Row> rows = measure_all(settings, launch);
   if (!launch.is_first()) return 0;
   if (settings.json)

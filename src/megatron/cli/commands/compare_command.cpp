@@ -142,7 +142,7 @@ int run_compare(Invocation& invocation) {
   const GivenTokens given = tokens_for(line, a.config.model, a.source.vision());
 
   Findings result;
-  run_on_ranks(a.config, a.offsets, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
+  run_on_ranks(a.config, a.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
     const Seen first = run_model(ctx, world, a, given), second = run_model(ctx, world, b, given);
     Findings found = compare(ctx, world, first, second, a.config.model.vocab_size);
     if (world.rank() == 0) result = std::move(found);
@@ -150,7 +150,7 @@ int run_compare(Invocation& invocation) {
   auto diverging =
       std::ranges::find_if(result.layers, [&](const Distance& d) { return d.relative() > tolerance; });
   const bool equal = diverging == result.layers.end() && result.logits.relative() <= tolerance;
-  if (a.offsets.process != 0) return equal ? 0 : 3;
+  if (a.place.process != 0) return equal ? 0 : 3;
   if (line.has("--json")) {
     Json document = Json::object();
     document["equal"] = equal;

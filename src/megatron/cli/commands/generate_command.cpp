@@ -85,7 +85,7 @@ int run_generate(Invocation& invocation) {
 
   std::vector<int64_t> ids;
   run_on_ranks(
-      arguments.config, arguments.offsets, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
+      arguments.config, arguments.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
         LoadedModel loaded(ctx, world, arguments);
         GenerateOptions own = options;
         Images images;
@@ -102,7 +102,7 @@ int run_generate(Invocation& invocation) {
         std::vector<int64_t> added = generate(ctx, world, loaded.model(), prompt, own);
         if (world.rank() == 0) ids = std::move(added);
       });
-  if (arguments.offsets.process != 0) return 0;
+  if (arguments.place.process != 0) return 0;
   if (line.has("--json")) {
     Json document = Json::object();
     Json& list = document["ids"] = Json::array();

@@ -98,7 +98,7 @@ int run_logits(Invocation& invocation) {
                 seen = further.decoder.rows > 0 ? further.decoder.length : length;  // of whose logits
   const int64_t at_once = std::max<int64_t>(1, arguments.config.train.micro_batch_size);
 
-  run_on_ranks(arguments.config, arguments.offsets, invocation.log,
+  run_on_ranks(arguments.config, arguments.place, invocation.log,
                [&](RankContext& ctx, const ProcessGroup& world) {
                  LoadedModel loaded(ctx, world, arguments);
                  std::unique_ptr<ImageFile> pictures = image_file(line, arguments);
@@ -132,7 +132,7 @@ int run_logits(Invocation& invocation) {
                  }
                  if (writer) writer->commit();
                });
-  if (arguments.offsets.process == 0)
+  if (arguments.place.process == 0)
     invocation.log.info("{}: logits fp32 {}", line.get("--out"), Shape{rows, seen, vocabulary});
   return 0;
 }

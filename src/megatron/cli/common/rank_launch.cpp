@@ -107,7 +107,7 @@ void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log
                  .cuda = device_of(config, 0).is_cuda(),
                  .timeout = std::chrono::milliseconds(
                      static_cast<int64_t>(config.dist.distributed_timeout_minutes * 60e3)),
-                 .offsets = place});
+                 .place = place});
   std::once_flag told;
   launch.run([&](int rank, const ProcessGroup& world) {
     try {

@@ -87,7 +87,7 @@ struct AttentionTask {
         dropout(args.dropout),
         dropped(static_cast<uint32_t>(std::ceil(static_cast<float>(args.dropout) * 0x1p24f))),
         dropout_key(args.dropout_key),
-        place(args.offsets) {
+        offsets(args.offsets) {
     int64_t key_tokens = args.k.size(0);
     queries = static_cast<int>(cu_queries ? (args.max_queries ? args.max_queries : query_tokens)
                                           : query_tokens / args.batch);
