@@ -22,7 +22,7 @@ bool offsets_fit(std::initializer_list<const Tensor*> tensors) {
 std::string_view packing_refused(const AttentionArgs& a, const CudnnSupport& support) {
   constexpr int64_t kTile = 128, kMaxRoom = 4;
   const int64_t tokens = a.q.size(0);
-  if (a.cu_queries.raw() != a.cu_keys.raw() || a.place.query_chunk >= 0)
+  if (a.cu_queries.raw() != a.cu_keys.raw() || a.offsets.query_chunk >= 0)
     return "packed sequences meet other keys than their own";
   if (tokens < kTile * a.batch) return "packed sequences are shorter than a tile";
   if (support.sequences * support.queries > kMaxRoom * tokens)
@@ -51,7 +51,7 @@ std::string_view refusal(const AttentionArgs& a, const CudnnSupport& support) {
   if (a.bias) return "a bias is added to scores";
   if (a.v.size(2) != d) return "keys and values differ in width";
   if (d != 64 && d != 128) return "head_dim is neither 64 nor 128";
-  if (a.causal ? attention_shift(a.place, support.queries, support.keys) != support.keys - support.queries
+  if (a.causal ? attention_shift(a.offsets, support.queries, support.keys) != support.keys - support.queries
                : a.window_left >= 0 || a.window_right >= 0)
     return "its mask is neither full nor causal from the last key on";
   if (support.queries < 256) return "sequences are shorter than 256 tokens";

@@ -57,7 +57,7 @@ Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const Dr
                    .p = p,
                    .key = key,
                    .row_begin = offsets.row_begin,
-                   .column_begin = place.column_begin,
+                   .column_begin = offsets.column_begin,
                    .global_columns = offsets.global_columns ? offsets.global_columns : x.size(-1),
                    .rows = offsets.rows ? detach_contiguous(ctx, offsets.rows) : Tensor{}};
   ctx.kernels->dropout(ctx.kernel_context(), args);

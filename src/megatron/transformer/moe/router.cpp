@@ -201,10 +201,10 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   }
   if (capacity_) {
     Tensor positions = seq.positions.slice(0, share.begin, share.begin + share.rows);
-    Tensor places =
+    Tensor token_index =
         seq.token_index ? seq.token_index.slice(0, share.begin, share.begin + share.rows) : Tensor();
     result.routing.experts =
-        within_capacity(ctx, result.routing, experts_, *capacity_, share, positions, places);
+        within_capacity(ctx, result.routing, experts_, *capacity_, share, positions, token_index);
   }
   return result;
 }

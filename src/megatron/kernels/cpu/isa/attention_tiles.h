@@ -221,7 +221,7 @@ void dropout_factors(const AttentionArgs& args, const Sequence& sequence, const 
   constexpr int64_t width = Lanes<C>::capacity;
   const AttentionOffsets& offsets = args.offsets;
   AttentionOrigin origin =
-      attention_origin(place, sequence.index, sequence.first_query, sequence.queries, sequence.keys);
+      attention_origin(offsets, sequence.index, sequence.first_query, sequence.queries, sequence.keys);
   uint64_t base[width];
   for (int64_t lane = tile.first; lane < tile.last; ++lane) {
     uint64_t row =

@@ -106,7 +106,7 @@ struct AttentionTask {
   }
 
   __device__ int shift(const SequenceSpan& s) const {
-    return static_cast<int>(attention_shift(place, s.queries, s.keys));
+    return static_cast<int>(attention_shift(offsets, s.queries, s.keys));
   }
   __device__ KeyRange visible(const SequenceSpan& s, int query) const {
     int own = query + shift(s);
@@ -142,7 +142,7 @@ struct AttentionTask {
   // What a probability is multiplied by.
   __device__ C keep(int b, int head, int query, int key) const {
     SequenceSpan s = sequence(b);
-    AttentionOrigin origin = attention_origin(place, b, s.first_query, s.queries, s.keys);
+    AttentionOrigin origin = attention_origin(offsets, b, s.first_query, s.queries, s.keys);
     return attention_keeps(dropout_key.resolved(), offsets.global_heads, dropout, origin.row,
                            offsets.head_begin + head, origin.query + query, origin.key + key)
                ? dropout_scale
