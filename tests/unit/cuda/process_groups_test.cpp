@@ -49,7 +49,7 @@ TEST(CudaProcessGroups, MemoryGoesThroughTheHost) {
           {.ranks = 2,
            .cuda = true,
            .timeout = std::chrono::seconds(60),
-           .offsets = {.process = process, .processes = 2, .store_folder = folder.path() + "/store"}});
+           .place = {.process = process, .processes = 2, .store_folder = folder.path() + "/store"}});
       launch.run([&](int rank, ProcessGroup& world) {
         RankContext ctx(Device{DeviceType::Cuda, 0}, 1, rank);
         world.attach(ctx);

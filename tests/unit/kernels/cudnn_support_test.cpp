@@ -48,7 +48,7 @@ TEST(CudnnSupport, ScratchIsWhatTheLibraryTakes) {
   };
   RankContext meta(kMeta);
   for (const Known& k : known) {
-    SCOPED_TRACE(fmt::format("{} x {}, {}/{} heads of {}", k.shape.batch, k.support.queries, k.shape.heads,
+    SCOPED_TRACE(fmt::format("{} x {}, {}/{} heads of {}", k.shape.batch, k.shape.queries, k.shape.heads,
                              k.shape.kv_heads, k.shape.d));
     EXPECT_NEAR(static_cast<double>(cudnn_scratch_bytes(arguments(meta, k.shape, false))), k.any_order, 512);
     EXPECT_NEAR(static_cast<double>(cudnn_scratch_bytes(arguments(meta, k.shape, true))), k.fixed_order, 512);

@@ -5,7 +5,7 @@
 
 #include "megatron/models/decoder_shape.h"
 #include "megatron/ops/cross_entropy.h"
-#include "megatron/ops/reduce.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/training/step/rank_trainer.h"
 
 // Micro-batches as values: weights of labels, updates that are skipped, objectives of one's own.

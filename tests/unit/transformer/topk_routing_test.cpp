@@ -134,7 +134,7 @@ TEST(Balancing, AnAttachedLossGetsItsWeight) {
   Tensor watched = tape.watch(x), y;
   {
     TapeScope scope(ctx, &tape);
-    y = attach_aux_loss(ctx, watched, z_loss(ctx, watched, 1, 1), 0.25);
+    y = attach_aux_loss(ctx, watched, z_loss(ctx, watched, 1, 1), ctx.full({1}, DType::F64, 0.25));
   }
   EXPECT_EQ(ctx.to_vector<double>(y), ctx.to_vector<double>(x));
   tape.backward_data(ctx, std::vector{y}, std::vector{ctx.full({3, 2}, DType::F64, 2)});

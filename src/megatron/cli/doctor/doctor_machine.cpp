@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "megatron/base/error.h"
 #include "megatron/base/text_file.h"
 #include "megatron/cli/common/cache_folder.h"
 #include "megatron/cli/doctor/doctor.h"

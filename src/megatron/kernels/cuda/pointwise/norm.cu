@@ -100,7 +100,7 @@ void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
           <<<static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads), 0, stream>>>(a);
     } else {
       constexpr unsigned rows = Max == 32 ? 2 * shape.kMaxRows : shape.kMaxRows;
-      norm_forward_kernel<T, W, Items, Most * rows, Layer>
+      norm_forward_kernel<T, W, Items, Max * rows, Layer>
           <<<blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows), 0, stream>>>(a);
     }
     return true;
