@@ -9,7 +9,7 @@ old=(
   wait_products load_box load_box_for_all add_box publish_writes more_registers launch_early wait_for_last let_next_start
   line_barrier join_parts fast_sums kRowsOfA ProductChoices product_choices
   # attention and recurrent kernels
-  MaxSum max_sum attention_simple AttentionNotes attention_notes delta_mma_keys AttentionOffsets
+  MaxSum max_sum attention_simple AttentionNotes attention_notes delta_mma_keys AttentionPlace
   # autograd and steps
   RecordedPasses recorded_passes RecordedOps begin_recording Rederive rederive GradSink add_to_sink with_dense_rows
   narrow_gradients AheadTokens ahead_losses PredictionLayer prediction_layer FinalStage final_stage

@@ -244,6 +244,24 @@ TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
   for (size_t i = 0; i < wide.dweight.size(); ++i) ASSERT_NEAR(narrow.dweight[i], wide.dweight[i], 1e-2) << i;
 }
 
+TEST(WeightedSum, Gradients) {
+  RankContext ctx(testing::test_device());
+  const Tensor losses = random_tensor(ctx, {5}, 1), varying = random_tensor(ctx, {5}, 2),
+               same = ctx.full({1}, DType::F64, 0.3).expand({5});
+  for (const Tensor& weights : {varying, same, Tensor{}}) {
+    gradcheck(ctx,
+              [&](RankContext& ctx, const std::vector<Tensor>& x, const std::vector<Weight>&) {
+                return std::vector<Tensor>{ops::weighted_sum(ctx, x[0], weights)};
+              },
+              {losses});
+    const auto value = ctx.to_vector<double>(losses);
+    double sum = 0;
+    for (int64_t i = 0; i < 5; ++i)
+      sum += value[static_cast<size_t>(i)] * (weights ? ctx.item(weights.slice(0, i, i + 1)) : 1);
+    EXPECT_NEAR(ctx.item(ops::weighted_sum(ctx, losses, weights)), sum, 1e-14);
+  }
+}
+
 // With and without other ranks' parts of the vocabulary (`reduce`), which take different kernels.
 TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
   RankContext ctx(testing::test_device());
