@@ -119,8 +119,10 @@ TEST_P(GptGolden, IndicesCachesAndSamples) {
   }
 }
 
+class UpstreamCache : public GptGolden {};
+
 // Caches that Megatron-LM wrote are taken as they are; with another option they are built again.
-TEST_P(GptGolden, TakesUpstreamsCache) {
+TEST_P(UpstreamCache, IsTakenOrBuiltAgain) {
   Json meta = json(GetParam());
   TempDir cache;
   fs::copy("cache/" + GetParam().substr(4), cache.path());
@@ -142,6 +144,10 @@ TEST_P(GptGolden, TakesUpstreamsCache) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Cases, UpstreamCache,
+                         ::testing::Values("gpt_no_extra_token", "gpt_keep_partial_valid",
+                                           "gpt_many_epochs_splits"),
+                         [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Cases, GptGolden, ::testing::ValuesIn(golden_cases("megatron_data", "gpt_")),
                          [](const auto& info) { return info.param; });
 

@@ -4,6 +4,7 @@
 
 #include "megatron/datasets/gpt/blend.h"
 #include "megatron/datasets/gpt/gpt_dataset.h"
+#include "megatron/datasets/random/numpy_math.h"
 
 namespace megatron {
 

@@ -5,31 +5,10 @@
 #include <vector>
 
 #include "megatron/base/error.h"
+#include "megatron/datasets/random/numpy_math.h"
 
 namespace megatron {
 namespace {
-
-// NumPy's pairwise sum: eight partial sums a block of at most 128, blocks joined in a tree.
-double pairwise_sum(std::span<const double> values) {
-  const size_t n = values.size();
-  if (n < 8) {
-    double sum = 0;
-    for (double value : values) sum += value;
-    return sum;
-  }
-  if (n > 128) {
-    const size_t half = n / 2 - n / 2 % 8;
-    return pairwise_sum(values.first(half)) + pairwise_sum(values.subspan(half));
-  }
-  std::array<double, 8> part;
-  std::copy_n(values.begin(), 8, part.begin());
-  size_t i = 8;
-  for (; i + 8 <= n; i += 8)
-    for (size_t k = 0; k < 8; ++k) part[k] += values[i + k];
-  double sum = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
-  for (; i < n; ++i) sum += values[i];
-  return sum;
-}
 
 std::array<double, 4> book_ends(const SplitVector& vector) {
   std::array<double, 4> ends{};
@@ -38,13 +17,6 @@ std::array<double, 4> book_ends(const SplitVector& vector) {
 }
 
 }  // namespace
-
-std::vector<double> normalize_weights(std::span<const double> weights) {
-  const double sum = pairwise_sum(weights);
-  std::vector<double> result;
-  for (double weight : weights) result.push_back(weight / sum);
-  return result;
-}
 
 SplitVector parse_split(std::string_view text) {
   auto refuse = [&](std::string_view problem) {

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -38,8 +37,5 @@ SplitMatrix split_matrix(const SplitVector& a, const SplitVector& b);
 Json split_matrix_json(const SplitMatrix& matrix);
 // The elements of a split of `count`, rounded half to even.
 IndexRange split_range(const std::array<double, 2>& ends, int64_t count);
-
-// Weights divided by their sum, which is taken in NumPy's order.
-std::vector<double> normalize_weights(std::span<const double> weights);
 
 }  // namespace megatron
