@@ -6,6 +6,7 @@
 #include "megatron/cli/compare_command.h"
 #include "megatron/cli/config_command.h"
 #include "megatron/cli/convert_command.h"
+#include "megatron/cli/data_command.h"
 #include "megatron/cli/doctor_command.h"
 #include "megatron/cli/explain_command.h"
 #include "megatron/cli/generate_command.h"
@@ -29,6 +30,7 @@ std::span<const Command> commands() {
               bench_part_help},
       Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
               checkpoint_help, run_checkpoint},
+      Command{"data", "what is in a dataset, and the samples that training would see", data_help, run_data},
       Command{"convert", "between Hugging Face models and checkpoints, exact to the bit", convert_help,
               run_convert},
       Command{"compare", "how far two models are apart, and the first layer that differs", compare_help,

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "megatron/base/error.h"
 #include "megatron/datasets/gpt/blend.h"
 #include "megatron/datasets/gpt/gpt_dataset.h"
 #include "megatron/datasets/random/numpy_math.h"

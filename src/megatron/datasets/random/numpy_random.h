@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -49,10 +51,20 @@ class RandomState {
     return p <= 0.5 ? u > 1.0 - p : !(u > p);
   }
 
-  // Shuffles in place: shuffle().
+  // Shuffles in place: shuffle(). Draws do not depend on the values, so that a few are made ahead and their
+  // elements fetched meanwhile.
   template <class T>
   void shuffle(std::span<T> values) {
-    for (size_t i = values.size(); i-- > 1;) std::swap(values[i], values[interval(i)]);
+    constexpr size_t kAhead = 32;
+    std::array<size_t, kAhead> others;
+    for (size_t i = values.size(); i > 1;) {
+      const size_t count = std::min(kAhead, i - 1);
+      for (size_t k = 0; k < count; ++k) {
+        others[k] = interval(i - 1 - k);
+        __builtin_prefetch(&values[others[k]], 1);
+      }
+      for (size_t k = 0; k < count; ++k) std::swap(values[--i], values[others[k]]);
+    }
   }
   template <class T>
   void shuffle(std::vector<T>& values) {
