@@ -9,21 +9,41 @@
 
 namespace megatron {
 
-void encode_tokens(std::span<const int64_t> tokens, TokenType type, std::string_view origin,
-                   std::vector<std::byte>& out) {
+namespace {
+
+template <class Token>
+void encode(std::span<const Token> tokens, TokenType type, std::string_view origin,
+            std::vector<std::byte>& out) {
   visit_type(type, [&]<class T>(T*) {
     const size_t begin = out.size();
     out.resize(begin + tokens.size() * sizeof(T));
     std::byte* target = out.data() + begin;
-    for (int64_t token : tokens) {
+    bool exact = true;
+    for (Token token : tokens) {
       const T value = static_cast<T>(token);
-      bool exact = true;
-      if constexpr (std::is_integral_v<T>) exact = static_cast<int64_t>(value) == token;
-      require(exact, "{}: token {} does not fit into {}; write a wider type", origin, token, name_of(type));
+      if constexpr (std::is_integral_v<T>) exact &= static_cast<int64_t>(value) == token;
       std::memcpy(target, &value, sizeof(T));
       target += sizeof(T);
     }
+    if (exact) return;
+    for (Token token : tokens) {
+      if constexpr (std::is_integral_v<T>)
+        require(static_cast<int64_t>(static_cast<T>(token)) == token,
+                "{}: token {} does not fit into {}; write a wider type", origin, token, name_of(type));
+    }
   });
+}
+
+}  // namespace
+
+void encode_tokens(std::span<const int64_t> tokens, TokenType type, std::string_view origin,
+                   std::vector<std::byte>& out) {
+  encode(tokens, type, origin, out);
+}
+
+void encode_tokens(std::span<const int32_t> tokens, TokenType type, std::string_view origin,
+                   std::vector<std::byte>& out) {
+  encode(tokens, type, origin, out);
 }
 
 IndexedWriter::IndexedWriter(std::string prefix, TokenType type, bool multimodal)
@@ -48,13 +68,18 @@ void IndexedWriter::add_sequence(std::span<const int64_t> tokens, int8_t mode) {
   add_length(static_cast<int64_t>(tokens.size()), mode);
 }
 
-void IndexedWriter::add_encoded(std::span<const std::byte> bytes, std::span<const int32_t> lengths) {
+void IndexedWriter::add_documents(std::span<const std::byte> bytes, std::span<const int32_t> lengths,
+                                  std::span<const int32_t> sequences) {
   size_t total = 0;
   for (int32_t length : lengths) total += static_cast<size_t>(length) * size_of(type_);
   require(total == bytes.size(), "{}: {} encoded bytes, expected {} by their lengths", prefix_, bytes.size(),
           total);
   bin_.write(bytes);
+  int64_t end = this->sequences();
   for (int32_t length : lengths) add_length(length, 0);
+  for (int32_t count : sequences) document_index_.push_back(end += count);
+  require(end == this->sequences(), "{}: documents of {} sequences, expected {}", prefix_, end,
+          this->sequences());
 }
 
 void IndexedWriter::end_document() { document_index_.push_back(sequences()); }

@@ -18,8 +18,10 @@ class IndexedWriter {
 
   // One sequence of the document in progress. An Error names a token that the type cannot hold.
   void add_sequence(std::span<const int64_t> tokens, int8_t mode = 0);
-  // Bytes of sequences that are already in the file's type, end to end.
-  void add_encoded(std::span<const std::byte> bytes, std::span<const int32_t> lengths);
+  // Whole documents that are already in the file's type: their bytes end to end, the length of each sequence,
+  // and the number of sequences of each document.
+  void add_documents(std::span<const std::byte> bytes, std::span<const int32_t> lengths,
+                     std::span<const int32_t> sequences);
   // Ends a document, which may be empty.
   void end_document();
   // All of another dataset of the same type, behind what is there.
@@ -46,6 +48,8 @@ class IndexedWriter {
 
 // Tokens as elements of `type`, appended to `out`. An Error names `origin` and a token that does not fit.
 void encode_tokens(std::span<const int64_t> tokens, TokenType type, std::string_view origin,
+                   std::vector<std::byte>& out);
+void encode_tokens(std::span<const int32_t> tokens, TokenType type, std::string_view origin,
                    std::vector<std::byte>& out);
 
 // Joins datasets in this order into one.
