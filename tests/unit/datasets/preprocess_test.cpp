@@ -109,6 +109,20 @@ TEST_F(Preprocess, CompressedFiles) {
   }
 }
 
+TEST_F(Preprocess, XzFiles) {
+  constexpr char kPacked[] =
+      "\xfd\x37\x7a\x58\x5a\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f"
+      "\xe5\xa3\xe0\x00\x1d\x00\x1a\x5d\x00\x3d\x88\x8a\x86\x94\x88\x13\xe0\xf3\x89\x4a\x79\xc1"
+      "\x9c\x9e\x58\x7d\xdf\x45\xae\xcf\xa0\x24\xee\x9b\x00\x00\x00\x00\x05\xe8\x23\x27\xe4\x8f"
+      "\x7f\x8d\x00\x01\x36\x1e\x3d\x19\x95\x53\x1f\xb6\xf3\x7d\x01\x00\x00\x00\x00\x04\x59\x5a";
+  const std::string path = write("a.jsonl.xz", {kPacked, sizeof(kPacked) - 1});
+  try {
+    EXPECT_EQ(run({.inputs = {path}}), (Texts{"one", "two"}));
+  } catch (const Error& error) {
+    ASSERT_NE(std::string(error.what()).find("this build cannot read xz"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(Preprocess, MalformedLinesAreNamedOrCounted) {
   const std::string path = write("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\n\n{\"text\":\"four\"}\n");
   EXPECT_EQ(error_of([&] { run({.inputs = {path}}); }),
