@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -47,9 +48,13 @@ Flag optional_flag(std::string_view name, std::string_view help, std::optional<i
 }
 
 Flag number_flag(std::string_view name, std::string_view help, double& target) {
-  return {name, "X", help, [name, &target](std::string_view command, const std::string& text) {
-            target = text == "0" ? 0.0 : parse_positive(command, name, text);
-          }};
+  return {
+      name, "X", help, [name, &target](std::string_view command, const std::string& text) {
+        char* end = nullptr;
+        target = std::strtod(text.c_str(), &end);
+        if (text.empty() || *end != '\0' || !(target >= 0))
+          throw UsageError(fmt::format("{}: {} needs a number of at least 0, not '{}'", command, name, text));
+      }};
 }
 
 Flag list_flag(std::string_view name, std::string_view help, std::vector<std::string>& target) {
@@ -149,7 +154,7 @@ int inspect(Invocation& invocation, const DataSettings& settings) {
     throw UsageError(fmt::format("data inspect: needs one prefix, not {}", settings.words.size() - 1));
   std::string prefix = settings.words[1];
   for (std::string_view ending : {".idx", ".bin"})
-    if (prefix.ends_with(ending)) prefix.resize(prefix.size() - ending.size());
+    if (prefix.ends_with(ending)) prefix = prefix.substr(0, prefix.size() - ending.size());
   const IndexedDataset dataset(prefix, {.multimodal = settings.multimodal});
   dataset.verify();
   const LengthFacts facts = measure(dataset);
@@ -215,6 +220,10 @@ class Output {
     std::vector<int32_t> values;
     for (int64_t i = range.begin; i < range.end; ++i) values.push_back(static_cast<int32_t>(i));
     tensors_.emplace_back(name, tensor_of(std::move(values), {range.size()}));
+  }
+  void add_ids(const std::string& name, std::vector<int32_t> ids) {
+    const Shape shape{static_cast<int64_t>(ids.size())};
+    tensors_.emplace_back(name, tensor_of(std::move(ids), shape));
   }
   void write(const std::string& path) {
     std::apply([&](auto&... fields) { (finish(fields), ...); }, fields_);
@@ -346,7 +355,7 @@ DatasetIdentity identity_of(const DataSettings& settings, const DataSource& sour
 }
 
 template <class Dataset, class Make>
-void write_samples(const DataSettings& settings, const DataSource& source, Make make) {
+void write_samples(const DataSettings& settings, const DataSource& source, const Log& log, Make make) {
   const auto splits = build_splits<Dataset>(source, parse_sizes(settings.samples), make);
   Output out;
   for (Split split : kSplits) {
@@ -359,13 +368,22 @@ void write_samples(const DataSettings& settings, const DataSource& source, Make 
     } else {
       add_indices(out, name, *data->datasets()[0]);
     }
-    for (int64_t i = 0; i < std::min(settings.count, data->size()); ++i)
-      add_sample(out, name, i, data->sample(i));
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < std::min(settings.count, data->size()); ++i) {
+      try {
+        add_sample(out, name, i, data->sample(i));
+        ids.push_back(static_cast<int32_t>(i));
+      } catch (const Error& error) {
+        if (settings.kind == "gpt") throw;
+        log.warning("left out: {}", error.what());  // upstream stops at such samples
+      }
+    }
+    if (settings.kind != "gpt") out.add_ids(name + ".sample_ids", std::move(ids));
   }
   out.write(settings.out);
 }
 
-void write_gpt(DataSettings& settings, const DataSource& source) {
+void write_gpt(DataSettings& settings, const DataSource& source, const Log& log) {
   if (!settings.eod) throw UsageError("data samples: --eod-id N is missing");
   GptDatasetConfig config;
   config.identity = identity_of(settings, source);
@@ -385,7 +403,7 @@ void write_gpt(DataSettings& settings, const DataSource& source) {
     mock = std::make_shared<MockSequences>(settings.vocab_size, *settings.eod);
   }
   write_samples<GptDataset>(
-      settings, source, [&](const std::string& prefix, Split split, auto ends, auto samples) {
+      settings, source, log, [&](const std::string& prefix, Split split, auto ends, auto samples) {
         auto store =
             mock ? mock
                  : std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = !settings.no_mmap});
@@ -393,13 +411,16 @@ void write_gpt(DataSettings& settings, const DataSource& source) {
       });
 }
 
-void write_masked(DataSettings& settings, const DataSource& source) {
+void write_masked(DataSettings& settings, const DataSource& source, const Log& log) {
   if (settings.vocab_file.empty()) throw UsageError("data samples: --vocab-file FILE is missing");
   const bool t5 = settings.kind == "t5";
   MaskedDatasetConfig config;
   config.identity = identity_of(settings, source);
   config.vocabulary = read_word_pieces(settings.vocab_file, settings.extra_ids);
-  if (settings.pad) config.vocabulary.pad = *settings.pad;
+  WordPieces& pieces = config.vocabulary;
+  if (settings.pad) pieces.pad = *settings.pad;
+  const std::array others = {pieces.cls, pieces.sep, pieces.mask, pieces.bos, pieces.eos};
+  if (pieces.pad >= 0) pieces.pad = resolve_pad_id(pieces.pad, others, settings.ambiguous_pad);
   config.masking = {.probability = settings.mask_prob, .max_ngram = t5 ? 10 : 3, .geometric = t5};
   config.short_sequence_probability = settings.short_prob;
   config.cache = !settings.cache_path.empty();
@@ -408,13 +429,13 @@ void write_masked(DataSettings& settings, const DataSource& source) {
     return std::make_shared<const IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = !settings.no_mmap});
   };
   if (t5) {
-    write_samples<T5Dataset>(settings, source,
+    write_samples<T5Dataset>(settings, source, log,
                              [&](const std::string& prefix, Split split, auto ends, auto samples) {
                                return std::make_shared<const T5Dataset>(
                                    open(prefix), config, settings.decoder_length, split, ends, samples);
                              });
   } else {
-    write_samples<BertDataset>(settings, source,
+    write_samples<BertDataset>(settings, source, log,
                                [&](const std::string& prefix, Split split, auto ends, auto samples) {
                                  return std::make_shared<const BertDataset>(
                                      open(prefix), config, !settings.no_binary_head, split, ends, samples);
@@ -430,9 +451,9 @@ int samples(Invocation& invocation, DataSettings& settings) {
   if (settings.seq_length == 0) throw UsageError("data samples: --seq-length N is missing");
   const DataSource source = find_source(settings);
   if (settings.kind == "gpt") {
-    write_gpt(settings, source);
+    write_gpt(settings, source, invocation.log);
   } else if (settings.kind == "bert" || settings.kind == "t5") {
-    write_masked(settings, source);
+    write_masked(settings, source, invocation.log);
   } else {
     throw UsageError(fmt::format("data samples: --kind {}: expected gpt, bert or t5", settings.kind));
   }

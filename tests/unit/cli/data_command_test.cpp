@@ -77,6 +77,57 @@ TEST(DataCommand, SamplesOfOneDatasetAndOfABlend) {
   EXPECT_EQ(file.tensor("train.attention_mask").shape(), (Shape{5, 1, 16, 16}));
 }
 
+TEST(DataCommand, MaskedSamples) {
+  TempDir dir;
+  IndexedWriter writer(dir / "s", TokenType::u16);
+  for (int64_t d = 0; d < 30; ++d) {
+    for (int64_t s = 0; s < 4; ++s) writer.add_sequence(std::vector<int64_t>(7, 5 + d % 3));
+    writer.end_document();
+  }
+  writer.commit();
+  testing::write_text(dir / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n##c\n");
+  auto run_kind = [&](const std::string& kind) {
+    return run({"samples",
+                "--kind",
+                kind,
+                "--data-path",
+                dir / "s",
+                "--seq-length",
+                "24",
+                "--split",
+                "100",
+                "--samples",
+                "40,0,0",
+                "--vocab-file",
+                dir / "vocab.txt",
+                "--vocab-extra-ids",
+                "10",
+                "--decoder-seq-length",
+                "24",
+                "--short-seq-prob",
+                "0.0",
+                "--count",
+                "6",
+                "--out",
+                dir / "out.safetensors"});
+  };
+  Outcome outcome = run_kind("bert");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  {
+    const SafetensorsFile file(dir / "out.safetensors");
+    EXPECT_EQ(file.tensor("train.text").shape(), (Shape{6, 24}));
+    EXPECT_EQ(file.tensor("train.text").data<int32_t>()[0], 2);
+    EXPECT_EQ(file.tensor("train.is_random").shape(), (Shape{6}));
+    EXPECT_EQ(file.tensor("train.sample_index").dtype(), DType::I64);
+  }
+  outcome = run_kind("t5");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const SafetensorsFile file(dir / "out.safetensors");
+  EXPECT_EQ(file.tensor("train.text_dec").data<int32_t>()[0], 8);  // [BOS] behind the file's pieces
+  EXPECT_EQ(file.tensor("train.sample_ids").shape(), (Shape{6}));
+  EXPECT_EQ(run_kind("gtp").code, 2);
+}
+
 TEST(DataCommand, FaultsAreTold) {
   TempDir dir;
   const std::string a = write_data(dir, "a"), out = dir / "o.safetensors";
