@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "megatron/base/error.h"
+#include "megatron/datasets/compression/decompressor.h"
 #include "megatron/datasets/compression/snappy.h"
-#include "megatron/datasets/compression/stream_decoder.h"
 #include "megatron/datasets/parquet/parquet_reader.h"
 #include "megatron/datasets/parquet/parquet_writer.h"
 #include "megatron/datasets/parquet/thrift.h"
@@ -16,8 +16,8 @@ namespace {
 // Whether the build has the libraries of these files.
 bool has_codec(std::string_view name) {
   try {
-    if (name == "gzip") make_gzip_decoder("x");
-    if (name == "zstd") make_zstd_decoder("x");
+    if (name == "gzip") make_gzip_decompressor("x");
+    if (name == "zstd") make_zstd_decompressor("x");
     return true;
   } catch (const Error&) {
     return false;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 #include "megatron/datasets/parquet/parquet_writer.h"
 #include "support/temp_dir.h"

@@ -1,12 +1,12 @@
 #include <lzma.h>
 
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
 namespace {
 
-class XzDecoder final : public StreamDecoder {
+class XzDecoder final : public Decompressor {
  public:
   explicit XzDecoder(std::string origin) : origin_(std::move(origin)) { start(); }
   ~XzDecoder() override { ::lzma_end(&stream_); }
@@ -41,7 +41,7 @@ class XzDecoder final : public StreamDecoder {
 
 }  // namespace
 
-std::unique_ptr<StreamDecoder> make_xz_decoder(const std::string& origin) {
+std::unique_ptr<Decompressor> make_xz_decompressor(const std::string& origin) {
   return std::make_unique<XzDecoder>(origin);
 }
 

@@ -3,14 +3,14 @@
 #include <limits>
 
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
 namespace {
 
 constexpr int kGzipOrZlib = 15 + 32, kGzip = 15 + 16;
 
-class GzipDecoder final : public StreamDecoder {
+class GzipDecoder final : public Decompressor {
  public:
   explicit GzipDecoder(std::string origin) : origin_(std::move(origin)) {
     const int status = ::inflateInit2(&stream_, kGzipOrZlib);
@@ -46,7 +46,7 @@ class GzipDecoder final : public StreamDecoder {
 
 }  // namespace
 
-std::unique_ptr<StreamDecoder> make_gzip_decoder(const std::string& origin) {
+std::unique_ptr<Decompressor> make_gzip_decompressor(const std::string& origin) {
   return std::make_unique<GzipDecoder>(origin);
 }
 

@@ -1,12 +1,12 @@
 #include <zstd.h>
 
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
 namespace {
 
-class ZstdDecoder final : public StreamDecoder {
+class ZstdDecoder final : public Decompressor {
  public:
   explicit ZstdDecoder(std::string origin) : origin_(std::move(origin)), stream_(::ZSTD_createDStream()) {
     require(stream_ != nullptr, "{}: Zstandard cannot start", origin_);
@@ -30,7 +30,7 @@ class ZstdDecoder final : public StreamDecoder {
 
 }  // namespace
 
-std::unique_ptr<StreamDecoder> make_zstd_decoder(const std::string& origin) {
+std::unique_ptr<Decompressor> make_zstd_decompressor(const std::string& origin) {
   return std::make_unique<ZstdDecoder>(origin);
 }
 

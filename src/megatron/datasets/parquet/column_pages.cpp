@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "megatron/base/error.h"
+#include "megatron/datasets/compression/decompressor.h"
 #include "megatron/datasets/compression/snappy.h"
-#include "megatron/datasets/compression/stream_decoder.h"
 #include "megatron/datasets/parquet/thrift.h"
 
 namespace megatron {
@@ -20,9 +20,9 @@ std::string decompress(std::string_view bytes, int64_t codec, size_t size, const
     case ParquetCodec::snappy:
       return snappy_decompress(in, size, origin);
     case ParquetCodec::gzip:
-      return decompress_whole(*make_gzip_decoder(origin), in, size, origin);
+      return decompress_whole(*make_gzip_decompressor(origin), in, size, origin);
     case ParquetCodec::zstd:
-      return decompress_whole(*make_zstd_decoder(origin), in, size, origin);
+      return decompress_whole(*make_zstd_decompressor(origin), in, size, origin);
     default:
       fail("{}: compression {}, expected none, Snappy, gzip or zstd", origin, codec);
   }

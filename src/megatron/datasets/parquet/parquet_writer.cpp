@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "megatron/base/error.h"
+#include "megatron/datasets/compression/decompressor.h"
 #include "megatron/datasets/compression/snappy.h"
-#include "megatron/datasets/compression/stream_decoder.h"
 #include "megatron/datasets/parquet/thrift.h"
 
 namespace megatron {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
 namespace {
@@ -66,7 +66,7 @@ class ReplayedSource final : public ByteSource {
 
 class DecodedSource final : public ByteSource {
  public:
-  DecodedSource(std::unique_ptr<ByteSource> source, std::unique_ptr<StreamDecoder> decoder, std::string path)
+  DecodedSource(std::unique_ptr<ByteSource> source, std::unique_ptr<Decompressor> decoder, std::string path)
       : source_(std::move(source)), decoder_(std::move(decoder)), path_(std::move(path)), buffer_(kBuffer) {}
 
   size_t read(std::span<char> out) override {
@@ -88,7 +88,7 @@ class DecodedSource final : public ByteSource {
 
  private:
   std::unique_ptr<ByteSource> source_;
-  std::unique_ptr<StreamDecoder> decoder_;
+  std::unique_ptr<Decompressor> decoder_;
   std::string path_;
   std::vector<char> buffer_;
   std::span<const std::byte> in_;
@@ -186,10 +186,10 @@ std::unique_ptr<ByteSource> open_bytes(const std::string& path) {
   std::string head(6, '\0');
   head.resize(file->read(head));
   std::unique_ptr<ByteSource> whole = std::make_unique<ReplayedSource>(head, std::move(file));
-  std::unique_ptr<StreamDecoder> decoder;
-  if (head.starts_with("\x1f\x8b"sv)) decoder = make_gzip_decoder(path);
-  if (head.starts_with("\x28\xb5\x2f\xfd"sv)) decoder = make_zstd_decoder(path);
-  if (head.starts_with("\xfd\x37zXZ\x00"sv)) decoder = make_xz_decoder(path);
+  std::unique_ptr<Decompressor> decoder;
+  if (head.starts_with("\x1f\x8b"sv)) decoder = make_gzip_decompressor(path);
+  if (head.starts_with("\x28\xb5\x2f\xfd"sv)) decoder = make_zstd_decompressor(path);
+  if (head.starts_with("\xfd\x37zXZ\x00"sv)) decoder = make_xz_decompressor(path);
   if (!decoder) return whole;
   return std::make_unique<DecodedSource>(std::move(whole), std::move(decoder), path);
 }

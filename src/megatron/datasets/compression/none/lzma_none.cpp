@@ -1,9 +1,9 @@
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
 
-std::unique_ptr<StreamDecoder> make_xz_decoder(const std::string& origin) {
+std::unique_ptr<Decompressor> make_xz_decompressor(const std::string& origin) {
   fail("{}: this build cannot read xz; install liblzma-dev and build again", origin);
 }
 

@@ -1,9 +1,9 @@
 #include "megatron/base/error.h"
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
 
-std::unique_ptr<StreamDecoder> make_zstd_decoder(const std::string& origin) {
+std::unique_ptr<Decompressor> make_zstd_decompressor(const std::string& origin) {
   fail("{}: this build cannot read zstd; install libzstd-dev and build again", origin);
 }
 

@@ -1,10 +1,10 @@
-#include "megatron/datasets/compression/stream_decoder.h"
+#include "megatron/datasets/compression/decompressor.h"
 
 #include "megatron/base/error.h"
 
 namespace megatron {
 
-std::string decompress_whole(StreamDecoder& decoder, std::span<const std::byte> in, size_t size,
+std::string decompress_whole(Decompressor& decoder, std::span<const std::byte> in, size_t size,
                              const std::string& origin) {
   std::string result;
   // Memory grows with what the data really gives, whatever size it claims.
