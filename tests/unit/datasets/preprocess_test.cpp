@@ -151,6 +151,19 @@ TEST_F(Preprocess, OutputDoesNotDependOnWorkers) {
   }
 }
 
+TEST_F(Preprocess, PartitionsStandEndToEnd) {
+  const std::string path = write("a.txt", "0\n1\n2\n3\n4\n5\n6\n");
+  for (size_t block : {1, 1000}) {
+    PreprocessOptions options{.inputs = {path}, .append_eod = kEod, .partitions = 3, .block_bytes = block};
+    EXPECT_EQ(run(options), (Texts{"0$", "3$", "6$", "1$", "4$", "2$", "5$"}));
+    options.keep_sequential = true;
+    EXPECT_EQ(run(options), (Texts{"0$", "1$", "2$", "3$", "4$", "5$", "6$"}));
+  }
+  // Nothing is left of the partitions.
+  for (const auto& entry : std::filesystem::directory_iterator(dir_.path()))
+    EXPECT_EQ(entry.path().filename().string().find(".part"), std::string::npos) << entry.path();
+}
+
 TEST_F(Preprocess, FaultsOfEncodersArrive) {
   const std::string path = write("a.jsonl", "{\"text\":\"one\"}\n");
   PreprocessOptions options{.inputs = {path}, .output_prefix = dir_ / "out", .workers = 3};

@@ -10,8 +10,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
-#include "megatron/datasets/indexed/indexed_writer.h"
-#include "megatron/datasets/text/block_encoder.h"
+#include "megatron/datasets/text/preprocess_output.h"
 
 namespace megatron {
 namespace {
@@ -156,11 +155,8 @@ PreprocessReport preprocess(const PreprocessOptions& options,
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   PreprocessReport report;
-  std::vector<std::unique_ptr<IndexedWriter>> writers;
-  for (const std::string& key : options.keys) {
-    report.prefixes.push_back(preprocess_output(options, key));
-    writers.push_back(std::make_unique<IndexedWriter>(report.prefixes.back(), options.type));
-  }
+  PreprocessOutput output(options);
+  report.prefixes = output.prefixes();
   Progress progress(options.log, "preprocess", size_of_inputs(options.inputs));
   BlockQueue queue(2 * std::max(1, options.workers) + 2);
   {
@@ -171,8 +167,7 @@ PreprocessReport preprocess(const PreprocessOptions& options,
       if (block.bad_lines > 0 && !options.skip_bad_lines)
         throw ConfigError(fmt::format("{}; --skip-bad-lines leaves such lines out", block.first_bad));
       if (block.bad_lines > 0 && report.bad_lines == 0) options.log.warning("left out: {}", block.first_bad);
-      for (size_t k = 0; k < writers.size(); ++k)
-        writers[k]->add_documents(block.keys[k].bytes, block.keys[k].lengths, block.keys[k].sequences);
+      output.add(block);
       report.documents += block.documents;
       report.tokens += block.tokens;
       report.bad_lines += block.bad_lines;
@@ -185,7 +180,7 @@ PreprocessReport preprocess(const PreprocessOptions& options,
   }
   progress.clear();
   if (report.bad_lines > 0) options.log.warning("{} malformed lines were left out", report.bad_lines);
-  for (const auto& writer : writers) writer->commit();
+  output.commit();
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }

@@ -24,7 +24,9 @@ struct PreprocessOptions {
   bool split_sentences = false, keep_newlines = false;
   TokenType type = TokenType::i32;
   int workers = 1;
-  bool skip_bad_lines = false;  // count malformed documents instead of stopping at the first
+  int partitions = 1;            // documents are dealt out to these in turn, which then stand end to end
+  bool keep_sequential = false;  // keep the input's order also with several partitions
+  bool skip_bad_lines = false;   // count malformed documents instead of stopping at the first
   size_t block_bytes = size_t{1} << 20;
   Log log = Log(LogLevel::error);
 };
