@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include "megatron/base/error.h"
 #include "megatron/datasets/gpt/blend.h"
@@ -133,6 +135,26 @@ TEST(GptDataset, ChangedDataIsIndexedAgain) {
   // A damaged file is built again, too.
   write_text(cache.path("sample_index.npy"), "nothing");
   EXPECT_EQ(build().samples.rows(), (20 * 7 + 10 * 9 - 1) / 4 + 1);
+}
+
+TEST(GptDataset, ThreadsMayBuildTheSameIndex) {
+  TempDir dir;
+  const std::vector<int32_t> lengths(5000, 7);
+  const PackedArray<int32_t> view{std::span<const int32_t>(lengths)};
+  const IndexCache cache(dir.path(), Json("shared"), "GPTDataset-train");
+  std::vector<int64_t> rows(4);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    threads.emplace_back([&, t] {
+      CpuPool pool(1);
+      rows[t] = load_or_build_gpt_indices(view, {0, view.size()}, "data", {.seq_length = 4}, cache, pool)
+                    .samples.rows();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(rows, std::vector<int64_t>(4, (5000 * 7 - 1) / 4 + 1));
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
+    EXPECT_FALSE(entry.path().string().ends_with(".partial")) << entry.path();
 }
 
 TEST(GptDataset, MockDataAndPadding) {

@@ -113,7 +113,8 @@ IndexArrayBuilder::IndexArrayBuilder(std::string path, IndexType type, std::vect
   } else {
     header = npy_header(type_, shape_);
     mapped_ = header.size() + bytes_;
-    partial_ = fmt::format("{}.{}.partial", path_, ::getpid());
+    // Ranks may be threads of one process: the name is this builder's alone.
+    partial_ = fmt::format("{}.{}.{}.partial", path_, ::getpid(), static_cast<const void*>(this));
     fd_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     require(fd_ >= 0, "cannot create {}: {}", partial_, std::strerror(errno));
     const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(mapped_));

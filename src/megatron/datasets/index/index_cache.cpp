@@ -73,8 +73,10 @@ void append_value(std::string& out, const Json& value, size_t indent) {
 // Puts a small file in place by renaming it. It is not brought to the disk: the indices are, before it, and
 // one that a power failure has emptied is built again.
 void write_beside(const std::string& path, std::string_view text) {
-  const std::string partial = fmt::format("{}.{}.partial", path, ::getpid());
-  std::ofstream file(partial, std::ios::binary);
+  std::ofstream file;
+  const std::string partial =
+      fmt::format("{}.{}.{}.partial", path, ::getpid(), static_cast<const void*>(&file));
+  file.open(partial, std::ios::binary);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
   file.close();
   std::error_code error;
