@@ -44,6 +44,9 @@ megatron_optional(ONEDNN "oneDNN" "slower CPU matmul" DEFAULT ${foreign_threads}
 megatron_optional(OPENBLAS "OpenBLAS" "no second choice for CPU matmul" DEFAULT ${foreign_threads})
 megatron_optional(MPI "MPI" "no ranks over MPI" DEFAULT ${foreign_threads})
 megatron_optional(BENCHMARK "Google Benchmark" "no microbenchmarks")
+megatron_optional(ZLIB "zlib" "no gzip in data files")
+megatron_optional(ZSTD "Zstandard" "no zstd in data files")
+megatron_optional(LZMA "liblzma" "no xz in data files")
 
 # AUTO takes CUDA where it can also run: nvcc and a GPU. ON compiles it anywhere that has nvcc.
 find_program(MEGATRON_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME /usr/local/cuda PATH_SUFFIXES bin)

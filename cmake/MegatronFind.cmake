@@ -71,6 +71,25 @@ macro(megatron_find_BENCHMARK)
   set(version ${benchmark_VERSION})
 endmacro()
 
+macro(megatron_find_ZLIB)
+  megatron_find_library(ZLIB::ZLIB HEADER zlib.h NAMES z)
+  if(found)
+    megatron_version_in(version ${ZLIB__ZLIB_INCLUDE_DIR}/zlib.h ZLIB_VERSION)
+  endif()
+endmacro()
+
+macro(megatron_find_ZSTD)
+  megatron_find_library(zstd::zstd HEADER zstd.h NAMES zstd)
+  if(found)
+    megatron_version_in(version ${zstd__zstd_INCLUDE_DIR}/zstd.h ZSTD_VERSION_MAJOR ZSTD_VERSION_MINOR
+                        ZSTD_VERSION_RELEASE)
+  endif()
+endmacro()
+
+macro(megatron_find_LZMA)
+  megatron_find_library(LibLZMA::LibLZMA HEADER lzma.h NAMES lzma)
+endmacro()
+
 macro(megatron_find_CUDA)
   find_package(CUDAToolkit 12 QUIET)
   set(found ${CUDAToolkit_FOUND})
@@ -110,4 +129,4 @@ endmacro()
 
 # Each optional library with the target by which code links to it.
 set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN=DNNL::dnnl OPENBLAS=OpenBLAS::OpenBLAS MPI=MPI::MPI_CXX
-    CUDA=CUDA::cudart_static CUDNN=cudnn::cudnn CUDNN_FRONTEND=cudnn_frontend::cudnn_frontend NCCL=NCCL::nccl)
+    ZLIB=ZLIB::ZLIB ZSTD=zstd::zstd LZMA=LibLZMA::LibLZMA CUDA=CUDA::cudart_static CUDNN=cudnn::cudnn CUDNN_FRONTEND=cudnn_frontend::cudnn_frontend NCCL=NCCL::nccl)

@@ -2,13 +2,10 @@
 // exception.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <iterator>
 #include <sstream>
 
-#include "fuzz/mutate.h"
-#include "megatron/base/error.h"
+#include "fuzz/feed.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/config/resolve/batch_schedule.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
@@ -21,36 +18,6 @@
 
 namespace megatron::testing {
 namespace {
-
-// How many times as many inputs as usual: more in `test --full`.
-int times() {
-  const char* text = std::getenv("MEGATRON_FUZZ_TIMES");
-  return text ? std::stoi(text) : 1;
-}
-
-// Feeds `count` spoiled texts (times times()); each must end within ten seconds, which is a thousand times
-// what it takes.
-template <class Parse>
-void fuzz(Mutator mutator, int count, Parse parse) {
-  int taken = 0, refused = 0;
-  count *= times();
-  for (int i = 0; i < count; ++i) {
-    std::string text = mutator.next();
-    auto begin = std::chrono::steady_clock::now();
-    try {
-      parse(text);
-      ++taken;
-    } catch (const Error&) {
-      ++refused;
-    } catch (const std::exception& error) {
-      FAIL() << "input " << i << ": " << error.what() << "\n" << text;
-    }
-    ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "input " << i << ":\n"
-                                                                                  << text;
-  }
-  EXPECT_GT(refused, count / 20) << "the inputs are hardly spoiled";
-  EXPECT_GT(taken, 0) << "the inputs are spoiled beyond all parsing";
-}
 
 TEST(Fuzz, Yaml) {
   std::vector<std::string> texts = {

@@ -6,6 +6,7 @@
 #include "megatron/cli/commands/compare_command.h"
 #include "megatron/cli/commands/config_command.h"
 #include "megatron/cli/commands/convert_command.h"
+#include "megatron/cli/commands/data_command.h"
 #include "megatron/cli/commands/explain_command.h"
 #include "megatron/cli/commands/generate_command.h"
 #include "megatron/cli/commands/groups_command.h"
@@ -29,6 +30,7 @@ std::span<const Command> commands() {
               bench_part_help},
       Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
               checkpoint_help, run_checkpoint},
+      Command{"data", "what is in a dataset, and the samples that training would see", data_help, run_data},
       Command{"convert", "between Hugging Face models and checkpoints, exact to the bit", convert_help,
               run_convert},
       Command{"compare", "how far two models are apart, and the first layer that differs", compare_help,

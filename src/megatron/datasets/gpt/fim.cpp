@@ -1,0 +1,91 @@
+#include "megatron/datasets/gpt/fim.h"
+
+#include <algorithm>
+
+namespace megatron {
+namespace {
+
+using Tokens = std::vector<int64_t>;
+
+void append(Tokens& target, const Tokens& tokens) {
+  target.insert(target.end(), tokens.begin(), tokens.end());
+}
+
+// Byte offsets of the code points of a text, and its end.
+std::vector<size_t> code_points(const std::string& text) {
+  std::vector<size_t> offsets;
+  for (size_t i = 0; i < text.size(); ++i)
+    if ((static_cast<uint8_t>(text[i]) & 0xc0) != 0x80) offsets.push_back(i);
+  offsets.push_back(text.size());
+  return offsets;
+}
+
+Tokens permute_segment(const Tokens& tokens, double rate, const FimOptions& options, const TextCodec& codec,
+                       RandomState& random) {
+  if (!random.bernoulli(rate)) return tokens;
+  const std::string text = codec.decode(tokens);
+  if (!options.no_prefix.empty() && text.starts_with(options.no_prefix)) return tokens;
+  const std::vector<size_t> offsets = code_points(text);
+  const auto length = static_cast<int64_t>(offsets.size()) - 1;
+  int64_t first = random.randint(0, length + 1), second = random.randint(0, length + 1);
+  if (first > second) std::swap(first, second);
+  const size_t a = offsets[static_cast<size_t>(first)], b = offsets[static_cast<size_t>(second)];
+  const Tokens prefix = codec.encode(text.substr(0, a)), middle = codec.encode(text.substr(a, b - a)),
+               suffix = codec.encode(text.substr(b));
+  Tokens result{options.prefix};
+  if (random.bernoulli(options.spm_rate)) {
+    result.push_back(options.suffix);
+    append(result, suffix);
+    result.push_back(options.middle);
+    append(result, prefix);
+  } else {
+    append(result, prefix);
+    result.push_back(options.suffix);
+    append(result, suffix);
+    result.push_back(options.middle);
+  }
+  append(result, middle);
+  return result;
+}
+
+// Applies `permute` to what stands between marks. Empty pieces go with their mark, but for the last.
+template <class Permute>
+Tokens between(const Tokens& tokens, int64_t mark, Permute permute) {
+  Tokens result;
+  auto begin = tokens.begin();
+  for (auto at = std::find(begin, tokens.end(), mark); at != tokens.end();
+       at = std::find(begin, tokens.end(), mark)) {
+    if (at != begin) {
+      append(result, permute(Tokens(begin, at)));
+      result.push_back(mark);
+    }
+    begin = at + 1;
+  }
+  append(result, permute(Tokens(begin, tokens.end())));
+  return result;
+}
+
+}  // namespace
+
+std::vector<int64_t> permute_fim(const Tokens& tokens, const FimOptions& options, const TextCodec& codec,
+                                 RandomState& random) {
+  Tokens result = between(tokens, options.eod, [&](const Tokens& segment) {
+    const bool split =
+        options.split_token && std::ranges::find(segment, *options.split_token) != segment.end();
+    if (!split) return permute_segment(segment, options.rate, options, codec, random);
+    if (!random.bernoulli(options.rate)) return segment;
+    return between(segment, *options.split_token, [&](const Tokens& fragment) {
+      return permute_segment(fragment, options.fragment_rate, options, codec, random);
+    });
+  });
+  result.resize(tokens.size(), options.pad);
+  return result;
+}
+
+GptSample FimDataset::sample(int64_t i, RandomState& stream) const {
+  SampleText text = dataset_.text(i);
+  text.tokens = permute_fim(text.tokens, options_, codec_, stream);
+  return make_gpt_sample(std::move(text), dataset_.seq_length(), dataset_.options());
+}
+
+}  // namespace megatron

@@ -1,0 +1,144 @@
+#include "megatron/cli/commands/data_command.h"
+
+#include <gtest/gtest.h>
+
+#include "megatron/base/json.h"
+#include "megatron/checkpoint/safetensors.h"
+#include "megatron/datasets/indexed/indexed_writer.h"
+#include "support/temp_dir.h"
+#include "unit/cli/run_command.h"
+
+namespace megatron {
+namespace {
+
+using testing::TempDir;
+
+Outcome run(std::vector<std::string> args) {
+  args.insert(args.begin(), "data");
+  return run_command(std::move(args));
+}
+
+// Documents of 5 to 14 tokens that end with 9.
+std::string write_data(const TempDir& dir, const std::string& name) {
+  IndexedWriter writer(dir / name, TokenType::u16);
+  for (int64_t d = 0; d < 40; ++d) {
+    std::vector<int64_t> tokens(static_cast<size_t>(5 + d % 10), 10 + d);
+    tokens.back() = 9;
+    writer.add_sequence(tokens);
+    writer.end_document();
+  }
+  writer.commit();
+  return dir / name;
+}
+
+TEST(DataCommand, Inspect) {
+  TempDir dir;
+  const std::string prefix = write_data(dir, "a");
+  const Outcome outcome = run({"inspect", prefix});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(
+      outcome.out.find("dtype      uint16\ndocuments  40, 0 of them empty\nsequences  40\n"
+                       "tokens     380, 760 bytes\nlength     5 to 14, mean 9.5\nbegins     10 10 10 10 9\n"),
+      std::string::npos)
+      << outcome.out;
+  const Json json = Json::parse(run({"inspect", prefix + ".idx", "--json"}).out);
+  EXPECT_EQ(json.at("tokens").as_int(), 380);
+  EXPECT_EQ(run({"inspect"}).code, 2);
+  EXPECT_EQ(run({"inspect", dir / "absent"}).code, 3);
+}
+
+TEST(DataCommand, SamplesOfOneDatasetAndOfABlend) {
+  TempDir dir;
+  const std::string a = write_data(dir, "a"), b = write_data(dir, "b"), out = dir / "out.safetensors";
+  const std::vector<std::string> rest = {"--seq-length", "16", "--split", "80,20,0", "--samples", "30,4,1",
+                                         "--eod-id",     "9",  "--count", "5",       "--out",     out};
+  auto with = [&](std::vector<std::string> first) {
+    first.insert(first.begin(), "samples");
+    first.insert(first.end(), rest.begin(), rest.end());
+    return run(std::move(first));
+  };
+  Outcome outcome = with({"--data-path", a});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  {
+    const SafetensorsFile file(out);
+    EXPECT_EQ(file.tensor("train.tokens").shape(), (Shape{5, 16}));
+    EXPECT_EQ(file.tensor("train.tokens").dtype(), DType::I32);
+    EXPECT_EQ(file.tensor("train.loss_mask").dtype(), DType::F32);
+    EXPECT_EQ(file.tensor("train.shuffle_index").dtype(), DType::I64);
+    EXPECT_EQ(file.tensor("valid.sample_index").shape().rank(), 2);
+    EXPECT_FALSE(file.contains("test.tokens"));
+    EXPECT_FALSE(file.contains("train.attention_mask"));
+  }
+  outcome = with({"--reset-attention-mask", "--data-path", "30", a, "70", b});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const SafetensorsFile file(out);
+  EXPECT_EQ(file.at("train.dataset_index").stored, "I16");
+  EXPECT_EQ(file.tensor("train.dataset_index").shape(), (Shape{30}));
+  EXPECT_EQ(file.tensor("train.attention_mask").shape(), (Shape{5, 1, 16, 16}));
+}
+
+TEST(DataCommand, MaskedSamples) {
+  TempDir dir;
+  IndexedWriter writer(dir / "s", TokenType::u16);
+  for (int64_t d = 0; d < 30; ++d) {
+    for (int64_t s = 0; s < 4; ++s) writer.add_sequence(std::vector<int64_t>(7, 5 + d % 3));
+    writer.end_document();
+  }
+  writer.commit();
+  testing::write_text(dir / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n##c\n");
+  auto run_kind = [&](const std::string& kind) {
+    return run({"samples",
+                "--kind",
+                kind,
+                "--data-path",
+                dir / "s",
+                "--seq-length",
+                "24",
+                "--split",
+                "100",
+                "--samples",
+                "40,0,0",
+                "--vocab-file",
+                dir / "vocab.txt",
+                "--vocab-extra-ids",
+                "10",
+                "--decoder-seq-length",
+                "24",
+                "--short-seq-prob",
+                "0.0",
+                "--count",
+                "6",
+                "--out",
+                dir / "out.safetensors"});
+  };
+  Outcome outcome = run_kind("bert");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  {
+    const SafetensorsFile file(dir / "out.safetensors");
+    EXPECT_EQ(file.tensor("train.text").shape(), (Shape{6, 24}));
+    EXPECT_EQ(file.tensor("train.text").data<int32_t>()[0], 2);
+    EXPECT_EQ(file.tensor("train.is_random").shape(), (Shape{6}));
+    EXPECT_EQ(file.tensor("train.sample_index").dtype(), DType::I64);
+  }
+  outcome = run_kind("t5");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const SafetensorsFile file(dir / "out.safetensors");
+  EXPECT_EQ(file.tensor("train.text_dec").data<int32_t>()[0], 8);  // [BOS] behind the file's pieces
+  EXPECT_EQ(file.tensor("train.sample_ids").shape(), (Shape{6}));
+  EXPECT_EQ(run_kind("gtp").code, 2);
+}
+
+TEST(DataCommand, FaultsAreTold) {
+  TempDir dir;
+  const std::string a = write_data(dir, "a"), out = dir / "o.safetensors";
+  EXPECT_EQ(run({}).code, 2);
+  EXPECT_EQ(run({"sample"}).code, 2);
+  EXPECT_EQ(run({"samples", "--data-path", a}).code, 2);
+  const Outcome outcome = run({"samples", "--data-path", a, "--seq-length", "8", "--samples", "1,1,1",
+                               "--eod-id", "9", "--split", "1,2,3,4", "--out", out});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("more than three numbers"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace megatron
