@@ -22,7 +22,7 @@ bool is_narrow(DType dtype) { return dtype == DType::BF16 || dtype == DType::F16
 
 }  // namespace
 
-// Rounded from what docs/performance.md measured; only their ratio matters where costs are compared.
+// Rounded from what docs/performance/training.md measured; only their ratio matters where costs are compared.
 DeviceSpeed speed_of(DeviceType device, DType dtype) {
   if (device == DeviceType::Cpu) return {.flops = 1e11, .bytes = 1e10, .fp8_flops = 1e11};
   if (is_narrow(dtype)) return {};

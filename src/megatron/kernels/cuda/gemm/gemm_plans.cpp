@@ -308,7 +308,7 @@ GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, cons
                               "--fp8-recipe tensorwise"
                             : "");
   plan.algo = algos[0];
-  // DGELU is slower than two kernels for some shapes, GELU_AUX for none: see docs/performance.md.
+  // DGELU is slower than two kernels for some shapes, GELU_AUX for none: see docs/performance/kernels.md.
   plan.algo.unfused = (key.flags & kGeluSlope) != 0;
   if (auto known = tuned_.find(key); known != tuned_.end())
     plan.algo = known->second;
