@@ -9,7 +9,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/tensor/philox.h"
-#include "megatron/training/run/token_batches.h"
+#include "megatron/training/run/run_data.h"
 
 namespace megatron {
 namespace {

@@ -8,7 +8,7 @@
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/cli/common/model_arguments.h"
 #include "megatron/models/whole_model.h"
-#include "megatron/training/run/token_batches.h"
+#include "megatron/training/run/run_data.h"
 
 namespace megatron {
 namespace {

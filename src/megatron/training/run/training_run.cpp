@@ -115,30 +115,37 @@ class RankRun {
   }
 
   void evaluate() {
-    if (!run_.data.take_validation) return;
-    const int64_t rounds = config_.validation.eval_iters, batch = config_.train.global_batch_size;
-    const int64_t own = batch / parallel_.size(Axis::dp), first = own * parallel_.rank(Axis::dp);
+    if (!run_.data.validation) return;
+    const int64_t rounds = config_.validation.eval_iters;
+    const Shares shares = shares_of_batch();
     double loss = 0;
     for (int64_t i = 0; i < rounds; ++i)
-      loss += trainer_.evaluate(ctx_, run_.data.take_validation(i, i * batch, first, own));
+      loss += trainer_.evaluate(ctx_, run_.data.validation->step({i, i * shares.samples(), own_of(shares)}));
     if (rounds == 0) return;
     loss /= static_cast<double>(rounds);
     tell(fmt::format("validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} |",
                      at_.iteration, loss, std::exp(std::min(20.0, loss))));
   }
 
+  Shares shares_of_batch() const {
+    return Shares::even(config_.train.global_batch_size, config_.train.micro_batch_size,
+                        parallel_.size(Axis::dp));
+  }
+  std::span<const Share> own_of(const Shares& shares) const {
+    return shares.of_replica[static_cast<size_t>(parallel_.rank(Axis::dp))];
+  }
+
   void iterate() {
     profiling_.before_step(at_.iteration);
     const auto start = std::chrono::steady_clock::now();
-    const int64_t batch = config_.train.global_batch_size, own = batch / parallel_.size(Axis::dp);
-    const std::vector<int64_t> tokens =
-        run_.data.take(at_.iteration, at_.consumed_samples, own * parallel_.rank(Axis::dp), own);
+    const Shares shares = shares_of_batch();
+    const int64_t batch = shares.samples();
+    const std::vector<Batch> batches =
+        run_.data.train->step({at_.iteration, at_.consumed_samples, own_of(shares)});
     // The rate of an iteration is that of the samples consumed before it.
     const double rate = schedule_.at(at_.consumed_samples);
-    const int64_t first = own * parallel_.rank(Axis::dp);
-    const std::vector<Batch> batches =
-        batches_of_tokens(tokens, config_.train.micro_batch_size, config_.model.seq_length, {}, {}, first);
-    const Gradients gradients = trainer_.gradients(ctx_, batches, {.iteration = at_.iteration});
+    const Gradients gradients =
+        trainer_.gradients(ctx_, batches, {.iteration = at_.iteration, .batches = shares.batches()});
     const StepReport step = trainer_.update(ctx_, gradients, rate);
     ++at_.iteration;
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
@@ -207,8 +214,8 @@ class RankRun {
 
 TrainingRun training_run(Config config) {
   TrainingRun run;
-  run.data = token_batches(config);
-  config.model.seq_length = run.data.length;
+  run.data = run_data(config);
+  config.model.seq_length = run.data.train->length();
   run.iterations = config.train.train_iters;
   if (run.iterations == 0 && config.train.train_samples > 0)
     run.iterations = config.train.train_samples / config.train.global_batch_size;

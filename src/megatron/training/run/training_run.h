@@ -8,7 +8,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
 #include "megatron/training/run/iteration_log.h"
-#include "megatron/training/run/token_batches.h"
+#include "megatron/training/run/run_data.h"
 
 namespace megatron {
 
@@ -17,7 +17,7 @@ class AutoBridge;
 // A training run as all its ranks see it.
 struct TrainingRun {
   Config config;
-  TokenBatches data;
+  RunData data;
   int64_t iterations = 0;                // of the whole run, counted from its beginning
   double planned_bytes = 0;              // of memory, of the rank that needs the most; 0: not planned
   std::shared_ptr<const AutoBridge> hf;  // where weights come from when there is no checkpoint; may be null

@@ -1,4 +1,4 @@
-#include "megatron/training/run/token_batches.h"
+#include "megatron/training/run/run_data.h"
 
 #include <memory>
 
@@ -53,27 +53,24 @@ GivenTokens read_tokens(std::string_view what, const std::string& source, int64_
   return {tensor.rank() == 2 ? tensor.size(0) : 1, tensor.size(-1), std::move(tokens)};
 }
 
-TokenBatches mock_batches(const Config& config) {
-  TokenBatches batches;
-  batches.length = config.model.seq_length;
+RunData mock_data(const Config& config) {
+  const int64_t length = config.model.seq_length;
   const auto seed = static_cast<uint64_t>(config.dataset.random_seed);
   const auto vocab = static_cast<uint64_t>(config.model.vocab_size);
-  auto stream = [=, row = batches.length + 1](uint64_t number) -> TokenBatches::Take {
-    return [=](int64_t, int64_t consumed, int64_t first, int64_t count) {
+  const auto stream = [=](uint64_t number) {
+    return token_source(length, -1, [=, row = length + 1](int64_t, int64_t consumed, int64_t index) {
       std::vector<int64_t> tokens;
-      tokens.reserve(static_cast<size_t>(count * row));
-      for (int64_t i = (consumed + first) * row; i < (consumed + first + count) * row; ++i)
+      tokens.reserve(static_cast<size_t>(row));
+      for (int64_t i = (consumed + index) * row; i < (consumed + index + 1) * row; ++i)
         tokens.push_back(
             static_cast<int64_t>(Philox::at({seed, number}, static_cast<uint64_t>(i)).word[0] % vocab));
       return tokens;
-    };
+    });
   };
-  batches.take = stream(0);
-  batches.take_validation = stream(1);
-  return batches;
+  return {.train = stream(0), .validation = stream(1)};
 }
 
-TokenBatches replayed_batches(const std::string& source, const Config& config) {
+RunData replayed_data(const std::string& source, const Config& config) {
   const auto [path, key] = file_and_key(source);
   if (key.empty()) throw ConfigError(fmt::format("--replay {}: write FILE.safetensors:KEY", source));
   auto file = std::make_shared<const SafetensorsFile>(path);
@@ -85,30 +82,28 @@ TokenBatches replayed_batches(const std::string& source, const Config& config) {
   if (tensor.size(1) != batch)
     throw ConfigError(fmt::format("--replay {}: its batches have {} rows; use --global-batch-size {}", source,
                                   tensor.size(1), tensor.size(1)));
-  TokenBatches batches;
-  batches.length = tensor.size(2) - 1;
-  batches.iterations = tensor.size(0);
-  const int64_t vocab = config.model.vocab_size;
-  const std::string name = "--replay " + source;
-  batches.take = [=](int64_t iteration, int64_t, int64_t first, int64_t count) {
+  const int64_t vocab = config.model.vocab_size, row = tensor.size(2);
+  const auto take = [=, name = "--replay " + source](int64_t iteration, int64_t, int64_t index) {
     if (iteration >= tensor.size(0))
-      throw ConfigError(fmt::format("--replay {}: it has {} iterations, and another one is asked for", source,
-                                    tensor.size(0)));
+      throw ConfigError(
+          fmt::format("{}: it has {} iterations, and another one is asked for", name, tensor.size(0)));
     std::vector<int64_t> tokens;
-    const int64_t row = tensor.size(2), begin = (iteration * batch + first) * row;
-    for (int64_t i = begin; i < begin + count * row; ++i) tokens.push_back(token_at(name, tensor, i, vocab));
+    const int64_t begin = (iteration * batch + index) * row;
+    for (int64_t i = begin; i < begin + row; ++i) tokens.push_back(token_at(name, tensor, i, vocab));
     return tokens;
   };
-  return batches;
+  return {.train = token_source(row - 1, tensor.size(0) * batch, take),
+          .validation = nullptr,
+          .iterations = tensor.size(0)};
 }
 
-TokenBatches token_batches(const Config& config) {
+RunData run_data(const Config& config) {
   if (config.model.vocab_size == 0)
     throw ConfigError(
         "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, or --hf "
         "DIR");
-  if (!config.dataset.replay.empty()) return replayed_batches(config.dataset.replay, config);
-  if (config.dataset.mock_data) return mock_batches(config);
+  if (!config.dataset.replay.empty()) return replayed_data(config.dataset.replay, config);
+  if (config.dataset.mock_data) return mock_data(config);
   throw ConfigError("no data is given: use --mock-data, or --replay FILE.safetensors:KEY");
 }
 
