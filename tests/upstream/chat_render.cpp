@@ -18,7 +18,9 @@ int main() {
       answer["text"] = rendering.text;
       Json spans = Json::array();
       auto characters = [&](size_t bytes) {
-        return Json(chat::count_code_points(std::string_view(rendering.text).substr(0, bytes)));
+        const size_t beyond = bytes > rendering.text.size() ? bytes - rendering.text.size() : 0;
+        return Json(chat::count_code_points(std::string_view(rendering.text).substr(0, bytes)) +
+                    static_cast<int64_t>(beyond));
       };
       for (const chat::TextSpan& span : rendering.generations)
         spans.push_back(Json(Json::Array{characters(span.begin), characters(span.end)}));

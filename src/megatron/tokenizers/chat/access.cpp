@@ -47,9 +47,9 @@ bool find_item(Runtime& runtime, const Value& value, const Value& key, Value& re
   return true;
 }
 
-// Where a slice goes: `count` items from `start` on, `step` apart.
+// Where a slice goes: `count` items from `start` on, `step` apart, before `stop`.
 struct SliceRange {
-  int64_t start, count, step;
+  int64_t start, stop, count, step;
 };
 
 int64_t slice_bound(const Value& bound) {
@@ -71,7 +71,7 @@ SliceRange slice_range(int64_t size, const Value& start, const Value& stop, cons
   int64_t count = 0;
   if (by > 0 && from < to) count = (to - from - 1) / by + 1;
   if (by < 0 && from > to) count = (from - to - 1) / (by == INT64_MIN ? INT64_MAX : -by) + 1;
-  return {from, count, by};
+  return {from, to, count, by};
 }
 
 }  // namespace
@@ -115,16 +115,12 @@ Value get_slice(Runtime& runtime, const Value& value, const Value& start, const 
                 const Value& step) {
   if (value.is_undefined()) fault("{}", value.undefined().message);
   const auto* range = value.object_as<Range>();
-  if (!value.is_text() && !value.is_sequence() && !range)
-    return runtime.undefined(fmt::format("{} has no element of a slice", described(value)));
-  for (const Value* bound : {&start, &stop, &step})  // Jinja catches the TypeError and tells of no element
-    if (!bound->is_none() && !bound->is_integral())
-      return runtime.undefined(fmt::format("{} has no element of this slice", described(value)));
+  if (!value.is_text() && !value.is_sequence() && !range) fault("'{}' object cannot be sliced", type_name(value));
   const SliceRange part = slice_range(length(value), start, stop, step);
   runtime.budget.step(part.count / 8);
   if (range)
     return Value(std::shared_ptr<Object>(std::make_shared<Range>(
-        range->at(part.start), range->at(part.start + part.count * part.step), range->step * part.step)));
+        range->at(part.start), range->at(part.stop), range->step * part.step)));
   if (value.is_text()) {
     const std::string& bytes = value.text();
     runtime.budget.step(static_cast<int64_t>(bytes.size() / 16));

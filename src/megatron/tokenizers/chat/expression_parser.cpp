@@ -274,7 +274,7 @@ ExpressionPtr Parser::primary() {
       break;
   }
   if (skip_symbol("(")) {
-    ExpressionPtr node = tuple(true, {}, true);
+    ExpressionPtr node = tuple(true, true);
     expect_symbol(")");
     return node;
   }
@@ -283,18 +283,17 @@ ExpressionPtr Parser::primary() {
   unexpected("an expression");
 }
 
-bool Parser::is_tuple_end(std::string_view end_name) const {
-  return is(Token::Kind::print_end) || is(Token::Kind::block_end) || is_symbol(")") ||
-         (!end_name.empty() && is_name(end_name));
+bool Parser::is_tuple_end() const {
+  return is(Token::Kind::print_end) || is(Token::Kind::block_end) || is_symbol(")");
 }
 
-ExpressionPtr Parser::tuple(bool with_condition, std::string_view end_name, bool in_parentheses) {
+ExpressionPtr Parser::tuple(bool with_condition, bool in_parentheses) {
   const int line = current().line;
   std::vector<ExpressionPtr> items;
   bool is_tuple = false;
   for (;;) {
     if (!items.empty()) expect_symbol(",");
-    if (is_tuple_end(end_name)) break;
+    if (is_tuple_end()) break;
     items.push_back(expression(with_condition));
     if (!is_symbol(",")) break;
     is_tuple = true;
@@ -374,7 +373,8 @@ ExpressionPtr Parser::subscript(ExpressionPtr node) {
     index->value = Value(take().integer);
     return make(Expression::Kind::item, opening.line, std::move(node), std::move(index));
   }
-  if (is_symbol("]")) unexpected("an expression");
+  if (skip_symbol("]"))
+    return make(Expression::Kind::item, opening.line, std::move(node), make(Expression::Kind::tuple, opening.line));
   ExpressionPtr start;
   if (!is_symbol(":")) {
     start = expression();

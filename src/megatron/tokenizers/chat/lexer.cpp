@@ -122,6 +122,7 @@ class Lexer {
 
   void comment() {
     const size_t end = text_.find("#}", at_);
+    if (at_ == text_.size()) return;  // as Jinja, which misses the end only where something stands before it
     if (end == std::string::npos) syntax_error(line_, "a comment has no end");
     const char sign = end > at_ && (text_[end - 1] == '-' || text_[end - 1] == '+') ? text_[end - 1] : '\0';
     move_to(end + 2);
@@ -168,7 +169,7 @@ class Lexer {
       move_to(at + 2);
       return end_of_block(close);
     }
-    syntax_error(line_, "a raw block has no end");
+    if (at_ < text_.size()) syntax_error(line_, "a raw block has no end");
   }
 
   // The tokens inside {{ }} or {% %}.

@@ -181,6 +181,9 @@ std::string format_integer(Runtime& runtime, int64_t value, const FormatSpec& sp
 
 std::string format_text(Runtime& runtime, std::string_view text, const FormatSpec& spec) {
   if (spec.type && spec.type != 's') fault("Unknown format code '{}' for object of type 'str'", spec.type);
+  if (spec.sign) fault("Sign not allowed in string format specifier");
+  if (spec.alternate) fault("Alternate form (#) not allowed in string format specifier");
+  if (spec.grouping) fault("Cannot specify '{}' with 's'.", spec.grouping);
   if (spec.align == '=') fault("'=' alignment not allowed in string format specifier");
   if (spec.precision >= 0) text = text.substr(0, byte_offset(text, spec.precision));
   FormatSpec padded = spec;
@@ -194,7 +197,7 @@ std::string format_value(Runtime& runtime, const Value& value, const FormatSpec&
   if (value.is(Value::Kind::boolean) && !spec.type)
     return format_text(runtime, to_text(runtime, value), spec);
   if (value.is_integral()) return format_integer(runtime, value.integer(), spec);
-  if (!value.is_text() && !value.is_undefined())
+  if (!value.is_text())
     fault("unsupported format string passed to {}.__format__", type_name(value));
   return format_text(runtime, to_text(runtime, value), spec);
 }

@@ -97,9 +97,9 @@ std::unique_ptr<Statement> Parser::if_statement() {
 std::unique_ptr<Statement> Parser::for_statement() {
   auto result = make_statement(Statement::Kind::for_);
   take();
-  result->targets.push_back(target(false, "in"));
+  result->targets.push_back(target(false));
   if (!skip_name("in")) unexpected("'in'");
-  result->expressions.push_back(tuple(false, "recursive"));
+  result->expressions.push_back(tuple(false));
   const bool lenient = std::exchange(lenient_, false);
   result->expressions.push_back(skip_name("if") ? expression() : nullptr);
   result->recursive = skip_name("recursive");
@@ -145,6 +145,7 @@ std::unique_ptr<Statement> Parser::with_statement() {
 }
 
 void Parser::signature(MacroSyntax& macro) {
+  const bool lenient = std::exchange(lenient_, false);
   expect_symbol("(");
   while (!is_symbol(")")) {
     if (!macro.arguments.empty()) expect_symbol(",");
@@ -159,6 +160,7 @@ void Parser::signature(MacroSyntax& macro) {
     }
   }
   expect_symbol(")");
+  lenient_ = lenient;
 }
 
 void Parser::macro_body(MacroSyntax& macro, std::string_view end) {
@@ -248,11 +250,11 @@ Target Parser::single_target(bool with_attributes) {
   return result;
 }
 
-Target Parser::target(bool with_attributes, std::string_view end_name) {
+Target Parser::target(bool with_attributes) {
   Nested nested(*this);
   Target result;
   result.line = current().line;
-  while (!is_tuple_end(end_name)) {
+  while (!is_tuple_end()) {
     result.parts.push_back(single_target(with_attributes));
     if (!is_symbol(",")) break;
     take();

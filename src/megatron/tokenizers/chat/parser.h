@@ -49,7 +49,7 @@ class Parser {
   ExpressionPtr power();
   ExpressionPtr unary(bool with_filter = true);
   ExpressionPtr primary();
-  ExpressionPtr tuple(bool with_condition = true, std::string_view end_name = {},
+  ExpressionPtr tuple(bool with_condition = true,
                       bool in_parentheses = false);
   ExpressionPtr list();
   ExpressionPtr dict();
@@ -61,7 +61,7 @@ class Parser {
   ExpressionPtr call(ExpressionPtr node);
   std::unique_ptr<CallSyntax> call_arguments();
   void set_depth(Expression& node) const;
-  bool is_tuple_end(std::string_view end_name) const;
+  bool is_tuple_end() const;
 
   // Statements.
   Block block(
@@ -80,7 +80,7 @@ class Parser {
   std::unique_ptr<Statement> filter_statement();
   std::unique_ptr<Statement> print_statement();
   std::unique_ptr<Statement> loop_control(Statement::Kind kind);
-  Target target(bool with_attributes, std::string_view end_name = {});
+  Target target(bool with_attributes);
   Target single_target(bool with_attributes);
   void signature(MacroSyntax& macro);
   void macro_body(MacroSyntax& macro, std::string_view end);

@@ -4,6 +4,7 @@
 
 #include "megatron/tokenizers/chat/access.h"
 #include "megatron/tokenizers/chat/number_format.h"
+#include "megatron/tokenizers/chat/objects.h"
 #include "megatron/tokenizers/chat/operations.h"
 #include "megatron/tokenizers/chat/text_form.h"
 #include "megatron/tokenizers/chat/unicode.h"
@@ -26,7 +27,10 @@ class PercentFormat {
     }
     const bool tuple = arguments_.is(Value::Kind::tuple);
     const size_t given = tuple ? arguments_.items().size() : 1;
-    if (taken_ < given && !arguments_.is_dict())
+    // Python counts whatever has items by key or index as a mapping, of which nothing need be used.
+    const bool mapping = arguments_.is_dict() || arguments_.is(Value::Kind::list) || arguments_.is_undefined() ||
+                         arguments_.object_as<Range>();
+    if (taken_ < given && !mapping)
       fault("not all arguments converted during string formatting");
     return out_.take();
   }
@@ -115,8 +119,8 @@ class PercentFormat {
   void write(char type, FormatSpec spec, const Value& value) {
     const bool as_text = type == 's' || type == 'r' || type == 'a';
     if (as_text || type == 'c') {
-      spec.zero = false;
-      spec.sign = '-';
+      spec.zero = spec.alternate = false;
+      spec.sign = 0;
       if (!spec.align) spec.align = '>';
     }
     if (as_text)
@@ -163,11 +167,12 @@ class PercentFormat {
   // An integer with at least so many digits.
   std::string with_digits(const FormatSpec& spec, int64_t whole, int64_t digits) {
     FormatSpec inner = spec;
-    inner.width = digits + (whole < 0 || spec.sign != '-') + (spec.alternate ? 2 : 0);
+    inner.width = digits + (whole < 0 || spec.sign) + (spec.alternate ? 2 : 0);
     inner.zero = true;
     inner.align = 0;
     FormatSpec outer = spec;
-    outer.type = 0;
+    outer.type = outer.sign = 0;
+    outer.alternate = false;
     outer.precision = -1;
     if (!outer.align) outer.align = '>';
     if (spec.zero && spec.width > inner.width)

@@ -119,22 +119,23 @@ Value batch(Runtime&, const Value& input, Arguments& arguments) {
   });
 }
 
-Value slices(Runtime& runtime, const Value& input, Arguments& arguments) {
+Value slices(Runtime&, const Value& input, Arguments& arguments) {
   Bound bound(arguments, "slice", {"slices", "fill_with"}, 1);
   const int64_t count = to_integer(bound[0]);
   const Value fill = bound.value_or(1, Value());
-  Values items = to_values(runtime, input);
-  if (count == 0) fault("integer division or modulo by zero");
-  const auto size = static_cast<int64_t>(items.size());
+  auto items = std::make_shared<std::optional<Values>>();
   auto number = std::make_shared<int64_t>(0);
   auto offset = std::make_shared<int64_t>(0);
   return make_generator([=](Runtime& r, Value& result) {
+    if (!*items) *items = to_values(r, input);
+    if (count == 0) fault("integer division or modulo by zero");
     if (*number >= count) return false;
+    const auto size = static_cast<int64_t>((*items)->size());
     const int64_t each = size / count, extra = size % count, i = (*number)++;
     const int64_t begin = *offset + i * each;
     if (i < extra) ++*offset;
     const int64_t end = *offset + (i + 1) * each;
-    Values part(items.begin() + begin, items.begin() + end);
+    Values part((*items)->begin() + begin, (*items)->begin() + end);
     if (!fill.is_none() && i >= extra) part.push_back(fill);
     return result = r.list(std::move(part)), true;
   });

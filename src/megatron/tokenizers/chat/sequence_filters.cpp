@@ -30,8 +30,7 @@ Value last(Runtime& runtime, const Value& input, Arguments& arguments) {
   if (input.object_as<Generator>() || !is_iterable(input) ||
       (input.is_object() && input.object().length() < 0))
     fault("'{}' object is not reversible", type_name(input));
-  if (input.is_undefined()) fault("{}", input.undefined().message);
-  if (input.is_text() || input.is_sequence()) {
+  if (input.is_undefined() || input.is_text() || input.is_sequence()) {
     if (!truth(input)) return runtime.undefined("No last item, sequence was empty.");
     return get_item(runtime, input, Value(-1));
   }

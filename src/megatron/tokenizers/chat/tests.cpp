@@ -67,10 +67,12 @@ bool sameas(Runtime& runtime, const Value& input, Arguments& arguments) {
 bool in(Runtime& runtime, const Value& input, Arguments& arguments) {
   return contains(runtime, other(arguments), input);
 }
-bool is_filter(Runtime&, const Value& input, Arguments& arguments) {
+bool is_filter(Runtime& runtime, const Value& input, Arguments& arguments) {
+  require_hashable(runtime, input);
   return no_arguments(arguments), input.is_text() && find_filter(input.text());
 }
-bool is_test(Runtime&, const Value& input, Arguments& arguments) {
+bool is_test(Runtime& runtime, const Value& input, Arguments& arguments) {
+  require_hashable(runtime, input);
   return no_arguments(arguments), input.is_text() && find_test(input.text());
 }
 bool eq(Runtime& runtime, const Value& input, Arguments& arguments) {

@@ -176,7 +176,7 @@ Value padded(Runtime& runtime, const Value& self, Arguments& arguments) {
   out.repeat(fill, left);
   out.add(self.text());
   out.repeat(fill, pad - left);
-  return runtime.text(out.take());
+  return runtime.text(out.take(), self.markup());
 }
 
 Value zfill(Runtime& runtime, const Value& self, Arguments& arguments) {
@@ -186,7 +186,7 @@ Value zfill(Runtime& runtime, const Value& self, Arguments& arguments) {
   if (sign) out.add(self.text()[0]);
   out.repeat("0", to_integer(bound[0]) - length(self));
   out.add(std::string_view(self.text()).substr(sign));
-  return runtime.text(out.take());
+  return runtime.text(out.take(), self.markup());
 }
 
 Value expandtabs(Runtime& runtime, const Value& self, Arguments& arguments) {
@@ -206,7 +206,7 @@ Value expandtabs(Runtime& runtime, const Value& self, Arguments& arguments) {
       column = point == '\n' || point == '\r' ? 0 : column + 1;
     }
   }
-  return runtime.text(out.take());
+  return runtime.text(out.take(), self.markup());
 }
 
 template <bool from_end>
@@ -233,7 +233,7 @@ Value split_method(Runtime& runtime, const Value& self, Arguments& arguments) {
   Values parts;
   for (std::string_view part : split(runtime.budget, self.text(), bound.has_value(0) ? &sep : nullptr,
                                      bound.integer_or(1, -1), from_end))
-    parts.push_back(runtime.text(std::string(part)));
+    parts.push_back(runtime.text(std::string(part), self.markup()));
   return runtime.list(std::move(parts));
 }
 
@@ -241,7 +241,7 @@ Value splitlines(Runtime& runtime, const Value& self, Arguments& arguments) {
   Bound bound(arguments, "splitlines", {"keepends"});
   Values parts;
   for (std::string_view part : split_lines(runtime.budget, self.text(), bound.truth_or(0, false)))
-    parts.push_back(runtime.text(std::string(part)));
+    parts.push_back(runtime.text(std::string(part), self.markup()));
   return runtime.list(std::move(parts));
 }
 
