@@ -115,12 +115,13 @@ Value get_slice(Runtime& runtime, const Value& value, const Value& start, const 
                 const Value& step) {
   if (value.is_undefined()) fault("{}", value.undefined().message);
   const auto* range = value.object_as<Range>();
-  if (!value.is_text() && !value.is_sequence() && !range) fault("'{}' object cannot be sliced", type_name(value));
+  if (!value.is_text() && !value.is_sequence() && !range)
+    fault("'{}' object cannot be sliced", type_name(value));
   const SliceRange part = slice_range(length(value), start, stop, step);
   runtime.budget.step(part.count / 8);
   if (range)
-    return Value(std::shared_ptr<Object>(std::make_shared<Range>(
-        range->at(part.start), range->at(part.stop), range->step * part.step)));
+    return Value(std::shared_ptr<Object>(
+        std::make_shared<Range>(range->at(part.start), range->at(part.stop), range->step * part.step)));
   if (value.is_text()) {
     const std::string& bytes = value.text();
     runtime.budget.step(static_cast<int64_t>(bytes.size() / 16));

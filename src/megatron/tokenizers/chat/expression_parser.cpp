@@ -374,7 +374,8 @@ ExpressionPtr Parser::subscript(ExpressionPtr node) {
     return make(Expression::Kind::item, opening.line, std::move(node), std::move(index));
   }
   if (skip_symbol("]"))
-    return make(Expression::Kind::item, opening.line, std::move(node), make(Expression::Kind::tuple, opening.line));
+    return make(Expression::Kind::item, opening.line, std::move(node),
+                make(Expression::Kind::tuple, opening.line));
   ExpressionPtr start;
   if (!is_symbol(":")) {
     start = expression();

@@ -75,10 +75,10 @@ Value strftime_now(Runtime& runtime, Arguments& arguments) {
     if (format[i] == 'f') {
       out.add(fmt::format("{:06}", micros));
     } else if (format[i] != 'z' && format[i] != 'Z') {  // a time without a zone
-      if (!std::isalpha(static_cast<unsigned char>(format[i])) && format[i] != '%')
-        fault("strftime_now: unknown conversion '{}'", conversion);
       char buffer[256];
-      out.add(std::string_view(buffer, std::strftime(buffer, sizeof buffer, conversion.c_str(), &now)));
+      const bool known = std::isalpha(static_cast<unsigned char>(format[i])) || format[i] == '%';
+      out.add(known ? std::string_view(buffer, std::strftime(buffer, sizeof buffer, conversion.c_str(), &now))
+                    : std::string_view(conversion));
     }
   }
   return runtime.text(out.take());

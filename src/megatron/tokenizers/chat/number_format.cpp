@@ -197,8 +197,7 @@ std::string format_value(Runtime& runtime, const Value& value, const FormatSpec&
   if (value.is(Value::Kind::boolean) && !spec.type)
     return format_text(runtime, to_text(runtime, value), spec);
   if (value.is_integral()) return format_integer(runtime, value.integer(), spec);
-  if (!value.is_text())
-    fault("unsupported format string passed to {}.__format__", type_name(value));
+  if (!value.is_text()) fault("unsupported format string passed to {}.__format__", type_name(value));
   return format_text(runtime, to_text(runtime, value), spec);
 }
 

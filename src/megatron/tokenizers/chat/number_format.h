@@ -10,7 +10,7 @@ namespace megatron::chat {
 struct FormatSpec {
   std::string fill = " ";
   char align = 0;  // one of < > ^ =, 0 where it is not given
-  char sign = 0;  // one of + - and blank, 0 where it is not given
+  char sign = 0;   // one of + - and blank, 0 where it is not given
   bool alternate = false;
   bool zero = false;
   int64_t width = 0;

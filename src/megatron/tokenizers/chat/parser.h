@@ -49,8 +49,7 @@ class Parser {
   ExpressionPtr power();
   ExpressionPtr unary(bool with_filter = true);
   ExpressionPtr primary();
-  ExpressionPtr tuple(bool with_condition = true,
-                      bool in_parentheses = false);
+  ExpressionPtr tuple(bool with_condition = true, bool in_parentheses = false);
   ExpressionPtr list();
   ExpressionPtr dict();
   ExpressionPtr postfix(ExpressionPtr node);

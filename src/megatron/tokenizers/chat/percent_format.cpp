@@ -28,10 +28,9 @@ class PercentFormat {
     const bool tuple = arguments_.is(Value::Kind::tuple);
     const size_t given = tuple ? arguments_.items().size() : 1;
     // Python counts whatever has items by key or index as a mapping, of which nothing need be used.
-    const bool mapping = arguments_.is_dict() || arguments_.is(Value::Kind::list) || arguments_.is_undefined() ||
-                         arguments_.object_as<Range>();
-    if (taken_ < given && !mapping)
-      fault("not all arguments converted during string formatting");
+    const bool mapping = arguments_.is_dict() || arguments_.is(Value::Kind::list) ||
+                         arguments_.is_undefined() || arguments_.object_as<Range>();
+    if (taken_ < given && !mapping) fault("not all arguments converted during string formatting");
     return out_.take();
   }
 

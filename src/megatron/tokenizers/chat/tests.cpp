@@ -47,7 +47,7 @@ bool is_upper(Runtime& runtime, const Value& input, Arguments& arguments) {
 }
 bool is_sequence(Runtime&, const Value& input, Arguments& arguments) {
   return no_arguments(arguments),
-         input.is_text() || input.is_sequence() || input.is_dict() || input.object_as<Range>();
+         input.is_undefined() || input.is_text() || input.is_sequence() || input.is_dict() || input.object_as<Range>();
 }
 bool iterable(Runtime&, const Value& input, Arguments& arguments) {
   return no_arguments(arguments), is_iterable(input);
