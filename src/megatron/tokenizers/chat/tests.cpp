@@ -46,8 +46,8 @@ bool is_upper(Runtime& runtime, const Value& input, Arguments& arguments) {
   return no_arguments(arguments), is_upper_text(to_text(runtime, input));
 }
 bool is_sequence(Runtime&, const Value& input, Arguments& arguments) {
-  return no_arguments(arguments),
-         input.is_undefined() || input.is_text() || input.is_sequence() || input.is_dict() || input.object_as<Range>();
+  return no_arguments(arguments), input.is_undefined() || input.is_text() || input.is_sequence() ||
+                                      input.is_dict() || input.object_as<Range>();
 }
 bool iterable(Runtime&, const Value& input, Arguments& arguments) {
   return no_arguments(arguments), is_iterable(input);
