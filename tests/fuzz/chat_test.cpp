@@ -70,7 +70,7 @@ TEST(Fuzz, ChatTemplates) {
                                           "loop.changed(loop)"};
   Mutator mutator(11, texts, words);
   const char* times = std::getenv("MEGATRON_FUZZ_TIMES");
-  const int count = 3000 * (times ? std::stoi(times) : 1);
+  const int count = 10000 * (times ? std::stoi(times) : 1);
   const Json names = Json::parse(
       R"({"messages": [{"role": "system", "content": "é"}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think>a</think>b",
           "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"a": [1, 2.5]}}}]}, {"role": "tool", "content": "1"}],

@@ -14,7 +14,7 @@ class Macro : public Object {
   Macro(Interpreter& interpreter, std::shared_ptr<MacroSyntax> syntax, ScopePtr scope)
       : interpreter_(interpreter), syntax_(std::move(syntax)), scope_(std::move(scope)) {}
   std::string type_name() const override { return "Macro"; }
-  std::string repr(Runtime&) const override { return "<Macro " + text_repr(syntax_->name) + ">"; }
+  std::string repr(Runtime&) override { return "<Macro " + text_repr(syntax_->name) + ">"; }
   bool callable() const override { return true; }
   bool attribute(Runtime& runtime, std::string_view name, Value& result) override {
     if (name == "name") return result = runtime.text(syntax_->name), true;

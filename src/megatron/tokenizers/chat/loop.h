@@ -27,6 +27,7 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
   void finish();
 
   std::string type_name() const override { return "LoopContext"; }
+  std::string repr(Runtime&) override { return fmt::format("<LoopContext {}/{}>", index_ + 1, total()); }
   bool attribute(Runtime& runtime, std::string_view name, Value& result) override;
   bool callable() const override { return true; }
   Value call(Runtime& runtime, Arguments arguments) override;

@@ -12,7 +12,7 @@ Value make_generator(Generator::Next next) {
   return Value(std::shared_ptr<Object>(std::make_shared<Generator>(std::move(next))));
 }
 
-std::string Namespace::repr(Runtime& runtime) const {
+std::string Namespace::repr(Runtime& runtime) {
   ValuePairs pairs;
   for (const auto& [name, value] : attributes_) pairs.emplace_back(runtime.text(name), value);
   return "<Namespace " + to_repr(runtime, runtime.dict(std::move(pairs))) + ">";
@@ -37,7 +37,7 @@ void Namespace::clear() {
   charges_.clear();
 }
 
-std::string Range::repr(Runtime&) const {
+std::string Range::repr(Runtime&) {
   return step == 1 ? fmt::format("range({}, {})", start, stop)
                    : fmt::format("range({}, {}, {})", start, stop, step);
 }
@@ -74,7 +74,7 @@ std::string DictView::type_name() const {
   return part_ == Part::keys ? "dict_keys" : part_ == Part::values ? "dict_values" : "dict_items";
 }
 
-std::string DictView::repr(Runtime& runtime) const {
+std::string DictView::repr(Runtime& runtime) {
   Values items;
   Value item;
   for (int64_t i = 0; next(runtime, i, item); ++i) items.push_back(item);

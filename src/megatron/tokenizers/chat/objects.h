@@ -12,7 +12,7 @@ class Function : public Object {
   using Body = std::function<Value(Runtime&, Arguments&)>;
   Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
   std::string type_name() const override { return "builtin_function_or_method"; }
-  std::string repr(Runtime&) const override { return "<built-in method " + name_ + ">"; }
+  std::string repr(Runtime&) override { return "<built-in method " + name_ + ">"; }
   bool callable() const override { return true; }
   Value call(Runtime& runtime, Arguments arguments) override { return body_(runtime, arguments); }
 
@@ -27,7 +27,7 @@ class Namespace : public Object {
  public:
   explicit Namespace(Charge charge) { charges_.push_back(std::move(charge)); }
   std::string type_name() const override { return "Namespace"; }
-  std::string repr(Runtime& runtime) const override;
+  std::string repr(Runtime& runtime) override;
   bool attribute(Runtime& runtime, std::string_view name, Value& result) override;
   void set(Runtime& runtime, std::string_view name, Value value);
   void clear();
@@ -42,7 +42,7 @@ class Range : public Object {
  public:
   Range(int64_t start, int64_t stop, int64_t step) : start(start), stop(stop), step(step) {}
   std::string type_name() const override { return "range"; }
-  std::string repr(Runtime&) const override;
+  std::string repr(Runtime&) override;
   bool iterable() const override { return true; }
   bool next(Runtime&, int64_t index, Value& result) const override;
   int64_t length() const override;
@@ -58,7 +58,7 @@ class DictView : public Object {
   enum class Part { keys, values, items };
   DictView(std::shared_ptr<const Mapping> dict, Part part) : dict_(std::move(dict)), part_(part) {}
   std::string type_name() const override;
-  std::string repr(Runtime& runtime) const override;
+  std::string repr(Runtime& runtime) override;
   bool iterable() const override { return true; }
   bool next(Runtime& runtime, int64_t index, Value& result) const override;
   int64_t length() const override { return static_cast<int64_t>(dict_->items.size()); }

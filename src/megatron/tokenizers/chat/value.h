@@ -131,7 +131,7 @@ class Object {
  public:
   virtual ~Object() = default;
   virtual std::string type_name() const = 0;
-  virtual std::string repr(Runtime&) const { return "<" + type_name() + " object>"; }
+  virtual std::string repr(Runtime&) { return "<" + type_name() + " object>"; }
   // An attribute; false where there is none.
   virtual bool attribute(Runtime&, std::string_view /*name*/, Value& /*result*/) { return false; }
   virtual bool callable() const { return false; }
