@@ -107,6 +107,11 @@ TEST(ChatTemplate, StopsAtItsLimits) {
   stops("{% set n = namespace(x=[1]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}",
         "nested deeper");
   stops("{% set n = namespace() %}{% set n.n = n %}{{ n }}", "nests deeper");
+  for (const char* grow : {"n.x | map('string')", "[n.x].index", "cycler(n.x)", "joiner(n.x)",
+                           "{1: n.x}.items()", "n.x | batch(2)", "[] | map('d', n.x)"})
+    stops(std::string("{% set n = namespace(x=[]) %}{% for i in range(99999) %}{% set n.x = ") + grow +
+              " %}{% endfor %}",
+          "nested deeper");
   stops("{% for i in range(99) %}{{ 'x' * 99 }}{% endfor %}", "writes more", {.output_bytes = 1000});
   stops("{{ '%999999999999d' % 1 }}", "too large");
   stops("{{ '{:999999999999}'.format(1) }}", "memory");

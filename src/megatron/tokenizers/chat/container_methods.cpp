@@ -52,8 +52,9 @@ bool container_method(Runtime& runtime, const Value& self, std::string_view name
     return true;
   }
   auto bind = [&](Value (*method)(Runtime&, const Value&, Arguments&)) {
-    result = make_function(std::string(name),
-                           [self, method](Runtime& r, Arguments& a) { return method(r, self, a); });
+    result = make_function(
+        std::string(name), [self, method](Runtime& r, Arguments& a) { return method(r, self, a); },
+        nesting_around({&self}));
     return true;
   };
   auto copy = [](Runtime&, const Value& itself, Arguments& arguments) {

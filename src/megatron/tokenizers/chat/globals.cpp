@@ -89,37 +89,46 @@ Value make_joiner(Runtime& runtime, Arguments& arguments) {
   Bound bound(arguments, "joiner", {"sep"});
   const Value separator = bound.value_or(0, runtime.text(", "));
   auto used = std::make_shared<bool>(false);
-  return make_function("joiner", [separator, used](Runtime& r, Arguments&) {
-    return std::exchange(*used, true) ? separator : r.text("");
-  });
+  return make_function(
+      "joiner",
+      [separator, used](Runtime& r, Arguments&) {
+        return std::exchange(*used, true) ? separator : r.text("");
+      },
+      nesting_around({&separator}));
 }
 
 // cycler(a, b, …): next() gives one after the other.
 class Cycler : public Object {
  public:
-  explicit Cycler(Values items) : items_(std::move(items)), at_(std::make_shared<size_t>(0)) {}
+  Cycler(Values items, int nesting)
+      : items_(std::move(items)), at_(std::make_shared<size_t>(0)), nesting_(nesting) {}
   std::string type_name() const override { return "Cycler"; }
+  int nesting() const override { return nesting_; }
   bool attribute(Runtime&, std::string_view name, Value& result) override {
     if (name == "current") return result = items_[*at_], true;
     if (name != "next" && name != "reset") return false;
-    result = make_function(std::string(name),
-                           [items = items_, at = at_, resets = name == "reset"](Runtime&, Arguments&) {
-                             if (resets) return *at = 0, Value();
-                             Value item = items[*at];
-                             *at = (*at + 1) % items.size();
-                             return item;
-                           });
+    result = make_function(
+        std::string(name),
+        [items = items_, at = at_, resets = name == "reset"](Runtime&, Arguments&) {
+          if (resets) return *at = 0, Value();
+          Value item = items[*at];
+          *at = (*at + 1) % items.size();
+          return item;
+        },
+        nesting_);
     return true;
   }
 
  private:
   Values items_;
   std::shared_ptr<size_t> at_;
+  int nesting_;
 };
 
 Value make_cycler(Runtime&, Arguments& arguments) {
   if (arguments.positional.empty()) fault("at least one item has to be provided");
-  return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(std::move(arguments.positional))));
+  const int nesting = nesting_around(Value(), arguments);
+  return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(std::move(arguments.positional), nesting)));
 }
 
 }  // namespace

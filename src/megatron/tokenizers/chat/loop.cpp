@@ -31,6 +31,7 @@ bool Loop::advance(Value& item) {
 void Loop::finish() {
   if (!length_) length_ = index_ + 1;
   cursor_.reset();
+  iterable_ = Value();
   keeps_ = nullptr;
   recurse_ = nullptr;
   rest_.reset();

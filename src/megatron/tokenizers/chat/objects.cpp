@@ -4,12 +4,13 @@
 
 namespace megatron::chat {
 
-Value make_function(std::string name, Function::Body body) {
-  return Value(std::shared_ptr<Object>(std::make_shared<Function>(std::move(name), std::move(body))));
+Value make_function(std::string name, Function::Body body, int nesting) {
+  return Value(
+      std::shared_ptr<Object>(std::make_shared<Function>(std::move(name), std::move(body), nesting)));
 }
 
-Value make_generator(Generator::Next next) {
-  return Value(std::shared_ptr<Object>(std::make_shared<Generator>(std::move(next))));
+Value make_generator(Generator::Next next, int nesting) {
+  return Value(std::shared_ptr<Object>(std::make_shared<Generator>(std::move(next), nesting)));
 }
 
 std::string Namespace::repr(Runtime& runtime) {

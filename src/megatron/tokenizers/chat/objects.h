@@ -10,17 +10,21 @@ namespace megatron::chat {
 class Function : public Object {
  public:
   using Body = std::function<Value(Runtime&, Arguments&)>;
-  Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
+  Function(std::string name, Body body, int nesting)
+      : name_(std::move(name)), body_(std::move(body)), nesting_(nesting) {}
   std::string type_name() const override { return "builtin_function_or_method"; }
   std::string repr(Runtime&) override { return "<built-in method " + name_ + ">"; }
   bool callable() const override { return true; }
   Value call(Runtime& runtime, Arguments arguments) override { return body_(runtime, arguments); }
+  int nesting() const override { return nesting_; }
 
  private:
   std::string name_;
   Body body_;
+  int nesting_;
 };
-Value make_function(std::string name, Function::Body body);
+// `nesting` is that of the values that the body refers to.
+Value make_function(std::string name, Function::Body body, int nesting = 0);
 
 // Attributes that `set` may change: the one thing of a template that is mutable.
 class Namespace : public Object {
@@ -62,8 +66,7 @@ class DictView : public Object {
   bool iterable() const override { return true; }
   bool next(Runtime& runtime, int64_t index, Value& result) const override;
   int64_t length() const override { return static_cast<int64_t>(dict_->items.size()); }
-  Part part() const { return part_; }
-  const std::shared_ptr<const Mapping>& dict() const { return dict_; }
+  int nesting() const override { return dict_->nesting; }
 
  private:
   std::shared_ptr<const Mapping> dict_;
@@ -74,14 +77,17 @@ class DictView : public Object {
 class Generator : public Object {
  public:
   using Next = std::function<bool(Runtime&, Value&)>;
-  explicit Generator(Next next) : next_(std::move(next)) {}
+  Generator(Next next, int nesting) : next_(std::move(next)), nesting_(nesting) {}
   std::string type_name() const override { return "generator"; }
   bool iterable() const override { return true; }
   bool next(Runtime& runtime, int64_t, Value& result) const override { return next_(runtime, result); }
+  int nesting() const override { return nesting_; }
 
  private:
   Next next_;
+  int nesting_;
 };
-Value make_generator(Generator::Next next);
+// `nesting` is that of the values that it reads from.
+Value make_generator(Generator::Next next, int nesting);
 
 }  // namespace megatron::chat

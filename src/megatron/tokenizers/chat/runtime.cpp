@@ -35,7 +35,10 @@ const void* Value::identity() const {
   }
 }
 
-int Value::nesting() const { return is_sequence() ? sequence().nesting : is_dict() ? dict()->nesting : 0; }
+int Value::nesting() const {
+  if (is_object()) return object().nesting();
+  return is_sequence() ? sequence().nesting : is_dict() ? dict()->nesting : 0;
+}
 
 Value Object::call(Runtime&, Arguments) { fault("'{}' object is not callable", type_name()); }
 
@@ -98,6 +101,19 @@ Value Runtime::from_json(const Json& json) {
   items.reserve(json.size());
   for (const auto& [key, value] : json.as_object()) items.emplace_back(text(key), from_json(value));
   return dict(std::move(items));
+}
+
+int nesting_around(std::initializer_list<const Value*> values) {
+  int nesting = 0;
+  for (const Value* value : values) nesting = std::max(nesting, value->nesting());
+  return checked_nesting(nesting + 1);
+}
+
+int nesting_around(const Value& input, const Arguments& arguments) {
+  int nesting = nesting_around({&input});
+  for (const Value& value : arguments.positional) nesting = std::max(nesting, nesting_around({&value}));
+  for (const auto& [name, value] : arguments.named) nesting = std::max(nesting, nesting_around({&value}));
+  return nesting;
 }
 
 std::string type_name(const Value& value) {

@@ -37,6 +37,11 @@ class Runtime {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
+// The levels of what holds these values; an error where they are too many to be freed without going deep into
+// the stack.
+int nesting_around(std::initializer_list<const Value*> values);
+int nesting_around(const Value& input, const Arguments& arguments);
+
 // Python's name of a value's type, as error messages tell it.
 std::string type_name(const Value& value);
 
