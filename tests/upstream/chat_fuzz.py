@@ -347,7 +347,7 @@ class Grammar(Maker):
 
 
 # What Python prints of objects holds addresses; integers here have 64 bits; what chat templates cannot use is refused.
-UNTOLD = re.compile(r"0x[0-9a-f]{6,}|<(bound|built-in|generator|function|method|class|Macro|LoopContext|jinja2|__main__|list_reverse|dict_rev|range_it|TemplateRef|Namespace)|reverseiterator|tuple_reverse|&lt;|Markup")
+UNTOLD = re.compile(r"0x[0-9a-f]{6,}|<(bound|built-in|generator|function|method|class|Macro|LoopContext|jinja2|__main__|list_reverse|dict_rev|range_it|TemplateRef|Namespace)|reverseiterator|tuple_reverse|&lt;|Markup", re.I)
 UNSUPPORTED = re.compile(r"64 bits|has no place in a chat template|complex numbers are not|\\N|invalid character|surrogate|nested deeper|deeper than|cannot be sliced|range\(\) cannot reach")
 
 

@@ -88,7 +88,7 @@ TEST(ChatTemplate, RefusesWhatTheSandboxForbids) {
 }
 
 TEST(ChatTemplate, StopsAtItsLimits) {
-  auto stops = [](std::string_view source, const char* reason, ChatLimits limits = {}) {
+  auto stops = [](std::string_view source, const char* reason, ChatLimits limits = {.steps = 2'000'000}) {
     const std::string error = error_of(source, {.limits = limits, .now = {}});
     EXPECT_NE(error.find(reason), std::string::npos) << source << ": " << error;
   };

@@ -199,7 +199,7 @@ bool Cursor::next(Value& item) {
     if (at_ >= bytes.size()) return false;
     const size_t begin = at_;
     next_code_point(bytes, at_);
-    item = runtime_.text(bytes.substr(begin, at_ - begin), source_.markup());
+    item = runtime_.text(bytes.substr(begin, at_ - begin));
     return true;
   }
   const size_t size = source_.is_dict() ? source_.pairs().size() : source_.items().size();
