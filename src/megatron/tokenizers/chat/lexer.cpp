@@ -12,10 +12,11 @@ namespace megatron::chat {
 namespace {
 
 bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_name_start(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c & 0x80);
+bool is_name_part(char32_t point) {
+  if (point >= 0x80) return is_alnum(point);
+  return (point >= 'a' && point <= 'z') || (point >= 'A' && point <= 'Z') || point == '_' ||
+         (point >= '0' && point <= '9');
 }
-bool is_name_part(char c) { return is_name_start(c) || is_ascii_digit(c); }
 
 // Lines end in \n alone, and one newline at the end is dropped.
 std::string normalized(std::string_view source) {
@@ -172,6 +173,13 @@ class Lexer {
     if (at_ < text_.size()) syntax_error(line_, "a raw block has no end");
   }
 
+  // Behind the name that begins here; where there is none, here.
+  size_t name_end() const {
+    size_t end = at_;
+    for (size_t next = end; next < text_.size() && is_name_part(next_code_point(text_, next));) end = next;
+    return end;
+  }
+
   // The tokens inside {{ }} or {% %}.
   void code(bool block) {
     std::string brackets;
@@ -183,9 +191,7 @@ class Lexer {
         skip_space();
       } else if (is_ascii_digit(peek())) {
         number();
-      } else if (is_name_start(peek())) {
-        size_t end = at_;
-        while (end < text_.size() && is_name_part(text_[end])) ++end;
+      } else if (const size_t end = name_end(); end > at_) {
         add(Token::Kind::name).text = text_.substr(at_, end - at_);
         at_ = end;
       } else if (peek() == '\'' || peek() == '"') {

@@ -108,7 +108,10 @@ std::unique_ptr<Statement> Parser::for_statement() {
   --loops_;
   const bool has_else = is_name("else");
   take();
+  const int loops =
+      std::exchange(loops_, result->recursive ? 0 : loops_);  // a recursive one is a function of its own
   result->blocks.push_back(has_else ? whole_body("endfor") : Block());
+  loops_ = loops;
   lenient_ = lenient;
   return result;
 }
