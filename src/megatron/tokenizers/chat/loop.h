@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "megatron/tokenizers/chat/runtime.h"
+
+namespace megatron::chat {
+
+// The `loop` of a for statement. Items are fetched one by one, as late as possible, since a condition of the
+// statement may read a namespace that its body changes.
+class Loop : public Object, public std::enable_shared_from_this<Loop> {
+ public:
+  using Keeps = std::function<bool(const Value& item)>;  // the statement's condition; may be empty
+  using Recurse =
+      std::function<Value(Value iterable, int depth)>;  // renders the statement again; may be empty
+  Loop(Runtime& runtime, Value iterable, Keeps keeps, Recurse recurse, int depth)
+      : iterable_(std::move(iterable)),
+        cursor_(Cursor(runtime, iterable_)),
+        keeps_(std::move(keeps)),
+        recurse_(std::move(recurse)),
+        depth_(depth) {}
+
+  // Moves to the next item; false at the end.
+  bool advance(Value& item);
+  // Drops what refers to the statement, for a loop that is kept beyond it.
+  void finish();
+
+  std::string type_name() const override { return "LoopContext"; }
+  std::string repr(Runtime&) override { return fmt::format("<LoopContext {}/{}>", index_ + 1, total()); }
+  bool attribute(Runtime& runtime, std::string_view name, Value& result) override;
+  bool callable() const override { return true; }
+  Value call(Runtime& runtime, Arguments arguments) override;
+
+ private:
+  bool fetch(Value& item);
+  const std::optional<Value>& peek();
+  int64_t total();
+
+  Value iterable_;
+  std::optional<Cursor> cursor_;
+  Keeps keeps_;
+  Recurse recurse_;
+  int depth_;
+  int64_t index_ = -1;
+  std::optional<Value> before_, current_, after_, changed_;
+  std::optional<Values> rest_;  // fetched to know how many there are
+  size_t rest_at_ = 0;
+  std::optional<int64_t> length_;
+};
+
+}  // namespace megatron::chat
