@@ -127,7 +127,7 @@ TEST(PipelineLayout, ChecksTheModel) {
   EXPECT_EQ(check("Ett|tt", 2, 4, 0), "it must end with the only L");
   EXPECT_EQ(check("Ett|ttL", 2, 5, 0), "it has 4 layers (t) and the model 5");
   EXPECT_EQ(check("Ett|ttL", 2, 4, 1), "it has 0 MTP layers (m) and the model 1");
-  EXPECT_EQ(check("Etm|tL", 2, 2, 1), "no layer (t) may follow a MTP layer (m)");
+  EXPECT_EQ(check("Etm|tL", 2, 2, 1), "no layer (t) may follow an MTP layer (m)");
   EXPECT_EQ(check("Ett|m|mL|", 2, 2, 2), "all MTP layers (m) must be in one stage");
   EXPECT_EQ(check("EtE|tL", 2, 2, 0), "it must begin with the only E");
   EXPECT_EQ(check("Et|tm|mL", 3, 2, 2), "all MTP layers (m) must be in one stage");
