@@ -16,18 +16,9 @@ enum class DropoutPosition { pre, post };
 constexpr auto names(DropoutPosition) { return std::array{"pre", "post"}; }
 
 struct PeftConfig {
-  PeftKind scheme = PeftKind::none;
-  std::vector<std::string> target_modules;
-  std::vector<std::string> exclude_modules;
-  int64_t dim = 32;
-  double alpha = 32;
-  double dropout = 0;
-  DropoutPosition dropout_position = DropoutPosition::pre;
-  std::string lora_A_init_method = "xavier";
-  std::string lora_B_init_method = "zero";
-  bool normalize_moe_lora = false;
-  bool share_expert_adapters = true;
-  bool use_rslora = false;
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/peft.def"
+#undef SETTING
 };
 
 template <>
