@@ -39,14 +39,6 @@ std::span<const Section> sections() {
       section<&Config::profiling>(),
       section<&Config::rng>(),
       section<&Config::rerun_state_machine>(),
-      section<&Config::ft>(),
-      section<&Config::straggler>(),
-      section<&Config::nvrx_straggler>(),
-      section<&Config::inprocess_restart>(),
-      section<&Config::peft>(),
-      section<&Config::inference>(),
-      section<&Config::rl>(),
-      section<&Config::distill>(),
   };
   return all;
 }

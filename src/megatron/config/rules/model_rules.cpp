@@ -9,9 +9,7 @@ namespace megatron {
 namespace {
 
 void sizes_are_given(ConfigBuilder& builder) {
-  const CheckpointConfig& checkpoint = builder.config.checkpoint;
-  const bool from_checkpoint = checkpoint.use_checkpoint_args && !checkpoint.load.empty();
-  if (builder.purpose == Purpose::inspect || from_checkpoint) return;
+  if (builder.purpose == Purpose::inspect) return;
   for (const Problem& problem : builder.problems())  // what would have given them could not be read
     if (problem.setting.starts_with("--hf") || problem.setting.starts_with("--config")) return;
   const ModelConfig& model = builder.config.model;
@@ -101,9 +99,6 @@ void rotated_channels_fit(ConfigBuilder& builder) {
 
 void attention_kinds(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  if (model.qk_layernorm && model.qk_l2_norm)
-    builder.reject("model.qk_l2_norm", "queries and keys are normed already",
-                   "keep one of qk_layernorm and qk_l2_norm");
   if (model.multi_latent_attention && builder.given("model.num_query_groups") &&
       model.num_query_groups != model.num_attention_heads)
     builder.reject("model.num_query_groups", "multi-latent attention has no shared key heads",
@@ -121,15 +116,11 @@ void attention_kinds(ConfigBuilder& builder) {
       builder.reject(key, "is not built for multi-latent attention", "leave it out");
   if (builder.given("model.window_attn_skip_freq") && model.window_size.empty())
     builder.reject("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
-  if (model.experimental_attention_variant == AttentionVariant::dsa &&
-      (model.dsa_indexer_n_heads == 0 || model.dsa_indexer_head_dim == 0 || model.dsa_indexer_topk == 0))
-    builder.reject("model.experimental_attention_variant", "sparse attention needs its indexer's sizes",
-                   "give --dsa-indexer-n-heads, --dsa-indexer-head-dim and --dsa-indexer-topk");
 }
 
 void mamba_heads_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  if (!model.is_hybrid_model || model.hybrid_layer_pattern.find('M') == std::string::npos) return;
+  if (!has_layers(model, 'M')) return;
   if (model.mamba_num_heads > 0 && model.mamba_num_heads % model.mamba_num_groups != 0)
     builder.reject("model.mamba_num_groups",
                    fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
@@ -162,21 +153,6 @@ void gated_units(ConfigBuilder& builder) {
     builder.reject("model.activation_func", "tanh is no gate", "use silu, gelu, relu or sigmoid");
 }
 
-void residuals(ConfigBuilder& builder) {
-  const Config& config = builder.config;
-  if (config.model.fp32_residual_connection && !config.precision.bf16 && !config.precision.fp16)
-    builder.reject("model.fp32_residual_connection", "everything is fp32 already",
-                   "add --bf16, or leave it out");
-  if (!config.model.enable_mhc_connections) return;
-  const char* key = "model.enable_mhc_connections";
-  if (config.parallel.pipeline_model_parallel_size > 1)
-    builder.reject(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
-  if (config.model.mtp_num_layers > 0)
-    builder.reject(key, "works without MTP layers only", "use --mtp-num-layers 0");
-  if (config.model.fp32_residual_connection)
-    builder.reject(key, "works without fp32_residual_connection only", "leave one of them out");
-}
-
 void mup(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.use_mup && model.mup_base_hidden_size == 0)
@@ -194,13 +170,6 @@ void mtp_layers(ConfigBuilder& builder) {
   if (model.is_hybrid_model && model.mtp_num_layers > 0 && builder.purpose != Purpose::inspect)
     builder.reject("model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
                    "leave out the first '/' and what follows it");
-  if (model.mtp_hsm && model.mtp_num_layers < 2)
-    builder.reject("model.mtp_hsm", "mixes the states of at least two MTP layers", "use --mtp-num-layers 2");
-  if (builder.config.inference.num_speculative_tokens > 0 &&
-      builder.config.inference.num_speculative_tokens > model.mtp_num_layers && !model.mtp_use_repeated_layer)
-    builder.reject("inference.num_speculative_tokens",
-                   fmt::format("the model predicts {} further tokens", model.mtp_num_layers),
-                   "use at most that many");
 }
 
 // What the layers of one model cannot do where they differ.
@@ -267,7 +236,7 @@ constexpr Rule kModelRules[] = {
     {"mamba_heads_fit", "model.mamba_num_heads model.mamba_num_groups model.hybrid_layer_pattern",
      "groups share Mamba's heads", mamba_heads_fit},
     {"attention_kinds",
-     "model.qk_layernorm model.qk_l2_norm model.multi_latent_attention model.num_query_groups "
+     "model.multi_latent_attention model.num_query_groups "
      "model.window_size model.window_attn_skip_freq model.experimental_attention_variant",
      "options of attention suit its kind", attention_kinds},
     {"layer_lists",
@@ -278,14 +247,8 @@ constexpr Rule kModelRules[] = {
      "model.gated_linear_unit model.glu_linear_offset model.activation_func "
      "model.activation_func_clamp_value",
      "options of gated units need one", gated_units},
-    {"residuals",
-     "model.fp32_residual_connection model.enable_mhc_connections model.bf16 model.fp16 "
-     "model.pipeline_model_parallel_size model.mtp_num_layers",
-     "options of the residual stream suit the rest", residuals},
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
-    {"mtp_layers",
-     "model.mtp_num_layers model.mtp_hsm model.position_embedding_type model.hybrid_layer_pattern "
-     "inference.num_speculative_tokens",
+    {"mtp_layers", "model.mtp_num_layers model.position_embedding_type model.hybrid_layer_pattern",
      "options of MTP layers need them", mtp_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "

@@ -61,9 +61,8 @@ void aux_loss_fits(ConfigBuilder& builder) {
                           "give one per --moe-router-load-balancing-type");
   const bool some = std::any_of(model.moe_aux_loss_coeff.begin(), model.moe_aux_loss_coeff.end(),
                                 [](double c) { return c != 0; });
-  for (const char* kind : {"sinkhorn", "quantile_balancing"})
-    if (balances_by(model, kind) && some)
-      builder.reject(key, fmt::format("{} balances without a loss", kind), "use --moe-aux-loss-coeff 0");
+  if (balances_by(model, "sinkhorn") && some)
+    builder.reject(key, "sinkhorn balances without a loss", "use --moe-aux-loss-coeff 0");
   if (model.moe_router_enable_expert_bias && model.moe_router_score_function == RouterScore::softmax)
     builder.reject("model.moe_router_enable_expert_bias", "works with sigmoid and sqrtsoftplus scores only",
                    "use --moe-router-score-function sigmoid");
@@ -72,14 +71,9 @@ void aux_loss_fits(ConfigBuilder& builder) {
 void capacity_fits(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
-  if (model.moe_pad_expert_input_to_capacity && !model.moe_expert_capacity_factor)
-    builder.reject("model.moe_pad_expert_input_to_capacity", "experts have no capacity to be padded to",
-                   "give --moe-expert-capacity-factor");
-  if (!model.moe_expert_capacity_factor) return;
-  for (const char* kind : {"sinkhorn", "quantile_balancing"})
-    if (balances_by(model, kind))
-      builder.reject("model.moe_expert_capacity_factor", fmt::format("does not work with {}", kind),
-                     "use --moe-router-load-balancing-type aux_loss");
+  if (model.moe_expert_capacity_factor && balances_by(model, "sinkhorn"))
+    builder.reject("model.moe_expert_capacity_factor", "does not work with sinkhorn",
+                   "use --moe-router-load-balancing-type aux_loss");
 }
 
 void dispatcher_fits(ConfigBuilder& builder) {
@@ -95,23 +89,10 @@ void dispatcher_fits(ConfigBuilder& builder) {
   if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
     builder.reject("model.moe_shared_expert_gate", "there are no shared experts",
                    "give --moe-shared-expert-intermediate-size");
-  if (model.moe_router_padding_for_quantization && builder.config.precision.fp8 == Fp8Format::none &&
-      builder.config.precision.fp4 == Fp4Format::none)
-    builder.reject("model.moe_router_padding_for_quantization", "nothing is quantised",
-                   "give --fp8-format or --fp4-format");
   if (dispatcher == TokenDispatcher::allgather && builder.config.parallel.variable_seq_lengths)
     builder.reject("model.moe_token_dispatcher_type",
                    "sequences of different lengths need another dispatcher",
                    "use --moe-token-dispatcher-type alltoall");
-}
-
-void upcycling(ConfigBuilder& builder) {
-  const Config& config = builder.config;
-  if (!config.model.moe_use_upcycling) return;
-  if (config.model.num_moe_experts == 0)
-    builder.reject("model.moe_use_upcycling", "the model has no experts", "give --num-experts N");
-  if (config.checkpoint.save.empty())
-    builder.reject("model.moe_use_upcycling", "the new model must be saved", "give --save DIR");
 }
 
 constexpr Rule kMoeRules[] = {
@@ -127,17 +108,14 @@ constexpr Rule kMoeRules[] = {
      "model.moe_router_score_function model.num_moe_experts",
      "each kind of balancing has its coefficient", aux_loss_fits},
     {"capacity_fits",
-     "model.num_moe_experts model.moe_expert_capacity_factor model.moe_pad_expert_input_to_capacity "
+     "model.num_moe_experts model.moe_expert_capacity_factor "
      "model.moe_router_load_balancing_type",
      "capacities suit the balancing", capacity_fits},
     {"dispatcher_fits",
      "model.num_moe_experts model.moe_token_dispatcher_type model.moe_shared_expert_overlap "
      "model.moe_shared_expert_gate "
-     "model.moe_shared_expert_intermediate_size model.moe_router_padding_for_quantization model.fp8 "
-     "model.fp4 model.variable_seq_lengths",
+     "model.moe_shared_expert_intermediate_size model.variable_seq_lengths",
      "options of experts suit the dispatcher", dispatcher_fits},
-    {"upcycling", "model.moe_use_upcycling model.num_moe_experts checkpoint.save",
-     "upcycling needs experts and a place to save", upcycling},
 };
 
 }  // namespace

@@ -89,7 +89,7 @@ void ffn_divides_by_tp(ConfigBuilder& builder) {
 void mamba_divides_by_tp(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
-  if (model.hybrid_layer_pattern.find('M') == std::string::npos) return;
+  if (!has_layers(model, 'M')) return;
   for (auto [name, number] :
        {std::pair{"mamba_num_heads", model.mamba_num_heads}, {"mamba_num_groups", model.mamba_num_groups}})
     if (number % tp != 0)
@@ -97,14 +97,6 @@ void mamba_divides_by_tp(ConfigBuilder& builder) {
           tp_key, fmt::format("does not divide {} = {}", name, number),
           fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads, model.mamba_num_groups})));
 }
-
-// Layers that carry a state along the sequence.
-bool has_delta_nets(const ModelConfig& model) {
-  return model.hybrid_layer_pattern.find('G') != std::string::npos ||
-         model.experimental_attention_variant == AttentionVariant::gdn ||
-         model.experimental_attention_variant == AttentionVariant::gated_delta_net;
-}
-bool has_mamba(const ModelConfig& model) { return model.hybrid_layer_pattern.find('M') != std::string::npos; }
 
 // Context-parallel ranks run whole sequences of some heads each.
 void states_divide_by_cp(ConfigBuilder& builder) {
@@ -121,7 +113,7 @@ void states_divide_by_cp(ConfigBuilder& builder) {
                      fmt::format("cannot split {} = {} ({} on each tensor-parallel rank)", name, heads, own),
                      "use a size that divides the heads of a rank");
   };
-  if (has_mamba(model)) {
+  if (has_layers(model, 'M')) {
     divides("mamba_num_heads", model.mamba_num_heads, false);
     divides("mamba_num_groups", model.mamba_num_groups, true);
   }
@@ -202,20 +194,6 @@ void context_communication(ConfigBuilder& builder) {
                    "make them agree");
 }
 
-void hybrid_context(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  if (!p.hybrid_context_parallel) return;
-  const char* key = "model.hybrid_context_parallel";
-  if (p.pipeline_model_parallel_size > 1)
-    builder.reject(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
-  if (!builder.config.model.calculate_per_token_loss)
-    builder.reject(key, "needs a loss per token", "add --calculate-per-token-loss");
-  if (!p.max_seqlen_per_dp_cp_rank)
-    builder.reject(key, "needs to know how much a rank can take", "give --max-seqlen-per-dp-cp-rank N");
-  if (builder.config.ddp.use_megatron_fsdp)
-    builder.reject(key, "does not work with use_megatron_fsdp", "choose one of them");
-}
-
 void experts_divide_by_ep(ConfigBuilder& builder) {
   const int64_t ep = builder.config.parallel.expert_model_parallel_size,
                 experts = builder.config.model.num_moe_experts;
@@ -227,50 +205,10 @@ void experts_divide_by_ep(ConfigBuilder& builder) {
                    fmt::format("use {}", common_divisors(std::array{experts})));
 }
 
-void weight_shards(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  const auto check = [&](const char* key, int64_t shards, int64_t size) {
-    if (shards < size || shards % size != 0)
-      builder.reject(key, fmt::format("is not a multiple of {}", size),
-                     fmt::format("use {} or a multiple of it", size));
-  };
-  check("model.tensor_parallel_num_weight_shards", p.tensor_parallel_num_weight_shards,
-        p.tensor_model_parallel_size);
-  check("model.expert_tensor_parallel_num_weight_shards", p.expert_tensor_parallel_num_weight_shards,
-        p.expert_tensor_parallel_size);
-}
-
 void tp_overlap_needs_sequence_parallel(ConfigBuilder& builder) {
   if (builder.config.parallel.tp_comm_overlap && !builder.config.parallel.sequence_parallel)
     builder.reject("model.tp_comm_overlap", "works with sequence parallelism only",
                    "add --sequence-parallel (with --tensor-model-parallel-size > 1)");
-}
-
-void expert_overlap(ConfigBuilder& builder) {
-  const Config& config = builder.config;
-  const ParallelConfig& p = config.parallel;
-  const char* key = "model.overlap_moe_expert_parallel_comm";
-  if (p.delay_wgrad_compute && !p.overlap_moe_expert_parallel_comm)
-    builder.reject("model.delay_wgrad_compute", "there is nothing to wait for",
-                   "add --overlap-moe-expert-parallel-comm");
-  if (!p.overlap_moe_expert_parallel_comm) return;
-  if (p.expert_model_parallel_size == 1)
-    builder.reject(key, "no tokens travel with one expert-parallel rank",
-                   "use --expert-model-parallel-size > 1");
-  if (config.model.moe_token_dispatcher_type == TokenDispatcher::allgather)
-    builder.reject(key, "the allgather dispatcher cannot overlap",
-                   "use --moe-token-dispatcher-type alltoall");
-  if (p.pipeline_model_parallel_size > 1 && p.virtual_pipeline_model_parallel_size == 1)
-    builder.reject(key, "needs an interleaved schedule when there are pipeline stages",
-                   "give --num-virtual-stages-per-pipeline-rank 2");
-  if (config.execution.recompute_granularity == RecomputeGranularity::full)
-    builder.reject(key, "does not work with full recompute", "use --recompute-granularity selective");
-  if (!config.precision.bf16 && !config.precision.fp16)
-    builder.reject(key, "works in bf16 and fp16 only", "add --bf16");
-  if (config.model.moe_shared_expert_overlap)
-    builder.reject(key, "does not work with moe_shared_expert_overlap", "choose one of them");
-  if (config.model.mtp_num_layers > 1)
-    builder.reject(key, "works with one MTP layer at most", "use --mtp-num-layers 1");
 }
 
 constexpr Rule kParallelRules[] = {
@@ -312,23 +250,10 @@ constexpr Rule kParallelRules[] = {
      "model.cp_comm_type model.context_parallel_size model.hierarchical_context_parallel_sizes "
      "model.num_attention_heads model.num_query_groups model.num_layers",
      "the exchange of keys and values suits heads and layers", context_communication},
-    {"hybrid_context",
-     "model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank model.pipeline_model_parallel_size "
-     "model.calculate_per_token_loss ddp.use_megatron_fsdp",
-     "context ranks per sample need a loss per token and no pipeline", hybrid_context},
     {"experts_divide_by_ep", "model.expert_model_parallel_size model.num_moe_experts",
      "the expert-parallel size divides the experts", experts_divide_by_ep},
-    {"weight_shards",
-     "model.tensor_parallel_num_weight_shards model.expert_tensor_parallel_num_weight_shards "
-     "model.tensor_model_parallel_size model.expert_tensor_parallel_size",
-     "weight shards are a multiple of the tensor-parallel size", weight_shards},
     {"tp_overlap_needs_sequence_parallel", "model.tp_comm_overlap model.sequence_parallel",
      "tensor-parallel overlap needs sequence parallelism", tp_overlap_needs_sequence_parallel},
-    {"expert_overlap",
-     "model.overlap_moe_expert_parallel_comm model.delay_wgrad_compute model.expert_model_parallel_size "
-     "model.moe_token_dispatcher_type model.virtual_pipeline_model_parallel_size model.recompute_granularity "
-     "model.moe_shared_expert_overlap model.mtp_num_layers",
-     "overlapping experts' tokens with computation has its conditions", expert_overlap},
 };
 
 }  // namespace

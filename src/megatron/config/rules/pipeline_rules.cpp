@@ -132,23 +132,6 @@ void schedule_suits_chunks(ConfigBuilder& builder) {
   }
 }
 
-void overlap_needs_interleaving(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  if (p.overlap_p2p_comm_warmup_flush && !p.overlap_p2p_comm.value_or(false))
-    builder.reject("model.overlap_p2p_comm_warmup_flush", "messages between stages do not overlap",
-                   "use an interleaved schedule without --no-overlap-p2p-communication");
-}
-
-void deferred_wgrad(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  if (p.defer_embedding_wgrad_compute && p.pipeline_model_parallel_size == 1)
-    builder.reject("model.defer_embedding_wgrad_compute", "there is no pipeline to drain",
-                   "use --pipeline-model-parallel-size > 1");
-  if (p.wgrad_deferral_limit > 0 && !p.defer_embedding_wgrad_compute)
-    builder.reject("model.wgrad_deferral_limit", "nothing is deferred",
-                   "add --defer-embedding-wgrad-compute");
-}
-
 void microbatch_groups(ConfigBuilder& builder) {
   const ParallelConfig& p = builder.config.parallel;
   const int64_t stages = p.pipeline_model_parallel_size,
@@ -233,11 +216,6 @@ constexpr Rule kPipelineRules[] = {
      "model.pipeline_schedule model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size "
      "model.mtp_num_layers",
      "a pipeline schedule suits the number of chunks per stage", schedule_suits_chunks},
-    {"overlap_needs_interleaving", "model.overlap_p2p_comm_warmup_flush model.overlap_p2p_comm",
-     "overlap while filling and draining needs overlap at all", overlap_needs_interleaving},
-    {"deferred_wgrad",
-     "model.defer_embedding_wgrad_compute model.wgrad_deferral_limit model.pipeline_model_parallel_size",
-     "deferring the output head's gradient needs a pipeline", deferred_wgrad},
     {"microbatch_groups",
      "model.microbatch_group_size_per_vp_stage model.virtual_pipeline_model_parallel_size "
      "model.pipeline_schedule train.global_batch_size train.micro_batch_size",

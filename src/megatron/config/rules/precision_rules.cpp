@@ -13,48 +13,26 @@ void one_half_format(ConfigBuilder& builder) {
   if (!wanted.empty() && builder.given("model.params_dtype") && p.params_dtype != wanted &&
       !(p.bf16 && p.fp16))
     builder.reject("model.params_dtype", fmt::format("{} is on", wanted), fmt::format("use {}", wanted));
-  if (p.fp16_lm_cross_entropy && !p.fp16)
-    builder.reject("model.fp16_lm_cross_entropy", "fp16 is off", "add --fp16");
-  if (builder.config.optimizer.loss_scale && !p.fp16)
-    builder.reject("optimizer.loss_scale", "only fp16 scales the loss", "add --fp16, or leave it out");
+  if (builder.given("model.pipeline_dtype") && p.pipeline_dtype != p.params_dtype)
+    builder.reject("model.pipeline_dtype", fmt::format("params_dtype is {}", p.params_dtype), "leave it out");
 }
 
 void fp8_needs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const PrecisionConfig& p = config.precision;
   const bool on = p.fp8 != Fp8Format::none;
-  if (on && p.fp4 != Fp4Format::none)
-    builder.reject("model.fp4", "fp8 is on too", "keep one of --fp8-format and --fp4-format");
   if (on && !p.bf16 && !p.fp16)
     builder.reject("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
-  if (p.fp8_param && !on) builder.reject("model.fp8_param", "fp8 is off", "give --fp8-format e4m3 or hybrid");
-  if (p.fp8_param && on && !config.ddp.use_distributed_optimizer && !config.ddp.use_megatron_fsdp &&
-      builder.purpose == Purpose::training)
-    builder.reject("model.fp8_param", "fp8 parameters need their main copy split over ranks",
-                   "add --use-distributed-optimizer");
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
-  if (p.first_last_layers_bf16 && !on && p.fp4 == Fp4Format::none)
+  if (p.first_last_layers_bf16 && !on)
     builder.reject("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     builder.reject(
         "model.num_layers_at_end_in_bf16",
         fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
         "use smaller numbers");
-  if (p.reuse_grad_buf_for_mxfp8_param_ag && !(p.fp8_param && p.fp8_recipe == Fp8Recipe::mxfp8))
-    builder.reject("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
-                   "give --fp8-recipe mxfp8 --fp8-param-gather");
-  for (const char* name :
-       {"model.fp8_dot_product_attention", "model.fp8_multi_head_attention", "model.fp8_output_proj"})
-    if (builder.value(name).as_bool() && !on) builder.reject(name, "fp8 is off", "give --fp8-format");
-}
-
-void fp4_needs(ConfigBuilder& builder) {
-  const PrecisionConfig& p = builder.config.precision;
-  const bool on = p.fp4 != Fp4Format::none;
-  if (p.fp4_param && !on) builder.reject("model.fp4_param", "fp4 is off", "give --fp4-format e2m1");
-  if (on && !p.bf16) builder.reject("model.fp4", "what is not fp4 must be bf16", "add --bf16");
 }
 
 void optimizer_states(ConfigBuilder& builder) {
@@ -62,9 +40,7 @@ void optimizer_states(ConfigBuilder& builder) {
   if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
     builder.reject("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
                    "use --optimizer adam");
-  for (const auto& [key, dtype] : {std::pair{"optimizer.main_grads_dtype", o.main_grads_dtype},
-                                   {"optimizer.main_params_dtype", o.main_params_dtype},
-                                   {"optimizer.exp_avg_dtype", o.exp_avg_dtype},
+  for (const auto& [key, dtype] : {std::pair{"optimizer.exp_avg_dtype", o.exp_avg_dtype},
                                    {"optimizer.exp_avg_sq_dtype", o.exp_avg_sq_dtype}})
     if (dtype != "fp32" && !o.use_precision_aware_optimizer)
       builder.reject(key, "the optimizer keeps fp32 states", "add --use-precision-aware-optimizer");
@@ -78,12 +54,6 @@ void gradients_and_parameters_overlap(ConfigBuilder& builder) {
                    "add --use-distributed-optimizer");
   if (d.overlap_param_gather && !d.overlap_grad_reduce)
     builder.reject("ddp.overlap_param_gather", "needs overlapped gradients too", "add --overlap-grad-reduce");
-  if (!d.overlap_param_gather_with_optimizer_step) return;
-  const char* key = "ddp.overlap_param_gather_with_optimizer_step";
-  if (!d.overlap_param_gather)
-    builder.reject(key, "parameters are not gathered while training goes on", "add --overlap-param-gather");
-  if (config.parallel.virtual_pipeline_model_parallel_size <= 1)
-    builder.reject(key, "needs an interleaved schedule", "give --num-virtual-stages-per-pipeline-rank");
 }
 
 void buckets(ConfigBuilder& builder) {
@@ -110,9 +80,6 @@ void buckets(ConfigBuilder& builder) {
 
 void sharding(ConfigBuilder& builder) {
   const DdpConfig& d = builder.config.ddp;
-  if (d.outer_dp_sharding_strategy != OuterSharding::no_shard && !d.use_megatron_fsdp)
-    builder.reject("ddp.outer_dp_sharding_strategy", "there is no sharded data parallelism",
-                   "add --use-megatron-fsdp");
   if (d.use_megatron_fsdp && builder.config.optimizer.optimizer != OptimizerKind::adam &&
       builder.config.optimizer.optimizer != OptimizerKind::sgd)
     builder.reject("optimizer.optimizer", "sharded data parallelism works with adam and sgd",
@@ -160,7 +127,6 @@ void recompute(ConfigBuilder& builder) {
   needs("shared_experts", config.model.moe_shared_expert_intermediate_size > 0, "shared experts",
         "leave it out");
   needs("mla_up_proj", config.model.multi_latent_attention, "multi-latent attention", "leave it out");
-  needs("mhc", config.model.enable_mhc_connections, "hyper-connections", "leave it out");
   if (!e.distribute_saved_activations) return;
   const char* key = "model.distribute_saved_activations";
   if (config.parallel.tensor_model_parallel_size == 1)
@@ -213,8 +179,6 @@ void graphs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ModelConfig& m = config.model;
   const ExecutionConfig& e = config.execution;
-  if (!e.cuda_graph_modules.empty() && e.cuda_graph_impl == GraphImpl::none)
-    builder.reject("model.cuda_graph_modules", "nothing is recorded", "give --cuda-graph-impl local");
   if (e.cuda_graph_impl == GraphImpl::none) return;
   if (e.cuda_graph_impl != GraphImpl::full_iteration) {
     if (e.recompute_granularity == RecomputeGranularity::full)
@@ -238,25 +202,18 @@ void graphs(ConfigBuilder& builder) {
 }
 
 constexpr Rule kPrecisionRules[] = {
-    {"one_half_format",
-     "model.bf16 model.fp16 model.params_dtype model.fp16_lm_cross_entropy optimizer.loss_scale",
+    {"one_half_format", "model.bf16 model.fp16 model.params_dtype model.pipeline_dtype",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
-     "model.fp8 model.fp8_param model.fp8_recipe model.fp4 "
-     "model.first_last_layers_bf16 "
-     "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
-     "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "
-     "ddp.use_distributed_optimizer ddp.use_megatron_fsdp model.fp8_dot_product_attention "
-     "model.fp8_multi_head_attention model.fp8_output_proj",
+     "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
-    {"fp4_needs", "model.fp4 model.fp4_param model.bf16", "options of fp4 need fp4 and bf16", fp4_needs},
     {"optimizer_states",
-     "optimizer.use_precision_aware_optimizer optimizer.main_grads_dtype optimizer.main_params_dtype "
-     "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype optimizer.optimizer",
+     "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype  "
+     "optimizer.optimizer",
      "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
     {"gradients_and_parameters_overlap",
-     "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp "
-     "ddp.overlap_param_gather_with_optimizer_step model.virtual_pipeline_model_parallel_size",
+     "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp",
      "gathering parameters while training goes on needs split states and overlapped gradients",
      gradients_and_parameters_overlap},
     {"buckets",
@@ -264,7 +221,7 @@ constexpr Rule kPrecisionRules[] = {
      "ddp.use_distributed_optimizer model.calculate_per_token_loss model.context_parallel_size",
      "buckets and instances suit the replicas", buckets},
     {"sharding",
-     "ddp.data_parallel_sharding_strategy ddp.outer_dp_sharding_strategy ddp.use_megatron_fsdp "
+     "ddp.use_megatron_fsdp "
      "optimizer.optimizer",
      "sharding strategies need sharded data parallelism", sharding},
     {"recompute",
@@ -281,7 +238,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers model.num_moe_experts",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
+     "model.cuda_graph_impl model.recompute_granularity "
      "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
      "model.variable_seq_lengths",

@@ -15,9 +15,8 @@ bool looks_at_broken(const ConfigBuilder& builder, std::string_view keys) {
 
 std::vector<Rule> all_rules() {
   std::vector<Rule> all;
-  for (std::span<const Rule> rules :
-       {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(), batch_rules(), precision_rules(),
-        run_rules(), device_rules(), idle_rules()})
+  for (std::span<const Rule> rules : {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(),
+                                      batch_rules(), precision_rules(), run_rules(), device_rules()})
     all.insert(all.end(), rules.begin(), rules.end());
   return all;
 }
@@ -25,6 +24,17 @@ std::vector<Rule> all_rules() {
 void check_rules(ConfigBuilder& builder) {
   for (const Rule& rule : all_rules())
     if (!looks_at_broken(builder, rule.keys)) rule.check(builder);
+}
+
+bool has_layers(const ModelConfig& model, char symbol) {
+  return model.is_hybrid_model && model.hybrid_layer_pattern.find(symbol) != std::string::npos;
+}
+
+bool has_delta_nets(const ModelConfig& model) {
+  const AttentionVariant variant = model.experimental_attention_variant;
+  return model.is_hybrid_model
+             ? has_layers(model, 'G')
+             : variant == AttentionVariant::gdn || variant == AttentionVariant::gated_delta_net;
 }
 
 std::string reason_of(const Error& error) {

@@ -23,13 +23,16 @@ std::span<const Rule> moe_rules();
 std::span<const Rule> batch_rules();
 std::span<const Rule> precision_rules();
 std::span<const Rule> run_rules();
-std::span<const Rule> idle_rules();
 std::span<const Rule> device_rules();
 
 std::vector<Rule> all_rules();
 
 // Runs every rule whose settings have values of the right kind.
 void check_rules(ConfigBuilder& builder);
+
+// Whether a hybrid model has layers of this kind, and any model gated delta nets.
+bool has_layers(const ModelConfig& model, char symbol);
+bool has_delta_nets(const ModelConfig& model);
 
 // An error's message without the subject that it begins with.
 std::string reason_of(const Error& error);

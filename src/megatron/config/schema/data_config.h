@@ -11,9 +11,6 @@
 
 namespace megatron {
 
-enum class DataloaderType { none, single, cyclic, batch, external };
-constexpr auto names(DataloaderType) { return std::array{"none", "single", "cyclic", "batch", "external"}; }
-
 struct DatasetConfig {
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/dataset.def"

@@ -14,8 +14,6 @@ enum class ShardingStrategy { no_shard, optim, optim_grads, optim_grads_params }
 constexpr auto names(ShardingStrategy) {
   return std::array{"no_shard", "optim", "optim_grads", "optim_grads_params"};
 }
-enum class OuterSharding { no_shard, optim };
-constexpr auto names(OuterSharding) { return std::array{"no_shard", "optim"}; }
 
 struct DdpConfig {
 #define SETTING(type, name, value, ...) type name = value;
@@ -25,11 +23,6 @@ struct DdpConfig {
 
 template <>
 const Schema& schema<DdpConfig>();
-
-enum class DistBackend { nccl, gloo };
-constexpr auto names(DistBackend) { return std::array{"nccl", "gloo"}; }
-enum class SharpGroup { none, dp, dp_replica };
-constexpr auto names(SharpGroup) { return std::array{"none", "dp", "dp_replica"}; }
 
 struct DistConfig {
 #define SETTING(type, name, value, ...) type name = value;

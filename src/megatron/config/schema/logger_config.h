@@ -10,9 +10,6 @@
 
 namespace megatron {
 
-enum class TimingOption { max, minmax, all };
-constexpr auto names(TimingOption) { return std::array{"max", "minmax", "all"}; }
-
 struct LoggerConfig {
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/logger.def"

@@ -17,12 +17,8 @@ enum class RouterDType { none, fp32, fp64 };
 constexpr auto names(RouterDType) { return std::array{"none", "fp32", "fp64"}; }
 enum class TokenDispatcher { allgather, alltoall, flex };
 constexpr auto names(TokenDispatcher) { return std::array{"allgather", "alltoall", "flex"}; }
-enum class FlexBackend { deepep, hybridep, ncclep };
-constexpr auto names(FlexBackend) { return std::array{"deepep", "hybridep", "ncclep"}; }
 enum class TokenDropPolicy { probs, position };
 constexpr auto names(TokenDropPolicy) { return std::array{"probs", "position"}; }
-enum class ExpertCommDType { bf16, mxfp8 };
-constexpr auto names(ExpertCommDType) { return std::array{"bf16", "mxfp8"}; }
 
 struct MoeConfig {
 #define SETTING(type, name, value, ...) type name = value;

@@ -14,14 +14,6 @@ enum class OptimizerKind { adam, sgd, muon, dist_muon, lion, soap, adaptive_muon
 constexpr auto names(OptimizerKind) {
   return std::array{"adam", "sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon"};
 }
-enum class MuonScale { spectral, unit_rms_norm, shape_scaling };
-constexpr auto names(MuonScale) { return std::array{"spectral", "unit_rms_norm", "shape_scaling"}; }
-enum class MuonTpMode { blockwise, duplicated, distributed };
-constexpr auto names(MuonTpMode) { return std::array{"blockwise", "duplicated", "distributed"}; }
-enum class MuonScalarOptimizer { adam, lion };
-constexpr auto names(MuonScalarOptimizer) { return std::array{"adam", "lion"}; }
-enum class AdaptiveMuonMoment { adamuon, normuon };
-constexpr auto names(AdaptiveMuonMoment) { return std::array{"adamuon", "normuon"}; }
 
 struct OptimizerConfig {
 #define SETTING(type, name, value, ...) type name = value;

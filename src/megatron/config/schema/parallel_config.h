@@ -14,10 +14,6 @@ enum class PipelineSchedule { automatic, gpipe, one_f_one_b, interleaved, zb_h1,
 constexpr auto names(PipelineSchedule) {
   return std::array{"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
 }
-enum class P2pBackend { none, nccl, ucc };
-constexpr auto names(P2pBackend) { return std::array{"none", "nccl", "ucc"}; }
-enum class TpBootstrap { nccl, mpi, gloo };
-constexpr auto names(TpBootstrap) { return std::array{"nccl", "mpi", "gloo"}; }
 
 struct ParallelConfig {
 #define SETTING(type, name, value, ...) type name = value;

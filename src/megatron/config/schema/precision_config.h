@@ -18,10 +18,6 @@ constexpr auto names(Fp8Recipe) {
 }
 enum class AmaxAlgorithm { most_recent, max };
 constexpr auto names(AmaxAlgorithm) { return std::array{"most_recent", "max"}; }
-enum class Fp4Format { none, e2m1 };
-constexpr auto names(Fp4Format) { return std::array{"none", "e2m1"}; }
-enum class Fp4Recipe { nvfp4, custom };
-constexpr auto names(Fp4Recipe) { return std::array{"nvfp4", "custom"}; }
 
 struct PrecisionConfig {
 #define SETTING(type, name, value, ...) type name = value;

@@ -1,8 +1,11 @@
 // The rows of every struct, from the same .def files that declare its members.
 #include "megatron/base/kernel_limits.h"
 #include "megatron/config/config.h"
+#include "megatron/config/schema/conditions.h"
 
 namespace megatron {
+
+using namespace conditions;
 
 #define SETTING(type, name, value, help, ...) s.field<&C::name>(#name, help) __VA_ARGS__;
 
@@ -210,94 +213,6 @@ const Schema& schema<RerunConfig>() {
   static const Schema rows = [] {
     Schema s("rerun_state_machine", "Result checks");
 #include "megatron/config/settings/rerun.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<FaultToleranceConfig>() {
-  using C = FaultToleranceConfig;
-  static const Schema rows = [] {
-    Schema s("ft", "Fault tolerance");
-#include "megatron/config/settings/ft.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<StragglerConfig>() {
-  using C = StragglerConfig;
-  static const Schema rows = [] {
-    Schema s("straggler", "Slow ranks");
-#include "megatron/config/settings/straggler.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<NvrxStragglerConfig>() {
-  using C = NvrxStragglerConfig;
-  static const Schema rows = [] {
-    Schema s("nvrx_straggler", "Performance scores");
-#include "megatron/config/settings/nvrx_straggler.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<InProcessRestartConfig>() {
-  using C = InProcessRestartConfig;
-  static const Schema rows = [] {
-    Schema s("inprocess_restart", "In-process restart");
-#include "megatron/config/settings/inprocess_restart.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<PeftConfig>() {
-  using C = PeftConfig;
-  static const Schema rows = [] {
-    Schema s("peft", "Adapters");
-#include "megatron/config/settings/peft.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<InferenceConfig>() {
-  using C = InferenceConfig;
-  static const Schema rows = [] {
-    Schema s("inference", "Inference");
-#include "megatron/config/settings/inference.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<RlConfig>() {
-  using C = RlConfig;
-  static const Schema rows = [] {
-    Schema s("rl", "Reinforcement learning");
-#include "megatron/config/settings/rl.def"
-    return s;
-  }();
-  return rows;
-}
-
-template <>
-const Schema& schema<DistillConfig>() {
-  using C = DistillConfig;
-  static const Schema rows = [] {
-    Schema s("distill", "Distillation and export");
-#include "megatron/config/settings/distill.def"
     return s;
   }();
   return rows;

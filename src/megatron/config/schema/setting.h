@@ -16,6 +16,22 @@
 
 namespace megatron {
 
+struct Config;
+
+// Something that must be on for a setting to have an effect.
+struct Condition {
+  bool (*holds)(const Config&);
+  std::string_view needs;  // what switches it on: "--num-experts"
+};
+
+// What this build lacks of a setting.
+struct Limit {
+  std::string_view feature;              // "the flex dispatcher"
+  std::vector<std::string_view> values;  // those that need it; none: every value but the default
+  bool training_only = false;            // a model that has it can be run, but not trained
+  bool covers(const Json& value) const;  // of a list, any of its elements
+};
+
 // The kinds of value that a setting can have. Everything past the declaration of a row works on these, not on
 // C++ types, so that a thousand rows cost one small template each.
 enum class ValueType {
@@ -63,6 +79,8 @@ class Setting {
 
   std::string_view unset;    // what an unset value becomes, in words
   std::vector<Json> search;  // the tuner's search space
+  std::optional<Condition> condition;
+  std::optional<Limit> limit;
 
   Setting& min(double value) { return lowest = value, *this; }
   Setting& max(double value) { return highest = value, *this; }
@@ -79,6 +97,11 @@ class Setting {
   Setting& alias(std::string_view name) { return aliases.push_back(name), *this; }
   Setting& when_unset(std::string_view meaning) { return unset = meaning, *this; }
   Setting& tune(std::initializer_list<Json> values) { return search = values, *this; }
+  Setting& when(const Condition& needed) { return condition = needed, *this; }  // else it is noted as idle
+  Setting& planned(std::string_view feature, std::initializer_list<std::string_view> values = {}) {
+    return limit = Limit{feature, values}, *this;
+  }
+  Setting& forward_only(std::initializer_list<std::string_view> values = {});
 
   std::string name() const { return std::string(section) + "." + std::string(key); }
   bool is_list() const;

@@ -43,8 +43,6 @@ constexpr auto names(TokenizerKind) {
                     "NullTokenizer",
                     "NullMultimodalTokenizer"};
 }
-enum class TiktokenPattern { none, v1, v2, cl100k, o200k };
-constexpr auto names(TiktokenPattern) { return std::array{"none", "v1", "v2", "cl100k", "o200k"}; }
 
 struct TokenizerConfig {
 #define SETTING(type, name, value, ...) type name = value;

@@ -13,6 +13,8 @@ namespace megatron {
 struct PrecisionPreset {
   std::string name;
   std::vector<std::pair<std::string, Json>> settings;
+  std::string lacks = {};  // what of it is not built
+  bool fp8_param = false;  // upstream also keeps parameters in fp8
 };
 
 // Dashes and underscores are alike; fp32, bf16, fp16 and fp8 are short names. nullptr where there is none.
