@@ -167,35 +167,20 @@ Json explain_json(std::string_view name) {
 }
 
 std::string settings_overview() {
-  constexpr std::string_view usual[] = {"model.num_layers",
-                                        "model.hidden_size",
-                                        "model.num_attention_heads",
-                                        "model.seq_length",
-                                        "tokenizer.vocab_size",
-                                        "train.micro_batch_size",
-                                        "train.global_batch_size",
-                                        "train.train_iters",
-                                        "optimizer.lr",
-                                        "run.ranks",
-                                        "run.device",
-                                        "run.mixed_precision",
-                                        "model.tensor_model_parallel_size",
-                                        "model.sequence_parallel",
-                                        "model.pipeline_model_parallel_size",
-                                        "model.context_parallel_size",
-                                        "model.expert_model_parallel_size",
-                                        "ddp.use_distributed_optimizer",
-                                        "checkpoint.save",
-                                        "checkpoint.save_interval",
-                                        "checkpoint.load",
-                                        "logger.log_interval"};
+  constexpr std::string_view usual =
+      "model.num_layers model.hidden_size model.num_attention_heads model.seq_length "
+      "tokenizer.vocab_size train.micro_batch_size train.global_batch_size train.train_iters "
+      "optimizer.lr run.ranks run.device run.mixed_precision model.tensor_model_parallel_size "
+      "model.sequence_parallel model.pipeline_model_parallel_size model.context_parallel_size "
+      "model.expert_model_parallel_size ddp.use_distributed_optimizer checkpoint.save "
+      "checkpoint.save_interval checkpoint.load logger.log_interval";
   std::string text =
       "settings by Megatron's names; the weakest source first: --hf DIR, --config FILE.yaml, flags, "
       "section.key=value\n";
-  for (const std::string_view name : usual) {
+  for_each_word(usual, [&](std::string_view name) {
     const auto [flag, help] = help_of(*Catalog::all().find(name)->setting);
     text += fmt::format("  {:<{}}  {}\n", flag, 34, help);
-  }
+  });
   size_t count = 0;
   for (const Section& section : sections()) count += section.schema->rows().size();
   return text +

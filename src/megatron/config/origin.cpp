@@ -3,23 +3,8 @@
 namespace megatron {
 
 const char* source_name(Source source) {
-  switch (source) {
-    case Source::builtin:
-      return "default";
-    case Source::derived:
-      return "derived";
-    case Source::hf:
-      return "--hf";
-    case Source::recipe:
-      return "recipe";
-    case Source::file:
-      return "file";
-    case Source::flag:
-      return "flag";
-    case Source::override_value:
-      return "override";
-  }
-  return "";
+  constexpr const char* names[] = {"default", "derived", "--hf", "recipe", "file", "flag", "override"};
+  return names[static_cast<size_t>(source)];
 }
 
 std::string show_origin(const Origin& origin) {

@@ -1,12 +1,5 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "megatron/base/json.h"
 #include "megatron/config/schema/moe_config.h"
 #include "megatron/config/schema/setting.h"
 

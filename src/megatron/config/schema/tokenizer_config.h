@@ -1,48 +1,21 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "megatron/base/json.h"
 #include "megatron/config/schema/setting.h"
 
 namespace megatron {
 
+// clang-format off
 enum class TokenizerKind {
-  none,
-  bert_lower,
-  bert,
-  gpt2_bpe,
-  sentencepiece,
-  gpt_sentencepiece,
-  llama2,
-  huggingface,
-  tiktoken,
-  multimodal,
-  sft,
-  byte_level,
-  null_,
-  null_multimodal
+  none, bert_lower, bert, gpt2_bpe, sentencepiece, gpt_sentencepiece, llama2, huggingface, tiktoken, multimodal,
+  sft, byte_level, null_, null_multimodal
 };
 constexpr auto names(TokenizerKind) {
-  return std::array{"none",
-                    "BertWordPieceLowerCase",
-                    "BertWordPieceCase",
-                    "GPT2BPETokenizer",
-                    "SentencePieceTokenizer",
-                    "GPTSentencePieceTokenizer",
-                    "Llama2Tokenizer",
-                    "HuggingFaceTokenizer",
-                    "TikTokenizer",
-                    "MultimodalTokenizer",
-                    "SFTTokenizer",
-                    "ByteLevelTokenizer",
-                    "NullTokenizer",
-                    "NullMultimodalTokenizer"};
+  return std::array{"none", "BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer",
+                    "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer",
+                    "HuggingFaceTokenizer", "TikTokenizer", "MultimodalTokenizer", "SFTTokenizer",
+                    "ByteLevelTokenizer", "NullTokenizer", "NullMultimodalTokenizer"};
 }
+// clang-format on
 
 struct TokenizerConfig {
 #define SETTING(type, name, value, ...) type name = value;
