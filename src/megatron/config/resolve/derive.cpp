@@ -52,7 +52,8 @@ void differing_layers(ConfigBuilder& builder) {
                    "heterogeneous_layers_config_path");
     builder.derive("model.heterogeneous_layers_config_path", "", "its text is kept");
   } catch (const Error& error) {
-    builder.reject("model.heterogeneous_layers_config_path", error.what(), "name a JSON file");
+    builder.reject("model.heterogeneous_layers_config_path", error.what(),
+                   "leave it out, or name a JSON file");
   }
 }
 

@@ -50,7 +50,7 @@ std::vector<Problem> check_limits(const ConfigBuilder& builder) {
       continue;
     unavailable.push_back({setting.name(), show_value(value), origin.where,
                            fmt::format("not available yet in this build: {}", setting.limit->feature),
-                           "leave it out"});
+                           std::string(setting.limit->fix)});
   }
   return unavailable;
 }

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <array>
+#include <tuple>
 
 #include "megatron/config/rules/rules.h"
 
@@ -42,43 +42,48 @@ void one_duration(ConfigBuilder& builder) {
 void units_agree(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const SchedulerConfig& s = config.scheduler;
-  const auto mixed = [&](const char* name, const char* other) {
+  const auto mixed = [&](const char* name, const char* other, const char* flag) {
     if (builder.given(name) && !(builder.value(name) == Json(0)))
       builder.reject(name, fmt::format("the run is counted in {}", other),
-                     fmt::format("give it in {}", other));
+                     fmt::format("give {} N instead", flag));
   };
   if (config.train.train_iters > 0)
-    for (const char* name :
-         {"scheduler.lr_decay_samples", "scheduler.lr_warmup_samples", "scheduler.lr_wsd_decay_samples"})
-      mixed(name, "iterations");
+    for (auto [name, flag] : {std::pair{"scheduler.lr_decay_samples", "--lr-decay-iters"},
+                              {"scheduler.lr_warmup_samples", "--lr-warmup-iters"},
+                              {"scheduler.lr_wsd_decay_samples", "--lr-wsd-decay-iters"}})
+      mixed(name, "iterations", flag);
   if (config.train.train_samples > 0)
-    for (const char* name :
-         {"scheduler.lr_decay_iters", "scheduler.lr_warmup_iters", "scheduler.lr_wsd_decay_iters"})
-      mixed(name, "samples");
+    for (auto [name, flag] : {std::pair{"scheduler.lr_decay_iters", "--lr-decay-samples"},
+                              {"scheduler.lr_warmup_iters", "--lr-warmup-samples"},
+                              {"scheduler.lr_wsd_decay_iters", "--lr-wsd-decay-samples"}})
+      mixed(name, "samples", flag);
   if (s.lr_warmup_fraction && (s.lr_warmup_iters > 0 || s.lr_warmup_samples > 0))
-    builder.reject("scheduler.lr_warmup_fraction", "the warm-up is given twice",
-                   "keep the fraction or the number");
+    builder.reject("scheduler.lr_warmup_fraction", "the warm-up is given twice", "leave it out");
 }
 
 void learning_rate(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const OptimizerConfig& o = config.optimizer;
   if (builder.purpose == Purpose::training && !o.lr)
-    builder.reject("optimizer.lr", "training needs a learning rate", "give --lr, 3e-4 for example");
+    builder.reject("optimizer.lr", "training needs a learning rate", "give --lr X (3e-4 is common)");
   if (o.lr && o.min_lr > *o.lr)
-    builder.reject("optimizer.min_lr", fmt::format("is above lr = {}", *o.lr), "use at most lr");
+    builder.reject("optimizer.min_lr", fmt::format("is above lr = {}", *o.lr),
+                   fmt::format("use at most {}", *o.lr));
   if (o.lr && config.scheduler.lr_warmup_init > *o.lr)
-    builder.reject("scheduler.lr_warmup_init", fmt::format("is above lr = {}", *o.lr), "use at most lr");
+    builder.reject("scheduler.lr_warmup_init", fmt::format("is above lr = {}", *o.lr),
+                   fmt::format("use at most {}", *o.lr));
 }
 
 void warmup_fits(ConfigBuilder& builder) {
   const SchedulerConfig& s = builder.config.scheduler;
   if (s.lr_decay_style == LrDecay::wsd && s.lr_wsd_decay_iters == 0 && s.lr_wsd_decay_samples == 0)
     builder.reject("scheduler.lr_decay_style", "WSD needs the length of its last part",
-                   "give --lr-wsd-decay-iters N or --lr-wsd-decay-samples N");
+                   builder.config.train.train_samples > 0 ? "give --lr-wsd-decay-samples N"
+                                                          : "give --lr-wsd-decay-iters N");
   if (s.lr_decay_iters > 0 && s.lr_wsd_decay_iters > s.lr_decay_iters)
     builder.reject("scheduler.lr_wsd_decay_iters",
-                   fmt::format("is longer than the whole decay, {}", s.lr_decay_iters), "make it shorter");
+                   fmt::format("is longer than the whole decay, {}", s.lr_decay_iters),
+                   fmt::format("use at most {}", s.lr_decay_iters));
   if ((s.lr_decay_iters > 0 && s.lr_warmup_iters >= s.lr_decay_iters) ||
       (s.lr_decay_samples > 0 && s.lr_warmup_samples >= s.lr_decay_samples))
     builder.note("the warm-up is as long as the whole decay: it is cut short by one step");
@@ -86,22 +91,26 @@ void warmup_fits(ConfigBuilder& builder) {
 
 void one_data_source(ConfigBuilder& builder) {
   const DatasetConfig& d = builder.config.dataset;
-  const bool split_paths =
-      !d.train_data_path.empty() || !d.valid_data_path.empty() || !d.test_data_path.empty();
-  const int ways = d.mock_data + !d.replay.empty() + !d.data_path.empty() + !d.data_args_path.empty() +
-                   split_paths + !d.per_split_data_args_path.empty() + !d.dataset_root.empty();
-  if (ways == 0 && builder.purpose == Purpose::training)
+  const std::tuple<const char*, const char*, bool> sources[] = {
+      {"dataset.mock_data", "--mock-data", d.mock_data},
+      {"dataset.replay", "--replay", !d.replay.empty()},
+      {"dataset.data_path", "--data-path", !d.data_path.empty()},
+      {"dataset.data_args_path", "--data-args-path", !d.data_args_path.empty()},
+      {"dataset.train_data_path", "--train-data-path", !d.train_data_path.empty()},
+      {"dataset.per_split_data_args_path", "--per-split-data-args-path", !d.per_split_data_args_path.empty()},
+      {"dataset.dataset_root", "--dataset-root", !d.dataset_root.empty()}};
+  std::vector<std::string> flags;
+  const char* first = nullptr;
+  for (const auto& [key, flag, given] : sources) {
+    if (!given) continue;
+    if (!first) first = key;
+    flags.emplace_back(flag);
+  }
+  if (flags.empty() && builder.purpose == Purpose::training)
     builder.reject("dataset.data_path", "there is nothing to train on",
                    "give --mock-data or --replay FILE:KEY");
-  if (ways <= 1) return;
-  builder.reject(
-      d.mock_data            ? "dataset.mock_data"
-      : !d.replay.empty()    ? "dataset.replay"
-      : !d.data_path.empty() ? "dataset.data_path"
-                             : "dataset.data_args_path",
-      "the data are given in more than one way",
-      "keep one of --mock-data, --replay, --data-path, --data-args-path, --train-data-path and its "
-      "kin, --per-split-data-args-path");
+  if (flags.size() > 1)
+    builder.reject(first, "the data are given in more than one way", "keep one of " + joined(flags, " and "));
 }
 
 constexpr Rule kBatchRules[] = {
@@ -125,7 +134,7 @@ constexpr Rule kBatchRules[] = {
      "parts of the schedule fit into it", warmup_fits},
     {"one_data_source",
      "dataset.mock_data dataset.replay dataset.data_path dataset.data_args_path dataset.train_data_path "
-     "dataset.valid_data_path dataset.test_data_path dataset.per_split_data_args_path dataset.dataset_root",
+     "dataset.per_split_data_args_path dataset.dataset_root",
      "training data come from one source", one_data_source},
 };
 

@@ -48,7 +48,7 @@ void gpu_generation(ConfigBuilder& builder) {
           "run.device",
           fmt::format("a GPU of compute capability {} is older than the kernels, which need {}",
                       generation(gpu.compute_capability), generation(limits::kLeastCapability)),
-          "hide it by CUDA_VISIBLE_DEVICES, or use --device cpu");
+          "use --device cpu, or hide it by CUDA_VISIBLE_DEVICES");
 }
 
 void fp8_generation(ConfigBuilder& builder) {
@@ -91,7 +91,7 @@ void check_head(ConfigBuilder& builder, const char* key, int64_t keys, int64_t v
               "which it has {}",
               keys, values, builder.config.precision.params_dtype, bytes / 1024 + 1,
               gpu.shared_memory / 1024),
-          "use narrower heads or numbers");
+          or_cpu("use narrower heads or numbers"));
 }
 
 void head_width(ConfigBuilder& builder) {

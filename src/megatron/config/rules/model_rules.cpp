@@ -14,36 +14,56 @@ void sizes_are_given(ConfigBuilder& builder) {
     if (problem.setting.starts_with("--hf") || problem.setting.starts_with("--config")) return;
   const ModelConfig& model = builder.config.model;
   if (model.num_layers == 0)
-    builder.reject("model.num_layers", "a model needs layers", "give --num-layers N, --config or --hf");
+    builder.reject("model.num_layers", "a model needs layers",
+                   "give --num-layers N, or a model by --config or --hf");
   if (model.hidden_size == 0)
-    builder.reject("model.hidden_size", "a model needs a width", "give --hidden-size N, --config or --hf");
+    builder.reject("model.hidden_size", "a model needs a width",
+                   "give --hidden-size N, or a model by --config or --hf");
   if (model.num_attention_heads == 0)
     builder.reject("model.num_attention_heads", "attention needs heads",
-                   "give --num-attention-heads N, --config or --hf");
+                   "give --num-attention-heads N, or a model by --config or --hf");
+}
+
+// Whether positions turn pairs of a head's channels.
+bool turns_heads(const ModelConfig& model) {
+  const PositionEmbedding type = model.position_embedding_type;
+  return type == PositionEmbedding::rope || type == PositionEmbedding::yarn ||
+         type == PositionEmbedding::mrope;
 }
 
 void heads_fit_width(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.kv_channels == 0 && model.hidden_size > 0 && model.num_attention_heads > 0)
-    builder.reject(
-        "model.num_attention_heads", fmt::format("does not divide hidden_size = {}", model.hidden_size),
-        fmt::format("use {}, or give --kv-channels", common_divisors(std::array{model.hidden_size})));
+    builder.reject("model.num_attention_heads",
+                   fmt::format("does not divide hidden_size = {}", model.hidden_size),
+                   fmt::format("use {}, or give --kv-channels N",
+                               common_divisors(std::array{model.hidden_size}, [&](int64_t heads) {
+                                 const bool groups = !builder.given("model.num_query_groups") ||
+                                                     heads % model.num_query_groups == 0;
+                                 const bool pairs = !turns_heads(model) || model.hidden_size / heads % 2 == 0;
+                                 return groups && pairs &&
+                                        heads % builder.config.parallel.tensor_model_parallel_size == 0;
+                               })));
 }
 
 void query_groups_divide_heads(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_attention_heads > 0 && model.num_query_groups > 0 &&
       model.num_attention_heads % model.num_query_groups != 0)
-    builder.reject("model.num_query_groups",
-                   fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
-                   fmt::format("use {}", common_divisors(std::array{model.num_attention_heads})));
+    builder.reject(
+        "model.num_query_groups",
+        fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
+        fmt::format("use {}", common_divisors(std::array{model.num_attention_heads}, [&](int64_t n) {
+                      const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
+                      return n % tp == 0 || tp % n == 0;
+                    })));
 }
 
 void lengths_agree(ConfigBuilder& builder) {
   const Config& config = builder.config;
   if (config.model.seq_length != config.dataset.seq_length)
     return builder.reject("dataset.seq_length",
-                          fmt::format("model.seq_length is {}", config.model.seq_length), "give one of them");
+                          fmt::format("model.seq_length is {}", config.model.seq_length), "leave it out");
   if (config.model.max_position_embeddings < config.model.seq_length)
     builder.reject("model.max_position_embeddings",
                    fmt::format("is less than seq_length = {}", config.model.seq_length),
@@ -63,18 +83,17 @@ void positions(ConfigBuilder& builder) {
     builder.reject("model.rotary_interleaved", "yarn rotates halves", "leave it out");
   if (model.rope_scaling_low_freq_factor >= model.rope_scaling_high_freq_factor)
     builder.reject("model.rope_scaling_low_freq_factor", "is not below rope_scaling_high_freq_factor",
-                   "use 1 and 4");
+                   "use --rope-scaling-low-freq-factor 1 --rope-scaling-high-freq-factor 4");
   if (model.is_hybrid_model && kind != PositionEmbedding::rope && kind != PositionEmbedding::none &&
       builder.given(key))
-    builder.reject(key, "hybrid models use rope or none", "use --position-embedding-type none");
+    builder.reject(key, "hybrid models use rope or none",
+                   model.multi_latent_attention ? "use rope" : "use rope or none");
 }
 
 // Channels are turned in pairs.
 void rotated_channels_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  const PositionEmbedding type = model.position_embedding_type;
-  const bool turns =
-      type == PositionEmbedding::rope || type == PositionEmbedding::yarn || type == PositionEmbedding::mrope;
+  const bool turns = turns_heads(model);
   const bool latent = model.multi_latent_attention;
   if (latent && !turns)
     builder.reject("model.multi_latent_attention", "turns a part of every head by its position",
@@ -88,13 +107,16 @@ void rotated_channels_fit(ConfigBuilder& builder) {
                           : model.rotary_percent < 1 ? "model.rotary_percent"
                                                      : "model.kv_channels",
                           fmt::format("{} channels of a head cannot be turned in pairs", turned),
-                          "make it an even number of channels");
+                          !latent && model.rotary_percent < 1
+                              ? std::string("leave it out")
+                              : fmt::format("use {}", turned + 2 - turned % 2));
   for (const auto& [key, factors] : {std::pair{"model.longrope_short_factor", &model.longrope_short_factor},
                                      {"model.longrope_long_factor", &model.longrope_long_factor}})
     if (!latent && !model.longrope_short_factor.empty() &&
         static_cast<int64_t>(factors->size()) != turned / 2)
-      builder.reject(key, fmt::format("has {} factors for {} pairs of channels", factors->size(), turned / 2),
-                     "give one for each pair");
+      builder.reject(
+          key, fmt::format("has {} factors for {} pairs of channels", factors->size(), turned / 2),
+          "leave out --longrope-short-factor and --longrope-long-factor, or give one for each pair");
 }
 
 void attention_kinds(ConfigBuilder& builder) {
@@ -122,9 +144,11 @@ void mamba_heads_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (!has_layers(model, 'M')) return;
   if (model.mamba_num_heads > 0 && model.mamba_num_heads % model.mamba_num_groups != 0)
-    builder.reject("model.mamba_num_groups",
-                   fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
-                   fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads})));
+    builder.reject(
+        "model.mamba_num_groups", fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
+        fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads}, [&](int64_t groups) {
+                      return groups % builder.config.parallel.tensor_model_parallel_size == 0;
+                    })));
 }
 
 void layer_lists(ConfigBuilder& builder) {
@@ -138,7 +162,7 @@ void layer_lists(ConfigBuilder& builder) {
   for (const auto& [key, list] : lists)
     if (list->is_array() && static_cast<int64_t>(list->size()) != model.num_layers)
       builder.reject(key, fmt::format("has {} entries for {} layers", list->size(), model.num_layers),
-                     "give one entry per layer");
+                     "leave it out, or give one entry per layer");
 }
 
 void gated_units(ConfigBuilder& builder) {
@@ -168,8 +192,9 @@ void mtp_layers(ConfigBuilder& builder) {
     builder.reject("model.mtp_num_layers", "MTP layers have no learned positions",
                    "use --position-embedding-type rope");
   if (model.is_hybrid_model && model.mtp_num_layers > 0 && builder.purpose != Purpose::inspect)
-    builder.reject("model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
-                   "leave out the first '/' and what follows it");
+    builder.reject(
+        "model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
+        fmt::format("use {}", model.hybrid_layer_pattern.substr(0, model.hybrid_layer_pattern.find('/'))));
 }
 
 // What the layers of one model cannot do where they differ.
@@ -180,7 +205,8 @@ void differing_layers_fit(ConfigBuilder& builder) {
   try {
     blocks = read_layer_blocks(model);
   } catch (const Error& error) {
-    return builder.reject(key, error.what(), "give {\"block_configs\": [...]} with one entry per layer");
+    return builder.reject(key, error.what(),
+                          "leave it out, or give {\"block_configs\": [...]} with one entry per layer");
   }
   if (blocks.empty()) return;
   if (static_cast<int64_t>(blocks.size()) != model.num_layers)
@@ -188,8 +214,7 @@ void differing_layers_fit(ConfigBuilder& builder) {
                    fmt::format("use --num-layers {}", blocks.size()));
   if (model.is_hybrid_model || model.num_moe_experts > 0 || model.multi_latent_attention ||
       model.mtp_num_layers > 0 || model.experimental_attention_variant != AttentionVariant::none)
-    builder.reject(key, "describes layers of attention and an MLP alone",
-                   "leave out hybrid patterns, experts, latent attention and MTP layers");
+    builder.reject(key, "describes layers of attention and an MLP alone", "leave it out");
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const LayerBlock& block = blocks[layer];
@@ -198,12 +223,12 @@ void differing_layers_fit(ConfigBuilder& builder) {
       return builder.reject(key,
                             fmt::format("layer {} has {} key heads for {} heads on {} tensor-parallel ranks",
                                         layer, block.query_groups, model.num_attention_heads, tp),
-                            "every layer's key heads must divide the heads, and ranks the key heads");
+                            "leave it out, or use key heads that divide");
     if (block.mlp && (block.ffn_hidden_size < 1 || block.ffn_hidden_size % tp != 0))
       return builder.reject(key,
                             fmt::format("layer {} has an MLP of width {} for {} tensor-parallel ranks", layer,
                                         block.ffn_hidden_size, tp),
-                            "use ranks that divide every width");
+                            "use --tensor-model-parallel-size 1");
   }
 }
 
@@ -212,8 +237,7 @@ void heterogeneous(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (!model.heterogeneous_layers_config_path.empty() &&
       !model.heterogeneous_layers_config_encoded_json.empty())
-    builder.reject("model.heterogeneous_layers_config_path", "layers are described twice",
-                   "keep the file or the text");
+    builder.reject("model.heterogeneous_layers_config_path", "layers are described twice", "leave it out");
 }
 
 constexpr Rule kModelRules[] = {

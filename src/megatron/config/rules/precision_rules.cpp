@@ -8,11 +8,11 @@ namespace {
 
 void one_half_format(ConfigBuilder& builder) {
   const PrecisionConfig& p = builder.config.precision;
-  if (p.bf16 && p.fp16) builder.reject("model.fp16", "bf16 is on too", "keep one of --bf16 and --fp16");
+  if (p.bf16 && p.fp16) builder.reject("model.fp16", "bf16 is on too", "leave it out");
   const std::string wanted = p.bf16 ? "bf16" : p.fp16 ? "fp16" : "";
   if (!wanted.empty() && builder.given("model.params_dtype") && p.params_dtype != wanted &&
       !(p.bf16 && p.fp16))
-    builder.reject("model.params_dtype", fmt::format("{} is on", wanted), fmt::format("use {}", wanted));
+    builder.reject("model.params_dtype", fmt::format("{} is on", wanted), "leave it out");
   if (builder.given("model.pipeline_dtype") && p.pipeline_dtype != p.params_dtype)
     builder.reject("model.pipeline_dtype", fmt::format("params_dtype is {}", p.params_dtype), "leave it out");
 }
@@ -26,13 +26,13 @@ void fp8_needs(ConfigBuilder& builder) {
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
-  if (p.first_last_layers_bf16 && !on)
-    builder.reject("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     builder.reject(
         "model.num_layers_at_end_in_bf16",
         fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
-        "use smaller numbers");
+        p.bf16_at_start() <= config.model.num_layers
+            ? fmt::format("use at most {}", config.model.num_layers - p.bf16_at_start())
+            : "leave out --first-last-layers-bf16");
 }
 
 void optimizer_states(ConfigBuilder& builder) {
@@ -43,7 +43,9 @@ void optimizer_states(ConfigBuilder& builder) {
   for (const auto& [key, dtype] : {std::pair{"optimizer.exp_avg_dtype", o.exp_avg_dtype},
                                    {"optimizer.exp_avg_sq_dtype", o.exp_avg_sq_dtype}})
     if (dtype != "fp32" && !o.use_precision_aware_optimizer)
-      builder.reject(key, "the optimizer keeps fp32 states", "add --use-precision-aware-optimizer");
+      builder.reject(
+          key, "the optimizer keeps fp32 states",
+          o.optimizer == OptimizerKind::adam ? "add --use-precision-aware-optimizer" : "leave it out");
 }
 
 void gradients_and_parameters_overlap(ConfigBuilder& builder) {
@@ -72,7 +74,8 @@ void buckets(ConfigBuilder& builder) {
     builder.reject("ddp.num_distributed_optimizer_instances",
                    fmt::format("does not divide the {} replicas",
                                *builder.data_parallel_size * config.parallel.context_parallel_size),
-                   "use a divisor");
+                   fmt::format("use {}", common_divisors(std::array{*builder.data_parallel_size *
+                                                                    config.parallel.context_parallel_size})));
   if (d.num_distributed_optimizer_instances > 1 && !d.use_distributed_optimizer)
     builder.reject("ddp.num_distributed_optimizer_instances", "optimizer states are not split",
                    "add --use-distributed-optimizer");
@@ -90,28 +93,36 @@ void recompute(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ExecutionConfig& e = config.execution;
   const bool full = e.recompute_granularity == RecomputeGranularity::full;
+  // What is given of one kind of recompute stands in the way of the other.
+  const bool modules_given = builder.given("model.recompute_modules") || e.recompute_memory_gib;
+  const bool layers_given =
+      builder.given("model.recompute_method") || builder.given("model.recompute_num_layers");
+  const char* make_full =
+      modules_given ? "leave it out" : "use --recompute-granularity full, or leave it out";
+  const char* make_selective = layers_given || e.distribute_saved_activations
+                                   ? "leave it out"
+                                   : "use --recompute-granularity selective, or leave it out";
   if (e.recompute_method != RecomputeMethod::none && !full)
-    builder.reject("model.recompute_method", "layers are not recomputed as a whole",
-                   "use --recompute-granularity full, or leave it out");
+    builder.reject("model.recompute_method", "layers are not recomputed as a whole", make_full);
   if (e.recompute_num_layers > 0 && !full)
-    builder.reject("model.recompute_num_layers", "layers are not recomputed as a whole",
-                   "use --recompute-granularity full, or leave it out");
+    builder.reject("model.recompute_num_layers", "layers are not recomputed as a whole", make_full);
   if (!e.recompute_modules.empty() && e.recompute_granularity != RecomputeGranularity::selective)
-    builder.reject("model.recompute_modules", "recompute is not selective",
-                   "use --recompute-granularity selective");
+    builder.reject("model.recompute_modules", "recompute is not selective", make_selective);
   const auto recomputes = [&](const char* module) {
     return std::find(e.recompute_modules.begin(), e.recompute_modules.end(), module) !=
            e.recompute_modules.end();
   };
   if (recomputes("auto") && e.recompute_modules.size() > 1)
-    builder.reject("model.recompute_modules", "auto chooses among all modules", "give auto alone");
+    builder.reject("model.recompute_modules", "auto chooses among all modules", "use auto");
   if (e.recompute_memory_gib && !recomputes("auto"))
     builder.reject("model.recompute_memory_gib", "no module is chosen by its cost",
-                   "use --recompute-granularity selective --recompute-modules auto");
+                   layers_given || !e.recompute_module_layers.empty()
+                       ? "leave it out"
+                       : "use --recompute-granularity selective --recompute-modules auto, or leave it out");
   if (!e.recompute_module_layers.empty() &&
       (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
     builder.reject("model.recompute_module_layers", "there is not one number for each module",
-                   "give as many numbers as --recompute-modules has names, or leave it out");
+                   "leave it out, or give as many numbers as there are modules");
   if (recomputes("mlp_act") && config.precision.every_layer_in_fp8())
     builder.reject("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
                    "leave it out, or use mlp");
@@ -130,10 +141,10 @@ void recompute(ConfigBuilder& builder) {
   if (!e.distribute_saved_activations) return;
   const char* key = "model.distribute_saved_activations";
   if (config.parallel.tensor_model_parallel_size == 1)
-    builder.reject(key, "there is one tensor-parallel rank", "use --tensor-model-parallel-size > 1");
+    builder.reject(key, "there is one tensor-parallel rank", "leave it out");
   if (config.parallel.sequence_parallel)
     builder.reject(key, "sequence parallelism splits activations already", "leave it out");
-  if (!full) builder.reject(key, "only inputs of whole layers are split", "use --recompute-granularity full");
+  if (!full) builder.reject(key, "only inputs of whole layers are split", make_full);
 }
 
 void offload(ConfigBuilder& builder) {
@@ -142,61 +153,65 @@ void offload(ConfigBuilder& builder) {
   if (e.cpu_offloading_num_layers > 0 && config.model.num_layers > 0 &&
       e.cpu_offloading_num_layers >= config.model.num_layers)
     builder.reject("model.cpu_offloading_num_layers",
-                   fmt::format("the model has {} layers", config.model.num_layers), "use a smaller number");
+                   fmt::format("the model has {} layers", config.model.num_layers),
+                   fmt::format("use at most {}", config.model.num_layers - 1));
   if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
-    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded", "add --cpu-offloading");
+    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded",
+                   config.parallel.pipeline_model_parallel_size > 1 ||
+                           e.recompute_granularity != RecomputeGranularity::none
+                       ? "leave it out"
+                       : "add --cpu-offloading");
   if (e.cpu_offloading) {
+    const char* no_offload = "leave out --cpu-offloading and --cpu-offloading-num-layers";
     if (e.cpu_offloading_num_layers == 0)
       builder.reject("model.cpu_offloading", "no layer is named", "give --cpu-offloading-num-layers N");
     if (!e.cpu_offloading_activations)
-      builder.reject("model.cpu_offloading_activations", "nothing else is offloaded",
-                     "leave it, or --cpu-offloading, out");
+      builder.reject("model.cpu_offloading_activations", "nothing else is offloaded", "leave it out");
     if (config.parallel.pipeline_model_parallel_size > 1)
-      builder.reject("model.cpu_offloading", "works without pipeline stages only",
-                     "use --pipeline-model-parallel-size 1");
+      builder.reject("model.cpu_offloading", "works without pipeline stages only", no_offload);
     if (e.recompute_granularity != RecomputeGranularity::none)
-      builder.reject("model.cpu_offloading", "recomputed activations are not kept at all",
-                     "choose one of them");
+      builder.reject("model.cpu_offloading", "recomputed activations are not kept at all", no_offload);
   }
   if (e.offload_modules.empty() && e.fine_grained_activation_offloading)
     builder.reject("model.fine_grained_activation_offloading", "no module is named",
-                   "give --offload-modules, as in core_attn");
+                   "give --offload-modules core_attn");
   if (!e.offload_modules.empty() && !e.fine_grained_activation_offloading)
     builder.reject("model.offload_modules", "nothing is offloaded",
                    "add --fine-grained-activation-offloading");
   const auto offloads = [&](const char* module) {
     return std::find(e.offload_modules.begin(), e.offload_modules.end(), module) != e.offload_modules.end();
   };
+  std::string all_modules, without_experts;
+  for (const std::string& module : e.offload_modules) {
+    all_modules += " " + module;
+    if (module != "expert_fc1" && module != "moe_act") without_experts += " " + module;
+  }
   for (const char* module : {"expert_fc1", "moe_act"})
     if (offloads(module) && config.model.num_moe_experts == 0)
       builder.reject("model.offload_modules", fmt::format("{}: the model has no experts", module),
-                     "leave it out");
+                     without_experts.empty()
+                         ? "leave out --offload-modules and --fine-grained-activation-offloading"
+                         : "use" + without_experts);
   if (offloads("attn_proj") && !offloads("core_attn"))
-    builder.reject("model.offload_modules", "attn_proj needs core_attn", "add core_attn");
+    builder.reject("model.offload_modules", "attn_proj needs core_attn", "use core_attn" + all_modules);
 }
 
 void graphs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ModelConfig& m = config.model;
   const ExecutionConfig& e = config.execution;
-  if (e.cuda_graph_impl == GraphImpl::none) return;
-  if (e.cuda_graph_impl != GraphImpl::full_iteration) {
-    if (e.recompute_granularity == RecomputeGranularity::full)
-      builder.reject("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
-                     "use --cuda-graph-impl full_iteration");
-    return;
-  }
+  if (e.cuda_graph_impl != GraphImpl::full_iteration) return;
   const auto reject_if = [&](bool what, const char* why, const char* fix) {
     if (what) builder.reject("model.cuda_graph_impl", why, fix);
   };
   const ParallelConfig& p = config.parallel;
   reject_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
             "the host reads how long the sequences are that come from the stage before",
-            "leave it or model.variable_seq_lengths out");
+            "leave it out, or leave out model.variable_seq_lengths");
   reject_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
   reject_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
   reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
-            "offload nothing");
+            "leave it out");
   reject_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
             "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
 }
@@ -238,7 +253,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers model.num_moe_experts",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.recompute_granularity "
+     "model.cuda_graph_impl "
      "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
      "model.variable_seq_lengths",

@@ -43,17 +43,19 @@ std::string reason_of(const Error& error) {
   return colon == std::string::npos ? text : text.substr(colon + 2);
 }
 
-std::string common_divisors(std::span<const int64_t> numbers) {
+std::string common_divisors(std::span<const int64_t> numbers, const std::function<bool(int64_t)>& fits) {
   int64_t common = 0;
   for (int64_t number : numbers) common = std::gcd(common, number);
-  std::vector<int64_t> divisors;
+  std::vector<std::string> divisors;
   for (int64_t d = 1; d <= common && divisors.size() < 12; ++d)
-    if (common % d == 0) divisors.push_back(d);
+    if (common % d == 0 && (!fits || fits(d))) divisors.push_back(std::to_string(d));
+  return joined(divisors);
+}
+
+std::string joined(std::span<const std::string> words, std::string_view last) {
   std::string text;
-  for (size_t i = 0; i < divisors.size(); ++i) {
-    if (i > 0) text += i + 1 == divisors.size() ? " or " : ", ";
-    text += std::to_string(divisors[i]);
-  }
+  for (size_t i = 0; i < words.size(); ++i)
+    text += std::string(i == 0 ? "" : i + 1 == words.size() ? last : ", ") + words[i];
   return text;
 }
 

@@ -37,7 +37,11 @@ bool has_delta_nets(const ModelConfig& model);
 // An error's message without the subject that it begins with.
 std::string reason_of(const Error& error);
 
-// "1, 2, 4 or 8": what a size may be so that it divides all of `numbers`.
-std::string common_divisors(std::span<const int64_t> numbers);
+// "1, 2, 4 or 8": what a size may be so that it divides all of `numbers` and `fits`.
+std::string common_divisors(std::span<const int64_t> numbers,
+                            const std::function<bool(int64_t)>& fits = nullptr);
+
+// "a, b or c".
+std::string joined(std::span<const std::string> words, std::string_view last = " or ");
 
 }  // namespace megatron

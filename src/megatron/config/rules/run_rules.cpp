@@ -8,7 +8,7 @@ void world_agrees(ConfigBuilder& builder) {
   if (run.world_size > 0 && run.world_size % run.ranks != 0)
     builder.reject("run.world_size",
                    fmt::format("is not a multiple of the {} ranks in each process", run.ranks),
-                   "make them agree");
+                   fmt::format("use a multiple of {}", run.ranks));
 }
 
 void vocabulary(ConfigBuilder& builder) {
@@ -18,7 +18,7 @@ void vocabulary(ConfigBuilder& builder) {
   if (builder.given("tokenizer.vocab_size") && t.vocab_size != builder.config.model.vocab_size)
     builder.reject("tokenizer.vocab_size",
                    fmt::format("the model's vocab_size is {}", builder.config.model.vocab_size),
-                   "leave one of them out");
+                   fmt::format("use {}", builder.config.model.vocab_size));
   if (t.padded_vocab_size > 0 && t.padded_vocab_size < builder.config.model.vocab_size)
     builder.reject("tokenizer.padded_vocab_size",
                    fmt::format("is less than vocab_size = {}", builder.config.model.vocab_size),
@@ -27,7 +27,7 @@ void vocabulary(ConfigBuilder& builder) {
     builder.reject("tokenizer.padded_vocab_size",
                    fmt::format("tensor_model_parallel_size = {} does not divide it",
                                builder.config.parallel.tensor_model_parallel_size),
-                   "leave it out, or use a multiple");
+                   t.pad_vocab_size ? "leave it out" : "use tokenizer.pad_vocab_size=true");
 }
 
 void profiling(ConfigBuilder& builder) {
@@ -35,7 +35,7 @@ void profiling(ConfigBuilder& builder) {
   if (p.profile_step_start >= p.profile_step_end)
     builder.reject("profiling.profile_step_end",
                    fmt::format("is not after profile_step_start = {}", p.profile_step_start),
-                   "use a later step");
+                   fmt::format("use at least {}", p.profile_step_start + 1));
 }
 
 constexpr Rule kRunRules[] = {

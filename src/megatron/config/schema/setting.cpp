@@ -18,7 +18,9 @@ bool Limit::covers(const Json& value) const {
 }
 
 Setting& Setting::forward_only(std::initializer_list<std::string_view> values) {
-  limit = Limit{"training of encoder-decoder models and BERT from the command line", values, true};
+  limit = Limit{.feature = "training of encoder-decoder models and BERT from the command line",
+                .values = values,
+                .training_only = true};
   return *this;
 }
 

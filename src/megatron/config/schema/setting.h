@@ -28,6 +28,7 @@ struct Condition {
 struct Limit {
   std::string_view feature;              // "the flex dispatcher"
   std::vector<std::string_view> values;  // those that need it; none: every value but the default
+  std::string_view fix = "leave it out";
   bool training_only = false;            // a model that has it can be run, but not trained
   bool covers(const Json& value) const;  // of a list, any of its elements
 };
@@ -98,8 +99,9 @@ class Setting {
   Setting& when_unset(std::string_view meaning) { return unset = meaning, *this; }
   Setting& tune(std::initializer_list<Json> values) { return search = values, *this; }
   Setting& when(const Condition& needed) { return condition = needed, *this; }  // else it is noted as idle
-  Setting& planned(std::string_view feature, std::initializer_list<std::string_view> values = {}) {
-    return limit = Limit{feature, values}, *this;
+  Setting& planned(std::string_view feature, std::initializer_list<std::string_view> values = {},
+                   std::string_view fix = "leave it out") {
+    return limit = Limit{feature, values, fix}, *this;
   }
   Setting& forward_only(std::initializer_list<std::string_view> values = {});
 

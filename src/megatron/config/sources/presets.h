@@ -19,6 +19,6 @@ struct PrecisionPreset {
 
 // Dashes and underscores are alike; fp32, bf16, fp16 and fp8 are short names. nullptr where there is none.
 const PrecisionPreset* find_precision_preset(std::string_view name);
-std::vector<std::string> precision_preset_names();
+std::vector<std::string> precision_preset_names();  // those that are built
 
 }  // namespace megatron
