@@ -11,7 +11,6 @@
 #include "megatron/config/schema/optimizer_config.h"
 #include "megatron/config/schema/parallel_config.h"
 #include "megatron/config/schema/precision_config.h"
-#include "megatron/config/schema/rerun_config.h"
 #include "megatron/config/schema/run_config.h"
 #include "megatron/config/schema/tokenizer_config.h"
 #include "megatron/config/schema/train_config.h"

@@ -69,12 +69,6 @@ FlagHelp help_of(const Setting& setting) {
                       setting.is_boolean() ? "" : fmt::format(" [{}]", shown_default(entry)))};
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 // A key may come with its section or without.
 std::vector<std::string> nearest_settings(std::string_view name) {
   const Catalog& catalog = Catalog::all();
@@ -162,7 +156,7 @@ Json explain_json(std::string_view name) {
   result["off_flags"] = list(setting.off_flags);
   Json& rules = result["rules"] = Json::array();
   for (const Rule& rule : all_rules())
-    if (holds_word(rule.keys, setting.name())) rules.push_back(rule.says);
+    if (covers_name(rule.keys, setting.name())) rules.push_back(rule.says);
   return result;
 }
 
@@ -216,10 +210,12 @@ std::string explain_setting(std::string_view name) {
   text += fmt::format("  value:    {}\n", describe_values(setting));
   text += fmt::format("  default:  {}\n", shown_default(entry));
   if (!setting.flags.empty())
-    text += fmt::format("  flag:     {}{}\n", joined(setting.flags), placeholder(setting));
-  if (!setting.off_flags.empty()) text += fmt::format("  off:      {}\n", joined(setting.off_flags));
+    text += fmt::format("  flag:     {}{}\n", joined(setting.flags, ", "), placeholder(setting));
+  if (!setting.off_flags.empty()) text += fmt::format("  off:      {}\n", joined(setting.off_flags, ", "));
   if (!setting.aliases.empty())
-    text += fmt::format("  also:     {}\n", joined({setting.aliases.begin(), setting.aliases.end()}));
+    text +=
+        fmt::format("  also:     {}\n",
+                    joined(std::vector<std::string>(setting.aliases.begin(), setting.aliases.end()), ", "));
   if (!setting.search.empty())
     text += fmt::format("  tuned:    {}\n", show_value(Json(Json::Array(setting.search))));
   text += fmt::format("  build:    {}\n", explain_limit(setting));
@@ -228,7 +224,7 @@ std::string explain_setting(std::string_view name) {
     if (shorthand.settings.find(setting.name() + "=") != std::string_view::npos)
       text += fmt::format("  set by:   {}\n", shorthand.flag);
   for (const Rule& rule : all_rules())
-    if (holds_word(rule.keys, setting.name())) text += fmt::format("  rule:     {}\n", rule.says);
+    if (covers_name(rule.keys, setting.name())) text += fmt::format("  rule:     {}\n", rule.says);
   return text;
 }
 

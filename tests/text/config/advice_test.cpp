@@ -208,7 +208,7 @@ class Advice {
     flush();
     // What stands before the first flag are values of the setting itself.
     own = text.substr(0, std::min({text.find(" --"), text.find(" with"), text.size()}));
-    if (text.starts_with("--") || !fixed.empty() && own.find('=') != std::string::npos) own.clear();
+    if (text.starts_with("--") || (!fixed.empty() && own.find('=') != std::string::npos)) own.clear();
     Way way = own.empty() ? Way{{{}}} : values_of_own(own);
     if (!understood) return {};
     std::vector<Overrides> tries;

@@ -43,7 +43,8 @@ std::vector<Problem> check_limits(const ConfigBuilder& builder) {
   for (const Catalog::Entry& entry : Catalog::all().entries()) {
     const Origin& origin = builder.origins()[entry.index];
     const Setting& setting = *entry.setting;
-    if (!setting.limit || origin.source <= Source::derived || builder.is_broken(setting.name())) continue;
+    if (!setting.limit || origin.source <= Source::derived || builder.broken().contains(setting.name()))
+      continue;
     if (setting.limit->training_only && builder.purpose == Purpose::forward) continue;
     const Json value = builder.value(setting.name());
     if (!setting.limit->covers(value) || value == read_value(setting, entry.section->object(defaults)))

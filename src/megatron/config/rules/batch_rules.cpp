@@ -120,20 +120,13 @@ constexpr Rule kBatchRules[] = {
      "the global batch is a multiple of micro-batch x data-parallel size", batch_divides},
     {"one_duration", "train.train_iters train.train_samples dataset.replay",
      "the length of the run is given once", one_duration},
-    {"units_agree",
-     "train.train_iters train.train_samples scheduler.lr_decay_iters scheduler.lr_decay_samples "
-     "scheduler.lr_warmup_iters scheduler.lr_warmup_samples scheduler.lr_warmup_fraction "
-     "scheduler.lr_wsd_decay_iters scheduler.lr_wsd_decay_samples",
+    {"units_agree", "train.train_iters train.train_samples scheduler.lr_*",
      "run and schedule count the same: iterations or samples", units_agree},
     {"learning_rate", "optimizer.lr optimizer.min_lr scheduler.lr_warmup_init",
      "the learning rate is given and the highest", learning_rate},
-    {"warmup_fits",
-     "scheduler.lr_decay_style scheduler.lr_wsd_decay_iters scheduler.lr_wsd_decay_samples "
-     "scheduler.lr_decay_iters scheduler.lr_warmup_iters scheduler.lr_decay_samples "
-     "scheduler.lr_warmup_samples",
-     "parts of the schedule fit into it", warmup_fits},
+    {"warmup_fits", "scheduler.lr_*", "parts of the schedule fit into it", warmup_fits},
     {"one_data_source",
-     "dataset.mock_data dataset.replay dataset.data_path dataset.data_args_path dataset.train_data_path "
+     "dataset.mock_data dataset.replay dataset.data_* dataset.train_data_path "
      "dataset.per_split_data_args_path dataset.dataset_root",
      "training data come from one source", one_data_source},
 };

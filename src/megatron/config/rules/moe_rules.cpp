@@ -109,16 +109,11 @@ void dispatcher_fits(ConfigBuilder& builder) {
 }
 
 constexpr Rule kMoeRules[] = {
-    {"topk_fits",
-     "model.moe_router_topk model.num_moe_experts model.moe_router_pre_softmax "
-     "model.moe_router_score_function model.moe_apply_probs_on_input model.moe_router_load_balancing_type",
+    {"topk_fits", "model.moe_router_* model.num_moe_experts model.moe_apply_probs_on_input",
      "experts per token suit experts and scores", topk_fits},
-    {"groups_fit",
-     "model.moe_router_num_groups model.moe_router_group_topk model.num_moe_experts model.moe_router_topk",
+    {"groups_fit", "model.moe_router_* model.num_moe_experts",
      "groups of experts divide them and hold enough", groups_fit},
-    {"aux_loss_fits",
-     "model.moe_router_load_balancing_type model.moe_aux_loss_coeff model.moe_router_enable_expert_bias "
-     "model.moe_router_score_function model.num_moe_experts",
+    {"aux_loss_fits", "model.moe_router_* model.moe_aux_loss_coeff model.num_moe_experts",
      "each kind of balancing has its coefficient", aux_loss_fits},
     {"capacity_fits",
      "model.num_moe_experts model.moe_expert_capacity_factor "

@@ -13,11 +13,10 @@ constexpr const char* ep_key = "model.expert_model_parallel_size";
 constexpr const char* etp_key = "model.expert_tensor_parallel_size";
 
 void world_divides(ConfigBuilder& builder) {
-  if (!builder.world_size) return;
   const ParallelConfig& p = builder.config.parallel;
   const int64_t dense =
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  if (*builder.world_size % dense != 0)
+  if (!builder.divides_world(dense))
     builder.reject(tp_key,
                    fmt::format("tensor {} x pipeline {} x context {} = {} does not divide the {} ranks",
                                p.tensor_model_parallel_size, p.pipeline_model_parallel_size,
@@ -27,10 +26,10 @@ void world_divides(ConfigBuilder& builder) {
 
 void expert_world_divides(ConfigBuilder& builder) {
   const ParallelConfig& p = builder.config.parallel;
-  if (!builder.world_size || builder.config.model.num_moe_experts == 0) return;
+  if (builder.config.model.num_moe_experts == 0) return;
   const int64_t expert =
       p.expert_tensor_parallel_size * p.expert_model_parallel_size * p.pipeline_model_parallel_size;
-  if (*builder.world_size % expert != 0)
+  if (!builder.divides_world(expert))
     builder.reject(
         ep_key,
         fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {} ranks",
@@ -53,10 +52,8 @@ std::string tp_sizes(const ConfigBuilder& builder) {
   return common_divisors(numbers, [&](int64_t tp) {
     const int64_t ranks = tp * p.pipeline_model_parallel_size * p.context_parallel_size;
     if (p.sequence_parallel && model.seq_length / p.context_parallel_size % tp != 0) return false;
-    if (!builder.world_size) return true;
-    if (*builder.world_size % ranks != 0) return false;
-    const int64_t step = train.micro_batch_size * (*builder.world_size / ranks);
-    return step == 0 || train.global_batch_size % step == 0;
+    const int64_t step = train.micro_batch_size * (builder.world_size.value_or(0) / ranks);
+    return builder.divides_world(ranks) && (step == 0 || train.global_batch_size % step == 0);
   });
 }
 
@@ -133,7 +130,7 @@ void states_divide_by_cp(ConfigBuilder& builder) {
       builder.reject(cp_key,
                      fmt::format("cannot split {} = {} ({} on each tensor-parallel rank)", name, heads, own),
                      fmt::format("use {}", common_divisors(std::array{own}, [&](int64_t size) {
-                                   return !builder.world_size || *builder.world_size % (size * rest) == 0;
+                                   return builder.divides_world(size * rest);
                                  })));
   };
   if (has_layers(model, 'M')) {
@@ -238,10 +235,8 @@ void experts_divide_by_ep(ConfigBuilder& builder) {
   if (experts % ep != 0)
     builder.reject(ep_key, fmt::format("does not divide num_moe_experts = {}", experts),
                    fmt::format("use {}", common_divisors(std::array{experts}, [&](int64_t size) {
-                                 return !builder.world_size ||
-                                        *builder.world_size % (size * p.expert_tensor_parallel_size *
-                                                               p.pipeline_model_parallel_size) ==
-                                            0;
+                                 return builder.divides_world(size * p.expert_tensor_parallel_size *
+                                                              p.pipeline_model_parallel_size);
                                })));
 }
 

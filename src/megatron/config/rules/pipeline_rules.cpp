@@ -52,16 +52,13 @@ void layers_divide_by_stages(ConfigBuilder& builder) {
                                ? fmt::format("num_layers + {} for embedding or loss = {}", extra, layers)
                                : fmt::format("num_layers = {}", layers);
   if (layers % stages != 0)
-    return builder.reject(
-        pp_key, fmt::format("does not divide {}", what),
-        fmt::format("use {}, or give a --pipeline-model-parallel-layout",
-                    common_divisors(std::array{layers}, [&](int64_t size) {
-                      const bool world =
-                          !builder.world_size || *builder.world_size % (size * p.tensor_model_parallel_size *
-                                                                        p.context_parallel_size) ==
-                                                     0;
-                      return world && layers / size % chunks == 0 && (chunks == 1 || size > 1);
-                    })));
+    return builder.reject(pp_key, fmt::format("does not divide {}", what),
+                          fmt::format("use {}, or give a --pipeline-model-parallel-layout",
+                                      common_divisors(std::array{layers}, [&](int64_t size) {
+                                        return builder.divides_world(size * p.tensor_model_parallel_size *
+                                                                     p.context_parallel_size) &&
+                                               layers / size % chunks == 0 && (chunks == 1 || size > 1);
+                                      })));
   if (p.num_layers_per_virtual_pipeline_stage > 0 &&
       layers / stages % p.num_layers_per_virtual_pipeline_stage != 0)
     return builder.reject("model.num_layers_per_virtual_pipeline_stage",
@@ -246,18 +243,11 @@ void hybrid_pattern_is_right(ConfigBuilder& builder) {
 
 constexpr Rule kPipelineRules[] = {
     {"one_way_to_cut",
-     "model.pipeline_model_parallel_layout model.num_layers_per_virtual_pipeline_stage "
-     "model.virtual_pipeline_model_parallel_size model.num_layers_in_first_pipeline_stage "
-     "model.num_layers_in_last_pipeline_stage model.account_for_embedding_in_pipeline_split "
-     "model.account_for_loss_in_pipeline_split",
+     "model.pipeline_model_parallel_layout model.num_layers_* model.virtual_* model.account_for_*",
      "layers are dealt out to stages in one way only", one_way_to_cut},
-    {"layers_divide_by_stages",
-     "model.pipeline_model_parallel_size model.virtual_pipeline_model_parallel_size "
-     "model.num_layers_per_virtual_pipeline_stage model.num_layers",
+    {"layers_divide_by_stages", "model.pipeline_model_parallel_size model.virtual_* model.num_layers*",
      "stages, and chunks of a stage, divide the layers", layers_divide_by_stages},
-    {"uneven_stages",
-     "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage "
-     "model.pipeline_model_parallel_size model.num_layers model.virtual_pipeline_model_parallel_size",
+    {"uneven_stages", "model.num_layers* model.pipeline_model_parallel_size model.virtual_*",
      "what first and last stage leave divides over the rest", uneven_stages},
     {"layout_is_right",
      "model.pipeline_model_parallel_layout model.pipeline_model_parallel_size model.num_layers "

@@ -240,11 +240,9 @@ constexpr Rule kPrecisionRules[] = {
      "optimizer.optimizer",
      "sharding strategies need sharded data parallelism", sharding},
     {"recompute",
-     "model.recompute_granularity model.recompute_method model.recompute_num_layers model.recompute_modules "
-     "model.distribute_saved_activations model.tensor_model_parallel_size model.sequence_parallel "
-     "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib "
-     "model.recompute_module_layers model.fp8 model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
-     "model.num_layers_at_end_in_bf16",
+     "model.recompute_* model.distribute_saved_activations model.tensor_model_parallel_size "
+     "model.sequence_parallel model.num_moe_experts model.multi_latent_attention model.fp8 "
+     "model.first_last_layers_bf16 model.num_layers_at_*",
      "options of recompute suit its kind", recompute},
     {"offload",
      "model.cpu_offloading model.cpu_offloading_num_layers model.cpu_offloading_activations "

@@ -1,18 +1,11 @@
 #include "megatron/config/rules/rules.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "megatron/config/sources/string_list.h"
 
 namespace megatron {
-namespace {
-
-bool looks_at_broken(const ConfigBuilder& builder, std::string_view keys) {
-  return any_word(keys, [&](std::string_view key) { return builder.is_broken(key); });
-}
-
-}  // namespace
-
 std::vector<Rule> all_rules() {
   std::vector<Rule> all;
   for (std::span<const Rule> rules : {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(),
@@ -22,8 +15,11 @@ std::vector<Rule> all_rules() {
 }
 
 void check_rules(ConfigBuilder& builder) {
+  const std::set<std::string>& broken = builder.broken();
   for (const Rule& rule : all_rules())
-    if (!looks_at_broken(builder, rule.keys)) rule.check(builder);
+    if (std::none_of(broken.begin(), broken.end(),
+                     [&](const std::string& name) { return covers_name(rule.keys, name); }))
+      rule.check(builder);
 }
 
 bool has_layers(const ModelConfig& model, char symbol) {

@@ -10,12 +10,10 @@ constexpr auto names(CheckpointFormat) {
 }
 
 struct CheckpointConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/checkpoint.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<CheckpointConfig>();
 
 }  // namespace megatron

@@ -5,12 +5,10 @@
 namespace megatron {
 
 struct DatasetConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/dataset.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<DatasetConfig>();
 
 }  // namespace megatron

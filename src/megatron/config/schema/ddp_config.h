@@ -10,21 +10,17 @@ constexpr auto names(ShardingStrategy) {
 }
 
 struct DdpConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/ddp.def"
 #undef SETTING
 };
 
-template <>
-const Schema& schema<DdpConfig>();
-
 struct DistConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/dist.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<DistConfig>();
 
 }  // namespace megatron

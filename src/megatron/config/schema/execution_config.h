@@ -14,12 +14,10 @@ constexpr auto names(GraphImpl) {
 }
 
 struct ExecutionConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/execution.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<ExecutionConfig>();
 
 }  // namespace megatron

@@ -5,21 +5,17 @@
 namespace megatron {
 
 struct LoggerConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/logger.def"
 #undef SETTING
 };
 
-template <>
-const Schema& schema<LoggerConfig>();
-
 struct ProfilingConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/profiling.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<ProfilingConfig>();
 
 }  // namespace megatron

@@ -29,14 +29,12 @@ struct LayerBlock {
 };
 
 struct ModelConfig : MoeConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/model.def"
 #undef SETTING
 
   std::vector<LayerBlock> layer_blocks;  // what that text says; no setting
 };
-
-template <>
-const Schema& schema<ModelConfig>();
 
 }  // namespace megatron

@@ -14,12 +14,10 @@ enum class TokenDropPolicy { probs, position };
 constexpr auto names(TokenDropPolicy) { return std::array{"probs", "position"}; }
 
 struct MoeConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/moe.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<MoeConfig>();
 
 }  // namespace megatron

@@ -10,13 +10,11 @@ constexpr auto names(OptimizerKind) {
 }
 
 struct OptimizerConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/optimizer.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<OptimizerConfig>();
 
 enum class LrDecay { constant, linear, cosine, inverse_square_root, wsd };
 constexpr auto names(LrDecay) {
@@ -28,12 +26,10 @@ enum class WeightDecayGrowth { constant, linear, cosine };
 constexpr auto names(WeightDecayGrowth) { return std::array{"constant", "linear", "cosine"}; }
 
 struct SchedulerConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/scheduler.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<SchedulerConfig>();
 
 }  // namespace megatron

@@ -10,12 +10,10 @@ constexpr auto names(PipelineSchedule) {
 }
 
 struct ParallelConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/parallel.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<ParallelConfig>();
 
 }  // namespace megatron

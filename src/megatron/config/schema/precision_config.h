@@ -14,6 +14,7 @@ enum class AmaxAlgorithm { most_recent, max };
 constexpr auto names(AmaxAlgorithm) { return std::array{"most_recent", "max"}; }
 
 struct PrecisionConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/precision.def"
 #undef SETTING
@@ -23,8 +24,5 @@ struct PrecisionConfig {
   int64_t bf16_at_end() const { return first_last_layers_bf16 ? num_layers_at_end_in_bf16 : 0; }
   bool every_layer_in_fp8() const { return fp8 != Fp8Format::none && bf16_at_start() + bf16_at_end() == 0; }
 };
-
-template <>
-const Schema& schema<PrecisionConfig>();
 
 }  // namespace megatron

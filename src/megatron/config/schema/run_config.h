@@ -10,21 +10,24 @@ enum class CommChoice { automatic, threads, mpi, nccl };
 constexpr auto names(CommChoice) { return std::array{"auto", "threads", "mpi", "nccl"}; }
 
 struct RunConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/run.def"
 #undef SETTING
 };
 
-template <>
-const Schema& schema<RunConfig>();
-
 struct RngConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/rng.def"
 #undef SETTING
 };
 
-template <>
-const Schema& schema<RngConfig>();
+struct RerunConfig {
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/rerun.def"
+#undef SETTING
+};
 
 }  // namespace megatron

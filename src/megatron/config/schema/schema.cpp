@@ -8,14 +8,15 @@ namespace megatron {
 using namespace conditions;
 
 // clang-format off
-#define SECTION(type, section, title)        \
-  template <> const Schema& schema<type>() { \
-    using C = type;                          \
-    static const Schema rows = [] {          \
+#define SECTION(type, object, section, title) \
+  const Schema& type::rows() {                \
+    using C = type;                           \
+    static const Schema all = [] {            \
       Schema s(section, title);
 #define SETTING(type, name, value, help, ...) s.field<&C::name>(#name, help) __VA_ARGS__;
-#define END_SECTION return s; }(); return rows; }
+#define END_SECTION return s; }(); return all; }
 // clang-format on
+
 #include "megatron/config/settings/sections.def"
 
 }  // namespace megatron

@@ -176,9 +176,10 @@ class Schema {
   std::deque<Setting> rows_;  // keeps references valid while rows are added
 };
 
-// Defined once for every configuration struct, beside its rows.
 template <class T>
-const Schema& schema();
+const Schema& schema() {
+  return T::rows();
+}
 
 // The text of a choice: name_of(Normalization::rms_norm) is "RMSNorm". Each enum E that stands in a
 // configuration has a constexpr names(E) beside it with its values' texts in order; a text "none" also reads

@@ -18,12 +18,10 @@ constexpr auto names(TokenizerKind) {
 // clang-format on
 
 struct TokenizerConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/tokenizer.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<TokenizerConfig>();
 
 }  // namespace megatron

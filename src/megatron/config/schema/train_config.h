@@ -5,21 +5,17 @@
 namespace megatron {
 
 struct TrainConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/train.def"
 #undef SETTING
 };
 
-template <>
-const Schema& schema<TrainConfig>();
-
 struct ValidationConfig {
+  static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/validation.def"
 #undef SETTING
 };
-
-template <>
-const Schema& schema<ValidationConfig>();
 
 }  // namespace megatron

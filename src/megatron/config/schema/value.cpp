@@ -195,11 +195,11 @@ ValidationError store_value(const Setting& setting, void* object, const Json& va
   if (value.is_null()) {
     const Json fallback = read_value(setting, defaults);
     if (choice && setting.choices.front() == "none") return setting.set_choice(object, 0), ValidationError{};
-    const auto keep = [](auto& place, const auto& usual) { return place = usual, ValidationError{}; };
     // A number's "unset" default (0) lies outside its range, and an empty text is null.
     if (setting.type == ValueType::json || fallback.is_null())
       return with_place(setting, object, [&]<class T>(T& place) {
-        return keep(place, *static_cast<const T*>(setting.address(const_cast<void*>(defaults))));
+        place = *static_cast<const T*>(setting.address(const_cast<void*>(defaults)));
+        return ValidationError{};
       });
     return store_value(setting.without_range(), object, fallback, defaults);
   }

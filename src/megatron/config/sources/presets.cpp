@@ -8,15 +8,7 @@ namespace {
 using Settings = std::vector<std::pair<std::string, Json>>;
 
 Settings operator+(Settings base, const Settings& more) {
-  for (const auto& [name, value] : more) {
-    const auto old =
-        std::find_if(base.begin(), base.end(), [&](const auto& pair) { return pair.first == name; });
-    if (old == base.end()) {
-      base.emplace_back(name, value);
-    } else {
-      old->second = value;
-    }
-  }
+  base.insert(base.end(), more.begin(), more.end());
   return base;
 }
 
