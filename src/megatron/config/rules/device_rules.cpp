@@ -138,9 +138,9 @@ void norm_width(ConfigBuilder& builder) {
     if (width > most)
       builder.reject(
           key,
-          fmt::format("the CUDA kernels norm rows of at most {} numbers in {}{}, not {}{}", most,
+          fmt::format("norms support {} elements per row in {}{}, got {}{}", most,
                       config.precision.params_dtype,
-                      in_vectors(config, width) ? "" : " where these fill no whole vectors", width, what),
+                      in_vectors(config, width) ? "" : " where rows fill no whole vectors", width, what),
           or_cpu("use a smaller width"));
   };
   check("model.hidden_size", model.hidden_size, "");

@@ -6,6 +6,7 @@
 #include "megatron/config/sources/string_list.h"
 
 namespace megatron {
+
 std::vector<Rule> all_rules() {
   std::vector<Rule> all;
   for (std::span<const Rule> rules : {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(),
