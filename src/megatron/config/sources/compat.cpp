@@ -81,7 +81,6 @@ const Table& table() {
 }  // namespace
 
 bool CompatRow::is_default(const Json& value) const {
-  if (defaults.empty()) return false;
   if (value.is_null()) return true;
   const std::string shown = show_value(value);
   for (std::string_view rest = defaults; !rest.empty();) {

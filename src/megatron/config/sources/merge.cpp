@@ -113,7 +113,10 @@ class Merger {
 
   static Json compat_value(const CompatFlag& flag, const std::vector<std::string>& words) {
     if (words.empty()) return Json(flag.on);
-    if (words.size() == 1) return parse_override_value(words.front()).value;
+    if (words.size() == 1) {
+      const ParsedValue one = parse_override_value(words.front());
+      return one.error ? Json(words.front()) : one.value;
+    }
     Json list = Json::array();
     for (const std::string& word : words) list.push_back(parse_scalar(word));
     return list;
