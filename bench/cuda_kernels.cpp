@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "megatron/autograd/rank_context.h"
-#include "megatron/kernels/tuning.h"
+#include "megatron/kernels/gemm_autotune.h"
 #include "megatron/ops/fp8_linear.h"
 
 using namespace megatron;
@@ -165,7 +165,7 @@ void bench_attention(Bench& b) {
         return std::array<Tensor, 3>{fused.slice(1, 0, c.heads),
                                      fused.slice(1, c.heads, c.heads + c.kv_heads),
                                      fused.slice(1, c.heads + c.kv_heads, all)};
-      Tensor groups = fused.view({tokens, c.heads, 3, c.d});  // as many key heads as query heads
+      Tensor groups = fused.view({tokens, c.heads, 3, c.d});  // as many KV heads as query heads
       return std::array<Tensor, 3>{groups.select(2, 0), groups.select(2, 1), groups.select(2, 2)};
     };
     auto [q, k, v] = make();
@@ -258,7 +258,7 @@ void bench_rows(Bench& b) {
     b.bytes("qkv split+rope 16384x32/8x128", giga({&qkv, &q, &k, &v, &cos, &sin}), [&] {
       ctx.kernels->qkv_split(context(), {.qkv = qkv, .q = q, .k = k, .v = v, .cos = cos, .sin = sin});
     });
-    // In the projection itself, of as many key heads as query heads: values are not touched.
+    // In the projection itself, of as many KV heads as query heads: values are not touched.
     Tensor turning = qkv.view({16384, 16, 3, 128}).slice(2, 0, 2);
     b.bytes("rope in place 16384x16/16x128", giga({&turning, &turning, &cos, &sin}),
             [&] { ctx.kernels->rope(context(), {.x = turning, .y = turning, .cos = cos, .sin = sin}); });
@@ -418,7 +418,7 @@ void bench_rest(Bench& b) {
   }
 }
 
-// Products with one scale, and with one per block.
+// GEMMs with one scale, and with one per block.
 void bench_fp8(Bench& b, const std::string& kind) {
   auto& ctx = b.ctx;
   struct Size {
@@ -441,8 +441,8 @@ void bench_fp8(Bench& b, const std::string& kind) {
       ops::Fp8Matrix x = cast(s.tokens, s.in, 1), w = cast(s.out, s.in, 128), dy = cast(s.tokens, s.out, 1);
       Tensor y = ctx.empty({s.tokens, s.out}, kBf16), dx = ctx.empty({s.tokens, s.in}, kBf16),
              dw = ctx.zeros({s.out, s.in}, kF32);
-      auto product = [&](const Tensor& a, const Tensor& a_scale, const Tensor& c, const Tensor& c_scale,
-                         const Tensor& to, int64_t rows, double beta, bool fast) {
+      auto gemm = [&](const Tensor& a, const Tensor& a_scale, const Tensor& c, const Tensor& c_scale,
+                      const Tensor& to, int64_t rows, double beta, bool fast) {
         ctx.kernels->gemm(ctx.kernel_context(), {.a = a,
                                                  .b = c.transpose(0, 1),
                                                  .c = to,
@@ -451,15 +451,14 @@ void bench_fp8(Bench& b, const std::string& kind) {
                                                  .b_scale = c_scale.transpose(0, 1),
                                                  .a_block_rows = blocks ? 1 : 0,
                                                  .b_block_rows = blocks ? rows : 0,
-                                                 .fast_sums = fast});
+                                                 .fast_accum = fast});
       };
       b.flops(size + " forward", work,
-              [&] { product(x.data, x.inverse_scale, w.data, w.inverse_scale, y, 128, 0, !blocks); });
-      b.flops(size + " dgrad", work, [&] {
-        product(dy.data, dy.inverse_scale, w.transposed, w.transposed_scale, dx, 128, 0, false);
-      });
+              [&] { gemm(x.data, x.inverse_scale, w.data, w.inverse_scale, y, 128, 0, !blocks); });
+      b.flops(size + " dgrad", work,
+              [&] { gemm(dy.data, dy.inverse_scale, w.transposed, w.transposed_scale, dx, 128, 0, false); });
       b.flops(size + " wgrad fp32", work, [&] {
-        product(dy.transposed, dy.transposed_scale, x.transposed, x.transposed_scale, dw, 1, 1, false);
+        gemm(dy.transposed, dy.transposed_scale, x.transposed, x.transposed_scale, dw, 1, 1, false);
       });
     }
 }
@@ -508,7 +507,7 @@ int main(int argc, char** argv) {
   bench_attention(bench);
   bench_host(bench);
   bench_gemm(bench, "gemm ");
-  measure_gemms(bench.ctx.kernel_context(), Measuring::UseAtOnce);
+  autotune_gemms(bench.ctx.kernel_context(), AutotuneMode::UseAtOnce);
   bench_gemm(bench, "measured gemm ");
   bench_fp8(bench, "fp8 gemm ");
   bench_ceilings(bench);  // again: a warm GPU may run slower than at the beginning

@@ -10,7 +10,7 @@
 # Racecheck sees shared memory alone, which belongs to one kernel, so it looks at our kernels and not at those of cuBLAS,
 # cuDNN and CUB. What TMA writes and wgmma reads there is the work of no thread, and racecheck knows nothing of it. The other
 # tools follow memory from kernel to kernel, and so look at all kernels.
-# Initcheck does not see what TMA writes, as the products of cuBLAS and of our own and the attention of cuDNN do: it would
+# Initcheck does not see what TMA writes, as cuBLAS's GEMMs and our own and the attention of cuDNN do: it would
 # report each read of their results. Where they run, tests get memory that is full of NaN instead, which initcheck takes for
 # written, and in which a read before a write shows in the results (tests/unit/cuda/poisoned_memory.h).
 # Left out: NCCL and groups of processes, which launch no kernel of ours that is not here;
@@ -29,7 +29,7 @@ groups         +         CudaThreadGroups.*
 grouped-bf16   bf16      CudaGemm.Grouped*
 grouped-fp16   fp16      CudaGemm.Grouped*
 grouped-wide   fp64,fp32 CudaGemm.Grouped*
-gated-gemm     +         CudaGatedGemm.*-*ALayer*
+gemm-swiglu    +         CudaGemmSwiglu.*-*ALayer*
 attention-bf16 +         CudaAttention.Bf16
 index          +         CudaIndex.*
 elementwise    +         CudaElementwise.*
@@ -41,7 +41,7 @@ delta-bf16     bf16      CudaRecurrent.GatedDeltaRule
 delta-fp16     fp16      CudaRecurrent.GatedDeltaRule
 delta-wide     fp64,fp32 CudaRecurrent.GatedDeltaRule
 recurrent      +         CudaRecurrent.*-*StateSpaceScan:*GatedDeltaRule
-logits-alone   +         CudaLogitsGemm.Padding*:CudaLogitsGemm.Shows*
+logits-alone   +         CudaGemmSoftmaxStats.Padding*:CudaGemmSoftmaxStats.Shows*
 rows-bf16      bf16      CudaRows.*-*CrossEntropyInOne
 rows-fp16      fp16      CudaRows.*-*CrossEntropyInOne
 rows-fp32      fp32      CudaRows.*-*CrossEntropyInOne
@@ -50,11 +50,11 @@ whole-bf16     bf16      CudaRows.CrossEntropyInOne
 whole-fp32     fp32      CudaRows.CrossEntropyInOne
 '
 # With cuBLAS and cuDNN: tests that call cuBLAS end under racecheck, though it looks at our kernels alone, with "Internal
-# Sanitizer Error". Our kernels that run here alone (epilogues of products, places of packed sequences) have no shared memory to race in.
+# Sanitizer Error". Our kernels that run here alone (GEMM epilogues, places of packed sequences) have no shared memory to race in.
 with_libraries='
-products       bf16,fp32 CudaGemm.*:CudaGeluGemm.*-*Grouped*
-logits         +         CudaLogitsGemm.*
-ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGatedGemm.ALayer*
+gemm           bf16,fp32 CudaGemm.*:CudaGemmGelu.*-*Grouped*
+logits         +         CudaGemmSoftmaxStats.*
+ops            +         CudaOps.*:CudaRuntimeTest.*:CudaGemmSwiglu.ALayer*
 attention-long bf16      CudaAttention.Long
 '
 

@@ -52,7 +52,7 @@ def main():
             f = best_of(forward, clock)
         b = best_of(both, clock)
         flops = 2 * 2 * batch * heads * size * length * (length + 1) / 2
-        shape = f"{batch}x{length}x{heads}x{size}" + (f" on {kv_heads} key heads" if kv_heads != heads else "")
+        shape = f"{batch}x{length}x{heads}x{size}" + (f" on {kv_heads} KV heads" if kv_heads != heads else "")
         print(f"{shape}: forward {f * 1e3:.2f} ms ({flops / f / 1e9:.0f} GFLOP/s), "
               f"forward+backward {b * 1e3:.2f} ms ({3.5 * flops / b / 1e9:.0f} GFLOP/s)", flush=True)
 

@@ -39,7 +39,7 @@ inline int cp_size(int level) { return level == kNoCp ? 1 : level < kRing4 ? 2 :
 inline bool has_experts(int model) { return model >= kMoe; }
 inline int etp_size(const DesignRow& row) { return row[kEtp] == 0 ? power(row[kTp]) : row[kEtp]; }
 
-constexpr int kMostRanks = 16, kDesignBatch = 16;
+constexpr int kMaxRanks = 16, kDesignBatch = 16;
 
 // `ranks`: only layouts of just so many; 0: of up to sixteen.
 inline CoveringDesign layout_design(int ranks = 0) {
@@ -67,7 +67,7 @@ inline CoveringDesign layout_design(int ranks = 0) {
       {{kTp, kPp, kDp, kCp},
        [ranks](const Row& r) {
          int world = power(r[kTp]) * power(r[kPp]) * power(r[kDp]) * cp_size(r[kCp]);
-         return ranks ? world == ranks : world <= kMostRanks;
+         return ranks ? world == ranks : world <= kMaxRanks;
        }},
       {{kPp, kSchedule}, [](const Row& r) { return (r[kPp] == 0) == (r[kSchedule] == kNoPipeline); }},
       {{kVpp, kSchedule}, [](const Row& r) { return (r[kVpp] == 1) == (r[kSchedule] >= kInterleaved); }},

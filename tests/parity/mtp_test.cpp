@@ -1,8 +1,9 @@
 #include <cmath>
 
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/objectives/lm_objective.h"
 #include "megatron/ops/reduce.h"
-#include "megatron/training/run/micro_batches.h"
+#include "megatron/parallel/micro_batch.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 
@@ -108,7 +109,7 @@ TEST(MtpParity, LossPerToken) {
 
 // What is reported is the mean over all ranks' tokens.
 TEST(Prediction, LossesOfTheLog) {
-  std::vector<std::vector<double>> reported;
+  std::vector<std::vector<LossTerm>> reported;
   for (const Layout& layout : {Layout{.name = "one"},
                                {.name = "pp2 dp2", .pp = 2, .dp = 2},
                                {.name = "tp2 cp2", .tp = 2, .cp = 2}}) {
@@ -122,27 +123,33 @@ TEST(Prediction, LossesOfTheLog) {
       const size_t share = tokens.size() / static_cast<size_t>(parallel.size(Axis::dp));
       StepReport report = trainer.step(
           ctx, std::span(tokens).subspan(share * static_cast<size_t>(parallel.rank(Axis::dp)), share), 0);
-      if (rank == 0) reported.push_back(report.mtp_losses);
+      if (rank == 0) reported.push_back(report.terms);
     });
     ASSERT_EQ(reported.back().size(), 2u);
-    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(reported.back()[i], reported[0][i], 1e-12) << layout.name;
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_NEAR(reported.back()[i].value, reported[0][i].value, 1e-12) << layout.name;
   }
-  EXPECT_NEAR(reported[0][0], std::log(50.0), 0.2);  // as good as guessing
+  EXPECT_EQ(reported[0][1].name, "mtp_2 loss");
+  EXPECT_NEAR(reported[0][0].value, std::log(50.0), 0.2);  // as good as guessing
 }
 
 TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
   RankContext ctx;
   const std::vector<int64_t> tokens = {1, 2, 3, 4, 5, 6, -100, 8, 9, 10};  // two rows of 4 + 1
-  const MicroBatches whole(tokens, 2, 4, {}, {}, {});
-  const auto one = whole.ahead(ctx, 0, 1), two = whole.ahead(ctx, 0, 2);
+  const auto mtp = [&](const std::vector<std::vector<int64_t>>& documents) {
+    const Batch batch = batches_of_tokens(tokens, 2, 4, {}, documents)[0];
+    return to_device(ctx, batch, {}, {.mtp_layers = 2}, {.label = 0.5, .mtp = 3, .batches = 2}, DType::F64)
+        .mtp;
+  };
+  const auto whole = mtp({});
+  const MtpTokens &one = whole[0], &two = whole[1];
   EXPECT_EQ(ctx.to_vector<int64_t>(one.ids), (std::vector<int64_t>{2, 3, 4, 0, 0, 8, 9, 0}));
   EXPECT_EQ(ctx.to_vector<int64_t>(one.labels), (std::vector<int64_t>{3, 4, 5, -100, 8, 9, 10, -100}));
-  EXPECT_EQ(one.counted_labels, 6);
+  EXPECT_EQ(ctx.item(one.share), 1.0 / (6 * 2));
+  EXPECT_EQ(ctx.item(one.weight), 3 * (0.5 * 7) / 6);  // seven labels count in the main loss
   EXPECT_EQ(ctx.to_vector<int64_t>(two.ids), (std::vector<int64_t>{3, 4, 0, 0, 8, 9, 0, 0}));
-  EXPECT_EQ(two.counted_labels, 4);
-  const std::vector<std::vector<int64_t>> documents = {{1, 3}, {4}};
-  const MicroBatches packed(tokens, 2, 4, {}, documents, {});
-  EXPECT_EQ(ctx.to_vector<int64_t>(packed.ahead(ctx, 0, 1).ids),
+  EXPECT_EQ(ctx.item(two.share), 1.0 / (4 * 2));
+  EXPECT_EQ(ctx.to_vector<int64_t>(mtp({{1, 3}, {4}})[0].ids),
             (std::vector<int64_t>{0, 3, 4, 0, 0, 8, 9, 0}));
 }
 
@@ -160,31 +167,28 @@ TEST(Prediction, GradientsByDifferences) {
   }
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < 18; ++i) tokens.push_back(i * i % 50);
-  const MicroBatches batch(tokens, 2, 8, {}, {}, {});
-  const SeqInfo seq = model.sequences(ctx, 2, 8);
-  const auto mtp_tokens = [&] {
-    std::vector<MtpTokens> ahead;
-    for (int64_t depth : {1, 2}) {
-      auto own = batch.ahead(ctx, 0, depth);
-      ahead.push_back({.ids = own.ids, .labels = own.labels, .weight = 0.25 * static_cast<double>(depth)});
-    }
-    return ahead;
+  const Batch batch = batches_of_tokens(tokens, 2, 8)[0];
+  MicroBatch micro = to_device(ctx, batch, {}, {.mtp_layers = 2}, {.label = 0.5}, DType::F64);
+  micro.seq = model.sequences(ctx, 2, 8);
+  for (size_t i : {0, 1}) micro.mtp[i].weight = ctx.full({1}, DType::F64, 0.25 * static_cast<double>(i + 1));
+  LmObjective objective(2);
+  const auto run = [&](std::vector<Tensor>& terms) {
+    StageTensors states = {model.forward(ctx, micro.ids, micro.seq)};
+    for (Tensor& state : model.run_mtp(ctx, states[0], micro.mtp, micro.seq)) states.push_back(state);
+    return objective.loss(ctx, model, states, micro, terms);
   };
   const auto loss = [&] {
-    auto ahead = mtp_tokens();
-    Tensor hidden = model.forward(ctx, batch.inputs(ctx, 0), seq);
-    hidden = model.predict_mtp(ctx, hidden, ahead, seq);
-    return 0.5 * ctx.item(ops::sum(ctx, model.token_losses(ctx, hidden, batch.labels(ctx, 0)))) +
-           0.25 * ctx.item(ahead[0].loss) + 0.5 * ctx.item(ahead[1].loss);
+    std::vector<Tensor> terms = {ctx.zeros({1}, DType::F64), ctx.zeros({1}, DType::F64)};
+    double sum = ctx.item(run(terms));
+    for (size_t i : {0, 1})
+      sum += ctx.item(terms[i]) / ctx.item(micro.mtp[i].share) * ctx.item(micro.mtp[i].weight);
+    return sum;
   };
   Tape tape(ctx);
   {
     TapeScope scope(ctx, &tape);
-    auto ahead = mtp_tokens();
-    Tensor hidden = model.forward(ctx, batch.inputs(ctx, 0), seq);
-    hidden = model.predict_mtp(ctx, hidden, ahead, seq);
-    Tensor sum = ops::sum(ctx, model.token_losses(ctx, hidden, batch.labels(ctx, 0)));
-    tape.backward(ctx, sum, ctx.full(sum.shape(), sum.dtype(), 0.5));
+    std::vector<Tensor> terms = {ctx.zeros({1}, DType::F64), ctx.zeros({1}, DType::F64)};
+    tape.backward(ctx, run(terms));
   }
   for (Parameter* p : model.parameters())
     for (int64_t i : {int64_t{0}, p->value.numel() / 3, p->value.numel() / 2}) {

@@ -99,9 +99,9 @@ TEST(CapturedSteps, OfSeveralRanksNeedNccl) {
       ADD_FAILURE() << "not refused";
     } catch (const ConfigError& error) {
       EXPECT_STREQ(error.what(),
-                   "model.cuda_graph_impl = full_iteration: the ranks cannot record their steps, for these "
-                   "ranks are connected by the host; give each rank a GPU of its own and use --comm nccl, or "
-                   "leave --cuda-graph-impl (--graphs) out");
+                   "model.cuda_graph_impl = full_iteration: CUDA graph capture unavailable: these ranks are "
+                   "connected by the host; give each rank a GPU of its own and use --comm nccl, or leave "
+                   "--cuda-graph-impl (--graphs) out");
     }
     world.barrier();
   });

@@ -2,7 +2,7 @@
 
 #include "parity/cases.h"
 
-// Tensor parallelism beyond the plain split: fewer key heads than ranks, communication beside products.
+// Tensor parallelism beyond the plain split: fewer KV heads than ranks, communication beside GEMMs.
 namespace megatron::testing {
 namespace {
 

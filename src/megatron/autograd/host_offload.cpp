@@ -111,7 +111,7 @@ void HostOffload::start_pass() {
 }
 
 std::unique_ptr<PackedTensor> HostOffload::pack(RankContext& ctx, const Tensor& tensor) {
-  if (tensor.numel() < options_.least_elements || !is_floating(tensor.dtype()) || !tensor.is_contiguous())
+  if (tensor.numel() < options_.min_elements || !is_floating(tensor.dtype()) || !tensor.is_contiguous())
     return nullptr;
   // Host memory is this machine's memory where the device is the CPU: nothing is won by fetching early.
   int prefetch = ctx.device.is_cuda() ? options_.prefetch : 0;

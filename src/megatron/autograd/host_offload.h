@@ -8,10 +8,10 @@
 namespace megatron {
 
 struct OffloadOptions {
-  int64_t least_elements = 1 << 20;  // smaller tensors stay
-  double fraction = 1;               // of the eligible bytes
-  int max_in_flight = 8;             // copies to the host that may be under way before the device waits
-  int prefetch = 2;                  // tensors fetched back before they are asked for
+  int64_t min_elements = 1 << 20;  // smaller tensors stay
+  double fraction = 1;             // of the eligible bytes
+  int max_in_flight = 8;           // copies to the host that may be under way before the device waits
+  int prefetch = 2;                // tensors fetched back before they are asked for
 };
 
 // Saved tensors wait in host memory from forward to backward. On a GPU they travel on a stream of their own,

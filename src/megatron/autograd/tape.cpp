@@ -63,11 +63,16 @@ void Tape::backward_data(RankContext& ctx, std::span<const Tensor> outputs, std:
   walk(ctx);
 }
 
-void Tape::backward_data(RankContext& ctx, GradSlot output, const Tensor& grad, bool is_one) {
-  require(output.tape == id_, "backward: the output is not of this tape");
+void Tape::backward_data(RankContext& ctx, std::span<const GradSlot> outputs, std::span<const Tensor> grads,
+                         bool is_one) {
+  require(outputs.size() == grads.size(), "backward: {} outputs but {} gradients", outputs.size(),
+          grads.size());
   start_backward();
-  add_grad(ctx, output, grad.detach());
-  if (is_one) starts_.push_back(output.index);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    require(outputs[i].tape == id_, "backward: the output is not of this tape");
+    add_grad(ctx, outputs[i], grads[i].detach());
+    if (is_one) starts_.push_back(outputs[i].index);
+  }
   walk(ctx);
 }
 

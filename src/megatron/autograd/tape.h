@@ -29,9 +29,10 @@ class Tape {
   // B of every node, and W too unless deferred.
   void backward(RankContext& ctx, const Tensor& output, const Tensor& grad = {});
   void backward_data(RankContext& ctx, std::span<const Tensor> outputs, std::span<const Tensor> grads);
-  // The same where only the place of the output was kept, and its memory has gone. is_one: the gradient is
-  // known to be 1.
-  void backward_data(RankContext& ctx, GradSlot output, const Tensor& grad, bool is_one = false);
+  // The same where only the slots of the outputs were kept, and their memory has gone. is_one: the gradients
+  // are known to be 1.
+  void backward_data(RankContext& ctx, std::span<const GradSlot> outputs, std::span<const Tensor> grads,
+                     bool is_one = false);
   void backward_weight(RankContext& ctx);
 
   // Of a watched tensor, after backward; undefined where no gradient reached it.

@@ -9,7 +9,7 @@ namespace megatron::limits {
 inline constexpr int kConvolutionWidth = 16;  // tokens, on the CPU too
 
 // All that follows is of the CUDA kernels.
-inline constexpr int kLeastCapability = 80;         // bf16 on tensor cores, copies beside the computation
+inline constexpr int kMinCapability = 80;           // bf16 on tensor cores, copies beside the computation
 inline constexpr int kFp8Capability = 89;           // from here on
 inline constexpr int kBlockwiseFp8Capability = 90;  // this one alone: cuBLASLt's scales per block of 128
 
@@ -17,7 +17,7 @@ inline constexpr int64_t kGridRows = 65535;            // blocks of a launch in 
 inline constexpr int64_t kTileRows = 64 * kGridRows;   // of matrices in tiles, which are as high or higher
 inline constexpr int64_t kThreads = int64_t{1} << 31;  // of a launch whose threads are counted in 32 bits
 
-inline constexpr int kHeadChannels = 256;      // of attention
+inline constexpr int kMaxHeadDim = 256;        // of attention
 inline constexpr int kDeltaKeyChannels = 256;  // of a delta net's head
 inline constexpr int kScanChunk = 2048;        // tokens of a chunk of Mamba's scan
 inline constexpr int kScanTile = 64;           // tokens, channels or states of a tile of it
@@ -49,9 +49,9 @@ inline constexpr int64_t kLogits = kGridRows * kLogitThreads * kLogitVectors;
 // (or of queries and gradients), and a row of the others for each of its warps. Shared memory in bytes, where
 // sums are of `element_bytes`.
 inline constexpr int kAttentionTile = 32, kAttentionWarps = 8;
-constexpr int64_t attention_memory(int64_t key_channels, int64_t value_channels, int64_t element_bytes) {
-  const int64_t channels = key_channels + value_channels;
-  return element_bytes * (kAttentionTile * (channels + 2) + kAttentionWarps * channels);
+constexpr int64_t attention_memory(int64_t qk_head_dim, int64_t v_head_dim, int64_t element_bytes) {
+  const int64_t head_dims = qk_head_dim + v_head_dim;
+  return element_bytes * (kAttentionTile * (head_dims + 2) + kAttentionWarps * head_dims);
 }
 
 }  // namespace megatron::limits

@@ -18,7 +18,7 @@ std::string joined(std::initializer_list<std::string_view> keys) {
   return text;
 }
 
-constexpr int64_t kMostOfAnything = int64_t{1} << 40, kMostLayers = 1 << 16;
+constexpr int64_t kMaxValue = int64_t{1} << 40, kMaxLayers = 1 << 16;
 
 [[noreturn]] void reject(std::string_view key, const std::string& why) {
   throw ConfigError(fmt::format("config.json: {} {}", key, why));
@@ -36,7 +36,7 @@ auto typed(std::string_view key, const Json& value, std::string_view wanted, con
 
 int64_t count(std::string_view key, const Json& value) {
   const int64_t number = typed(key, value, "a whole number", [](const Json& json) { return json.as_int(); });
-  if (number < 0 || number > kMostOfAnything) reject(key, fmt::format("is {}", number));
+  if (number < 0 || number > kMaxValue) reject(key, fmt::format("is {}", number));
   return number;
 }
 
@@ -111,7 +111,7 @@ int64_t HfConfig::size_of(const Entry& entry) const {
 int64_t HfConfig::layers(std::initializer_list<std::string_view> keys,
                          std::optional<int64_t> fallback) const {
   const int64_t layers = fallback ? size(keys, *fallback) : integer(keys);
-  if (layers > kMostLayers) reject(joined(keys), fmt::format("is {}, more than {}", layers, kMostLayers));
+  if (layers > kMaxLayers) reject(joined(keys), fmt::format("is {}, more than {}", layers, kMaxLayers));
   return layers;
 }
 

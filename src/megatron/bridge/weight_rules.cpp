@@ -169,7 +169,7 @@ std::vector<Piece> expert_pieces(WeightLayout layout, const Shape& shape) {
       }
       return pieces;
     case WeightLayout::packed_experts:
-      return {{0, ShardSpec::whole(shape), HfView::turned}};
+      return {{0, ShardSpec::whole(shape), HfView::transposed}};
     default:  // packed_experts_gate_up, packed_expert_biases_gate_up
       return {{0, box(shape, 0, experts, 0, half), HfView::even_columns},
               {0, box(shape, 0, experts, half, half), HfView::odd_columns}};
@@ -181,7 +181,7 @@ std::vector<Piece> pieces_of(WeightLayout layout, const ModelConfig& config, con
     case WeightLayout::same:
       return {{0, ShardSpec::whole(shape)}};
     case WeightLayout::transposed:
-      return {{0, ShardSpec::whole(shape), HfView::turned}};
+      return {{0, ShardSpec::whole(shape), HfView::transposed}};
     case WeightLayout::qkv: {
       QkvRows qkv = qkv_rows(config);
       return {{0, rows(shape, qkv.query_rows, qkv.query)},
@@ -200,7 +200,7 @@ std::vector<Piece> pieces_of(WeightLayout layout, const ModelConfig& config, con
     case WeightLayout::packed_qkv:
       return {{0, packed_qkv(qkv_rows(config), shape)}};
     case WeightLayout::packed_qkv_transposed:
-      return {{0, packed_qkv(qkv_rows(config), shape), HfView::turned}};
+      return {{0, packed_qkv(qkv_rows(config), shape), HfView::transposed}};
     case WeightLayout::delta_in: {
       DeltaRows delta = delta_rows(config);
       return {{0, rows(shape, delta.qkvz_rows, delta.qkvz)}, {1, rows(shape, delta.ba_rows, delta.ba)}};
@@ -222,7 +222,7 @@ Tensor view_of(const Tensor& tensor, HfView view) {
   switch (view) {
     case HfView::plain:
       return tensor;
-    case HfView::turned:
+    case HfView::transposed:
       return tensor.transpose(rank - 2, rank - 1);
     case HfView::one_expert: {
       std::vector<int64_t> sizes = {1};
@@ -252,7 +252,7 @@ Shape stored_shape(const Shape& viewed, HfView view) {
     return Shape(sizes);
   }
   const bool columns = view == HfView::even_columns || view == HfView::odd_columns;
-  if (view == HfView::turned || (columns && last >= 2)) std::swap(shape[last - 1], shape[last]);
+  if (view == HfView::transposed || (columns && last >= 2)) std::swap(shape[last - 1], shape[last]);
   if (columns) shape[last] *= 2;
   return shape;
 }

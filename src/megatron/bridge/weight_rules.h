@@ -64,7 +64,7 @@ class TensorNames {
 // How a Hugging Face tensor is looked at, without copying.
 enum class HfView : uint8_t {
   plain,
-  turned,        // its last two dimensions swapped
+  transposed,    // its last two dimensions swapped
   one_expert,    // with a leading dimension of 1
   even_columns,  // every other element of its last dimension, from the first; then turned if it has rows
   odd_columns,

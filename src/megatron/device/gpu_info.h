@@ -10,7 +10,7 @@ namespace megatron {
 struct GpuInfo {
   std::string name;
   int compute_capability = 0;  // 90 for Hopper
-  int multiprocessors = 0;
+  int sm_count = 0;
   size_t total_bytes = 0, free_bytes = 0;
   std::vector<int> reaches;  // the GPUs whose memory it can read directly
   std::string fault;         // why it cannot be used; empty where it can
@@ -27,7 +27,7 @@ struct GpuReport {
 // Implemented by device/cuda, or by device/none in a build without CUDA.
 GpuReport look_for_gpus();
 // The memory of the smallest of the first GPUs here, without starting any of them; 0 where there is none.
-size_t least_gpu_memory(int64_t first = INT64_MAX);
+size_t min_gpu_memory(int64_t first = INT64_MAX);
 std::string gpu_name(int index);  // as its driver says, without starting it; empty where there is none
 
 }  // namespace megatron

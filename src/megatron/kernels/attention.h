@@ -7,7 +7,7 @@ namespace megatron {
 
 // Where the local piece of attention stands in the global one, so that masks and dropout do not depend on the
 // layout.
-struct AttentionPlace {
+struct AttentionOffsets {
   int64_t batch_begin = 0, head_begin = 0, global_heads = 0;
   // Where each sequence is cut into runs of equal length: the queries given are run query_chunk of as many
   // runs as their own length makes, the keys run key_chunk likewise. -1: the last query stands at the last
@@ -19,23 +19,23 @@ struct AttentionPlace {
 };
 
 // How far in front of the keys given the queries given stand: query i is at key i + this.
-MEGATRON_HOST_DEVICE inline int64_t attention_shift(const AttentionPlace& place, int64_t queries,
+MEGATRON_HOST_DEVICE inline int64_t attention_shift(const AttentionOffsets& offsets, int64_t queries,
                                                     int64_t keys) {
-  return place.query_chunk < 0 ? keys - queries : place.query_chunk * queries - place.key_chunk * keys;
+  return offsets.query_chunk < 0 ? keys - queries : offsets.query_chunk * queries - offsets.key_chunk * keys;
 }
 
 // The row of a sequence in the global batch, and where in that row its queries and keys begin.
 struct AttentionOrigin {
   int64_t row, query, key;
 };
-MEGATRON_HOST_DEVICE inline AttentionOrigin attention_origin(const AttentionPlace& place, int64_t sequence,
-                                                             int64_t first_query, int64_t queries,
-                                                             int64_t keys) {
-  int64_t query = place.query_chunk > 0 ? place.query_chunk * queries : 0, key = place.key_chunk * keys;
-  if (place.row_length == 0) return {place.batch_begin + sequence, query, key};
-  int64_t start = first_query * place.query_chunks, row = start / place.row_length;
-  start -= row * place.row_length;
-  return {place.batch_begin + row, start + query, start + key};
+MEGATRON_HOST_DEVICE inline AttentionOrigin attention_origin(const AttentionOffsets& offsets,
+                                                             int64_t sequence, int64_t first_query,
+                                                             int64_t queries, int64_t keys) {
+  int64_t query = offsets.query_chunk > 0 ? offsets.query_chunk * queries : 0, key = offsets.key_chunk * keys;
+  if (offsets.row_length == 0) return {offsets.batch_begin + sequence, query, key};
+  int64_t start = first_query * offsets.query_chunks, row = start / offsets.row_length;
+  start -= row * offsets.row_length;
+  return {offsets.batch_begin + row, start + query, start + key};
 }
 
 // softmax(scale · q kᵀ (+ bias), masked) v without ever holding the score matrix. Tokens are batch-major:
@@ -61,7 +61,7 @@ struct AttentionArgs {
       bias;  // [1 or batch, 1 or heads, queries, keys], added to scores after softcap; optional, not packed
   double dropout = 0;
   RngKey dropout_key;
-  AttentionPlace place;
+  AttentionOffsets offsets;
 };
 
 struct AttentionBackwardArgs {

@@ -3,12 +3,12 @@
 #include <string>
 #include <string_view>
 
-#include "megatron/kernels/attention_notes.h"
-#include "megatron/kernels/gated_gemm.h"
-#include "megatron/kernels/gelu_gemm.h"
+#include "megatron/kernels/attention_dispatch.h"
+#include "megatron/kernels/gemm_autotune.h"
+#include "megatron/kernels/gemm_gelu.h"
+#include "megatron/kernels/gemm_softmax_stats.h"
+#include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/kernels/kernel_table.h"
-#include "megatron/kernels/logits_gemm.h"
-#include "megatron/kernels/tuning.h"
 
 namespace megatron {
 
@@ -17,14 +17,14 @@ const KernelTable& meta_kernels();  // every kernel does nothing: ops still chec
 
 // kernels/cuda, or kernels/none, which throws.
 const KernelTable& cuda_kernels();
-void measure_cuda_gemms(const KernelContext& ctx, Measuring how);
-std::string cuda_gemm_choices(const KernelContext& ctx);
-void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices);
-const AttentionNotes& cuda_attention_notes(const KernelContext& ctx);
-bool cuda_gated_gemm(const KernelContext& ctx, const GatedGemmArgs& args);
-bool cuda_gated_gemm_backward(const KernelContext& ctx, const GatedGemmBackwardArgs& args);
-bool cuda_gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args);
-bool cuda_gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args);
-bool cuda_logits_gemm(const KernelContext& ctx, const LogitsGemmArgs& args);
+void autotune_cuda_gemms(const KernelContext& ctx, AutotuneMode mode);
+std::string tuned_cuda_gemm_algos(const KernelContext& ctx);
+void use_tuned_cuda_gemm_algos(const KernelContext& ctx, std::string_view tuned);
+const AttentionDispatchLog& cuda_attention_log(const KernelContext& ctx);
+bool cuda_gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args);
+bool cuda_gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args);
+bool cuda_gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args);
+bool cuda_gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArgs& args);
+bool cuda_gemm_softmax_stats(const KernelContext& ctx, const GemmSoftmaxStatsArgs& args);
 
 }  // namespace megatron

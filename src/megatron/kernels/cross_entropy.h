@@ -7,7 +7,8 @@ namespace megatron {
 // The loss of a row: (1 − s) · (lse − target) + s · (lse − mean logit) + z · lse², s = smoothing, lse the
 // log-sum-exp over the vocabulary. Three kernels, so that ranks which hold parts of the vocabulary can agree
 // in between: statistics of the local columns, the loss from the statistics of all columns, the gradient of
-// the local columns. Statistics, lse, loss and scale are fp32 (fp64 for fp64), contiguous.
+// the local columns. Statistics, lse, loss and scale are fp32 (fp64 for fp64), contiguous; scale may also be
+// one number for all rows, with stride 0.
 
 // What one rank's columns contribute. Columns from `valid` on are padding and do not exist: with valid = 0,
 // maximum is −∞ and the sums 0.
@@ -38,10 +39,9 @@ struct CrossEntropyGradArgs {
 };
 
 // The three in one where no other rank has to be asked: the loss of each row and, where dlogits is defined
-// (it may be logits), scale · d(loss)/d(logits), the same scale for all rows.
+// (it may be logits), scale[row] · d(loss)/d(logits).
 struct CrossEntropyArgs {
-  Tensor logits, labels;
-  double scale = 1;
+  Tensor logits, labels, scale;
   int64_t valid = 0, ignore_index = -100, vocab_size = 0;
   double smoothing = 0, z_loss = 0;
   Tensor loss, dlogits;

@@ -4,23 +4,22 @@
 
 namespace megatron {
 
-// c[m, n] = alpha · a[m, k] · b[k, n] + beta · c (+ bias[n]); with rank 3, one product per index of the first
+// c[m, n] = alpha · a[m, k] · b[k, n] + beta · c (+ bias[n]); with rank 3, one GEMM per index of the first
 // dimension. A transposed operand is a transposed view: each matrix has unit stride in one of its last two
-// dimensions. Sums are kept in fp32 (fp64 for fp64); c may be wider than a and b, as for a weight gradient
+// dimensions. Accumulators are fp32 (fp64 for fp64); c may be wider than a and b, as for a weight gradient
 // into fp32 main_grad. With beta 0 the old contents of c are not read.
-// Of fp8 operands, rank 2 only, both have unit stride along k, m, n and k are multiples of 16, and a_scale
-// and b_scale (fp32, on the device) are what their elements are multiplied by: one for all, or one for each
-// block of block_rows × 128, the latter along k, [⌈m / block_rows⌉, ⌈k / 128⌉] for a and the transposed of
-// that for b. block_rows is 1, with unit stride along m (n), or 128 for one of the operands, with unit stride
-// along k and a multiple of four between rows. fast_sums lets the hardware keep fewer bits of the sums of
-// products with one scale.
+// fp8 operands: rank 2, unit stride along k, and m, n and k multiples of 16. a_scale and b_scale (fp32, on
+// the device) multiply their elements: one scale for all, or one for each block of block_rows × 128, the
+// latter along k: [⌈m / block_rows⌉, ⌈k / 128⌉] for a and the transpose of that for b. block_rows is 1, with
+// unit stride along m (n), or 128 for one of the operands, with unit stride along k and a multiple of four
+// between rows. fast_accum lets tensor cores accumulate in fewer bits where each operand has one scale.
 struct GemmArgs {
   Tensor a, b, c;
   double alpha = 1, beta = 0;
   Tensor bias;
   Tensor a_scale, b_scale;
   int64_t a_block_rows = 0, b_block_rows = 0;  // 0: one scale for all
-  bool fast_sums = false;
+  bool fast_accum = false;
 };
 
 // Experts: rows [offsets[e], offsets[e+1]) of `a` go through matrix b[e] (b is [experts, k, n], views

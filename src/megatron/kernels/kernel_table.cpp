@@ -1,6 +1,7 @@
 #include "megatron/kernels/kernel_table.h"
 
 #include "megatron/kernels/backends.h"
+#include "megatron/kernels/cpu/isa_tables.h"
 
 namespace megatron {
 
@@ -14,5 +15,7 @@ const KernelTable& kernels_for(Device device) {
       return cpu_kernels();
   }
 }
+
+std::string cpu_instruction_set() { return cpu::has_v4() ? "AVX-512" : "AVX2"; }
 
 }  // namespace megatron

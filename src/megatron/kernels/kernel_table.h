@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "megatron/device/kernel_context.h"
 #include "megatron/kernels/activation.h"
 #include "megatron/kernels/attention.h"
@@ -115,5 +117,7 @@ struct KernelTable {
 
 // The table of a kind of device. CPU: the variant for the widest vectors this machine has.
 const KernelTable& kernels_for(Device device);
+
+std::string cpu_instruction_set();  // of the CPU's kernels: "AVX-512" or "AVX2"
 
 }  // namespace megatron

@@ -16,14 +16,14 @@ struct AdamTensor {
 };
 
 // One step of Adam over many tensors. `gradient_scale` (one element, on the device, optional) multiplies
-// every gradient: clipping without a host round trip. decoupled: AdamW; otherwise decay is added to the
-// gradient.
+// every gradient: clipping without a host round trip. `gate` (bool [1], likewise): nothing changes where it
+// is false. decoupled: AdamW; otherwise decay is added to the gradient.
 struct AdamArgs {
   std::span<const AdamTensor> tensors;
   double lr = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   int64_t step = 1;  // from 1
   bool decoupled = true;
-  Tensor gradient_scale;
+  Tensor gradient_scale, gate;
 };
 
 // low = what the bits of wide (fp32) are above those of high (bf16), or as near as 16 bits reach. join: wide

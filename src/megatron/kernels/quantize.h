@@ -18,7 +18,7 @@ struct QuantizeArgs {
   Tensor scale, amax;
 };
 
-// For products with a scale per block: x [rows, columns] in fp8, as it is and transposed, each in blocks of
+// For GEMMs with a scale per block: x [rows, columns] in fp8, as it is and transposed, each in blocks of
 // block_rows (1 or 128) × 128 of its own. Single rows of the two hold different numbers, so both are rounded
 // from x. A block is multiplied by the largest power of two that keeps it within the format (1 if it is all
 // zero), and inverse_scale is one over that: scaling rounds nothing. The strides of the scales are free, as

@@ -50,7 +50,7 @@ struct GatedNormBackwardArgs {
 };
 
 // Mamba-2's state space: per head R ← exp(−Δ e^{a_log}) R + Δ x bᵀ; y = R c + d · x, with Δ =
-// clamp(softplus(dt + dt_bias)). Heads share b and c by groups. The scan runs in chunks: products inside,
+// clamp(softplus(dt + dt_bias)). Heads share b and c by groups. The scan runs in chunks: matmuls inside,
 // states between.
 struct SsdArgs {
   SequenceRows rows;

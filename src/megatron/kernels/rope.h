@@ -13,11 +13,11 @@ struct RopeTableArgs {
   int64_t sections[3] = {0, 0, 0};
 };
 
-// Rotates the first 2 · frequencies channels of each head of x [tokens, heads, channels], or [tokens, groups,
-// heads of a group, channels], into y (which may be x) and copies the rest. Half-split pairs channel i with i
+// Rotates the first 2 · frequencies elements of each head of x [tokens, heads, head_dim], or [tokens, groups,
+// heads of a group, head_dim], into y (which may be x) and copies the rest. Half-split pairs element i with i
 // + frequencies, interleaved 2i with 2i + 1. `inverse` turns back (the backward pass).
 struct RopeArgs {
-  Tensor x, y;  // unit stride in channels
+  Tensor x, y;  // unit stride in head_dim
   Tensor cos, sin;
   bool interleaved = false, inverse = false;
 };

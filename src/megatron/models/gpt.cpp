@@ -10,7 +10,6 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
-#include "megatron/transformer/moe/aux_loss.h"
 #include "megatron/transformer/mup.h"
 
 namespace megatron {
@@ -260,10 +259,11 @@ Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tens
   });
 }
 
-Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor) {
+Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels,
+                          const Tensor& weights) {
   const TraceRange range(ctx.tracer, "output_layer");
   return use_unit(ctx, *output_unit_, [&] {
-    return vocab_parallel_loss_sum(ctx, hidden, output_weight().get(ctx), labels, factor, parallel_.tensor,
+    return vocab_parallel_loss_sum(ctx, hidden, output_weight().get(ctx), labels, weights, parallel_.tensor,
                                    loss_options(ctx));
   });
 }
@@ -292,17 +292,6 @@ std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
   return states;
 }
 
-Tensor GptModel::add_mtp_losses(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
-                                std::span<MtpTokens> tokens) {
-  Tensor result = hidden;
-  for (size_t depth = 0; depth < tokens.size(); ++depth) {
-    Tensor loss = ops::sum(ctx, token_losses(ctx, states[depth], tokens[depth].labels));
-    tokens[depth].loss = loss.detach();
-    result = attach_aux_loss(ctx, result, loss, tokens[depth].weight);
-  }
-  return result;
-}
-
 void GptModel::visit(const ParameterVisitor& visitor) {
   if (embedding_) embedding_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
@@ -316,6 +305,11 @@ void GptModel::visit(const ParameterVisitor& visitor) {
 void GptModel::finish_batch(RankContext& ctx) {
   for (auto& layer : layers_) layer->finish_batch(ctx);
   for (auto& layer : mtp_) layer->finish_batch(ctx);
+}
+
+void GptModel::update_expert_bias(RankContext& ctx, const Tensor& gate) {
+  for (auto& layer : layers_) layer->update_expert_bias(ctx, gate);
+  for (auto& layer : mtp_) layer->update_expert_bias(ctx, gate);
 }
 
 Parameter* GptModel::tied_weight() {

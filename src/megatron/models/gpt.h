@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/models/objective.h"
 #include "megatron/nn/parameter_unit.h"
 #include "megatron/parallel/context/sequences.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
@@ -20,17 +21,9 @@ struct ModelSlice {
 // Told what the residual stream is behind each layer of a pass, by the layer's place in the whole model.
 using LayerObserver = std::function<void(int64_t layer, const Tensor& stream)>;
 
-// What an MTP layer looks at, one token further on than the layer before it.
-struct MtpTokens {
-  Tensor ids, labels;  // int64 [tokens]
-  double weight = 1;   // of the sum of its losses
-  double share = 1;    // by which that sum counts in the mean that is reported
-  Tensor loss = {};    // that sum, one element: set by add_mtp_losses()
-};
-
 // A GPT-style decoder, or one pipeline chunk of it; without its causal mask, and with the head of masked
 // tokens, BERT.
-class GptModel final : public Module {
+class GptModel final : public Module, public Head {
  public:
   // `embedding`: that of another chunk of this rank, which a tied output layer and MTP layers use
   // instead of a copy.
@@ -57,26 +50,19 @@ class GptModel final : public Module {
                       const LayerObserver& on_layer = {});
   // On the last chunk, from forward()'s result: the loss of each token [tokens] (0 where the label is
   // ignored), or the logits of this rank's part of the vocabulary [tokens, padded vocabulary / tp].
-  Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels);
-  // factor · Σ of the token losses, one element: what a training step's backward pass starts from.
-  Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels, double factor);
-  Tensor logits(RankContext& ctx, const Tensor& hidden);
+  Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) override;
+  Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels,
+                  const Tensor& weights) override;
+  Tensor logits(RankContext& ctx, const Tensor& hidden) override;
   // Multi-token prediction, in the chunk that has the layers: what each of them makes of forward()'s result.
   std::vector<Tensor> run_mtp(RankContext& ctx, const Tensor& hidden, std::span<const MtpTokens> tokens,
                               const SeqInfo& seq);
-  // On the last chunk: forward()'s result, with the losses of the MTP layers, whose results are
-  // `states`, added to whatever is computed from it.
-  Tensor add_mtp_losses(RankContext& ctx, const Tensor& hidden, std::span<const Tensor> states,
-                        std::span<MtpTokens> tokens);
-  // Both.
-  Tensor predict_mtp(RankContext& ctx, const Tensor& hidden, std::span<MtpTokens> tokens,
-                     const SeqInfo& seq) {
-    return add_mtp_losses(ctx, hidden, run_mtp(ctx, hidden, tokens, seq), tokens);
-  }
 
   void visit(const ParameterVisitor& visitor) override;
-  // After the last micro-batch of a step: routers move their expert biases.
+  // After the last micro-batch of a step: routers sum up what their experts had; with the update, where
+  // `gate` (bool [1]) is true, they move the experts' biases.
   void finish_batch(RankContext& ctx);
+  void update_expert_bias(RankContext& ctx, const Tensor& gate);
   const ModelConfig& config() const { return config_; }
   const ModelSlice& slice() const { return slice_; }
   DType dtype() const { return dtype_; }

@@ -13,7 +13,7 @@ class KvCache {
   explicit KvCache(int64_t capacity) : capacity_(capacity) {}
 
   struct Pair {
-    Tensor keys, values;  // [tokens, heads, channels]
+    Tensor keys, values;  // [tokens, heads, head_dim]
   };
 
   int64_t length() const { return length_; }  // tokens of the passes that are over

@@ -49,7 +49,7 @@ struct Parameter {
   Tensor value;
   GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
-  std::unique_ptr<ops::Fp8Weight> fp8;           // where set, products with it are made in fp8
+  std::unique_ptr<ops::Fp8Weight> fp8;           // where set, GEMMs with it are made in fp8
 
   // The weight at the point of use.
   Weight get(RankContext& ctx) {

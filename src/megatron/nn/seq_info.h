@@ -36,7 +36,7 @@ struct SeqInfo {
   Tensor cu_seqlens;              // int32 [sequences + 1] where packed, else undefined
   int64_t max_length = 0;         // of the packed sequences
   Tensor positions;               // int64 [tokens]
-  Tensor places;                  // int64 [tokens], in the whole micro-batch; undefined: in turn
+  Tensor token_index;             // int64 [tokens], in the whole micro-batch; undefined: in turn
   ContextSlices context;          // where sequences are split over ranks
   Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
   Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs
@@ -51,7 +51,8 @@ struct SeqInfo {
   Tensor step_offset;             // int64 [1]: a step's stream that is added when numbers are drawn; optional
   int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
   bool training = true;           // else evaluation: no dropout, no noise, no balancing
-  double loss_weight = 1;         // of this micro-batch's mean loss in the loss of the step
+  Tensor
+      aux_loss_weight;  // fp64 [1]: of this micro-batch's mean losses in the loss of the step; undefined: 1
 
   int64_t tokens() const { return batch * length; }
 };

@@ -2,14 +2,14 @@
 
 #include <optional>
 
-#include "megatron/kernels/gated_gemm.h"
-#include "megatron/kernels/gelu_gemm.h"
+#include "megatron/kernels/gemm_gelu.h"
+#include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
 namespace {
 
-double product_flops(const Tensor& dy, const Tensor& weight) {
+double gemm_flops(const Tensor& dy, const Tensor& weight) {
   return 2.0 * static_cast<double>(dy.size(0)) * static_cast<double>(weight.numel());
 }
 
@@ -42,7 +42,7 @@ class ActivatedLinearNode final : public Node {
       Tensor dactive = ctx.empty(inner, x.dtype()), dx = dactive;
       if (options_.gated) dx = x.storage().unique() ? x : ctx.empty_like(x);
       if (!beside && multiply_within(ctx, x, dx)) {
-        trace(ctx, "linear_activated", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &x, &dx});
+        trace(ctx, "linear_activated", Phase::BackwardData, gemm_flops(dy_, w), {&dy_, &w, &x, &dx});
       } else {
         multiply_and_pass(ctx, x, dactive, dx, beside ? active_ : Tensor{});
       }
@@ -58,7 +58,7 @@ class ActivatedLinearNode final : public Node {
     ctx.kernels->gemm(
         ctx.kernel_context(),
         {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.accumulator->beta()});
-    trace(ctx, "linear", Phase::BackwardWeight, product_flops(dy_, weight_.value), {&dy_, &active_, &sum});
+    trace(ctx, "linear", Phase::BackwardWeight, gemm_flops(dy_, weight_.value), {&dy_, &active_, &sum});
     active_ = dy_ = {};
     weight_.accumulator->contribute(ctx);
   }
@@ -66,8 +66,8 @@ class ActivatedLinearNode final : public Node {
  private:
   // dx of dy_ by one kernel; false where there is none.
   bool multiply_within(RankContext& ctx, const Tensor& x, const Tensor& dx) {
-    if (options_.swiglu()) return gated_gemm_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
-    return options_.gelu_tanh() && gelu_gemm_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
+    if (options_.swiglu()) return gemm_swiglu_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
+    return options_.gelu_tanh() && gemm_gelu_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
   }
 
   // The same by way of dactive; a gated activation, where it is wanted again, beside it.
@@ -75,7 +75,7 @@ class ActivatedLinearNode final : public Node {
                          const Tensor& active) {
     const Tensor& w = weight_.value;
     ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
-    trace(ctx, "linear", Phase::BackwardData, product_flops(dy_, w), {&dy_, &w, &dactive});
+    trace(ctx, "linear", Phase::BackwardData, gemm_flops(dy_, w), {&dy_, &w, &dactive});
     const double flops = 10.0 * static_cast<double>(x.numel());
     if (!options_.gated) {
       ctx.kernels->unary_backward(ctx.kernel_context(), {options_.kind, x, {}, dactive, dx});
@@ -119,7 +119,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
   }
   ctx.kernels->gemm(ctx.kernel_context(),
                     {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
-  trace(ctx, "linear", Phase::Forward, product_flops(x, w), {&active, &w, &y});
+  trace(ctx, "linear", Phase::Forward, gemm_flops(x, w), {&active, &w, &y});
   if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ActivatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),

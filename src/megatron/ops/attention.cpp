@@ -14,7 +14,7 @@ double visible_pairs(const AttentionArgs& args) {
   int64_t queries = args.max_queries, keys = args.max_keys;
   double pairs = 0;
   for (int64_t query = 0; query < queries; ++query) {
-    int64_t own = query + attention_shift(args.place, queries, keys);
+    int64_t own = query + attention_shift(args.offsets, queries, keys);
     int64_t end = args.causal ? own + 1 : args.window_right >= 0 ? own + args.window_right + 1 : keys;
     int64_t begin = args.window_left >= 0 ? own - args.window_left : 0;
     pairs +=
@@ -114,10 +114,10 @@ class AttentionNode final : public AttentionBase {
 
 class FusedAttentionNode final : public AttentionBase {
  public:
-  FusedAttentionNode(RankContext& ctx, const Tensor& turned, GradSlot slot, const QkvShape& shape,
+  FusedAttentionNode(RankContext& ctx, const Tensor& rotated, GradSlot slot, const QkvShape& shape,
                      const Rotation& rotation, const AttentionArgs& args, const AttentionOptions& options)
       : AttentionBase(ctx, args, options),
-        qkv_(ctx, turned),
+        qkv_(ctx, rotated),
         slot_(slot),
         shape_(shape),
         rotation_(rotation) {}
@@ -132,7 +132,7 @@ class FusedAttentionNode final : public AttentionBase {
   }
 
  private:
-  Saved qkv_;  // queries and keys turned
+  Saved qkv_;  // queries and keys rotated
   GradSlot slot_;
   QkvShape shape_;
   Rotation rotation_;
@@ -156,11 +156,11 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
     check_input(ctx, "attention", name, *x);
     check_dtype("attention", name, *x, q.dtype());
     require(x->rank() == 3 && x->stride(2) == 1,
-            "attention: {} is {}, but it must be [tokens, heads, channels] with unit stride in channels",
+            "attention: {} is {}, but it must be [tokens, heads, head_dim] with unit stride in head_dim",
             name, *x);
   }
   require(q.size(2) == k.size(2) && k.size(0) == v.size(0) && k.size(1) == v.size(1),
-          "attention: q {}, k {} and v {} do not fit: q and k share channels, k and v tokens and heads", q, k,
+          "attention: q {}, k {} and v {} do not fit: q and k share head_dim, k and v tokens and heads", q, k,
           v);
   require(k.size(1) > 0 && q.size(1) % k.size(1) == 0,
           "attention: {} query heads cannot share {} key/value heads evenly", q.size(1), k.size(1));
@@ -177,8 +177,8 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
       .softcap = options.softcap,
       .dropout = options.dropout,
       .dropout_key = options.dropout_key,
-      .place = options.place};
-  if (args.place.global_heads == 0) args.place.global_heads = q.size(1);
+      .offsets = options.offsets};
+  if (args.offsets.global_heads == 0) args.offsets.global_heads = q.size(1);
   if (options.cu_queries) {
     args.cu_queries = options.cu_queries;
     args.cu_keys = options.cu_keys ? options.cu_keys : options.cu_queries;
@@ -195,8 +195,8 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
     args.max_keys = k.size(0) / options.batch;
   }
   // The counter of a (query, key) pair has 20 bits for each.
-  int64_t longest = std::max({args.max_queries * std::max<int64_t>(1, args.place.query_chunk + 1),
-                              args.max_keys * (args.place.key_chunk + 1), args.place.row_length});
+  int64_t longest = std::max({args.max_queries * std::max<int64_t>(1, args.offsets.query_chunk + 1),
+                              args.max_keys * (args.offsets.key_chunk + 1), args.offsets.row_length});
   require(options.dropout == 0 || longest <= int64_t{1} << 20,
           "attention: dropout knows places up to 2^20, but a sequence of {} tokens was given (q {}, k {}); "
           "train without attention dropout, or on shorter sequences",
@@ -250,7 +250,7 @@ AttentionResult fused_attention(RankContext& ctx, Tensor qkv, const QkvShape& sh
                                 const AttentionOptions& options) {
   check_projection(ctx, "fused_attention", qkv, shape, rotation);
   require(shape.even(),
-          "fused_attention: {} query heads that share {} key heads do not lie evenly; use split_qkv",
+          "fused_attention: {} query heads that share {} KV heads do not lie evenly; use split_qkv",
           shape.heads, shape.groups);
   const bool recorded = needs_grad(ctx, {&qkv, &options.bias}, {&options.sinks});
   const GradSlot slot = qkv.grad_slot();

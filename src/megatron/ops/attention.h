@@ -18,7 +18,7 @@ struct AttentionOptions {
   Tensor bias;  // [1 or batch, 1 or heads, queries, keys], added after softcap; may be on the tape
   double dropout = 0;
   RngKey dropout_key;
-  AttentionPlace place;  // global_heads 0: all heads are here
+  AttentionOffsets offsets;  // global_heads 0: all heads are here
 };
 
 struct AttentionResult {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "megatron/kernels/logits_gemm.h"
+#include "megatron/kernels/gemm_softmax_stats.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
@@ -180,10 +180,10 @@ class LinearCrossEntropyNode final : public Node {
                                                  .beta = beta});
       beta = 1;
     });
-    double products = 1 + (slot_ ? 1 : 0) + (weight_.accumulator ? 1 : 0);
+    double gemms = 1 + (slot_ ? 1 : 0) + (weight_.accumulator ? 1 : 0);
     ctx.trace("linear_cross_entropy", Phase::BackwardData,
-              2.0 * products * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
-              products * static_cast<double>(hidden.bytes() + w.bytes()));
+              2.0 * gemms * static_cast<double>(hidden.numel()) * static_cast<double>(columns),
+              gemms * static_cast<double>(hidden.bytes() + w.bytes()));
     hidden_.reset();
     labels_ = lse_ = {};
     if (weight_.accumulator) weight_.accumulator->contribute(ctx);
@@ -210,9 +210,10 @@ class EarlyGradientsNode final : public Node {
   const char* name() const override { return "linear_cross_entropy_sum"; }
 
   void backward_data(RankContext& ctx, Tape& tape) override {
-    require(tape.starts_at(output()),
-            "linear_cross_entropy_sum: its gradients are made in the forward pass for a loss that backward "
-            "starts from; put what the loss is multiplied with into `factor`, or use linear_cross_entropy");
+    require(
+        tape.starts_at(output()),
+        "linear_cross_entropy_sum: its gradients are made in the forward pass for a loss that backward "
+        "starts from; put what the losses are multiplied with into `weights`, or use linear_cross_entropy");
     if (weight_.accumulator) weight_.accumulator->contribute(ctx);
     tape.add_grad(ctx, slot_, std::move(dhidden_));
   }
@@ -223,34 +224,32 @@ class EarlyGradientsNode final : public Node {
   Weight weight_;
 };
 
-// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the product that makes
-// the gradient of so few rows then fills the multiprocessors with whole tiles.
+// Equal chunks of rows, a power of two where there are many, of about a GiB of logits: the GEMM that makes
+// the gradient of so few rows then fills the SMs with whole tiles.
 int64_t chunk_rows_for(int64_t rows, int64_t columns, DType dtype) {
-  constexpr int64_t kMostBytes = int64_t{5} << 28;
+  constexpr int64_t kMaxBytes = int64_t{5} << 28;
   auto row_bytes = std::max<int64_t>(1, columns * static_cast<int64_t>(size_of(dtype)));
   auto most = static_cast<int64_t>(
-      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(256, kMostBytes / row_bytes))));
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(256, kMaxBytes / row_bytes))));
   int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
   return std::max<int64_t>(1, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
 // What the losses of a chunk take besides its logits, where statistics, loss and gradient are kernels of
-// their own: other ranks have to be asked in between, or the product leaves the statistics. Whether it does
+// their own: other ranks have to be asked in between, or the GEMM leaves the statistics. Whether it does
 // is the device's affair, but each allocates the same, so that a plan made on the meta device holds.
 struct ChunkMemory {
   CrossEntropyStats stats;
-  Tensor lse, scale, tiles;
+  Tensor lse, tiles;
 
-  ChunkMemory(RankContext& ctx, int64_t rows, const Tensor& weight, const CrossEntropyOptions& options,
-              double factor) {
-    const bool within_product = weight.dtype() == DType::BF16 && options.smoothing <= 0;
-    if (!within_product && !options.reduce) return;
+  ChunkMemory(RankContext& ctx, int64_t rows, const Tensor& weight, const CrossEntropyOptions& options) {
+    const bool fused_stats = weight.dtype() == DType::BF16 && options.smoothing <= 0;
+    if (!fused_stats && !options.reduce) return;
     const DType dtype = accumulation_dtype(weight.dtype());
     stats = make_stats(ctx, rows, dtype, options);
     lse = ctx.empty({rows}, dtype);
-    scale = ctx.full({rows}, dtype, factor);
-    if (within_product)
-      tiles = ctx.empty({logits_gemm_tiles(rows, weight.size(0))}, DType::F32, MemoryTag::Workspace);
+    if (fused_stats)
+      tiles = ctx.empty({gemm_softmax_stats_tiles(rows, weight.size(0))}, DType::F32, MemoryTag::Workspace);
   }
 };
 
@@ -258,16 +257,17 @@ struct ChunkMemory {
 bool compute_logits(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& labels,
                     const Columns& columns, const ChunkMemory& memory, const Tensor& logits) {
   const CrossEntropyStats stats = rows_of(memory.stats, 0, x.size(0));
-  bool known = memory.tiles && logits_gemm(ctx.kernel_context(),
-                                           {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
+  bool known =
+      memory.tiles && gemm_softmax_stats(ctx.kernel_context(),
+                                         {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
   if (!known) ctx.kernels->gemm(ctx.kernel_context(), {.a = x, .b = w.transpose(0, 1), .c = logits});
   trace(ctx, "head", Phase::Forward, 2.0 * static_cast<double>(x.numel() * w.size(0)), {&x, &w, &logits});
   return known;
 }
 
-// Losses of one chunk of logits, which become their own gradient times `scale` where that is wanted.
+// Losses of one chunk of logits, which become their own gradient times `scale` [rows] where that is wanted.
 void losses_and_gradient(RankContext& ctx, const Tensor& logits, const Tensor& labels, const Columns& columns,
-                         const ChunkMemory& memory, bool known, double scale, bool gradient,
+                         const ChunkMemory& memory, bool known, const Tensor& scale, bool gradient,
                          const Tensor& loss) {
   const CrossEntropyOptions& options = columns.options;
   if (known || options.reduce) {
@@ -276,7 +276,7 @@ void losses_and_gradient(RankContext& ctx, const Tensor& logits, const Tensor& l
     const Tensor lse = memory.lse.slice(0, 0, rows);
     if (!known) compute_stats(ctx, logits, labels, columns, stats);
     compute_loss(ctx, stats, labels, columns, {loss, lse});
-    if (gradient) compute_grad(ctx, logits, labels, lse, memory.scale.slice(0, 0, rows), columns, logits);
+    if (gradient) compute_grad(ctx, logits, labels, lse, scale, columns, logits);
     return;
   }
   ctx.kernels->cross_entropy(ctx.kernel_context(), {.logits = logits,
@@ -309,7 +309,23 @@ void check_labels(const RankContext& ctx, const char* op, const Tensor& labels, 
   check_range(ctx, op, "label", labels, columns.vocab_size, "a vocabulary", columns.options.ignore_index);
 }
 
+void check_weights(const RankContext& ctx, const char* op, const Tensor& weights, int64_t rows, DType dtype) {
+  if (!weights) return;
+  check_input(ctx, op, "weights", weights);
+  check_shape(op, "weights", weights, {rows});
+  check_dtype(op, "weights", weights, dtype);
+}
+
 }  // namespace
+
+// Equal weights multiply the sum, so that it is rounded once.
+Tensor weighted_sum(RankContext& ctx, const Tensor& losses, const Tensor& weights) {
+  check_weights(ctx, "weighted_sum", weights, losses.size(0), losses.dtype());
+  if (!weights) return sum(ctx, losses);
+  if (weights.stride(0) == 0 || losses.size(0) == 1)
+    return mul(ctx, sum(ctx, losses), weights.slice(0, 0, 1));
+  return sum(ctx, mul(ctx, losses, weights));
+}
 
 Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options) {
@@ -363,19 +379,20 @@ Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight
 }
 
 Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
-                                const Tensor& labels, double factor, const CrossEntropyOptions& options,
-                                int64_t chunk_rows) {
+                                const Tensor& labels, const Tensor& weights,
+                                const CrossEntropyOptions& options, int64_t chunk_rows) {
   const char* op = "linear_cross_entropy_sum";
   // A gradient whose memory comes and goes between micro-batches is written in the backward pass alone.
   if (weight.accumulator && weight.accumulator->before_write) {
-    Tensor losses = linear_cross_entropy(ctx, hidden, weight, labels, options);
-    return scale(ctx, sum(ctx, losses), factor);
+    return weighted_sum(ctx, linear_cross_entropy(ctx, hidden, weight, labels, options), weights);
   }
   const Tensor w = weight.value.detach(), x = hidden.detach();
   check_head(ctx, op, hidden, w);
   Columns columns(op, options, w.size(0));
   check_labels(ctx, op, labels, hidden.size(0), columns);
   int64_t rows = x.size(0);
+  check_weights(ctx, op, weights, rows, accumulation_dtype(x.dtype()));
+  const Tensor scale = weights ? weights : ctx.full({1}, accumulation_dtype(x.dtype()), 1).expand({rows});
   if (chunk_rows <= 0) chunk_rows = chunk_rows_for(rows, w.size(0), x.dtype());
   bool recorded = needs_grad(ctx, {&hidden}, {&weight});
   GradAccumulator* accumulator = recorded ? weight.accumulator : nullptr;
@@ -385,12 +402,12 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
     auto kernels = ctx.kernel_context();
     const int64_t most = std::min(rows, chunk_rows);
     Tensor logits = ctx.empty({most, w.size(0)}, x.dtype(), MemoryTag::Workspace);
-    const ChunkMemory memory(ctx, most, w, options, factor);
+    const ChunkMemory memory(ctx, most, w, options);
     for_each_chunk(rows, chunk_rows, [&](int64_t begin, int64_t end) {
       Tensor part = x.slice(0, begin, end), y = logits.slice(0, 0, end - begin),
              wanted = labels.slice(0, begin, end);
       const bool known = compute_logits(ctx, part, w, wanted, columns, memory, y);
-      losses_and_gradient(ctx, y, wanted, columns, memory, known, factor, recorded,
+      losses_and_gradient(ctx, y, wanted, columns, memory, known, scale.slice(0, begin, end), recorded,
                           losses.slice(0, begin, end));
       trace(ctx, "cross_entropy", Phase::Forward, 8.0 * static_cast<double>(y.numel()), {&y, &y});
       if (dhidden) {
@@ -408,9 +425,7 @@ Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const We
       }
     });
   }
-  Tensor total = ctx.empty({1}, losses.dtype());
-  ctx.kernels->reduce(ctx.kernel_context(), {.kind = Reduction::Sum, .x = losses, .out = total, .n = rows});
-  ctx.kernels->axpby(ctx.kernel_context(), {.alpha = factor, .a = total, .out = total});
+  Tensor total = weighted_sum(ctx, losses, weights);
   if (recorded) record(ctx, std::make_unique<EarlyGradientsNode>(hidden, weight, std::move(dhidden)), total);
   return total;
 }

@@ -29,17 +29,21 @@ Tensor cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& label
 
 // The same of logits = logit_scale · hidden · weightᵀ, `chunk_rows` rows at a time, so that the logits never
 // exist whole. The backward pass computes each chunk's logits again: the weight's gradient sums over rows
-// whose upstream gradients are not known before, so only a second product is exact for all of them.
+// whose upstream gradients are not known before, so only a second GEMM is exact for all of them.
 Tensor linear_cross_entropy(RankContext& ctx, const Tensor& hidden, const Weight& weight,
                             const Tensor& labels, const CrossEntropyOptions& options = {},
                             double logit_scale = 1, int64_t chunk_rows = 1024);
 
-// factor · Σ of the same losses, one element, as what a backward pass starts from: since its gradient is then
-// known to be 1, the gradients of hidden and weight are made here, chunk by chunk, and the logits are
-// computed once (in the dtype of hidden) and overwritten by their own gradient. A tape on which something
-// else follows the loss is refused in backward. chunk_rows 0: as many as give about a GiB of logits.
+// Σ weights · losses, one element [1]. `weights` [rows], of the losses' dtype, has stride 0 where all rows
+// have the same; undefined: 1.
+Tensor weighted_sum(RankContext& ctx, const Tensor& losses, const Tensor& weights);
+
+// The weighted sum of the same losses as what a backward pass starts from: since its gradient is then known
+// to be 1, the gradients of hidden and weight are made here, chunk by chunk, and the logits are computed once
+// (in the dtype of hidden) and overwritten by their own gradient. A tape on which something else follows the
+// loss is refused in backward. chunk_rows 0: as many as give about a GiB of logits.
 Tensor linear_cross_entropy_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
-                                const Tensor& labels, double factor, const CrossEntropyOptions& options = {},
-                                int64_t chunk_rows = 0);
+                                const Tensor& labels, const Tensor& weights = {},
+                                const CrossEntropyOptions& options = {}, int64_t chunk_rows = 0);
 
 }  // namespace megatron::ops

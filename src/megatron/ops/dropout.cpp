@@ -33,7 +33,7 @@ class DropoutNode final : public Node {
 
 }  // namespace
 
-Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const DropoutPlace& place,
+Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const DropoutOffsets& offsets,
                const Tensor& residual) {
   check_input(ctx, "dropout", "x", x);
   check_floating("dropout", "x", x);
@@ -46,20 +46,20 @@ Tensor dropout(RankContext& ctx, const Tensor& x, double p, RngKey key, const Dr
   } else if (p == 0) {
     return x;
   }
-  if (place.rows) {
-    check_input(ctx, "dropout", "rows", place.rows);
-    check_dtype("dropout", "rows", place.rows, DType::I64);
-    check_shape("dropout", "rows", place.rows, {x.size(-1) ? x.numel() / x.size(-1) : 0});
+  if (offsets.rows) {
+    check_input(ctx, "dropout", "rows", offsets.rows);
+    check_dtype("dropout", "rows", offsets.rows, DType::I64);
+    check_shape("dropout", "rows", offsets.rows, {x.size(-1) ? x.numel() / x.size(-1) : 0});
   }
   DropoutArgs args{.x = detach_contiguous(ctx, x),
                    .residual = residual.defined() ? detach_contiguous(ctx, residual) : Tensor{},
                    .y = ctx.empty(x.shape(), x.dtype()),
                    .p = p,
                    .key = key,
-                   .row_begin = place.row_begin,
-                   .column_begin = place.column_begin,
-                   .global_columns = place.global_columns ? place.global_columns : x.size(-1),
-                   .rows = place.rows ? detach_contiguous(ctx, place.rows) : Tensor{}};
+                   .row_begin = offsets.row_begin,
+                   .column_begin = offsets.column_begin,
+                   .global_columns = offsets.global_columns ? offsets.global_columns : x.size(-1),
+                   .rows = offsets.rows ? detach_contiguous(ctx, offsets.rows) : Tensor{}};
   ctx.kernels->dropout(ctx.kernel_context(), args);
   Tensor y = args.y;
   trace(ctx, "dropout", Phase::Forward, static_cast<double>(x.numel()), {&x, &residual, &y});

@@ -6,7 +6,7 @@
 namespace megatron::ops {
 namespace {
 
-double product_flops(int64_t tokens, const Tensor& weight) {
+double gemm_flops(int64_t tokens, const Tensor& weight) {
   return 2.0 * static_cast<double>(tokens) * static_cast<double>(weight.numel());
 }
 
@@ -44,7 +44,7 @@ class Fp8LinearNode final : public Node {
                                                .b_scale = matrix_.transposed_scale.transpose(0, 1),
                                                .a_block_rows = dy_.block_rows,
                                                .b_block_rows = matrix_.block_rows});
-      trace(ctx, "fp8_linear", Phase::BackwardData, product_flops(dy.size(0), weight_.value),
+      trace(ctx, "fp8_linear", Phase::BackwardData, gemm_flops(dy.size(0), weight_.value),
             {&dy_.data, &matrix_.transposed, &dx});
       tape.add_grad(ctx, x_slot_, std::move(dx));
     }
@@ -66,7 +66,7 @@ class Fp8LinearNode final : public Node {
                                              .b_scale = x_scale_.transpose(0, 1),
                                              .a_block_rows = dy_.block_rows,
                                              .b_block_rows = dy_.block_rows});
-    trace(ctx, "fp8_linear", Phase::BackwardWeight, product_flops(x.size(1), weight_.value),
+    trace(ctx, "fp8_linear", Phase::BackwardWeight, gemm_flops(x.size(1), weight_.value),
           {&dy_.transposed, &x, &sum});
     x_.reset();
     dy_ = {};
@@ -84,7 +84,7 @@ class Fp8LinearNode final : public Node {
   Fp8Delay delay_;
 };
 
-// As products read them: of single rows next to each other, of squares along the summed dimension, where rows
+// As GEMMs read them: of single rows next to each other, of squares along the summed dimension, where rows
 // are padded to a multiple of four.
 Tensor block_scales(RankContext& ctx, int64_t rows, int64_t columns, int64_t block_rows, MemoryTag tag) {
   const int64_t across = (columns + 127) / 128;
@@ -171,8 +171,8 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
                                            .b_scale = fp8.matrix.inverse_scale.transpose(0, 1),
                                            .a_block_rows = input.block_rows,
                                            .b_block_rows = fp8.matrix.block_rows,
-                                           .fast_sums = !fp8.blocks});
-  trace(ctx, "fp8_linear", Phase::Forward, product_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
+                                           .fast_accum = !fp8.blocks});
+  trace(ctx, "fp8_linear", Phase::Forward, gemm_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
   if (recorded) record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
   return y;
 }

@@ -4,7 +4,7 @@
 
 namespace megatron::ops {
 
-// A matrix in fp8, as it is and transposed: products of fp8 read both operands along the dimension that they
+// A matrix in fp8, as it is and transposed: GEMMs of fp8 read both operands along the dimension that they
 // sum over. One scale serves all of it, or one each block of block_rows × 128.
 struct Fp8Matrix {
   Tensor data, transposed;                 // [rows, columns], [columns, rows]
@@ -26,7 +26,7 @@ void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, c
 void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows, Fp8Matrix& result,
                    MemoryTag tag = MemoryTag::Activation);
 
-// How products with a weight are made in fp8, and the weight's own fp8 form, kept until its values change.
+// How GEMMs with a weight are made in fp8, and the weight's own fp8 form, kept until its values change.
 struct Fp8Weight {
   DType forward = DType::F8E4M3, gradient = DType::F8E5M2;
   bool blocks = false;  // a scale per 128 × 128 of the weight, per 1 × 128 of inputs and gradients
@@ -35,8 +35,8 @@ struct Fp8Weight {
   Fp8Delay input_delay, weight_delay, gradient_delay;  // of delayed scaling
 };
 
-// linear(x, weight, bias) with its three products in fp8: x [tokens, in], weight [out, in]. Forward keeps x
-// as transposed fp8. Where the hardware's products do not take the shape (all three sizes are multiples of
+// linear(x, weight, bias) with its three GEMMs in fp8: x [tokens, in], weight [out, in]. Forward keeps x
+// as transposed fp8. Where the hardware's GEMMs do not take the shape (all three sizes are multiples of
 // 16), it is an ordinary linear.
 Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
                   const Weight& bias = {});

@@ -1,7 +1,7 @@
 #include "megatron/ops/linear.h"
 
-#include "megatron/kernels/gated_gemm.h"
-#include "megatron/kernels/gelu_gemm.h"
+#include "megatron/kernels/gemm_gelu.h"
+#include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
@@ -92,8 +92,8 @@ void multiply(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& 
 // By one kernel; false where there is none.
 bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
                            const Tensor& w, const Tensor& bias, const Tensor& y, const Tensor& active) {
-  if (options.swiglu()) return !bias && gated_gemm(ctx.kernel_context(), {x, w, y, active});
-  return options.gelu_tanh() && gelu_gemm(ctx.kernel_context(), {x, w, bias, y, active});
+  if (options.swiglu()) return !bias && gemm_swiglu(ctx.kernel_context(), {x, w, y, active});
+  return options.gelu_tanh() && gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
 }
 
 void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
@@ -111,8 +111,8 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
   return y;
 }
 
-ActivatedProduct linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
-                                  const Weight& weight, const Weight& bias) {
+ActivatedLinear linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                                 const Weight& weight, const Weight& bias) {
   const Tensor& w = weight.value;
   check_operands(ctx, x, w, bias.value);
   require(w.size(0) % options.inputs() == 0,

@@ -10,11 +10,11 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
 
 // y = linear(x, weight, bias), [gate | up] where a gate is, and the activation of it, by one kernel where the
 // device has that and is faster by it. Gradients go through y alone: `active` is for activated_linear().
-struct ActivatedProduct {
+struct ActivatedLinear {
   Tensor y, active;
 };
-ActivatedProduct linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
-                                  const Weight& weight, const Weight& bias = {});
+ActivatedLinear linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
+                                 const Weight& weight, const Weight& bias = {});
 
 // x + bias, bias [last dimension of x].
 Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias);

@@ -7,7 +7,7 @@ namespace {
 
 Tensor transposed(const Tensor& x, bool yes = true) { return yes ? x.transpose(-1, -2) : x; }
 
-Tensor product(RankContext& ctx, Phase phase, const Tensor& a, const Tensor& b, double alpha) {
+Tensor run_gemm(RankContext& ctx, Phase phase, const Tensor& a, const Tensor& b, double alpha) {
   Shape shape = a.shape();
   shape[-1] = b.size(-1);
   Tensor c = ctx.empty(shape, a.dtype());
@@ -36,7 +36,7 @@ class MatmulNode final : public Node {
   void backward_data(RankContext& ctx, Tape& tape) override {
     Tensor dc = tape.take_grad(output());
     auto multiply = [&](const Tensor& x, const Tensor& y) {
-      return product(ctx, Phase::BackwardData, x, y, options_.alpha);
+      return run_gemm(ctx, Phase::BackwardData, x, y, options_.alpha);
     };
     if (a_slot_) {
       Tensor b = transposed(b_.get(ctx), options_.transpose_b);
@@ -73,7 +73,7 @@ Tensor matmul(RankContext& ctx, const Tensor& a, const Tensor& b, const MatmulOp
   require(x.size(-1) == y.size(-2), "matmul: a {}{} and b {}{} do not fit: {} columns meet {} rows", a,
           options.transpose_a ? " (transposed)" : "", b, options.transpose_b ? " (transposed)" : "",
           x.size(-1), y.size(-2));
-  Tensor c = product(ctx, Phase::Forward, x, y, options.alpha);
+  Tensor c = run_gemm(ctx, Phase::Forward, x, y, options.alpha);
   if (needs_grad(ctx, {&a, &b}))
     record(ctx, std::make_unique<MatmulNode>(ctx, left, a.grad_slot(), right, b.grad_slot(), options), c);
   return c;

@@ -9,7 +9,7 @@ struct MatmulOptions {
   double alpha = 1;
 };
 
-// alpha · a · b of two activations: [m, k] · [k, n], or one product per index of the first dimension of
+// alpha · a · b of two activations: [m, k] · [k, n], or one GEMM per index of the first dimension of
 // [batch, m, k] and [batch, k, n].
 Tensor matmul(RankContext& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 

@@ -50,7 +50,7 @@ class SplitQkvNode final : public Node {
 void check_projection(const RankContext& ctx, const char* op, const Tensor& qkv, const QkvShape& shape,
                       const Rotation& rotation) {
   check_input(ctx, op, "qkv", qkv);
-  require(shape.groups > 0 && shape.heads % shape.groups == 0, "{}: {} query heads cannot share {} key heads",
+  require(shape.groups > 0 && shape.heads % shape.groups == 0, "{}: {} query heads cannot share {} KV heads",
           op, shape.heads, shape.groups);
   require(qkv.rank() == 2, "{}: qkv is {}, but it must be [tokens, projections]", op, qkv);
   int64_t tokens = qkv.size(0);
@@ -62,14 +62,13 @@ void check_projection(const RankContext& ctx, const char* op, const Tensor& qkv,
   check_dtype(op, "cos", rotation.cos, accumulation_dtype(qkv.dtype()));
   check_dtype(op, "sin", rotation.sin, rotation.cos.dtype());
   check_shape(op, "sin", rotation.sin, rotation.cos.shape());
-  require(rotation.cos.size(0) == tokens && 2 * rotation.cos.size(1) <= shape.channels,
-          "{}: angles {} do not fit {} tokens with heads of {} channels", op, rotation.cos, tokens,
-          shape.channels);
+  require(rotation.cos.size(0) == tokens && 2 * rotation.cos.size(1) <= shape.head_dim,
+          "{}: angles {} do not fit {} tokens with head_dim {}", op, rotation.cos, tokens, shape.head_dim);
 }
 
 QkvHeads views_of(const Tensor& qkv, const QkvShape& shape) {
   const int64_t queries = shape.heads / shape.groups;
-  const Tensor groups = qkv.view({qkv.size(0), shape.groups, queries + 2, shape.channels});
+  const Tensor groups = qkv.view({qkv.size(0), shape.groups, queries + 2, shape.head_dim});
   return {shape.groups == 1 ? groups.select(1, 0).slice(1, 0, queries) : groups.select(2, 0),
           groups.select(2, queries), groups.select(2, queries + 1)};
 }
@@ -79,30 +78,30 @@ void turn_projection(RankContext& ctx, Tensor& qkv, const QkvShape& shape, const
   if (!rotation.cos) return;
   const int64_t turning = shape.heads / shape.groups + 1;  // of each group; its value does not
   auto groups = [&](const Tensor& x) {
-    return x.view({x.size(0), shape.groups, turning + 1, shape.channels});
+    return x.view({x.size(0), shape.groups, turning + 1, shape.head_dim});
   };
-  Tensor turned = qkv.storage().unique() ? qkv : ctx.empty_like(qkv);
-  Tensor from = groups(qkv), to = groups(turned), heads = to.slice(2, 0, turning);
+  Tensor rotated = qkv.storage().unique() ? qkv : ctx.empty_like(qkv);
+  Tensor from = groups(qkv), to = groups(rotated), heads = to.slice(2, 0, turning);
   ctx.kernels->rope(ctx.kernel_context(), {.x = from.slice(2, 0, turning),
                                            .y = heads,
                                            .cos = rotation.cos,
                                            .sin = rotation.sin,
                                            .interleaved = rotation.interleaved,
                                            .inverse = inverse});
-  if (!turned.storage().same(qkv.storage()))
+  if (!rotated.storage().same(qkv.storage()))
     ctx.kernels->copy(ctx.kernel_context(), {from.select(2, turning), to.select(2, turning)});
   trace(ctx, "rope", inverse ? Phase::BackwardData : Phase::Forward, 3.0 * static_cast<double>(heads.numel()),
         {&heads, &heads, &rotation.cos, &rotation.sin});
-  qkv = std::move(turned);
+  qkv = std::move(rotated);
 }
 
-QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t groups, int64_t channels,
+QkvHeads split_qkv(RankContext& ctx, const Tensor& qkv, int64_t heads, int64_t groups, int64_t head_dim,
                    const Rotation& rotation) {
-  check_projection(ctx, "split_qkv", qkv, {heads, groups, channels}, rotation);
+  check_projection(ctx, "split_qkv", qkv, {heads, groups, head_dim}, rotation);
   int64_t tokens = qkv.size(0);
-  QkvHeads result{ctx.empty({tokens, heads, channels}, qkv.dtype()),
-                  ctx.empty({tokens, groups, channels}, qkv.dtype()),
-                  ctx.empty({tokens, groups, channels}, qkv.dtype())};
+  QkvHeads result{ctx.empty({tokens, heads, head_dim}, qkv.dtype()),
+                  ctx.empty({tokens, groups, head_dim}, qkv.dtype()),
+                  ctx.empty({tokens, groups, head_dim}, qkv.dtype())};
   ctx.kernels->qkv_split(ctx.kernel_context(), {.qkv = qkv.detach(),
                                                 .q = result.q,
                                                 .k = result.k,

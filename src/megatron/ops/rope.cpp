@@ -74,14 +74,15 @@ Tensor rope(RankContext& ctx, const Tensor& x, const Rotation& rotation) {
   check_floating("rope", "x", x);
   check_input(ctx, "rope", "cos", rotation.cos);
   check_input(ctx, "rope", "sin", rotation.sin);
-  require(x.rank() == 3, "rope: x is {}, but must be [tokens, heads, channels]", x);
+  require(x.rank() == 3, "rope: x is {}, but must be [tokens, heads, head_dim]", x);
   require(rotation.cos.rank() == 2 && rotation.cos.size(0) == x.size(0),
           "rope: the angles {} do not fit x {}: there must be one row per token", rotation.cos, x);
   check_shape("rope", "sin", rotation.sin, rotation.cos.shape());
   for (const Tensor* table : {&rotation.cos, &rotation.sin})
     check_dtype("rope", "cos and sin", *table, accumulation_dtype(x.dtype()));
-  require(2 * rotation.cos.size(1) <= x.size(2), "rope: {} frequencies turn {} channels, but x {} has {}",
-          rotation.cos.size(1), 2 * rotation.cos.size(1), x, x.size(2));
+  require(2 * rotation.cos.size(1) <= x.size(2),
+          "rope: {} frequencies rotate {} elements, but x {} has head_dim {}", rotation.cos.size(1),
+          2 * rotation.cos.size(1), x, x.size(2));
   Tensor input = x.detach();
   if (input.stride(-1) != 1) input = detach_contiguous(ctx, input);
   Tensor y = rotate(ctx, input, rotation, false);

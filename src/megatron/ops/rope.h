@@ -13,7 +13,7 @@ namespace megatron::ops {
 Rotation rope_tables(RankContext& ctx, const Tensor& positions, const RopeFrequencies& frequencies,
                      DType model_dtype, bool interleaved = false, std::array<int64_t, 3> sections = {});
 
-// Turns the first 2 · frequencies channels of every head of x [tokens, heads, channels]; the rest passes.
+// Turns the first 2 · frequencies elements of every head of x [tokens, heads, head_dim]; the rest passes.
 Tensor rope(RankContext& ctx, const Tensor& x, const Rotation& rotation);
 
 }  // namespace megatron::ops

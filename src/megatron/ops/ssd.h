@@ -8,7 +8,7 @@ namespace megatron::ops {
 
 struct SsdOptions {
   int64_t heads = 1, channels = 1, groups = 1, states = 1;
-  int64_t chunk = 128;  // tokens whose products are made at once; no result depends on it
+  int64_t chunk = 128;  // tokens whose matmuls run at once; no result depends on it
   double step_min = 0, step_max = std::numeric_limits<double>::infinity();  // of softplus(dt + dt_bias)
 };
 

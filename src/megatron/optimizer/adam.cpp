@@ -10,7 +10,7 @@ Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptio
       first_(zeros(ctx, options.first)),
       second_(zeros(ctx, options.second)) {}
 
-void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
+void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale, const Tensor& gate) {
   std::map<double, std::vector<AdamTensor>> by_scale;
   for (size_t i = 0; i < slices_.size(); ++i) {
     const double scale = options_.lr_scale ? options_.lr_scale(*slices_[i].parameter) : 1.0;
@@ -31,7 +31,8 @@ void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale) {
                                              .epsilon = scale * options_.epsilon,
                                              .step = steps_,
                                              .decoupled = options_.decoupled,
-                                             .gradient_scale = gradient_scale});
+                                             .gradient_scale = gradient_scale,
+                                             .gate = gate});
     if (ctx.tracer) trace_step(ctx, tensors);
   }
 }

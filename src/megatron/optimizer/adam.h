@@ -18,7 +18,7 @@ class Adam final : public Optimizer {
  public:
   Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options);
 
-  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) override;
+  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}, const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state(RankContext& ctx) const override;
 
  private:

@@ -32,8 +32,10 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;  // the tensors of its state point at its slices
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update with the slices' gradients times `gradient_scale` (one element, optional).
-  virtual void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) = 0;
+  // One update with the slices' gradients times `gradient_scale` (one element, optional). Where `gate` (bool
+  // [1], optional) is false, nothing changes but steps(), which the caller sets back.
+  virtual void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {},
+                    const Tensor& gate = {}) = 0;
   // For checkpoints. Split masters come as whole copies, which take_masters() splits again after a load.
   virtual std::vector<OptimizerTensor> state(RankContext& ctx) const = 0;
   void take_masters(RankContext& ctx, std::span<const OptimizerTensor> state);

@@ -14,7 +14,7 @@ class Sgd final : public Optimizer {
  public:
   Sgd(RankContext& ctx, std::vector<ParameterSlice> slices, const SgdOptions& options);
 
-  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}) override;
+  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}, const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state(RankContext& ctx) const override;
 
  private:

@@ -58,7 +58,7 @@ ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
                       .expert_fc1 = holds(modules, "expert_fc1"),
                       .expert_activation = holds(modules, "moe_act")};
     plan.offload_options = {
-        .least_elements = config.min_offloaded_tensor_size,
+        .min_elements = config.min_offloaded_tensor_size,
         .fraction = config.activation_offload_fraction,
         .max_in_flight = static_cast<int>(config.fine_grained_offloading_max_inflight_offloads.value_or(8))};
   }

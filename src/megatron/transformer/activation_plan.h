@@ -46,7 +46,7 @@ struct ActivationPlan {
              expert_activation;
     }
   } offloaded;
-  OffloadOptions offload_options = {.least_elements = 0};
+  OffloadOptions offload_options = {.min_elements = 0};
 
   bool offloads() const { return offloaded_layers > 0 || offloaded.any(); }
 };

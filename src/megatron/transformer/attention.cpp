@@ -36,7 +36,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
                              const ModelParallel& parallel)
     : heads_(layer, config, parallel.tensor),
       groups_(std::max<int64_t>(1, groups_of(config) / parallel.tensor.size())),
-      channels_(config.kv_channels),
+      head_dim_(config.kv_channels),
       softcap_(config.attn_logit_softcapping.value_or(0)),
       interleaved_(config.rotary_interleaved),
       rotates_(has_rope(config, layer)),
@@ -46,9 +46,9 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
       context_(parallel.context),
       key_group_(parallel.tensor.key_group),
       qkv_(name + ".linear_qkv", config.hidden_size,
-           ((gated_ ? 2 : 1) * config.num_attention_heads + 2 * groups_of(config)) * channels_,
+           ((gated_ ? 2 : 1) * config.num_attention_heads + 2 * groups_of(config)) * head_dim_,
            parallel.tensor, qkv_options(config, parallel.tensor)),
-      projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size,
+      projection_(name + ".linear_proj", config.num_attention_heads * head_dim_, config.hidden_size,
                   parallel.tensor, projection_options(config)) {
   require(groups_ * parallel.tensor.size() == groups_of(config) * key_group_.size(),
           "attention: {} query groups cannot be split over {} ranks, {} to a group", groups_of(config),
@@ -67,12 +67,12 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
         Initializer::normal(config.init_method_std));
   if (config.qk_layernorm && config.qk_layernorm_full_width) {
     wide_q_norm_ =
-        std::make_unique<WideNorm>(name + ".q_layernorm", heads_.global * channels_, config, parallel.tensor);
-    wide_k_norm_ = std::make_unique<WideNorm>(name + ".k_layernorm", groups_of(config) * channels_, config,
+        std::make_unique<WideNorm>(name + ".q_layernorm", heads_.global * head_dim_, config, parallel.tensor);
+    wide_k_norm_ = std::make_unique<WideNorm>(name + ".k_layernorm", groups_of(config) * head_dim_, config,
                                               parallel.tensor);
   } else if (config.qk_layernorm) {
-    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", channels_, config, parallel.tensor);
-    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", channels_, config, parallel.tensor);
+    q_norm_ = std::make_unique<Norm>(name + ".q_layernorm", head_dim_, config, parallel.tensor);
+    k_norm_ = std::make_unique<Norm>(name + ".k_layernorm", head_dim_, config, parallel.tensor);
     // Held whole by every rank, each of which sees the gradient of its own heads alone.
     for (Norm* norm : {q_norm_.get(), k_norm_.get()})
       norm->visit([&](Parameter& p) { p.partial_over_tp = parallel.tensor.size() > 1; });
@@ -103,7 +103,7 @@ Tensor SelfAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo& 
 Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& seq) {
   const TraceRange range(ctx.tracer, "core_attention");
   Tensor fused = key_group_.size() > 1
-                     ? share_keys(ctx, projected, key_group_, heads_.count, channels_, gated_ ? 2 : 1)
+                     ? share_keys(ctx, projected, key_group_, heads_.count, head_dim_, gated_ ? 2 : 1)
                      : std::move(projected);
   ops::Rotation rotation;
   if (rotates_)
@@ -116,11 +116,11 @@ Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& se
   if (sinks_) options.sinks = sinks_->get(ctx);
   if (off_by_one_) options.sinks = {.value = ctx.zeros({heads_.count}, fused.dtype())};
   options.window_left = window_left_;
-  const ops::QkvShape shape{heads_.count, groups_, channels_};
+  const ops::QkvShape shape{heads_.count, groups_, head_dim_};
   const bool as_projected = !q_norm_ && !wide_q_norm_ && !gated_ && !seq.query_scale && !seq.cache;
   if (as_projected && shape.even() && context_.size() == 1) {
     Tensor o = ops::fused_attention(ctx, std::move(fused), shape, rotation, options).o;
-    return ops::view(ctx, o, {o.size(0), heads_.count * channels_});
+    return ops::view(ctx, o, {o.size(0), heads_.count * head_dim_});
   }
   return attend_apart(ctx, fused, seq, rotation, options);
 }
@@ -131,7 +131,7 @@ Tensor SelfAttention::attend_apart(RankContext& ctx, const Tensor& fused, const 
   const int64_t columns = (gated_ ? 2 : 1) * heads_.count;  // that are neither key nor value
   const bool normed = q_norm_ || wide_q_norm_, rotates_later = normed || gated_;
   auto [q, k, v] =
-      ops::split_qkv(ctx, fused, columns, groups_, channels_, rotates_later ? ops::Rotation{} : rotation);
+      ops::split_qkv(ctx, fused, columns, groups_, head_dim_, rotates_later ? ops::Rotation{} : rotation);
   Tensor gate;
   if (gated_) std::tie(q, gate) = split_gate(ctx, q);
   if (normed) {
@@ -144,17 +144,17 @@ Tensor SelfAttention::attend_apart(RankContext& ctx, const Tensor& fused, const 
   }
   if (seq.query_scale) q = ops::mul(ctx, q, seq.query_scale);
   Tensor o = attend(ctx, heads_, q, k, v, options, seq, context_);
-  o = ops::view(ctx, o, {o.size(0), heads_.count * channels_});
+  o = ops::view(ctx, o, {o.size(0), heads_.count * head_dim_});
   return gated_ ? ops::mul(ctx, o, ops::activation(ctx, Unary::Sigmoid, gate)) : o;
 }
 
-// Of each group the queries, then as many heads of the gate: [tokens, heads, channels] and [tokens, heads ·
-// channels].
+// Of each group the queries, then as many heads of the gate: [tokens, heads, head_dim] and [tokens, heads ·
+// head_dim].
 std::pair<Tensor, Tensor> SelfAttention::split_gate(RankContext& ctx, const Tensor& both) const {
-  const int64_t tokens = both.size(0), width = heads_.count / groups_ * channels_;
+  const int64_t tokens = both.size(0), width = heads_.count / groups_ * head_dim_;
   auto parts = ops::chunk(ctx, ops::view(ctx, both, {tokens * groups_, 2 * width}), 2, 1);
-  return {ops::view(ctx, ops::contiguous(ctx, parts[0]), {tokens, heads_.count, channels_}),
-          ops::view(ctx, ops::contiguous(ctx, parts[1]), {tokens, heads_.count * channels_})};
+  return {ops::view(ctx, ops::contiguous(ctx, parts[0]), {tokens, heads_.count, head_dim_}),
+          ops::view(ctx, ops::contiguous(ctx, parts[1]), {tokens, heads_.count * head_dim_})};
 }
 
 void SelfAttention::visit(const ParameterVisitor& visitor) {

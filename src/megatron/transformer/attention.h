@@ -25,7 +25,7 @@ class SelfAttention final : public TokenMixer {
   std::pair<Tensor, Tensor> split_gate(RankContext& ctx, const Tensor& both) const;
 
   AttentionHeads heads_;
-  int64_t groups_, channels_;  // groups of this rank
+  int64_t groups_, head_dim_;  // groups of this rank
   double softcap_;
   int64_t window_left_ = -1;
   bool interleaved_, rotates_, local_rope_ = false;

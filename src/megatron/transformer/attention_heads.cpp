@@ -26,7 +26,7 @@ ops::AttentionOptions attention_options(const AttentionHeads& heads, const SeqIn
   options.scale = heads.scale;
   options.dropout = seq.training ? heads.dropout : 0;
   options.dropout_key = dropout_key(seq, heads.layer, site);
-  options.place = {.batch_begin = seq.batch_begin, .head_begin = heads.first, .global_heads = heads.global};
+  options.offsets = {.batch_begin = seq.batch_begin, .head_begin = heads.first, .global_heads = heads.global};
   return options;
 }
 
@@ -34,7 +34,7 @@ ops::AttentionOptions self_attention_options(const AttentionHeads& heads, const 
   ops::AttentionOptions options = attention_options(heads, seq, 0);
   options.cu_queries = options.cu_keys = seq.cu_seqlens;
   options.max_queries = options.max_keys = seq.max_length;
-  if (seq.cu_seqlens) options.place.row_length = seq.row_length;
+  if (seq.cu_seqlens) options.offsets.row_length = seq.row_length;
   return options;
 }
 

@@ -9,7 +9,7 @@ namespace megatron {
 
 // The heads of a layer's attention that a rank holds, whatever makes their queries, keys and values.
 struct AttentionHeads {
-  // `scale`: of scores, where it is not the configuration's or 1/√channels.
+  // `scale`: of scores, where it is not the configuration's or 1/√head_dim.
   AttentionHeads(int64_t layer, const ModelConfig& config, const TensorParallel& tp,
                  std::optional<double> scale = {});
 

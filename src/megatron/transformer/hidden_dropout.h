@@ -12,12 +12,12 @@ inline Tensor hidden_dropout(RankContext& ctx, const Tensor& x, double p, const 
                              int site, const TensorParallel& tp) {
   if (p == 0 || !seq.training) return x;
   int64_t begin = tp.splits_tokens() ? x.size(0) * tp.rank() : 0;  // in the tokens of this context rank
-  ops::DropoutPlace place{.row_begin = seq.batch_begin * seq.row_length, .global_columns = x.size(1)};
-  if (seq.places)
-    place.rows = seq.places.slice(0, begin, begin + x.size(0));
+  ops::DropoutOffsets offsets{.row_begin = seq.batch_begin * seq.row_length, .global_columns = x.size(1)};
+  if (seq.token_index)
+    offsets.rows = seq.token_index.slice(0, begin, begin + x.size(0));
   else
-    place.row_begin += begin;
-  return ops::dropout(ctx, x, p, dropout_key(seq, layer, site), place);
+    offsets.row_begin += begin;
+  return ops::dropout(ctx, x, p, dropout_key(seq, layer, site), offsets);
 }
 
 }  // namespace megatron

@@ -49,16 +49,16 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
                                  const ModelParallel& parallel)
     : heads_(layer, config, parallel.tensor, softmax_scale(config)),
       plain_(config.qk_head_dim),
-      turned_(config.qk_pos_emb_head_dim),
+      rotated_(config.qk_pos_emb_head_dim),
       value_(config.v_head_dim),
       latent_(config.kv_lora_rank),
       interleaved_(config.mla_rotary_interleaved),
       parallel_(parallel),
       q_up_(name + (config.q_lora_rank ? ".linear_q_up_proj" : ".linear_q_proj"),
-            config.q_lora_rank.value_or(config.hidden_size), heads_.global * (plain_ + turned_),
+            config.q_lora_rank.value_or(config.hidden_size), heads_.global * (plain_ + rotated_),
             parallel.tensor, up_options(config)),
       kv_down_(name + ".linear_kv_down_proj.weight",
-               ShardSpec::whole({latent_ + turned_, config.hidden_size}),
+               ShardSpec::whole({latent_ + rotated_, config.hidden_size}),
                Initializer::normal(config.init_method_std)),
       kv_norm_(name + ".kv_layernorm", latent_, latent_norms(config), parallel.tensor),
       kv_up_(name + ".linear_kv_up_proj", latent_, heads_.global * (plain_ + value_), parallel.tensor,
@@ -147,16 +147,16 @@ Tensor LatentAttention::with_recomputed_heads(RankContext& ctx, const Tensor& x,
 std::vector<Tensor> LatentAttention::heads_of(RankContext& ctx, const Projected& projected,
                                               const SeqInfo& seq) const {
   const int64_t tokens = projected.q.size(0);
-  Tensor q = ops::view(ctx, projected.q, {tokens, heads_.count, plain_ + turned_});
+  Tensor q = ops::view(ctx, projected.q, {tokens, heads_.count, plain_ + rotated_});
   Tensor kv = ops::view(ctx, projected.kv, {tokens, heads_.count, plain_ + value_});
-  Tensor shared = ops::view(ctx, projected.shared, {tokens, 1, turned_});
+  Tensor shared = ops::view(ctx, projected.shared, {tokens, 1, rotated_});
 
   const ops::Rotation rotation{seq.rope_cos, seq.rope_sin, interleaved_};
-  auto [q_plain, q_turned] = cut(ctx, q, plain_, 2);
+  auto [q_plain, q_rotated] = cut(ctx, q, plain_, 2);
   auto [k_plain, v] = cut(ctx, kv, plain_, 2);
-  q_turned = ops::rope(ctx, ops::contiguous(ctx, q_turned), rotation);
-  Tensor k_turned = ops::expand(ctx, ops::rope(ctx, shared, rotation), {tokens, heads_.count, turned_});
-  const Tensor q_parts[] = {q_plain, q_turned}, k_parts[] = {k_plain, k_turned};
+  q_rotated = ops::rope(ctx, ops::contiguous(ctx, q_rotated), rotation);
+  Tensor k_rotated = ops::expand(ctx, ops::rope(ctx, shared, rotation), {tokens, heads_.count, rotated_});
+  const Tensor q_parts[] = {q_plain, q_rotated}, k_parts[] = {k_plain, k_rotated};
   return {ops::concat(ctx, q_parts, 2), ops::concat(ctx, k_parts, 2), ops::contiguous(ctx, v)};
 }
 

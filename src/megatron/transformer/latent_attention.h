@@ -37,7 +37,7 @@ class LatentAttention final : public TokenMixer {
                                const RecomputeFn& recompute_input, HostOffload* host);
 
   AttentionHeads heads_;
-  int64_t plain_, turned_, value_;  // channels of a head without and with rotation, of a value
+  int64_t plain_, rotated_, value_;  // channels of a head without and with rotation, of a value
   int64_t latent_;
   bool interleaved_;
   ModelParallel parallel_;

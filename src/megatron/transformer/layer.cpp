@@ -171,4 +171,8 @@ void TransformerLayer::finish_batch(RankContext& ctx) {
   if (moe_) moe_->finish_batch(ctx);
 }
 
+void TransformerLayer::update_expert_bias(RankContext& ctx, const Tensor& gate) {
+  if (moe_) moe_->update_expert_bias(ctx, gate);
+}
+
 }  // namespace megatron

@@ -19,6 +19,7 @@ class TransformerLayer final : public Module {
   void set_activation_plan(const ActivationPlan& plan);
   void visit(const ParameterVisitor& visitor) override;
   void finish_batch(RankContext& ctx);
+  void update_expert_bias(RankContext& ctx, const Tensor& gate);
 
  private:
   void mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);

@@ -13,7 +13,7 @@ Weight get(RankContext& ctx, const std::unique_ptr<Parameter>& parameter) {
   return parameter ? parameter->get(ctx) : Weight{};
 }
 
-Tensor product(RankContext& ctx, const Tensor& x, Parameter& weight, const Weight& bias) {
+Tensor run_linear(RankContext& ctx, const Tensor& x, Parameter& weight, const Weight& bias) {
   if (weight.fp8) return ops::fp8_linear(ctx, x, weight.get(ctx), *weight.fp8, bias);
   return ops::linear(ctx, x, weight.get(ctx), bias);
 }
@@ -36,7 +36,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
   bias_ = std::make_unique<Parameter>(name + ".bias", std::move(shard), Initializer::constant(0));
 }
 
-// f(what the product takes, whether it communicates beside it)
+// f(what the GEMM takes, whether it communicates beside it)
 template <class F>
 auto ColumnParallelLinear::with_input(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input,
                                       F&& f) {
@@ -54,17 +54,17 @@ auto ColumnParallelLinear::with_input(RankContext& ctx, const Tensor& x, const R
 Tensor ColumnParallelLinear::forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
   return with_input(ctx, x, recompute_input, [&](const Tensor& input, bool overlap) {
     if (overlap) return column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_);
-    return product(ctx, input, weight_, get(ctx, bias_));
+    return run_linear(ctx, input, weight_, get(ctx, bias_));
   });
 }
 
-ops::ActivatedProduct ColumnParallelLinear::forward_activated(RankContext& ctx,
-                                                              const ops::ActivationOptions& options,
-                                                              const Tensor& x,
-                                                              const RecomputeFn& recompute_input) {
-  return with_input(ctx, x, recompute_input, [&](const Tensor& input, bool overlap) -> ops::ActivatedProduct {
+ops::ActivatedLinear ColumnParallelLinear::forward_activated(RankContext& ctx,
+                                                             const ops::ActivationOptions& options,
+                                                             const Tensor& x,
+                                                             const RecomputeFn& recompute_input) {
+  return with_input(ctx, x, recompute_input, [&](const Tensor& input, bool overlap) -> ops::ActivatedLinear {
     if (overlap) return {column_parallel_linear(ctx, input, weight_.get(ctx), get(ctx, bias_), tp_), {}};
-    if (weight_.fp8) return {product(ctx, input, weight_, get(ctx, bias_)), {}};
+    if (weight_.fp8) return {run_linear(ctx, input, weight_, get(ctx, bias_)), {}};
     return ops::linear_activated(ctx, options, input, weight_.get(ctx), get(ctx, bias_));
   });
 }
@@ -86,14 +86,14 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
 
 Tensor RowParallelLinear::forward(RankContext& ctx, const Tensor& x) {
   const TraceRange range(ctx.tracer, weight_.name.c_str());
-  if (tp_.size() == 1) return product(ctx, x, weight_, get(ctx, bias_));
+  if (tp_.size() == 1) return run_linear(ctx, x, weight_, get(ctx, bias_));
   return biased(ctx, overlap_ && !weight_.fp8
                          ? row_parallel_linear(ctx, x, weight_.get(ctx), tp_)
-                         : leave_tensor_parallel(ctx, product(ctx, x, weight_, {}), tp_));
+                         : leave_tensor_parallel(ctx, run_linear(ctx, x, weight_, {}), tp_));
 }
 
 Tensor RowParallelLinear::forward_activated(RankContext& ctx, const ops::ActivatedLinearOptions& options,
-                                            ops::ActivatedProduct x) {
+                                            ops::ActivatedLinear x) {
   const TraceRange range(ctx.tracer, weight_.name.c_str());
   const bool whole = tp_.size() == 1;
   Tensor sum = ops::activated_linear(ctx, options, x.y, weight_.get(ctx), whole ? get(ctx, bias_) : Weight{},

@@ -23,8 +23,8 @@ class ColumnParallelLinear final : public Module {
   // recompute_input: makes x again, where it is not saved for the weight's gradient.
   Tensor forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input = {});
   // The same and, where one kernel may make both, its activation.
-  ops::ActivatedProduct forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
-                                          const Tensor& x, const RecomputeFn& recompute_input = {});
+  ops::ActivatedLinear forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
+                                         const Tensor& x, const RecomputeFn& recompute_input = {});
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -37,7 +37,7 @@ class ColumnParallelLinear final : public Module {
   std::unique_ptr<Parameter> bias_;
 };
 
-// The input is split over the TP group: each rank has in/tp columns of the weight; partial products are
+// The input is split over the TP group: each rank has in/tp columns of the weight; partial results are
 // summed. The bias is held whole and added once, after the sum.
 class RowParallelLinear final : public Module {
  public:
@@ -45,11 +45,11 @@ class RowParallelLinear final : public Module {
                     const LinearOptions& options);
   Tensor forward(RankContext& ctx, const Tensor& x);
   // forward(activation of x.y) as one op, where it can be: in fp8 the activation is kept for the weight's
-  // gradient at half the bytes, and beside its communication a product is cut to pieces.
+  // gradient at half the bytes, and beside its communication a GEMM is cut to pieces.
   bool fp8() const { return weight_.fp8 != nullptr; }
   bool takes_activation() const { return !fp8() && (tp_.size() == 1 || !overlap_); }
   Tensor forward_activated(RankContext& ctx, const ops::ActivatedLinearOptions& options,
-                           ops::ActivatedProduct x);
+                           ops::ActivatedLinear x);
   void visit(const ParameterVisitor& visitor) override;
 
  private:

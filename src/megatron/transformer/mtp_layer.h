@@ -14,6 +14,7 @@ class MtpLayer final : public Module {
   Tensor forward(RankContext& ctx, const Tensor& embedded, const Tensor& hidden, const SeqInfo& seq);
   void set_activation_plan(const ActivationPlan& plan) { layer_.set_activation_plan(plan); }
   void finish_batch(RankContext& ctx) { layer_.finish_batch(ctx); }
+  void update_expert_bias(RankContext& ctx, const Tensor& gate) { layer_.update_expert_bias(ctx, gate); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:

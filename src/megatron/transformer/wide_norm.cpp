@@ -18,7 +18,7 @@ WideNorm::WideNorm(const std::string& name, int64_t size, const ModelConfig& con
   require(config.normalization == Normalization::rms_norm && !config.layernorm_zero_centered_gamma,
           "attention: norms of all heads at once are plain RMSNorms");
   require(tp.key_group.size() == 1,
-          "attention: norms of all heads at once need as many key heads as tensor-parallel ranks; use a "
+          "attention: norms of all heads at once need as many KV heads as tensor-parallel ranks; use a "
           "smaller tensor_model_parallel_size");
 }
 

@@ -50,8 +50,8 @@ TEST_P(GoldenAttention, Cases) {
       options.cu_queries = options.cu_keys = ctx.from_vector(ends, {static_cast<int64_t>(ends.size())});
     }
     std::unique_ptr<TestWeight> sinks;
-    if (c.at("accumulator").as_bool()) {
-      sinks = std::make_unique<TestWeight>(ctx, load("accumulator"));
+    if (c.at("sink").as_bool()) {
+      sinks = std::make_unique<TestWeight>(ctx, load("sink"));
       options.sinks = sinks->get();
     }
 

@@ -81,7 +81,7 @@ TEST(Doctor, AModelsShapesGetKernelsAndAMemoryBound) {
                                           "cpu"};
   Outcome outcome = run(model);
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-  EXPECT_NE(outcome.out.find("1 x 32 tokens, 4 heads of 16 channels, causal, with dropout, fp32: own tiles"),
+  EXPECT_NE(outcome.out.find("1 x 32 tokens, 4 heads of head_dim 16, causal, with dropout, fp32: own tiles"),
             std::string::npos)
       << outcome.out;
 
@@ -108,7 +108,7 @@ TEST(Doctor, AttentionIsThatOfTheModel) {
   std::vector<std::string> found;
   for (const Finding& finding : shape_section(config, 1, {}, good_machine()).findings)
     if (finding.subject == "attention") found.push_back(finding.text.substr(0, finding.text.find(':')));
-  const std::string shape = "2 x 64 tokens, 4 heads of 64 channels on 2 key heads, causal",
+  const std::string shape = "2 x 64 tokens, 4 heads of head_dim 64 on 2 KV heads, causal",
                     rest = ", scores capped at 50, with sinks, fp32";
   EXPECT_EQ(found, (std::vector<std::string>{shape + ", in a window of 16" + rest, shape + rest}));
 }

@@ -48,7 +48,7 @@ double figure(const std::string& text, const std::string& words) {
   return at == std::string::npos ? NAN : std::stod(text.substr(at + words.size()));
 }
 
-// In fp32: for bf16 products, which a processor may not have, it takes scratch memory that is not planned.
+// In fp32: for bf16 GEMMs, which a processor may not have, it takes scratch memory that is not planned.
 TEST(PretrainMemory, HeldIsWhatWasPlanned) {
   const std::vector<std::vector<std::string>> layouts = {
       {},

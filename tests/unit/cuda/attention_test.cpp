@@ -1,4 +1,4 @@
-#include "megatron/kernels/choices.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -77,13 +77,13 @@ class CudaAttention : public Twin {
                            .bias = on(bias),
                            .dropout = c.dropout,
                            .dropout_key = {3, 4, static_cast<const int64_t*>(on(offset).raw())},
-                           .place = {.batch_begin = 5,
-                                     .head_begin = 1,
-                                     .global_heads = 16,
-                                     .query_chunk = c.query_chunk,
-                                     .key_chunk = c.key_chunk,
-                                     .row_length = c.row_length,
-                                     .query_chunks = c.query_chunks}};
+                           .offsets = {.batch_begin = 5,
+                                       .head_begin = 1,
+                                       .global_heads = 16,
+                                       .query_chunk = c.query_chunk,
+                                       .key_chunk = c.key_chunk,
+                                       .row_length = c.row_length,
+                                       .query_chunks = c.query_chunks}};
     };
     std::string what = std::string(c.name) + " " + label(dtype);
     run(&KernelTable::attention, forward);
@@ -310,7 +310,7 @@ TEST_F(CudaAttention, ScratchMemoryIsPredicted) {
         .dv = dv,
         .deterministic = deterministic};
     const bool fused =
-        !ctx.device.is_cuda() || choose_attention(ctx.kernel_context(), args).backward.kernel == "cuDNN";
+        !ctx.device.is_cuda() || probe_attention(ctx.kernel_context(), args).backward.kernel == "cuDNN";
     ctx.allocator->reset_peaks();
     ctx.kernels->attention_backward(ctx.kernel_context(), args);
     const size_t peak = ctx.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Workspace)].peak;

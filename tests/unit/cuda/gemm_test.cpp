@@ -10,7 +10,7 @@ class CudaGemm : public Twin {
     if (!turned) return uniform({rows, columns}, dtype);
     return uniform({columns, rows}, dtype).map([](const Tensor& x) { return x.transpose(0, 1); });
   }
-  // A sum of k products: its error is measured against its terms.
+  // A sum of k terms: its error is measured against its terms.
   static double tolerance(DType dtype) {
     return dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 3e-5 : tolerance_of(dtype);
   }
@@ -41,7 +41,7 @@ TEST_F(CudaGemm, AllTranspositionsWithBiasAndBeta) {
           }
 }
 
-// Sums of products of fp8 keep fewer bits on the GPU than the CPU's fp32.
+// fp8 GEMMs keep fewer bits on the GPU than the CPU's fp32.
 TEST_F(CudaGemm, Fp8) {
   for (DType second : {DType::F8E4M3, DType::F8E5M2})
     for (bool into_gradient : {false, true})
@@ -64,7 +64,7 @@ TEST_F(CudaGemm, Fp8) {
                           .bias = into_gradient ? Tensor{} : on(bias),
                           .a_scale = on(a_scale),
                           .b_scale = on(b_scale),
-                          .fast_sums = fast};
+                          .fast_accum = fast};
         });
         same(c, 1.2e-2, "fp8 " + label(second));
       }
@@ -174,7 +174,7 @@ TEST_F(CudaGemm, Grouped) {
       }
 }
 
-// More tiles than a GPU has multiprocessors, or several in each direction and more of the contraction than is
+// More tiles than a GPU has SMs, or several in each direction and more of the contraction than is
 // fetched ahead; experts of no token, of one, of a tile exactly and of one more. The rows of no expert hold
 // NaN: none of it may get into a sum, nor may anything get into them.
 TEST_F(CudaGemm, GroupedInManyTiles) {

@@ -173,7 +173,7 @@ TEST_F(CudaIndex, QuantizeBlocks) {
           };
           Both x = uniform({rows, columns}, dtype, -7, 7), q = output({rows, columns}, fp8);
           Both turned = output({columns, rows}, fp8), scale = scales(rows, columns);
-          Both turned_scale = scales(columns, rows);
+          Both transposed_scale = scales(columns, rows);
           run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(0, 0, 1), 0}; });
           run(&KernelTable::fill, [&](auto on) { return FillArgs{on(x).slice(1, 1, 2), 1e-3}; });
           for (int64_t top = 128; top < rows; top += 128)  // a magnitude of its own for every block
@@ -184,11 +184,11 @@ TEST_F(CudaIndex, QuantizeBlocks) {
                                 std::exp2(static_cast<double>(top / 64 + left / 128))};
               });
           run(&KernelTable::quantize_blocks, [&](auto on) {
-            return QuantizeBlocksArgs{on(x), on(q), on(scale), on(turned), on(turned_scale), block_rows};
+            return QuantizeBlocksArgs{on(x), on(q), on(scale), on(turned), on(transposed_scale), block_rows};
           });
           const std::string what = label(dtype) + " " + label(fp8) + " by " + std::to_string(block_rows);
           same(scale, 0, "scale, " + what);
-          same(turned_scale, 0, "transposed scale, " + what);
+          same(transposed_scale, 0, "transposed scale, " + what);
           same(q, 0, "q, " + what);
           same(turned, 0, "transposed, " + what);
         }

@@ -21,7 +21,7 @@ TEST_F(CudaLimits, SumsOfMoreSlicesThanALaunchTakes) {
   same(out, 1e-6, "sums");
 }
 
-TEST_F(CudaLimits, GroupedProductsOfMoreTilesThanALaunchHasRows) {
+TEST_F(CudaLimits, GroupedGemmsOfMoreTilesThanALaunchHasRows) {
   if (sanitized()) return;  // millions of rows
   const int64_t rows = limits::kTileRows + 5000;
   const std::vector<int32_t> bounds{0, 1000, static_cast<int32_t>(rows)};
@@ -115,8 +115,8 @@ TEST_F(CudaLimits, OneMoreIsRefused) {
   delta.dt_bias = per_head.gpu, delta.o = o.gpu;
   refuses(&KernelTable::delta_rule, delta, "wider keys");
 
-  const int64_t channels = limits::kHeadChannels + 1;
-  Both q = uniform({2, 1, channels}, DType::F32), lse = output({1, 2}, DType::F32);
+  const int64_t head_dim = limits::kMaxHeadDim + 1;
+  Both q = uniform({2, 1, head_dim}, DType::F32), lse = output({1, 2}, DType::F32);
   AttentionArgs attention;
   attention.q = attention.k = attention.v = attention.o = q.gpu, attention.lse = lse.gpu;
   refuses(&KernelTable::attention, attention, "wider heads");

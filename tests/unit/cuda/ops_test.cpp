@@ -81,7 +81,7 @@ TEST_F(CudaOps, ALayerTrainsAsOnTheCpu) {
   }
 }
 
-// One scale a tensor, and one a block. Sums of products of fp8 keep fewer bits on the GPU.
+// One scale a tensor, and one a block. fp8 GEMMs keep fewer bits on the GPU.
 TEST_F(CudaOps, Fp8Linear) {
   auto run = [](RankContext& ctx, bool blocks, int64_t tokens, int64_t in, int64_t out) {
     // Magnitudes that differ from block to block, so that no scale can stand for another.

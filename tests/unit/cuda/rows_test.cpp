@@ -212,9 +212,9 @@ TEST_F(CudaRows, CrossEntropy) {
       }
 }
 
-// What is not a number must not be lost, though a thread sees it beside −∞ alone: at each place of a row, by
+// NaN must not be lost, though a thread sees it beside −∞ alone: at each place of a row, by
 // vectors and one by one.
-TEST_F(CudaRows, CrossEntropyShowsWhatIsNotANumber) {
+TEST_F(CudaRows, CrossEntropyShowsNan) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : floats())
     for (int64_t columns : {64, 1003, 16384}) {
@@ -243,7 +243,6 @@ TEST_F(CudaRows, CrossEntropyShowsWhatIsNotANumber) {
       run(&KernelTable::cross_entropy, [&](auto on) {
         return CrossEntropyArgs{.logits = on(logits),
                                 .labels = on(labels),
-                                .scale = 1,
                                 .valid = columns,
                                 .vocab_size = columns,
                                 .loss = on(loss)};
@@ -264,17 +263,18 @@ TEST_F(CudaRows, CrossEntropyInOne) {
           Both logits = uniform({rows, columns}, dtype, -6, 6), labels = integers({rows}, 0, valid);
           labels.cpu.data<int64_t>()[3] = -100;
           labels = on_both(labels.cpu);
-          Both loss = output({rows}, wide);
+          Both loss = output({rows}, wide), scale = uniform({rows}, wide, 0.5, 0.9);
           run(&KernelTable::cross_entropy, [&](auto on) {
-            return CrossEntropyArgs{.logits = on(logits),
-                                    .labels = on(labels),
-                                    .scale = 0.7,
-                                    .valid = valid,
-                                    .vocab_size = valid,
-                                    .smoothing = smoothing,
-                                    .z_loss = 1e-3,
-                                    .loss = on(loss),
-                                    .dlogits = gradient ? on(logits) : Tensor{}};
+            return CrossEntropyArgs{
+                .logits = on(logits),
+                .labels = on(labels),
+                .scale = smoothing > 0 ? on(scale).slice(0, 0, 1).expand({rows}) : on(scale),
+                .valid = valid,
+                .vocab_size = valid,
+                .smoothing = smoothing,
+                .z_loss = 1e-3,
+                .loss = on(loss),
+                .dlogits = gradient ? on(logits) : Tensor{}};
           });
           std::string what = label(dtype) + " columns " + std::to_string(columns);
           same(loss, 10 * tolerance_of(wide), "loss " + what);

@@ -154,7 +154,7 @@ class Twin : public ::testing::Test {
 };
 
 // For kernels of Hopper, which must take there what they are tested with; elsewhere there is nothing to test.
-class HopperTwin : public Twin {
+class Sm90Twin : public Twin {
  protected:
   void SetUp() override {
     Twin::SetUp();

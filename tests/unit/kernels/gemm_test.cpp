@@ -82,7 +82,7 @@ TEST(Gemm, NarrowOperandsIntoAWideResult) {
     }
 }
 
-TEST(Gemm, AProductOverNothingIsBetaTimesC) {
+TEST(Gemm, EmptyKGivesBetaTimesC) {
   RankContext ctx;
   for (DType dtype : {DType::F64, DType::F32, DType::BF16}) {
     check(ctx, {4, 5, 0, false, false, false, 1, 0, dtype, dtype});
@@ -141,7 +141,7 @@ TEST(GroupedGemm, EveryExpertItsRows) {
   }
 }
 
-TEST(Gemm, ThreadsGiveTheSameProduct) {
+TEST(Gemm, ThreadsGiveTheSameResult) {
   for (DType dtype : {DType::F64, DType::F32}) {
     RankContext one(kCpu, 1), three(kCpu, 3);
     Tensor a = random_tensor(one, {300, 100}, 1, dtype), b = random_tensor(one, {100, 520}, 2, dtype);

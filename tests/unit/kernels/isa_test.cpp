@@ -100,7 +100,7 @@ TEST_F(Isa, SumsAgree) {
   }
 }
 
-TEST_F(Isa, OurOwnProductAgrees) {
+TEST_F(Isa, PackedGemmAgrees) {
   for (DType dtype : {DType::F64, DType::F16}) {
     Tensor a = random_tensor(ctx, {201, 333}, 1, dtype), b = random_tensor(ctx, {270, 333}, 2, dtype);
     same("gemm", {201, 270}, dtype,

@@ -117,15 +117,15 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
     for (int c = 0; c < 4; ++c) {
       const bool shared = c & 1;
       const DType dtype = c & 2 ? DType::F32 : DType::BF16;
-      enum Form { apart, together, kept, made_by_the_product };
+      enum Form { apart, together, kept, fused_into_gemm };
       auto run = [&](Form form) {
         testing::TestWeight up(ctx, random_tensor(ctx, {12 * activation.inputs(), 8}, 1, dtype)),
             down(ctx, random_tensor(ctx, {5, 12}, 2, dtype));
         Tape tape(ctx);
         Tensor x = tape.watch(random_tensor(ctx, {7, 8}, 3, dtype)), held;
         TapeScope scope(ctx, &tape);
-        ops::ActivatedProduct middle;
-        if (form == made_by_the_product)
+        ops::ActivatedLinear middle;
+        if (form == fused_into_gemm)
           middle = ops::linear_activated(ctx, activation, x, up.get());
         else
           middle.y = ops::linear(ctx, x, up.get());
@@ -149,7 +149,7 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
         }
         return all;
       };
-      for (Form form : {together, kept, made_by_the_product}) EXPECT_EQ(run(form), run(apart));
+      for (Form form : {together, kept, fused_into_gemm}) EXPECT_EQ(run(form), run(apart));
     }
 }
 

@@ -310,7 +310,7 @@ TEST(Attention, DropoutDependsOnGlobalPlacesAlone) {
   for (const Tensor& x : t.inputs) part.push_back(x.slice(0, 9, 18).slice(1, 2, 4));
   ops::AttentionOptions options = t.options;
   options.batch = 1;
-  options.place = {.batch_begin = 1, .head_begin = 2, .global_heads = 4};
+  options.offsets = {.batch_begin = 1, .head_begin = 2, .global_heads = 4};
   Tensor alone = ops::attention(ctx, part[0], part[1], part[2], options).o;
   EXPECT_EQ(ctx.to_vector<double>(alone), ctx.to_vector<double>(whole.slice(0, 9, 18).slice(1, 2, 4)));
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/shape.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -243,14 +244,33 @@ TEST(LinearCrossEntropy, NarrowTypesFollowTheFp64Result) {
   for (size_t i = 0; i < wide.dweight.size(); ++i) ASSERT_NEAR(narrow.dweight[i], wide.dweight[i], 1e-2) << i;
 }
 
+TEST(WeightedSum, Gradients) {
+  RankContext ctx(testing::test_device());
+  const Tensor losses = random_tensor(ctx, {5}, 1), varying = random_tensor(ctx, {5}, 2),
+               same = ctx.full({1}, DType::F64, 0.3).expand({5});
+  for (const Tensor& weights : {varying, same, Tensor{}}) {
+    gradcheck(ctx,
+              [&](RankContext& ctx, const std::vector<Tensor>& x, const std::vector<Weight>&) {
+                return std::vector<Tensor>{ops::weighted_sum(ctx, x[0], weights)};
+              },
+              {losses});
+    const auto value = ctx.to_vector<double>(losses);
+    double sum = 0;
+    for (int64_t i = 0; i < 5; ++i)
+      sum += value[static_cast<size_t>(i)] * (weights ? ctx.item(weights.slice(0, i, i + 1)) : 1);
+    EXPECT_NEAR(ctx.item(ops::weighted_sum(ctx, losses, weights)), sum, 1e-14);
+  }
+}
+
 // With and without other ranks' parts of the vocabulary (`reduce`), which take different kernels.
 TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
   RankContext ctx(testing::test_device());
   Tensor hidden = random_tensor(ctx, {7, 4}, 1), values = random_tensor(ctx, {kColumns, 4}, 2);
-  constexpr double factor = 0.3;
+  const Tensor same = ctx.full({1}, DType::F64, 0.3).expand({7}), varying = random_tensor(ctx, {7}, 3);
   for (auto options : variants())
     for (bool alone : {true, false})
-      for (int64_t chunk : {3, 0}) {
+      for (const auto& [chunk, factors] : {std::pair<int64_t, Tensor>{3, same}, {0, same}, {3, varying}}) {
+        const std::vector<double> factor = ctx.to_vector<double>(factors);
         if (!alone) {
           options.vocab_size = options.vocab_size ? options.vocab_size : kColumns;
           options.reduce = [](RankContext&, ops::CrossEntropyStats&) {};
@@ -263,15 +283,16 @@ TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
             Tensor x = tape.watch(hidden), loss;
             TapeScope scope(ctx, &tape);
             if (sum) {
-              loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), some_labels(ctx), factor, options,
+              loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), some_labels(ctx), factors, options,
                                                    chunk);
               results = {ctx.item(loss)};
               tape.backward(ctx, loss);
             } else {
               loss = ops::linear_cross_entropy(ctx, x, weight.get(), some_labels(ctx), options);
               results = {0};
-              for (double value : ctx.to_vector<double>(loss.detach())) results[0] += factor * value;
-              tape.backward(ctx, loss, ctx.full({7}, DType::F64, factor));
+              const auto losses = ctx.to_vector<double>(loss.detach());
+              for (size_t i = 0; i < losses.size(); ++i) results[0] += factor[i] * losses[i];
+              tape.backward(ctx, loss, ops::contiguous(ctx, factors));
             }
             for (const Tensor& t : {tape.grad(x), weight.accumulator.main_grad})
               for (double value : ctx.to_vector<double>(t)) results.push_back(value);
@@ -284,7 +305,7 @@ TEST(LinearCrossEntropySum, GradientsMadeInForwardAreThoseOfTheRows) {
           for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-13) << i;
         }
         EXPECT_NEAR(ctx.item(ops::linear_cross_entropy_sum(ctx, hidden, {values, nullptr}, some_labels(ctx),
-                                                           factor, options, chunk)),
+                                                           factors, options, chunk)),
                     run(true, 1)[0], 1e-13);
       }
 }
@@ -296,7 +317,7 @@ TEST(LinearCrossEntropySum, MustBeWhereBackwardStarts) {
     Tape tape(ctx);
     Tensor x = tape.watch(random_tensor(ctx, {7, 4}, 1)), loss;
     TapeScope scope(ctx, &tape);
-    loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), some_labels(ctx), 1);
+    loss = ops::linear_cross_entropy_sum(ctx, x, weight.get(), some_labels(ctx));
     if (given)
       EXPECT_THROW(tape.backward(ctx, loss, ctx.full({1}, DType::F64, 2)), Error);
     else
@@ -320,7 +341,9 @@ TEST(LinearCrossEntropySum, NarrowTypesFollowTheFp64Result) {
     Tape tape(ctx);
     Tensor hidden = tape.watch(x0), loss;
     TapeScope scope(ctx, &tape);
-    loss = ops::linear_cross_entropy_sum(ctx, hidden, weight.get(), labels, 1.0 / 60, {}, 25);
+    loss = ops::linear_cross_entropy_sum(ctx, hidden, weight.get(), labels,
+                                         ctx.full({1}, accumulation_dtype(x0.dtype()), 1.0 / 60).expand({60}),
+                                         {}, 25);
     std::vector<double> results{ctx.item(loss)};
     tape.backward(ctx, loss);
     for (const Tensor& t : {tape.grad(hidden), weight.accumulator.main_grad})

@@ -6,7 +6,7 @@
 #include "megatron/ops/fp8_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
-#include "unit/ops/fp8_sums.h"
+#include "unit/ops/fp8_accum.h"
 
 // fp8 with a scale per block, against plain loops in double.
 namespace megatron {
@@ -65,7 +65,7 @@ Matrix rounded(const Matrix& x, int64_t block_rows, DType dtype, Matrix* scales 
 }
 
 // a · bᵀ
-Matrix product(const Matrix& a, const Matrix& b) {
+Matrix matmul(const Matrix& a, const Matrix& b) {
   Matrix c{a.rows, b.rows, {}};
   for (int64_t i = 0; i < a.rows; ++i)
     for (int64_t j = 0; j < b.rows; ++j) {
@@ -118,7 +118,7 @@ TEST_F(Fp8Blocks, EachHasThePowerOfTwoThatFits) {
           Tensor back = ctx.empty(q.shape(), DType::F32);
           ctx.kernels->dequantize(ctx.kernel_context(), {q, scale, back, block_rows, 128});
           EXPECT_EQ(matrix_of(ctx, back).values, expected.values) << what;
-          // As products read them.
+          // As GEMMs read them.
           EXPECT_EQ(scale.stride(block_rows == 1 ? 0 : 1), 1) << what;
           EXPECT_EQ(scale.stride(block_rows == 1 ? 1 : 0) % (block_rows == 1 ? from.rows : 4), 0) << what;
         };
@@ -141,7 +141,7 @@ TEST_F(Fp8Blocks, WhatIsNotFiniteMakesItsBlockNaN) {
   }
 }
 
-// The three products are those of the rounded matrices: rows of x and dy along what each product sums over,
+// The three GEMMs are those of the rounded matrices: rows of x and dy along what each GEMM sums over,
 // squares of the weight.
 TEST_F(Fp8Blocks, ALinearOfRoundedMatrices) {
   for (auto [tokens, in, out] :
@@ -164,25 +164,24 @@ TEST_F(Fp8Blocks, ALinearOfRoundedMatrices) {
       }
       const Matrix mx = matrix_of(ctx, x), mdy = matrix_of(ctx, dy), mw = matrix_of(ctx, w);
       const Matrix wide_w = rounded(mw, 128, DType::F8E4M3);
-      Matrix wanted = product(rounded(mx, 1, DType::F8E4M3), wide_w);
+      Matrix wanted = matmul(rounded(mx, 1, DType::F8E4M3), wide_w);
       const auto added = ctx.to_vector<float>(b);
       for (int64_t i = 0; i < tokens * out; ++i)
         wanted.values[static_cast<size_t>(i)] += added[static_cast<size_t>(i % out)];
       EXPECT_LT(distance(matrix_of(ctx, y.detach()).values, wanted.values), testing::sum_error(ctx.device));
       EXPECT_LT(
-          distance(matrix_of(ctx, dx).values, product(rounded(mdy, 1, gradient), wide_w.transposed()).values),
+          distance(matrix_of(ctx, dx).values, matmul(rounded(mdy, 1, gradient), wide_w.transposed()).values),
           testing::sum_error(ctx.device));
-      Matrix dw = product(rounded(mdy.transposed(), 1, gradient), rounded(mx.transposed(), 1, DType::F8E4M3));
+      Matrix dw = matmul(rounded(mdy.transposed(), 1, gradient), rounded(mx.transposed(), 1, DType::F8E4M3));
       for (double& v : dw.values) v *= 2;
       EXPECT_LT(distance(matrix_of(ctx, weight.accumulator.main_grad).values, dw.values),
                 testing::sum_error(ctx.device));
       // And rounding in blocks is close, whatever their magnitudes.
-      EXPECT_LT(distance(product(rounded(mx, 1, DType::F8E4M3), wide_w).values, product(mx, mw).values),
-                0.04);
+      EXPECT_LT(distance(matmul(rounded(mx, 1, DType::F8E4M3), wide_w).values, matmul(mx, mw).values), 0.04);
     }
 }
 
-// Errors against products of unrounded matrices, whose tokens and channels have magnitudes of their own.
+// Errors against GEMMs of unrounded matrices, whose tokens and channels have magnitudes of their own.
 // Blocks need no wide range, so gradients may keep a bit more than with one scale for all.
 TEST_F(Fp8Blocks, AreNearerThanOneScale) {
   const int64_t tokens = 256, in = 256, out = 384;
@@ -208,10 +207,10 @@ TEST_F(Fp8Blocks, AreNearerThanOneScale) {
     tape.backward(ctx, y, dy);
     const Matrix mx = matrix_of(ctx, x), mdy = matrix_of(ctx, dy), mw = matrix_of(ctx, w);
     return std::vector<double>{
-        distance(matrix_of(ctx, y.detach()).values, product(mx, mw).values),
-        distance(matrix_of(ctx, tape.grad(input)).values, product(mdy, mw.transposed()).values),
+        distance(matrix_of(ctx, y.detach()).values, matmul(mx, mw).values),
+        distance(matrix_of(ctx, tape.grad(input)).values, matmul(mdy, mw.transposed()).values),
         distance(matrix_of(ctx, weight.accumulator.main_grad).values,
-                 product(mdy.transposed(), mx.transposed()).values)};
+                 matmul(mdy.transposed(), mx.transposed()).values)};
   };
   const auto whole = errors(false, DType::F8E5M2), blocks = errors(true, DType::F8E4M3);
   EXPECT_LT(blocks[0], 1.05 * whole[0]);

@@ -5,7 +5,7 @@
 #include "megatron/ops/linear.h"
 #include "megatron/ops/quantize.h"
 #include "support/gradcheck.h"
-#include "unit/ops/fp8_sums.h"
+#include "unit/ops/fp8_accum.h"
 
 namespace megatron {
 namespace {
@@ -59,7 +59,7 @@ class Fp8Linear : public ::testing::Test {
   }
 };
 
-// The three products are those of the quantised matrices, each rounded once.
+// The three GEMMs are those of the quantised matrices, each rounded once.
 TEST_F(Fp8Linear, IsALinearOfRoundedMatrices) {
   for (DType gradient : {DType::F8E5M2, DType::F8E4M3}) {
     TestWeight weight(ctx, w), bias(ctx, b), rounded_weight(ctx, rounded(w, DType::F8E4M3)),

@@ -85,8 +85,8 @@ ops::AttentionOptions options_of(const Case& c) {
   options.softcap = c.softcap;
   options.dropout = c.dropout;
   options.dropout_key = {11, 12};
-  options.place.batch_begin = 3;
-  if (!c.rows.documents.empty()) options.place.row_length = c.rows.length;
+  options.offsets.batch_begin = 3;
+  if (!c.rows.documents.empty()) options.offsets.row_length = c.rows.length;
   return options;
 }
 

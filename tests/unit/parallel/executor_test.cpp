@@ -38,7 +38,7 @@ struct Outcome {
   std::vector<double> numbers;  // losses and gradients, where there are any
 };
 
-// One product per stage, and the sum of what comes out of the last.
+// One GEMM per stage, and the sum of what comes out of the last.
 Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& group, bool captured) {
   std::deque<GradAccumulator> sinks(static_cast<size_t>(shape.vpp));
   std::vector<Weight> weights;
@@ -53,15 +53,14 @@ Outcome run(RankContext& ctx, const PipelineShape& shape, const ProcessGroup& gr
   PipelineWork work;
   work.dtype = DType::F64;
   work.captured = captured;
-  work.input_shape = [](int) { return Shape{kRows, kWidth}; };
-  work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
-    Tensor x = input ? input : rank.full({kRows, kWidth}, DType::F64, 0.1 * (microbatch + 1));
-    Tensor y = ops::linear(rank, x, weights[static_cast<size_t>(chunk)], {});
-    const bool last = model_stage(shape, group.rank(), chunk) == shape.pp * shape.vpp - 1;
-    return last ? ops::sum(rank, y) : y;
+  work.input_shapes = [](int, int) { return std::vector{Shape{kRows, kWidth}}; };
+  work.forward = [&](RankContext& rank, int chunk, int microbatch, const std::vector<Tensor>& input) {
+    Tensor x = input.empty() ? rank.full({kRows, kWidth}, DType::F64, 0.1 * (microbatch + 1)) : input[0];
+    return std::vector{ops::linear(rank, x, weights[static_cast<size_t>(chunk)], {})};
   };
+  work.last = [](RankContext& rank, int, const std::vector<Tensor>& y) { return ops::sum(rank, y[0]); };
   Outcome outcome;
-  const std::vector<Tensor> losses = run_pipeline(ctx, shape, work, group);
+  const std::vector<Tensor> losses = run_pipeline(ctx, plan_step(shape, group.rank()), work, group);
   outcome.peak = ctx.allocator->statistics().total.peak;
   if (ctx.device.is_meta()) return outcome;
   for (const Tensor& loss : losses) outcome.numbers.push_back(ctx.item(loss));

@@ -11,7 +11,7 @@ uint64_t seed_of(const ProcessGroup& world, uint64_t which) {
   return 10 * which + static_cast<uint64_t>(world.rank());
 }
 
-// Every combination of what may run beside a product.
+// Every combination of what may run beside a GEMM.
 std::vector<TensorOverlap> overlaps() {
   std::vector<TensorOverlap> all;
   for (int bits = 0; bits < 8; ++bits)

@@ -3,7 +3,7 @@
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
 
-// Training with fp8 products that have a scale per block.
+// Training with fp8 GEMMs that have a scale per block.
 namespace megatron {
 namespace {
 

@@ -17,7 +17,7 @@ IterationReport report(int64_t iteration, double loss, double milliseconds) {
   return {.iteration = iteration,
           .loss = loss,
           .grad_norm = loss,
-          .mtp_losses = {loss + 1},
+          .terms = {{"mtp_1 loss", loss + 1}},
           .milliseconds = milliseconds,
           .tokens_per_second = 1e3 / milliseconds,  // a token each
           .model_tflops = 10 / milliseconds};
@@ -34,7 +34,7 @@ TEST(IterationMeans, AreThoseSinceTheLastLine) {
   EXPECT_EQ(mean.iteration, 3);
   EXPECT_EQ(mean.loss, 3);
   EXPECT_EQ(mean.grad_norm, 3) << "the last one's";
-  EXPECT_EQ(mean.mtp_losses, std::vector<double>{4});
+  EXPECT_EQ(mean.terms, (std::vector<LossTerm>{{"mtp_1 loss", 4}}));
   EXPECT_EQ(mean.milliseconds, 200);
   EXPECT_NEAR(mean.tokens_per_second, 5, 1e-12);
   EXPECT_NEAR(mean.model_tflops, 0.05, 1e-12);

@@ -81,7 +81,7 @@ TEST(MetaStep, CostsAreThoseOfARealStep) {
     EXPECT_EQ(run_step(config, kMeta, DType::F32).flops, run_step(config, kCpu, DType::F32).flops);
 }
 
-TEST(MetaStep, MatrixProductsAddUpToTheModelsFlops) {
+TEST(MetaStep, GemmsAddUpToTheModelsFlops) {
   Config config = small();
   Step step = run_step(config, kMeta, DType::BF16);
   double tokens = static_cast<double>(2 * config.train.micro_batch_size * config.model.seq_length);

@@ -143,7 +143,7 @@ TEST(RecomputeChoice, LooksAtTheLargestRank) {
   EXPECT_LE(plan_run(config, sizes, DType::F32).largest().bytes(), limit);
 }
 
-// Under overlap of products and messages the activation is made again, too.
+// Under overlap of GEMMs and messages the activation is made again, too.
 TEST(RecomputeChoice, ActivationUnderOverlap) {
   Config config = model();
   config.parallel.tensor_model_parallel_size = 2;

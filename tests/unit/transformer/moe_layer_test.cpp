@@ -172,10 +172,15 @@ TEST(MoeLayer, TheExpertBiasMovesAgainstTheLoad) {
     TapeScope scope(ctx, &tape);
     layer.forward(ctx, x, one_sequence(ctx, 5));
   }
+  const auto gate = [&](bool open) { return ctx.full({1}, DType::Bool, open); };
   layer.finish_batch(ctx);
+  layer.update_expert_bias(ctx, gate(false));
+  EXPECT_EQ(ctx.to_vector<double>(bias->value), (std::vector<double>{0, 0, 0, 0})) << "a skipped update";
+  layer.update_expert_bias(ctx, gate(true));
   // Experts 0 and 1 were chosen by all tokens: load 5, 5, 0, 0.
   EXPECT_EQ(ctx.to_vector<double>(bias->value), (std::vector<double>{-0.25, -0.25, 0.25, 0.25}));
   layer.finish_batch(ctx);  // a step without tokens moves nothing
+  layer.update_expert_bias(ctx, gate(true));
   EXPECT_EQ(ctx.to_vector<double>(bias->value), (std::vector<double>{-0.25, -0.25, 0.25, 0.25}));
 }
 

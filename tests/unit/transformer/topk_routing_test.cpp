@@ -23,7 +23,7 @@ using Weights = std::vector<Weight>;
 MicrobatchShare alone(int64_t tokens, int64_t sequences = 1) {
   return {.begin = 0,
           .rows = tokens,
-          .most_rows = tokens,
+          .max_rows = tokens,
           .tokens = tokens,
           .sequences = sequences,
           .group = ProcessGroup::self()};
@@ -134,7 +134,7 @@ TEST(Balancing, AnAttachedLossGetsItsWeight) {
   Tensor watched = tape.watch(x), y;
   {
     TapeScope scope(ctx, &tape);
-    y = attach_aux_loss(ctx, watched, z_loss(ctx, watched, 1, 1), 0.25);
+    y = attach_aux_loss(ctx, watched, z_loss(ctx, watched, 1, 1), ctx.full({1}, DType::F64, 0.25));
   }
   EXPECT_EQ(ctx.to_vector<double>(y), ctx.to_vector<double>(x));
   tape.backward_data(ctx, std::vector{y}, std::vector{ctx.full({3, 2}, DType::F64, 2)});

@@ -81,10 +81,10 @@ void read_rope(const HfRope& rope, const HfConfig& config, double default_theta,
     if (scaling.has("attention_factor")) model.yarn_attention_factor = scaling.real({"attention_factor"});
     model.yarn_correction_range_round_to_int = scaling.flag("truncate", true);
   } else if (rope.type == "longrope" || rope.type == "su") {
-    // One for each pair of channels that is turned.
-    const auto turned = static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
-    model.longrope_short_factor = numbers(scaling, "short_factor", turned / 2);
-    model.longrope_long_factor = numbers(scaling, "long_factor", turned / 2);
+    // One for each pair of channels that is rotated.
+    const auto rotated = static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
+    model.longrope_short_factor = numbers(scaling, "short_factor", rotated / 2);
+    model.longrope_long_factor = numbers(scaling, "long_factor", rotated / 2);
     model.longrope_original_max_position_embeddings = original;
     model.longrope_scaling_factor = scaling.real(
         {"factor"}, static_cast<double>(model.max_position_embeddings) / static_cast<double>(original));

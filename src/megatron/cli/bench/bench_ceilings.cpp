@@ -6,29 +6,29 @@
 #include <thread>
 
 #include "megatron/cli/bench/bench_timing.h"
-#include "megatron/kernels/cpu/product.h"
+#include "megatron/kernels/cpu/gemm.h"
 
 namespace megatron {
 
-std::function<void()> library_call(RankContext& ctx, const LibraryProduct& p, int threads) {
+std::function<void()> library_call(RankContext& ctx, const LibraryGemm& p, int threads) {
   Tensor a = ctx.full({p.m, p.k}, p.in, 0.5), b = ctx.full({p.k, p.n}, p.in, 0.25);
   Tensor c = ctx.full({p.m, p.n}, p.out, 0);
-  cpu::Product product{.m = p.m,
-                       .n = p.n,
-                       .k = p.k,
-                       .in = p.in,
-                       .out = p.out,
-                       .a = a.raw(),
-                       .a_row = p.transpose_a ? 1 : p.k,
-                       .a_column = p.transpose_a ? p.m : 1,
-                       .b = b.raw(),
-                       .b_row = p.transpose_b ? 1 : p.n,
-                       .b_column = p.transpose_b ? p.k : 1,
-                       .c = c.raw(),
-                       .c_row = p.n,
-                       .c_column = 1};
-  if (!cpu::library_supports(product)) return {};
-  return [a, b, c, product, threads] { cpu::library_run(product, threads); };
+  cpu::GemmProblem problem{.m = p.m,
+                           .n = p.n,
+                           .k = p.k,
+                           .in = p.in,
+                           .out = p.out,
+                           .a = a.raw(),
+                           .a_row = p.transpose_a ? 1 : p.k,
+                           .a_column = p.transpose_a ? p.m : 1,
+                           .b = b.raw(),
+                           .b_row = p.transpose_b ? 1 : p.n,
+                           .b_column = p.transpose_b ? p.k : 1,
+                           .c = c.raw(),
+                           .c_row = p.n,
+                           .c_column = 1};
+  if (!cpu::library_supports(problem)) return {};
+  return [a, b, c, problem, threads] { cpu::library_run(problem, threads); };
 }
 
 double Ceilings::copy_rate(double bytes, bool all_threads) {

@@ -71,13 +71,13 @@ Cost traced(RankContext& ctx, const std::function<void()>& body) {
 }
 
 // Fills in the times of a row. The yardstick is the fastest that this machine could do it: the library's own
-// time for matrix products; otherwise the arithmetic at the library's best rate or the bytes at the rate of a
+// time for GEMMs; otherwise the arithmetic at the library's best rate or the bytes at the rate of a
 // copy, whichever takes longer.
 void time_row(RankContext& ctx, Row& row, const std::function<void()>& body,
-              std::span<const LibraryProduct> products, Ceilings& ceilings, int64_t repeat) {
+              std::span<const LibraryGemm> gemms, Ceilings& ceilings, int64_t repeat) {
   std::vector<std::function<void()>> bodies = {body};
-  for (const LibraryProduct& product : products)
-    if (auto call = library_call(ctx, product, ctx.pool.width())) bodies.push_back(std::move(call));
+  for (const LibraryGemm& gemm : gemms)
+    if (auto call = library_call(ctx, gemm, ctx.pool.width())) bodies.push_back(std::move(call));
   bool by_library = bodies.size() > 1;
   std::vector<double> seconds = fastest_in_turn(repeat, bodies);
   row.seconds = seconds[0];
@@ -97,19 +97,18 @@ void time_row(RankContext& ctx, Row& row, const std::function<void()>& body,
 std::vector<Row> measure(RankContext& ctx, const BenchCase& one, Ceilings& ceilings, int64_t repeat) {
   BenchOp op = one.make(ctx);
   std::vector<Row> rows;
-  auto add = [&](std::string pass, std::span<const LibraryProduct> products,
-                 const std::function<void()>& body) {
+  auto add = [&](std::string pass, std::span<const LibraryGemm> gemms, const std::function<void()>& body) {
     Row& row = rows.emplace_back(Row{one.op, one.shape, std::move(pass), one.dtype, traced(ctx, body)});
-    time_row(ctx, row, body, products, ceilings, repeat);
+    time_row(ctx, row, body, gemms, ceilings, repeat);
   };
-  add("forward", op.forward_products, [&] { op.run(ctx, op.inputs); });
+  add("forward", op.forward_gemms, [&] { op.run(ctx, op.inputs); });
   if (!op.has_backward) return rows;
   std::vector<Tensor> grads;
   for (const Tensor& output : op.run(ctx, op.inputs))
     grads.push_back(ctx.full(output.shape(), output.dtype(), 0.01));
-  std::vector<LibraryProduct> products = op.forward_products;
-  products.insert(products.end(), op.backward_products.begin(), op.backward_products.end());
-  add("forward+backward", products, [&] { run_backward(ctx, op, grads); });
+  std::vector<LibraryGemm> gemms = op.forward_gemms;
+  gemms.insert(gemms.end(), op.backward_gemms.begin(), op.backward_gemms.end());
+  add("forward+backward", gemms, [&] { run_backward(ctx, op, grads); });
   return rows;
 }
 
@@ -181,7 +180,7 @@ std::string bench_ops_help() {
          "\n"
          "Runs every kernel on shapes of training, forward and with its backward pass, beside what this "
          "machine does at\n"
-         "best: the matrix library alone on the same products, or, for the rest, a copy of as many bytes "
+         "best: the matrix library alone on the same GEMMs, or, for the rest, a copy of as many bytes "
          "and the\n"
          "library's rate for as much arithmetic. Ends with what the engine costs per op.\n"
          "\n" +

@@ -79,9 +79,9 @@ struct Cases {
     add("linear", fmt::format("{}x{}->{}", rows, in, out), dtype, [=](RankContext& ctx) {
       Trained w(ctx, {out, in}, dtype);
       auto run = [w](RankContext& c, Inputs x) { return std::vector{ops::linear(c, x[0], w.get())}; };
-      LibraryProduct y{.m = rows, .n = out, .k = in, .transpose_b = true, .in = dtype, .out = dtype};
-      LibraryProduct dx{.m = rows, .n = in, .k = out, .in = dtype, .out = dtype};
-      LibraryProduct dw{.m = out, .n = in, .k = rows, .transpose_a = true, .in = dtype, .out = DType::F32};
+      LibraryGemm y{.m = rows, .n = out, .k = in, .transpose_b = true, .in = dtype, .out = dtype};
+      LibraryGemm dx{.m = rows, .n = in, .k = out, .in = dtype, .out = dtype};
+      LibraryGemm dw{.m = out, .n = in, .k = rows, .transpose_a = true, .in = dtype, .out = DType::F32};
       return BenchOp{{random(ctx, {rows, in}, dtype)}, run, true, {y}, {dx, dw}};
     });
   }
@@ -98,7 +98,7 @@ struct Cases {
         });
   }
 
-  // The products of unfused attention: one per head.
+  // The GEMMs of unfused attention: one per head.
   void batched_matmul(int64_t batch, int64_t n, int64_t channels, DType dtype) {
     add("matmul", fmt::format("{}x {}x{}x{}", batch, n, channels, n), dtype, [=](RankContext& ctx) {
       auto run = [](RankContext& c, Inputs in) { return std::vector{ops::matmul(c, in[0], in[1])}; };
@@ -154,7 +154,7 @@ struct Cases {
     });
   }
 
-  // The second half of a gated feed-forward layer: activation and product in one node.
+  // The second half of a gated feed-forward layer: activation and GEMM in one node.
   void activated_linear(int64_t ffn, int64_t hidden, DType dtype) {
     int64_t rows = tokens;
     add("activated_linear", fmt::format("{}x{}->{}", rows, 2 * ffn, hidden), dtype, [=](RankContext& ctx) {
@@ -166,7 +166,7 @@ struct Cases {
     });
   }
 
-  // All of it, with the activation on the way out of the first product where the device can.
+  // All of it, with the activation on the way out of the first GEMM where the device can.
   void gated_mlp(int64_t rows, int64_t hidden, int64_t ffn, DType dtype) {
     add("gated_mlp", fmt::format("{}x{}->{}", rows, hidden, 2 * ffn), dtype, [=](RankContext& ctx) {
       Trained up(ctx, {2 * ffn, hidden}, dtype), down(ctx, {hidden, ffn}, dtype);

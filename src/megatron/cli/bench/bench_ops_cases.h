@@ -11,8 +11,8 @@ struct BenchOp {
   std::vector<Tensor> inputs;  // those whose gradients the backward pass computes
   std::function<std::vector<Tensor>(RankContext&, std::span<const Tensor> inputs)> run;
   bool has_backward = true;
-  // Where the op is matrix products and little else: what the library computes in its place.
-  std::vector<LibraryProduct> forward_products, backward_products;
+  // Where the op is GEMMs and little else: what the library computes in its place.
+  std::vector<LibraryGemm> forward_gemms, backward_gemms;
 };
 
 struct BenchCase {

@@ -22,7 +22,7 @@
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/run/profiling.h"
-#include "megatron/training/step/product_choices.h"
+#include "megatron/training/step/gemm_autotune_cache.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -68,13 +68,11 @@ std::vector<Flag> flags(Settings& s) {
                s.micro_batches, 1),
       int_flag("--threads", "CPU threads of the whole run (every core)", s.threads),
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
-      text_flag(
-          "--precision", "fp32|bf16|fp8|fp8-delayed|fp8-block",
-          "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with products in fp8, "
-          "scaled by what is at hand, by the last 16 steps or block by block (all e4m3)",
-          s.precision),
-      switch_flag("--deterministic",
-                  "only kernels that give the same bits each run; products are not measured",
+      text_flag("--precision", "fp32|bf16|fp8|fp8-delayed|fp8-block",
+                "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with fp8 GEMMs, "
+                "scaled by what is at hand, by the last 16 steps or block by block (all e4m3)",
+                s.precision),
+      switch_flag("--deterministic", "only kernels that give the same bits each run; GEMMs are not autotuned",
                   s.deterministic),
       text_flag("--moments", "fp32|bf16", "of Adam (fp32)", s.moments),
       text_flag("--gradients", "bf16|fp32", "of bf16 weights (bf16, as PyTorch has them)", s.gradients),
@@ -182,7 +180,7 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
     RankContext ctx(device, std::max(1, threads / sizes.world), rank);
     world.attach(ctx);
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    ProductChoices products(ctx, world, s.deterministic ? "" : cache_folder());
+    GemmAutotuneCache autotune(ctx, world, s.deterministic ? "" : cache_folder());
     RankTrainer trainer(ctx, config, parallel, dtype);
     const Profiling profiling(ctx, config.profiling);
     int64_t sequences = config.train.global_batch_size / s.data_parallel;
@@ -198,12 +196,12 @@ Measured measure(const Config& config, const Settings& s, Device device, DType d
       double loss = trainer.step(ctx, tokens, 1e-3).loss;
       if (step == 0) {
         if (rank == 0) result.start_up = process_age();
-        products.finish_first_step();
+        autotune.finish_first_step();
       }
       if (rank != 0) continue;
       if (step == 0) {
         reserved = ctx.allocator->statistics().peak_reserved;
-        // Measuring products takes memory, once.
+        // Autotuning GEMMs takes memory, once.
         if (s.warmup + s.steps > 1) ctx.allocator->reset_peaks();
       }
       if (step >= s.warmup) result.seconds.push_back(since(start));
@@ -248,7 +246,7 @@ std::string bench_train_help() {
       "\n"
       "Trains a named case on random tokens and tells its speed, its memory, and the time from the command\n"
       "on until the first step was finished. Where the maker's figures of the GPU are known, it tells MFU,\n"
-      "the model's FLOP/s over those of dense products of the precision, and the share of the speed of\n"
+      "the model's FLOP/s over those of dense GEMMs of the precision, and the share of the speed of\n"
       "light: the time that the ops of a step need at full arithmetic or bandwidth, over that of the step.\n"
       "\n"
       "cases:\n";

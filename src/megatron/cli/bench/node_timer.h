@@ -28,7 +28,7 @@ class NodeTimer final : public Tracer {
   struct Key {
     std::string name;
     Phase phase;
-    double flops;  // of one call: shapes of matrix products are told apart by it, other nodes have 0
+    double flops;  // of one call: shapes of GEMMs are told apart by it, other nodes have 0
     auto operator<=>(const Key&) const = default;
   };
   struct Row {

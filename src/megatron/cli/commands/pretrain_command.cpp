@@ -36,7 +36,7 @@ std::string help(std::string_view command, std::string_view what) {
       "       or srun started; --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest\n"
       "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
-      "GPUs:  the first step measures kernels for matrix products and keeps the choice\n"
+      "GPUs:  the first step autotunes GEMM kernels and caches the choice\n"
       "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"
       "       --deterministic-mode: the library's first proposals\n"
       "\n"
@@ -64,7 +64,7 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
   }
   if (device != DeviceType::Cuda) return;
   // Ranks that share a GPU may need more and less of it; what counts is their sum.
-  const auto there = static_cast<double>(least_gpu_memory(run.config.run.ranks * place.processes_here));
+  const auto there = static_cast<double>(min_gpu_memory(run.config.run.ranks * place.processes_here));
   double sum = 0;
   for (const RankPlan& rank : plan.ranks) sum += rank.bytes();
   const double shared = static_cast<double>(sharing) * sum / static_cast<double>(plan.ranks.size());

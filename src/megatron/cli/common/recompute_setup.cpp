@@ -16,7 +16,7 @@ constexpr double kGib = 1 << 30;
 double usable_memory(DeviceType device, int64_t sharing) {
   double bytes = 0;
   if (device == DeviceType::Cuda) {
-    bytes = static_cast<double>(least_gpu_memory());
+    bytes = static_cast<double>(min_gpu_memory());
     if (bytes == 0)
       throw ConfigError("--recompute-modules auto: no GPU is there to ask; give --recompute-memory-gib");
   } else {

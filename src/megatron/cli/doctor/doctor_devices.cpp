@@ -19,8 +19,8 @@ struct Missing {
   std::string_view library, effect;
 };
 constexpr Missing kMissing[] = {
-    {"oneDNN", "CPU products are slower: install libdnnl-dev and build again"},
-    {"OpenBLAS", "second choice for CPU products: install libopenblas-dev where oneDNN is not to be had"},
+    {"oneDNN", "CPU GEMMs are slower: install libdnnl-dev and build again"},
+    {"OpenBLAS", "second choice for CPU GEMMs: install libopenblas-dev where oneDNN is not to be had"},
     {"MPI",
      "ranks over mpirun are refused: install libopenmpi-dev and build again (torchrun's variables work)"},
     {"CUDA", "GPUs are not used: build with MEGATRON_CUDA=1 where nvcc is installed"},
@@ -114,9 +114,8 @@ CheckList gpu_section(const GpuReport& report) {
     const double total = static_cast<double>(gpu.total_bytes), free = static_cast<double>(gpu.free_bytes);
     const bool taken = free < 0.8 * total;
     add(taken ? Grade::Note : Grade::Ok, subject,
-        fmt::format("{}, {} multiprocessors of {}.{}, {:.1f} of {:.1f} GiB free", gpu.name,
-                    gpu.multiprocessors, gpu.compute_capability / 10, gpu.compute_capability % 10,
-                    free / kGib, total / kGib),
+        fmt::format("{}, {} SMs of {}.{}, {:.1f} of {:.1f} GiB free", gpu.name, gpu.sm_count,
+                    gpu.compute_capability / 10, gpu.compute_capability % 10, free / kGib, total / kGib),
         taken ? "another program holds its memory: see nvidia-smi" : "");
     if (gpu.compute_capability < 80)
       add(Grade::Wrong, subject, "older than Ampere",

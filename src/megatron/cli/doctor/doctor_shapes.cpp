@@ -5,7 +5,7 @@
 #include "megatron/cli/common/cache_folder.h"
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/cli/version.h"
-#include "megatron/kernels/choices.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -21,7 +21,7 @@ DType dtype_of(const Config& config) {
 
 // One micro-batch of attention as one rank computes it, in a layer that sees all keys or only a window of
 // them; where ranks share the sequences' length, as if they did not.
-AttentionChoice attention_of(const Config& config, Device device, bool windowed) {
+AttentionKernels attention_of(const Config& config, Device device, bool windowed) {
   RankContext ctx(device, 1);
   const ModelConfig& model = config.model;
   const int64_t tp = config.parallel.tensor_model_parallel_size,
@@ -45,7 +45,7 @@ AttentionChoice attention_of(const Config& config, Device device, bool windowed)
   f.batch = batch;
   f.causal = !model.bidirectional_attention;
   f.dropout = model.attention_dropout;
-  f.place.global_heads = heads;
+  f.offsets.global_heads = heads;
   if (!model.multi_latent_attention) {
     if (windowed) f.window_left = model.window_size[0];
     f.softcap = model.attn_logit_softcapping.value_or(0);
@@ -55,9 +55,9 @@ AttentionChoice attention_of(const Config& config, Device device, bool windowed)
   args.grad_o = make(heads, dv);
   args.dq = make(heads, d), args.dk = make(groups, d), args.dv = make(groups, dv);
   args.deterministic = config.precision.deterministic_mode;
-  AttentionChoice choice = choose_attention(ctx.kernel_context(), args);
+  AttentionKernels kernels = probe_attention(ctx.kernel_context(), args);
   ctx.stream.synchronize();
-  return choice;
+  return kernels;
 }
 
 // Of the CPU: the one that the build has.
@@ -86,8 +86,9 @@ std::vector<bool> attention_kinds(const ModelConfig& model) {
   return kinds;
 }
 
-std::string kernel_of(const AttentionNote& note) {
-  return note.refused.empty() ? note.kernel : fmt::format("{}, for {}", note.kernel, note.refused);
+std::string kernel_of(const AttentionDispatch& dispatch) {
+  return dispatch.refused.empty() ? dispatch.kernel
+                                  : fmt::format("{}, for {}", dispatch.kernel, dispatch.refused);
 }
 
 }  // namespace
@@ -107,7 +108,7 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
   const Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
   const ModelConfig& model = config.model;
   add(Grade::Ok, "device", fmt::format("{}, {}", cuda ? "cuda" : "cpu", dtype_of(config)));
-  add(Grade::Ok, "products",
+  add(Grade::Ok, "gemm",
       cuda ? config.precision.deterministic_mode || cache_folder().empty()
                  ? "cuBLASLt, its first proposal for each shape"
                  : "cuBLASLt, the fastest of its proposals for each shape, measured in the first step of "
@@ -120,14 +121,14 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
         fits ? "" : "make hidden_size and ffn_hidden_size multiples of 16");
   }
   for (const bool windowed : attention_kinds(model)) {
-    const AttentionChoice choice = attention_of(config, device, windowed);
+    const AttentionKernels kernels = attention_of(config, device, windowed);
     const bool dropped = cuda && model.attention_dropout > 0;
     add(dropped ? Grade::Note : Grade::Ok, "attention",
-        fmt::format("{}: {}", choice.forward.shape, kernel_of(choice.forward)),
+        fmt::format("{}: {}", kernels.forward.shape, kernel_of(kernels.forward)),
         dropped ? fmt::format("attention_dropout = {} keeps it from cuDNN: --attention-dropout 0",
                               model.attention_dropout)
                 : "");
-    add(Grade::Ok, "its gradient", kernel_of(choice.backward));
+    add(Grade::Ok, "its gradient", kernel_of(kernels.backward));
   }
   if (has_mixer(model, {MixerKind::mamba, MixerKind::delta_net}))
     add(Grade::Ok, "scans", "own, in chunks with states between them");

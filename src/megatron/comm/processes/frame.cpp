@@ -6,8 +6,8 @@ namespace megatron {
 
 namespace {
 
-constexpr size_t kLarge = 64 << 10;              // below this the heap is as good
-constexpr size_t kMostKept = size_t{256} << 20;  // bytes that wait for frames to come
+constexpr size_t kLarge = 64 << 10;             // below this the heap is as good
+constexpr size_t kMaxKept = size_t{256} << 20;  // bytes that wait for frames to come
 
 }  // namespace
 
@@ -35,12 +35,12 @@ FramePool::Block FramePool::take(size_t bytes) {
 
 void FramePool::give(Block block) noexcept {
   std::lock_guard lock(mutex_);
-  while (!free_.empty() && kept_ + block.size > kMostKept) {  // the oldest go
+  while (!free_.empty() && kept_ + block.size > kMaxKept) {  // the oldest go
     kept_ -= free_.front().size;
     delete[] free_.front().bytes;
     free_.erase(free_.begin());
   }
-  if (block.size > kMostKept) {
+  if (block.size > kMaxKept) {
     delete[] block.bytes;
     return;
   }

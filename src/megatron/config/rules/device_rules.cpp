@@ -43,11 +43,11 @@ std::string or_cpu(std::string fix) { return fix + ", or --device cpu"; }
 
 void gpu_generation(ConfigBuilder& builder) {
   for (const GpuFacts& gpu : builder.gpus)
-    if (gpu.compute_capability < limits::kLeastCapability)
+    if (gpu.compute_capability < limits::kMinCapability)
       return builder.reject(
           "run.device",
           fmt::format("a GPU of compute capability {} is older than the kernels, which need {}",
-                      generation(gpu.compute_capability), generation(limits::kLeastCapability)),
+                      generation(gpu.compute_capability), generation(limits::kMinCapability)),
           "use --device cpu, or hide it by CUDA_VISIBLE_DEVICES");
 }
 
@@ -74,11 +74,11 @@ void fp8_generation(ConfigBuilder& builder) {
 
 // Channels of a head's keys and of its values; `key` names the setting that makes them.
 void check_head(ConfigBuilder& builder, const char* key, int64_t keys, int64_t values) {
-  if (std::max(keys, values) > limits::kHeadChannels)
+  if (std::max(keys, values) > limits::kMaxHeadDim)
     return builder.reject(key,
                           fmt::format("attention's heads of {} channels are too wide for the CUDA kernels, "
                                       "which take {}",
-                                      std::max(keys, values), limits::kHeadChannels),
+                                      std::max(keys, values), limits::kMaxHeadDim),
                           or_cpu("use narrower heads"));
   const int64_t bytes =
       limits::attention_memory(keys, values, std::max<int64_t>(4, element_bytes(builder.config)));
@@ -224,11 +224,11 @@ void rows_of_a_grid(ConfigBuilder& builder) {
 
 // Threads that turn a micro-batch's heads by their positions, or only cut them out of their projection: one
 // for a vector of pairs, or of channels that do not turn, of two heads where their number is even.
-double rotation_threads(const Config& config, int64_t heads, int64_t channels, int64_t turned) {
-  const bool vectors = in_vectors(config, channels | turned / 2);
+double rotation_threads(const Config& config, int64_t heads, int64_t channels, int64_t rotated) {
+  const bool vectors = in_vectors(config, channels | rotated / 2);
   const int64_t wide = vectors ? 16 / element_bytes(config) : 1, together = vectors && heads % 2 == 0 ? 2 : 1;
   return tokens_at_once(config) * static_cast<double>(heads / together) *
-         static_cast<double>((channels - turned / 2) / wide);
+         static_cast<double>((channels - rotated / 2) / wide);
 }
 
 void tokens_of_a_launch(ConfigBuilder& builder) {
@@ -244,11 +244,11 @@ void tokens_of_a_launch(ConfigBuilder& builder) {
   const PositionEmbedding kind = model.position_embedding_type;
   const bool turns =
       kind == PositionEmbedding::rope || kind == PositionEmbedding::yarn || kind == PositionEmbedding::mrope;
-  const auto turned = static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
+  const auto rotated = static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
   const int64_t queries = of_a_rank(config, model.num_attention_heads),
                 keys = std::max<int64_t>(1, of_a_rank(config, model.num_query_groups));
   count(has_plain_heads(model),
-        rotation_threads(config, queries + 2 * keys, model.kv_channels, turns ? turned : 0));
+        rotation_threads(config, queries + 2 * keys, model.kv_channels, turns ? rotated : 0));
   count(has_latent_heads(model),
         rotation_threads(config, queries, model.qk_pos_emb_head_dim, model.qk_pos_emb_head_dim));
   count(has_layers(model, 'M'), tokens * static_cast<double>(of_a_rank(config, model.mamba_num_groups)));

@@ -90,7 +90,7 @@ void positions(ConfigBuilder& builder) {
                    model.multi_latent_attention ? "use rope" : "use rope or none");
 }
 
-// Channels are turned in pairs.
+// Channels are rotated in pairs.
 void rotated_channels_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   const bool turns = turns_heads(model);
@@ -99,23 +99,23 @@ void rotated_channels_fit(ConfigBuilder& builder) {
     builder.reject("model.multi_latent_attention", "turns a part of every head by its position",
                    "use --position-embedding-type rope");
   if (!turns || model.kv_channels == 0) return;
-  const int64_t turned =
+  const int64_t rotated =
       latent ? model.qk_pos_emb_head_dim
              : static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent);
-  if (turned < 2 || turned % 2 != 0)
+  if (rotated < 2 || rotated % 2 != 0)
     return builder.reject(latent                     ? "model.qk_pos_emb_head_dim"
                           : model.rotary_percent < 1 ? "model.rotary_percent"
                                                      : "model.kv_channels",
-                          fmt::format("{} channels of a head cannot be turned in pairs", turned),
+                          fmt::format("{} channels of a head cannot be rotated in pairs", rotated),
                           !latent && model.rotary_percent < 1
                               ? std::string("leave it out")
-                              : fmt::format("use {}", turned + 2 - turned % 2));
+                              : fmt::format("use {}", rotated + 2 - rotated % 2));
   for (const auto& [key, factors] : {std::pair{"model.longrope_short_factor", &model.longrope_short_factor},
                                      {"model.longrope_long_factor", &model.longrope_long_factor}})
     if (!latent && !model.longrope_short_factor.empty() &&
-        static_cast<int64_t>(factors->size()) != turned / 2)
+        static_cast<int64_t>(factors->size()) != rotated / 2)
       builder.reject(
-          key, fmt::format("has {} factors for {} pairs of channels", factors->size(), turned / 2),
+          key, fmt::format("has {} factors for {} pairs of channels", factors->size(), rotated / 2),
           "leave out --longrope-short-factor and --longrope-long-factor, or give one for each pair");
 }
 

@@ -46,7 +46,7 @@ CudaRuntime::CudaRuntime(int index) : index_(index) {
     check_cuda(cudaDeviceGetAttribute(&value, which, index), "reading the GPU's properties");
     return value;
   };
-  properties_.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  properties_.sm_count = attribute(cudaDevAttrMultiProcessorCount);
   properties_.shared_memory_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   properties_.compute_capability =
       10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);

@@ -16,7 +16,7 @@ namespace megatron {
 void check_cuda(cudaError_t error, const char* doing);
 
 struct CudaProperties {
-  int multiprocessors = 0;
+  int sm_count = 0;
   int shared_memory_per_block = 0;  // with the opt-in
   int compute_capability = 0;       // 90 for Hopper
 };

@@ -19,7 +19,7 @@ GpuInfo look_at(int index, int count) {
   if (error == cudaSuccess) {
     gpu.name = properties.name;
     gpu.compute_capability = 10 * properties.major + properties.minor;
-    gpu.multiprocessors = properties.multiProcessorCount;
+    gpu.sm_count = properties.multiProcessorCount;
     gpu.total_bytes = properties.totalGlobalMem;
     error = cudaSetDevice(index);
   }
@@ -52,7 +52,7 @@ GpuReport look_for_gpus() {
   return report;
 }
 
-size_t least_gpu_memory(int64_t first) {
+size_t min_gpu_memory(int64_t first) {
   int count = 0;
   size_t least = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();

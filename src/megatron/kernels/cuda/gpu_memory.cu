@@ -9,7 +9,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kMostRanks = limits::kSharingRanks;
+constexpr int kMaxRanks = limits::kSharingRanks;
 constexpr int kThreads = 256;
 
 // As the CPU adds: integers in their own type, bf16 and fp16 in float.
@@ -19,8 +19,8 @@ using Accumulated = std::conditional_t<std::is_integral_v<T>, T, Compute<T>>;
 template <class T>
 struct Pointers {
   int inputs, outputs;
-  const T* in[kMostRanks];
-  T* out[kMostRanks];
+  const T* in[kMaxRanks];
+  T* out[kMaxRanks];
 };
 
 template <class T>
@@ -124,8 +124,8 @@ void copy_on_gpu(const Stream& stream, void* target, const void* source, size_t 
 }
 
 void combine_on_gpu(const Stream& stream, const CombineArgs& args) {
-  require(args.inputs.size() <= kMostRanks, "reducing over ranks: {} of them share GPUs, {} at most may",
-          args.inputs.size(), kMostRanks);
+  require(args.inputs.size() <= kMaxRanks, "reducing over ranks: {} of them share GPUs, {} at most may",
+          args.inputs.size(), kMaxRanks);
   if (args.n == 0) return;
   cudaStream_t queue = native(stream);
   switch (args.dtype) {

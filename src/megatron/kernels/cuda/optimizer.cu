@@ -46,6 +46,7 @@ struct AdamItem {
 struct AdamCommon {
   double beta1, beta2, inverse_root, epsilon;
   AnyFloat gradient_scale;
+  const bool* gate;  // null: open
 };
 
 using AdamTable = TensorTable<AdamItem, 26>;
@@ -136,6 +137,7 @@ struct WithRemainder {
 
 // Any mixture of dtypes, one element at a time.
 __global__ void __launch_bounds__(kThreads) adam_any_kernel(AdamTable table, AdamCommon common) {
+  if (common.gate && !*common.gate) return;
   int which = table.find(blockIdx.x);
   const AdamItem& item = table.item[which];
   const AnyFloat& target = item.master.data ? item.master : item.parameter;
@@ -173,6 +175,7 @@ __global__ void __launch_bounds__(kThreads) adam_any_kernel(AdamTable table, Ada
 template <class Target, class G, class M>
 __global__ void __launch_bounds__(kThreads) adam_kernel(AdamTable table, AdamCommon common) {
   constexpr int W = 4;
+  if (common.gate && !*common.gate) return;
   int which = table.find(blockIdx.x);
   const AdamItem& item = table.item[which];
   int64_t begin = (blockIdx.x - table.first_chunk[which]) * kChunkElements;
@@ -229,8 +232,12 @@ AdamLaunch adam_kernel_for(const AdamTensor& t) {
 void adam(const KernelContext& ctx, const AdamArgs& args) {
   cudaStream_t stream = stream_of(ctx);
   double step = static_cast<double>(args.step);
-  AdamCommon common{args.beta1, args.beta2, 1 / std::sqrt(1 - std::pow(args.beta2, step)), args.epsilon,
-                    args.gradient_scale ? any_float(args.gradient_scale) : AnyFloat{}};
+  AdamCommon common{args.beta1,
+                    args.beta2,
+                    1 / std::sqrt(1 - std::pow(args.beta2, step)),
+                    args.epsilon,
+                    args.gradient_scale ? any_float(args.gradient_scale) : AnyFloat{},
+                    args.gate ? pointer<bool>(args.gate) : nullptr};
   AdamTable table;
   AdamLaunch kernel = nullptr;
   auto flush = [&] {

@@ -1,5 +1,5 @@
 #include "megatron/kernels/backends.h"
-#include "megatron/kernels/fused_attention.h"
+#include "megatron/kernels/cudnn_support.h"
 
 namespace megatron {
 namespace {
@@ -15,7 +15,7 @@ void fill_in(Kernel<Args>& kernel) {
 // What a GPU takes for the time of the kernel, the only scratch memory of a size that counts. A plan does not
 // know the device: for one without cuDNN it has too much.
 void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
-  const size_t bytes = fused_attention_scratch(args);
+  const size_t bytes = cudnn_scratch_bytes(args);
   if (bytes == 0) return;
   void* scratch = ctx.workspace.allocate(bytes, MemoryTag::Workspace);
   ctx.workspace.deallocate(scratch, bytes, MemoryTag::Workspace);

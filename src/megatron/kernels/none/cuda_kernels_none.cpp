@@ -11,14 +11,14 @@ namespace {
 }  // namespace
 
 const KernelTable& cuda_kernels() { reject(); }
-void measure_cuda_gemms(const KernelContext&, Measuring) { reject(); }
-std::string cuda_gemm_choices(const KernelContext&) { reject(); }
-void use_cuda_gemm_choices(const KernelContext&, std::string_view) { reject(); }
-const AttentionNotes& cuda_attention_notes(const KernelContext&) { reject(); }
-bool cuda_gated_gemm(const KernelContext&, const GatedGemmArgs&) { reject(); }
-bool cuda_gated_gemm_backward(const KernelContext&, const GatedGemmBackwardArgs&) { reject(); }
-bool cuda_gelu_gemm(const KernelContext&, const GeluGemmArgs&) { reject(); }
-bool cuda_gelu_gemm_backward(const KernelContext&, const GeluGemmBackwardArgs&) { reject(); }
-bool cuda_logits_gemm(const KernelContext&, const LogitsGemmArgs&) { reject(); }
+void autotune_cuda_gemms(const KernelContext&, AutotuneMode) { reject(); }
+std::string tuned_cuda_gemm_algos(const KernelContext&) { reject(); }
+void use_tuned_cuda_gemm_algos(const KernelContext&, std::string_view) { reject(); }
+const AttentionDispatchLog& cuda_attention_log(const KernelContext&) { reject(); }
+bool cuda_gemm_swiglu(const KernelContext&, const GemmSwigluArgs&) { reject(); }
+bool cuda_gemm_swiglu_backward(const KernelContext&, const GemmSwigluBackwardArgs&) { reject(); }
+bool cuda_gemm_gelu(const KernelContext&, const GemmGeluArgs&) { reject(); }
+bool cuda_gemm_gelu_backward(const KernelContext&, const GemmGeluBackwardArgs&) { reject(); }
+bool cuda_gemm_softmax_stats(const KernelContext&, const GemmSoftmaxStatsArgs&) { reject(); }
 
 }  // namespace megatron

@@ -29,8 +29,8 @@ Tensor context_attention(RankContext& ctx, const Tensor& q, const Tensor& k, con
          whole_v = tokens_for_heads(ctx, v, group, order);
   ops::AttentionOptions part = options;
   int64_t first = group.rank() * whole_q.size(1);  // of this rank's heads among q's
-  if (part.place.global_heads == 0) part.place.global_heads = q.size(1);
-  part.place.head_begin += first;
+  if (part.offsets.global_heads == 0) part.offsets.global_heads = q.size(1);
+  part.offsets.head_begin += first;
   part.sinks_begin += first;
   Tensor o;
   if (ring) {

@@ -8,7 +8,7 @@ namespace megatron {
 
 // Attention of sequences that are split over the ranks of a group, each giving q, k, v of the tokens that it
 // holds (zigzag) and getting o of the same. `options` are those of attention on one rank, but that sequences
-// and chunks come from `slices`; place.row_length says that they are packed.
+// and chunks come from `slices`; offsets.row_length says that they are packed.
 Tensor context_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                          const ops::AttentionOptions& options, const ContextSlices& slices,
                          const ContextParallel& context, ContextKind kind);

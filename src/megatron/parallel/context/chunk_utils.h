@@ -48,8 +48,8 @@ inline ops::AttentionOptions piece_options(const ops::AttentionOptions& options,
   piece.batch = slice.sequences;
   piece.cu_queries = piece.cu_keys = slice.cu_chunks;
   piece.max_queries = piece.max_keys = slice.max_chunk;
-  piece.place.query_chunk = query_chunk;
-  piece.place.query_chunks = 2 * ranks;
+  piece.offsets.query_chunk = query_chunk;
+  piece.offsets.query_chunks = 2 * ranks;
   return piece;
 }
 

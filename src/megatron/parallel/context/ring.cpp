@@ -49,7 +49,7 @@ class Ring {
                 key = chunk_of(owner(step), size(), which_k);
         if (!sees(query, key)) continue;
         ops::AttentionOptions options = piece_options(options_, slice_, size(), query);
-        options.place.key_chunk = key;
+        options.offsets.key_chunk = key;
         if (query > key && options.window_left < 0) options.causal = false;  // nothing is masked
         if (query != key) options.sinks = {};                                // they take part once
         f(which_q, which_k, options);

@@ -113,7 +113,7 @@ SeqInfo held_sequences(RankContext& ctx, const TokenRows& rows, const ContextPar
     seq.max_length = *std::max_element(lengths.begin(), lengths.end()) / ranks;
   }
   if (ranks == 1) return seq;
-  seq.places = ctx.from_vector(held, {tokens});
+  seq.token_index = ctx.from_vector(held, {tokens});
   std::vector<int64_t> all(static_cast<size_t>(total));
   std::iota(all.begin(), all.end(), int64_t{0});
   int inner = context.inner.size(), outer_rank = context.outer.rank(), outer = context.outer.size();

@@ -4,20 +4,22 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace megatron {
 namespace {
 
+using Tensors = std::vector<Tensor>;
+
 // A micro-batch between its forward and its last backward step on one chunk.
 struct InFlight {
   std::unique_ptr<Tape> tape;
-  GradSlot input, output;  // on the tape
-  Shape output_shape;
-  Tensor received;  // the activation from the previous stage, until the forward step
-  Tensor result;    // of the forward step, until it is passed on; its memory is not needed for the gradient
-  Tensor output_grad, input_grad;
-  Tensor shape;  // of the activation that comes next, where it is not known
-  Work activation_arrival, gradient_arrival;
+  std::vector<GradSlot> inputs, outputs;  // on the tape
+  std::vector<Shape> input_shapes, output_shapes;
+  Tensors received;  // the activations from the previous stage, until the forward step
+  Tensors results;   // of the forward step, until they are passed on; gradients do not need their memory
+  Tensors output_grads, input_grads;
+  std::vector<Work> activation_arrivals, gradient_arrivals;
 };
 
 // Keeps what is being sent until it has gone.
@@ -28,16 +30,20 @@ struct Sending {
 
 bool is_message(const Step& step) { return step.kind == StepKind::send || step.kind == StepKind::recv; }
 
+void wait_for(std::vector<Work>& arrivals) {
+  for (Work& arrival : arrivals) arrival.wait();
+  arrivals.clear();
+}
+
 class Executor {
  public:
-  Executor(RankContext& ctx, const PipelineShape& shape, const PipelineWork& work, const ProcessGroup& group)
-      : ctx_(ctx), shape_(shape), work_(work), group_(group), rank_(group.rank()) {
-    losses_.resize(static_cast<size_t>(shape.microbatches));
+  Executor(RankContext& ctx, const StepPlan& plan, const PipelineWork& work, const ProcessGroup& group)
+      : ctx_(ctx), plan_(plan), shape_(plan.shape), work_(work), group_(group), rank_(group.rank()) {
+    losses_.resize(static_cast<size_t>(shape_.microbatches));
   }
 
-  std::vector<Tensor> run() {
-    const auto lists = schedules(shape_);
-    const std::vector<Step>& list = lists[static_cast<size_t>(rank_)];
+  Tensors run() {
+    const std::vector<Step>& list = plan_.steps;
     for (size_t at = 0; at < list.size();) {
       size_t end = at;
       while (end < list.size() && is_message(list[end])) ++end;
@@ -83,52 +89,62 @@ class Executor {
     }
   }
 
+  // What the chunk makes of its input, on the last stage the loss alone.
+  Tensors results_of(const Step& step, const Tensors& input) {
+    Tensors results = work_.forward(ctx_, step.chunk, step.microbatch, input);
+    if (is_last(step.chunk)) results = {work_.last(ctx_, step.microbatch, results)};
+    return results;
+  }
+
   void forward(const Step& step) {
     const TraceRange range(ctx_.tracer, "forward");
     InFlight& work = at(step.chunk, step.microbatch);
-    work.activation_arrival.wait();
-    Tensor input = std::move(work.received);
-    work.received = {};
-    Tensor result;
+    wait_for(work.activation_arrivals);
+    Tensors input = std::exchange(work.received, {}), results;
     if (shape_.forward_only) {
-      result = work_.forward(ctx_, step.chunk, step.microbatch, input);
+      results = results_of(step, input);
     } else {
       work.tape = std::make_unique<Tape>(ctx_);
-      if (input) input = work.tape->watch(input);
-      work.input = input ? input.grad_slot() : GradSlot{};
+      for (Tensor& tensor : input) {
+        tensor = work.tape->watch(tensor);
+        work.inputs.push_back(tensor.grad_slot());
+        work.input_shapes.push_back(tensor.shape());
+      }
       TapeScope scope(ctx_, work.tape.get());
-      result = work_.forward(ctx_, step.chunk, step.microbatch, input);
-      work.output = result.grad_slot();
-      work.output_shape = result.shape();
+      results = results_of(step, input);
+      for (const Tensor& result : results) {
+        work.outputs.push_back(result.grad_slot());
+        work.output_shapes.push_back(result.shape());
+      }
     }
-    result = result.detach();
+    for (Tensor& result : results) result = result.detach();
     if (is_last(step.chunk)) {
       has_loss_ = true;
-      losses_[static_cast<size_t>(step.microbatch)] = result;
+      losses_[static_cast<size_t>(step.microbatch)] = results[0];
       if (shape_.forward_only) in_flight_.erase({step.chunk, step.microbatch});
     } else if (int next = local_neighbour(step.chunk, 1); next >= 0) {
-      at(next, step.microbatch).received = result;
+      at(next, step.microbatch).received = std::move(results);
       if (shape_.forward_only) in_flight_.erase({step.chunk, step.microbatch});
     } else {
-      work.result = result;
+      work.results = std::move(results);
     }
   }
 
   void backward(const Step& step, bool defer_weight) {
     const TraceRange range(ctx_.tracer, "backward");
     InFlight& work = at(step.chunk, step.microbatch);
-    work.gradient_arrival.wait();
-    Tensor grad = is_last(step.chunk) ? ones_like(losses_[static_cast<size_t>(step.microbatch)])
-                                      : std::move(work.output_grad);
-    work.output_grad = {};
+    wait_for(work.gradient_arrivals);
+    Tensors grads = std::exchange(work.output_grads, {});
+    if (is_last(step.chunk)) grads = {ones_like(losses_[static_cast<size_t>(step.microbatch)])};
     ctx_.defer_weight_grads = defer_weight;
-    work.tape->backward_data(ctx_, work.output, grad, is_last(step.chunk));
+    work.tape->backward_data(ctx_, work.outputs, grads, is_last(step.chunk));
     ctx_.defer_weight_grads = false;
-    if (work.input) {
-      work.input_grad = work.tape->take_grad(work.input);
-      if (int previous = local_neighbour(step.chunk, -1); previous >= 0)
-        at(previous, step.microbatch).output_grad = std::move(work.input_grad);
+    for (size_t i = 0; i < work.inputs.size(); ++i) {
+      Tensor grad = work.tape->take_grad(work.inputs[i]);
+      work.input_grads.push_back(grad ? std::move(grad) : ctx_.zeros(work.input_shapes[i], work_.dtype));
     }
+    if (int previous = local_neighbour(step.chunk, -1); previous >= 0)
+      at(previous, step.microbatch).output_grads = std::exchange(work.input_grads, {});
     if (!defer_weight) finish(step);
   }
 
@@ -140,70 +156,44 @@ class Executor {
     finish(step);
   }
 
-  // Done, unless its input's gradient still waits to be sent.
+  // Done, unless its input's gradients still wait to be sent.
   void finish(const Step& step) {
     InFlight& work = at(step.chunk, step.microbatch);
     work.tape.reset();
-    if (!work.input_grad) in_flight_.erase({step.chunk, step.microbatch});
+    if (work.input_grads.empty()) in_flight_.erase({step.chunk, step.microbatch});
   }
 
   // A run of messages between two computations.
   void pass_on(std::span<const Step> steps) {
-    if (work_.overlap) {
-      for (const Step& step : steps) {
-        if (sends_shape(step)) transfer(shape_message(step));
-        transfer(message(step), &step);
-      }
-      return;
-    }
     std::vector<Message> batch;
-    for (const Step& step : steps)
-      if (sends_shape(step)) batch.push_back(shape_message(step));
-    if (!batch.empty()) group_.batch_send_recv(batch).wait();
-    batch.clear();
-    for (const Step& step : steps) batch.push_back(message(step));
-    group_.batch_send_recv(batch).wait();
-  }
-
-  bool sends_shape(const Step& step) const {
-    return !work_.input_shape && step.payload == Payload::activation;
-  }
-
-  Message shape_message(const Step& step) {
-    InFlight& work = at(step.chunk, step.microbatch);
-    if (step.kind == StepKind::recv) {
-      work.shape = ctx_.empty({2}, DType::I64, MemoryTag::Communication);
-      return {Message::Direction::Recv, work.shape, step.peer};
+    for (const Step& step : steps) {
+      for (Message& message : messages(step))
+        if (work_.overlap)
+          transfer(message, step);
+        else
+          batch.push_back(std::move(message));
     }
-    const Shape& shape = work.result.shape();
-    require(shape.rank() == 2, "pipeline: {} passes between stages; it must have two dimensions",
-            work.result);
-    return {Message::Direction::Send, ctx_.from_vector(std::vector<int64_t>{shape[0], shape[1]}, {2}),
-            step.peer};
+    if (!batch.empty()) group_.batch_send_recv(batch).wait();
   }
 
   // What a send takes from this rank's work, or a receive adds to it.
-  Message message(const Step& step) {
+  std::vector<Message> messages(const Step& step) {
     InFlight& work = at(step.chunk, step.microbatch);
-    bool activation = step.payload == Payload::activation;
+    const bool activation = step.payload == Payload::activation;
+    std::vector<Message> list;
     if (step.kind == StepKind::recv) {
-      Tensor& target = activation ? work.received : work.output_grad;
-      target = ctx_.empty(activation ? incoming_shape(step.chunk, work) : work.output_shape, work_.dtype,
-                          MemoryTag::Communication);
-      return {Message::Direction::Recv, target, step.peer};
+      Tensors& targets = activation ? work.received : work.output_grads;
+      for (const Shape& shape :
+           activation ? work_.input_shapes(stage(step.chunk), step.microbatch) : work.output_shapes) {
+        targets.push_back(ctx_.empty(shape, work_.dtype, MemoryTag::Communication));
+        list.push_back({Message::Direction::Recv, targets.back(), step.peer});
+      }
+      return list;
     }
-    Message out{Message::Direction::Send, std::move(activation ? work.result : work.input_grad), step.peer};
-    (activation ? work.result : work.input_grad) = {};
+    for (Tensor& tensor : std::exchange(activation ? work.results : work.input_grads, {}))
+      list.push_back({Message::Direction::Send, std::move(tensor), step.peer});
     if (activation ? shape_.forward_only : !work.tape) in_flight_.erase({step.chunk, step.microbatch});
-    return out;
-  }
-
-  Shape incoming_shape(int chunk, InFlight& work) {
-    if (work_.input_shape) return work_.input_shape(stage(chunk));
-    std::vector<int64_t> sizes = ctx_.to_vector<int64_t>(work.shape);
-    group_.require_running();
-    work.shape = {};
-    return {sizes[0], sizes[1]};
+    return list;
   }
 
   // Lets go of what has been sent. In a CUDA graph nothing has, but the stream can be made to wait for it:
@@ -217,23 +207,21 @@ class Executor {
         return;
   }
 
-  // Starts one message. A tensor that arrives is waited for by the step that needs it, a shape at once: the
-  // memory for what follows depends on it.
-  void transfer(const Message& message, const Step* step = nullptr) {
+  // Starts one message. What arrives is waited for by the step that needs it.
+  void transfer(const Message& message, const Step& step) {
     if (message.direction == Message::Direction::Send) {
       drop_sends();
       Work work = group_.send(message.tensor, message.peer);
       sends_.push_back({message.tensor, std::move(work)});
       return;
     }
-    Work arrival = group_.recv(message.tensor, message.peer);
-    if (!step) return arrival.wait();
-    InFlight& work = at(step->chunk, step->microbatch);
-    (step->payload == Payload::activation ? work.activation_arrival : work.gradient_arrival) =
-        std::move(arrival);
+    InFlight& work = at(step.chunk, step.microbatch);
+    (step.payload == Payload::activation ? work.activation_arrivals : work.gradient_arrivals)
+        .push_back(group_.recv(message.tensor, message.peer));
   }
 
   RankContext& ctx_;
+  const StepPlan& plan_;
   const PipelineShape& shape_;
   const PipelineWork& work_;
   const ProcessGroup& group_;
@@ -241,14 +229,14 @@ class Executor {
   bool has_loss_ = false;
   std::map<std::pair<int, int>, InFlight> in_flight_;
   std::deque<Sending> sends_;
-  std::vector<Tensor> losses_;
+  Tensors losses_;
 };
 
 }  // namespace
 
-std::vector<Tensor> run_pipeline(RankContext& ctx, const PipelineShape& shape, const PipelineWork& work,
+std::vector<Tensor> run_pipeline(RankContext& ctx, const StepPlan& plan, const PipelineWork& work,
                                  const ProcessGroup& group) {
-  return Executor(ctx, shape, work, group).run();
+  return Executor(ctx, plan, work, group).run();
 }
 
 }  // namespace megatron

@@ -53,6 +53,7 @@ struct PipelineShape {
   bool forward_only = false;
   bool overlap_experts =
       false;  // interleaved: one more warm-up forward, so that the F and B of a pair are independent
+  friend auto operator<=>(const PipelineShape&, const PipelineShape&) = default;
 };
 
 // Where a chunk stands in the model: 0 holds the embedding, pp*vpp-1 the loss.

@@ -7,10 +7,10 @@
 // are identities. Tokens are the first dimension.
 namespace megatron {
 
-// Into a column-parallel product: identity, all-reduce of the gradient; with sequence parallelism all-gather
+// Into a column-parallel GEMM: identity, all-reduce of the gradient; with sequence parallelism all-gather
 // of the tokens, reduce-scatter of the gradient.
 Tensor enter_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp);
-// Out of a row-parallel product: all-reduce, identity; with sequence parallelism reduce-scatter, all-gather.
+// Out of a row-parallel GEMM: all-reduce, identity; with sequence parallelism reduce-scatter, all-gather.
 Tensor leave_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp);
 // The sum over the ranks' parts, of which every rank uses the whole: all-reduce both ways.
 Tensor sum_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParallel& tp);

@@ -3,7 +3,7 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 
-// Linear layers over a tensor-parallel group whose communication runs beside their products.
+// Linear layers over a tensor-parallel group whose communication runs beside their GEMMs.
 namespace megatron {
 
 // y = x · wᵀ (+ bias), the rows of w split over the group. With sequence parallelism x is this rank's share

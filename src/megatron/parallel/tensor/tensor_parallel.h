@@ -4,15 +4,15 @@
 
 namespace megatron {
 
-// Which communication of linear layers runs beside their products (tp_comm_overlap), in blocks of tokens
-// where it must be finished for the product, whole where it need not be.
+// Which communication of linear layers runs beside their GEMMs (tp_comm_overlap), in blocks of tokens
+// where it must be finished for the GEMM, whole where it need not be.
 struct TensorOverlap {
   bool on = false;                  // with sequence parallelism
   bool gather = true;               // blocks of the input while the one held is multiplied
   bool scatter = true;              // blocks of the sum while the next one is multiplied
   bool scatter_data = false;        // the same for the gradient of a gathered input
-  bool gather_under_data = true;    // the input again, under the product for its gradient
-  bool reduce_under_weight = true;  // the sum of that gradient, under the product for the weight's
+  bool gather_under_data = true;    // the input again, under the GEMM for its gradient
+  bool reduce_under_weight = true;  // the sum of that gradient, under the GEMM for the weight's
   bool qkv = true, fc1 = true;      // in these two projections
 };
 

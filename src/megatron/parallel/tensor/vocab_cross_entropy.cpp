@@ -39,7 +39,7 @@ ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel
   return loss;
 }
 
-// Whether the logits are more than a product, so that they must exist whole.
+// Whether more than the GEMM makes the logits, so that they must exist whole.
 bool needs_logits(const VocabLossOptions& options) {
   return options.logit_softcap > 0 || options.bias.defined();
 }
@@ -61,12 +61,11 @@ Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight&
 }
 
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
-                               const Tensor& labels, double factor, const TensorParallel& tp,
+                               const Tensor& labels, const Tensor& weights, const TensorParallel& tp,
                                const VocabLossOptions& options) {
   if (needs_logits(options))
-    return ops::scale(ctx, ops::sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options)),
-                      factor);
-  return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, factor,
+    return ops::weighted_sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options), weights);
+  return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, weights,
                                        loss_options(weight.value, tp, options));
 }
 

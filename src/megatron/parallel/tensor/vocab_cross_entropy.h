@@ -22,9 +22,9 @@ Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weigh
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
                            const TensorParallel& tp, const VocabLossOptions& options);
 
-// factor · Σ of these losses, one element, as the end of a tape: see ops::linear_cross_entropy_sum.
+// Σ weights · losses, one element, as the end of a tape: see ops::linear_cross_entropy_sum.
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
-                               const Tensor& labels, double factor, const TensorParallel& tp,
+                               const Tensor& labels, const Tensor& weights, const TensorParallel& tp,
                                const VocabLossOptions& options);
 
 // cap · tanh(logits / cap).

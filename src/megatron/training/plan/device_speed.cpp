@@ -3,7 +3,7 @@
 namespace megatron {
 namespace {
 
-// TFLOP/s of dense products of 16 bits, of fp8 (0: it has none) and of fp32, which is never rounded to TF32
+// TFLOP/s of dense GEMMs of 16 bits, of fp8 (0: it has none) and of fp32, which is never rounded to TF32
 // here; TB/s of the memory.
 struct Gpu {
   std::string_view name;

@@ -12,7 +12,7 @@ namespace megatron {
 // of the two needs.
 struct DeviceSpeed {
   double flops = 7e14, bytes = 4e12;  // bf16 on Hopper
-  double fp8_flops = 1.3e15;          // of products in fp8
+  double fp8_flops = 1.3e15;          // of GEMMs in fp8
 };
 
 // What is reached in practice.

@@ -5,7 +5,7 @@
 namespace megatron {
 
 // Arithmetic of one training step of a decoder (forward and backward, causal attention counted half), as
-// Megatron counts it for its throughput: 3 · (products of the layers + attention + output layer). Of a layer
+// Megatron counts it for its throughput: 3 · (GEMMs of the layers + attention + output layer). Of a layer
 // with experts, those that a token goes to count; the router does not.
 double model_flops_per_token(const ModelConfig& config, int64_t length);
 

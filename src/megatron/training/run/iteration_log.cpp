@@ -36,8 +36,7 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
   if (throughput) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", r.model_tflops);
   line += fmt::format(" learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} |", r.learning_rate,
                       r.global_batch_size, r.loss);
-  for (size_t i = 0; i < r.mtp_losses.size(); ++i)
-    line += fmt::format(" mtp_{} loss: {:.6E} |", i + 1, r.mtp_losses[i]);
+  for (const LossTerm& term : r.terms) line += fmt::format(" {}: {:.6E} |", term.name, term.value);
   return line + fmt::format(
                     " loss scale: {:.1f} | grad norm: {:.3f} | number of skipped iterations: {:3} | "
                     "number of nan iterations: {:3} |",
@@ -49,7 +48,7 @@ void IterationMeans::add(const IterationReport& report) {
   if (count_++ == 0) return;
   sum_.loss += before.loss;
   sum_.milliseconds += before.milliseconds;
-  for (size_t i = 0; i < sum_.mtp_losses.size(); ++i) sum_.mtp_losses[i] += before.mtp_losses.at(i);
+  for (size_t i = 0; i < sum_.terms.size(); ++i) sum_.terms[i].value += before.terms.at(i).value;
   // Work per second, summed as work, which is the same in each iteration.
   sum_.model_tflops = report.model_tflops * report.milliseconds / sum_.milliseconds;
   sum_.tokens_per_second = report.tokens_per_second * report.milliseconds / sum_.milliseconds;
@@ -60,7 +59,7 @@ IterationReport IterationMeans::report() const {
   IterationReport mean = sum_;
   mean.loss /= count;
   mean.milliseconds /= count;
-  for (double& loss : mean.mtp_losses) loss /= count;
+  for (LossTerm& term : mean.terms) term.value /= count;
   mean.model_tflops *= count;
   mean.tokens_per_second *= count;
   return mean;
@@ -89,7 +88,11 @@ bool MetricsFile::write(const IterationReport& r) {
   row["iteration"] = r.iteration;
   row["consumed_samples"] = r.consumed_samples;
   row["lm_loss"] = r.loss;
-  for (size_t i = 0; i < r.mtp_losses.size(); ++i) row[fmt::format("mtp_{}_loss", i + 1)] = r.mtp_losses[i];
+  for (const LossTerm& term : r.terms) {
+    std::string key = term.name;
+    std::replace(key.begin(), key.end(), ' ', '_');
+    row[key] = term.value;
+  }
   row["grad_norm"] = r.grad_norm;
   row["learning_rate"] = r.learning_rate;
   row["iteration_ms"] = r.milliseconds;

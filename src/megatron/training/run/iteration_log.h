@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/training/step/step_report.h"
+
 namespace megatron {
 
 // What one iteration was like.
@@ -11,9 +13,9 @@ struct IterationReport {
   int64_t iteration = 0, iterations = 0;  // counted from 1; of the whole run
   int64_t consumed_samples = 0, global_batch_size = 0;
   double loss = 0, grad_norm = 0, learning_rate = 0;
-  std::vector<double> mtp_losses;                                    // of the MTP layers
+  std::vector<LossTerm> terms;                                       // beside the loss
   double milliseconds = 0, tokens_per_second = 0, model_tflops = 0;  // per rank
-  // Of rank 0, the most up to now (after the first iteration, which measures products, anew): what tensors
+  // Of rank 0, the most up to now (after the first iteration, which autotunes GEMMs, anew): what tensors
   // and scratch memory held, and what was taken from the device for it.
   double memory_gib = 0, reserved_gib = 0;
 };

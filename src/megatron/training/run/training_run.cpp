@@ -9,13 +9,13 @@
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
-#include "megatron/kernels/choices.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/profiling.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
-#include "megatron/training/step/product_choices.h"
+#include "megatron/training/step/gemm_autotune_cache.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -35,14 +35,14 @@ class RankRun {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
-        products_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
+        gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
         schedule_(learning_rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
         profiling_(ctx, config_.profiling) {}
 
   void run() {
-    tell(products_.news());
+    tell(gemm_autotune_.news());
     load();
     if (at_.iteration >= run_.iterations)
       tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
@@ -51,8 +51,8 @@ class RankRun {
       iterate();
       tell_attention();
       if (at_.iteration == first + 1) {
-        products_.finish_first_step();
-        tell(products_.news());
+        gemm_autotune_.finish_first_step();
+        tell(gemm_autotune_.news());
       }
       follow_memory();
       const int64_t eval_every = config_.validation.eval_interval;
@@ -72,8 +72,8 @@ class RankRun {
   // Which kernels attention took, once per shape.
   void tell_attention() {
     if (world_.rank() != 0) return;
-    for (const AttentionNote& note : attention_notes(ctx_.kernel_context(), attention_told_)) {
-      tell(note.line());
+    for (const AttentionDispatch& dispatch : attention_dispatches(ctx_.kernel_context(), attention_told_)) {
+      tell(dispatch.line());
       ++attention_told_;
     }
   }
@@ -135,7 +135,11 @@ class RankRun {
         run_.data.take(at_.iteration, at_.consumed_samples, own * parallel_.rank(Axis::dp), own);
     // The rate of an iteration is that of the samples consumed before it.
     const double rate = schedule_.at(at_.consumed_samples);
-    const StepReport step = trainer_.step(ctx_, tokens, rate);
+    const int64_t first = own * parallel_.rank(Axis::dp);
+    const std::vector<Batch> batches =
+        batches_of_tokens(tokens, config_.train.micro_batch_size, config_.model.seq_length, {}, {}, first);
+    const Gradients gradients = trainer_.gradients(ctx_, batches, {.iteration = at_.iteration});
+    const StepReport step = trainer_.update(ctx_, gradients, rate);
     ++at_.iteration;
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
       fail(
@@ -160,7 +164,7 @@ class RankRun {
                        .loss = step.loss,
                        .grad_norm = step.grad_norm,
                        .learning_rate = rate,
-                       .mtp_losses = step.mtp_losses,
+                       .terms = step.terms,
                        .milliseconds = seconds * 1e3,
                        .tokens_per_second = rows / seconds,
                        .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,
@@ -168,7 +172,7 @@ class RankRun {
                        .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib});
   }
 
-  // Tells what the second step held beside what was planned. The first measures products, which takes memory
+  // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
   // once. Data-parallel ranks are alike.
   void follow_memory() {
     if (++iterations_here_ != 2 || run_.planned_bytes == 0) return;
@@ -189,7 +193,7 @@ class RankRun {
   const TrainingRun& run_;
   const Config& config_;
   ParallelContext parallel_;
-  ProductChoices products_;
+  GemmAutotuneCache gemm_autotune_;
   RankTrainer trainer_;
   LearningRateSchedule schedule_;
   double flops_per_token_;

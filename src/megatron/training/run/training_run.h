@@ -31,7 +31,7 @@ TrainingRun training_run(Config config);  // the data and length that the config
 
 // One rank's part of the run: sets up, loads the newest checkpoint of --load where there is one, trains,
 // saves. A run that was stopped and is started again goes on bit for bit as if it had not been, where its
-// matrix products are by the same kernels: see ProductChoices.
+// GEMMs use the same algorithms: see GemmAutotuneCache.
 void train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run);
 
 }  // namespace megatron

@@ -3,15 +3,35 @@
 #include <algorithm>
 
 namespace megatron {
+namespace {
 
-CudaGraphStep::Kind CudaGraphStep::kind_of(const MicroBatches& batch) {
-  Kind kind;
-  for (int64_t i = 0; i < batch.count(); ++i) {
-    kind.rows.push_back(batch.rows(i));
-    kind.counted_labels.push_back(batch.counted_labels(i));
-  }
-  return kind;
+// Equal weights are one number.
+Tensor base_of(const Tensor& tensor) {
+  return tensor && tensor.rank() == 1 && tensor.stride(0) == 0 ? tensor.slice(0, 0, 1) : tensor;
 }
+
+void copy_to(RankContext& ctx, const Tensor& from, const Tensor& to) {
+  if (from) ctx.kernels->copy(ctx.kernel_context(), {base_of(from), base_of(to)});
+}
+
+// Everything that differs between steps of one shape.
+void copy_to(RankContext& ctx, const MicroBatch& from, const MicroBatch& to) {
+  copy_to(ctx, from.ids, to.ids);
+  copy_to(ctx, from.labels, to.labels);
+  copy_to(ctx, from.weights, to.weights);
+  copy_to(ctx, from.seq.aux_loss_weight, to.seq.aux_loss_weight);
+  copy_to(ctx, from.seq.step_offset, to.seq.step_offset);
+  for (size_t i = 0; i < from.mtp.size(); ++i) {
+    copy_to(ctx, from.mtp[i].ids, to.mtp[i].ids);
+    copy_to(ctx, from.mtp[i].labels, to.mtp[i].labels);
+    copy_to(ctx, from.mtp[i].weights, to.mtp[i].weights);
+    copy_to(ctx, from.mtp[i].weight, to.mtp[i].weight);
+    copy_to(ctx, from.mtp[i].share, to.mtp[i].share);
+  }
+  for (const auto& [name, tensor] : from.extra) copy_to(ctx, tensor, to.extra.at(name));
+}
+
+}  // namespace
 
 // Told through the host, which waits for nothing else at that time.
 bool CudaGraphStep::all_can(bool own) const {
@@ -21,35 +41,27 @@ bool CudaGraphStep::all_can(bool own) const {
   return value == 1;
 }
 
-bool CudaGraphStep::run(RankContext& ctx, const MicroBatches& batch, int64_t step, const Passes& passes) {
-  Kind kind = kind_of(batch);
-  const bool alike = std::count(kind.rows.begin(), kind.rows.end(), kind.rows[0]) == batch.count();
-  const bool again = kind == kind_;
-  if (!graph_) kind_ = std::move(kind);
+bool CudaGraphStep::run(RankContext& ctx, std::span<const Batch> batches, const Upload& upload,
+                        const Passes& passes) {
+  std::vector<Kind> kinds;
+  for (const Batch& batch : batches) kinds.push_back({rows_of(batch), !batch.weights.empty(), batch.first});
+  const bool same = kinds == kinds_;
+  if (!graph_) kinds_ = std::move(kinds);
   if (steps_before_ > 0) {
     --steps_before_;
     return false;
   }
-  if (!all_can(alike && again)) return false;
-  StepTokens now;
-  for (int64_t i = 0; i < batch.count(); ++i) {
-    now.ids.push_back(batch.inputs(ctx, i));
-    now.labels.push_back(batch.labels(ctx, i));
-  }
-  now.step_offset = ctx.from_vector<int64_t>({static_cast<int64_t>(dropout_stream(step, 0, 0))}, {1});
+  if (!all_can(same)) return false;
+  std::vector<MicroBatch> now = upload();
   if (!graph_) {
-    tokens_ = std::move(now);
+    inputs_ = std::move(now);
     auto ops = world_.begin_capture();
-    CudaGraph made(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(tokens_); });
+    CudaGraph made(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(inputs_); });
     ops->end();
     ops_ = std::move(ops);  // whole, or not there: passes may throw
     graph_.emplace(std::move(made));
   } else {
-    for (size_t i = 0; i < now.ids.size(); ++i) {
-      ctx.kernels->copy(ctx.kernel_context(), {now.ids[i], tokens_.ids[i]});
-      ctx.kernels->copy(ctx.kernel_context(), {now.labels[i], tokens_.labels[i]});
-    }
-    ctx.kernels->copy(ctx.kernel_context(), {now.step_offset, tokens_.step_offset});
+    for (size_t i = 0; i < now.size(); ++i) copy_to(ctx, now[i], inputs_[i]);
   }
   ops_->replay([&] { graph_->run(ctx.stream); });
   return true;

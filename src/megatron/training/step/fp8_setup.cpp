@@ -67,17 +67,15 @@ Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
   largest_ = ctx.from_vector(largest, {count, 3});
 }
 
-void Fp8History::finish_step(RankContext& ctx, const ParallelContext& parallel) {
+void Fp8History::finish_step(RankContext& ctx, const ParallelContext& parallel, const Tensor& gate) {
   if (weights_.empty()) return;
   parallel.group(Axis::tp).all_reduce(amax_, ReduceOp::Max).wait();
   parallel.group(Axis::dp_cp).all_reduce(amax_, ReduceOp::Max).wait();
   auto kernels = ctx.kernel_context();
-  if (length_ > 1) {
-    Tensor kept = ctx.empty({history_.size(0), length_ - 1, 3}, DType::F32);
-    ctx.kernels->copy(kernels, {history_.slice(1, 0, length_ - 1), kept});
-    ctx.kernels->copy(kernels, {kept, history_.slice(1, 1, length_)});
-  }
-  ctx.kernels->copy(kernels, {amax_.view({amax_.size(0), 1, 3}), history_.slice(1, 0, 1)});
+  Tensor next = ctx.empty(history_.shape(), DType::F32);
+  if (length_ > 1) ctx.kernels->copy(kernels, {history_.slice(1, 0, length_ - 1), next.slice(1, 1, length_)});
+  ctx.kernels->copy(kernels, {amax_.view({amax_.size(0), 1, 3}), next.slice(1, 0, 1)});
+  ctx.kernels->where(kernels, {gate.expand(history_.shape()), next, history_, history_});
   ctx.kernels->fill(kernels, {amax_, 0});
   use(ctx);
 }

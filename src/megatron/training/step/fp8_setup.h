@@ -8,18 +8,19 @@
 
 namespace megatron {
 
-// Marks the weights whose products are made in fp8: those of attention's and the MLP's linears, without the
+// Marks the weights whose GEMMs are made in fp8: those of attention's and the MLP's linears, without the
 // layers that shall stay as they are. Norms, the attention core, embeddings, the output layer and experts do
 // too.
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters);
 
-// Delayed scaling: inputs, weights and gradients of a product are scaled by what their kind was at most in
+// Delayed scaling: inputs, weights and gradients of a GEMM are scaled by what their kind was at most in
 // the last steps, on all ranks that have a part of it. The first step scales by what is at hand.
 class Fp8History {
  public:
   Fp8History(RankContext& ctx, const PrecisionConfig& precision, std::span<Parameter* const> parameters);
 
-  void finish_step(RankContext& ctx, const ParallelContext& parallel);
+  // Takes up what the step met, where `gate` (bool [1]) is true.
+  void finish_step(RankContext& ctx, const ParallelContext& parallel, const Tensor& gate);
   void use(RankContext& ctx);  // scales from the history, which was written from outside
 
   struct State {

@@ -143,6 +143,24 @@ Tensor RankModel::encoder_decoder_logits(RankContext& ctx, const ForwardPass& pa
   return ops::contiguous(ctx, all.slice(1, 0, config_.vocab_size));
 }
 
+StageTensors RankModel::forward(RankContext& ctx, int chunk, const StageTensors& input,
+                                const MicroBatch& micro) {
+  GptModel& model = *chunks_[static_cast<size_t>(chunk)];
+  StageTensors states = input;
+  if (states.empty()) states.emplace_back();
+  states[0] = model.forward(ctx, input.empty() ? micro.ids : input[0], micro.seq);
+  if (!model.slice().mtp || micro.mtp.empty()) return states;
+  for (Tensor& state : model.run_mtp(ctx, states[0], micro.mtp, micro.seq))
+    states.push_back(std::move(state));
+  return states;
+}
+
+Head* RankModel::head() {
+  for (auto& chunk : chunks_)
+    if (chunk->slice().head) return chunk.get();
+  return nullptr;
+}
+
 Tensor RankModel::logits(RankContext& ctx, const ForwardPass& pass) {
   require(pass.rows > 0 && !pass.tokens.empty() && pass.tokens.size() % static_cast<size_t>(pass.rows) == 0,
           "logits: {} tokens are not {} rows of one length", pass.tokens.size(), pass.rows);

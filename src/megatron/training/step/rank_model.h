@@ -44,6 +44,11 @@ class RankModel {
   // Whether a KvCache may be used; without one, every pass takes the whole sequence.
   bool can_cache(Device device) const;
 
+  // What a chunk of the pipeline makes of the ids of a micro-batch (the first chunk) or of what the stage
+  // before it gave: hidden states, then those of MTP layers where the micro-batch has tokens for them.
+  StageTensors forward(RankContext& ctx, int chunk, const StageTensors& input, const MicroBatch& micro);
+  Head* head();  // of the chunk that has it; null: another rank's
+
   // Logits [rows · length or rows, vocabulary], whole on every rank; of a decoder's tokens where it has an
   // encoder.
   Tensor logits(RankContext& ctx, const ForwardPass& pass);

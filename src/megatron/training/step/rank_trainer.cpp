@@ -1,54 +1,117 @@
 #include "megatron/training/step/rank_trainer.h"
 
-#include "megatron/ops/shape.h"
+#include <cmath>
+
+#include "megatron/models/objectives/lm_objective.h"
 #include "megatron/optimizer/grad_norm.h"
+#include "megatron/optimizer/update_gate.h"
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/setup/optimizer_setup.h"
 
 namespace megatron {
-namespace {
 
-std::vector<Tensor> split_rows(RankContext& ctx, const Tensor& all, int64_t parts) {
-  const int64_t rows = all.size(0) / parts;
-  std::vector<Tensor> result;
-  for (int64_t i = 0; i < parts; ++i) result.push_back(ops::slice(ctx, all, 0, i * rows, (i + 1) * rows));
-  return result;
-}
+// Forward passes of all micro-batches of a step, and backward passes unless `forward_only`.
+struct RankTrainer::Passes {
+  RankTrainer& trainer;
+  std::span<const Batch> batches;
+  StepKey key;
+  bool forward_only = false;
+  std::span<const MicroBatch> fixed = {};  // on the device already: what a CUDA graph reads
 
-// Adds each MTP layer's share of its mean loss to what is reported.
-void add_means(RankContext& ctx, std::span<const MtpTokens> tokens, const Tensor& means) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    Tensor mean = means.slice(0, at, at + 1), wide = ctx.empty({1}, DType::F64);
-    ctx.kernels->copy(ctx.kernel_context(), {tokens[i].loss.view({1}), wide});
-    ctx.kernels->axpby(ctx.kernel_context(),
-                       {.alpha = tokens[i].share, .a = wide, .beta = 1, .b = mean, .out = mean});
+  int64_t all_batches() const {
+    return key.batches > 0 ? key.batches
+                           : static_cast<int64_t>(batches.size()) * trainer.parallel_.size(Axis::dp);
   }
-}
+  bool per_token() const { return trainer.config_.model.calculate_per_token_loss; }
 
-}  // namespace
+  // The loss is the mean over micro-batches of their mean losses; or, per token, a sum that is divided at the
+  // end by the tokens of all ranks.
+  LossFactors factors(const Batch& batch) const {
+    const ModelConfig& model = trainer.config_.model;
+    LossFactors result{.batches = static_cast<double>(all_batches())};
+    const double labels = batch.label_weight();
+    if (!per_token())
+      result.label = trainer.data_parallel_->loss_factor() / ((labels > 0 ? labels : 1) * result.batches);
+    if (model.mtp_num_layers > 0)
+      result.mtp = model.mtp_loss_scaling_factor / static_cast<double>(model.mtp_num_layers);
+    return result;
+  }
 
-RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype)
+  StageNeeds needs(const ModelSlice& slice) const {
+    return {
+        .ids = slice.embedding,
+        .labels = slice.head,
+        .mtp_layers = (slice.mtp || slice.head) && !forward_only ? trainer.config_.model.mtp_num_layers : 0};
+  }
+  StageNeeds needs_of_rank() const {
+    StageNeeds all{.ids = false, .labels = false};
+    for (auto& chunk : trainer.model_.chunks()) {
+      const StageNeeds own = needs(chunk->slice());
+      all = {all.ids || own.ids, all.labels || own.labels, std::max(all.mtp_layers, own.mtp_layers)};
+    }
+    return all;
+  }
+
+  SeqInfo sequences(RankContext& ctx, const Batch& batch) const {
+    SeqInfo seq = trainer.sequences_of(ctx, rows_of(batch));
+    seq.seed = static_cast<uint64_t>(trainer.config_.rng.seed);
+    seq.step = key.iteration;
+    seq.batch_begin = batch.first;
+    seq.training = !forward_only;
+    if (trainer.config_.model.num_moe_experts > 0 && !forward_only)
+      seq.aux_loss_weight = ctx.full({1}, DType::F64, factors(batch).label * batch.label_weight());
+    return seq;
+  }
+
+  MicroBatch upload(RankContext& ctx, const Batch& batch, const StageNeeds& what, const SeqInfo& seq) const {
+    MicroBatch micro = to_device(ctx, batch, trainer.model_.parallel().context, what, factors(batch),
+                                 accumulation_dtype(trainer.dtype_));
+    micro.seq = seq;
+    return micro;
+  }
+
+  // All that this rank's chunks need, with the iteration's random numbers in a tensor.
+  std::vector<MicroBatch> upload_all(RankContext& ctx) const {
+    const Tensor offset =
+        ctx.from_vector<int64_t>({static_cast<int64_t>(dropout_stream(key.iteration, 0, 0))}, {1});
+    std::vector<MicroBatch> all;
+    for (const Batch& batch : batches) {
+      SeqInfo seq = sequences(ctx, batch);
+      seq.step = 0;
+      seq.step_offset = offset;
+      all.push_back(upload(ctx, batch, needs_of_rank(), seq));
+    }
+    return all;
+  }
+
+  Gradients run(RankContext& ctx) const;
+};
+
+RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype,
+                         const TrainerOptions& options)
     : config_(config),
       parallel_(parallel),
       model_(config, parallel, dtype),
       dtype_(dtype),
-      microbatch_size_(config.train.micro_batch_size),
-      length_(config.model.seq_length) {
+      objective_(options.objective ? options.objective(config)
+                                   : std::make_unique<LmObjective>(config.model.mtp_num_layers)),
+      terms_(objective_->terms()),
+      plans_(parallel.rank(Axis::pp)) {
   if (config.execution.cuda_graph_impl == GraphImpl::full_iteration) {
     if (!ctx.device.is_cuda() && !ctx.device.is_meta())
       throw ConfigError(
-          "model.cuda_graph_impl = full_iteration: only a GPU can record a step; leave --cuda-graph-impl "
+          "model.cuda_graph_impl = full_iteration: CUDA graph capture needs a GPU; leave --cuda-graph-impl "
           "(--graphs) out");
     if (const std::string why = parallel.world().cannot_capture(); !why.empty())
       throw ConfigError(fmt::format(
-          "model.cuda_graph_impl = full_iteration: the ranks cannot record their steps, for {}; give "
+          "model.cuda_graph_impl = full_iteration: CUDA graph capture unavailable: {}; give "
           "each rank a GPU of its own and use --comm nccl, or leave --cuda-graph-impl (--graphs) out",
           why));
     if (ctx.device.is_cuda())
-      captured_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
+      graph_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
+  if (options.prepare) options.prepare(model_);
   PipelineShape shape = pipeline_shape(config, 1);
   for (auto& chunk : model_.chunks()) chunk->set_activation_plan(ActivationPlan::from(config.execution));
   choose_fp8(config, parameters());
@@ -69,32 +132,17 @@ void RankTrainer::values_changed() {
     if (parameter->fp8) parameter->fp8->current = false;
 }
 
-MicroBatches RankTrainer::micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
-                                        Documents documents) const {
-  require(lengths.empty() || config_.parallel.variable_seq_lengths,
-          "training step: micro-batches of different lengths need model.variable_seq_lengths");
-  return {tokens, microbatch_size_, length_, lengths, documents, model_.parallel().context};
-}
-
-// Each MTP layer's mean loss counts as much as the others', all together by their factor.
-std::vector<MtpTokens> RankTrainer::mtp_tokens(RankContext& ctx, const MicroBatches& batch,
-                                               int64_t microbatch, double share) const {
-  const int64_t layers = config_.model.mtp_num_layers;
-  const double each = config_.model.mtp_loss_scaling_factor / static_cast<double>(layers) * share *
-                      static_cast<double>(batch.counted_labels(microbatch));
-  const double batches = static_cast<double>(batch.count() * parallel_.size(Axis::dp));
-  std::vector<MtpTokens> tokens;
-  for (int64_t depth = 1; depth <= layers; ++depth) {
-    MicroBatches::Mtp mtp = batch.mtp(ctx, microbatch, depth);
-    const double count = static_cast<double>(std::max<int64_t>(1, mtp.counted_labels));
-    tokens.push_back(
-        {.ids = mtp.ids, .labels = mtp.labels, .weight = each / count, .share = 1 / (count * batches)});
-  }
-  return tokens;
+std::vector<Batch> RankTrainer::batches_of(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+                                           Documents documents) const {
+  const int64_t size = config_.train.micro_batch_size, length = config_.model.seq_length;
+  std::vector<Batch> batches = batches_of_tokens(tokens, size, length, lengths, documents);
+  const int64_t first = static_cast<int64_t>(batches.size()) * size * parallel_.rank(Axis::dp);
+  for (Batch& batch : batches) batch.first += first;
+  return batches;
 }
 
 // Mostly every step's rows are alike, and so are their positions and angles.
-const SeqInfo& RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows) {
+SeqInfo RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows) {
   if (!known_rows_ || *known_rows_ != rows) {
     known_rows_ = rows;
     known_sequences_ = model_.chunks()[0]->sequences(ctx, rows);
@@ -102,174 +150,187 @@ const SeqInfo& RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows
   return known_sequences_;
 }
 
-RankTrainer::Outcome RankTrainer::run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
-                                      const StepTokens* fixed) {
-  int64_t microbatches = batch.count();
-  PipelineShape shape = pipeline_shape(config_, microbatches);
+Gradients RankTrainer::Passes::run(RankContext& ctx) const {
+  const Config& config = trainer.config_;
+  const ParallelContext& parallel = trainer.parallel_;
+  DataParallel& data_parallel = *trainer.data_parallel_;
+  const auto microbatches = static_cast<int64_t>(batches.size());
+  PipelineShape shape = pipeline_shape(config, microbatches);
   shape.forward_only = forward_only;
-  if (!forward_only) data_parallel_->start_step(microbatches);
+  if (!forward_only) data_parallel.start_step(microbatches);
 
-  int dp = parallel_.size(Axis::dp), dp_rank = parallel_.rank(Axis::dp);
-  std::vector<SeqInfo> sequences;
-  for (int64_t i = 0; i < microbatches; ++i) {
-    if (i > 0 && batch.rows(i) == batch.rows(i - 1)) {
-      sequences.push_back(sequences.back());
-      continue;
-    }
-    SeqInfo& seq = sequences.emplace_back(sequences_of(ctx, batch.rows(i)));
-    seq.seed = static_cast<uint64_t>(config_.rng.seed);
-    if (fixed)
-      seq.step_offset = fixed->step_offset;
-    else
-      seq.step = steps_taken();
-    seq.training = !forward_only;
-  }
-  // The mean over micro-batches of their mean losses; or, per token, a sum that is divided at the end by the
-  // tokens of all ranks.
-  bool per_token = config_.model.calculate_per_token_loss;
-  auto share = [&](int microbatch) {
-    if (per_token) return 1.0;
-    return data_parallel_->loss_factor() /
-           static_cast<double>(std::max<int64_t>(1, batch.counted_labels(microbatch)) * microbatches * dp);
+  std::vector<SeqInfo> seqs;  // made before the passes: what they share is made once
+  if (fixed.empty())
+    for (const Batch& batch : batches) seqs.push_back(sequences(ctx, batch));
+  const auto micro_batch = [&](RankContext& rank, int microbatch, const ModelSlice& slice) {
+    const auto at = static_cast<size_t>(microbatch);
+    return fixed.empty() ? upload(rank, batches[at], needs(slice), seqs[at]) : fixed[at];
   };
-
-  for (int i = 0; i < static_cast<int>(microbatches); ++i)
-    sequences[static_cast<size_t>(i)].loss_weight = share(i) * static_cast<double>(batch.counted_labels(i));
-
-  Tensor mtp;
-  if (config_.model.mtp_num_layers > 0 && !forward_only)
-    mtp = ctx.zeros({config_.model.mtp_num_layers}, DType::F64);
+  std::vector<Tensor> terms;
+  if (!forward_only)
+    for (size_t i = 0; i < trainer.terms_.size(); ++i) terms.push_back(ctx.zeros({1}, DType::F64));
 
   PipelineWork work;
-  work.dtype = dtype_;
-  work.overlap = config_.parallel.overlap_p2p_comm.value_or(true);
-  work.captured = fixed != nullptr;
-  int64_t split = model_.parallel().tensor.splits_tokens() ? model_.parallel().tensor.size() : 1;
+  work.dtype = trainer.dtype_;
+  work.overlap = config.parallel.overlap_p2p_comm.value_or(true);
+  work.captured = !fixed.empty();
+  const ModelParallel& model_parallel = trainer.model_.parallel();
+  const int64_t ranks = model_parallel.context.size() *
+                        (model_parallel.tensor.splits_tokens() ? model_parallel.tensor.size() : 1);
   // Behind the stage of the MTP layers, what they made travels on beside the hidden states.
-  const int predicting = mtp_stage(config_, shape);
-  if (!config_.parallel.variable_seq_lengths)
-    work.input_shape = [&, rows = sequences[0].tokens() / split](int stage) {
-      const bool wide = mtp && stage > predicting;
-      return Shape{rows * (wide ? 1 + mtp.numel() : 1), config_.model.hidden_size};
-    };
-  work.forward = [&](RankContext& rank, int chunk, int microbatch, const Tensor& input) {
-    GptModel& model = *model_.chunks()[static_cast<size_t>(chunk)];
-    SeqInfo seq = sequences[static_cast<size_t>(microbatch)];
-    seq.batch_begin = (dp_rank * microbatches + microbatch) * microbatch_size_;
-    const auto at = static_cast<size_t>(microbatch);
-    auto ids = [&] { return fixed ? fixed->ids[at] : batch.inputs(rank, microbatch); };
-    Tensor hidden = model.forward(rank, input ? input : ids(), seq);
-    const ModelSlice& slice = model.slice();
-    if (mtp && (slice.mtp || slice.head)) {
-      std::vector<MtpTokens> tokens = mtp_tokens(rank, batch, microbatch, share(microbatch));
-      std::vector<Tensor> states =
-          slice.mtp ? model.run_mtp(rank, hidden, tokens, seq) : split_rows(rank, hidden, 1 + mtp.numel());
-      if (!slice.head) {
-        states.insert(states.begin(), hidden);
-        return ops::concat(rank, states, 0);
-      }
-      if (!slice.mtp) {
-        hidden = states[0];
-        states.erase(states.begin());
-      }
-      hidden = model.add_mtp_losses(rank, hidden, states, tokens);
-      add_means(rank, tokens, mtp);
-    }
-    if (!slice.head) return hidden;
-    Tensor labels = fixed ? fixed->labels[at] : batch.labels(rank, microbatch);
-    return model.loss_sum(rank, hidden, labels, share(microbatch));
+  const int predicting = mtp_stage(config, shape);
+  work.input_shapes = [&](int stage, int microbatch) {
+    const auto tokens = static_cast<int64_t>(batches[static_cast<size_t>(microbatch)].ids.size());
+    const bool mtp = config.model.mtp_num_layers > 0 && !forward_only && stage > predicting;
+    return std::vector(static_cast<size_t>(1 + (mtp ? config.model.mtp_num_layers : 0)),
+                       Shape{tokens / ranks, config.model.hidden_size});
   };
-  std::vector<Tensor> losses = run_pipeline(ctx, shape, work, parallel_.group(Axis::pp));
+  MicroBatch last;  // of the chunk with the head, between its forward pass and its loss
+  work.forward = [&](RankContext& rank, int chunk, int microbatch, const StageTensors& input) {
+    const ModelSlice& slice = trainer.model_.chunks()[static_cast<size_t>(chunk)]->slice();
+    MicroBatch micro = micro_batch(rank, microbatch, slice);
+    if (!slice.mtp && !slice.head) micro.mtp.clear();
+    StageTensors states = trainer.model_.forward(rank, chunk, input, micro);
+    if (slice.head) last = std::move(micro);
+    return states;
+  };
+  work.last = [&](RankContext& rank, int, const StageTensors& states) {
+    const MicroBatch micro = std::exchange(last, {});
+    return trainer.objective_->loss(rank, *trainer.model_.head(), states, micro, terms);
+  };
+  const std::vector<Tensor> losses =
+      run_pipeline(ctx, trainer.plans_.of(shape), work, parallel.group(Axis::pp));
 
   // Only the last stage has losses; the others add nothing.
-  Tensor total = ctx.zeros({1}, DType::F64);
+  const auto count = static_cast<int64_t>(terms.size());
+  Tensor all = ctx.zeros({1 + count}, DType::F64), total = all.slice(0, 0, 1);
   for (const Tensor& loss : losses) {
     Tensor wide = ctx.empty({1}, DType::F64);
     ctx.kernels->copy(ctx.kernel_context(), {loss.view({1}), wide});
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, total, wide, total});
   }
-  parallel_.group(Axis::pp).all_reduce(total).wait();
-  parallel_.group(Axis::dp_cp).all_reduce(total).wait();
-  if (mtp) {
-    parallel_.group(Axis::pp).all_reduce(mtp).wait();
-    parallel_.group(Axis::dp_cp).all_reduce(mtp).wait();
+  for (int64_t i = 0; i < count; ++i)
+    ctx.kernels->copy(ctx.kernel_context(), {terms[static_cast<size_t>(i)], all.slice(0, 1 + i, 2 + i)});
+  parallel.group(Axis::pp).all_reduce(all).wait();
+  parallel.group(Axis::dp_cp).all_reduce(all).wait();
+  if (const double factor = data_parallel.loss_factor(); factor != 1 && !per_token()) {
+    Tensor divisor = ctx.full({1}, DType::F64, factor);
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, total, divisor, total});
   }
-  Outcome outcome{.loss = total, .gradient_factor = {}, .mtp = mtp, .gradient_norm = {}};
-  if (per_token) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < microbatches; ++i) count += batch.counted_labels(i);
-    Tensor all = ctx.full({1}, DType::F64, static_cast<double>(count));
-    parallel_.group(Axis::dp).all_reduce(all).wait();
-    outcome.gradient_factor = ctx.full({1}, DType::F64, 1);
-    ctx.kernels->binary(ctx.kernel_context(),
-                        {Binary::Div, outcome.gradient_factor, all, outcome.gradient_factor});
-    ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, total, outcome.gradient_factor, total});
-  } else if (data_parallel_->loss_factor() != 1) {
-    Tensor factor = ctx.full({1}, DType::F64, data_parallel_->loss_factor());
-    ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, total, factor, total});
-  }
-  return outcome;
+  return {
+      .loss = total, .terms = count > 0 ? all.slice(0, 1, 1 + count) : Tensor{}, .norm = {}, .factor = {}};
 }
 
-RankTrainer::Outcome RankTrainer::make_gradients(RankContext& ctx, const MicroBatches& batch,
-                                                 const StepTokens* fixed) {
-  Outcome outcome = run(ctx, batch, false, fixed);
+Gradients RankTrainer::make_gradients(RankContext& ctx, const Passes& passes) {
+  Gradients result = passes.run(ctx);
   {
     const TraceRange range(ctx.tracer, "finish gradients");
     data_parallel_->finish_gradients(ctx);
   }
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
   const TraceRange range(ctx.tracer, "gradient norm");
-  outcome.gradient_norm =
-      gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
-  if (outcome.gradient_factor)
-    ctx.kernels->binary(ctx.kernel_context(),
-                        {Binary::Mul, outcome.gradient_norm, outcome.gradient_factor, outcome.gradient_norm});
-  return outcome;
+  result.norm = gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
+  return result;
 }
 
-StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
-                             std::span<const int64_t> lengths, Documents documents) {
-  const TraceRange range(ctx.tracer, "step");
-  const MicroBatches batch = micro_batches(tokens, lengths, documents);
-  if (captured_) {
-    sequences_of(ctx, batch.rows(0));     // what comes from the host cannot be captured
-    data_parallel_->finish_parameters();  // nor can what is under way be waited for
+namespace {
+
+// 1 / the labels of all replicas, of which this one has `own`.
+Tensor per_label_factor(RankContext& ctx, double own, const ProcessGroup& replicas) {
+  Tensor labels = ctx.full({1}, DType::F64, own), factor = ctx.full({1}, DType::F64, 1);
+  replicas.all_reduce(labels).wait();
+  ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, factor, labels, factor});
+  return factor;
+}
+
+Tensor times(RankContext& ctx, const Tensor& a, const Tensor& b) {
+  Tensor result = ctx.empty(a.shape(), a.dtype());
+  ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, a, b, result});
+  return result;
+}
+
+double labels_of(std::span<const Batch> batches) {
+  double sum = 0;
+  for (const Batch& batch : batches) sum += batch.label_weight();
+  return sum;
+}
+
+void check_batches(std::span<const Batch> batches, const Config& config) {
+  require(!batches.empty(), "training step: there are no micro-batches");
+  for (const Batch& batch : batches) {
+    batch.check();
+    require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
+            "training step: micro-batches of different lengths need model.variable_seq_lengths");
   }
-  const bool replayed = captured_ && captured_->run(ctx, batch, steps_taken(), [&](const StepTokens& fixed) {
-    values_changed();  // so that fp8 forms are always made
-    captured_sequences_ = known_sequences_;
-    captured_outcome_ = make_gradients(ctx, batch, &fixed);
-  });
-  const Outcome outcome = replayed ? captured_outcome_ : make_gradients(ctx, batch);
-  const Tensor& norm = outcome.gradient_norm;
+}
+
+}  // namespace
+
+Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key) {
+  check_batches(batches, config_);
+  if (graph_) data_parallel_->finish_parameters();  // a graph cannot wait for what began before it
+  const Passes passes{*this, batches, key};
+  const bool replayed = graph_ && graph_->run(
+                                      ctx, batches, [&] { return passes.upload_all(ctx); },
+                                      [&](std::span<const MicroBatch> fixed) {
+                                        values_changed();  // so that fp8 forms are always made
+                                        captured_ = make_gradients(ctx, {*this, batches, key, false, fixed});
+                                      });
+  Gradients result = replayed ? captured_ : make_gradients(ctx, passes);
+  if (passes.per_token()) {
+    result.factor = per_label_factor(ctx, labels_of(batches), parallel_.group(Axis::dp));
+    result.loss = times(ctx, result.loss, result.factor);
+    result.norm = times(ctx, result.norm, result.factor);
+  }
   // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
   // narrow.
-  gradient_factor_ = outcome.gradient_factor;
+  gradient_factor_ = result.factor;
+  return result;
+}
+
+StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, double lr) {
+  const Tensor gate = update_gate(ctx, gradients.loss, gradients.norm);
   {
     const TraceRange update(ctx.tracer, "optimizer");
-    Tensor scale = gradient_factor_;
+    Tensor scale = gradients.factor;
     if (double limit = config_.optimizer.clip_grad; limit > 0) {
-      scale = clip_coefficient(ctx, norm, limit);
-      if (gradient_factor_)
-        ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradient_factor_, scale});
+      scale = clip_coefficient(ctx, gradients.norm, limit);
+      if (gradients.factor)
+        ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradients.factor, scale});
     }
-    optimizer_->step(ctx, lr, scale);
+    optimizer_->step(ctx, lr, scale, gate);
   }
+  for (auto& chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
   data_parallel_->publish_parameters();
-  if (fp8_history_) fp8_history_->finish_step(ctx, parallel_);
+  if (fp8_history_) fp8_history_->finish_step(ctx, parallel_, gate);
   values_changed();
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
-  const int64_t layers = outcome.mtp ? outcome.mtp.numel() : 0;
-  Tensor all = ctx.empty({2 + layers}, DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {outcome.loss, all.slice(0, 0, 1)});
-  ctx.kernels->copy(ctx.kernel_context(), {norm, all.slice(0, 1, 2)});
-  if (outcome.mtp) ctx.kernels->copy(ctx.kernel_context(), {outcome.mtp, all.slice(0, 2, 2 + layers)});
-  auto values = ctx.to_vector<double>(all);
+  const auto terms = static_cast<int64_t>(terms_.size());
+  Tensor all = ctx.empty({2 + terms}, DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {gradients.loss, all.slice(0, 0, 1)});
+  ctx.kernels->copy(ctx.kernel_context(), {gradients.norm, all.slice(0, 1, 2)});
+  if (terms > 0) ctx.kernels->copy(ctx.kernel_context(), {gradients.terms, all.slice(0, 2, 2 + terms)});
+  const auto values = ctx.to_vector<double>(all);
   parallel_.world().require_running();  // else they are what a stopped step left there
-  return {values[0], values[1], {values.begin() + 2, values.end()}};
+  StepReport report{.loss = values[0], .grad_norm = values[1], .terms = {}};
+  for (size_t i = 0; i < terms_.size(); ++i) report.terms.push_back({terms_[i], values[2 + i]});
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
+    report.update = Update::not_finite;
+    optimizer_->set_steps(optimizer_->steps() - 1);
+  }
+  return report;
+}
+
+StepReport RankTrainer::step(RankContext& ctx, std::span<const Batch> batches, double lr) {
+  const TraceRange range(ctx.tracer, "step");
+  return update(ctx, gradients(ctx, batches, {.iteration = steps_taken()}), lr);
+}
+
+StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
+                             std::span<const int64_t> lengths, Documents documents) {
+  return step(ctx, batches_of(tokens, lengths, documents), lr);
 }
 
 void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set) {
@@ -278,14 +339,22 @@ void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set
   optimizer_->read_parameters(ctx);
 }
 
-double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
-                             std::span<const int64_t> lengths, Documents documents) {
+double RankTrainer::evaluate(RankContext& ctx, std::span<const Batch> batches) {
   const TraceRange range(ctx.tracer, "evaluate");
-  Tensor loss = run(ctx, micro_batches(tokens, lengths, documents), true).loss;
+  check_batches(batches, config_);
+  const Passes passes{*this, batches, {.iteration = steps_taken()}, true};
+  Tensor loss = passes.run(ctx).loss;
+  if (passes.per_token())
+    loss = times(ctx, loss, per_label_factor(ctx, labels_of(batches), parallel_.group(Axis::dp)));
   if (ctx.device.is_meta()) return 0;
   const double value = ctx.item(loss);
   parallel_.world().require_running();
   return value;
+}
+
+double RankTrainer::evaluate(RankContext& ctx, std::span<const int64_t> tokens,
+                             std::span<const int64_t> lengths, Documents documents) {
+  return evaluate(ctx, batches_of(tokens, lengths, documents));
 }
 
 }  // namespace megatron

@@ -3,22 +3,41 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "megatron/models/objective.h"
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
+#include "megatron/parallel/micro_batch.h"
 #include "megatron/parallel/parallel_context.h"
-#include "megatron/training/run/micro_batches.h"
+#include "megatron/parallel/pipeline/step_plan.h"
 #include "megatron/training/setup/pipeline_setup.h"
 #include "megatron/training/step/cuda_graph_step.h"
 #include "megatron/training/step/fp8_setup.h"
 #include "megatron/training/step/rank_model.h"
+#include "megatron/training/step/step_report.h"
 
 namespace megatron {
 
-struct StepReport {
-  double loss = 0, grad_norm = 0;
-  std::vector<double> mtp_losses;  // the mean loss of each MTP layer
+// Which step of the run gradients are made for.
+struct StepKey {
+  int64_t iteration = 0;  // from 0; dropout draws other numbers in every one
+  int64_t batches = 0;    // micro-batches of all replicas; 0: all have as many as this one
+};
+
+// What a step's passes left: its gradients, summed over all ranks, lie in the slices of the trainer.
+struct Gradients {
+  Tensor loss;    // the mean, one fp64 element on the device
+  Tensor terms;   // the further means that the objective reports, fp64; undefined: none
+  Tensor norm;    // of the gradients, fp64 [1]
+  Tensor factor;  // what the summed gradients are yet to be multiplied by; undefined: nothing
+};
+
+// What a program adds to training.
+struct TrainerOptions {
+  std::function<void(RankModel&)> prepare = {};  // adapters, freezing: before buffers exist
+  std::function<std::unique_ptr<Objective>(const Config&)> objective = {};  // empty: the language-model loss
 };
 
 // One rank of a training run: its chunks of the model, its optimizer, and the step that they take together
@@ -27,19 +46,26 @@ class RankTrainer {
  public:
   using Documents = std::span<const std::vector<int64_t>>;
 
-  RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype);
+  RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype,
+              const TrainerOptions& options = {});
 
-  // One optimizer step. `tokens` are the sequences of this data-parallel rank, [micro-batches, micro-batch
-  // size, length + 1]: each is its own input and, shifted by one, its labels. `lengths`: of each
-  // micro-batch's sequences where they differ (variable_seq_lengths). `documents`: the lengths of what is
-  // packed into each row, which attends to itself alone; none: every row is one sequence.
+  // The two halves of a step on this replica's micro-batches. gradients() may be called again instead of
+  // update(): nothing else has changed. update() changes nothing where loss or gradients are not finite.
+  Gradients gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key);
+  StepReport update(RankContext& ctx, const Gradients& gradients, double lr);
+  // Both, of the iteration after the optimizer's last step.
+  StepReport step(RankContext& ctx, std::span<const Batch> batches, double lr);
+  // The mean loss of micro-batches, without learning from them.
+  double evaluate(RankContext& ctx, std::span<const Batch> batches);
+
+  // The same of rows of tokens, [micro-batches, micro-batch size, length + 1]: see batches_of_tokens().
   StepReport step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
                   std::span<const int64_t> lengths = {}, Documents documents = {});
-  // The mean loss of the same kind of batch, without learning from it.
   double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {},
                   Documents documents = {});
 
   RankModel& model() { return model_; }
+  const Objective& objective() const { return *objective_; }
   std::vector<Parameter*> parameters() { return model_.parameters(); }
   // What this rank updates, and with it the gradients of the last step, whatever is sharded: as they were
   // summed, so that they are yet to be multiplied by gradient_factor(). Undefined: by nothing.
@@ -55,37 +81,28 @@ class RankTrainer {
   Fp8History* fp8_history() { return fp8_history_.get(); }  // null but with delayed scaling
 
  private:
-  MicroBatches micro_batches(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
-                             Documents documents) const;
-  struct Outcome {
-    Tensor loss;             // the mean, one fp64 element on the device
-    Tensor gradient_factor;  // what the summed gradients must be multiplied by; undefined: nothing
-    Tensor mtp;              // means as well, of the MTP layers; undefined without them
-    Tensor gradient_norm;    // where gradients were made
-  };
-  std::vector<MtpTokens> mtp_tokens(RankContext& ctx, const MicroBatches& batch, int64_t microbatch,
-                                    double share) const;
-  Outcome run(RankContext& ctx, const MicroBatches& batch, bool forward_only,
-              const StepTokens* fixed = nullptr);
-  // Forward and backward of all micro-batches, with `fixed` in place of the batch's own tokens.
-  Outcome make_gradients(RankContext& ctx, const MicroBatches& batch, const StepTokens* fixed = nullptr);
-  const SeqInfo& sequences_of(RankContext& ctx, const TokenRows& rows);
+  struct Passes;  // forward and backward of all micro-batches of a step
+  std::vector<Batch> batches_of(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+                                Documents documents) const;
+  Gradients make_gradients(RankContext& ctx, const Passes& passes);
+  SeqInfo sequences_of(RankContext& ctx, const TokenRows& rows);
   void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
   const Config& config_;
   const ParallelContext& parallel_;
   RankModel model_;
   DType dtype_;
-  int64_t microbatch_size_, length_;
+  std::unique_ptr<Objective> objective_;
+  std::vector<std::string> terms_;  // names of what it reports
+  StepPlans plans_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Fp8History> fp8_history_;
   Tensor gradient_factor_;
   std::optional<TokenRows> known_rows_;
   SeqInfo known_sequences_;  // of known_rows_
-  std::unique_ptr<CudaGraphStep> captured_;
-  Outcome captured_outcome_;    // what the CUDA graph leaves
-  SeqInfo captured_sequences_;  // what it reads
+  std::unique_ptr<CudaGraphStep> graph_;
+  Gradients captured_;  // what the graph leaves
 };
 
 }  // namespace megatron

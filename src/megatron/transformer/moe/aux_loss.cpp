@@ -10,18 +10,20 @@ namespace {
 
 class AttachLossNode final : public Node {
  public:
-  AttachLossNode(const Tensor& y, const Tensor& loss, double weight)
+  AttachLossNode(const Tensor& y, const Tensor& loss, const Tensor& weight)
       : y_slot_(y.grad_slot()), loss_slot_(loss.grad_slot()), dtype_(loss.dtype()), weight_(weight) {}
   const char* name() const override { return "attach_aux_loss"; }
   void backward_data(RankContext& ctx, Tape& tape) override {
     tape.add_grad(ctx, y_slot_, tape.take_grad(output()));
-    tape.add_grad(ctx, loss_slot_, ctx.full({1}, dtype_, weight_));
+    Tensor grad = weight_ ? ctx.empty({1}, dtype_) : ctx.full({1}, dtype_, 1);
+    if (weight_) ctx.kernels->copy(ctx.kernel_context(), {weight_, grad});
+    tape.add_grad(ctx, loss_slot_, std::move(grad));
   }
 
  private:
   GradSlot y_slot_, loss_slot_;
   DType dtype_;
-  double weight_;
+  Tensor weight_;
 };
 
 }  // namespace
@@ -50,7 +52,7 @@ Tensor z_loss(RankContext& ctx, const Tensor& logits, double coefficient, int64_
                     coefficient / static_cast<double>(tokens));
 }
 
-Tensor attach_aux_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, double weight) {
+Tensor attach_aux_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, const Tensor& weight) {
   if (!ctx.tape || !ctx.tracks(loss)) return y;
   Tensor result = y.detach();
   record(ctx, std::make_unique<AttachLossNode>(y, loss, weight), result);

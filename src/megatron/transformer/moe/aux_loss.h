@@ -26,8 +26,8 @@ Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const AuxLossUni
 // coefficient / tokens · Σ logsumexp(logits)²: keeps logits small.
 Tensor z_loss(RankContext& ctx, const Tensor& logits, double coefficient, int64_t tokens);
 
-// y itself; in the backward pass `loss` [1] gets the gradient `weight`, as if weight · loss had been added to
-// the loss of the step.
-Tensor attach_aux_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, double weight);
+// y itself; in the backward pass `loss` [1] gets the gradient `weight` [1], as if weight · loss had been
+// added to the loss of the step. An undefined weight is 1.
+Tensor attach_aux_loss(RankContext& ctx, const Tensor& y, const Tensor& loss, const Tensor& weight);
 
 }  // namespace megatron

@@ -38,7 +38,7 @@ int64_t expert_capacity(int64_t tokens, int64_t k, int64_t experts, double facto
 
 Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts,
                        const CapacityOptions& options, const MicrobatchShare& share, const Tensor& positions,
-                       const Tensor& places) {
+                       const Tensor& token_index) {
   int64_t k = routing.experts.size(1), rows = share.rows;
   int64_t capacity = expert_capacity(share.all_tokens(), k, experts, options.factor);
   if (capacity >= share.all_tokens()) return routing.experts;
@@ -49,20 +49,20 @@ Tensor within_capacity(RankContext& ctx, const Routing& routing, int64_t experts
   auto kernels = ctx.kernel_context();
   Tensor wishes = ctx.empty({rows, experts}, wish.dtype());
   ctx.kernels->scatter_columns(kernels, {wish, routing.experts, wishes});
-  wishes = all_gather_rows(ctx, wishes, share.most_rows, share.group, -1);
-  if (places) {  // in the order of one rank
-    Tensor all_places = all_gather_rows(ctx, places.view({rows, 1}), share.most_rows, share.group, -1);
-    wishes = ops::scatter_add_rows(ctx, wishes, all_places.view({all_places.size(0)}), share.all_tokens());
+  wishes = all_gather_rows(ctx, wishes, share.max_rows, share.group, -1);
+  if (token_index) {  // in the order of one rank
+    Tensor all_indices = all_gather_rows(ctx, token_index.view({rows, 1}), share.max_rows, share.group, -1);
+    wishes = ops::scatter_add_rows(ctx, wishes, all_indices.view({all_indices.size(0)}), share.all_tokens());
   }
   int64_t all = wishes.size(0);
   Tensor by_expert = ctx.empty({experts, all}, wish.dtype());
   ctx.kernels->copy(kernels, {wishes.transpose(0, 1), by_expert});
   Tensor taken = routing_map(ctx, ops::top_k(ctx, by_expert, capacity).indices, all, wish.dtype());
 
-  int64_t first = share.group.rank() * share.most_rows;
+  int64_t first = share.group.rank() * share.max_rows;
   Tensor own = ctx.empty({rows, experts}, wish.dtype()), kept = ctx.empty({rows, k}, wish.dtype());
-  if (places)
-    own = ops::gather_rows(ctx, ops::detach_contiguous(ctx, taken.transpose(0, 1)), places);
+  if (token_index)
+    own = ops::gather_rows(ctx, ops::detach_contiguous(ctx, taken.transpose(0, 1)), token_index);
   else
     ctx.kernels->copy(kernels, {taken.slice(1, first, first + rows).transpose(0, 1), own});
   ctx.kernels->gather_columns(kernels, {own, routing.experts, kept});

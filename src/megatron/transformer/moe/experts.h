@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// The experts of a rank: one small MLP each, as products over groups of rows. Their weights are one tensor
+// The experts of a rank: one small MLP each, as GEMMs over groups of rows. Their weights are one tensor
 // with a leading dimension of experts, under Megatron's checkpoint names.
 class Experts final : public Module {
  public:

@@ -8,7 +8,7 @@ namespace megatron {
 // part of the micro-batch.
 struct MicrobatchShare {
   int64_t begin = 0, rows = 0;  // of the tokens of this TP group
-  int64_t most_rows = 0;        // of a rank
+  int64_t max_rows = 0;         // of a rank
   int64_t tokens = 0;           // of the TP group
   int64_t sequences = 1;        // that these tokens are of
   ProcessGroup group;           // all ranks that hold tokens of the micro-batch

@@ -44,7 +44,7 @@ MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
   RowShare own = share_of_rows(share.tokens, tp.group);
   share.begin = own.begin;
   share.rows = own.rows;
-  share.most_rows = own.share;
+  share.max_rows = own.share;
   return share;
 }
 
@@ -75,13 +75,13 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   };
   if (!overlap_shared_) with_shared();
   if (into_latent_) own = into_latent_->forward(ctx, own);
-  Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.most_rows,
+  Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.max_rows,
                                          overlap_shared_ ? std::function<void()>(with_shared) : nullptr);
   Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host));
   if (out_of_latent_) y = out_of_latent_->forward(ctx, y);
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
   if (shared) y = ops::add(ctx, y, shared);
-  return routed.loss ? attach_aux_loss(ctx, y, routed.loss, seq.loss_weight) : y;
+  return routed.loss ? attach_aux_loss(ctx, y, routed.loss, seq.aux_loss_weight) : y;
 }
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {

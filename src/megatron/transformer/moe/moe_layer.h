@@ -18,6 +18,7 @@ class MoeLayer final : public Module {
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr);
   void set_activation_plan(const ActivationPlan& plan);
   void finish_batch(RankContext& ctx) { router_.finish_batch(ctx); }
+  void update_expert_bias(RankContext& ctx, const Tensor& gate) { router_.update_bias(ctx, gate); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:

@@ -31,13 +31,13 @@ class ReplaceNode final : public Node {
 Tensor random_rows(RankContext& ctx, RandomArgs args, DType dtype, int64_t columns, const SeqInfo& seq,
                    const MicrobatchShare& share) {
   // Tokens that are not in turn take their rows from those of the whole micro-batch.
-  int64_t rows = seq.places ? seq.batch * seq.row_length : share.rows;
+  int64_t rows = seq.token_index ? seq.batch * seq.row_length : share.rows;
   args.out = ctx.empty({rows, columns}, dtype);
-  args.base = (seq.batch_begin * seq.row_length + (seq.places ? 0 : share.begin)) * columns;
+  args.base = (seq.batch_begin * seq.row_length + (seq.token_index ? 0 : share.begin)) * columns;
   args.global_strides = {columns, 1};
   ctx.kernels->random(ctx.kernel_context(), args);
-  if (!seq.places) return args.out;
-  return ops::gather_rows(ctx, args.out, seq.places.slice(0, share.begin, share.begin + share.rows));
+  if (!seq.token_index) return args.out;
+  return ops::gather_rows(ctx, args.out, seq.token_index.slice(0, share.begin, share.begin + share.rows));
 }
 
 Tensor sum_of(RankContext& ctx, const Tensor& a, const Tensor& b) { return a ? ops::add(ctx, a, b) : b; }
@@ -201,9 +201,10 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   }
   if (capacity_) {
     Tensor positions = seq.positions.slice(0, share.begin, share.begin + share.rows);
-    Tensor places = seq.places ? seq.places.slice(0, share.begin, share.begin + share.rows) : Tensor();
+    Tensor token_index =
+        seq.token_index ? seq.token_index.slice(0, share.begin, share.begin + share.rows) : Tensor();
     result.routing.experts =
-        within_capacity(ctx, result.routing, experts_, *capacity_, share, positions, places);
+        within_capacity(ctx, result.routing, experts_, *capacity_, share, positions, token_index);
   }
   return result;
 }
@@ -211,7 +212,9 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
 void Router::finish_batch(RankContext& ctx) {
   global_load_ = {};
   global_microbatches_ = 0;
+  if (bias_update_) ctx.kernels->fill(ctx.kernel_context(), {bias_update_, 0});
   if (!expert_bias_ || !load_) return;
+  if (!bias_update_) bias_update_ = ctx.zeros({experts_}, expert_bias_->value.dtype());
   batch_group_.all_reduce(load_).wait();
   Tensor load = std::exchange(load_, {}).view({experts_});
   auto kernels = ctx.kernel_context();
@@ -221,12 +224,22 @@ void Router::finish_batch(RankContext& ctx) {
   Tensor few = ctx.empty(load.shape(), DType::Bool), many = ctx.empty(load.shape(), DType::Bool);
   ctx.kernels->compare(kernels, {Comparison::Less, load, mean, few});
   ctx.kernels->compare(kernels, {Comparison::Less, mean, load, many});
-  const Tensor& bias = expert_bias_->value;
   for (auto [mask, step] : {std::pair{few, bias_rate_}, std::pair{many, -bias_rate_}}) {
-    Tensor moved = ctx.empty(bias.shape(), bias.dtype());
+    Tensor moved = ctx.empty(load.shape(), bias_update_.dtype());
     ctx.kernels->copy(kernels, {mask, moved});
-    ctx.kernels->axpby(kernels, {.alpha = step, .a = moved, .beta = 1, .b = bias, .out = bias});
+    ctx.kernels->axpby(kernels,
+                       {.alpha = step, .a = moved, .beta = 1, .b = bias_update_, .out = bias_update_});
   }
+}
+
+void Router::update_bias(RankContext& ctx, const Tensor& gate) {
+  if (!bias_update_) return;
+  auto kernels = ctx.kernel_context();
+  const Tensor& bias = expert_bias_->value;
+  Tensor factor = ctx.empty({1}, bias.dtype()), update = ctx.empty(bias.shape(), bias.dtype());
+  ctx.kernels->copy(kernels, {gate, factor});
+  ctx.kernels->binary(kernels, {Binary::Mul, bias_update_, factor.expand(bias.shape()), update});
+  ctx.kernels->binary(kernels, {Binary::Add, bias, update, bias});
 }
 
 void Router::visit(const ParameterVisitor& visitor) {

@@ -21,8 +21,10 @@ class Router final : public Module {
   // x [tokens, hidden]: the tokens of `share`.
   Result forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const MicrobatchShare& share);
 
-  // After the last micro-batch of a step: experts that had too few tokens get a larger bias.
+  // After the last micro-batch of a step: experts that had too few tokens shall get a larger bias, and do so
+  // in update_bias() where `gate` (bool [1]) is true.
   void finish_batch(RankContext& ctx);
+  void update_bias(RankContext& ctx, const Tensor& gate);
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -48,7 +50,8 @@ class Router final : public Module {
   ProcessGroup batch_group_;
   Parameter weight_;
   std::unique_ptr<Parameter> bias_;         // of the logits, learnt
-  std::unique_ptr<Parameter> expert_bias_;  // of the choice, moved by finish_batch
+  std::unique_ptr<Parameter> expert_bias_;  // of the choice, moved by update_bias
+  Tensor bias_update_;                      // by how much; kept, since a CUDA graph writes it
   Tensor load_;                             // [1, experts]: tokens of each expert in this step, on this rank
   Tensor global_load_;                      // … over all ranks, for the global loss
   int64_t global_microbatches_ = 0;

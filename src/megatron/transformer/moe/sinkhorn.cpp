@@ -17,7 +17,7 @@ Tensor sinkhorn(RankContext& ctx, const Tensor& logits, const MicrobatchShare& s
   Tensor wide = ctx.empty(logits.shape(), DType::F64);
   ctx.kernels->copy(kernels, {logits.detach(), wide});
   Tensor all =
-      all_gather_rows(ctx, wide, share.most_rows, share.group, -std::numeric_limits<double>::infinity());
+      all_gather_rows(ctx, wide, share.max_rows, share.group, -std::numeric_limits<double>::infinity());
   if (ctx.device.is_meta()) return wide;
   auto experts = static_cast<size_t>(logits.size(1)), rows = static_cast<size_t>(all.size(0));
   std::vector<double> cost = ctx.to_vector<double>(all);
@@ -41,7 +41,7 @@ Tensor sinkhorn(RankContext& ctx, const Tensor& logits, const MicrobatchShare& s
       of_expert[e] = next;
     }
   }
-  auto first = static_cast<size_t>(share.group.rank() * share.most_rows);
+  auto first = static_cast<size_t>(share.group.rank() * share.max_rows);
   std::vector<double> own(static_cast<size_t>(share.rows) * experts);
   for (size_t row = 0; row < static_cast<size_t>(share.rows); ++row)
     for (size_t e = 0; e < experts; ++e)

@@ -30,10 +30,10 @@ struct BackwardTiles {
 
   int64_t d, dv, d_row, dv_row, tile;
   Scratch<C> memory;
-  C *queries, *dqueries, *doutput;         // [channel, lane]
-  C *query_rows, *doutput_rows;            // [lane, channel]
+  C *queries, *dqueries, *doutput;         // [head_dim, lane]
+  C *query_rows, *doutput_rows;            // [lane, head_dim]
   C *scores, *dscores, *factors, *slopes;  // [key, lane]
-  C *keys, *values;                        // [key, channel]
+  C *keys, *values;                        // [key, head_dim]
 };
 
 // Sums of the gradients of one head's keys and values, rows padded to whole vectors.
@@ -112,9 +112,8 @@ void backward_block(const AttentionBackwardArgs& args, const Sequence& sequence,
 // How many parts the queries of one head are cut into, each with its own sums for keys and values. It depends
 // on the shapes alone, so that the gradients do not depend on the number of threads.
 inline int64_t query_splits(int64_t items, int64_t rows) {
-  constexpr int64_t wanted_items = 32, least_rows = 512;
-  return std::clamp<int64_t>(std::min((wanted_items + items - 1) / items, rows / least_rows), 1,
-                             wanted_items);
+  constexpr int64_t wanted_items = 32, min_rows = 512;
+  return std::clamp<int64_t>(std::min((wanted_items + items - 1) / items, rows / min_rows), 1, wanted_items);
 }
 
 template <class T, class C>
@@ -185,7 +184,7 @@ class Backward {
           for (int64_t item = begin; item < end; ++item)
             run_part(b + item / (heads * splits_), h + item / splits_ % heads, item % splits_, tiles);
         });
-    join_parts();
+    reduce_partials();
   }
 
  private:
@@ -210,7 +209,7 @@ class Backward {
         backward_block<T>(args_, sequence, kv_head, row, delta_.data(), tiles, grads);
   }
 
-  void join_parts() {
+  void reduce_partials() {
     int64_t per_row = kv_heads_ * (d_row_ + dv_row_) * splits_;
     ctx_.pool.parallel_for(key_tokens_, std::max<int64_t>(1, kGrain / per_row),
                            [&](int64_t begin, int64_t end) {

@@ -54,7 +54,7 @@ struct Lanes {
   int32_t key_begin[capacity], key_end[capacity];  // what the lane may see; padding repeats the last lane
 
   Lanes(const AttentionArgs& args, const Sequence& sequence, int64_t kv_head, int64_t first_row) {
-    int64_t group = group_of(args), shift = attention_shift(args.place, sequence.queries, sequence.keys);
+    int64_t group = group_of(args), shift = attention_shift(args.offsets, sequence.queries, sequence.keys);
     count = std::min(capacity, sequence.queries * group - first_row);
     padded = round_to_vector<C>(count);
     for (int64_t lane = 0; lane < padded; ++lane) {
@@ -97,7 +97,7 @@ void for_each_tile(const Lanes<C>& lanes, F&& f) {
   }
 }
 
-// Where the channels of a lane's query and head begin in x [tokens, heads, channels].
+// Where the elements of a lane's query and head begin in x [tokens, heads, head_dim].
 template <class T, class C>
 T* row_of(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, int64_t lane) {
   return pointer<T>(x) + (sequence.first_query + lanes.query[lane]) * x.stride(0) +
@@ -108,11 +108,11 @@ T* row_of(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, int6
 template <class T, class C>
 void load_transposed(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, C factor, C* target) {
   constexpr int64_t width = Lanes<C>::capacity, w = kVectorWidth<C>;
-  int64_t channels = x.size(2), whole_channels = channels / w * w, whole_lanes = lanes.count / w * w;
+  int64_t head_dim = x.size(2), whole_head_dim = head_dim / w * w, whole_lanes = lanes.count / w * w;
   for (int64_t first = 0; first < whole_lanes; first += w) {
     const T* rows[w];
     for (int64_t i = 0; i < w; ++i) rows[i] = row_of<T>(x, sequence, lanes, first + i);
-    for (int64_t c = 0; c < whole_channels; c += w) {
+    for (int64_t c = 0; c < whole_head_dim; c += w) {
       Vector<C> block[w];
       for (int64_t i = 0; i < w; ++i) block[i] = factor * load_as<C>(rows[i] + c);
       transpose_vectors<C>(block);
@@ -121,19 +121,19 @@ void load_transposed(const Tensor& x, const Sequence& sequence, const Lanes<C>& 
   }
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
     const T* row = row_of<T>(x, sequence, lanes, lane);
-    for (int64_t c = lane < whole_lanes ? whole_channels : 0; c < channels; ++c)
+    for (int64_t c = lane < whole_lanes ? whole_head_dim : 0; c < head_dim; ++c)
       target[c * width + lane] = factor * C(row[c]);
   }
-  for (int64_t c = 0; c < channels; ++c)
+  for (int64_t c = 0; c < head_dim; ++c)
     std::fill(target + c * width + lanes.count, target + c * width + lanes.padded, C(0));
 }
 
 // target[lane, c], rows padded with zeros to whole vectors.
 template <class T, class C>
 void load_rows(const Tensor& x, const Sequence& sequence, const Lanes<C>& lanes, C factor, C* target) {
-  int64_t channels = x.size(2), width = round_to_vector<C>(channels);
+  int64_t head_dim = x.size(2), width = round_to_vector<C>(head_dim);
   for (int64_t lane = 0; lane < lanes.padded; ++lane, target += width) {
-    int64_t filled = lane < lanes.count ? channels : 0;
+    int64_t filled = lane < lanes.count ? head_dim : 0;
     const T* row = row_of<T>(x, sequence, lanes, lane);
     for (int64_t c = 0; c < filled; ++c) target[c] = factor * C(row[c]);
     std::fill(target + filled, target + width, C(0));
@@ -145,9 +145,9 @@ template <class T, class C>
 void store_transposed(const C* source, const C* factor, const Sequence& sequence, const Lanes<C>& lanes,
                       const Tensor& x) {
   constexpr int64_t width = Lanes<C>::capacity, w = kVectorWidth<C>;
-  int64_t channels = x.size(2), whole_channels = channels / w * w, whole_lanes = lanes.count / w * w;
+  int64_t head_dim = x.size(2), whole_head_dim = head_dim / w * w, whole_lanes = lanes.count / w * w;
   for (int64_t first = 0; first < whole_lanes; first += w)
-    for (int64_t c = 0; c < whole_channels; c += w) {
+    for (int64_t c = 0; c < whole_head_dim; c += w) {
       Vector<C> block[w], scale = load_vector(factor + first);
       for (int64_t i = 0; i < w; ++i) block[i] = scale * load_vector(source + (c + i) * width + first);
       transpose_vectors<C>(block);
@@ -155,7 +155,7 @@ void store_transposed(const C* source, const C* factor, const Sequence& sequence
     }
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
     T* row = row_of<T>(x, sequence, lanes, lane);
-    for (int64_t c = lane < whole_lanes ? whole_channels : 0; c < channels; ++c)
+    for (int64_t c = lane < whole_lanes ? whole_head_dim : 0; c < head_dim; ++c)
       row[c] = T(factor[lane] * source[c * width + lane]);
   }
 }
@@ -164,10 +164,10 @@ void store_transposed(const C* source, const C* factor, const Sequence& sequence
 template <class T, class C>
 void load_keys(const Tensor& x, const Sequence& sequence, int64_t kv_head, int64_t begin, int64_t end,
                C* target) {
-  int64_t channels = x.size(2);
+  int64_t head_dim = x.size(2);
   const T* row = pointer<T>(x) + (sequence.first_key + begin) * x.stride(0) + kv_head * x.stride(1);
-  for (int64_t key = begin; key < end; ++key, row += x.stride(0), target += channels)
-    for (int64_t c = 0; c < channels; ++c) target[c] = C(row[c]);
+  for (int64_t key = begin; key < end; ++key, row += x.stride(0), target += head_dim)
+    for (int64_t c = 0; c < head_dim; ++c) target[c] = C(row[c]);
 }
 
 // x[key, lane] *= y[key, lane] within the tile.
@@ -178,7 +178,7 @@ void multiply_tile(const KeyTile& tile, C* x, const C* y) {
     for (int64_t lane = tile.first; lane < tile.last; ++lane) x[key * width + lane] *= y[key * width + lane];
 }
 
-// Turns products q · k of a tile (already scaled) into scores: softcap, bias, mask. `slopes`, where given,
+// Turns q · k of a tile (already scaled) into scores: softcap, bias, mask. `slopes`, where given,
 // receives the derivative of the softcap.
 template <class T, class C>
 void finish_scores(const AttentionArgs& args, const Sequence& sequence, const Lanes<C>& lanes,
@@ -219,13 +219,13 @@ template <class C>
 void dropout_factors(const AttentionArgs& args, const Sequence& sequence, const Lanes<C>& lanes,
                      const KeyTile& tile, C* factors) {
   constexpr int64_t width = Lanes<C>::capacity;
-  const AttentionPlace& place = args.place;
+  const AttentionOffsets& offsets = args.offsets;
   AttentionOrigin origin =
-      attention_origin(place, sequence.index, sequence.first_query, sequence.queries, sequence.keys);
+      attention_origin(offsets, sequence.index, sequence.first_query, sequence.queries, sequence.keys);
   uint64_t base[width];
   for (int64_t lane = tile.first; lane < tile.last; ++lane) {
     uint64_t row =
-        static_cast<uint64_t>(origin.row) * place.global_heads + place.head_begin + lanes.head[lane];
+        static_cast<uint64_t>(origin.row) * offsets.global_heads + offsets.head_begin + lanes.head[lane];
     base[lane] = (row << 40) ^ (static_cast<uint64_t>(origin.query + lanes.query[lane]) << 20);
   }
   C kept = static_cast<C>(1 / (1 - args.dropout));

@@ -137,7 +137,7 @@ void grad_row(const CrossEntropyGradArgs& args, int64_t row) {
   RowGradient<C>{columns,
                  args.valid,
                  label - args.vocab_begin,
-                 pointer<C>(args.scale)[row],
+                 pointer<C>(args.scale)[row * args.scale.stride(0)],
                  pointer<C>(args.lse)[row],
                  args.smoothing,
                  args.z_loss,
@@ -174,7 +174,7 @@ void whole_row(const CrossEntropyArgs& args, int64_t row) {
         (sum_over<C>(valid, [&](int64_t i) { return C(x[i]); }) / static_cast<C>(args.vocab_size) - expected);
   loss = lse - expected + static_cast<C>(args.z_loss) * lse * lse;
   if (dx)
-    RowGradient<C>{columns, valid,          label,       static_cast<C>(args.scale),
+    RowGradient<C>{columns, valid,          label,       pointer<C>(args.scale)[row * args.scale.stride(0)],
                    lse,     args.smoothing, args.z_loss, args.vocab_size}
         .run(x, dx);
 }

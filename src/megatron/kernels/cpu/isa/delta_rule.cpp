@@ -88,7 +88,7 @@ class DeltaScan {
   int64_t saved_at(int64_t slot, int64_t h) const { return (slot * args_.value_heads + h) * keys_ * values_; }
   C query_scale() const { return C(1) / std::sqrt(C(keys_)); }
 
-  // q and k of unit length (q then scaled), v, the decay and the strength of a token for one value head.
+  // q and k of unit length (q then scaled), v, decay and beta of a token for one value head.
   void load(int64_t t, int64_t h) {
     const T* row = pointer<T>(args_.qkv) + t * args_.qkv.stride(0);
     q_length_ = unit(row + key_head_ * keys_, q_, query_scale());

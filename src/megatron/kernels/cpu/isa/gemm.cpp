@@ -1,13 +1,13 @@
 #include <vector>
 
-#include "megatron/kernels/cpu/isa/product.h"
+#include "megatron/kernels/cpu/isa/packed_gemm.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
 
-// The product of the last two dimensions at one index of the first.
-Product product_of(const Tensor& a, const Tensor& b, const Tensor& c) {
+// GEMM of the last two dimensions at one index of the first.
+GemmProblem problem_of(const Tensor& a, const Tensor& b, const Tensor& c) {
   return {.m = c.size(-2),
           .n = c.size(-1),
           .k = a.size(-1),
@@ -24,17 +24,17 @@ Product product_of(const Tensor& a, const Tensor& b, const Tensor& c) {
           .c_column = c.stride(-1)};
 }
 
-// Cuts a product into tasks: a few per thread, to even out unequal speeds, each large enough for the library
+// Cuts a GEMM into tasks: a few per thread, to even out unequal speeds, each large enough for the library
 // to reach its full speed. Along the longer side, so that the smaller operand is the one packed for each
 // task.
-void cut(const Product& p, int width, std::vector<Product>& tasks) {
+void cut(const GemmProblem& p, int width, std::vector<GemmProblem>& tasks) {
   if (p.m == 0 || p.n == 0) return;
   if (library_supports(p)) {
     constexpr int64_t grain = 32, smallest = 96;
-    constexpr double least_flops = 2e6;
+    constexpr double min_flops = 2e6;
     int64_t longer = std::max(p.m, p.n);
     double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-    auto by_flops = static_cast<int64_t>(std::min(flops / least_flops, 1e9));
+    auto by_flops = static_cast<int64_t>(std::min(flops / min_flops, 1e9));
     int64_t most = library_sums_by_shape() ? 16 : width == 1 ? 1 : 4 * width;
     most = std::min(most, std::max<int64_t>(by_flops, 1));
     int64_t pieces = std::clamp<int64_t>(longer / smallest, 1, most);
@@ -50,12 +50,12 @@ void cut(const Product& p, int width, std::vector<Product>& tasks) {
       tasks.push_back(p.part(i, std::min(kTaskRows, p.m - i), j, std::min(kTaskColumns, p.n - j)));
 }
 
-void run_task(const KernelContext& ctx, const Product& p) {
+void run_task(const KernelContext& ctx, const GemmProblem& p) {
   if (library_supports(p)) return library_run(p);
-  dispatch_float("gemm", p.in, [&]<class In>(Type<In>) { own_product<In>(ctx, p); });
+  dispatch_float("gemm", p.in, [&]<class In>(Type<In>) { packed_gemm<In>(ctx, p); });
 }
 
-void run_all(const KernelContext& ctx, const std::vector<Product>& tasks) {
+void run_all(const KernelContext& ctx, const std::vector<GemmProblem>& tasks) {
   ctx.pool.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) run_task(ctx, tasks[static_cast<size_t>(i)]);
   });
@@ -63,7 +63,7 @@ void run_all(const KernelContext& ctx, const std::vector<Product>& tasks) {
 
 void gemm(const KernelContext& ctx, const GemmArgs& args);
 
-// Through fp32: the CPU has no products of fp8.
+// Through fp32: the CPU has no fp8 GEMM.
 void fp8_gemm(const KernelContext& ctx, const GemmArgs& args) {
   const KernelTable& kernels = kernels_for(kCpu);
   auto widen = [&](const Tensor& x, const Tensor& scale, int64_t block_rows, void* memory) {
@@ -93,8 +93,8 @@ void fp8_gemm(const KernelContext& ctx, const GemmArgs& args) {
 
 void gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (is_fp8(args.a.dtype())) return fp8_gemm(ctx, args);
-  std::vector<Product> tasks;
-  Product p = product_of(args.a, args.b, args.c);
+  std::vector<GemmProblem> tasks;
+  GemmProblem p = problem_of(args.a, args.b, args.c);
   p.alpha = args.alpha;
   p.beta = args.beta;
   if (args.bias.defined()) p.bias = args.bias.raw();
@@ -105,7 +105,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
     auto in_size = static_cast<int64_t>(size_of(p.in)), out_size = static_cast<int64_t>(size_of(p.out));
     int width = batch >= ctx.pool.width() ? 1 : ctx.pool.width();
     for (int64_t i = 0; i < batch; ++i) {
-      Product one = p;
+      GemmProblem one = p;
       one.a = static_cast<const char*>(p.a) + i * args.a.stride(0) * in_size;
       one.b = static_cast<const char*>(p.b) + i * args.b.stride(0) * in_size;
       one.c = static_cast<char*>(p.c) + i * args.c.stride(0) * out_size;
@@ -117,20 +117,20 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
 
 void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
   const int32_t* offsets = pointer<int32_t>(args.offsets);
-  std::vector<Product> tasks;
+  std::vector<GemmProblem> tasks;
   for (int64_t e = 0; e < args.b.size(0); ++e) {
     Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), c = args.c.slice(0, offsets[e], offsets[e + 1]);
-    cut(product_of(a, args.b.select(0, e), c), ctx.pool.width(), tasks);
+    cut(problem_of(a, args.b.select(0, e), c), ctx.pool.width(), tasks);
   }
   run_all(ctx, tasks);
 }
 
 void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& args) {
   const int32_t* offsets = pointer<int32_t>(args.offsets);
-  std::vector<Product> tasks;
+  std::vector<GemmProblem> tasks;
   for (int64_t e = 0; e < args.c.size(0); ++e) {
     Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), b = args.b.slice(0, offsets[e], offsets[e + 1]);
-    Product p = product_of(a.transpose(0, 1), b, args.c.select(0, e));
+    GemmProblem p = problem_of(a.transpose(0, 1), b, args.c.select(0, e));
     p.beta = args.beta;
     cut(p, ctx.pool.width(), tasks);
   }

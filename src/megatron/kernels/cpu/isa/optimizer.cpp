@@ -119,6 +119,7 @@ void adam_piece(const AdamArgs& args, const AdamTensor& t, double gradient_scale
 }
 
 void adam(const KernelContext& ctx, const AdamArgs& args) {
+  if (args.gate.defined() && !*pointer<bool>(args.gate)) return;
   double gradient_scale = 1;
   if (args.gradient_scale.defined())
     dispatch_float("adam", args.gradient_scale.dtype(), [&]<class T>(Type<T>) {

@@ -48,7 +48,7 @@ void rotate_interleaved(const T* x, T* y, const C* cos, const C* sin, C sign, in
 void rope(const KernelContext& ctx, const RopeArgs& args) {
   const bool grouped = args.x.rank() == 4;
   int64_t tokens = args.x.size(0), groups = grouped ? args.x.size(1) : 1, heads = args.x.size(-2);
-  int64_t channels = args.x.size(-1), frequencies = args.cos.size(1);
+  int64_t head_dim = args.x.size(-1), frequencies = args.cos.size(1);
   dispatch_float("rope", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     const T* x = pointer<T>(args.x);
@@ -57,7 +57,7 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
     C sign = args.inverse ? C(-1) : C(1);
     auto rotate = args.interleaved ? rotate_interleaved<T, C> : rotate_half_split<T, C>;
     ctx.pool.parallel_for(
-        tokens, std::max<int64_t>(1, kGrain / (groups * heads * channels)), [&](int64_t begin, int64_t end) {
+        tokens, std::max<int64_t>(1, kGrain / (groups * heads * head_dim)), [&](int64_t begin, int64_t end) {
           for (int64_t t = begin; t < end; ++t)
             for (int64_t h = 0; h < groups * heads; ++h) {
               auto place = [&](const Tensor& of) {
@@ -67,7 +67,7 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
               const T* in = x + place(args.x);
               T* out = y + place(args.y);
               rotate(in, out, cos + t * frequencies, sin + t * frequencies, sign, frequencies);
-              if (in != out) std::copy(in + 2 * frequencies, in + channels, out + 2 * frequencies);
+              if (in != out) std::copy(in + 2 * frequencies, in + head_dim, out + 2 * frequencies);
             }
         });
   });

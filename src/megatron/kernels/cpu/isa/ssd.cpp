@@ -97,7 +97,7 @@ class GroupScan {
     return (slot * args_.heads + head(h)) * channels_ * states_;
   }
 
-  // b, c and their products, which all heads of the group share.
+  // b, c and c · bᵀ, which all heads of the group share.
   void load_group(int64_t begin, int64_t end) {
     begin_ = begin;
     length_ = std::min(args_.chunk, end - begin);
@@ -171,13 +171,13 @@ class GroupScan {
     // Inside the chunk: from token j to a later token i, both ways.
     for (int64_t i = 0; i < length_; ++i)
       for (int64_t j = 0; j <= i; ++j) {
-        const C passed = math::exp(sums_[i] - sums_[j]), product = bc_[at(i, args_.chunk) + j];
+        const C passed = math::exp(sums_[i] - sums_[j]), cb = bc_[at(i, args_.chunk) + j];
         const C reached = steps_[j] * dot(&dy[at(i, channels_)], &x_[at(j, channels_)], channels_);
-        add_scaled(&dstep_x[at(j, channels_)], passed * product, &dy[at(i, channels_)], channels_);
+        add_scaled(&dstep_x[at(j, channels_)], passed * cb, &dy[at(i, channels_)], channels_);
         add_scaled(dc + i * states_, passed * reached, &b_[at(j, states_)], states_);
         add_scaled(db + j * states_, passed * reached, &c_[at(i, states_)], states_);
-        dsums[i] += passed * product * reached;
-        dsums[j] -= passed * product * reached;
+        dsums[i] += passed * cb * reached;
+        dsums[j] -= passed * cb * reached;
       }
     // Through the state after the chunk.
     C carried = 0;

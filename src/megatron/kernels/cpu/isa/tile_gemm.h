@@ -2,7 +2,7 @@
 
 #include "megatron/kernels/cpu/isa/vector.h"
 
-// Products of tiles that lie in the first two cache levels: c[m, n] (+)= a[m, k] · b[k, n], where n is a
+// GEMMs of tiles that lie in the first two cache levels: c[m, n] (+)= a[m, k] · b[k, n], where n is a
 // multiple of the vector width, b and c are row-major, and a has any strides. Elements of a are repeated
 // over a vector, rows of b are loaded as vectors, and a block of c stays in registers.
 namespace megatron::cpu::MEGATRON_ISA {
@@ -12,7 +12,7 @@ inline constexpr int kPanel = kVectorBytes == 64 ? 4 : 2;
 inline constexpr int kTileRows = 4;
 
 template <class C>
-struct TileProduct {
+struct TileGemmArgs {
   const C* a;
   int64_t a_row, a_column;
   const C* b;
@@ -24,7 +24,7 @@ struct TileProduct {
 };
 
 template <int Rows, int Vectors, class C>
-inline void tile_block(const TileProduct<C>& p, const C* a, const C* b, C* c) {
+inline void tile_block(const TileGemmArgs<C>& p, const C* a, const C* b, C* c) {
   using V = Vector<C>;
   constexpr int64_t w = kVectorWidth<C>;
   V sum[Rows][Vectors];
@@ -50,7 +50,7 @@ inline void tile_block(const TileProduct<C>& p, const C* a, const C* b, C* c) {
 }
 
 template <int Vectors, class C>
-void tile_panel(const TileProduct<C>& p, int64_t column) {
+void tile_panel(const TileGemmArgs<C>& p, int64_t column) {
   const C* b = p.b + column;
   int64_t i = 0;
   for (; i + kTileRows <= p.m; i += kTileRows)
@@ -59,7 +59,7 @@ void tile_panel(const TileProduct<C>& p, int64_t column) {
 }
 
 template <class C>
-void tile_gemm(const TileProduct<C>& p) {
+void tile_gemm(const TileGemmArgs<C>& p) {
   constexpr int64_t w = kVectorWidth<C>;
   int64_t column = 0;
   for (; column + kPanel * w <= p.n; column += kPanel * w) tile_panel<kPanel>(p, column);

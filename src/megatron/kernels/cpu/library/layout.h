@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/kernels/cpu/product.h"
+#include "megatron/kernels/cpu/gemm.h"
 
 namespace megatron::cpu {
 
@@ -21,7 +21,7 @@ inline Layout layout_of(int64_t rows, int64_t columns, int64_t row_stride, int64
 
 struct Layouts {
   Layout a, b, c;
-  explicit Layouts(const Product& p)
+  explicit Layouts(const GemmProblem& p)
       : a(layout_of(p.m, p.k, p.a_row, p.a_column)),
         b(layout_of(p.k, p.n, p.b_row, p.b_column)),
         c(layout_of(p.m, p.n, p.c_row, p.c_column)) {}
@@ -29,7 +29,7 @@ struct Layouts {
 };
 
 // For a library without a bias of its own: fp32 rows of c += bias.
-inline void add_bias(const Product& p) {
+inline void add_bias(const GemmProblem& p) {
   if (!p.bias) return;
   const float* bias = static_cast<const float*>(p.bias);
   for (int64_t i = 0; i < p.m; ++i) {

@@ -9,7 +9,7 @@ namespace {
 template <class T>
 inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v<T, half>;
 
-// What notes call the kernels.
+// Names of the kernels in the dispatch log.
 constexpr std::string_view kCudnn = "cuDNN", kFlash = "own flash kernel on tensor cores",
                            kSimple = "own, one thread per score",
                            kFlashForQueries =
@@ -20,7 +20,7 @@ std::string_view run_forward(const KernelContext& ctx, const AttentionArgs& args
   AttentionTask<T> task(args);
   if constexpr (kTensorCores<T>)
     if (mma_attention(ctx, task)) return kFlash;
-  simple_attention(ctx, task);
+  simt_attention(ctx, task);
   return kSimple;
 }
 
@@ -30,12 +30,12 @@ void attention(const KernelContext& ctx, const AttentionArgs& args) {
   if (!refused.empty())
     dispatch_float("attention", args.q.dtype(),
                    [&]<class T>(Type<T>) { kernel = run_forward<T>(ctx, args); });
-  kernel_state(ctx).attention_notes.add(args, false, kernel, refused);
+  kernel_state(ctx).attention_log.add(args, false, kernel, refused);
 }
 
 // A warp per (token, head).
 template <class T>
-__global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t tokens, int heads, int channels,
+__global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t tokens, int heads, int head_dim,
                              Compute<T>* delta) {
   int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (row >= tokens * heads) return;
@@ -43,7 +43,7 @@ __global__ void delta_kernel(HeadTensor<T> o, HeadTensor<T> grad_o, int64_t toke
   int head = static_cast<int>(row - token * heads), lane = threadIdx.x % 32;
   const T *x = o.row(token, head), *y = grad_o.row(token, head);
   Compute<T> sum = 0;
-  for (int c = lane; c < channels; c += 32) sum += widen(x[c]) * widen(y[c]);
+  for (int c = lane; c < head_dim; c += 32) sum += widen(x[c]) * widen(y[c]);
   sum = warp_sum(sum);
   if (lane == 0) delta[head * tokens + token] = sum;
 }
@@ -79,11 +79,10 @@ __global__ void dbias_kernel(AttentionTask<T> task, AttentionGrads<T> grads, Com
       int64_t token = s.first_query + query;
       const T *q = task.q.row(token, head), *k = task.k.row(s.first_key + key, head / task.group);
       const T *grad = grads.grad_o.row(token, head), *v = task.v.row(s.first_key + key, head / task.group);
-      C product = 0, dp = 0, slope;
-      for (int c = 0; c < task.d; ++c) product += widen(q[c]) * widen(k[c]);
+      C qk = 0, dp = 0, slope;
+      for (int c = 0; c < task.d; ++c) qk += widen(q[c]) * widen(k[c]);
       for (int c = 0; c < task.dv; ++c) dp += widen(grad[c]) * widen(v[c]);
-      C p =
-          exp_of(task.score(product, b, head, query, key, slope) - task.lse[head * task.lse_stride + token]);
+      C p = exp_of(task.score(qk, b, head, query, key, slope) - task.lse[head * task.lse_stride + token]);
       if (task.dropout > 0) dp *= task.keep(b, head, query, key);
       sum += p * (dp - grads.delta[static_cast<int64_t>(head) * task.query_tokens + token]);
     }
@@ -119,7 +118,7 @@ std::string_view run_backward(const KernelContext& ctx, const AttentionBackwardA
     queries = !mma_attention_dq(ctx, task, grads);
     keys = !mma_attention_dkv(ctx, task, grads);
   }
-  if (queries || keys) simple_attention_backward(ctx, task, grads, queries, keys);
+  if (queries || keys) simt_attention_backward(ctx, task, grads, queries, keys);
   return queries ? kSimple : keys ? kFlashForQueries : kFlash;
 }
 
@@ -129,7 +128,7 @@ void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& a
   if (!refused.empty())
     dispatch_float("attention_backward", args.forward.q.dtype(),
                    [&]<class T>(Type<T>) { kernel = run_backward<T>(ctx, args); });
-  kernel_state(ctx).attention_notes.add(args.forward, true, kernel, refused);
+  kernel_state(ctx).attention_log.add(args.forward, true, kernel, refused);
 }
 
 template <class T>
@@ -179,8 +178,8 @@ void add_attention_kernels(KernelTable& table) {
 
 namespace megatron {
 
-const AttentionNotes& cuda_attention_notes(const KernelContext& ctx) {
-  return cuda::kernel_state(ctx).attention_notes;
+const AttentionDispatchLog& cuda_attention_log(const KernelContext& ctx) {
+  return cuda::kernel_state(ctx).attention_log;
 }
 
 }  // namespace megatron

@@ -8,7 +8,7 @@
 
 namespace megatron::cuda {
 
-// A [tokens, heads, channels] tensor with unit stride in channels.
+// A [tokens, heads, head_dim] tensor with unit stride in head_dim.
 template <class T>
 struct HeadTensor {
   T* data = nullptr;
@@ -58,7 +58,7 @@ struct AttentionTask {
   double dropout;
   uint32_t dropped;  // of the values that the upper 24 bits of a random word have, the lowest ones
   RngKey dropout_key;
-  AttentionPlace place;
+  AttentionOffsets offsets;
 
   explicit AttentionTask(const AttentionArgs& args)
       : q(args.q),
@@ -87,7 +87,7 @@ struct AttentionTask {
         dropout(args.dropout),
         dropped(static_cast<uint32_t>(std::ceil(static_cast<float>(args.dropout) * 0x1p24f))),
         dropout_key(args.dropout_key),
-        place(args.place) {
+        offsets(args.offsets) {
     int64_t key_tokens = args.k.size(0);
     queries = static_cast<int>(cu_queries ? (args.max_queries ? args.max_queries : query_tokens)
                                           : query_tokens / args.batch);
@@ -106,7 +106,7 @@ struct AttentionTask {
   }
 
   __device__ int shift(const SequenceSpan& s) const {
-    return static_cast<int>(attention_shift(place, s.queries, s.keys));
+    return static_cast<int>(attention_shift(offsets, s.queries, s.keys));
   }
   __device__ KeyRange visible(const SequenceSpan& s, int query) const {
     int own = query + shift(s);
@@ -127,8 +127,8 @@ struct AttentionTask {
   __device__ bool plain() const { return softcap == 0 && !bias; }
 
   // The score from q · k; `slope` receives the derivative of the softcap.
-  __device__ C score(C product, int b, int head, int query, int key, C& slope) const {
-    C s = product * scale;
+  __device__ C score(C qk, int b, int head, int query, int key, C& slope) const {
+    C s = qk * scale;
     slope = C(1);
     if (softcap > 0) {
       C t = tanh_of(s / softcap);
@@ -142,9 +142,9 @@ struct AttentionTask {
   // What a probability is multiplied by.
   __device__ C keep(int b, int head, int query, int key) const {
     SequenceSpan s = sequence(b);
-    AttentionOrigin origin = attention_origin(place, b, s.first_query, s.queries, s.keys);
-    return attention_keeps(dropout_key.resolved(), place.global_heads, dropout, origin.row,
-                           place.head_begin + head, origin.query + query, origin.key + key)
+    AttentionOrigin origin = attention_origin(offsets, b, s.first_query, s.queries, s.keys);
+    return attention_keeps(dropout_key.resolved(), offsets.global_heads, dropout, origin.row,
+                           offsets.head_begin + head, origin.query + query, origin.key + key)
                ? dropout_scale
                : C(0);
   }
@@ -152,7 +152,7 @@ struct AttentionTask {
   // four of them. `random` is the resolved key, `origin` that of the sequence.
   __device__ uint32_t kept(const RngKey& random, const AttentionOrigin& origin, int head, int query,
                            int key) const {
-    const uint64_t row = static_cast<uint64_t>(origin.row) * place.global_heads + place.head_begin + head,
+    const uint64_t row = static_cast<uint64_t>(origin.row) * offsets.global_heads + offsets.head_begin + head,
                    first = static_cast<uint64_t>(origin.key + key),
                    line = (row << 40) ^ (static_cast<uint64_t>(origin.query + query) << 20);
     const int skipped = static_cast<int>(first & 3), blocks = skipped ? 9 : 8;
@@ -176,12 +176,12 @@ struct AttentionGrads {
   const Compute<T>* delta;
 };
 
-// One thread per score: every dtype and feature, channels up to limits::kHeadChannels.
+// One thread per score: every dtype and feature, head_dim up to limits::kMaxHeadDim.
 template <class T>
-void simple_attention(const KernelContext& ctx, const AttentionTask<T>& task);
+void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 template <class T>
-void simple_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
-                               const AttentionGrads<T>& grads, bool queries, bool keys);
+void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
+                             const AttentionGrads<T>& grads, bool queries, bool keys);
 
 // Tensor cores, bf16 and fp16. False where the shapes or alignments do not fit: then nothing was done.
 template <class T>

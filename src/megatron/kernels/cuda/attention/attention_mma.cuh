@@ -3,49 +3,50 @@
 #include "megatron/kernels/cuda/attention/attention.cuh"
 #include "megatron/kernels/cuda/core/mma.cuh"
 
-// What attention adds to the pieces of the tensor-core kernels.
+// Tiles of heads and dropout masks for the attention kernels on tensor cores.
 namespace megatron::cuda {
 
 template <class T, int R, int D>
 struct SharedTile : MmaTile<T, R, D> {
-  // Rows first … first + count − 1 of a head; what lies beyond, and channels beyond `channels`, becomes zero.
-  __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int channels) const {
+  // cp.async of rows first … first + count − 1 of a head; rows beyond, and elements beyond head_dim, become
+  // zero.
+  __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim) const {
     constexpr int chunks = D / 8;
 #pragma unroll 4
     for (int i = threadIdx.x; i < R * chunks; i += kMmaThreads) {
       int row = i / chunks, chunk = i % chunks;
-      bool valid = row < count && chunk * 8 < channels;
-      copy_async(this->at(row, chunk), valid ? x.row(first + row, head) + chunk * 8 : x.data, valid);
+      bool valid = row < count && chunk * 8 < head_dim;
+      cp_async(this->at(row, chunk), valid ? x.row(first + row, head) + chunk * 8 : x.data, valid);
     }
   }
 };
 
-// Which probabilities of a tile survive dropout, a bit each. All threads of a block make it together, so that
+// The dropout mask of a tile, a bit for each probability. All threads of a block fill it together, so that
 // no random word is drawn twice.
 template <int Queries, int Keys>
 struct KeptTile {
-  static constexpr int kWords = Keys / 32;  // of a query
-  uint32_t* words;
+  static constexpr int kMaskWords = Keys / 32;  // words of 32 bits a query
+  uint32_t* mask;
 
   template <class T>
   __device__ void fill(const AttentionTask<T>& task, const RngKey& random, const AttentionOrigin& origin,
                        int head, int query0, int key0) const {
-    for (int i = threadIdx.x; i < Queries * kWords; i += kMmaThreads)
-      words[i] = task.kept(random, origin, head, query0 + i / kWords, key0 + i % kWords * 32);
+    for (int i = threadIdx.x; i < Queries * kMaskWords; i += kMmaThreads)
+      mask[i] = task.kept(random, origin, head, query0 + i / kMaskWords, key0 + i % kMaskWords * 32);
   }
   __device__ bool holds(int query, int key) const {
-    return words[query * kWords + key / 32] >> (key % 32) & 1;
+    return mask[query * kMaskWords + key / 32] >> (key % 32) & 1;
   }
 };
 
 // Writes one of a lane's two rows (half 0 or 1), times factor.
 template <class T, int D>
 __device__ __forceinline__ void write_half(T* row, const float (&acc)[D / 8][4], int half_row, float factor,
-                                           int channels) {
+                                           int head_dim) {
   int pair = (threadIdx.x % 4) * 2;
 #pragma unroll
   for (int n = 0; n < D / 8; ++n)
-    if (n * 8 < channels)
+    if (n * 8 < head_dim)
       *reinterpret_cast<uint32_t*>(row + n * 8 + pair) =
           pack<T>(acc[n][2 * half_row] * factor, acc[n][2 * half_row + 1] * factor);
 }

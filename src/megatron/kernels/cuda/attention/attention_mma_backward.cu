@@ -4,27 +4,32 @@
 namespace megatron::cuda {
 namespace {
 
-// One score's part of the backward pass. In: product = q · k, dp = grad_o · v, and what dropout multiplied
-// the probability by. Out: product becomes the probability that multiplied v, dp the gradient of the product.
+// Backward of one score. In: qk = q · k, dp = grad_o · v, and the factor of dropout, keep. Out: qk becomes
+// the probability that multiplied v, dp the gradient of q · k.
 template <class T>
-__device__ __forceinline__ void score_backward(const AttentionTask<T>& task, float& product, float& dp,
-                                               float lse2, float delta, float keep, int b, int head,
-                                               int query, int key) {
-  float slope, score = task.score(product, b, head, query, key, slope) * kLog2e;
+__device__ __forceinline__ void score_backward(const AttentionTask<T>& task, float& qk, float& dp, float lse2,
+                                               float delta, float keep, int b, int head, int query, int key) {
+  float slope, score = task.score(qk, b, head, query, key, slope) * kLog2e;
   float p = exp2_fast(score - lse2);
   dp = p * (dp * keep - delta) * slope * task.scale;
-  product = p * keep;
+  qk = p * keep;
 }
 
-// The same without softcap and bias.
-__device__ __forceinline__ void plain_backward(float factor, float scale, float& product, float& dp,
-                                               float lse2, float delta, float keep) {
-  const float p = exp2_fast(fmaf(product, factor, -lse2));
+// score_backward without softcap and bias.
+__device__ __forceinline__ void plain_backward(float factor, float scale, float& qk, float& dp, float lse2,
+                                               float delta, float keep) {
+  const float p = exp2_fast(fmaf(qk, factor, -lse2));
   dp = p * (dp * keep - delta) * scale;
-  product = p * keep;
+  qk = p * keep;
 }
 
-// dq of 64 queries; passes over the keys.
+// dq on tensor cores (mma.sync m16n8k16).
+// Math: p = exp(s − lse), ds = p · (grad_o · vᵀ − delta), dq = scale · ds · k, with delta = Σ o · grad_o.
+// Grid: (blocks of 64 queries, heads, batch). Four warps have 16 queries each and pass over the keys in
+// tiles of N.
+// Shared memory: q and grad_o [64, D], then two stages of k and v [N, D]; static, the dropout mask of a
+// tile.
+// Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
 template <class T, int D, int N>
 __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__ AttentionTask<T> task,
                                                          const __grid_constant__ AttentionGrads<T> grads) {
@@ -52,7 +57,7 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
   queries.fill(task.q, s.first_query + row0, head, s.queries - row0, task.d);
   grad_o.fill(grads.grad_o, s.first_query + row0, head, s.queries - row0, task.dv);
   if (tiles) fetch(0);
-  commit_copies();
+  cp_async_commit();
 
   int query[2];
   KeyRange range[2];
@@ -68,28 +73,28 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
   __shared__ uint32_t kept_words[kMmaRows * N / 32];
   const KeptTile<kMmaRows, N> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
-  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
   float acc[D / 8][4] = {};
   const bool plain = task.plain(), dropout = task.dropout > 0;
   const float factor = task.scale * kLog2e;
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
-    commit_copies();
+    cp_async_commit();
     const int key0 = begin + tile * N;
     if (dropout) kept.fill(task, random, origin, head, row0, key0);
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
     const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
-    float product[N / 8][4], dp[N / 8][4];
-    row_products<T, D, N>(product, queries, warp * 16, keys);
-    row_products<T, D, N>(dp, grad_o, warp * 16, values);
+    float qk[N / 8][4], dp[N / 8][4];
+    warp_gemm_nt<T, D, N>(qk, queries, warp * 16, keys);
+    warp_gemm_nt<T, D, N>(dp, grad_o, warp * 16, values);
     if (plain && !masked && !dropout) {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[i / 2], delta[i / 2], 1);
+          plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[i / 2], delta[i / 2], 1);
     } else {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
@@ -100,24 +105,29 @@ __global__ void __launch_bounds__(kMmaThreads) dq_kernel(const __grid_constant__
           float keep = 1;
           if (dropout) keep = kept.holds(warp * 16 + lane / 4 + 8 * h, column) ? task.dropout_scale : 0;
           if (plain)
-            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[h], delta[h], keep);
+            plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[h], delta[h], keep);
           else if (seen)
-            score_backward(task, product[n][i], dp[n][i], lse2[h], delta[h], keep, b, head, query[h], key);
+            score_backward(task, qk[n][i], dp[n][i], lse2[h], delta[h], keep, b, head, query[h], key);
           if (!seen) dp[n][i] = 0;
         }
     }
-    weighted_rows<T, D, N>(acc, dp, keys);
+    warp_gemm_nn_add<T, D, N>(acc, dp, keys);
     __syncthreads();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (int row = row0 + warp * 16 + lane / 4 + 8 * h; row < s.queries)
       write_half<T, D>(grads.dq.row(s.first_query + row, head), acc, h, 1.f, task.d);
 }
 
-// dk and dv of 64 keys; passes over the queries of all heads of the group, so that nothing is added by two
-// blocks. Scores are held transposed: rows are keys.
+// dk and dv on tensor cores (mma.sync m16n8k16).
+// Math: dv = pᵀ · grad_o, dk = scale · dsᵀ · q, with p and ds of dq_kernel, held transposed: rows are keys.
+// Grid: (blocks of 64 keys, KV heads, batch). A block passes over the queries of all heads of its group in
+// tiles of N, so that no two blocks add to the same gradient.
+// Shared memory: k and v [64, D], then two stages of q and grad_o [N, D], then lse and delta of both stages;
+// static, the dropout mask of a tile.
+// Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
 template <class T, int D, int N>
 __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant__ AttentionTask<T> task,
                                                           const __grid_constant__ AttentionGrads<T> grads) {
@@ -151,22 +161,22 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
   keys.fill(task.k, s.first_key + row0, kv_head, s.keys - row0, task.d);
   values.fill(task.v, s.first_key + row0, kv_head, s.keys - row0, task.dv);
   if (tiles) fetch(0);
-  commit_copies();
+  cp_async_commit();
 
   __shared__ uint32_t kept_words[N * kMmaRows / 32];
   const KeptTile<N, kMmaRows> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
-  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
   float dk[D / 8][4] = {}, dv[D / 8][4] = {};
   const bool plain = task.plain(), dropout = task.dropout > 0;
   const float factor = task.scale * kLog2e;
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
-    commit_copies();
+    cp_async_commit();
     const int stage = tile & 1, head = kv_head * task.group + tile / per_head;
     const int query0 = seeing.begin + tile % per_head * N;
     if (dropout) kept.fill(task, random, origin, head, query0, row0);
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const QueryTile queries{data + stage * 2 * QueryTile::kElements},
         grad_o{queries.data + QueryTile::kElements};
@@ -174,16 +184,16 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
     const int last_query = query0 + N - 1;
     const bool masked = last_query >= s.queries || row0 + kMmaRows > task.visible(s, query0).end ||
                         row0 < task.visible(s, last_query).begin;
-    float product[N / 8][4], dp[N / 8][4];
-    row_products<T, D, N>(product, keys, warp * 16, queries);
-    row_products<T, D, N>(dp, values, warp * 16, grad_o);
+    float qk[N / 8][4], dp[N / 8][4];
+    warp_gemm_nt<T, D, N>(qk, keys, warp * 16, queries);
+    warp_gemm_nt<T, D, N>(dp, values, warp * 16, grad_o);
     if (plain && !masked && !dropout) {
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           int column = n * 8 + (lane % 4) * 2 + i % 2;
-          plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column], 1);
+          plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[column], delta[column], 1);
         }
     } else {
 #pragma unroll
@@ -196,18 +206,17 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
           float keep = 1;
           if (dropout) keep = kept.holds(column, row) ? task.dropout_scale : 0;
           if (plain)
-            plain_backward(factor, task.scale, product[n][i], dp[n][i], lse2[column], delta[column], keep);
+            plain_backward(factor, task.scale, qk[n][i], dp[n][i], lse2[column], delta[column], keep);
           else if (seen)
-            score_backward(task, product[n][i], dp[n][i], lse2[column], delta[column], keep, b, head, query,
-                           key);
-          if (!seen) product[n][i] = dp[n][i] = 0;
+            score_backward(task, qk[n][i], dp[n][i], lse2[column], delta[column], keep, b, head, query, key);
+          if (!seen) qk[n][i] = dp[n][i] = 0;
         }
     }
-    weighted_rows<T, D, N>(dv, product, grad_o);
-    weighted_rows<T, D, N>(dk, dp, queries);
+    warp_gemm_nn_add<T, D, N>(dv, qk, grad_o);
+    warp_gemm_nn_add<T, D, N>(dk, dp, queries);
     __syncthreads();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (int row = row0 + warp * 16 + lane / 4 + 8 * h; row < s.keys) {
@@ -218,9 +227,9 @@ __global__ void __launch_bounds__(kMmaThreads) dkv_kernel(const __grid_constant_
 
 template <class T, int D, int N>
 bool launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
-  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   constexpr size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D);
-  // Wide heads need 128 KiB, which not every GPU has.
+  // head_dim 256 needs 128 KiB, which not every GPU has.
   if (bytes > static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block)) return false;
   allow_shared_memory(dq_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
@@ -231,7 +240,7 @@ bool launch_dq(const KernelContext& ctx, const AttentionTask<T>& task, const Att
 
 template <class T, int D, int N>
 void launch_dkv(const KernelContext& ctx, const AttentionTask<T>& task, const AttentionGrads<T>& grads) {
-  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   size_t bytes = sizeof(T) * (2 * kMmaRows * D + 4 * N * D) + 4 * N * sizeof(float);
   allow_shared_memory(dkv_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.keys, kMmaRows), task.kv_heads, task.batch);
@@ -244,24 +253,24 @@ void launch_dkv(const KernelContext& ctx, const AttentionTask<T>& task, const At
 template <class T>
 bool mma_attention_dq(const KernelContext& ctx, const AttentionTask<T>& task,
                       const AttentionGrads<T>& grads) {
-  int channels = std::max(task.d, task.dv);
-  if (channels > limits::kHeadChannels || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) ||
+  int head_dim = std::max(task.d, task.dv);
+  if (head_dim > limits::kMaxHeadDim || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) ||
       !grads.dq.vectors(8))
     return false;
-  if (channels <= 64) return launch_dq<T, 64, 64>(ctx, task, grads);
-  if (channels <= 128) return launch_dq<T, 128, 64>(ctx, task, grads);
+  if (head_dim <= 64) return launch_dq<T, 64, 64>(ctx, task, grads);
+  if (head_dim <= 128) return launch_dq<T, 128, 64>(ctx, task, grads);
   return launch_dq<T, 256, 32>(ctx, task, grads);
 }
 
-// Wider heads would not fit both sums into registers.
+// Accumulators of dk and dv for a larger head_dim would not fit into registers.
 template <class T>
 bool mma_attention_dkv(const KernelContext& ctx, const AttentionTask<T>& task,
                        const AttentionGrads<T>& grads) {
-  int channels = std::max(task.d, task.dv);
-  if (channels > 128 || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) || !grads.dk.vectors(8) ||
+  int head_dim = std::max(task.d, task.dv);
+  if (head_dim > 128 || !fits_tensor_cores(task) || !grads.grad_o.vectors(8) || !grads.dk.vectors(8) ||
       !grads.dv.vectors(8))
     return false;
-  if (channels <= 64)
+  if (head_dim <= 64)
     launch_dkv<T, 64, 64>(ctx, task, grads);
   else
     launch_dkv<T, 128, 32>(ctx, task, grads);

@@ -4,7 +4,8 @@
 namespace megatron::cuda {
 namespace {
 
-// Masks, and whatever else turns products into scores. Apart from the kernel's usual path, which stays short.
+// The general path from q · k to scores: masks, softcap, bias. Kept out of the kernel's usual path, which
+// stays short.
 template <int N, class T>
 __device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool plain,
                                               float (&score)[N / 8][4], int b, int head,
@@ -23,8 +24,13 @@ __device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool
     }
 }
 
-// A block takes 64 queries of one head and passes over the keys in tiles of N, the next tile being fetched
-// meanwhile. Scores are kept in units of log 2.
+// Flash attention forward on tensor cores (mma.sync m16n8k16).
+// Math: o = softmax(scale · q · kᵀ + masks) · v by online softmax, and lse. Scores are kept times log2(e),
+// for exp2.
+// Grid: (blocks of 64 queries, heads, batch); the longest rows of a causal mask come first. Four warps have
+// 16 queries each and pass over the keys in tiles of N.
+// Shared memory: q [64, D], then two stages of k and v [N, D]; static, the dropout mask of a tile.
+// Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
 template <class T, int D, int N>
 __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_constant__ AttentionTask<T> task) {
   constexpr float lowest = -std::numeric_limits<float>::infinity();
@@ -52,7 +58,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   };
   queries.fill(task.q, s.first_query + row0, head, s.queries - row0, task.d);
   if (tiles) fetch(0);
-  commit_copies();
+  cp_async_commit();
 
   int query[2];
   KeyRange range[2];
@@ -64,20 +70,20 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   __shared__ uint32_t kept_words[kMmaRows * N / 32];
   const KeptTile<kMmaRows, N> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
-  const AttentionOrigin origin = attention_origin(task.place, b, s.first_query, s.queries, s.keys);
+  const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
   float acc[D / 8][4] = {}, maximum[2] = {lowest, lowest}, sum[2] = {0, 0};
   const float factor = task.scale * kLog2e;
   const bool plain = task.plain();
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
-    commit_copies();
+    cp_async_commit();
     const int key0 = begin + tile * N;
     if (task.dropout > 0) kept.fill(task, random, origin, head, row0, key0);
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const KeyTile keys{data + (tile & 1) * 2 * KeyTile::kElements}, values{keys.data + KeyTile::kElements};
     float score[N / 8][4];
-    row_products<T, D, N>(score, queries, warp * 16, keys);
+    warp_gemm_nt<T, D, N>(score, queries, warp * 16, keys);
 
     const bool masked = key0 < last_range.begin || key0 + N > first_range.end;
     if (plain && !masked) {
@@ -121,10 +127,10 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     for (int n = 0; n < D / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[n][i] *= shrink[i / 2];
-    weighted_rows<T, D, N>(acc, score, values);
+    warp_gemm_nn_add<T, D, N>(acc, score, values);
     __syncthreads();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
@@ -148,7 +154,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
 
 template <class T, int D, int N>
 void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
-  const cudaStream_t stream = stream_of(ctx);  // which also makes its GPU the current one
+  const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   size_t bytes = sizeof(T) * (kMmaRows * D + 4 * N * D);
   allow_shared_memory(forward_kernel<T, D, N>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
@@ -160,11 +166,11 @@ void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
 
 template <class T>
 bool mma_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
-  int channels = std::max(task.d, task.dv);
-  if (channels > limits::kHeadChannels || !fits_tensor_cores(task)) return false;
-  if (channels <= 64)
+  int head_dim = std::max(task.d, task.dv);
+  if (head_dim > limits::kMaxHeadDim || !fits_tensor_cores(task)) return false;
+  if (head_dim <= 64)
     launch<T, 64, 64>(ctx, task);
-  else if (channels <= 128)
+  else if (head_dim <= 128)
     launch<T, 128, 64>(ctx, task);
   else
     launch<T, 256, 32>(ctx, task);

@@ -5,11 +5,11 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr size_t kMostTensors = 12;
+constexpr size_t kMaxTensors = 12;
 
 struct TokenStrides {
   int count = 0;
-  int32_t each[kMostTensors];
+  int32_t each[kMaxTensors];
 };
 
 __global__ void ragged_offsets_kernel(const int32_t* cu, int sequences, int places, TokenStrides strides,
@@ -26,7 +26,7 @@ __global__ void ragged_offsets_kernel(const int32_t* cu, int sequences, int plac
 
 void write_ragged_offsets(const KernelContext& ctx, const Tensor& cu_seqlens, int64_t places,
                           std::span<const int64_t> token_strides, int32_t* out) {
-  require(token_strides.size() <= kMostTensors, "ragged offsets of {} tensors", token_strides.size());
+  require(token_strides.size() <= kMaxTensors, "ragged offsets of {} tensors", token_strides.size());
   TokenStrides strides;
   for (int64_t stride : token_strides) strides.each[strides.count++] = static_cast<int32_t>(stride);
   ragged_offsets_kernel<<<blocks_for(places + 1, kThreads), kThreads, 0, stream_of(ctx)>>>(

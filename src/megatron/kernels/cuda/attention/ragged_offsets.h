@@ -6,7 +6,7 @@
 
 namespace megatron::cuda {
 
-// Packed sequences as a library wants to be told of them: `places` sequences of which the last are empty.
+// Packed sequences as cuDNN's ragged tensors: `places` sequences, of which the last are empty.
 // Writes their lengths [places], and for each tensor, by the elements between its tokens, where they begin
 // and end in it [places + 1].
 void write_ragged_offsets(const KernelContext& ctx, const Tensor& cu_seqlens, int64_t places,

@@ -3,12 +3,12 @@
 #include <memory>
 
 #include "megatron/device/cuda/cuda_runtime_impl.h"
-#include "megatron/kernels/attention_notes.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron::cuda {
 
-// cuBLASLt's handle, and what was decided for each shape of product.
+// cuBLASLt's handle, and the plan of each GEMM shape.
 class GemmPlans;
 // cuDNN's handle and its built attention graphs; null where cuDNN cannot be used.
 class CudnnAttention;
@@ -17,7 +17,7 @@ class CudnnAttention;
 struct KernelState {
   std::shared_ptr<GemmPlans> gemm;
   std::shared_ptr<CudnnAttention> attention;
-  AttentionNotes attention_notes;
+  AttentionDispatchLog attention_log;
 };
 
 KernelState& kernel_state(const KernelContext& ctx);

@@ -12,7 +12,7 @@ inline CudaRuntime& runtime_of(const KernelContext& ctx) {
   return static_cast<CudaRuntime&>(ctx.stream.runtime());
 }
 
-// Where a kernel's launches go. Making it chooses the GPU.
+// The stream of a launch; makes its GPU current.
 inline cudaStream_t stream_of(const KernelContext& ctx) {
   runtime_of(ctx).bind();
   return static_cast<cudaStream_t>(ctx.stream.native());
@@ -56,28 +56,28 @@ inline bool aligned(const void* data, size_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-// A kernel that may take its place while the one before it still runs: it must call wait_for_last() before it
-// reads what that one wrote, and that one may call let_next_start() once all its blocks can have begun.
+// PDL launch: the kernel may start while the previous one still runs. Call griddep_wait() before reading the
+// previous output; the previous kernel may call griddep_launch() once all its blocks have started.
 template <class... Parameters, class... Args>
-void launch_early(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
-                  Args... args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void launch_pdl(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                Args... args) {
+  cudaLaunchAttribute pdl{};
+  pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  pdl.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.stream = stream;
-  config.attrs = &early;
+  config.attrs = &pdl;
   config.numAttrs = 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), name);
 }
-__device__ __forceinline__ void wait_for_last() {
+__device__ __forceinline__ void griddep_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void let_next_start() {
+__device__ __forceinline__ void griddep_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -132,7 +132,7 @@ struct Divisor {
   __device__ __forceinline__ uint32_t divide(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
 };
 
-// The same result in every lane, in a fixed order.
+// Butterfly reduction: every lane gets the same result, in a fixed order.
 template <class T, class Op>
 __device__ __forceinline__ T warp_reduce(T value, Op op) {
 #pragma unroll

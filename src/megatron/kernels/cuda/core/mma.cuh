@@ -2,9 +2,8 @@
 
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 
-// Pieces of the tensor-core kernels: tiles in shared memory, fragments, products of 16 × 8 × 16.
-// A fragment of 16 rows lies over a warp so that a lane holds rows lane/4 and lane/4 + 8, and of each group
-// of eight columns the pair 2 · (lane % 4).
+// Tiles, fragments and warp-level GEMMs by mma.sync m16n8k16. A fragment of 16 rows lies over a warp: a lane
+// holds rows lane / 4 and lane / 4 + 8, and of each group of eight columns the pair 2 · (lane % 4).
 namespace megatron::cuda {
 
 inline constexpr int kMmaWarps = 4, kMmaThreads = kMmaWarps * 32, kMmaRows = kMmaWarps * 16;
@@ -31,7 +30,7 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
   return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
 }
 
-// Two numbers as sums of bf16 numbers.
+// Two fp32 numbers as the sum of two bf16x2, high and low.
 __device__ __forceinline__ void split(float first, float second, uint32_t& high, uint32_t& low) {
   high = narrow_pair<bfloat>(first, second);
   float2 rounded = unpack(high);
@@ -69,19 +68,19 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* data) {
+__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const void* data) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(data)));
 }
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const void* data) {
+__device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const void* data) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(data)));
 }
 
-// R rows of D channels. Chunks of eight channels are exchanged within a row so that eight rows of one chunk
-// lie in different banks.
+// A tile of R rows and D columns in shared memory. Chunks of eight columns are XOR-swizzled within a row, so
+// that eight rows of one chunk lie in different banks.
 template <class T, int R, int D>
 struct MmaTile {
   T* data;
@@ -89,69 +88,69 @@ struct MmaTile {
 
   __device__ T* at(int row, int chunk) const { return data + row * D + ((chunk ^ (row & 7)) << 3); }
 
-  // Rows first, first + stride, …: `count` of them, the others become zero.
+  // cp.async of rows first, first + stride, …: `count` of them, the others become zero.
   template <int Threads = kMmaThreads>
   __device__ void fill_rows(const T* first, int64_t stride, int count) const {
     constexpr int chunks = D / 8;
 #pragma unroll 4
     for (int i = threadIdx.x; i < R * chunks; i += Threads) {
       int row = i / chunks, chunk = i % chunks;
-      copy_async(at(row, chunk), row < count ? first + row * stride + chunk * 8 : first, row < count);
+      cp_async(at(row, chunk), row < count ? first + row * stride + chunk * 8 : first, row < count);
     }
   }
 
-  // The warp's 16 rows from row0, channels 16 step …: left operand.
-  __device__ void left(uint32_t (&a)[4], int row0, int step) const {
+  // A fragment: 16 rows from row0, columns 16 step to 16 step + 15.
+  __device__ void load_a(uint32_t (&a)[4], int row0, int step) const {
     int lane = threadIdx.x % 32;
-    load_matrices(a, at(row0 + (lane & 15), 2 * step + (lane >> 4)));
+    ldmatrix(a, at(row0 + (lane & 15), 2 * step + (lane >> 4)));
   }
-  // Rows as columns of the right operand, contracted over channels: two groups of eight rows from row0.
-  __device__ void right(uint32_t (&b)[4], int row0, int step) const {
+  // B fragments of two groups of eight rows from row0, which are columns of B; K runs along the tile's
+  // columns.
+  __device__ void load_b(uint32_t (&b)[4], int row0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    load_matrices(b, at(row0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
+    ldmatrix(b, at(row0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
   }
-  // Contracted over the 16 rows from row0: two chunks of channels as columns.
-  __device__ void right_over_rows(uint32_t (&b)[4], int row0, int chunk) const {
+  // B fragments where K runs over the 16 rows from row0: two chunks of columns.
+  __device__ void load_b_trans(uint32_t (&b)[4], int row0, int chunk) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    load_matrices_transposed(b, at(row0 + ((m & 1) << 3) + (lane & 7), chunk + (m >> 1)));
+    ldmatrix_trans(b, at(row0 + ((m & 1) << 3) + (lane & 7), chunk + (m >> 1)));
   }
-  // Contracted over the 16 rows from row0: the two chunks of channels from `chunk` as rows of the left
-  // operand.
-  __device__ void left_over_rows(uint32_t (&a)[4], int row0, int chunk) const {
+  // A fragment where K runs over the 16 rows from row0: two chunks of columns from `chunk` are rows of A.
+  __device__ void load_a_trans(uint32_t (&a)[4], int row0, int chunk) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    load_matrices_transposed(a, at(row0 + ((m >> 1) << 3) + (lane & 7), chunk + (m & 1)));
+    ldmatrix_trans(a, at(row0 + ((m >> 1) << 3) + (lane & 7), chunk + (m & 1)));
   }
 };
 
-// acc[columns/8][4] += left rows · right rows, over channels.
-template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void add_row_products(float (&acc)[N / 8][4], const Left& left, int row0,
-                                                 const Right& right) {
+// acc (16 × N) += A · Bᵀ, for 16 rows of A from row0 and N rows of B, over D columns.
+template <class T, int D, int N, class A, class B>
+__device__ __forceinline__ void warp_gemm_nt_add(float (&acc)[N / 8][4], const A& a_tile, int row0,
+                                                 const B& b_tile) {
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     uint32_t a[4];
-    left.left(a, row0, step);
+    a_tile.load_a(a, row0, step);
 #pragma unroll
     for (int n = 0; n < N / 16; ++n) {
       uint32_t b[4];
-      right.right(b, n * 16, step);
+      b_tile.load_b(b, n * 16, step);
       mma<T>(acc[2 * n], a, b[0], b[1]);
       mma<T>(acc[2 * n + 1], a, b[2], b[3]);
     }
   }
 }
 
-template <class T, int D, int N, class Left, class Right>
-__device__ __forceinline__ void row_products(float (&acc)[N / 8][4], const Left& left, int row0,
-                                             const Right& right) {
+template <class T, int D, int N, class A, class B>
+__device__ __forceinline__ void warp_gemm_nt(float (&acc)[N / 8][4], const A& a_tile, int row0,
+                                             const B& b_tile) {
   clear(acc);
-  add_row_products<T, D, N>(acc, left, row0, right);
+  warp_gemm_nt_add<T, D, N>(acc, a_tile, row0, b_tile);
 }
 
-// acc[D/8][4] += weights (16 rows × N columns, as row_products leaves them) · the N rows of `right`.
-template <class T, int D, int N, class Right>
-__device__ __forceinline__ void weighted_rows(float (&acc)[D / 8][4], const float (&weights)[N / 8][4],
-                                              const Right& right) {
+// acc (16 × D) += weights · B, for weights (16 × N) as warp_gemm_nt leaves them and N rows of B.
+template <class T, int D, int N, class B>
+__device__ __forceinline__ void warp_gemm_nn_add(float (&acc)[D / 8][4], const float (&weights)[N / 8][4],
+                                                 const B& b_tile) {
 #pragma unroll
   for (int step = 0; step < N / 16; ++step) {
     uint32_t a[4] = {pack<T>(weights[2 * step][0], weights[2 * step][1]),
@@ -161,7 +160,7 @@ __device__ __forceinline__ void weighted_rows(float (&acc)[D / 8][4], const floa
 #pragma unroll
     for (int n = 0; n < D / 16; ++n) {
       uint32_t b[4];
-      right.right_over_rows(b, step * 16, 2 * n);
+      b_tile.load_b_trans(b, step * 16, 2 * n);
       mma<T>(acc[2 * n], a, b[0], b[1]);
       mma<T>(acc[2 * n + 1], a, b[2], b[3]);
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/kernels/cuda/core/launch.cuh"
-#include "megatron/kernels/cuda/core/line_barrier.cuh"
+#include "megatron/kernels/cuda/core/named_barrier.cuh"
 
 namespace megatron::cuda {
 
@@ -10,7 +10,7 @@ namespace megatron::cuda {
 // side by side.
 template <int W, int Items, int Lanes = 0>
 struct RowShape {
-  static constexpr int kMostRows = kMostLines;  // of several warps each
+  static constexpr int kMaxRows = kMaxRowGroups;  // of several warps each
   static constexpr int64_t columns(int threads) { return int64_t{threads} * Items * W; }
 
   __device__ static int threads() { return Lanes ? Lanes : static_cast<int>(blockDim.x); }
@@ -21,7 +21,7 @@ struct RowShape {
 // another one of two from call to call, so that a slow warp may still read the last one's.
 template <class C, int Lanes = 0>
 struct RowSums {
-  C (*partial)[RowShape<1, 1>::kMostRows][32];
+  C (*partial)[RowShape<1, 1>::kMaxRows][32];
 
   __device__ C sum(C value, int turn) const {
     if constexpr (Lanes) {
@@ -34,7 +34,7 @@ struct RowSums {
     if (warps == 1) return value;
     C* mine = partial[turn][threadIdx.y];
     if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = value;
-    line_barrier(threadIdx.y, blockDim.x);
+    row_group_sync(threadIdx.y, blockDim.x);
     value = 0;
     for (unsigned w = 0; w < warps; ++w) value += mine[w];
     return value;

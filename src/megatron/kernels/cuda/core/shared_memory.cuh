@@ -10,21 +10,21 @@ __device__ __forceinline__ uint32_t shared_address(const void* data) {
 }
 
 // 16 bytes from device to shared memory, or zeros.
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
+__device__ __forceinline__ void cp_async(void* to, const void* from, bool valid) {
   int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(bytes)
                : "memory");
 }
 // Four bytes from device to shared memory, or zero.
-__device__ __forceinline__ void copy_async_word(void* to, const void* from, bool valid) {
+__device__ __forceinline__ void cp_async_word(void* to, const void* from, bool valid) {
   int bytes = valid ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N>
-__device__ __forceinline__ void wait_copies() {
+__device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
@@ -46,12 +46,11 @@ template <class Kernel>
 int64_t resident_blocks(const KernelContext& ctx, Kernel kernel, dim3 block, size_t bytes, int64_t groups) {
   runtime_of(ctx).bind();
   allow_shared_memory(kernel, bytes);
-  int per_multiprocessor = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
+  int blocks_per_sm = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel,
                                                            static_cast<int>(block.x * block.y), bytes),
              "planning a kernel");
-  return std::clamp<int64_t>(groups, 1,
-                             int64_t{per_multiprocessor} * runtime_of(ctx).properties().multiprocessors);
+  return std::clamp<int64_t>(groups, 1, int64_t{blocks_per_sm} * runtime_of(ctx).properties().sm_count);
 }
 
 }  // namespace megatron::cuda

@@ -23,7 +23,7 @@ Encode find_encode() {
 
 }  // namespace
 
-bool describe(DType dtype, const Matrices& m, int row_bytes, int box_rows, CUtensorMap& map) {
+bool make_tensor_map(DType dtype, const Matrices& m, int row_bytes, int box_rows, CUtensorMap& map) {
   static const Encode encode = find_encode();
   const int64_t size = dtype == DType::F32 ? 4 : 2, row = m.row * size, matrix = m.matrix * size;
   if (!encode || reinterpret_cast<uintptr_t>(m.data) % 16 || row % 16 || matrix % 16) return false;

@@ -114,8 +114,8 @@ __device__ __forceinline__ Vec<T, N> read(const T* from) {
   }
 }
 
-// To device memory, not to shared. Later reads may be moved before it, so that many are under way at once: a
-// thread must not read again what it wrote.
+// Writes to device memory, not to shared. The compiler may move later reads before it, so that many are in
+// flight at once: a thread must not read what it wrote.
 template <int N, class T>
 __device__ __forceinline__ void write(T* to, const Vec<T, N>& value) {
   if constexpr (sizeof value % 16 == 0) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void write(T* to, const Vec<T, N>& value) {
   }
 }
 
-// Two elements of 16 bits in a word, rounded to nearest even in one instruction.
+// Two floats rounded to nearest even as packed bf16x2 or f16x2, in one instruction.
 template <class T>
 __device__ __forceinline__ uint32_t narrow_pair(float low, float high) {
   static_assert(std::is_same_v<T, bfloat> || std::is_same_v<T, half>);
@@ -147,8 +147,8 @@ __device__ __forceinline__ uint32_t narrow_pair(float low, float high) {
   return word;
 }
 
-// A vector in words, as it came from memory. Held as elements, those of two bytes would take a register each,
-// and so would what they widen to.
+// A vector in 32-bit registers, as it came from memory. As elements, those of two bytes would take a
+// register each, and so would their widened values.
 template <class T, int W>
 struct Packed {
   static constexpr bool kHalf = sizeof(T) * W < 4;

@@ -19,7 +19,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
     return;
   }
   if (args.c.stride(-1) != 1 && args.c.size(-1) != 1) {
-    // The same product the other way round has a dense last dimension; its bias would run along rows.
+    // The transposed GEMM has unit stride in its last dimension; its bias would run along rows.
     gemm(ctx, {.a = args.b.transpose(-1, -2),
                .b = args.a.transpose(-1, -2),
                .c = args.c.transpose(-1, -2),
@@ -42,10 +42,10 @@ bool takes_gelu(std::initializer_list<const Tensor*> tensors) {
   });
 }
 
-bool gelu(const KernelContext& ctx, const GemmArgs& product, const Tensor& x, Gelu form) {
-  if (!takes_gelu({&x, &product.c}) || product.a.size(1) == 0) return false;
+bool gelu(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form) {
+  if (!takes_gelu({&x, &args.c}) || args.a.size(1) == 0) return false;
   static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
-  return kernel_state(ctx).gemm->run(ctx, product, x, form);
+  return kernel_state(ctx).gemm->run(ctx, args, x, form);
 }
 
 }  // namespace
@@ -56,21 +56,23 @@ void add_gemm_kernels(KernelTable& table) { table.gemm = gemm; }
 
 }  // namespace cuda
 
-bool cuda_gelu_gemm(const KernelContext& ctx, const GeluGemmArgs& args) {
+bool cuda_gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args) {
   return cuda::gelu(ctx, {.a = args.a, .b = args.b.transpose(0, 1), .c = args.y, .bias = args.bias}, args.x,
                     cuda::Gelu::Value);
 }
 
-bool cuda_gelu_gemm_backward(const KernelContext& ctx, const GeluGemmBackwardArgs& args) {
+bool cuda_gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArgs& args) {
   return cuda::gelu(ctx, {args.a, args.b, args.dx}, args.x, cuda::Gelu::Slope);
 }
 
-void measure_cuda_gemms(const KernelContext& ctx, Measuring how) {
-  cuda::kernel_state(ctx).gemm->measure(how);
+void autotune_cuda_gemms(const KernelContext& ctx, AutotuneMode mode) {
+  cuda::kernel_state(ctx).gemm->autotune(mode);
 }
-std::string cuda_gemm_choices(const KernelContext& ctx) { return cuda::kernel_state(ctx).gemm->choices(); }
-void use_cuda_gemm_choices(const KernelContext& ctx, std::string_view choices) {
-  cuda::kernel_state(ctx).gemm->use(choices);
+std::string tuned_cuda_gemm_algos(const KernelContext& ctx) {
+  return cuda::kernel_state(ctx).gemm->tuned_algos();
+}
+void use_tuned_cuda_gemm_algos(const KernelContext& ctx, std::string_view tuned) {
+  cuda::kernel_state(ctx).gemm->use(tuned);
 }
 
 }  // namespace megatron

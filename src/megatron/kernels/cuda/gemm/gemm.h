@@ -4,7 +4,7 @@
 
 namespace megatron::cuda {
 
-// c[…, n] += bias[n] and c *= factor (0 does not read c): what a product library cannot do by itself.
+// c[…, n] += bias[n], and c *= factor (0 does not read c), where cuBLASLt cannot.
 void add_bias(const KernelContext& ctx, const Tensor& c, const Tensor& bias);
 void scale(const KernelContext& ctx, const Tensor& c, double factor);
 

@@ -38,8 +38,7 @@ int64_t alignment_of(const void* data) {
 
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value),
-             "describing a product");
+  check_blas(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a GEMM");
 }
 
 template <class T>
@@ -80,20 +79,20 @@ GemmPlan describe(const GemmKey& key, bool fused_bias) {
   bool wide = key.c.dtype == static_cast<int32_t>(DType::F64);
   check_blas(cublasLtMatmulDescInit(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                     wide ? CUDA_R_64F : CUDA_R_32F),
-             "describing a product");
+             "describing a GEMM");
   set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key, fused_bias));
   if (fused_bias)
     set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(static_cast<DType>(key.bias_dtype)));
   if (key.x_leading) set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.x_leading);
-  auto scale_mode = [&](cublasLtMatmulDescAttributes_t attribute, int32_t rows, int32_t squares) {
-    if (key.flags & rows) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
-    if (key.flags & squares) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+  auto scale_mode = [&](cublasLtMatmulDescAttributes_t attribute, int32_t vec128, int32_t blk128x128) {
+    if (key.flags & vec128) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    if (key.flags & blk128x128) set(&plan.operation, attribute, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
   };
-  scale_mode(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kRowsOfB, kSquaresOfB);
-  scale_mode(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kRowsOfA, kSquaresOfA);
-  if (key.flags & kFastSums) set(&plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  scale_mode(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kScaleVec128B, kScaleBlk128x128B);
+  scale_mode(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kScaleVec128A, kScaleBlk128x128A);
+  if (key.flags & kFastAccum) set(&plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   set_layout(&plan.b, key.b, key.k, key.n, key.batch);
   set_layout(&plan.a, key.a, key.m, key.k, key.batch);
   set_layout(&plan.c, key.c, key.m, key.n, key.batch);
@@ -136,14 +135,13 @@ bool from_hexadecimal(std::string_view text, T& value) {
   return true;
 }
 
-// What measured choices are good for.
-std::string choices_header() {
+// Tuned algorithms hold for this version of the file, of cuBLASLt, and this GPU.
+std::string tuned_algos_header() {
   int device = 0;
   cudaDeviceProp properties{};
   check_cuda(cudaGetDevice(&device), "asking for the GPU");
   check_cuda(cudaGetDeviceProperties(&properties, device), "asking for the GPU");
-  return fmt::format("cublasLt {} on {}, long runs there and back, with GELU", cublasLtGetVersion(),
-                     properties.name);
+  return fmt::format("gemm autotune v2, cuBLASLt {}, {}", cublasLtGetVersion(), properties.name);
 }
 
 bool capturing(cudaStream_t stream) {
@@ -167,12 +165,12 @@ class Stopwatch {
   template <class F>
   float time(int count, F&& work) {
     float milliseconds = 0;
-    check_cuda(cudaEventRecord(events_[0], stream_), "measuring a product");
+    check_cuda(cudaEventRecord(events_[0], stream_), "timing a GEMM");
     for (int i = 0; i < count; ++i)
       if (!work()) return kNever;
-    check_cuda(cudaEventRecord(events_[1], stream_), "measuring a product");
-    check_cuda(cudaEventSynchronize(events_[1]), "measuring a product");
-    check_cuda(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "measuring a product");
+    check_cuda(cudaEventRecord(events_[1], stream_), "timing a GEMM");
+    check_cuda(cudaEventSynchronize(events_[1]), "timing a GEMM");
+    check_cuda(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "timing a GEMM");
     return milliseconds;
   }
   static constexpr float kNever = std::numeric_limits<float>::infinity();
@@ -182,7 +180,7 @@ class Stopwatch {
   cudaEvent_t events_[2];
 };
 
-// So often must what takes this many milliseconds run for the GPU to settle.
+// Repetitions of a run of this many milliseconds until the GPU's clock settles.
 int long_run(float milliseconds) { return std::max(2, static_cast<int>(40 / milliseconds)); }
 
 }  // namespace
@@ -211,21 +209,22 @@ GemmMatrix matrix_of(const char* name, const Tensor& x) {
 }
 
 // A scale per block is read in one layout: `scales` is [⌈rows / block_rows⌉, ⌈k / 128⌉].
-int32_t scale_flags(const char* name, int64_t block_rows, const Tensor& scales, int32_t rows,
-                    int32_t squares) {
+int32_t scale_flags(const char* name, int64_t block_rows, const Tensor& scales, int32_t vec128,
+                    int32_t blk128x128) {
   if (block_rows == 0) return 0;
   require(block_rows == 1 ? scales.stride(0) == 1 && scales.stride(1) == scales.size(0)
                           : scales.stride(1) == 1 && scales.stride(0) % 4 == 0,
           "gemm: the scales of {}, {} with strides {}, do not lie as cuBLASLt reads them", name, scales,
           scales.strides());
-  return block_rows == 1 ? rows : squares;
+  return block_rows == 1 ? vec128 : blk128x128;
 }
 
 GemmKey key_of(const GemmArgs& args) {
-  int32_t flags = (args.beta == 0 ? kBetaZero : 0) | (args.fast_sums ? kFastSums : 0);
+  int32_t flags = (args.beta == 0 ? kBetaZero : 0) | (args.fast_accum ? kFastAccum : 0);
   if (args.a_block_rows)
-    flags |= scale_flags("a", args.a_block_rows, args.a_scale, kRowsOfA, kSquaresOfA) |
-             scale_flags("b", args.b_block_rows, args.b_scale.transpose(0, 1), kRowsOfB, kSquaresOfB);
+    flags |=
+        scale_flags("a", args.a_block_rows, args.a_scale, kScaleVec128A, kScaleBlk128x128A) |
+        scale_flags("b", args.b_block_rows, args.b_scale.transpose(0, 1), kScaleVec128B, kScaleBlk128x128B);
   return {args.c.size(-2),
           args.c.size(-1),
           args.a.size(-1),
@@ -241,35 +240,35 @@ GemmKey key_of(const GemmArgs& args) {
 GemmPlans::GemmPlans() { check_blas(cublasLtCreate(&handle_), "starting"); }
 GemmPlans::~GemmPlans() { cublasLtDestroy(handle_); }
 
-void GemmPlans::measure(Measuring how) {
+void GemmPlans::autotune(AutotuneMode mode) {
   std::lock_guard lock(mutex_);
-  measuring_ = how;
-  if (how != Measuring::Off) plans_.clear();  // those made without measuring
+  autotune_mode_ = mode;
+  if (mode != AutotuneMode::Off) plans_.clear();  // plans made before autotuning
 }
 
-std::string GemmPlans::choices() const {
+std::string GemmPlans::tuned_algos() const {
   std::lock_guard lock(mutex_);
-  std::string text = choices_header() + "\n";
-  for (const auto& [key, choice] : measured_)
-    text += fmt::format("{} {} {} {}\n", hexadecimal(key), hexadecimal(choice.algorithm), choice.workspace,
-                        choice.apart ? "apart" : "whole");
+  std::string text = tuned_algos_header() + "\n";
+  for (const auto& [key, algo] : tuned_)
+    text += fmt::format("{} {} {} {}\n", hexadecimal(key), hexadecimal(algo.algorithm), algo.workspace,
+                        algo.unfused ? "unfused" : "fused");
   return text;
 }
 
-void GemmPlans::use(std::string_view choices) {
+void GemmPlans::use(std::string_view tuned) {
   std::lock_guard lock(mutex_);
-  std::istringstream lines{std::string(choices)};
+  std::istringstream lines{std::string(tuned)};
   std::string header, key_text, algorithm_text, form;
   size_t workspace = 0;
-  if (!std::getline(lines, header) || header != choices_header()) return;
+  if (!std::getline(lines, header) || header != tuned_algos_header()) return;
   while (lines >> key_text >> algorithm_text >> workspace >> form) {
     GemmKey key;
-    GemmChoice choice;
-    choice.workspace = workspace;
-    choice.apart = form == "apart";
-    if ((choice.apart || form == "whole") && from_hexadecimal(key_text, key) &&
-        from_hexadecimal(algorithm_text, choice.algorithm))
-      measured_[key] = choice;
+    GemmAlgo algo;
+    algo.workspace = workspace;
+    algo.unfused = form == "unfused";
+    if ((algo.unfused || form == "fused") && from_hexadecimal(key_text, key) &&
+        from_hexadecimal(algorithm_text, algo.algorithm))
+      tuned_[key] = algo;
   }
   plans_.clear();
 }
@@ -283,55 +282,54 @@ GemmPlan& GemmPlans::plan(const KernelContext& ctx, const GemmKey& key, const Ge
 
 GemmPlan GemmPlans::make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
                               const Tensor& x) {
-  // Products that run for microseconds are not worth measuring.
+  // GEMMs that run for microseconds are not worth timing.
   double work = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k) *
                 static_cast<double>(key.batch);
-  bool worth = measuring_ != Measuring::Off && work > 1e9;
+  bool worth = autotune_mode_ != AutotuneMode::Off && work > 1e9;
   constexpr int most = 16;
   GemmPlan plan;
-  std::vector<GemmChoice> choices;
+  std::vector<GemmAlgo> algos;
   if (key.bias_dtype >= 0) {
     plan = describe(key, true);
     set_scales(plan, args);
-    choices = propose(key, plan, worth ? most : 1);
+    algos = propose(key, plan, worth ? most : 1);
   }
-  if (choices.empty() && (!x || key.bias_dtype < 0)) {
+  if (algos.empty() && (!x || key.bias_dtype < 0)) {
     plan = describe(key, false);
     set_scales(plan, args);
-    choices = propose(key, plan, worth ? most : 1);
+    algos = propose(key, plan, worth ? most : 1);
   }
-  if (x && choices.empty()) {
-    plan.choice.apart = true;
+  if (x && algos.empty()) {
+    plan.algo.unfused = true;
     return plan;
   }
-  require(!choices.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b,
-          args.c,
+  require(!algos.empty(), "gemm: cuBLASLt has no kernel for a {} · b {} into c {}{}", args.a, args.b, args.c,
           args.a_block_rows ? "; a scale per block needs a GPU of compute capability 9.0, elsewhere use "
                               "--fp8-recipe tensorwise"
                             : "");
-  plan.choice = choices[0];
-  // GELU's slope is slower for some shapes, its value was for none: see docs/performance.md.
-  plan.choice.apart = (key.flags & kGeluSlope) != 0;
-  if (auto known = measured_.find(key); known != measured_.end())
-    plan.choice = known->second;
-  else if (worth && (x || choices.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
-    if (auto best = fastest(ctx, key, plan, choices, args, x)) {
-      best->choice.apart = x && time_apart(ctx, key, args, x, best->milliseconds) < best->milliseconds;
-      measured_[key] = best->choice;
-      if (measuring_ == Measuring::UseAtOnce) plan.choice = best->choice;
+  plan.algo = algos[0];
+  // DGELU is slower than two kernels for some shapes, GELU_AUX for none: see docs/performance.md.
+  plan.algo.unfused = (key.flags & kGeluSlope) != 0;
+  if (auto known = tuned_.find(key); known != tuned_.end())
+    plan.algo = known->second;
+  else if (worth && (x || algos.size() > 1) && !capturing(static_cast<cudaStream_t>(ctx.stream.native())))
+    if (auto best = fastest(ctx, key, plan, algos, args, x)) {
+      best->algo.unfused = x && time_unfused(ctx, key, args, x, best->milliseconds) < best->milliseconds;
+      tuned_[key] = best->algo;
+      if (autotune_mode_ == AutotuneMode::UseAtOnce) plan.algo = best->algo;
     }
   return plan;
 }
 
-std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
-  constexpr size_t most_workspace = size_t{32} << 20;  // what Hopper's kernels want
+std::vector<GemmAlgo> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, int most) const {
+  constexpr size_t max_workspace = size_t{32} << 20;  // as sm_90 kernels need
   cublasLtMatmulPreferenceOpaque_t preference;
-  check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a product");
+  check_blas(cublasLtMatmulPreferenceInit(&preference), "planning a GEMM");
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check_blas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-               "planning a product");
+               "planning a GEMM");
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, max_workspace);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.b.alignment));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.a.alignment));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.c.alignment));
@@ -340,12 +338,11 @@ std::vector<GemmChoice> GemmPlans::propose(const GemmKey& key, GemmPlan& plan, i
   int found = 0;
   cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.b, &plan.a, &plan.c,
                                                          &plan.c, &preference, most, results.data(), &found);
-  std::vector<GemmChoice> choices;
+  std::vector<GemmAlgo> algos;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
     if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-      choices.push_back(
-          {results[static_cast<size_t>(i)].algo, results[static_cast<size_t>(i)].workspaceSize});
-  return choices;
+      algos.push_back({results[static_cast<size_t>(i)].algo, results[static_cast<size_t>(i)].workspaceSize});
+  return algos;
 }
 
 cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args,
@@ -359,22 +356,21 @@ cublasStatus_t GemmPlans::launch(const KernelContext& ctx, GemmPlan plan, const 
   const void* factors[2] = {&alpha, &beta};
   if (wide) factors[0] = &args.alpha, factors[1] = &args.beta;
   return cublasLtMatmul(handle_, &plan.operation, factors[0], args.b.raw(), &plan.b, args.a.raw(), &plan.a,
-                        factors[1], c, &plan.c, c, &plan.c, &plan.choice.algorithm, workspace,
-                        plan.choice.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
+                        factors[1], c, &plan.c, c, &plan.c, &plan.algo.algorithm, workspace,
+                        plan.algo.workspace, static_cast<cudaStream_t>(ctx.stream.native()));
 }
 
-// Into c, which is written anew later, or, where the product adds to c, into memory of its own; where there
-// is none left, nothing is measured. A GPU that is kept busy slows down at its power limit, by how much
-// depends on what it runs: so each candidate that is near the best runs alone for long enough to settle.
+// Times algorithms into c, which is written again later, or, where the GEMM adds to c, into scratch memory;
+// without memory for that nothing is timed. A busy GPU slows down at its power limit, by how much depends on
+// the kernel: so each candidate near the best runs alone long enough to settle.
 std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, const GemmKey& key,
-                                                   const GemmPlan& plan,
-                                                   const std::vector<GemmChoice>& choices,
+                                                   const GemmPlan& plan, const std::vector<GemmAlgo>& algos,
                                                    const GemmArgs& args, const Tensor& x) {
   size_t elements = 0, workspace_bytes = 0;
   if (!(key.flags & kBetaZero))
     elements =
         static_cast<size_t>((key.batch - 1) * key.c.batch_stride + (key.m - 1) * key.c.leading + key.n);
-  for (const GemmChoice& choice : choices) workspace_bytes = std::max(workspace_bytes, choice.workspace);
+  for (const GemmAlgo& algo : algos) workspace_bytes = std::max(workspace_bytes, algo.workspace);
   std::unique_ptr<Workspace> own, workspace;
   try {
     own = std::make_unique<Workspace>(ctx, elements * size_of(args.c.dtype()));
@@ -384,30 +380,30 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   }
   void* c = elements > 0 ? own->data() : args.c.raw();
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
-  auto time = [&](const GemmChoice& choice, int count) {
+  auto time = [&](const GemmAlgo& algo, int count) {
     GemmPlan candidate = plan;
-    candidate.choice = choice;
+    candidate.algo = algo;
     return watch.time(count, [&] {
       return launch(ctx, candidate, args, x, c, workspace->data()) == CUBLAS_STATUS_SUCCESS;
     });
   };
-  for (float busy = 0; !warm_ && busy < 200;) busy += time(choices[0], 8);
+  for (float busy = 0; !warm_ && busy < 200;) busy += time(algos[0], 8);
   warm_ = true;
   std::vector<Timed> entries;
   float best = Stopwatch::kNever;
-  for (const GemmChoice& choice : choices) {
-    if (time(choice, 1) == Stopwatch::kNever) continue;  // the first launch loads the kernel
-    entries.push_back({choice, std::min(time(choice, 1), time(choice, 1))});
+  for (const GemmAlgo& algo : algos) {
+    if (time(algo, 1) == Stopwatch::kNever) continue;  // the first launch loads the kernel
+    entries.push_back({algo, std::min(time(algo, 1), time(algo, 1))});
     best = std::min(best, entries.back().milliseconds);
   }
   if (entries.empty()) return {};
   std::erase_if(entries, [&](const Timed& entry) { return entry.milliseconds > 1.15f * best; });
-  // There and back, for the last finds the GPU warmer than the first.
+  // Forward and backward over the candidates: the last finds the GPU warmer than the first.
   const int count = std::max(2, long_run(best) / 2);
   for (Timed& entry : entries) entry.milliseconds = 0;
   auto settle = [&](Timed& entry) {
-    time(entry.choice, count);
-    entry.milliseconds += time(entry.choice, count) / static_cast<float>(2 * count);
+    time(entry.algo, count);
+    entry.milliseconds += time(entry.algo, count) / static_cast<float>(2 * count);
   };
   std::for_each(entries.begin(), entries.end(), settle);
   std::for_each(entries.rbegin(), entries.rend(), settle);
@@ -416,19 +412,19 @@ std::optional<GemmPlans::Timed> GemmPlans::fastest(const KernelContext& ctx, con
   });
 }
 
-// The product with its bias and a kernel for GELU, into the outputs themselves: they are written anew later.
-float GemmPlans::time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
-                            const Tensor& x, float expected) {
+// Times the GEMM with its bias and a GELU kernel, into the outputs themselves: they are written again later.
+float GemmPlans::time_unfused(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args,
+                              const Tensor& x, float expected) {
   const KernelTable& kernels = kernels_for(x.device());
   const bool slope = (key.flags & kGeluSlope) != 0;
-  GemmArgs product = args;
-  if (!slope) product.c = x;
-  const GemmKey plain_key = key_of(product);
-  GemmPlan plain = plan(ctx, plain_key, product, {});
-  if (auto known = measured_.find(plain_key); known != measured_.end()) plain.choice = known->second;
+  GemmArgs plain_args = args;
+  if (!slope) plain_args.c = x;
+  const GemmKey plain_key = key_of(plain_args);
+  GemmPlan plain = plan(ctx, plain_key, plain_args, {});
+  if (auto known = tuned_.find(plain_key); known != tuned_.end()) plain.algo = known->second;
   Stopwatch watch(static_cast<cudaStream_t>(ctx.stream.native()));
   auto work = [&] {
-    multiply(ctx, plain, product, {});
+    multiply(ctx, plain, plain_args, {});
     if (slope)
       kernels.unary_backward(ctx, {Unary::GeluTanh, x, {}, args.c, args.c});
     else
@@ -442,7 +438,7 @@ float GemmPlans::time_apart(const KernelContext& ctx, const GemmKey& key, const 
 
 void GemmPlans::multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args,
                          const Tensor& x) const {
-  Workspace workspace(ctx, plan.choice.workspace);
+  Workspace workspace(ctx, plan.algo.workspace);
   cublasStatus_t status = launch(ctx, plan, args, x, args.c.raw(), workspace.data());
   if (status != CUBLAS_STATUS_SUCCESS)
     fail("gemm: a {} · b {} into c {}: cuBLASLt says {}", args.a, args.b, args.c,
@@ -465,7 +461,7 @@ bool GemmPlans::run(const KernelContext& ctx, const GemmArgs& args, const Tensor
   std::unique_lock lock(mutex_);
   const GemmPlan decided = plan(ctx, key, args, x);
   lock.unlock();
-  if (decided.choice.apart) return false;
+  if (decided.algo.unfused) return false;
   multiply(ctx, decided, args, x);
   return true;
 }

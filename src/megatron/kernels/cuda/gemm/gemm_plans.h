@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "megatron/kernels/gemm_autotune.h"
 #include "megatron/kernels/kernel_table.h"
-#include "megatron/kernels/tuning.h"
 
 namespace megatron::cuda {
 
@@ -27,9 +27,10 @@ struct GemmMatrix {
 };
 GemmMatrix matrix_of(const char* name, const Tensor& x);
 
-inline constexpr int32_t kBetaZero = 1, kFastSums = 2;
+inline constexpr int32_t kBetaZero = 1, kFastAccum = 2;
 inline constexpr int32_t kGelu = 64, kGeluSlope = 128;
-inline constexpr int32_t kRowsOfA = 4, kSquaresOfA = 8, kRowsOfB = 16, kSquaresOfB = 32;  // blocks of scales
+inline constexpr int32_t kScaleVec128A = 4, kScaleBlk128x128A = 8, kScaleVec128B = 16,
+                         kScaleBlk128x128B = 32;  // CUBLASLT_MATMUL_MATRIX_SCALE_*
 
 // Everything that a plan depends on. Compared, hashed and written down as bytes, so without padding.
 struct GemmKey {
@@ -38,30 +39,30 @@ struct GemmKey {
   int32_t bias_dtype;  // −1: none
   int32_t flags;       // kBetaZero and so on
   int64_t bias_alignment;
-  int64_t x_leading = 0, x_alignment = 0;  // of what GELU is made of, 0 without
+  int64_t x_leading = 0, x_alignment = 0;  // of GELU's input, 0 without
 
   friend bool operator==(const GemmKey&, const GemmKey&) = default;
 };
 static_assert(std::has_unique_object_representations_v<GemmKey>);
 GemmKey key_of(const GemmArgs& args);
 
-struct GemmChoice {
+struct GemmAlgo {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool apart = false;  // a product and a kernel for GELU are faster
+  bool unfused = false;  // GEMM and a separate GELU kernel are faster
 };
 
-// What a product does beside: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
+// GELU epilogues: c = gelu(sum) and x = sum, or c = sum · gelu'(x).
 enum class Gelu { Value, Slope };
 
 struct GemmPlan {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c;
-  GemmChoice choice;
+  GemmAlgo algo;
   bool fused_bias = false;
 };
 
-// cuBLASLt's handle, and what was decided for each shape of product. Safe to use from several threads.
+// cuBLASLt's handle, and the plan of each GEMM shape. Thread-safe.
 class GemmPlans {
  public:
   GemmPlans();
@@ -70,15 +71,16 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
 
   void run(const KernelContext& ctx, const GemmArgs& args);
-  // With GELU. False, and nothing is done that lasts, where cuBLASLt cannot or is slower by it.
+  // With a GELU epilogue. False, and nothing done that lasts, where cuBLASLt cannot or an unfused pass is
+  // faster.
   bool run(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu form);
 
-  // The library's first proposal is the same on every run; the fastest of its proposals, measured at the
-  // first product of a large shape, may not be, and may sum in another order. Measured choices can be written
-  // down and used again, which makes runs repeatable on the same kind of GPU.
-  void measure(Measuring how);
-  std::string choices() const;
-  void use(std::string_view choices);  // those of another library version or GPU are passed over
+  // cuBLASLt's first proposal is the same on every run. The fastest of its proposals, timed at the first
+  // GEMM of a large shape, may differ from run to run and may sum in another order. Tuned algorithms can be
+  // saved and used again, which makes runs repeatable on the same GPU model.
+  void autotune(AutotuneMode mode);
+  std::string tuned_algos() const;
+  void use(std::string_view tuned);  // ignored if of another cuBLASLt version or GPU
 
  private:
   struct KeyHash {
@@ -88,28 +90,28 @@ class GemmPlans {
   };
 
   struct Timed {
-    GemmChoice choice;
+    GemmAlgo algo;
     float milliseconds;
   };
 
-  // x: what GELU is made of, undefined without. Those above `propose` hold the lock.
+  // x: GELU's input, undefined without. Those above `propose` hold the lock.
   GemmPlan& plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   GemmPlan make_plan(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x);
   std::optional<Timed> fastest(const KernelContext& ctx, const GemmKey& key, const GemmPlan& plan,
-                               const std::vector<GemmChoice>& choices, const GemmArgs& args, const Tensor& x);
-  float time_apart(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x,
-                   float expected);
-  std::vector<GemmChoice> propose(const GemmKey& key, GemmPlan& plan, int most) const;
+                               const std::vector<GemmAlgo>& algos, const GemmArgs& args, const Tensor& x);
+  float time_unfused(const KernelContext& ctx, const GemmKey& key, const GemmArgs& args, const Tensor& x,
+                     float expected);
+  std::vector<GemmAlgo> propose(const GemmKey& key, GemmPlan& plan, int most) const;
   void multiply(const KernelContext& ctx, const GemmPlan& plan, const GemmArgs& args, const Tensor& x) const;
   cublasStatus_t launch(const KernelContext& ctx, GemmPlan plan, const GemmArgs& args, const Tensor& x,
                         void* c, void* workspace) const;
 
   cublasLtHandle_t handle_ = nullptr;
   mutable std::mutex mutex_;
-  Measuring measuring_ = Measuring::Off;
+  AutotuneMode autotune_mode_ = AutotuneMode::Off;
   bool warm_ = false;  // the GPU has been kept busy before measuring
   std::unordered_map<GemmKey, GemmPlan, KeyHash> plans_;
-  std::unordered_map<GemmKey, GemmChoice, KeyHash> measured_;
+  std::unordered_map<GemmKey, GemmAlgo, KeyHash> tuned_;
 };
 
 }  // namespace megatron::cuda

@@ -3,27 +3,27 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr int kBlock = 64, kDepth = 16, kMicro = 4;
+constexpr int kTileMN = 64, kTileK = 16, kMicro = 4;
 
-// One 64 × 64 tile of c = a · b: 16 × 16 threads with 4 × 4 sums each. The operands are read through
-// functions of (row, k) and (k, column) that yield zero outside.
+// One 64 × 64 tile of c = a · b on SIMT units: 16 × 16 threads with 4 × 4 accumulators each. a(row, k) and
+// b(k, column) read the operands and yield zero outside.
 template <class C, class A, class B, class Store>
-__device__ void tile_product(int64_t depth, A a, B b, Store store) {
-  __shared__ C left[kDepth][kBlock + 1], right[kDepth][kBlock + 1];
+__device__ void tile_gemm(int64_t k_size, A a, B b, Store store) {
+  __shared__ C smem_a[kTileK][kTileMN + 1], smem_b[kTileK][kTileMN + 1];
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   C acc[kMicro][kMicro] = {};
-  for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
-    for (int i = threadIdx.x; i < kBlock * kDepth; i += 256) {
-      int row = i / kDepth, k = i % kDepth;
-      left[k][row] = a(row, k0 + k);
-      right[i / kBlock][i % kBlock] = b(k0 + i / kBlock, i % kBlock);
+  for (int64_t k0 = 0; k0 < k_size; k0 += kTileK) {
+    for (int i = threadIdx.x; i < kTileMN * kTileK; i += 256) {
+      int row = i / kTileK, k = i % kTileK;
+      smem_a[k][row] = a(row, k0 + k);
+      smem_b[i / kTileMN][i % kTileMN] = b(k0 + i / kTileMN, i % kTileMN);
     }
     __syncthreads();
-    for (int k = 0; k < kDepth; ++k)
+    for (int k = 0; k < kTileK; ++k)
 #pragma unroll
       for (int i = 0; i < kMicro; ++i)
 #pragma unroll
-        for (int j = 0; j < kMicro; ++j) acc[i][j] += left[k][ty + 16 * i] * right[k][tx + 16 * j];
+        for (int j = 0; j < kMicro; ++j) acc[i][j] += smem_a[k][ty + 16 * i] * smem_b[k][tx + 16 * j];
     __syncthreads();
   }
   for (int i = 0; i < kMicro; ++i)
@@ -33,14 +33,14 @@ __device__ void tile_product(int64_t depth, A a, B b, Store store) {
 template <class T, class Out>
 __global__ void __launch_bounds__(256) grouped_kernel(GroupedTask task) {
   using C = Compute<T>;
-  const GroupedPlace place(task, kBlock);
+  const GroupedPlace place(task, kTileMN);
   const int64_t column0 = place.column0;
-  RowTile tile = find_tile(task, place.tile, kBlock);
+  RowTile tile = find_tile(task, place.tile, kTileMN);
   if (tile.expert < 0) return;
   const T* a = static_cast<const T*>(task.a);
   const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert;
   Out* c = static_cast<Out*>(task.c);
-  tile_product<C>(
+  tile_gemm<C>(
       task.k,
       [&](int64_t row, int64_t k) {
         return tile.begin + row < tile.end && k < task.k
@@ -64,12 +64,12 @@ template <class T, class Out>
 __global__ void __launch_bounds__(256) weight_kernel(GroupedTask task) {
   using C = Compute<T>;
   int64_t begin = task.offsets[blockIdx.z], count = task.offsets[blockIdx.z + 1] - begin;
-  int64_t row0 = static_cast<int64_t>(blockIdx.y) * kBlock,
-          column0 = static_cast<int64_t>(blockIdx.x) * kBlock;
+  int64_t row0 = static_cast<int64_t>(blockIdx.y) * kTileMN,
+          column0 = static_cast<int64_t>(blockIdx.x) * kTileMN;
   const T* a = static_cast<const T*>(task.a) + begin * task.a_row;
   const T* b = static_cast<const T*>(task.b) + begin * task.b_row;
   Out* c = static_cast<Out*>(task.c) + blockIdx.z * task.c_expert;
-  tile_product<C>(
+  tile_gemm<C>(
       count,
       [&](int64_t row, int64_t k) {
         return k < count && row0 + row < task.k ? widen(a[k * task.a_row + (row0 + row) * task.a_column])
@@ -116,7 +116,7 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
     dispatch_float("grouped_gemm", args.c.dtype(), [&]<class Out>(Type<Out>) {
       if constexpr (kTensorCores<T> && std::is_same_v<T, Out>)
         if (wgmma_grouped_gemm<T>(ctx, task) || mma_grouped_gemm<T>(stream, task)) return;
-      grouped_kernel<T, Out><<<grouped_blocks(task, kBlock), 256, 0, stream>>>(task);
+      grouped_kernel<T, Out><<<grouped_blocks(task, kTileMN), 256, 0, stream>>>(task);
     });
   });
   check_launch("grouped_gemm");
@@ -147,7 +147,7 @@ void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& 
       if constexpr (kTensorCores<T> && (std::is_same_v<T, Out> || std::is_same_v<Out, float>))
         if (wgmma_grouped_gemm_weight<T, Out>(ctx, task) || mma_grouped_gemm_weight<T, Out>(stream, task))
           return;
-      dim3 grid(blocks_for(task.n, kBlock), blocks_for(task.k, kBlock), task.experts);
+      dim3 grid(blocks_for(task.n, kTileMN), blocks_for(task.k, kTileMN), task.experts);
       weight_kernel<T, Out><<<grid, 256, 0, stream>>>(task);
     });
   });

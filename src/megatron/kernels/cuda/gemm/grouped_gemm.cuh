@@ -4,9 +4,8 @@
 
 namespace megatron::cuda {
 
-// Both kinds of grouped product: the token rows of `a` (and of `b` for the weight gradient) are cut by
-// `offsets`, which only the device reads. The grid is made for the most tiles that could be needed; blocks
-// without a tile return.
+// Arguments of both grouped GEMMs. `offsets`, read on the device alone, cuts the token rows of `a` (and of
+// `b` for the weight gradient). The grid has the maximum number of tiles; blocks without a tile return.
 struct GroupedTask {
   const void *a, *b;
   void* c;
@@ -17,7 +16,7 @@ struct GroupedTask {
   double beta;
 };
 
-// The rows of one tile of a grouped product.
+// The rows of one tile of a grouped GEMM.
 struct RowTile {
   int expert;  // −1: no tile is left
   int64_t begin, end;
@@ -32,13 +31,12 @@ __device__ inline RowTile find_tile(const GroupedTask& task, int64_t tile, int h
   return {-1, 0, 0};
 }
 
-// Blocks for the most tiles of side × side that could be needed: there may be more rows of them than the
-// second dimension of a grid takes.
+// Blocks for the maximum number of side × side tiles, in one grid dimension: the second takes too few.
 inline unsigned grouped_blocks(const GroupedTask& task, int side) {
   return blocks_for(task.n, side) * static_cast<unsigned>(task.rows / side + task.experts);
 }
 
-// Which of them a block is.
+// The tile of this block.
 struct GroupedPlace {
   int64_t tile, column0;
   __device__ GroupedPlace(const GroupedTask& task, int side) {
@@ -48,8 +46,8 @@ struct GroupedPlace {
   }
 };
 
-// bf16 and fp16 on tensor cores: by Hopper's own instructions, or by those of every GPU since Ampere. False
-// where the GPU, strides or alignments do not fit: then nothing was done.
+// bf16 and fp16 on tensor cores: wgmma on sm_90a, mma.sync since sm_80. False, and nothing done, where GPU,
+// strides or alignment do not fit.
 template <class T>
 bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task);
 template <class T, class Out>

@@ -4,50 +4,50 @@
 namespace megatron::cuda {
 namespace {
 
-constexpr int kSide = 128, kDepth = 32, kStages = 4, kBlockThreads = 128;
+constexpr int kTileMN = 128, kTileK = 32, kStages = 4, kBlockThreads = 128;
 
-// One operand's part of a tile: kSide rows (or columns) of the product by kDepth of the contraction, stored
-// as it lies in memory: contraction innermost, or not.
-template <class T, bool Inner>
+// A tile of one operand in shared memory: kTileMN rows of A (columns of B) by kTileK, K-major or not as in
+// device memory.
+template <class T, bool KMajor>
 struct Operand {
   T* data;
-  static constexpr int kElements = kSide * kDepth;
+  static constexpr int kElements = kTileMN * kTileK;
 
   __device__ T* at(int outer, int chunk) const {
-    if constexpr (Inner)
-      return data + outer * kDepth + ((chunk ^ ((outer >> 1) & 3)) << 3);
+    if constexpr (KMajor)
+      return data + outer * kTileK + ((chunk ^ ((outer >> 1) & 3)) << 3);
     else
-      return data + outer * kSide + ((chunk ^ (outer & 7)) << 3);
+      return data + outer * kTileMN + ((chunk ^ (outer & 7)) << 3);
   }
 
-  // `from` points at (side 0, contraction 0) of the tile; beyond `sides` and `depth` there are zeros.
-  __device__ void fill(const T* from, int64_t stride, int64_t sides, int64_t depth) const {
-    constexpr int chunks = (Inner ? kDepth : kSide) / 8, outers = Inner ? kSide : kDepth;
+  // cp.async from `from`, the tile's first element; beyond `sides` and `k_size` zeros.
+  __device__ void fill(const T* from, int64_t stride, int64_t sides, int64_t k_size) const {
+    constexpr int chunks = (KMajor ? kTileK : kTileMN) / 8, outers = KMajor ? kTileMN : kTileK;
 #pragma unroll
     for (int i = threadIdx.x; i < outers * chunks; i += kBlockThreads) {
       int outer = i / chunks, chunk = i % chunks;
-      bool valid = Inner ? outer < sides && chunk * 8 < depth : outer < depth && chunk * 8 < sides;
-      copy_async(at(outer, chunk), valid ? from + outer * stride + chunk * 8 : from, valid);
+      bool valid = KMajor ? outer < sides && chunk * 8 < k_size : outer < k_size && chunk * 8 < sides;
+      cp_async(at(outer, chunk), valid ? from + outer * stride + chunk * 8 : from, valid);
     }
   }
 
-  __device__ void left(uint32_t (&a)[4], int side0, int step) const {
+  __device__ void load_a(uint32_t (&a)[4], int side0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    if constexpr (Inner)
-      load_matrices(a, at(side0 + (lane & 15), 2 * step + (lane >> 4)));
+    if constexpr (KMajor)
+      ldmatrix(a, at(side0 + (lane & 15), 2 * step + (lane >> 4)));
     else
-      load_matrices_transposed(a, at(step * 16 + ((m >> 1) << 3) + (lane & 7), side0 / 8 + (m & 1)));
+      ldmatrix_trans(a, at(step * 16 + ((m >> 1) << 3) + (lane & 7), side0 / 8 + (m & 1)));
   }
-  __device__ void right(uint32_t (&b)[4], int side0, int step) const {
+  __device__ void load_b(uint32_t (&b)[4], int side0, int step) const {
     int lane = threadIdx.x % 32, m = lane >> 3;
-    if constexpr (Inner)
-      load_matrices(b, at(side0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
+    if constexpr (KMajor)
+      ldmatrix(b, at(side0 + ((m >> 1) << 3) + (lane & 7), 2 * step + (m & 1)));
     else
-      load_matrices_transposed(b, at(step * 16 + ((m & 1) << 3) + (lane & 7), side0 / 8 + (m >> 1)));
+      ldmatrix_trans(b, at(step * 16 + ((m & 1) << 3) + (lane & 7), side0 / 8 + (m >> 1)));
   }
 };
 
-// A matrix of which one tile is multiplied: where the tile begins, and how much of it exists.
+// The first element of a tile in device memory, and how many rows of A (columns of B) exist from there on.
 template <class T>
 struct Source {
   const T* data;
@@ -64,40 +64,42 @@ __device__ __forceinline__ void write_pair(Out* to, float low, float high, float
   if (pair) to[1] = narrow<Out>(high);
 }
 
-// c (rows × columns of a 128 × 128 tile) = beta · c + a · b over `depth`. Four warps, 64 × 64 each.
-template <class T, class Out, bool AInner, bool BInner>
-__device__ void tile_product(Source<T> a, Source<T> b, int64_t depth, Out* c, int64_t c_stride, float beta) {
+// c = beta · c + a · b of one 128 × 128 tile over k_size. Four warps run mma.sync m16n8k16 on 64 × 64 each;
+// cp.async fills four stages.
+template <class T, class Out, bool AKMajor, bool BKMajor>
+__device__ void tile_gemm(Source<T> a, Source<T> b, int64_t k_size, Out* c, int64_t c_stride, float beta) {
   extern __shared__ __align__(128) char memory[];
   T* data = reinterpret_cast<T*>(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = warp / 2 * 64, column0 = warp % 2 * 64;
-  using Left = Operand<T, AInner>;
-  using Right = Operand<T, BInner>;
-  constexpr int stage_elements = Left::kElements + Right::kElements;
-  const int steps = static_cast<int>((depth + kDepth - 1) / kDepth);
+  using TileA = Operand<T, AKMajor>;
+  using TileB = Operand<T, BKMajor>;
+  constexpr int stage_elements = TileA::kElements + TileB::kElements;
+  const int steps = static_cast<int>((k_size + kTileK - 1) / kTileK);
   auto fetch = [&](int step) {
     if (step < steps) {
       T* to = data + step % kStages * stage_elements;
-      int64_t k0 = static_cast<int64_t>(step) * kDepth;
-      Left{to}.fill(a.data + k0 * (AInner ? 1 : a.stride), a.stride, a.sides, depth - k0);
-      Right{to + Left::kElements}.fill(b.data + k0 * (BInner ? 1 : b.stride), b.stride, b.sides, depth - k0);
+      int64_t k0 = static_cast<int64_t>(step) * kTileK;
+      TileA{to}.fill(a.data + k0 * (AKMajor ? 1 : a.stride), a.stride, a.sides, k_size - k0);
+      TileB{to + TileA::kElements}.fill(b.data + k0 * (BKMajor ? 1 : b.stride), b.stride, b.sides,
+                                        k_size - k0);
     }
-    commit_copies();
+    cp_async_commit();
   };
   float acc[4][8][4] = {};
   for (int s = 0; s < kStages - 1; ++s) fetch(s);
   for (int s = 0; s < steps; ++s) {
-    wait_copies<kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncthreads();
     fetch(s + kStages - 1);
-    const Left left{data + s % kStages * stage_elements};
-    const Right right{left.data + Left::kElements};
+    const TileA a_tile{data + s % kStages * stage_elements};
+    const TileB b_tile{a_tile.data + TileA::kElements};
 #pragma unroll
-    for (int step = 0; step < kDepth / 16; ++step) {
+    for (int step = 0; step < kTileK / 16; ++step) {
       uint32_t x[4][4], y[4][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) left.left(x[i], row0 + i * 16, step);
+      for (int i = 0; i < 4; ++i) a_tile.load_a(x[i], row0 + i * 16, step);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) right.right(y[j], column0 + j * 16, step);
+      for (int j = 0; j < 4; ++j) b_tile.load_b(y[j], column0 + j * 16, step);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -107,7 +109,7 @@ __device__ void tile_product(Source<T> a, Source<T> b, int64_t depth, Out* c, in
         }
     }
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -121,24 +123,25 @@ __device__ void tile_product(Source<T> a, Source<T> b, int64_t depth, Out* c, in
       }
 }
 
-template <class T, bool BInner>
+template <class T, bool BKMajor>
 __global__ void __launch_bounds__(kBlockThreads) grouped_kernel(GroupedTask task) {
-  const GroupedPlace place(task, kSide);
+  const GroupedPlace place(task, kTileMN);
   const int64_t column0 = place.column0;
-  RowTile tile = find_tile(task, place.tile, kSide);
+  RowTile tile = find_tile(task, place.tile, kTileMN);
   if (tile.expert < 0) return;
   const T* b = static_cast<const T*>(task.b) + tile.expert * task.b_expert + column0 * task.b_column;
-  tile_product<T, T, true, BInner>(
+  tile_gemm<T, T, true, BKMajor>(
       {static_cast<const T*>(task.a) + tile.begin * task.a_row, task.a_row, tile.end - tile.begin},
-      {b, BInner ? task.b_column : task.b_row, task.n - column0}, task.k,
+      {b, BKMajor ? task.b_column : task.b_row, task.n - column0}, task.k,
       static_cast<T*>(task.c) + tile.begin * task.c_row + column0, task.c_row, 0.f);
 }
 
 template <class T, class Out>
 __global__ void __launch_bounds__(kBlockThreads) weight_kernel(GroupedTask task) {
   int64_t begin = task.offsets[blockIdx.z], count = task.offsets[blockIdx.z + 1] - begin;
-  int64_t row0 = static_cast<int64_t>(blockIdx.y) * kSide, column0 = static_cast<int64_t>(blockIdx.x) * kSide;
-  tile_product<T, Out, false, false>(
+  int64_t row0 = static_cast<int64_t>(blockIdx.y) * kTileMN,
+          column0 = static_cast<int64_t>(blockIdx.x) * kTileMN;
+  tile_gemm<T, Out, false, false>(
       {static_cast<const T*>(task.a) + begin * task.a_row + row0, task.a_row, task.k - row0},
       {static_cast<const T*>(task.b) + begin * task.b_row + column0, task.b_row, task.n - column0}, count,
       static_cast<Out*>(task.c) + blockIdx.z * task.c_expert + row0 * task.c_row + column0, task.c_row,
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(kBlockThreads) weight_kernel(GroupedTask task)
 
 template <class T>
 constexpr size_t shared_bytes() {
-  return sizeof(T) * kStages * 2 * kSide * kDepth;
+  return sizeof(T) * kStages * 2 * kTileMN * kTileK;
 }
 
 }  // namespace
@@ -160,7 +163,7 @@ bool mma_grouped_gemm(cudaStream_t stream, const GroupedTask& task) {
     return false;
   auto launch = [&](auto kernel) {
     allow_shared_memory(kernel, shared_bytes<T>());
-    kernel<<<grouped_blocks(task, kSide), kBlockThreads, shared_bytes<T>(), stream>>>(task);
+    kernel<<<grouped_blocks(task, kTileMN), kBlockThreads, shared_bytes<T>(), stream>>>(task);
   };
   if (inner)
     launch(grouped_kernel<T, true>);
@@ -174,7 +177,7 @@ bool mma_grouped_gemm_weight(cudaStream_t stream, const GroupedTask& task) {
   if (task.a_column != 1 || task.b_column != 1 || task.c_column != 1 || task.a_row % 8 || task.b_row % 8 ||
       task.k % 8 || task.n % 8 || !aligned(task.a) || !aligned(task.b))
     return false;
-  dim3 grid(blocks_for(task.n, kSide), blocks_for(task.k, kSide), task.experts);
+  dim3 grid(blocks_for(task.n, kTileMN), blocks_for(task.k, kTileMN), task.experts);
   allow_shared_memory(weight_kernel<T, Out>, shared_bytes<T>());
   weight_kernel<T, Out><<<grid, kBlockThreads, shared_bytes<T>(), stream>>>(task);
   return true;

@@ -1,315 +1,326 @@
-#include "megatron/kernels/cuda/core/hopper.cuh"
+#include "megatron/kernels/cuda/core/sm90.cuh"
 #include "megatron/kernels/cuda/core/tensor_map.h"
 #include "megatron/kernels/cuda/gemm/grouped_gemm.cuh"
 
 namespace megatron::cuda {
 namespace {
 
-using hopper::Barrier;
-using hopper::kPanel;
-using hopper::kPanelBytes;
+using sm90::Barrier;
+using sm90::kPanel;
+using sm90::kPanelBytes;
 
-// A block makes tiles of 128 × 256, one after the other. One thread fetches the operands, 64 of the
-// contraction at a time; two warpgroups multiply, 64 rows each. They leave their sums in shared memory, from
-// where they are stored while the next tile is made.
-constexpr int kRows = 128, kColumns = 256;
-[[maybe_unused]] constexpr int kDepth = kPanel;
-constexpr int kMultipliers = 256, kBlockThreads = 128 + kMultipliers;
-constexpr int kLeftBytes = kRows / kPanel * kPanelBytes, kRightBytes = kColumns / kPanel * kPanelBytes,
-              kStageBytes = kLeftBytes + kRightBytes;
+// Persistent sm_90a grouped GEMM.
+// Math: forward and input gradient: c[rows of e] = a[rows of e] · b[e]. Weight gradient (RaggedK): c[e] =
+// beta · c[e] + a[rows of e]ᵀ · b[rows of e].
+// Grid: one block an SM; a TileScheduler walks all experts' tiles from the offsets on the device. A block
+// has 384 threads. One thread of the producer warpgroup issues TMA; two consumer warpgroups run wgmma
+// m64n256k16, each on 64 rows of the 128 × 256 tile.
+// Shared memory: 3 or 4 stages of A (128 × 64) and B (256 × 64) with the 128-byte swizzle, then the output
+// buffer, then the barriers. The output is stored from its buffer while the next tile runs.
+// Barriers: full[stage] counts TMA bytes, empty[stage] the 8 consumer warps. Named barrier 1 holds all
+// consumers, 2 and 3 one warpgroup each.
+constexpr int kTileM = 128, kTileN = 256;
+[[maybe_unused]] constexpr int kTileK = kPanel;
+constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads;
+constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
+              kStageBytes = kABytes + kBBytes;
 
-// Shared memory: the stages, sums, the barriers. Narrow sums lie there as rows of the tile, all at once. The
-// gap behind a row keeps threads that write to eight rows on different banks. Of wide ones, which would take
-// the place of two stages, each warpgroup has two boxes in turn.
+// Offsets in shared memory. A 16-bit output lies there as the whole tile; the 16 bytes behind each row keep
+// eight rows on different banks. A fp32 output would take two stages: each warpgroup has two buffers of 64 ×
+// 32 in turn.
 template <class Out>
 struct Layout {
   static constexpr bool kWide = std::is_same_v<Out, float>;
   static constexpr int kStages = kWide ? 4 : 3;
-  static constexpr int kRowBytes = kColumns * 2 + 16;
-  static constexpr int kBoxColumns = 32, kBoxes = 2, kBoxBytes = kPanel * kBoxColumns * 4;
-  static constexpr int kSums = kStages * kStageBytes,
-                       kBarriers = kSums + (kWide ? 2 * kBoxes * kBoxBytes : kRows * kRowBytes),
+  static constexpr int kRowBytes = kTileN * 2 + 16;
+  static constexpr int kStoreN = 32, kStoreBuffers = 2, kStoreBytes = kPanel * kStoreN * 4;
+  static constexpr int kOutput = kStages * kStageBytes,
+                       kBarriers = kOutput + (kWide ? 2 * kStoreBuffers * kStoreBytes : kTileM * kRowBytes),
                        kBytes = kBarriers + 2 * 8 * kStages;
 };
 
-struct Job {
+struct Params {
   void* c;
   int64_t c_expert, c_row;
   const int32_t* offsets;
-  int experts, rows, columns, depth;  // of one expert's product; what the offsets cut is not known here
-  float beta;                         // for fp32: 0 or 1
+  int experts, m, n, k;  // of one expert; the size that offsets cut is unused
+  float beta;            // for fp32: 0 or 1
 };
 
 struct Tile {
-  int expert, row0, rows_end, column0, k0, depth;
+  int expert, row0, rows_end, column0, k0, k_size;
 };
 
-// The tiles of one block, in an order that lets the blocks at work share what they read: down a band of rows,
-// then to the right. A token belongs to rows of the product, or to its contraction (CutDepth).
-template <bool CutDepth>
-class Schedule {
+// Yields the tiles of one block: down kSwizzle tiles, then along N, so that running blocks share operands in
+// the L2 cache. Tokens are rows of c, or with RaggedK the K dimension.
+template <bool RaggedK>
+class TileScheduler {
  public:
-  __device__ explicit Schedule(const Job& job) : job_(job), next_(static_cast<int>(blockIdx.x)) {}
+  __device__ explicit TileScheduler(const Params& params)
+      : params_(params), next_(static_cast<int>(blockIdx.x)) {}
 
   __device__ bool next(Tile& tile) {
-    constexpr int kBand = 2048 / kRows;
-    const int across = (job_.columns + kColumns - 1) / kColumns;
-    int begin, end, down;
+    constexpr int kSwizzle = 2048 / kTileM;
+    const int tiles_n = (params_.n + kTileN - 1) / kTileN;
+    int begin, end, tiles_m;
     for (;; ++expert_) {
-      if (expert_ == job_.experts) return false;
-      begin = job_.offsets[expert_];
-      end = job_.offsets[expert_ + 1];
-      down = ((CutDepth ? job_.rows : end - begin) + kRows - 1) / kRows;
-      if (next_ < down * across) break;
-      next_ -= down * across;
+      if (expert_ == params_.experts) return false;
+      begin = params_.offsets[expert_];
+      end = params_.offsets[expert_ + 1];
+      tiles_m = ((RaggedK ? params_.m : end - begin) + kTileM - 1) / kTileM;
+      if (next_ < tiles_m * tiles_n) break;
+      next_ -= tiles_m * tiles_n;
     }
-    const int band = next_ / (kBand * across), rest = next_ - band * kBand * across,
-              height = min(kBand, down - band * kBand), row = (band * kBand + rest % height) * kRows;
+    const int group = next_ / (kSwizzle * tiles_n), rest = next_ - group * kSwizzle * tiles_n,
+              height = min(kSwizzle, tiles_m - group * kSwizzle),
+              row = (group * kSwizzle + rest % height) * kTileM;
     tile.expert = expert_;
-    tile.row0 = CutDepth ? row : begin + row;
-    tile.rows_end = CutDepth ? job_.rows : end;
-    tile.column0 = rest / height * kColumns;
-    tile.k0 = CutDepth ? begin : 0;
-    tile.depth = CutDepth ? end - begin : job_.depth;
+    tile.row0 = RaggedK ? row : begin + row;
+    tile.rows_end = RaggedK ? params_.m : end;
+    tile.column0 = rest / height * kTileN;
+    tile.k0 = RaggedK ? begin : 0;
+    tile.k_size = RaggedK ? end - begin : params_.k;
     next_ += static_cast<int>(gridDim.x);
     return true;
   }
 
  private:
-  const Job& job_;
+  const Params& params_;
   int next_, expert_ = 0;  // counted from the first tile of the expert
 };
 
-// Sides × 64 of an operand.
-template <int Sides, bool Inner>
-__device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, Barrier full, int side, int k,
-                                      int expert) {
-  constexpr int kBox = Inner ? Sides : kPanel;
+// Loads Sides × 64 of an operand by TMA.
+template <int Sides, bool KMajor>
+__device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map, Barrier full, int side,
+                                             int k, int expert) {
+  constexpr int kBox = KMajor ? Sides : kPanel;
 #pragma unroll
   for (int s = 0; s < Sides; s += kBox)
-    hopper::load_box(to + s / kPanel * kPanelBytes, map, full, Inner ? k : side + s, Inner ? side + s : k,
-                     expert);
+    sm90::tma_load(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
+                   expert);
 }
 
-// Where the contraction ends within a stage, rows of another expert or of none follow: they count as zeros.
-// All multipliers call it.
-[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) {
-  for (int panel = 0; panel < (kRows + kColumns) / kPanel; ++panel)
-    for (int i = depth * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
-         i += kMultipliers * 16)
+// Zeroes the tail of a stage where K ends inside it: rows of the next expert follow. All consumers call it.
+[[maybe_unused]] __device__ __forceinline__ void clear_tail(uint32_t stage, int k_size) {
+  for (int panel = 0; panel < (kTileM + kTileN) / kPanel; ++panel)
+    for (int i = k_size * kPanel * 2 + (static_cast<int>(threadIdx.x) - 128) * 16; i < kPanelBytes;
+         i += kConsumerThreads * 16)
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(stage + panel * kPanelBytes + i), "r"(0)
                    : "memory");
-  hopper::publish_writes();
-  hopper::sync_threads<kMultipliers>(1);
+  sm90::fence_proxy_async();
+  sm90::named_barrier_sync<kConsumerThreads>(1);
 }
 
-// sums += beta · c. TMA can add too, but in the dtype of c: what is not fp32 would be rounded twice.
+// acc += beta · c. TMA could add in the dtype of c alone, which would round 16-bit sums twice.
 template <class Out>
-__device__ __forceinline__ void add_old(const Job& job, const Tile& tile, float (&sums)[128]) {
+__device__ __forceinline__ void add_beta_c(const Params& params, const Tile& tile, float (&acc)[128]) {
   const int lane = threadIdx.x % 32,
             row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
             column0 = tile.column0 + lane % 4 * 2;
-  const Out* c = static_cast<const Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + column0;
-  constexpr int kAtOnce = 16;  // reads under way
+  const Out* c =
+      static_cast<const Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + column0;
+  constexpr int kAtOnce = 16;  // reads in flight
 #pragma unroll
   for (int j = 0; j < 64; j += kAtOnce) {
     Vec<Out, 2> old[kAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int down = (j + i) % 2 * 8, right = (j + i) / 2 * 8;
-      if (row + down < tile.rows_end && column0 + right < job.columns)
-        old[i] = read<2>(c + down * job.c_row + right);
+      const int row_offset = (j + i) % 2 * 8, column_offset = (j + i) / 2 * 8;
+      if (row + row_offset < tile.rows_end && column0 + column_offset < params.n)
+        old[i] = read<2>(c + row_offset * params.c_row + column_offset);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
       for (int side = 0; side < 2; ++side)
-        sums[2 * (j + i) + side] = fmaf(job.beta, widen(old[i].v[side]), sums[2 * (j + i) + side]);
+        acc[2 * (j + i) + side] = fmaf(params.beta, widen(old[i].v[side]), acc[2 * (j + i) + side]);
   }
 }
 
-// c = sums: a warp stores its 16 rows.
+// c = acc: each warp packs its 16 rows in shared memory and stores them by bulk copies.
 template <class Out>
-__device__ __forceinline__ void put_rows(const Job& job, const Tile& tile, const float (&sums)[128],
-                                         uint32_t rows) {
+__device__ __forceinline__ void store_tile_rows(const Params& params, const Tile& tile,
+                                                const float (&acc)[128], uint32_t rows) {
   constexpr int kRowBytes = Layout<Out>::kRowBytes;
   const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
   rows += first * kRowBytes;
-  hopper::wait_stores_read<0>();
+  sm90::bulk_wait_read<0>();
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < kColumns / 8; ++j)
+  for (int j = 0; j < kTileN / 8; ++j)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       asm volatile(
           "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
-          "r"(narrow_pair<Out>(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
+          "r"(narrow_pair<Out>(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]))
           : "memory");
-  hopper::publish_writes();
+  sm90::fence_proxy_async();
   __syncwarp();
   const int row = tile.row0 + first + lane;
   if (lane < 16 && row < tile.rows_end)
-    hopper::store_bytes(
-        static_cast<Out*>(job.c) + tile.expert * job.c_expert + row * job.c_row + tile.column0,
-        rows + lane * kRowBytes, min(kColumns, job.columns - tile.column0) * 2);
+    sm90::bulk_store(
+        static_cast<Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + tile.column0,
+        rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
 
-// c = sums or, with beta 1, c + sums: a warpgroup stores its 64 rows in boxes, swizzled as operands are.
-[[maybe_unused]] __device__ __forceinline__ void put_boxes(const Job& job, const CUtensorMap& c,
-                                                           const Tile& tile, const float (&sums)[128],
-                                                           uint32_t boxes, int panel) {
+// c = acc or, with beta 1, c += acc: a warpgroup stores its 64 rows by TMA, 64 × 32 at a time.
+[[maybe_unused]] __device__ __forceinline__ void store_tile_fp32(const Params& params, const CUtensorMap& c,
+                                                                 const Tile& tile, const float (&acc)[128],
+                                                                 uint32_t boxes, int panel) {
   using Shared = Layout<float>;
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool speaker = threadIdx.x % 128 == 0;
 #pragma unroll
-  for (int b = 0; b < kColumns / Shared::kBoxColumns; ++b) {
-    const uint32_t box = boxes + (panel * Shared::kBoxes + b % Shared::kBoxes) * Shared::kBoxBytes;
-    if (speaker) hopper::wait_stores_read<Shared::kBoxes - 1>();
-    hopper::sync_threads<128>(2 + panel);
+  for (int b = 0; b < kTileN / Shared::kStoreN; ++b) {
+    const uint32_t box =
+        boxes + (panel * Shared::kStoreBuffers + b % Shared::kStoreBuffers) * Shared::kStoreBytes;
+    if (speaker) sm90::bulk_wait_read<Shared::kStoreBuffers - 1>();
+    sm90::named_barrier_sync<128>(2 + panel);
 #pragma unroll
-    for (int j = 0; j < Shared::kBoxColumns / 8; ++j)
+    for (int j = 0; j < Shared::kStoreN / 8; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * h, chunk = (2 * j + quad / 2) ^ row % 8,
-                  sum = b * Shared::kBoxColumns / 2 + 4 * j + 2 * h;
+                  sum = b * Shared::kStoreN / 2 + 4 * j + 2 * h;
         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + chunk * 16 + quad % 2 * 8),
-                     "f"(sums[sum]), "f"(sums[sum + 1])
+                     "f"(acc[sum]), "f"(acc[sum + 1])
                      : "memory");
       }
-    hopper::publish_writes();
-    hopper::sync_threads<128>(2 + panel);
+    sm90::fence_proxy_async();
+    sm90::named_barrier_sync<128>(2 + panel);
     if (speaker) {
-      const int x = tile.column0 + b * Shared::kBoxColumns, y = tile.row0 + panel * kPanel;
-      if (job.beta != 0)
-        hopper::add_box(c, box, x, y, tile.expert);
+      const int x = tile.column0 + b * Shared::kStoreN, y = tile.row0 + panel * kPanel;
+      if (params.beta != 0)
+        sm90::tma_reduce_add(c, box, x, y, tile.expert);
       else
-        hopper::store_box(c, box, x, y, tile.expert);
+        sm90::tma_store(c, box, x, y, tile.expert);
     }
   }
 }
 
-// c tells where boxes are stored; it is for wide sums alone.
-template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
+// c: the tensor map of the output, for fp32 alone.
+template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
 __global__ void __launch_bounds__(kBlockThreads, 1)
-    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                   const __grid_constant__ CUtensorMap c, const __grid_constant__ Job job) {
+    grouped_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                        const __grid_constant__ CUtensorMap c, const __grid_constant__ Params params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
   using Shared = Layout<Out>;
   constexpr int kStages = Shared::kStages;
-  const uint32_t stages = shared_address(memory), put_at = stages + Shared::kSums;
-  auto left = [&](int s) { return stages + s * kStageBytes; };
-  auto right = [&](int s) { return left(s) + kLeftBytes; };
+  const uint32_t stages = shared_address(memory), output = stages + Shared::kOutput;
+  auto smem_a = [&](int s) { return stages + s * kStageBytes; };
+  auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
   auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kMultipliers / 32);
+      empty(s).init(kConsumerThreads / 32);
     }
-    hopper::publish_barriers();
+    sm90::fence_mbarrier_init();
   }
   __syncthreads();
-  Schedule<CutDepth> schedule(job);
+  TileScheduler<RaggedK> scheduler(params);
   Tile tile;
-  hopper::Ring<kStages> at;
+  sm90::PipelineState<kStages> pipe;
   if (threadIdx.x < 128) {
-    hopper::fewer_registers<40>();
+    sm90::setmaxnreg_dec<40>();
     if (threadIdx.x == 0)
-      while (schedule.next(tile))
-        for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
-          empty(at.stage).wait(at.parity ^ 1);
-          full(at.stage).arrive_expecting(kStageBytes);
-          fetch<kRows, AInner>(left(at.stage), a, full(at.stage), tile.row0, tile.k0 + k, 0);
-          fetch<kColumns, BInner>(right(at.stage), b, full(at.stage), tile.column0, tile.k0 + k,
-                                  CutDepth ? 0 : tile.expert);
+      while (scheduler.next(tile))
+        for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
+          empty(pipe.stage).wait(pipe.parity ^ 1);
+          full(pipe.stage).arrive_expect_tx(kStageBytes);
+          load_operand<kTileM, AKMajor>(smem_a(pipe.stage), a, full(pipe.stage), tile.row0, tile.k0 + k, 0);
+          load_operand<kTileN, BKMajor>(smem_b(pipe.stage), b, full(pipe.stage), tile.column0, tile.k0 + k,
+                                        RaggedK ? 0 : tile.expert);
         }
     return;
   }
-  hopper::more_registers<232>();
+  sm90::setmaxnreg_inc<232>();
   const int panel = threadIdx.x / 128 - 1;
   auto release = [&](int stage) {
     if (threadIdx.x % 32 == 0) empty(stage).arrive();
   };
-  float sums[128];
-  while (schedule.next(tile)) {
-    if (!CutDepth && tile.row0 + panel * kPanel >= tile.rows_end) {
-      // The expert has no row for this warpgroup; the other has the tensor cores for itself.
-      for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
-        full(at.stage).wait(at.parity);
-        release(at.stage);
+  float acc[128];
+  while (scheduler.next(tile)) {
+    if (!RaggedK && tile.row0 + panel * kPanel >= tile.rows_end) {
+      // The expert has no row for this warpgroup: it only releases the stages.
+      for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
+        full(pipe.stage).wait(pipe.parity);
+        release(pipe.stage);
       }
       continue;
     }
-    if (CutDepth && tile.depth == 0) {
+    if (RaggedK && tile.k_size == 0) {
 #pragma unroll
-      for (float& sum : sums) sum = 0;
+      for (float& value : acc) value = 0;
     }
     int last = 0;
-    for (int k = 0; k < tile.depth; k += kDepth, at.advance()) {
-      full(at.stage).wait(at.parity);
-      if (CutDepth && tile.depth - k < kDepth) clear_tail(left(at.stage), tile.depth - k);
-      const uint64_t x = hopper::operand(left(at.stage) + panel * kPanelBytes),
-                     y = hopper::operand(right(at.stage));
-      hopper::begin_products();
+    for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
+      full(pipe.stage).wait(pipe.parity);
+      if (RaggedK && tile.k_size - k < kTileK) clear_tail(smem_a(pipe.stage), tile.k_size - k);
+      const uint64_t a_desc = sm90::smem_desc(smem_a(pipe.stage) + panel * kPanelBytes),
+                     b_desc = sm90::smem_desc(smem_b(pipe.stage));
+      sm90::wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i)
-        hopper::add_product<T, AInner, BInner>(sums, hopper::further<AInner>(x, i),
-                                               hopper::further<BInner>(y, i), k || i);
-      hopper::commit_products();
-      // The stage before is read; this one may still be.
+      for (int i = 0; i < kTileK / 16; ++i)
+        sm90::wgmma_mma<T, AKMajor, BKMajor>(acc, sm90::advance_desc<AKMajor>(a_desc, i),
+                                             sm90::advance_desc<BKMajor>(b_desc, i), k || i);
+      sm90::wgmma_commit();
+      // The wgmma of the last stage is done; this one may run.
       if (k) {
-        hopper::wait_products<1>();
+        sm90::wgmma_wait<1>();
         release(last);
       }
-      last = at.stage;
+      last = pipe.stage;
     }
-    hopper::wait_products<0>();
-    if (tile.depth) release(last);
+    sm90::wgmma_wait<0>();
+    if (tile.k_size) release(last);
     if constexpr (Shared::kWide) {
-      put_boxes(job, c, tile, sums, put_at, panel);
+      store_tile_fp32(params, c, tile, acc, output, panel);
     } else {
-      if (CutDepth && job.beta != 0) add_old<Out>(job, tile, sums);
-      put_rows<Out>(job, tile, sums, put_at);
+      if (RaggedK && params.beta != 0) add_beta_c<Out>(params, tile, acc);
+      store_tile_rows<Out>(params, tile, acc, output);
     }
   }
-  hopper::wait_stores_read<0>();
+  sm90::bulk_wait_read<0>();
 #else
   __trap();
 #endif
 }
 
-// Only code for sm_90a has the instructions; it runs on GPUs of capability 9.0 and no others.
+// Code for sm_90a runs on GPUs of compute capability 9.0 alone.
 bool can_run(const KernelContext& ctx, const GroupedTask& task) {
 #ifdef MEGATRON_SM90A
-  constexpr int64_t kMost = 1 << 30;
-  return runtime_of(ctx).properties().compute_capability == 90 && task.rows > 0 && task.rows < kMost &&
-         task.k < kMost && task.n < kMost && task.n % 8 == 0 && task.c_column == 1 && task.c_row % 8 == 0 &&
+  constexpr int64_t kMax = 1 << 30;
+  return runtime_of(ctx).properties().compute_capability == 90 && task.rows > 0 && task.rows < kMax &&
+         task.k < kMax && task.n < kMax && task.n % 8 == 0 && task.c_column == 1 && task.c_row % 8 == 0 &&
          task.c_expert % 8 == 0 && aligned(task.c);
 #else
   return false;
 #endif
 }
 
-template <class T, class Out, bool AInner, bool BInner, bool CutDepth>
-bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Job& job) {
+template <class T, class Out, bool AKMajor, bool BKMajor, bool RaggedK>
+bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Params& params) {
   CUtensorMap a_map, b_map, c_map{};
   constexpr DType kType = std::is_same_v<T, bfloat> ? DType::BF16 : DType::F16;
-  if (!describe(kType, a, 128, AInner ? kRows : kPanel, a_map) ||
-      !describe(kType, b, 128, BInner ? kColumns : kPanel, b_map))
+  if (!make_tensor_map(kType, a, 128, AKMajor ? kTileM : kPanel, a_map) ||
+      !make_tensor_map(kType, b, 128, BKMajor ? kTileN : kPanel, b_map))
     return false;
   if constexpr (Layout<Out>::kWide)
-    if (!describe(DType::F32, {job.c, job.columns, job.rows, job.experts, job.c_row, job.c_expert}, 128,
-                  kPanel, c_map))
+    if (!make_tensor_map(DType::F32,
+                         {params.c, params.n, params.m, params.experts, params.c_row, params.c_expert}, 128,
+                         kPanel, c_map))
       return false;
-  auto kernel = product_kernel<T, Out, AInner, BInner, CutDepth>;
+  auto kernel = grouped_gemm_kernel<T, Out, AKMajor, BKMajor, RaggedK>;
   allow_shared_memory(kernel, Layout<Out>::kBytes);
-  kernel<<<runtime_of(ctx).properties().multiprocessors, kBlockThreads, Layout<Out>::kBytes,
-           stream_of(ctx)>>>(a_map, b_map, c_map, job);
+  kernel<<<runtime_of(ctx).properties().sm_count, kBlockThreads, Layout<Out>::kBytes, stream_of(ctx)>>>(
+      a_map, b_map, c_map, params);
   return true;
 }
 
-Job job_of(const GroupedTask& task) {
+Params params_of(const GroupedTask& task) {
   return {task.c,
           task.c_expert,
           task.c_row,
@@ -329,10 +340,10 @@ bool wgmma_grouped_gemm(const KernelContext& ctx, const GroupedTask& task) {
   const Matrices a{task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows};
   if (task.b_row == 1)
     return launch<T, T, true, true, false>(
-        ctx, a, {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, job_of(task));
+        ctx, a, {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, params_of(task));
   if (task.b_column == 1)
     return launch<T, T, true, false, false>(
-        ctx, a, {task.b, task.n, task.k, task.experts, task.b_row, task.b_expert}, job_of(task));
+        ctx, a, {task.b, task.n, task.k, task.experts, task.b_row, task.b_expert}, params_of(task));
   return false;
 }
 
@@ -342,7 +353,7 @@ bool wgmma_grouped_gemm_weight(const KernelContext& ctx, const GroupedTask& task
   if (std::is_same_v<Out, float> && task.beta != 0 && task.beta != 1) return false;
   return launch<T, Out, false, false, true>(
       ctx, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
-      {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, job_of(task));
+      {task.b, task.n, task.rows, 1, task.b_row, task.b_row * task.rows}, params_of(task));
 }
 
 template bool wgmma_grouped_gemm<bfloat>(const KernelContext&, const GroupedTask&);

@@ -1,7 +1,7 @@
 #include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/launch.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
-#include "megatron/kernels/cuda/loss/max_sum.cuh"
+#include "megatron/kernels/cuda/loss/online_softmax.cuh"
 
 namespace megatron::cuda {
 namespace {
@@ -11,10 +11,10 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
                              int64_t vocab_begin, Compute<T>* maximum, Compute<T>* sum_exp,
                              Compute<T>* target, Compute<T>* sum_logits) {
   using C = Compute<T>;
-  __shared__ MaxSum<C> partial[32];
+  __shared__ OnlineSoftmax<C> partial[32];
   const int64_t row = blockIdx.x;
   const T* x = logits + row * columns;
-  MaxSum<C> state;
+  OnlineSoftmax<C> state;
   C total = 0;
   auto take = [&]<int N>(C(&values)[N]) {
     C largest = values[0];
@@ -24,7 +24,7 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
       state.sum *= exp_of(state.maximum - largest);
       state.maximum = largest;
     }
-    // No difference of infinities, but what is not a number is summed.
+    // Avoid inf − inf, keep NaN.
     const C shift = state.maximum == kLowest<C> ? C(0) : state.maximum;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -59,7 +59,7 @@ __global__ void stats_kernel(const T* logits, const int64_t* labels, int64_t col
   state = warp_merge(state);
   if (lane == 0) partial[warp] = state;
   __syncthreads();
-  state = warp_merge(lane < warps ? partial[lane] : MaxSum<C>{});
+  state = warp_merge(lane < warps ? partial[lane] : OnlineSoftmax<C>{});
   if (sum_logits) total = block_sum(total);
   if (threadIdx.x) return;
   maximum[row] = state.maximum;
@@ -126,6 +126,7 @@ struct GradTask {
   void* dlogits;
   const int64_t* labels;
   const Compute<T>*lse, *scale;
+  int64_t scale_stride;
   int columns, valid;
   int64_t vocab_begin, ignore_index;
   Compute<T> smoothing, uniform, twice_z;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) grad_kernel(GradTask<T> a) {
   const T* x = a.logits + row * a.columns;
   D* dx = static_cast<D*>(a.dlogits) + row * a.columns;
   const bool ignored = label_here == a.ignore_index;
-  const C scale = ignored ? C(0) : a.scale[row], lse = a.lse[row];
+  const C scale = ignored ? C(0) : a.scale[row * a.scale_stride], lse = a.lse[row];
   const C slope = scale * (C(1) + a.twice_z * lse), uniform = scale * a.uniform;
   const int first = (static_cast<int>(blockIdx.y) * kGradVectors * kThreads + threadIdx.x) * W;
   Vec<T, W> raw[kGradVectors];
@@ -187,6 +188,7 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
                        pointer<int64_t>(args.labels),
                        pointer<C>(args.lse),
                        pointer<C>(args.scale),
+                       args.scale.stride(0),
                        static_cast<int>(columns),
                        static_cast<int>(args.valid),
                        args.vocab_begin,
@@ -216,7 +218,9 @@ struct WholeTask {
   Compute<T>* loss;
   int64_t ignore_index, rows;
   int columns, valid, cached;  // cached: vectors of a row that stay in shared memory
-  Compute<T> scale, smoothing, vocab_size, z_loss;
+  const Compute<T>* scale;     // read only where dlogits is wanted
+  int64_t scale_stride;
+  Compute<T> smoothing, vocab_size, z_loss;
 };
 
 // As a tree: short chains of comparisons.
@@ -241,7 +245,8 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   using C = Compute<T>;
   using V = Vec<T, W>;
   extern __shared__ __align__(16) char memory[];
-  __shared__ MaxSum<C> partial[2][32];  // of rows in turn: the next may begin while this one's are still read
+  __shared__ OnlineSoftmax<C>
+      partial[2][32];  // of rows in turn: the next may begin while this one's are still read
   T* cache = reinterpret_cast<T*>(memory);
   const int vectors = a.columns / W, step = static_cast<int>(blockDim.x), thread = threadIdx.x;
   const int lane = thread % 32, warp = thread / 32, warps = step / 32;
@@ -250,18 +255,18 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
   const int per_group = (a.cached + kGroups * step - 1) / (kGroups * step) * step;
   auto group_end = [&](int g) { return min(a.cached, (g + 1) * per_group); };
   auto fetch = [&](int64_t row, int v) {
-    if (kCaches && row < a.rows) copy_async(cache + v * W, a.logits + row * a.columns + v * W, true);
+    if (kCaches && row < a.rows) cp_async(cache + v * W, a.logits + row * a.columns + v * W, true);
   };
   for (int g = 0; g < kGroups; ++g) {
     for (int v = g * per_group + thread; v < group_end(g); v += step) fetch(blockIdx.x, v);
-    commit_copies();
+    cp_async_commit();
   }
   for (int64_t row = blockIdx.x, turn = 0; row < a.rows; row += gridDim.x, ++turn) {
     const int64_t label = a.labels[row], next = row + gridDim.x;
     const T* x = a.logits + row * a.columns;
     // Read before anyone writes the gradient in its place.
     const C target = label >= 0 && label < a.valid ? widen(x[label]) : C(0);
-    MaxSum<C> state;
+    OnlineSoftmax<C> state;
     C total = 0;
     auto take = [&](const V& raw, int v) {
       C values[W], largest;
@@ -291,7 +296,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       state.sum += sum;
     };
     [&]<int... G>(std::integer_sequence<int, G...>) {
-      ((wait_copies<kGroups - 1 - G>(),
+      ((cp_async_wait<kGroups - 1 - G>(),
         [&] {
 #pragma unroll 2
           for (int v = G * per_group + thread; v < group_end(G); v += step) take(read<W>(cache + v * W), v);
@@ -304,7 +309,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
     state = warp_merge(state);
     if (lane == 0) partial[turn % 2][warp] = state;
     __syncthreads();
-    state = warp_merge(lane < warps ? partial[turn % 2][lane] : MaxSum<C>{});
+    state = warp_merge(lane < warps ? partial[turn % 2][lane] : OnlineSoftmax<C>{});
     if constexpr (Smooth) total = block_sum(total);
     const C lse = state.maximum + log_of(state.sum);
     const bool ignored = label == a.ignore_index;
@@ -314,7 +319,8 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       a.loss[row] = ignored ? C(0) : lse - expected + a.z_loss * lse * lse;
     }
     T* dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
-    const C slope = a.scale * (C(1) + 2 * a.z_loss * lse), uniform = a.scale * a.smoothing / a.vocab_size;
+    const C scale = dx ? a.scale[row * a.scale_stride] : C(0);
+    const C slope = scale * (C(1) + 2 * a.z_loss * lse), uniform = scale * a.smoothing / a.vocab_size;
     const int label_vector = label >= 0 && label < a.valid ? static_cast<int>(label / W) : -1;
     auto give = [&](const V& raw, int v) {
       if (!dx) return;
@@ -331,7 +337,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
       if (ignored || v == label_vector || v * W + W > a.valid) {
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          if (v * W + j == label) result[j] -= a.scale * (C(1) - a.smoothing);
+          if (v * W + j == label) result[j] -= scale * (C(1) - a.smoothing);
           if (ignored || v * W + j >= a.valid) result[j] = 0;
         }
       }
@@ -346,7 +352,7 @@ __global__ void __launch_bounds__(1024) whole_kernel(WholeTask<T> a) {
         give(read<W>(cache + v * W), v);
         fetch(next, v);
       }
-      commit_copies();
+      cp_async_commit();
     }
   }
 }
@@ -365,12 +371,13 @@ void cross_entropy(const KernelContext& ctx, const CrossEntropyArgs& args) {
                       static_cast<int>(columns),
                       static_cast<int>(args.valid),
                       0,
-                      static_cast<C>(args.scale),
+                      pointer<C>(args.scale),
+                      args.dlogits ? args.scale.stride(0) : 0,
                       static_cast<C>(args.smoothing),
                       static_cast<C>(args.vocab_size),
                       static_cast<C>(args.z_loss)};
     auto launch = [&]<int W>(std::integral_constant<int, W>) {
-      // Half a multiprocessor's shared memory holds a row of medium length, and two blocks then share it.
+      // Half an SM's shared memory holds a row of medium length, and two blocks then share it.
       const auto row_bytes = static_cast<size_t>(columns) * sizeof(T),
                  there = static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block),
                  most = std::min(there - (size_t{8} << 10), size_t{216} << 10);  // some is the kernel's own

@@ -10,8 +10,8 @@ namespace {
 // Vectors of a row that a thread has on their way at once.
 constexpr int kGatherAhead = 2;
 
-// out[i] = table[row_of(i)], zero where there is no such row. Columns are counted in units of V; a line of
-// threads takes a piece of a row.
+// out[i] = table[row_of(i)], zero where there is no such row. Columns are counted in units of V; a row
+// group of threads takes a part of a row.
 template <class V>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const V* table, const int64_t* ids, V* out, int64_t n, int64_t rows, int64_t columns,

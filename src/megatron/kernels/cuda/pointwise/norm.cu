@@ -14,12 +14,12 @@ struct NormForward {
 };
 
 // Input and residual are on their way before the first sum; the weight, which all rows share, is read when it
-// is needed, so that more rows fit a multiprocessor.
-template <class T, int W, int Items, int Most, bool Layer>
-__global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
+// is needed, so that more rows fit an SM.
+template <class T, int W, int Items, int Max, bool Layer>
+__global__ void __launch_bounds__(Max) norm_forward_kernel(NormForward<T> a) {
   using C = Compute<T>;
   using Row = RowShape<W, Items>;
-  __shared__ C partial[2][Row::kMostRows][32];
+  __shared__ C partial[2][Row::kMaxRows][32];
   const RowSums<C> sums{partial};
   const int n = static_cast<int>(a.x_rows.columns);
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, first = row * n;
@@ -92,15 +92,15 @@ __global__ void __launch_bounds__(Most) norm_forward_kernel(NormForward<T> a) {
 template <class T, int W, bool Layer>
 void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
   const int64_t n = a.x_rows.columns, vectors = (n + W - 1) / W;
-  auto fits = [&]<int Items, int Most>(RowShape<W, Items> shape, std::integral_constant<int, Most>) {
+  auto fits = [&]<int Items, int Max>(RowShape<W, Items> shape, std::integral_constant<int, Max>) {
     int64_t threads = blocks_for(vectors, 32 * Items) * 32;
-    if (threads > Most) return false;
-    if constexpr (Most > 64) {
-      norm_forward_kernel<T, W, Items, Most, Layer>
+    if (threads > Max) return false;
+    if constexpr (Max > 64) {
+      norm_forward_kernel<T, W, Items, Max, Layer>
           <<<static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads), 0, stream>>>(a);
     } else {
-      constexpr unsigned rows = Most == 32 ? 2 * shape.kMostRows : shape.kMostRows;
-      norm_forward_kernel<T, W, Items, Most * rows, Layer>
+      constexpr unsigned rows = Max == 32 ? 2 * shape.kMaxRows : shape.kMaxRows;
+      norm_forward_kernel<T, W, Items, Max * rows, Layer>
           <<<blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows), 0, stream>>>(a);
     }
     return true;

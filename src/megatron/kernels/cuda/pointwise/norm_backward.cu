@@ -1,7 +1,7 @@
 #include <optional>
 
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/norm.cuh"
 
@@ -9,9 +9,9 @@ namespace megatron::cuda {
 namespace {
 
 // Threads of a block. Those with one vector each are kept to fewer registers, so that two blocks share a
-// multiprocessor.
+// SM.
 template <int Items>
-constexpr int kMostThreads = Items == 1 ? 384 : limits::kNormThreads;
+constexpr int kMaxThreads = Items == 1 ? 384 : limits::kNormThreads;
 
 template <class T>
 struct NormBackward {
@@ -23,15 +23,15 @@ struct NormBackward {
   Compute<T> gamma_offset;
 };
 
-// Blocks stay, and take every gridDim.x-th group of rows, one in each line of threads: which rows share a
-// partial sum does not change from run to run. The next row is on its way in registers while this one is
+// Blocks stay, and take every gridDim.x-th group of rows, one in each row group of threads: which rows share
+// a partial sum does not change from run to run. The next row is on its way in registers while this one is
 // summed.
 template <class T, int W, int Items, bool Layer>
-__global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kMaxThreads<Items>, Items == 1 ? 2 : 1)
     norm_backward_kernel(NormBackward<T> a) {
   using C = Compute<T>;
   using Row = RowShape<W, Items>;
-  __shared__ C partial[2][Row::kMostRows][32];
+  __shared__ C partial[2][Row::kMaxRows][32];
   const RowSums<C> sums{partial};
   const int n = static_cast<int>(a.x_rows.columns);
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
       finish(gamma);
     }
   };
-  let_next_start();
+  griddep_launch();
   Packed<T, W> next_x[Items], next_dy[Items], next_dsum[Items];
   C next_mean = 0, next_rstd = 0;
   auto fetch = [&](int64_t from) {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kMostThreads<Items>, Items == 1 ? 2 : 1)
         store(a.dx + row * n + column, dx);
       }
   }
-  // The lines of a block add up in order, each thread's elements as one.
+  // The row groups of a block add up in order, each thread's elements as one.
   using Sums = Vec<C, W>;
   auto add_up = [&](C* target, const C(&own)[Items][W]) {
     for (int turn = 0; turn < blockDim.y; ++turn) {
@@ -196,13 +196,13 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   auto fits = [&]<int W, int Items>(RowShape<W, Items>) {
     int64_t threads = blocks_for((n + W - 1) / W, 32 * Items) * 32;
     // Rows of four warps are faster as two warps with two vectors a thread.
-    if (threads > (Items == 1 ? 96 : kMostThreads<Items>)) return false;
+    if (threads > (Items == 1 ? 96 : kMaxThreads<Items>)) return false;
     auto kernel = args.kind == NormKind::Layer ? norm_backward_kernel<T, W, Items, true>
                                                : norm_backward_kernel<T, W, Items, false>;
     // Rows side by side make a block of some hundred threads.
-    const int64_t together = kMostThreads<Items> / (Items == 1 ? 1 : 2) / threads;
+    const int64_t together = kMaxThreads<Items> / (Items == 1 ? 1 : 2) / threads;
     dim3 block(static_cast<unsigned>(threads),
-               static_cast<unsigned>(std::clamp<int64_t>(together, 1, RowShape<W, Items>::kMostRows)));
+               static_cast<unsigned>(std::clamp<int64_t>(together, 1, RowShape<W, Items>::kMaxRows)));
     // As many blocks as the GPU holds at once: each makes one partial sum of the weights' gradients.
     blocks = resident_blocks(ctx, kernel, block, 0, blocks_for(rows, block.y));
     scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
@@ -217,7 +217,7 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
     if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
     done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});
     require(done, "norm_backward: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
-            RowShape<W, most>::columns(kMostThreads<most>));
+            RowShape<W, most>::columns(kMaxThreads<most>));
   };
   if (vector)
     choose(std::integral_constant<int, kVector<T>>{});
@@ -226,8 +226,8 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   check_launch("norm_backward");
   auto join = [&](const C* partial, const Tensor& target) {
     if (!partial) return;
-    join_parts("norm_backward", stream, partial, blocks, n,
-               PutGradient<C>{any_float(target), args.accumulate});
+    reduce_partials("norm_backward", stream, partial, blocks, n,
+                    PutGradient<C>{any_float(target), args.accumulate});
   };
   join(a.dweight, args.dweight);
   join(a.dbias, args.dbias);

@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads) reduce_columns_ke
 #pragma unroll
     for (int j = 0; j < W; ++j) value[j] = task.join(value[j], x[j]);
   };
-  let_next_start();
-  wait_for_last();
+  griddep_launch();
+  griddep_wait();
   if (column < task.inner) {
     const T* x = task.x + outer * task.n * task.inner + column;
     int64_t r = begin + threadIdx.y;
@@ -122,7 +122,7 @@ void launch_reduce(cudaStream_t stream, const ReduceTask<T>& task, int64_t outer
               static_cast<unsigned>(outer));
     dim3 block(kColumnThreads, kRowThreads);
     if (early)
-      launch_early("reduce", reduce_columns_kernel<T, W>, grid, block, stream, task);
+      launch_pdl("reduce", reduce_columns_kernel<T, W>, grid, block, stream, task);
     else
       reduce_columns_kernel<T, W><<<grid, block, 0, stream>>>(task);
     check_launch("reduce");

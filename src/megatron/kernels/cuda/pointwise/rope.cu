@@ -34,21 +34,21 @@ void rope_table(const KernelContext& ctx, const RopeTableArgs& args) {
   check_launch("rope_table");
 }
 
-// A head is cut into units: first those of W pairs of channels that turn together, then those of W channels
+// A head is cut into units: first those of W pairs of elements that turn together, then those of W elements
 // that are only copied.
 struct HeadShape {
-  int channels, half;
+  int head_dim, half;
   bool interleaved;
 
   template <int W>
   int64_t units() const {
-    return (channels - half) / W;
+    return (head_dim - half) / W;
   }
 };
 
 template <int W>
 struct Unit {
-  int first, second = 0;  // where its channels begin; second: of those that turn
+  int first, second = 0;  // where its elements begin; second: of those that turn
   bool turns;
 
   __device__ Unit(HeadShape head, uint32_t unit)
@@ -154,7 +154,7 @@ struct Sharing {
   }
 };
 
-// Whole vectors of two heads, of one where their number is odd, or single channels where they do not lie
+// Whole vectors of two heads, of one where their number is odd, or single elements where they do not lie
 // well.
 template <int W, class F>
 void for_width(bool vector, bool even, F&& launch) {
@@ -224,7 +224,7 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
           <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
     };
     constexpr int W = kVector<T>;
-    int64_t lengths = op.from.lengths() | op.to.lengths() | op.head.channels | op.head.half;
+    int64_t lengths = op.from.lengths() | op.to.lengths() | op.head.head_dim | op.head.half;
     bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
     for_width<W>(vector, heads % 2 == 0, launch);
     check_launch("rope");
@@ -251,9 +251,9 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, Sharing shar
       const uint32_t head = first + h * sharing.steps.value;
       const uint32_t group = op.per_group.divide(head), member = head - group * op.per_group.value;
       const int64_t row = static_cast<int64_t>(token) * op.groups + group;
-      T* fused = op.qkv + (static_cast<int64_t>(token) * heads + head) * op.head.channels;
-      T* apart = member < queries ? op.q + (row * queries + member) * op.head.channels
-                                  : (member == queries ? op.k : op.v) + row * op.head.channels;
+      T* fused = op.qkv + (static_cast<int64_t>(token) * heads + head) * op.head.head_dim;
+      T* apart = member < queries ? op.q + (row * queries + member) * op.head.head_dim
+                                  : (member == queries ? op.k : op.v) + row * op.head.head_dim;
       list.turns[h] = member <= queries;
       list.from[h] = op.merge ? apart : fused;
       list.to[h] = op.merge ? fused : apart;
@@ -266,7 +266,7 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
   if (args.qkv.numel() == 0) return;
   dispatch_float("qkv_split", args.qkv.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
-    int64_t groups = args.k.size(1), channels = args.k.size(2), half = args.cos ? args.cos.size(1) : 0;
+    int64_t groups = args.k.size(1), head_dim = args.k.size(2), half = args.cos ? args.cos.size(1) : 0;
     int64_t heads = args.q.size(1) + 2 * groups;
     QkvOp<T> op{pointer<T>(args.qkv),
                 pointer<T>(args.q),
@@ -276,7 +276,7 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
                 pointer<C>(args.sin),
                 Divisor(heads / groups),
                 static_cast<uint32_t>(groups),
-                {static_cast<int>(channels), static_cast<int>(half), args.interleaved},
+                {static_cast<int>(head_dim), static_cast<int>(half), args.interleaved},
                 args.merge};
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
       Sharing sharing("qkv_split", args.k.size(0), heads, Heads, op.head.template units<W>());
@@ -284,7 +284,7 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
           <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
     };
     constexpr int W = kVector<T>;
-    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && channels % W == 0 &&
+    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && head_dim % W == 0 &&
                   half % W == 0;
     for_width<W>(vector, heads % 2 == 0, launch);
     check_launch("qkv_split");

@@ -28,12 +28,12 @@ struct Fp8Tile {
   __device__ bool has(int pass) const {
     return across * kSize + column < columns && down * kSize + pass * 64 + row < rows;
   }
-  // Of the first of eight values.
+  // Index of the first of eight values.
   __device__ int64_t index(int pass, int r) const {
     return (down * kSize + pass * 64 + row + r) * columns + across * kSize + column;
   }
 
-  // Two values a word; zeros beyond the matrix.
+  // Packed pairs of values; zeros beyond the matrix.
   template <class T>
   __device__ __forceinline__ void load(uint32_t (&raw)[2][4][4], const T* x) const {
     static_assert(sizeof(T) == 2);
@@ -61,7 +61,7 @@ struct Fp8Tile {
       }
   }
   template <class Q>
-  __device__ __forceinline__ void store_turned(const uint32_t* tile, Q* transposed) const {
+  __device__ __forceinline__ void store_transposed(const uint32_t* tile, Q* transposed) const {
     const int64_t first = down * kSize + lane * 4;
     if (first >= rows) return;
 #pragma unroll 4
@@ -72,7 +72,7 @@ struct Fp8Tile {
   }
 };
 
-// Two 16-bit numbers in a word.
+// Two 16-bit numbers, packed.
 template <class T>
 __device__ __forceinline__ float low(uint32_t pair) {
   return widen(__builtin_bit_cast(T, static_cast<uint16_t>(pair)));

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) whole_amax_kernel(const T* x, int64_
   constexpr int W = kVector<T>, kAhead = 4;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   int largest = 0;
-  let_next_start();
+  griddep_launch();
   auto take = [&](const Vec<T, W>& raw) {
 #pragma unroll
     for (int j = 0; j < W; ++j)
@@ -137,11 +137,11 @@ template <class T, class Q>
 __global__ void __launch_bounds__(kThreads)
     whole_cast_kernel(const T* x, Q* q, Q* transposed, const float* amax, const float* given, int* met,
                       float* inverse_scale, int64_t rows, int64_t columns) {
-  __shared__ uint32_t turned[Fp8Tile::kSize * Fp8Tile::kPitch];
+  __shared__ uint32_t transposed_tile[Fp8Tile::kSize * Fp8Tile::kPitch];
   const Fp8Tile tile(rows, columns);
   uint32_t raw[2][4][4];
   tile.load(raw, x);
-  wait_for_last();  // for amax
+  griddep_wait();  // for amax
   const BlockScale<Q> scale(given ? 0.f : *amax, true, given);
   const float f = scale.factor;
   int largest = 0;  // as bits; only with a given scale, else it is known
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
       if (q && tile.has(pass))
         write(reinterpret_cast<uint32_t*>(q + tile.index(pass, r)), Vec<uint32_t, 2>{word[r][0], word[r][1]});
     }
-    tile.turn(turned, word, pass);
+    tile.turn(transposed_tile, word, pass);
   }
   if (met) {
     largest = warp_reduce(largest, Maximum<int>{});
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!transposed) return;
   __syncthreads();
-  tile.store_turned(turned, transposed);
+  tile.store_transposed(transposed_tile, transposed);
 }
 
 template <class Q, class T>
@@ -230,11 +230,11 @@ void quantize_whole(const KernelContext& ctx, const T* x, Q* q, Q* transposed, f
   check_cuda(cudaMemsetAsync(amax.as<float>(), 0, sizeof(float), stream), "zeroing GPU memory");
   int64_t vectors = b.rows * b.columns / kVector<T>;
   unsigned blocks = std::min(blocks_for(vectors, kThreads * 4),
-                             static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+                             static_cast<unsigned>(8 * runtime_of(ctx).properties().sm_count));
   whole_amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, vectors, amax.as<int>());
   check_launch("quantize");
-  launch_early("quantize", whole_cast_kernel<T, Q>, grid, kThreads, stream, x, q, transposed,
-               amax.as<const float>(), nullptr, nullptr, inverse_scale, b.rows, b.columns);
+  launch_pdl("quantize", whole_cast_kernel<T, Q>, grid, kThreads, stream, x, q, transposed,
+             amax.as<const float>(), nullptr, nullptr, inverse_scale, b.rows, b.columns);
   if (met) for_each<1>(ctx, "quantize", 1, false, NoteOp{amax.as<float>(), met});
 }
 
@@ -259,7 +259,7 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
       }
       if (met) {  // into it, without a change of what was there
         unsigned blocks = std::min(blocks_for(args.x.numel(), kThreads * 8),
-                                   static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+                                   static_cast<unsigned>(8 * runtime_of(ctx).properties().sm_count));
         amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, met, b);
         check_launch("quantize");
       }
@@ -276,7 +276,7 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
       check_cuda(cudaMemsetAsync(scale, 0, static_cast<size_t>(b.count()) * sizeof(float), stream),
                  "zeroing GPU memory");
       unsigned blocks = std::min(blocks_for(args.x.numel(), kThreads * 8),
-                                 static_cast<unsigned>(8 * runtime_of(ctx).properties().multiprocessors));
+                                 static_cast<unsigned>(8 * runtime_of(ctx).properties().sm_count));
       amax_kernel<T><<<blocks, kThreads, 0, stream>>>(x, scale, b);
       check_launch("quantize");
       for_each<1>(ctx, "quantize", args.x.numel(), false, CastOp<T, Q>{x, q, transposed, scale, b});

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                 int64_t columns) {
   constexpr uint32_t kMagnitude = 0x7fff7fffu;  // compared as bits, so that NaN is the largest
   constexpr int kSize = Fp8Tile::kSize;
-  __shared__ uint32_t turned[kSize * Fp8Tile::kPitch];
+  __shared__ uint32_t transposed_tile[kSize * Fp8Tile::kPitch];
   __shared__ uint32_t row_amax[4][kSize / 2], column_amax[2][kSize / 2];  // of the warps that share one
   __shared__ alignas(16) float row_factor[kSize], column_factor[kSize];
   const Fp8Tile tile(rows, columns);
@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(kThreads, 3)
             kSquares ? word.v[half] : cast4<Q>(w[0] * c[0], w[1] * c[1], w[2] * c[2], w[3] * c[3]);
       }
     }
-    tile.turn(turned, other, pass);
+    tile.turn(transposed_tile, other, pass);
   }
   __syncthreads();
-  tile.store_turned(turned, transposed);
+  tile.store_transposed(transposed_tile, transposed);
 }
 
 // Any dtype and shape, one of the two forms, a thread block per block. x is read by strides.
@@ -138,13 +138,13 @@ void quantize_by_blocks(const KernelContext& ctx, const QuantizeBlocksArgs& args
   cudaStream_t stream = stream_of(ctx);
   const T* x = pointer<T>(args.x);
   Q *q = pointer<Q>(args.q), *transposed = pointer<Q>(args.transposed);
-  const Scales scales(args.inverse_scale), turned(args.transposed_inverse_scale);
+  const Scales scales(args.inverse_scale), transposed_tile(args.transposed_inverse_scale);
   const int64_t rows = args.x.size(0), columns = args.x.size(1);
   if constexpr (sizeof(T) == 2)
     if (columns % 8 == 0 && rows % 4 == 0 && aligned(x) && aligned(q, 8) && aligned(transposed, 4)) {
       const dim3 grid(blocks_for(columns, Fp8Tile::kSize), blocks_for(rows, Fp8Tile::kSize));
       auto kernel = args.block_rows == 1 ? tile_kernel<T, Q, false> : tile_kernel<T, Q, true>;
-      kernel<<<grid, kThreads, 0, stream>>>(x, q, transposed, scales, turned, rows, columns);
+      kernel<<<grid, kThreads, 0, stream>>>(x, q, transposed, scales, transposed_tile, rows, columns);
       return check_launch("quantize_blocks");
     }
   auto any = [&](int64_t down, int64_t across, int64_t height, int64_t width, Q* to, const Scales& by) {
@@ -153,7 +153,7 @@ void quantize_by_blocks(const KernelContext& ctx, const QuantizeBlocksArgs& args
     check_launch("quantize_blocks");
   };
   any(columns, 1, rows, columns, q, scales);
-  any(1, columns, columns, rows, transposed, turned);
+  any(1, columns, columns, rows, transposed, transposed_tile);
 }
 
 void quantize_blocks(const KernelContext& ctx, const QuantizeBlocksArgs& args) {

@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
@@ -10,9 +10,9 @@ namespace {
 constexpr int kBlock = 128;                    // threads, with one or four channels each
 constexpr int kRun = 32;                       // tokens that a thread takes
 constexpr int kAhead = 8, kBackwardAhead = 4;  // of which so many are on their way at once
-constexpr int kMostWidth = limits::kConvolutionWidth;
+constexpr int kMaxWidth = limits::kConvolutionWidth;
 
-// Whether a thread can hold several channels in registers, and how many blocks then share a multiprocessor
+// Whether a thread can hold several channels in registers, and how many blocks then share an SM
 // backward, where the tokens to come are held too.
 template <class T, int W>
 constexpr bool kFew = W == 4 && sizeof(T) < 8;
@@ -39,9 +39,9 @@ struct Conv {
         stride(static_cast<int>(args.x.stride(0))),
         channels(static_cast<int>(args.x.size(1))),
         width(static_cast<int>(args.weight.size(-1))) {
-    require(width <= kMostWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
-            width, kMostWidth);
-    require((args.x.size(0) | args.x.size(1) * kMostWidth | args.x.stride(0)) >> 30 == 0,
+    require(width <= kMaxWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
+            width, kMaxWidth);
+    require((args.x.size(0) | args.x.size(1) * kMaxWidth | args.x.stride(0)) >> 30 == 0,
             "causal_conv: {} has too many tokens or channels for the CUDA kernel", args.x);
   }
 };
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
   if (c >= conv.channels) return;
   const int begin = static_cast<int>(blockIdx.y) * run, end = min(begin + run, conv.tokens);
   const int last = min(end + W - 1, conv.tokens);  // of those to be read
-  let_next_start();
+  griddep_launch();
   Packed<T, V> next_x[kBackwardAhead], next_dy[kBackwardAhead];
   Window<T, W, V> window(conv, c, begin);
   auto fetch = [&](int first) {
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks<T, W>)
 template <class F>
 void dispatch_width(int width, F&& f) {
   if (width <= 4) return f(std::integral_constant<int, 4>{});
-  f(std::integral_constant<int, kMostWidth>{});
+  f(std::integral_constant<int, kMaxWidth>{});
 }
 
 // Sums [width + 1, channels] to dweight [channels, width] and dbias.
@@ -305,7 +305,7 @@ void causal_conv_backward(const KernelContext& ctx, const CausalConvBackwardArgs
           check_launch("causal_conv_backward");
         }
         if (sums > 0 && (args.dweight.defined() || args.dbias.defined()))
-          join_parts(
+          reduce_partials(
               "causal_conv_backward", stream_of(ctx), partial.as<C>(), runs, sums,
               PutGradients<C>{pointer<C>(args.dweight), pointer<C>(args.dbias), conv.channels, conv.width});
       });

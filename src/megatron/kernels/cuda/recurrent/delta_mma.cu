@@ -5,14 +5,14 @@ namespace {
 
 constexpr int kSystemRow = kDeltaChunk + 4;  // of shared memory
 
-struct SystemMemory {
+struct SystemSmem {
   bfloat q[DeltaRows::kElements], k[DeltaRows::kElements];
   float system[2][kDeltaChunk][kSystemRow];  // A, then T, of two value heads
-  float sums[2][kDeltaChunk], strengths[2][kDeltaChunk];
+  float g_cumsum[2][kDeltaChunk], beta[2][kDeltaChunk];
   float q_scale[kDeltaChunk], k_scale[kDeltaChunk];
 };
 
-// A matrix in shared memory, transposed and in two parts, as the left operand of products.
+// A matrix in shared memory, transposed and in two parts, as A fragments of mma.
 __device__ __forceinline__ void save_transposed(const float (&matrix)[kDeltaChunk][kSystemRow], uint4* high,
                                                 uint4* low) {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -24,17 +24,23 @@ __device__ __forceinline__ void save_transposed(const float (&matrix)[kDeltaChun
       const int column = step * 16 + i / 2 * 8 + lane % 4 * 2, own = row + i % 2 * 8;
       split(matrix[column][own], matrix[column + 1][own], (&h.x)[i], (&l.x)[i]);
     }
-    high[left_place(step)] = h;
-    low[left_place(step)] = l;
+    high[fragment_index(step)] = h;
+    low[fragment_index(step)] = l;
   }
 }
 
-// A block treats one chunk of one key head and its value heads, two at a time.
+// Triangular systems of one chunk and key head (mma.sync m16n8k16).
+// Math: A_ij = β_i e^(G_i − G_j) k_i · k_j (j < i), T = (1 + A)⁻¹ by forward substitution, a column a
+// thread; T β and passed_ij = e^(G_i − G_j) q_i · k_j (j ≤ i) are stored as mma fragments. Transposed stores
+// Tᵀ and passedᵀ too.
+// Grid: (slots, key heads); the value heads of a key head, two at a time.
+// Shared memory: SystemSmem: q and k [64, 128], two fp32 matrices of 64 × 68, g_cumsum, beta and scales.
+// Barriers: __syncthreads between making, solving and storing a pair of systems.
 template <bool Transposed>
 __global__ void __launch_bounds__(kMmaThreads, 3)
     delta_systems_kernel(const __grid_constant__ DeltaChunks task) {
   extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<SystemMemory*>(raw_memory);
+  auto& memory = *reinterpret_cast<SystemSmem*>(raw_memory);
   const int64_t slot = blockIdx.x, key_head = blockIdx.y, tokens = task.sequences.tokens;
   const ChunkSpan span = task.sequences.chunk_span(slot, kDeltaChunk);
   const int length = static_cast<int>(span.end - span.begin), lane = threadIdx.x % 32,
@@ -43,8 +49,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   const DeltaRows q{memory.q}, k{memory.k};
   q.fill_rows(task.q_rows(key_head, span.begin), task.stride, length);
   k.fill_rows(task.k_rows(key_head, span.begin), task.stride, length);
-  commit_copies();
-  wait_copies<0>();
+  cp_async_commit();
+  cp_async_wait<0>();
   __syncthreads();
   {
     const bool key = threadIdx.x < kDeltaChunk;
@@ -64,8 +70,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   }
   __syncthreads();
   float keys[kDeltaChunk / 8][4], queries[kDeltaChunk / 8][4];
-  row_products<bfloat, kDeltaChannels, kDeltaChunk>(keys, k, warp * 16, k);
-  row_products<bfloat, kDeltaChannels, kDeltaChunk>(queries, q, warp * 16, k);
+  warp_gemm_nt<bfloat, kDeltaChannels, kDeltaChunk>(keys, k, warp * 16, k);
+  warp_gemm_nt<bfloat, kDeltaChannels, kDeltaChunk>(queries, q, warp * 16, k);
   const int row = warp * 16 + lane / 4;
 #pragma unroll
   for (int n = 0; n < kDeltaChunk / 8; ++n)
@@ -83,13 +89,13 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     if (warp < pair) {  // two tokens a lane
       const int64_t head = head0 + warp;
       const float rate = task.rate(head);
-      float gate[2], strength[2];
+      float gate[2], beta[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int64_t t = span.begin + 2 * lane + i;
         const bool real = t < span.end;
         gate[i] = real ? rate * softplus(task.raw(t, head)) : 0.f;
-        strength[i] = real ? sigmoid<false>(widen(task.b_in[t * task.b_stride + head])) : 0.f;
+        beta[i] = real ? sigmoid<false>(widen(task.b_in[t * task.b_stride + head])) : 0.f;
       }
       float sum = gate[0] + gate[1];
 #pragma unroll
@@ -100,22 +106,22 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float own = i ? sum : sum - gate[1];
-        memory.sums[warp][2 * lane + i] = own;
-        memory.strengths[warp][2 * lane + i] = strength[i];
+        memory.g_cumsum[warp][2 * lane + i] = own;
+        memory.beta[warp][2 * lane + i] = beta[i];
         if (2 * lane + i < length) {
-          task.sums[head * tokens + span.begin + 2 * lane + i] = own;
-          task.strengths[head * tokens + span.begin + 2 * lane + i] = strength[i];
+          task.g_cumsum[head * tokens + span.begin + 2 * lane + i] = own;
+          task.head_beta[head * tokens + span.begin + 2 * lane + i] = beta[i];
         }
       }
     }
     __syncthreads();
-    // e^(G_i − G_j) · products at a lane's places of step and part, zero above the diagonal.
-    auto weighted = [&](int p, const float(&products)[kDeltaChunk / 8][4], int n, int h) -> float2 {
+    // e^(G_i − G_j) · qk at the positions of a lane's accumulators, zero above the diagonal.
+    auto weighted = [&](int p, const float(&qk)[kDeltaChunk / 8][4], int n, int h) -> float2 {
       const int column = n * 8 + lane % 4 * 2, own = row + 8 * h;
-      const float sum = memory.sums[p][own];
-      const float2 there = *reinterpret_cast<const float2*>(&memory.sums[p][column]);
-      return {column <= own ? exp_of(sum - there.x) * products[n][2 * h] : 0.f,
-              column < own ? exp_of(sum - there.y) * products[n][2 * h + 1] : 0.f};
+      const float sum = memory.g_cumsum[p][own];
+      const float2 there = *reinterpret_cast<const float2*>(&memory.g_cumsum[p][column]);
+      return {column <= own ? exp_of(sum - there.x) * qk[n][2 * h] : 0.f,
+              column < own ? exp_of(sum - there.y) * qk[n][2 * h + 1] : 0.f};
     };
     auto place = [&](int p, int n, int h) -> float2& {
       return *reinterpret_cast<float2*>(&memory.system[p][row + 8 * h][n * 8 + lane % 4 * 2]);
@@ -133,7 +139,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
           else
             (&words.x)[i] = narrow_pair<bfloat>(two.x, two.y);
         }
-        if constexpr (!Transposed) task.passed[task.matrix_at(slot, head0 + p) + left_place(step)] = words;
+        if constexpr (!Transposed)
+          task.passed[task.matrix_at(slot, head0 + p) + fragment_index(step)] = words;
       }
     if constexpr (Transposed) {
       __syncthreads();
@@ -149,8 +156,8 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
         for (int h = 0; h < 2; ++h) {
           float2 two = weighted(p, keys, n, h);
           const int column = n * 8 + lane % 4 * 2, own = row + 8 * h;
-          const float strength = memory.strengths[p][own];
-          place(p, n, h) = {column < own ? strength * two.x : 0.f, column + 1 < own ? strength * two.y : 0.f};
+          const float beta = memory.beta[p][own];
+          place(p, n, h) = {column < own ? beta * two.x : 0.f, column + 1 < own ? beta * two.y : 0.f};
         }
     __syncthreads();
     const int p = threadIdx.x / kDeltaChunk, column = threadIdx.x % kDeltaChunk;
@@ -185,11 +192,11 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const float2 two = place(p, 2 * step + part, h),
-                         strength = *reinterpret_cast<const float2*>(
-                             &memory.strengths[p][step * 16 + part * 8 + lane % 4 * 2]);
-            split(two.x * strength.x, two.y * strength.y, (&high.x)[2 * part + h], (&low.x)[2 * part + h]);
+                         beta = *reinterpret_cast<const float2*>(
+                             &memory.beta[p][step * 16 + part * 8 + lane % 4 * 2]);
+            split(two.x * beta.x, two.y * beta.y, (&high.x)[2 * part + h], (&low.x)[2 * part + h]);
           }
-        const int64_t at = task.matrix_at(slot, head0 + p) + left_place(step);
+        const int64_t at = task.matrix_at(slot, head0 + p) + fragment_index(step);
         task.inverse[at] = high;
         task.inverse_rest[at] = low;
       }
@@ -200,18 +207,25 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   }
 }
 
-struct CarryMemory {
+struct CarrySmem {
   bfloat k[2][DeltaRows::kElements], q[DeltaRows::kElements];
   bfloat state[2][DeltaState::kElements];  // in two parts
   bfloat part[2][DeltaPart::kElements];    // likewise
-  float sums[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk];
+  float g_cumsum[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk];
 };
 
-// One value head along one sequence, half of its value channels. A warp holds 32 key channels of the state.
+// State carry and output of one value head along one sequence (mma.sync m16n8k16).
+// Math, chunk by chunk: δ = T β (v − e^G k S), o = e^G q S + passed δ, S ← e^(G_L) S + kᵀ e^(G_L − G) δ,
+// with G_L at the end of the chunk.
+// Grid: (2 halves of the value channels, value heads, sequences). Four warps hold 32 key channels × 64 value
+// channels of S each, in registers.
+// Shared memory: CarrySmem: two buffers of k, one of q, S and a [64, 64] operand each in two bf16 parts,
+// g_cumsum and scales.
+// Barriers: __syncthreads between steps. cp.async loads k and q of the next chunk meanwhile.
 __global__ void __launch_bounds__(kMmaThreads, 2)
     delta_carry_kernel(const __grid_constant__ DeltaChunks task, bfloat* o) {
   extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<CarryMemory*>(raw_memory);
+  auto& memory = *reinterpret_cast<CarrySmem*>(raw_memory);
   const int64_t head = blockIdx.y, key_head = head / task.share;
   const int column0 = blockIdx.x * kDeltaColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2;
@@ -221,10 +235,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   for (int64_t sequence = blockIdx.z; sequence < task.sequences.count; sequence += gridDim.z) {
     const TokenSpan span = task.sequences.span(sequence);
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
-    const DeltaSpan pieces{span.begin, span.end};
-    const int chunks = pieces.chunks();
+    const DeltaSpan seq{span.begin, span.end};
+    const int chunks = seq.chunks();
     auto fetch_q = [&](int c) {
-      q.fill_rows(task.q_rows(key_head, pieces.begin_of(c)), task.stride, pieces.length_of(c));
+      q.fill_rows(task.q_rows(key_head, seq.begin_of(c)), task.stride, seq.length_of(c));
     };
     float state[2][kDeltaColumns / 8][4];
     clear(state[0]);
@@ -232,15 +246,15 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
-    if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, 0), fetch_q(0);
-    commit_copies();
+    if (chunks > 0) fetch_keys(memory, task, seq, head, key_head, 0), fetch_q(0);
+    cp_async_commit();
     for (int c = 0; c < chunks; ++c) {
-      const int64_t slot = first + c, begin = pieces.begin_of(c);
-      const int length = pieces.length_of(c), buffer = c & 1;
+      const int64_t slot = first + c, begin = seq.begin_of(c);
+      const int length = seq.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       uint4 inverse[4], inverse_rest[4], passed[4];
-      load_left(inverse, task.inverse + task.matrix_at(slot, head));
-      load_left(inverse_rest, task.inverse_rest + task.matrix_at(slot, head));
+      load_fragment(inverse, task.inverse + task.matrix_at(slot, head));
+      load_fragment(inverse_rest, task.inverse_rest + task.matrix_at(slot, head));
       uint32_t values[kDeltaColumns / 8][2];
 #pragma unroll
       for (int n = 0; n < kDeltaColumns / 8; ++n)
@@ -251,27 +265,27 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
                                                                   column0 + n * 8 + pair)
                              : 0u;
       if (task.before) save_state(task.state_before(slot, head) + column0, state);
-      wait_copies<0>();
+      cp_async_wait<0>();
       __syncthreads();
       if (c + 1 < chunks) {
-        fetch_keys(memory, task, pieces, head, key_head, c + 1);
+        fetch_keys(memory, task, seq, head, key_head, c + 1);
         const int64_t at = task.matrix_at(slot + 1, head);
-        for (int i = threadIdx.x * 8; i < kLeftSize; i += kMmaThreads * 8) {
+        for (int i = threadIdx.x * 8; i < kFragmentSize; i += kMmaThreads * 8) {
           prefetch(task.inverse + at + i);
           prefetch(task.inverse_rest + at + i);
           prefetch(task.passed + at + i);
         }
-        if (int i = threadIdx.x; i < pieces.length_of(c + 1))
-          prefetch(task.v_rows(head, pieces.begin_of(c + 1) + i) + column0);
+        if (int i = threadIdx.x; i < seq.length_of(c + 1))
+          prefetch(task.v_rows(head, seq.begin_of(c + 1) + i) + column0);
       }
-      commit_copies();
-      const float* sums = memory.sums[buffer];
-      const float total = sums[length - 1];
+      cp_async_commit();
+      const float* g_cumsum = memory.g_cumsum[buffer];
+      const float total = g_cumsum[length - 1];
       float grown[2], leaving[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        grown[h] = exp_of(sums[row + 8 * h]);
-        leaving[h] = exp_of(total - sums[row + 8 * h]) * memory.k_scale[buffer][row + 8 * h];
+        grown[h] = exp_of(g_cumsum[row + 8 * h]);
+        leaving[h] = exp_of(total - g_cumsum[row + 8 * h]) * memory.k_scale[buffer][row + 8 * h];
       }
       float along[kDeltaColumns / 8][4], out[kDeltaColumns / 8][4];
       clear(along);
@@ -293,12 +307,12 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       write_split(part, part_rest, along, whole);
       __syncthreads();
       if (c + 1 < chunks) fetch_q(c + 1);
-      commit_copies();
+      cp_async_commit();
       clear(along);
       add_triangle<false>(along, inverse, part);
       add_triangle<false>(along, inverse, part_rest);
       add_triangle<false>(along, inverse_rest, part);
-      load_left(passed, task.passed + task.matrix_at(slot, head));
+      load_fragment(passed, task.passed + task.matrix_at(slot, head));
       __syncthreads();
       write_split(part, part_rest, along, whole);
       __syncthreads();
@@ -324,10 +338,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 }
 
 void carry_delta_states(const DeltaChunks& task, bfloat* o, cudaStream_t stream) {
-  allow_shared_memory(delta_carry_kernel, sizeof(CarryMemory));
+  allow_shared_memory(delta_carry_kernel, sizeof(CarrySmem));
   dim3 grid(kDeltaChannels / kDeltaColumns, static_cast<unsigned>(task.value_heads),
             static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 65535)));
-  delta_carry_kernel<<<grid, kMmaThreads, sizeof(CarryMemory), stream>>>(task, o);
+  delta_carry_kernel<<<grid, kMmaThreads, sizeof(CarrySmem), stream>>>(task, o);
   check_launch("delta_rule");
 }
 
@@ -335,9 +349,9 @@ void carry_delta_states(const DeltaChunks& task, bfloat* o, cudaStream_t stream)
 
 void make_delta_systems(const DeltaChunks& task, bool transposed, cudaStream_t stream) {
   auto kernel = transposed ? delta_systems_kernel<true> : delta_systems_kernel<false>;
-  allow_shared_memory(kernel, sizeof(SystemMemory));
+  allow_shared_memory(kernel, sizeof(SystemSmem));
   dim3 grid(static_cast<unsigned>(task.slots), static_cast<unsigned>(task.key_heads));
-  kernel<<<grid, kMmaThreads, sizeof(SystemMemory), stream>>>(task);
+  kernel<<<grid, kMmaThreads, sizeof(SystemSmem), stream>>>(task);
   check_launch("delta_rule");
 }
 

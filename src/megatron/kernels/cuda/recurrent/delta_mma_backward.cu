@@ -3,14 +3,14 @@
 namespace megatron::cuda {
 namespace {
 
-struct CarryBackMemory {
+struct CarryBackSmem {
   bfloat k[2][DeltaRows::kElements], q[DeltaRows::kElements], d_o[DeltaPart::kElements];
   bfloat state[2][DeltaState::kElements], part[2][DeltaPart::kElements];  // in two parts
-  float sums[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk], strengths[2][kDeltaChunk];
+  float g_cumsum[2][kDeltaChunk], k_scale[2][kDeltaChunk], q_scale[2][kDeltaChunk], beta[2][kDeltaChunk];
   float reads[kDeltaChunk];
 };
 
-// The accumulators of a warp's 16 rows of half a matrix, as operands in two parts.
+// Stores the accumulators of a warp's 16 rows of half a matrix as mma fragments in two parts.
 __device__ __forceinline__ void save_wide(const float (&acc)[kDeltaColumns / 8][4], uint4* high, uint4* low,
                                           int column0) {
 #pragma unroll
@@ -19,18 +19,25 @@ __device__ __forceinline__ void save_wide(const float (&acc)[kDeltaColumns / 8][
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       split(acc[2 * step + i / 2][i % 2 * 2], acc[2 * step + i / 2][i % 2 * 2 + 1], (&h.x)[i], (&l.x)[i]);
-    const int at = wide_place(column0 / 16 + step, static_cast<int>(threadIdx.x) / 32);
+    const int at = wide_fragment_index(column0 / 16 + step, static_cast<int>(threadIdx.x) / 32);
     high[at] = h;
     low[at] = l;
   }
 }
 
-// The gradient of one value head's state along one sequence, backward, half of its value channels.
+// State-gradient carry of one value head along one sequence, from its end (mma.sync m16n8k16).
+// Math, chunk by chunk: z = Tᵀ (Pᵀ do + e^(G_L − G) k dS), dv = β z, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β
+// z. z and the dS after each chunk are stored for delta_bwd_qk.
+// Grid: (2 halves of the value channels, value heads, sequences). Four warps hold 32 key channels × 64 value
+// channels of dS each, in registers.
+// Shared memory: CarryBackSmem: two buffers of k, one of q and do, dS and a [64, 64] operand each in two
+// bf16 parts, g_cumsum, beta and scales.
+// Barriers: __syncthreads between steps. cp.async loads k of the next chunk meanwhile.
 __global__ void __launch_bounds__(kMmaThreads, 2)
     delta_carry_back_kernel(const __grid_constant__ DeltaChunks task,
                             const __grid_constant__ DeltaChunkGrads grads) {
   extern __shared__ __align__(128) char raw_memory[];
-  auto& memory = *reinterpret_cast<CarryBackMemory*>(raw_memory);
+  auto& memory = *reinterpret_cast<CarryBackSmem*>(raw_memory);
   const int64_t head = blockIdx.y, key_head = head / task.share;
   const int column0 = blockIdx.x * kDeltaColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = warp * 16 + lane / 4, pair = lane % 4 * 2;
@@ -40,53 +47,54 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   for (int64_t sequence = blockIdx.z; sequence < task.sequences.count; sequence += gridDim.z) {
     const TokenSpan span = task.sequences.span(sequence);
     const int64_t first = task.sequences.first_slot(sequence, kDeltaChunk);
-    const DeltaSpan pieces{span.begin, span.end};
-    const int chunks = pieces.chunks();
+    const DeltaSpan seq{span.begin, span.end};
+    const int chunks = seq.chunks();
     float state[2][kDeltaColumns / 8][4];
     clear(state[0]);
     clear(state[1]);
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DeltaState::kElements / 8; i += kMmaThreads)
       reinterpret_cast<uint4*>(memory.state[0])[i] = {};
-    if (chunks > 0) fetch_keys(memory, task, pieces, head, key_head, chunks - 1);
-    commit_copies();
+    if (chunks > 0) fetch_keys(memory, task, seq, head, key_head, chunks - 1);
+    cp_async_commit();
     for (int c = chunks - 1; c >= 0; --c) {
-      const int64_t slot = first + c, begin = pieces.begin_of(c), matrix = task.matrix_at(slot, head);
-      const int length = pieces.length_of(c), buffer = c & 1;
+      const int64_t slot = first + c, begin = seq.begin_of(c), matrix = task.matrix_at(slot, head);
+      const int length = seq.length_of(c), buffer = c & 1;
       const DeltaRows k{memory.k[buffer]};
       save_state(grads.after + (slot * task.value_heads + head) * kDeltaChannels * kDeltaChannels + column0,
                  state);
-      wait_copies<0>();
+      cp_async_wait<0>();
       __syncthreads();
       d_o.fill_rows(grads.d_o_rows(head, begin) + column0, grads.d_o_stride, length);
       q.fill_rows(task.q_rows(key_head, begin), task.stride, length);
-      commit_copies();
+      cp_async_commit();
       if (c > 0) {
-        fetch_keys(memory, task, pieces, head, key_head, c - 1);
+        fetch_keys(memory, task, seq, head, key_head, c - 1);
         const int64_t at = task.matrix_at(slot - 1, head);
-        for (int i = threadIdx.x * 8; i < kLeftSize; i += kMmaThreads * 8) {
+        for (int i = threadIdx.x * 8; i < kFragmentSize; i += kMmaThreads * 8) {
           prefetch(task.inverse_back + at + i);
           prefetch(task.inverse_back_rest + at + i);
           prefetch(task.passed_back + at + i);
           prefetch(task.passed_back_rest + at + i);
         }
         if (int i = threadIdx.x; i < kDeltaChunk) {
-          prefetch(grads.d_o_rows(head, pieces.begin_of(c - 1) + i) + column0);
-          prefetch(task.q_rows(key_head, pieces.begin_of(c - 1) + i));
-          prefetch(task.q_rows(key_head, pieces.begin_of(c - 1) + i) + 64);
+          prefetch(grads.d_o_rows(head, seq.begin_of(c - 1) + i) + column0);
+          prefetch(task.q_rows(key_head, seq.begin_of(c - 1) + i));
+          prefetch(task.q_rows(key_head, seq.begin_of(c - 1) + i) + 64);
         }
       }
-      commit_copies();
-      const float *sums = memory.sums[buffer], total = sums[length - 1];
-      float leaving[2], entering[2], strength[2];
+      cp_async_commit();
+      const float *g_cumsum = memory.g_cumsum[buffer], total = g_cumsum[length - 1];
+      float leaving[2], entering[2], beta[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int own = row + 8 * h;
-        strength[h] = memory.strengths[buffer][own];
-        leaving[h] = exp_of(total - sums[own]) * memory.k_scale[buffer][own];
-        entering[h] = -exp_of(sums[own]) * memory.k_scale[buffer][own] * strength[h];
+        beta[h] = memory.beta[buffer][own];
+        leaving[h] = exp_of(total - g_cumsum[own]) * memory.k_scale[buffer][own];
+        entering[h] = -exp_of(g_cumsum[own]) * memory.k_scale[buffer][own] * beta[h];
       }
-      if (int i = threadIdx.x; i < kDeltaChunk) memory.reads[i] = exp_of(sums[i]) * memory.q_scale[buffer][i];
+      if (int i = threadIdx.x; i < kDeltaChunk)
+        memory.reads[i] = exp_of(g_cumsum[i]) * memory.q_scale[buffer][i];
       float acc[kDeltaColumns / 8][4];
       clear(acc);
       add_over_keys<false>(acc, k, high, low, acc, k);
@@ -94,23 +102,23 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       for (int n = 0; n < kDeltaColumns / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[n][i] *= leaving[i / 2];
-      uint4 left[4], left_rest[4];
-      load_left(left, task.passed_back + matrix);
-      load_left(left_rest, task.passed_back_rest + matrix);
-      wait_copies<1>();
+      uint4 a_frag[4], a_rest[4];
+      load_fragment(a_frag, task.passed_back + matrix);
+      load_fragment(a_rest, task.passed_back_rest + matrix);
+      cp_async_wait<1>();
       __syncthreads();
-      add_triangle<true>(acc, left, d_o);
-      add_triangle<true>(acc, left_rest, d_o);
-      load_left(left, task.inverse_back + matrix);
-      load_left(left_rest, task.inverse_back_rest + matrix);
+      add_triangle<true>(acc, a_frag, d_o);
+      add_triangle<true>(acc, a_rest, d_o);
+      load_fragment(a_frag, task.inverse_back + matrix);
+      load_fragment(a_rest, task.inverse_back_rest + matrix);
       constexpr float whole[2] = {1, 1};
       write_split(part, part_rest, acc, whole);
       __syncthreads();
       clear(acc);
-      add_triangle<true>(acc, left, part);
-      add_triangle<true>(acc, left, part_rest);
-      add_triangle<true>(acc, left_rest, part);
-      const int64_t wide = (slot * task.value_heads + head) * kWideSize;
+      add_triangle<true>(acc, a_frag, part);
+      add_triangle<true>(acc, a_frag, part_rest);
+      add_triangle<true>(acc, a_rest, part);
+      const int64_t wide = (slot * task.value_heads + head) * kWideFragmentSize;
       save_wide(acc, grads.z + wide, grads.z_rest + wide, column0);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
@@ -119,7 +127,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 #pragma unroll
           for (int n = 0; n < kDeltaColumns / 8; ++n)
             *reinterpret_cast<uint32_t*>(to + n * 8) =
-                narrow_pair<bfloat>(strength[h] * acc[n][2 * h], strength[h] * acc[n][2 * h + 1]);
+                narrow_pair<bfloat>(beta[h] * acc[n][2 * h], beta[h] * acc[n][2 * h + 1]);
         }
       __syncthreads();
       write_split(part, part_rest, acc, entering);
@@ -127,11 +135,11 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       scale_state(state, exp_of(total));
       add_over_tokens(state, k, part, part_rest);
 #pragma unroll
-      for (int step = 0; step < kDeltaChunk / 16; ++step) {  // queries, each times its factor
+      for (int step = 0; step < kDeltaChunk / 16; ++step) {  // q, each row times its factor
         uint32_t a[2][4], rest[2][4];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          q.left_over_rows(a[m], step * 16, warp * 4 + 2 * m);
+          q.load_a_trans(a[m], step * 16, warp * 4 + 2 * m);
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const float2 value = unpack(a[m][i]),
@@ -143,7 +151,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 #pragma unroll
         for (int n = 0; n < kDeltaColumns / 16; ++n) {
           uint32_t b[4];
-          d_o.right_over_rows(b, step * 16, 2 * n);
+          d_o.load_b_trans(b, step * 16, 2 * n);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
             mma<bfloat>(state[m][2 * n], a[m], b[0], b[1]);
@@ -170,14 +178,14 @@ __global__ void __launch_bounds__(kThreads)
   const ChunkSpan span = task.sequences.chunk_span(slot, kDeltaChunk);
   const int length = max(0, static_cast<int>(span.end - span.begin)), lane = threadIdx.x % 32;
   const float rate = task.rate(head);
-  float own[2] = {}, written[2] = {}, strength[2] = {};
+  float own[2] = {}, z_v_new[2] = {}, beta[2] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i)
     if (2 * lane + i < length) {
       const int64_t here = head * tokens + span.begin + 2 * lane + i;
-      strength[i] = task.strengths[here];
+      beta[i] = task.head_beta[here];
       own[i] = grads.passed[here];
-      written[i] = grads.z_written[here];
+      z_v_new[i] = grads.z_dot_v_new[here];
     }
   float later = own[0] + own[1];  // of this lane's tokens and those after them
 #pragma unroll
@@ -193,7 +201,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t t = span.begin + 2 * lane + i, to = t * task.value_heads + head;
       const float dlog = i ? later - own[0] : later, raw = task.raw(t, head);
       const float draw = dlog * rate * sigmoid<false>(raw);
-      grads.db[to] = narrow<bfloat>(written[i] * (1.f - strength[i]));
+      grads.db[to] = narrow<bfloat>(z_v_new[i] * (1.f - beta[i]));
       grads.da[to] = narrow<bfloat>(draw);
       dbias += draw;
       da_log += dlog * rate * softplus(raw);
@@ -206,10 +214,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 void delta_carry_back(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
-  allow_shared_memory(delta_carry_back_kernel, sizeof(CarryBackMemory));
+  allow_shared_memory(delta_carry_back_kernel, sizeof(CarryBackSmem));
   dim3 grid(kDeltaChannels / kDeltaColumns, static_cast<unsigned>(task.value_heads),
             static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 65535)));
-  delta_carry_back_kernel<<<grid, kMmaThreads, sizeof(CarryBackMemory), stream>>>(task, grads);
+  delta_carry_back_kernel<<<grid, kMmaThreads, sizeof(CarryBackSmem), stream>>>(task, grads);
   check_launch("delta_rule_backward");
 }
 
@@ -224,7 +232,7 @@ void delta_gates(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStre
 void delta_chunks_backward(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream) {
   make_delta_systems(task, true, stream);
   delta_carry_back(task, grads, stream);
-  delta_key_grads(task, grads, stream);
+  delta_bwd_qk(task, grads, stream);
   delta_gates(task, grads, stream);
 }
 

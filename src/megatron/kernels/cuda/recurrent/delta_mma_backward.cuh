@@ -2,19 +2,19 @@
 
 #include "megatron/kernels/cuda/recurrent/delta_mma.cuh"
 
-// The way back through the chunks. With P what passes from token to token of a chunk, z = Tᵀ (Pᵀ do + e^(G_L
-// − G) k dS) is the gradient of what the tokens write before the system is solved, and
-//   dv = β z, dβ = z · δ / β, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β z,
-// where q, k and do are rows. A gate scales all that passes it. What comes out at token i has passed every
-// gate up to i, what went in at j has not passed those up to j: its gradient is a sum from the end of the
-// former less the latter. What passes between two tokens is in both, by the same number, so that it cancels
-// without a trace.
+// Backward through the chunks. With P = passed, z = Tᵀ (Pᵀ do + e^(G_L − G) k dS) is the gradient of β (v −
+// e^G k S), and
+// dv = β z, dβ = z · δ / β, dS ← e^(G_L) dS + qᵀ e^G do − kᵀ e^G β z,
+// where q, k and do are rows. A gate scales all that passes it: what comes out at token i has passed every
+// gate up to i, what goes in at j has not passed those up to j. So the gradient of a log-decay is the sum,
+// from the end of the chunk, of the former less the latter. What passes between two tokens is in both with
+// the same value, and cancels exactly.
 namespace megatron::cuda {
 
-// A matrix of 64 × 128 as an operand of products, by step of 16 columns, 16 rows and lane. Its words are
-// those of a left operand of 16 rows, and of two right operands of eight columns.
-inline constexpr int kWideSize = 8 * 4 * 32;
-__device__ __forceinline__ int wide_place(int step, int rows) {
+// A matrix of 64 × 128 as mma fragments, by step of 16 columns, 16 rows and lane. The four bf16x2 of a lane
+// are an A fragment of 16 rows, and two B fragments of eight columns.
+inline constexpr int kWideFragmentSize = 8 * 4 * 32;
+__device__ __forceinline__ int wide_fragment_index(int step, int rows) {
   return (step * 4 + rows) * 32 + static_cast<int>(threadIdx.x) % 32;
 }
 
@@ -22,16 +22,16 @@ struct DeltaChunkGrads {
   const bfloat* d_o;
   int64_t d_o_stride;
   bfloat *dqkv, *db, *da;
-  uint4 *z, *z_rest;  // [slots, value heads, kWideSize]: z in two parts
-  float* after;       // [slots, value heads, keys, values]: of the state after
-  float* z_written;   // [value heads, tokens]: z · δ
+  uint4 *z, *z_rest;   // [slots, value heads, kWideFragmentSize]: z in two parts
+  float* after;        // [slots, value heads, keys, values]: of the state after
+  float* z_dot_v_new;  // [value heads, tokens]: z · δ
   float* passed;    // [value heads, tokens]: what comes out at a token less what goes in, times its gradient
   float* carried;   // [slots, value heads]: the state after a chunk times its gradient
   float* partials;  // [2, slots, value heads]: of dt_bias and a_log
 
   static size_t bytes(const DeltaChunks& task) {
     const int64_t states = task.slots * task.value_heads;
-    return static_cast<size_t>(2 * states * kWideSize) * sizeof(uint4) +
+    return static_cast<size_t>(2 * states * kWideFragmentSize) * sizeof(uint4) +
            static_cast<size_t>(states * (kDeltaChannels * kDeltaChannels + 3) +
                                2 * task.value_heads * task.sequences.tokens) *
                sizeof(float);
@@ -39,10 +39,10 @@ struct DeltaChunkGrads {
   void use(const DeltaChunks& task, void* memory) {
     const int64_t states = task.slots * task.value_heads, tokens = task.value_heads * task.sequences.tokens;
     z = static_cast<uint4*>(memory);
-    z_rest = z + states * kWideSize;
-    after = reinterpret_cast<float*>(z_rest + states * kWideSize);
-    z_written = after + states * kDeltaChannels * kDeltaChannels;
-    passed = z_written + tokens;
+    z_rest = z + states * kWideFragmentSize;
+    after = reinterpret_cast<float*>(z_rest + states * kWideFragmentSize);
+    z_dot_v_new = after + states * kDeltaChannels * kDeltaChannels;
+    passed = z_dot_v_new + tokens;
     carried = passed + tokens;
     partials = carried + states;
   }
@@ -51,11 +51,11 @@ struct DeltaChunkGrads {
   }
 };
 
-// The gradients of q and k, and `z_written`, `passed` and `carried`.
-size_t delta_key_memory();  // shared memory that it takes, more than any other of these
-void delta_key_grads(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
+// The gradients of q and k, and `z_dot_v_new`, `passed` and `carried`.
+size_t delta_bwd_qk_smem();  // bytes of shared memory that it takes, the maximum of these kernels
+void delta_bwd_qk(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
 
-// All but the sums of `partials` over chunks.
+// All but the reduction of `partials` over chunks.
 void delta_chunks_backward(const DeltaChunks& task, const DeltaChunkGrads& grads, cudaStream_t stream);
 
 }  // namespace megatron::cuda

@@ -122,7 +122,7 @@ struct DeltaToken {
   }
 };
 
-// q, k, their lengths, decays and strengths of all tokens.
+// q, k, their lengths, decay and beta of all tokens.
 template <class T>
 void prepare_delta_rule(const KernelContext& ctx, const DeltaTask<T>& task);
 

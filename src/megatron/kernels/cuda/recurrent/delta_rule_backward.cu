@@ -18,7 +18,7 @@ struct DeltaGrads {
   int splits;       // blocks that share the columns of a head
   C* checkpoints;   // of each block: states at the beginnings of groups, by thread
   C *dq, *dk;       // [splits, tokens, value heads, keys]
-  C *dbeta, *dlog;  // [splits, tokens, value heads]: of the strength, of the log of the decay
+  C *dbeta, *dlog;  // [splits, tokens, value heads]: of beta, of the log of the decay
 };
 
 // For each pair of a token of the group and a key channel, its row of a state.
@@ -255,7 +255,7 @@ void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
   if constexpr (std::is_same_v<T, bfloat>)
     if (task.sequences.tokens > 0 && fits_delta_tiles(task) && args.d_o.stride(0) % 8 == 0 &&
         aligned(args.d_o.raw()) &&
-        static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block) >= delta_key_memory())
+        static_cast<size_t>(runtime_of(ctx).properties().shared_memory_per_block) >= delta_bwd_qk_smem())
       return backward_on_tensor_cores(ctx, args, task);
   const int64_t tokens = task.sequences.tokens, heads = task.value_heads;
   const CudaProperties& gpu = runtime_of(ctx).properties();
@@ -269,7 +269,7 @@ void backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args) {
     const auto sequences = static_cast<unsigned>(std::min<int64_t>(task.sequences.count, 1024));
     const int64_t blocks = std::max<int64_t>(1, heads * sequences);
     grads.splits = static_cast<int>(
-        std::clamp<int64_t>(2 * gpu.multiprocessors / blocks, 1, blocks_for(task.values, kStateColumns)));
+        std::clamp<int64_t>(2 * gpu.sm_count / blocks, 1, blocks_for(task.values, kStateColumns)));
     const int64_t groups = (task.chunk + grads.group - 1) / grads.group;
     const int64_t kept = blocks * grads.splits * groups * N * kStateThreads;
     const int64_t vectors = grads.splits * tokens * heads * task.keys,

@@ -1,5 +1,5 @@
 #include "megatron/base/kernel_limits.h"
-#include "megatron/kernels/cuda/core/join_parts.cuh"
+#include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/row_shape.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
@@ -8,10 +8,10 @@ namespace megatron::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMostLines of several warps
+constexpr int kRowThreads = 256;  // of a block of short rows: not more than kMaxRowGroups of several warps
 // Threads of a row are so many of a warp, or (0) warps.
 template <int Lanes>
-constexpr int kMostThreads = Lanes ? kRowThreads : limits::kNormThreads;
+constexpr int kMaxThreads = Lanes ? kRowThreads : limits::kNormThreads;
 
 // Where the gate comes. A kernel for either asks when it runs: shapes that few need are compiled once.
 enum class Gate { First, Last, Either };
@@ -87,10 +87,10 @@ struct GatedShape : RowShape<W, Items, Lanes> {
 // Sums of u², or with dy of dy · ∂y/∂(u · rstd) · u, which is dy · weight · x · silu(gate) whichever comes
 // first.
 template <class T, int W, int Items>
-__global__ void __launch_bounds__(kMostThreads<0>) sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
+__global__ void __launch_bounds__(kMaxThreads<0>) sums_kernel(GatedRows<T> rows, Compute<T>* sums) {
   using C = Compute<T>;
   using Shape = GatedShape<W, Items, 0>;
-  __shared__ C partial[2][Shape::kMostRows][kWarp];
+  __shared__ C partial[2][Shape::kMaxRows][kWarp];
   const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   const auto at = rows.place(row);
   const bool gated = rows.gate_first || rows.dy;
@@ -122,11 +122,11 @@ __global__ void __launch_bounds__(kMostThreads<0>) sums_kernel(GatedRows<T> rows
 
 // The sums of squares are made here, or given.
 template <class T, int W, int Items, int Lanes, Gate kGate>
-__global__ void __launch_bounds__(kMostThreads<Lanes>)
+__global__ void __launch_bounds__(kMaxThreads<Lanes>)
     forward_kernel(GatedRows<T> rows, Compute<T>* squares, bool given, T* y) {
   using C = Compute<T>;
   using Shape = GatedShape<W, Items, Lanes>;
-  __shared__ C partial[2][Shape::kMostRows][kWarp];
+  __shared__ C partial[2][Shape::kMaxRows][kWarp];
   const bool first = kGate == Gate::Either ? rows.gate_first : kGate == Gate::First;
   const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   const auto at = rows.place(row);
@@ -172,16 +172,16 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>)
 }
 
 // Blocks stay. Each has the weights of one group, or those that all share, and takes every so-many-th row
-// that meets them, one in each line of threads: a thread has the same columns for good, sums the weight's
-// gradient on the way, and fetches the next row while it computes. partial[blocks for a group, weights]. The
-// sums along rows are made here, where `along` does not give them.
+// that meets them, one in each row group of threads: a thread has the same columns for good, sums the
+// weight's gradient on the way, and fetches the next row while it computes. partial[blocks for a group,
+// weights]. The sums along rows are made here, where `along` does not give them.
 template <class T, int W, int Items, int Lanes, Gate kGate>
-__global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 : 2) : 1)
+__global__ void __launch_bounds__(kMaxThreads<Lanes>, Lanes ? (Items == 1 ? 3 : 2) : 1)
     backward_kernel(GatedRows<T> rows, const Compute<T>* squares, const Compute<T>* along, T* dx, T* dgate,
                     Compute<T>* partial) {
   using C = Compute<T>;
   using Shape = GatedShape<W, Items, Lanes>;
-  __shared__ C row_partial[2][Shape::kMostRows][kWarp];
+  __shared__ C row_partial[2][Shape::kMaxRows][kWarp];
   const RowSums<C, Lanes> row_sums{row_partial};
   const bool first = kGate == Gate::Either ? rows.gate_first : kGate == Gate::First;
   const uint32_t sets = rows.shared_weight ? 1 : rows.groups.value, part = blockIdx.x / sets,
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   Packed<T, W> weight[Items], next_x[Items], next_gate[Items], next_dy[Items];
   C dweight[Items][W] = {}, next_square = 0, next_along = 0;
   Shape::read_row(weight, weights, rows.size);
-  let_next_start();
+  griddep_launch();
   auto fetch = [&](uint32_t row) {
     const auto at = rows.place(row);
     if (!at.size) return;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
   };
   uint32_t row = (part * blockDim.y + threadIdx.y) * sets + set;
   fetch(row);
-  // All lines go on while one has a row.
+  // All row groups go on while one has a row.
   for (int turn = 0; row - threadIdx.y * sets < rows.count; row += step, turn ^= 1) {
     const int size = row < rows.count ? rows.size : 0;
     Packed<T, W> x[Items], gate[Items], dy[Items];
@@ -257,9 +257,9 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
       }
   }
   if (!partial) return;
-  // The lines of a block add up in order.
-  __shared__ C sums[kMostThreads<Lanes> * W];
-  const int width = Shape::threads() * W, lines = static_cast<int>(blockDim.y);
+  // The row groups of a block add up in order.
+  __shared__ C sums[kMaxThreads<Lanes> * W];
+  const int width = Shape::threads() * W, row_groups = static_cast<int>(blockDim.y);
   partial += (uint64_t{part} * sets + set) * static_cast<uint32_t>(rows.size);
 #pragma unroll
   for (int i = 0; i < Items; ++i) {
@@ -269,10 +269,10 @@ __global__ void __launch_bounds__(kMostThreads<Lanes>, Lanes ? (Items == 1 ? 3 :
       sums[static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x) * W + k] = dweight[i][k];
     __syncthreads();
     for (int j = static_cast<int>(threadIdx.y) * Shape::threads() + static_cast<int>(threadIdx.x); j < width;
-         j += lines * Shape::threads()) {
+         j += row_groups * Shape::threads()) {
       if (i * width + j >= rows.size) break;
       C total = 0;
-      for (int line = 0; line < lines; ++line) total += sums[line * width + j];
+      for (int g = 0; g < row_groups; ++g) total += sums[g * width + j];
       partial[i * width + j] = total;
     }
   }
@@ -302,23 +302,23 @@ void with_shape(const char* name, const GatedRows<T>& rows, std::initializer_lis
   };
   auto fits = [&]<int W, int Items>(GatedShape<W, Items, 0> shape) {
     const unsigned threads = blocks_for(rows.size, W * Items * kWarp) * kWarp;
-    if (threads > kMostThreads<0> || !lies_well(W)) return false;
+    if (threads > kMaxThreads<0> || !lies_well(W)) return false;
     f(shape, std::integral_constant<Gate, Gate::Either>{}, threads);
     return true;
   };
-  constexpr int V = kVector<T>, kMost = limits::kNormElements;
+  constexpr int V = kVector<T>, kMax = limits::kNormElements;
   bool done = false;
   if constexpr (Lanes && sizeof(T) == 2)  // heads of 128 channels of a delta net, groups of 640 of a Mamba-2
     done = fills(GatedShape<V, 1, 16>{}, std::integral_constant<Gate, Gate::Last>{}) ||
            fills(GatedShape<V / 2, 5, 32>{}, std::integral_constant<Gate, Gate::First>{});
   done = done || fits(GatedShape<V, 2, 0>{});
   if constexpr (sizeof(T) == 2) done = done || fits(GatedShape<V, 8, 0>{});
-  done = done || fits(GatedShape<1, kMost, 0>{});
+  done = done || fits(GatedShape<1, kMax, 0>{});
   require(done,
           "{}: a group of {} channels is too long for the CUDA kernel, which takes {}, or four times as many "
           "of 16 bits where each row begins at a multiple of 16 bytes; use more groups (--mamba-num-groups), "
           "or a number of heads per rank that is a multiple of 8",
-          name, rows.size, kMost * kMostThreads<0>);
+          name, rows.size, kMax * kMaxThreads<0>);
 }
 
 // Rows side by side: some hundred threads a block.
@@ -379,8 +379,8 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
           rows, pointer<C>(args.squares), pointer<C>(args.along), dx, dgate, sums);
       check_launch("gated_norm_backward");
       if (sums)
-        join_parts("gated_norm_backward", stream_of(ctx), sums, parts, sets * rows.size,
-                   PutSum<C>{pointer<C>(args.dweight)});
+        reduce_partials("gated_norm_backward", stream_of(ctx), sums, parts, sets * rows.size,
+                        PutSum<C>{pointer<C>(args.dweight)});
     };
     with_shape<true>("gated_norm_backward", rows, {dx, dgate}, launch);
   });

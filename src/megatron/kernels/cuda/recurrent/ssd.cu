@@ -24,20 +24,21 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(SsdTask<T> task) {
 
 // c_i · b_j of one chunk and group: tiles on and below the diagonal.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) products_kernel(SsdTask<T> task) {
+__global__ void __launch_bounds__(kSimtThreads) cb_kernel(SsdTask<T> task) {
   using C = Compute<T>;
-  __shared__ TileMemory<C> memory;
+  __shared__ SimtSmem<C> memory;
   const int64_t slot = blockIdx.x, group = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
-  const int length = static_cast<int>(span.end - span.begin), side = (task.chunk + kTileSide - 1) / kTileSide;
-  const int i0 = blockIdx.z / side * kTileSide, j0 = blockIdx.z % side * kTileSide;
+  const int length = static_cast<int>(span.end - span.begin),
+            side = (task.chunk + kSimtTileMN - 1) / kSimtTileMN;
+  const int i0 = blockIdx.z / side * kSimtTileMN, j0 = blockIdx.z % side * kSimtTileMN;
   if (i0 >= length || j0 > i0) return;
-  TileSum<C> tile;
+  SimtTile<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int i, int n) { return i0 + i < length ? task.c(span.begin + i0 + i, group, n) : C(0); },
       [&](int n, int j) { return j0 + j < length ? task.b(span.begin + j0 + j, group, n) : C(0); });
-  C* out = task.products + (slot * task.groups + group) * task.chunk * task.chunk;
+  C* out = task.cb + (slot * task.groups + group) * task.chunk * task.chunk;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -48,17 +49,17 @@ __global__ void __launch_bounds__(kTileThreads) products_kernel(SsdTask<T> task)
 
 // What a chunk adds to the state: Σ_j exp(total − sum_j) Δ_j x_j b_jᵀ.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) states_kernel(SsdTask<T> task) {
+__global__ void __launch_bounds__(kSimtThreads) states_kernel(SsdTask<T> task) {
   using C = Compute<T>;
-  __shared__ TileMemory<C> memory;
+  __shared__ SimtSmem<C> memory;
   const int64_t slot = blockIdx.x, head = blockIdx.y, group = task.group_of(head);
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
   if (length <= 0) return;
-  const int side = (task.states + kTileSide - 1) / kTileSide;
-  const int p0 = blockIdx.z / side * kTileSide, n0 = blockIdx.z % side * kTileSide;
+  const int side = (task.states + kSimtTileMN - 1) / kSimtTileMN;
+  const int p0 = blockIdx.z / side * kSimtTileMN, n0 = blockIdx.z % side * kSimtTileMN;
   const C total = task.sums[task.at(span.end - 1, head)];
-  TileSum<C> tile;
+  SimtTile<C> tile;
   tile.template add<false, false>(
       memory, 0, length,
       [&](int p, int j) {
@@ -93,25 +94,25 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(SsdTask<T> task, Compute
 }
 
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) outputs_kernel(SsdTask<T> task, T* y) {
+__global__ void __launch_bounds__(kSimtThreads) outputs_kernel(SsdTask<T> task, T* y) {
   using C = Compute<T>;
-  __shared__ TileMemory<C> memory;
+  __shared__ SimtSmem<C> memory;
   const int64_t slot = blockIdx.x, head = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
-  const int side = (task.channels + kTileSide - 1) / kTileSide;
-  const int i0 = blockIdx.z / side * kTileSide, p0 = blockIdx.z % side * kTileSide;
+  const int side = (task.channels + kSimtTileMN - 1) / kSimtTileMN;
+  const int i0 = blockIdx.z / side * kSimtTileMN, p0 = blockIdx.z % side * kSimtTileMN;
   if (i0 >= length) return;
-  TileSum<C> tile = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
-  const C* products = task.products_of(slot, task.group_of(head));
+  SimtTile<C> tile = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
+  const C* cb = task.cb_of(slot, task.group_of(head));
   tile.template add<true, false>(  // from earlier tokens of the chunk
-      memory, 0, min(length, i0 + kTileSide),
+      memory, 0, min(length, i0 + kSimtTileMN),
       [&](int i, int j) {
         int row = i0 + i;
         if (row >= length || j > row) return C(0);
         int64_t from = task.at(span.begin + j, head);
         return exp_of(task.sums[task.at(span.begin + row, head)] - task.sums[from]) *
-               products[row * task.chunk + j] * task.steps[from];
+               cb[row * task.chunk + j] * task.steps[from];
       },
       [&](int j, int p) { return p0 + p < task.channels ? task.x(span.begin + j, head, p0 + p) : C(0); });
   const C skip = task.d[head];
@@ -138,11 +139,11 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
     cudaStream_t stream = stream_of(ctx);
     prepare_ssd(ctx, task);
     dim3 grid(task.slots, task.heads, tiles(task.channels) * tiles(task.states));
-    states_kernel<T><<<grid, kTileThreads, 0, stream>>>(task);
+    states_kernel<T><<<grid, kSimtThreads, 0, stream>>>(task);
     check_launch("ssd");
     scan_chunks(ctx, task, task.before, false);
     grid.z = tiles(task.chunk) * tiles(task.channels);
-    outputs_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, pointer<T>(args.y));
+    outputs_kernel<T><<<grid, kSimtThreads, 0, stream>>>(task, pointer<T>(args.y));
     check_launch("ssd");
   });
 }
@@ -151,7 +152,7 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
 
 template <class T>
 void prepare_ssd(const KernelContext& ctx, const SsdTask<T>& task) {
-  static_assert(kTileSide == limits::kScanTile);
+  static_assert(kSimtTileMN == limits::kScanTile);
   require(task.chunk <= limits::kScanChunk,
           "ssd: chunks of {} tokens are too long for the CUDA kernel; {} is the most", task.chunk,
           limits::kScanChunk);
@@ -159,7 +160,7 @@ void prepare_ssd(const KernelContext& ctx, const SsdTask<T>& task) {
   steps_kernel<T><<<blocks_for(task.slots * task.heads, kThreads), kThreads, 0, stream>>>(task);
   check_launch("ssd");
   dim3 grid(task.slots, task.groups, tiles(task.chunk) * tiles(task.chunk));
-  products_kernel<T><<<grid, kTileThreads, 0, stream>>>(task);
+  cb_kernel<T><<<grid, kSimtThreads, 0, stream>>>(task);
   check_launch("ssd");
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/kernels/cuda/core/tile_product.cuh"
+#include "megatron/kernels/cuda/core/simt_gemm.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
 
@@ -20,7 +20,7 @@ struct SsdTask {
   const C *a_log, *d, *dt_bias;
   C *steps, *sums;  // [tokens, heads]: Δ, and the log-decays since the chunk began
   C* decays;        // [slots, heads]: of whole chunks
-  C* products;      // [slots, groups, chunk, chunk]: c_i · b_j for j ≤ i
+  C* cb;            // [slots, groups, chunk, chunk]: c_i · b_j for j ≤ i
   C* before;        // [slots, heads, channels, states]
 
   SsdTask(const SsdArgs& args)
@@ -56,8 +56,8 @@ struct SsdTask {
   __device__ int64_t state_at(int64_t slot, int64_t head) const {
     return (slot * heads + head) * channels * states;
   }
-  __device__ const C* products_of(int64_t slot, int64_t group) const {
-    return products + (slot * groups + group) * chunk * chunk;
+  __device__ const C* cb_of(int64_t slot, int64_t group) const {
+    return cb + (slot * groups + group) * chunk * chunk;
   }
   __device__ C rate(int64_t head) const { return -exp_of(a_log[head]); }
   __device__ C raw_step(int64_t t, int64_t head) const {
@@ -68,7 +68,7 @@ struct SsdTask {
   size_t token_bytes() const { return static_cast<size_t>(sequences.tokens * heads) * sizeof(C); }
 };
 
-// Memory for steps, sums, decays and products; and, launched by it, what fills them.
+// Memory for steps, sums, decays and cb; and, launched by it, what fills them.
 template <class T>
 struct SsdScratch {
   using C = Compute<T>;
@@ -82,7 +82,7 @@ struct SsdScratch {
     task.steps = memory.as<C>();
     task.sums = task.steps + task.sequences.tokens * task.heads;
     task.decays = task.sums + task.sequences.tokens * task.heads;
-    task.products = task.decays + task.slots * task.heads;
+    task.cb = task.decays + task.slots * task.heads;
   }
 };
 
@@ -99,13 +99,13 @@ void scan_chunks(const KernelContext& ctx, const SsdTask<T>& task, Compute<T>* i
 // What one tile of a chunk reads of the state before it: rows i (tokens) from i0, columns p (channels) from
 // p0.
 template <class T>
-__device__ TileSum<Compute<T>> ssd_state_tile(const SsdTask<T>& task, TileMemory<Compute<T>>& memory,
-                                              int64_t slot, int64_t begin, int length, int64_t head, int i0,
-                                              int p0) {
+__device__ SimtTile<Compute<T>> ssd_state_tile(const SsdTask<T>& task, SimtSmem<Compute<T>>& memory,
+                                               int64_t slot, int64_t begin, int length, int64_t head, int i0,
+                                               int p0) {
   using C = Compute<T>;
   const int64_t group = task.group_of(head);
   const C* state = task.before + task.state_at(slot, head);
-  TileSum<C> tile;
+  SimtTile<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int i, int n) { return i0 + i < length ? task.c(begin + i0 + i, group, n) : C(0); },

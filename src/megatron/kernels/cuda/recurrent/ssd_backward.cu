@@ -23,16 +23,16 @@ struct SsdGrads {
 
 // What a chunk's outputs ask of the state before it: Σ_i exp(sum_i) dy_i c_iᵀ.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) dstates_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kSimtThreads) dstates_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
-  __shared__ TileMemory<C> memory;
+  __shared__ SimtSmem<C> memory;
   const int64_t slot = blockIdx.x, head = blockIdx.y, group = task.group_of(head);
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin);
   if (length <= 0) return;
-  const int side = (task.states + kTileSide - 1) / kTileSide;
-  const int p0 = blockIdx.z / side * kTileSide, n0 = blockIdx.z % side * kTileSide;
-  TileSum<C> tile;
+  const int side = (task.states + kSimtTileMN - 1) / kSimtTileMN;
+  const int p0 = blockIdx.z / side * kSimtTileMN, n0 = blockIdx.z % side * kSimtTileMN;
+  SimtTile<C> tile;
   tile.template add<false, false>(
       memory, 0, length,
       [&](int p, int i) {
@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(kTileThreads) dstates_kernel(SsdTask<T> task, 
 
 // The gradient of Δ_j x_j through the state after the chunk, rows j from j0 and channels from p0.
 template <class T>
-__device__ TileSum<Compute<T>> state_gradient_tile(const SsdTask<T>& task, const SsdGrads<T>& grads,
-                                                   TileMemory<Compute<T>>& memory, int64_t slot,
-                                                   int64_t begin, int length, int64_t head, int j0, int p0) {
+__device__ SimtTile<Compute<T>> state_gradient_tile(const SsdTask<T>& task, const SsdGrads<T>& grads,
+                                                    SimtSmem<Compute<T>>& memory, int64_t slot, int64_t begin,
+                                                    int length, int64_t head, int j0, int p0) {
   using C = Compute<T>;
   const int64_t group = task.group_of(head);
   const C* after = grads.after + task.state_at(slot, head);
   const C total = task.sums[task.at(begin + length - 1, head)];
-  TileSum<C> tile;
+  SimtTile<C> tile;
   tile.template add<true, true>(
       memory, 0, task.states,
       [&](int j, int n) { return j0 + j < length ? task.b(begin + j0 + j, group, n) : C(0); },
@@ -77,7 +77,7 @@ __device__ void add_row_sums(int first_row, int length, C* sums, Value value) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) sum += value(i, j);
     sum = row_sum(sum);
-    int row = first_row + TileSum<C>::row(i);
+    int row = first_row + SimtTile<C>::row(i);
     if (threadIdx.x % 16 == 0 && row < length) sums[row] += sum;
   }
 }
@@ -88,10 +88,10 @@ __device__ void add_row_sums(int first_row, int length, C* sums, Value value) {
 // the latter. What passes between two tokens is in both, by the same number, so that it cancels without a
 // trace.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kSimtThreads) token_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
   extern __shared__ char raw_memory[];
-  __shared__ TileMemory<C> memory;
+  __shared__ SimtSmem<C> memory;
   C* read_sums = reinterpret_cast<C*>(raw_memory);  // of the state before the chunk
   C *left_sums = read_sums + task.chunk, *in_sums = left_sums + task.chunk, *skip_sums = in_sums + task.chunk;
   const int64_t slot = blockIdx.x, head = blockIdx.y, at = slot * task.heads + head;
@@ -103,18 +103,18 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
       for (int k = 0; k < 3; ++k) grads.partials[k * parts + at] = 0;
     return;
   }
-  for (int i = threadIdx.x; i < 4 * task.chunk; i += kTileThreads) read_sums[i] = 0;
-  const C skip = task.d[head], *products = task.products_of(slot, task.group_of(head));
-  for (int i0 = 0; i0 < length; i0 += kTileSide)
-    for (int p0 = 0; p0 < task.channels; p0 += kTileSide) {
+  for (int i = threadIdx.x; i < 4 * task.chunk; i += kSimtThreads) read_sums[i] = 0;
+  const C skip = task.d[head], *cb = task.cb_of(slot, task.group_of(head));
+  for (int i0 = 0; i0 < length; i0 += kSimtTileMN)
+    for (int p0 = 0; p0 < task.channels; p0 += kSimtTileMN) {
       auto inside = [&](int row, int p) { return row < length && p < task.channels; };
-      TileSum<C> y = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
+      SimtTile<C> y = ssd_state_tile(task, memory, slot, span.begin, length, head, i0, p0);
       __syncthreads();
       add_row_sums(i0, length, read_sums, [&](int i, int j) {
         int row = i0 + y.row(i), p = p0 + y.column(j);
         return inside(row, p) ? y.sum[i][j] * grads.dy_at(span.begin + row, head, task.channels, p) : C(0);
       });
-      TileSum<C> dx = state_gradient_tile(task, grads, memory, slot, span.begin, length, head, i0, p0);
+      SimtTile<C> dx = state_gradient_tile(task, grads, memory, slot, span.begin, length, head, i0, p0);
       C x[4][4], dy[4][4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
             if (row > i) return C(0);
             return exp_of(task.sums[task.at(span.begin + i, head)] -
                           task.sums[task.at(span.begin + row, head)]) *
-                   products[i * task.chunk + row];
+                   cb[i * task.chunk + row];
           },
           [&](int i, int p) {
             return p0 + p < task.channels ? grads.dy_at(span.begin + i, head, task.channels, p0 + p) : C(0);
@@ -155,13 +155,13 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
   // What the state before the chunk leaves in the one after it.
   C carried = 0;
   const C *state = task.before + task.state_at(slot, head), *after = grads.after + task.state_at(slot, head);
-  for (int e = threadIdx.x; e < task.channels * task.states; e += kTileThreads)
+  for (int e = threadIdx.x; e < task.channels * task.states; e += kSimtThreads)
     carried += state[e] * after[e];
   carried = block_sum(carried);
   __syncthreads();
   if (threadIdx.x != 0) return;
   const C rate = task.rate(head);
-  const int side = (task.chunk + kTileSide - 1) / kTileSide;
+  const int side = (task.chunk + kSimtTileMN - 1) / kSimtTileMN;
   const C *rows = grads.out_of_rows + at * side * task.chunk,
           *columns = grads.into_columns + at * side * task.chunk;
   C later = task.decays[at] * carried, da_log = 0, dd = 0, ddt_bias = 0;
@@ -170,8 +170,9 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
     const int64_t t = span.begin + i;
     const C step = task.steps[task.at(t, head)], raw = task.raw_step(t, head), soft = softplus(raw);
     C out = read_sums[i], in = step * left_sums[i];
-    for (int tile = 0; tile <= i / kTileSide; ++tile) out += rows[tile * task.chunk + i];
-    for (int tile = i / kTileSide; tile * kTileSide < length; ++tile) in += columns[tile * task.chunk + i];
+    for (int tile = 0; tile <= i / kSimtTileMN; ++tile) out += rows[tile * task.chunk + i];
+    for (int tile = i / kSimtTileMN; tile * kSimtTileMN < length; ++tile)
+      in += columns[tile * task.chunk + i];
     later += out - in;
     const C slope = soft >= task.step_min && soft <= task.step_max ? sigmoid<false>(raw) : C(0);
     const C draw = (rate * later + in_sums[i]) * slope;
@@ -187,19 +188,20 @@ __global__ void __launch_bounds__(kTileThreads) token_kernel(SsdTask<T> task, Ss
 
 // The gradient of c_i · b_j, summed over the heads of the group: tiles on and below the diagonal.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kSimtThreads) reached_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
-  __shared__ TileMemory<C> memory;
-  __shared__ C columns[kTileThreads / 16][kTileSide];
+  __shared__ SimtSmem<C> memory;
+  __shared__ C columns[kSimtThreads / 16][kSimtTileMN];
   const int64_t slot = blockIdx.x, group = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
-  const int length = static_cast<int>(span.end - span.begin), side = (task.chunk + kTileSide - 1) / kTileSide;
-  const int i0 = blockIdx.z / side * kTileSide, j0 = blockIdx.z % side * kTileSide;
+  const int length = static_cast<int>(span.end - span.begin),
+            side = (task.chunk + kSimtTileMN - 1) / kSimtTileMN;
+  const int i0 = blockIdx.z / side * kSimtTileMN, j0 = blockIdx.z % side * kSimtTileMN;
   if (i0 >= length || j0 > i0) return;
-  const C* products = task.products_of(slot, group);
+  const C* cb = task.cb_of(slot, group);
   C sum[4][4] = {};
   for (int64_t head = group * task.share; head < (group + 1) * task.share; ++head) {
-    TileSum<C> tile;
+    SimtTile<C> tile;
     tile.template add<true, true>(
         memory, 0, task.channels,
         [&](int i, int p) {
@@ -215,7 +217,7 @@ __global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, 
           C share = exp_of(task.sums[task.at(span.begin + row, head)] - task.sums[from]) * task.steps[from] *
                     tile.sum[i][j];
           sum[i][j] += share;
-          tile.sum[i][j] = share * products[row * task.chunk + column];
+          tile.sum[i][j] = share * cb[row * task.chunk + column];
         } else {
           tile.sum[i][j] = 0;
         }
@@ -225,14 +227,14 @@ __global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, 
     for (int i = 0; i < 4; ++i) {
       C along = row_sum((tile.sum[i][0] + tile.sum[i][1]) + (tile.sum[i][2] + tile.sum[i][3]));
       if (int row = i0 + tile.row(i); lane == 0 && row < length)
-        grads.out_of_rows[(at + j0 / kTileSide) * task.chunk + row] = along;
+        grads.out_of_rows[(at + j0 / kSimtTileMN) * task.chunk + row] = along;
       columns[line][tile.column(i)] = (tile.sum[0][i] + tile.sum[1][i]) + (tile.sum[2][i] + tile.sum[3][i]);
     }
     __syncthreads();
-    if (int j = threadIdx.x; j < kTileSide && j0 + j < length) {
+    if (int j = threadIdx.x; j < kSimtTileMN && j0 + j < length) {
       C along = 0;
-      for (int l = 0; l < kTileThreads / 16; ++l) along += columns[l][j];
-      grads.into_columns[(at + i0 / kTileSide) * task.chunk + j0 + j] = along;
+      for (int l = 0; l < kSimtThreads / 16; ++l) along += columns[l][j];
+      grads.into_columns[(at + i0 / kSimtTileMN) * task.chunk + j0 + j] = along;
     }
   }
   C* out = grads.reached + (slot * task.groups + group) * task.chunk * task.chunk;
@@ -240,25 +242,25 @@ __global__ void __launch_bounds__(kTileThreads) reached_kernel(SsdTask<T> task, 
   for (int i = 0; i < 4; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      if (int row = i0 + TileSum<C>::row(i), column = j0 + TileSum<C>::column(j);
+      if (int row = i0 + SimtTile<C>::row(i), column = j0 + SimtTile<C>::column(j);
           row < length && column <= row)
         out[row * task.chunk + column] = sum[i][j];
 }
 
 // The gradients of b and c of one chunk and group: tiles of tokens × states.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) shared_kernel(SsdTask<T> task, SsdGrads<T> grads) {
+__global__ void __launch_bounds__(kSimtThreads) shared_kernel(SsdTask<T> task, SsdGrads<T> grads) {
   using C = Compute<T>;
-  __shared__ TileMemory<C> memory;
+  __shared__ SimtSmem<C> memory;
   const int64_t slot = blockIdx.x, group = blockIdx.y;
   ChunkSpan span = task.sequences.chunk_span(slot, task.chunk);
   const int length = static_cast<int>(span.end - span.begin),
-            side = (task.states + kTileSide - 1) / kTileSide;
-  const int i0 = blockIdx.z / side * kTileSide, n0 = blockIdx.z % side * kTileSide;
+            side = (task.states + kSimtTileMN - 1) / kSimtTileMN;
+  const int i0 = blockIdx.z / side * kSimtTileMN, n0 = blockIdx.z % side * kSimtTileMN;
   if (i0 >= length) return;
   const C* reached = grads.reached + (slot * task.groups + group) * task.chunk * task.chunk;
   const int64_t begin = span.begin;
-  auto write = [&](const TileSum<C>& tile, int64_t column0) {
+  auto write = [&](const SimtTile<C>& tile, int64_t column0) {
     const int64_t width = task.heads * task.channels + 2 * task.groups * task.states;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -267,9 +269,9 @@ __global__ void __launch_bounds__(kTileThreads) shared_kernel(SsdTask<T> task, S
         if (int row = i0 + tile.row(i), n = n0 + tile.column(j); row < length && n < task.states)
           grads.dxbc[(begin + row) * width + column0 + n] = narrow<T>(tile.sum[i][j]);
   };
-  TileSum<C> dc;
+  SimtTile<C> dc;
   dc.template add<true, false>(
-      memory, 0, min(length, i0 + kTileSide),
+      memory, 0, min(length, i0 + kSimtTileMN),
       [&](int i, int j) {
         return i0 + i < length && j <= i0 + i ? reached[(i0 + i) * task.chunk + j] : C(0);
       },
@@ -286,7 +288,7 @@ __global__ void __launch_bounds__(kTileThreads) shared_kernel(SsdTask<T> task, S
         [&](int p, int n) { return n0 + n < task.states ? state[p * task.states + n0 + n] : C(0); });
   }
   write(dc, task.heads * task.channels + (task.groups + group) * task.states);
-  TileSum<C> db;
+  SimtTile<C> db;
   db.template add<false, false>(
       memory, i0, length, [&](int j, int i) { return i0 + j <= i ? reached[i * task.chunk + i0 + j] : C(0); },
       [&](int i, int n) { return n0 + n < task.states ? task.c(begin + i, group, n0 + n) : C(0); });
@@ -360,18 +362,18 @@ void backward(const KernelContext& ctx, const SsdBackwardArgs& args) {
   if (task.sequences.tokens > 0) {
     prepare_ssd(ctx, task);
     dim3 grid(task.slots, task.heads, tiles(task.channels) * tiles(task.states));
-    dstates_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
+    dstates_kernel<T><<<grid, kSimtThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
     scan_chunks(ctx, task, grads.after, true);
     grid = dim3(task.slots, task.groups, tiles(task.chunk) * tiles(task.chunk));
-    reached_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
+    reached_kernel<T><<<grid, kSimtThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
     const size_t shared = 4 * static_cast<size_t>(task.chunk) * sizeof(C);
-    allow_shared_memory(token_kernel<T>, shared + sizeof(TileMemory<C>));  // beside its own, of that size
-    token_kernel<T><<<dim3(task.slots, task.heads), kTileThreads, shared, stream>>>(task, grads);
+    allow_shared_memory(token_kernel<T>, shared + sizeof(SimtSmem<C>));  // beside its own, of that size
+    token_kernel<T><<<dim3(task.slots, task.heads), kSimtThreads, shared, stream>>>(task, grads);
     check_launch("ssd_backward");
     grid.z = tiles(task.chunk) * tiles(task.states);
-    shared_kernel<T><<<grid, kTileThreads, 0, stream>>>(task, grads);
+    shared_kernel<T><<<grid, kSimtThreads, 0, stream>>>(task, grads);
     check_launch("ssd_backward");
   } else {
     check_cuda(cudaMemsetAsync(grads.partials, 0, static_cast<size_t>(3 * parts) * sizeof(C), stream),

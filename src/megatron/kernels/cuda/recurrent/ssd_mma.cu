@@ -6,7 +6,8 @@ namespace {
 
 constexpr int kStepHeads = 16, kStepParts = 16;
 
-// A block treats one chunk of 16 heads: threads sum sixteenths of it, then add what came before theirs.
+// Steps Δ, their cumulative sums Δ A and the factors of a chunk. A block has one chunk of 16 heads: each
+// thread sums a sixteenth of it, then adds what came before.
 __global__ void __launch_bounds__(kStepHeads* kStepParts) scan_steps_kernel(const ScanTask task) {
   __shared__ float steps[kStepHeads][257], sums[kStepHeads][257], totals[kStepParts][kStepHeads];
   const int64_t slot = blockIdx.x, head0 = blockIdx.y * kStepHeads;
@@ -44,8 +45,14 @@ __global__ void __launch_bounds__(kStepHeads* kStepParts) scan_steps_kernel(cons
   }
 }
 
-// One head along one sequence, half of its states: 64 tokens at a time, the next ones being fetched
-// meanwhile.
+// State carry of one head along one sequence (mma.sync m16n8k16).
+// Math: forward S ← decay · S + Σ_t entering_t · x_t ⊗ b_t; Reverse dS ← decay · dS + Σ_t grown_t · dy_t ⊗
+// c_t, from the last chunk on. S is stored before each chunk (dS after it).
+// Grid: (2 · heads, sequences): a block has half of a head's states. Each of four warps holds 16 channels ×
+// 64 states in registers.
+// Shared memory: two stages of x (or dy) and b (or c) [64 tokens, 64], their weights, the decay of the
+// chunk.
+// Barriers: __syncthreads before a stage is read and after. cp.async loads the next 64 tokens meanwhile.
 template <bool Reverse>
 __global__ void __launch_bounds__(kMmaThreads, 5)
     carry_kernel(const __grid_constant__ ScanTask task, ScanMatrix rows, float* states, float* carried) {
@@ -68,19 +75,19 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
       b.fill_rows((Reverse ? task.c_rows(group, t) : task.b_rows(group, t)) + n0, task.stride, count);
       const float* from = task.of_head(Reverse ? task.grown : task.entering, head, t);
       if (int i = threadIdx.x; i < kScanTile)
-        copy_async_word(&weights[buffer][i], i < count ? from + i : from, i < count);
+        cp_async_word(&weights[buffer][i], i < count ? from + i : from, i < count);
       else if (i == kScanTile)
-        copy_async_word(&decays[buffer], task.decays + (first + index / per_chunk) * task.heads + head, true);
+        cp_async_word(&decays[buffer], task.decays + (first + index / per_chunk) * task.heads + head, true);
     };
     float state[half / 8][4];
     clear(state);
     if (stages > 0) fetch(0);
-    commit_copies();
+    cp_async_commit();
     for (int k = 0; k < stages; ++k) {
       const int index = Reverse ? stages - 1 - k : k, buffer = k & 1;
       if (k + 1 < stages) fetch(k + 1);
-      commit_copies();
-      wait_copies<1>();
+      cp_async_commit();
+      cp_async_wait<1>();
       __syncthreads();
       if (Reverse ? index % per_chunk == per_chunk - 1 || k == 0 : index % per_chunk == 0) {
         const int64_t slot = first + index / per_chunk, at = task.state_at(slot, head) +
@@ -93,14 +100,14 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int64_t to = at + h * 8 * kScanStates + n * 8;
-            float &left = state[n][2 * h], &right = state[n][2 * h + 1];
+            float &s0 = state[n][2 * h], &s1 = state[n][2 * h + 1];
             if constexpr (Reverse) {
               const float2 before = *reinterpret_cast<const float2*>(task.before + to);
-              along += before.x * left + before.y * right;
+              along += before.x * s0 + before.y * s1;
             }
-            *reinterpret_cast<float2*>(states + to) = {left, right};
-            left *= decay;
-            right *= decay;
+            *reinterpret_cast<float2*>(states + to) = {s0, s1};
+            s0 *= decay;
+            s1 *= decay;
           }
         if constexpr (Reverse) {
           along = warp_sum(along);
@@ -114,10 +121,10 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
       const ScanRows x{data + buffer * 2 * ScanRows::kElements}, b{x.data + ScanRows::kElements};
 #pragma unroll
       for (int step = 0; step < kScanTile / 16; ++step) {
-        uint32_t raw[4], high[4], low[4], right[half / 16][4];
-        x.left_over_rows(raw, step * 16, warp * 2);
+        uint32_t raw[4], high[4], low[4], b_frag[half / 16][4];
+        x.load_a_trans(raw, step * 16, warp * 2);
 #pragma unroll
-        for (int n = 0; n < half / 16; ++n) b.right_over_rows(right[n], step * 16, 2 * n);
+        for (int n = 0; n < half / 16; ++n) b.load_b_trans(b_frag[n], step * 16, 2 * n);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 weight = *reinterpret_cast<const float2*>(
@@ -127,10 +134,10 @@ __global__ void __launch_bounds__(kMmaThreads, 5)
         }
 #pragma unroll
         for (int n = 0; n < half / 8; ++n)
-          mma<bfloat>(state[n], high, right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
+          mma<bfloat>(state[n], high, b_frag[n / 2][n % 2 * 2], b_frag[n / 2][n % 2 * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < half / 8; ++n)
-          mma<bfloat>(state[n], low, right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
+          mma<bfloat>(state[n], low, b_frag[n / 2][n % 2 * 2], b_frag[n / 2][n % 2 * 2 + 1]);
       }
       __syncthreads();
     }

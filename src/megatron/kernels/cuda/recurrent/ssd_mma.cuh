@@ -3,19 +3,19 @@
 #include "megatron/kernels/cuda/core/mma.cuh"
 #include "megatron/kernels/cuda/recurrent/ssd.cuh"
 
-// Mamba-2's scan on tensor cores, for bf16. Products inside chunks go in tiles of 64 tokens; states are
-// carried along a sequence in registers. A product of two bf16 inputs is exact; what was computed enters one
-// rounded to bf16 where its result is rounded to bf16 too, else as the sum of two bf16 numbers.
+// Mamba-2's SSD scan on tensor cores, for bf16. Inside chunks it runs in tiles of 64 tokens; states are
+// carried along a sequence in registers. An mma of two bf16 inputs is exact. A computed operand enters it
+// rounded to bf16 where the result is rounded to bf16 too, else as the sum of two bf16 numbers.
 namespace megatron::cuda {
 
 inline constexpr int kScanChannels = 64, kScanStates = 128, kScanTile = 64;
 using ScanRows = MmaTile<bfloat, kScanTile, kScanChannels>;  // tokens × channels
 using ScanStates = MmaTile<bfloat, kScanTile, kScanStates>;  // tokens or channels × states
 
-// SsdTask whose steps and sums lie by head, [heads, tokens], and what is made of them.
+// SsdTask with steps and sums by head, [heads, tokens], and factors made of them.
 struct ScanTask : SsdTask<bfloat> {
-  float* grown;     // e^sum: what is left of the state before the chunk
-  float* entering;  // Δ e^(total − sum): what of the token is left after the chunk
+  float* grown;     // e^sum: decay of the state before the chunk
+  float* entering;  // Δ e^(total − sum): weight of the token in the state after the chunk
 
   explicit ScanTask(const SsdTask<bfloat>& task) : SsdTask(task) {}
 
@@ -53,7 +53,7 @@ struct ScanMatrix {
   }
 };
 
-// A state [channels, states] rounded to bf16, and with Split what that left.
+// Loads a state [channels, states] rounded to bf16 and, with Split, the rounding error.
 template <bool Split>
 __device__ __forceinline__ void fill_state(const ScanStates& high, const ScanStates& low,
                                            const float* state) {
@@ -72,13 +72,13 @@ __device__ __forceinline__ void fill_state(const ScanStates& high, const ScanSta
 // Steps, sums and decays.
 void prepare_scan(const ScanTask& task, cudaStream_t stream);
 
-// states[slot]: forward the state before each chunk, of rows x and b; in reverse the gradient of the state
-// after it, of rows dy and c. Then also `carried` [2, slots, heads], whose sum over the first is Σ before ·
-// after.
+// Carries states along sequences. Forward: states[slot] is the state before each chunk, from rows x and b.
+// Reverse: the gradient of the state after it, from rows dy and c; then also `carried` [2, slots, heads],
+// whose sum over the first is Σ before · after.
 void carry_states(const ScanTask& task, const ScanMatrix& rows, float* states, float* carried, bool reverse,
                   cudaStream_t stream);
 
-// The whole of the forward pass.
+// The forward pass.
 void ssd_on_tensor_cores(const KernelContext& ctx, const SsdTask<bfloat>& task, bfloat* y);
 
 // Whether a task may go on tensor cores.

@@ -4,13 +4,13 @@
 namespace megatron::cuda {
 namespace {
 
-// The sums over the 16 rows of a warp's tile of 16 × 64: a lane gets two of them, those of columns 2 · lane.
+// Column sums of a warp's 16 × 64 tile; a lane gets those of columns 2 · lane and the next.
 __device__ __forceinline__ float2 column_sums(const float (&value)[kScanTile / 8][4]) {
   const int lane = threadIdx.x % 32;
   float2 sum[8];
 #pragma unroll
   for (int n = 0; n < 8; ++n) sum[n] = {value[n][0] + value[n][2], value[n][1] + value[n][3]};
-    // Of 8, 4, 2 pairs a lane keeps half and gives the others to its partner.
+    // A lane keeps half of its pairs and gives the others to its partner.
 #pragma unroll
   for (int half = 4; half; half /= 2) {
     const bool upper = lane & (4 * half);
@@ -24,14 +24,18 @@ __device__ __forceinline__ float2 column_sums(const float (&value)[kScanTile / 8
   return sum[0];
 }
 
-// Where the tiles on and below the diagonal lie, counted row by row.
+// Row of tile `index` among those on and below the diagonal, counted row by row.
 __device__ __forceinline__ int tile_row(int index) {
   return index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
 }
 
-// The gradient of c_i · b_j, summed over the heads of the group, one tile. And for each head, summed over
-// the j of the tile for each i and the other way round, what passes from token j to token i, times its
-// gradient; over Δ_j in sums for j.
+// The gradient of c_i · b_j of one 64 × 64 tile, summed over the heads of a group (mma.sync m16n8k16).
+// Math: reached_ij = Σ_heads Δ_j e^(s_i − s_j) (dy_i · x_j) for j ≤ i. Each head's terms times c_i · b_j,
+// summed over j (out_of_rows) and, over Δ_j, summed over i (into_columns), go into the gradient of the sums.
+// Grid: (slots · tiles on and below the diagonal, groups). Four warps have 16 rows i each.
+// Shared memory: first c and b [64, 128], then two stages of dy and x [64, 64], with sums and steps of the
+// columns.
+// Barriers: __syncthreads before a head is read and after. cp.async loads the next head meanwhile.
 __global__ void __launch_bounds__(kMmaThreads, 3)
     scan_reached_kernel(const __grid_constant__ ScanTask task, const __grid_constant__ ScanGrads grads) {
   __shared__ __align__(128) bfloat data[4 * ScanRows::kElements];
@@ -46,15 +50,15 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
   const int i0 = row_tile * kScanTile, j0 = column_tile * kScanTile;
   if (i0 >= length) return;
   const int rows = min(kScanTile, length - i0), columns = min(kScanTile, length - j0);
-  float products[kScanTile / 8][4], reached[kScanTile / 8][4];
+  float cb[kScanTile / 8][4], reached[kScanTile / 8][4];
   {
     const ScanStates c{data}, b{data + ScanStates::kElements};
     c.fill_rows(task.c_rows(group, span.begin + i0), task.stride, rows);
     b.fill_rows(task.b_rows(group, span.begin + j0), task.stride, columns);
-    commit_copies();
-    wait_copies<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     __syncthreads();
-    row_products<bfloat, kScanStates, kScanTile>(products, c, warp * 16, b);
+    warp_gemm_nt<bfloat, kScanStates, kScanTile>(cb, c, warp * 16, b);
     __syncthreads();
   }
   clear(reached);
@@ -66,23 +70,23 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     const int j = threadIdx.x % kScanTile, from = min(j0 + j, length - 1);
     float2& gate = gates[(head - first) % 2][j];
     if (threadIdx.x < kScanTile)
-      copy_async_word(&gate.x, task.of_head(task.sums, head, span.begin + from), true);
+      cp_async_word(&gate.x, task.of_head(task.sums, head, span.begin + from), true);
     else
-      copy_async_word(&gate.y, task.of_head(task.steps, head, span.begin + from), true);
+      cp_async_word(&gate.y, task.of_head(task.steps, head, span.begin + from), true);
   };
   const int row = i0 + warp * 16 + lane / 4;
   fetch(first);
-  commit_copies();
+  cp_async_commit();
   for (int64_t head = first; head < last; ++head) {
     if (head + 1 < last) fetch(head + 1);
-    commit_copies();
+    cp_async_commit();
     const float* sums = task.of_head(task.sums, head, span.begin);
     const float sum[2] = {sums[min(row, length - 1)], sums[min(row + 8, length - 1)]};
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const ScanRows dy{data + (head - first) % 2 * 2 * ScanRows::kElements}, x{dy.data + ScanRows::kElements};
     float value[kScanTile / 8][4], along[2] = {};
-    row_products<bfloat, kScanChannels, kScanTile>(value, dy, warp * 16, x);
+    warp_gemm_nt<bfloat, kScanChannels, kScanTile>(value, dy, warp * 16, x);
 #pragma unroll
     for (int n = 0; n < kScanTile / 8; ++n) {
       const float4 two = *reinterpret_cast<const float4*>(&gates[(head - first) % 2][n * 8 + lane % 4 * 2]);
@@ -93,7 +97,7 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
         const float there = i % 2 ? two.z : two.x, step = i % 2 ? two.w : two.y;
         value[n][i] *= column <= own ? exp2_fast((sum[i / 2] - there) * kLog2e) : 0.f;
         reached[n][i] += step * value[n][i];
-        value[n][i] *= products[n][i];
+        value[n][i] *= cb[n][i];
         along[i / 2] += step * value[n][i];
       }
     }
@@ -119,15 +123,20 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
           narrow_pair<bfloat>(reached[n][2 * h], reached[n][2 * h + 1]);
 }
 
-// Asks for a state, and for `count` rows of channels, before they are needed.
+// Prefetches a state and `count` rows of channels into the L2 cache.
 __device__ __forceinline__ void prefetch_head(const float* state, const bfloat* rows, int64_t stride,
                                               int count) {
   for (int i = threadIdx.x; i < kScanChannels * kScanStates / 32; i += kMmaThreads) prefetch(state + i * 32);
   for (int i = threadIdx.x; i < count; i += kMmaThreads) prefetch(rows + i * stride);
 }
 
-// The gradient of c (or of b) of 64 tokens, summed over the heads of the group. Of c, also what the outputs
-// of each head read of the state before the chunk, times its gradient.
+// The gradient of c (OfC) or b of 64 tokens, summed over the heads of a group (mma.sync m16n8k16).
+// Math: dc_i = Σ_j reached_ij b_j + Σ_heads grown_i dy_i · S; db_j = Σ_i reached_ij c_i + Σ_heads entering_j
+// x_j · dS. OfC also stores c_i · (grown_i dy_i · S) of each head in `read`, for the gradient of the sums.
+// Grid: (slots · tiles of 64 tokens, groups). Four warps have 16 tokens each.
+// Shared memory: a state or rows of b or c [64, 128] (OfC also own rows and the state's rounding error), and
+// rows [64, 64] of reached, dy or x.
+// Barriers: __syncthreads around each fill by cp.async.
 template <bool OfC>
 __global__ void __launch_bounds__(kMmaThreads, 3)
     scan_shared_kernel(const __grid_constant__ ScanTask task, const __grid_constant__ ScanGrads grads) {
@@ -153,20 +162,20 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
                    kScanTile);
     state.fill_rows(OfC ? task.b_rows(group, span.begin + there) : task.c_rows(group, span.begin + there),
                     task.stride, others);
-    commit_copies();
-    wait_copies<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kScanTile / 16; ++step) {
       uint32_t a[4];
       if constexpr (OfC)
-        rows.left(a, warp * 16, step);
+        rows.load_a(a, warp * 16, step);
       else
-        rows.left_over_rows(a, step * 16, warp * 2);
+        rows.load_a_trans(a, step * 16, warp * 2);
 #pragma unroll
       for (int n = 0; n < kScanStates / 16; ++n) {
         uint32_t b[4];
-        state.right_over_rows(b, step * 16, 2 * n);
+        state.load_b_trans(b, step * 16, 2 * n);
         mma<bfloat>(acc[2 * n], a, b[0], b[1]);
         mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
       }
@@ -177,18 +186,18 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
     __syncthreads();
     const ScanMatrix from = OfC ? grads.dy : ScanMatrix{task.xbc, task.stride};
     rows.fill_rows(from.rows(head, span.begin + row0), from.stride, count);
-    commit_copies();
+    cp_async_commit();
     fill_state<OfC>(state, rest, (OfC ? task.before : grads.after) + task.state_at(slot, head));
     const float* factors = task.of_head(OfC ? task.grown : task.entering, head, span.begin);
     const float factor[2] = {factors[min(row, length - 1)], factors[min(row + 8, length - 1)]};
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
     if (head + 1 < (group + 1) * task.share)
       prefetch_head((OfC ? task.before : grads.after) + task.state_at(slot, head + 1),
                     from.rows(head + 1, span.begin + row0), from.stride, count);
     uint32_t a[kScanChannels / 16][4];
 #pragma unroll
-    for (int step = 0; step < kScanChannels / 16; ++step) rows.left(a[step], warp * 16, step);
+    for (int step = 0; step < kScanChannels / 16; ++step) rows.load_a(a[step], warp * 16, step);
     float along[2] = {};
 #pragma unroll
     for (int n0 = 0; n0 < kScanStates / 8; n0 += 4) {
@@ -199,11 +208,11 @@ __global__ void __launch_bounds__(kMmaThreads, 3)
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           uint32_t b[4];
-          state.right_over_rows(b, step * 16, n0 + 2 * n);
+          state.load_b_trans(b, step * 16, n0 + 2 * n);
           mma<bfloat>(part[2 * n], a[step], b[0], b[1]);
           mma<bfloat>(part[2 * n + 1], a[step], b[2], b[3]);
           if constexpr (OfC) {
-            rest.right_over_rows(b, step * 16, n0 + 2 * n);
+            rest.load_b_trans(b, step * 16, n0 + 2 * n);
             mma<bfloat>(part[2 * n], a[step], b[0], b[1]);
             mma<bfloat>(part[2 * n + 1], a[step], b[2], b[3]);
           }

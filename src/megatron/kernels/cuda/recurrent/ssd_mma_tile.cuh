@@ -2,22 +2,26 @@
 
 #include "megatron/kernels/cuda/recurrent/ssd_mma.cuh"
 
-// What 64 tokens of a chunk get from the chunk and from the state beyond it, for all heads of a group, which
-// share the products c · b: these stay in registers. Forward y, of x at earlier tokens; backward, with the
-// roles of b and c exchanged, the gradient of x, of dy at later tokens. Blocks that read the same states are
-// neighbours.
+// The outputs of 64 tokens of a chunk, for all heads of a group (mma.sync m16n8k16).
+// Math: forward y_i = Σ_{j ≤ i} (c_i · b_j) Δ_j e^(s_i − s_j) x_j + e^(s_i) c_i · S + d x_i, with s the
+// cumulative sums. Backward, with the roles of b and c exchanged, dx_i of dy at later tokens and of the
+// gradient of the state after the chunk.
+// Grid: (slots · tiles of 64 tokens, groups); blocks that read the same states are neighbours. c · bᵀ of the
+// tile stays in registers, since all heads of a group share it.
+// Shared memory: ScanTileMemory: own rows of c (or b), a state in bf16 (backward also its rounding error),
+// rows x (or dy) of the chunk, sums and steps.
+// Barriers: __syncthreads around each fill by cp.async; one head at a time.
 namespace megatron::cuda {
 
 struct ScanTileOutput {
   bfloat* data;  // y [tokens, heads · channels]; backward dxbc
-  float*
-      left;  // [heads, tokens], backward: Σ x · what the state after the chunk gives to the gradient of Δ x
+  float* left;   // [heads, tokens], backward: Σ x · (gradient of Δ x through the state after the chunk)
 };
 
 template <bool Backward, int Tiles>
 struct ScanTileMemory {
   static constexpr int kStates = Backward ? 3 : 2, kRows = Tiles + Backward;
-  bfloat states[kStates][ScanStates::kElements];  // own rows, a state, what rounding it left
+  bfloat states[kStates][ScanStates::kElements];  // own rows, a state, its rounding error
   bfloat rows[kRows][ScanRows::kElements];        // x or dy; backward also the own x
   float sums[Tiles * kScanTile], steps[Tiles * kScanTile];
 };
@@ -38,7 +42,7 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
   auto count_of = [&](int t) { return min(kScanTile, length - t * kScanTile); };
   const ScanStates own{memory.states[0]}, state{memory.states[1]}, rest{memory.states[Backward ? 2 : 1]};
 
-  float products[Tiles][kScanTile / 8][4];
+  float cb[Tiles][kScanTile / 8][4];
   own.fill_rows((Backward ? task.b_rows(group, span.begin + row0) : task.c_rows(group, span.begin + row0)),
                 task.stride, count_of(tile));
 #pragma unroll
@@ -48,10 +52,10 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
       __syncthreads();
       state.fill_rows(Backward ? task.c_rows(group, from) : task.b_rows(group, from), task.stride,
                       count_of(t));
-      commit_copies();
-      wait_copies<0>();
+      cp_async_commit();
+      cp_async_wait<0>();
       __syncthreads();
-      row_products<bfloat, kScanStates, kScanTile>(products[t], own, warp * 16, state);
+      warp_gemm_nt<bfloat, kScanStates, kScanTile>(cb[t], own, warp * 16, state);
     }
 
   const int row = row0 + warp * 16 + lane / 4;  // and the eighth after it
@@ -68,17 +72,17 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
     const float *sums = task.of_head(task.sums, head, span.begin),
                 *steps = task.of_head(task.steps, head, span.begin);
     for (int i = threadIdx.x; i < Tiles * kScanTile; i += kMmaThreads) {
-      copy_async_word(&memory.sums[i], sums + min(i, length - 1), true);
-      copy_async_word(&memory.steps[i], steps + min(i, length - 1), true);
+      cp_async_word(&memory.sums[i], sums + min(i, length - 1), true);
+      cp_async_word(&memory.steps[i], steps + min(i, length - 1), true);
     }
-    commit_copies();
+    cp_async_commit();
     fill_state<Backward>(state, rest, states + task.state_at(slot, head));
-    wait_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
 
     float acc[kScanChannels / 8][4];
-    row_products<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, state);
-    if constexpr (Backward) add_row_products<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, rest);
+    warp_gemm_nt<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, state);
+    if constexpr (Backward) warp_gemm_nt_add<bfloat, kScanStates, kScanChannels>(acc, own, warp * 16, rest);
     const float sum[2] = {memory.sums[row], memory.sums[row + 8]};
     float factor[2];
 #pragma unroll
@@ -88,7 +92,7 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
     for (int n = 0; n < kScanChannels / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[n][i] *= factor[i / 2];
-    // Elements of tile `which` at the places of this lane's accumulators.
+    // Elements of tile `which` at the positions of this lane's accumulators.
     auto pair_at = [&](int which, int h, int n) {
       const ScanRows from{memory.rows[which]};
       return unpack(*reinterpret_cast<const uint32_t*>(from.at(row - row0 + 8 * h, n) + lane % 4 * 2));
@@ -130,14 +134,14 @@ __global__ void __launch_bounds__(kMmaThreads, Tiles < 4 ? 3 : 2)
               const float sign = Backward ? -kLog2e : kLog2e;
               const float first = passes(column) ? exp2_fast((sum[h] - there.x) * sign) : 0.f,
                           second = passes(column + 1) ? exp2_fast((sum[h] - there.y) * sign) : 0.f;
-              a[2 * part + h] = narrow_pair<bfloat>(products[t][n][2 * h] * weight.x * first,
-                                                    products[t][n][2 * h + 1] * weight.y * second);
+              a[2 * part + h] = narrow_pair<bfloat>(cb[t][n][2 * h] * weight.x * first,
+                                                    cb[t][n][2 * h + 1] * weight.y * second);
             }
           }
 #pragma unroll
           for (int n = 0; n < kScanChannels / 16; ++n) {
             uint32_t b[4];
-            from.right_over_rows(b, step * 16, 2 * n);
+            from.load_b_trans(b, step * 16, 2 * n);
             mma<bfloat>(acc[2 * n], a, b[0], b[1]);
             mma<bfloat>(acc[2 * n + 1], a, b[2], b[3]);
           }

@@ -8,7 +8,7 @@
 
 #include "megatron/kernels/cuda/attention/ragged_offsets.h"
 #include "megatron/kernels/cuda/core/kernel_state.h"
-#include "megatron/kernels/fused_attention.h"
+#include "megatron/kernels/cudnn_support.h"
 
 // The frontend finds cuDNN through this handle. Written once, before any other use of it.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
@@ -49,14 +49,14 @@ struct KeyHash {
   }
 };
 
-GraphKey key_of(const AttentionArgs& a, const FusedAttention& shape) {
+GraphKey key_of(const AttentionArgs& a, const CudnnSupport& support) {
   GraphKey key{};
-  key.batch = shape.places;
+  key.batch = support.sequences;
   key.packed = a.cu_queries ? 1 : 0;
   key.heads = a.q.size(1);
   key.kv_heads = a.k.size(1);
-  key.queries = shape.queries;
-  key.keys = shape.keys;
+  key.queries = support.queries;
+  key.keys = support.keys;
   key.d = a.q.size(2);
   key.dv = a.v.size(2);
   key.window_left = a.window_left;
@@ -290,11 +290,11 @@ class Packing {
 }  // namespace
 
 std::string_view cudnn_attention(const KernelContext& ctx, const AttentionArgs& args) {
-  const FusedAttention shape = fused_attention(args);
+  const CudnnSupport support = cudnn_support(args);
   KernelState& state = kernel_state(ctx);
-  if (!shape.takes()) return shape.refused;
+  if (!support.takes()) return support.refused;
   if (!state.attention) return kMissing;
-  const GraphKey key = key_of(args, shape);
+  const GraphKey key = key_of(args, support);
   Statistics statistics(ctx, args);
   Data data{{kQ, args.q.raw()},
             {kK, args.k.raw()},
@@ -312,11 +312,11 @@ std::string_view cudnn_attention(const KernelContext& ctx, const AttentionArgs& 
 
 std::string_view cudnn_attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
   const AttentionArgs& f = args.forward;
-  const FusedAttention shape = fused_attention(args);
+  const CudnnSupport support = cudnn_support(args);
   KernelState& state = kernel_state(ctx);
-  if (!shape.takes()) return shape.refused;
+  if (!support.takes()) return support.refused;
   if (!state.attention) return kMissing;
-  GraphKey key = key_of(f, shape);
+  GraphKey key = key_of(f, support);
   key.backward = args.deterministic ? 1 : 2;
   key.grad_o = strides_of(args.grad_o);
   key.dq = strides_of(args.dq);

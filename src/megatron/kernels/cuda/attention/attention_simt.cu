@@ -1,0 +1,84 @@
+#include "megatron/kernels/cuda/attention/attention_simt.cuh"
+
+namespace megatron::cuda {
+namespace {
+
+// Maximum that keeps NaN, so that all lanes see it and skip the same tiles.
+template <class C>
+struct LargestScore {
+  __device__ C operator()(C a, C b) const { return a > b || a != a ? a : b; }
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> task) {
+  using C = Compute<T>;
+  constexpr C lowest = -std::numeric_limits<C>::infinity();
+  extern __shared__ char memory[];
+  const int b = blockIdx.z, head = blockIdx.y, kv_head = head / task.group;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const SequenceSpan s = task.sequence(b);
+  const int block_first = blockIdx.x * kWarps;
+  if (block_first >= s.queries) return;
+  const int query = min(block_first + warp, s.queries - 1);
+  const bool mine = block_first + warp < s.queries;
+  const int stride = task.d + 1;
+  C *keys = reinterpret_cast<C*>(memory), *values = keys + kTile * stride;
+  C* q = values + kTile * task.dv + warp * task.d;
+  load_row(task.q.row(s.first_query + query, head), task.d, q);
+
+  const KeyRange own = task.visible(s, query);
+  const int first = task.visible(s, block_first).begin;
+  const int last = task.visible(s, min(block_first + kWarps, s.queries) - 1).end;
+  C maximum = lowest, sum = 0, acc[N] = {};
+  for (int key0 = first; key0 < last; key0 += kTile) {
+    __syncthreads();
+    int count = min(kTile, s.keys - key0);
+    load_tile(task.k, s.first_key + key0, kv_head, count, task.d, stride, keys);
+    load_tile(task.v, s.first_key + key0, kv_head, count, task.dv, task.dv, values);
+    __syncthreads();
+    int key = key0 + lane;
+    C score = lowest, slope;
+    if (own.holds(key)) score = task.score(dot(q, keys + lane * stride, task.d), b, head, query, key, slope);
+    constexpr LargestScore<C> largest{};
+    C newest = largest(maximum, warp_reduce(score, largest));
+    if (newest == lowest) continue;
+    C shrink = exp_of(maximum - newest), p = exp_of(score - newest);
+    sum = sum * shrink + warp_sum(p);
+    maximum = newest;
+#pragma unroll
+    for (int i = 0; i < N; ++i) acc[i] *= shrink;
+    if (task.dropout > 0 && own.holds(key)) p *= task.keep(b, head, query, key);
+    accumulate(acc, p, values, task.dv, task.dv);
+  }
+  if (!mine) return;
+  if (task.sinks) {
+    C sink = widen(task.sinks[head]), newest = max(maximum, sink), shrink = exp_of(maximum - newest);
+    sum = sum * shrink + exp_of(sink - newest);
+#pragma unroll
+    for (int i = 0; i < N; ++i) acc[i] *= shrink;
+    maximum = newest;
+  }
+  write_row(task.o.row(s.first_query + query, head), acc, sum == 0 ? C(0) : C(1) / sum, task.dv);
+  if (lane == 0)
+    task.lse[head * task.lse_stride + s.first_query + query] = sum == 0 ? lowest : maximum + log_of(sum);
+}
+
+}  // namespace
+
+template <class T>
+void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
+  dispatch_head_dim(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
+    size_t bytes = sizeof(Compute<T>) * (kTile * (task.d + 1 + task.dv) + kWarps * task.d);
+    allow_shared(forward_kernel<T, N>, bytes);
+    dim3 grid(blocks_for(task.queries, kWarps), task.heads, task.batch);
+    forward_kernel<T, N><<<grid, kWarps * 32, bytes, stream_of(ctx)>>>(task);
+  });
+  check_launch("attention");
+}
+
+template void simt_attention(const KernelContext&, const AttentionTask<double>&);
+template void simt_attention(const KernelContext&, const AttentionTask<float>&);
+template void simt_attention(const KernelContext&, const AttentionTask<bfloat>&);
+template void simt_attention(const KernelContext&, const AttentionTask<half>&);
+
+}  // namespace megatron::cuda

@@ -1,0 +1,89 @@
+#include "megatron/parallel/micro_batch.h"
+
+#include <algorithm>
+
+namespace megatron {
+namespace {
+
+// What a rank holds of the tokens of a micro-batch.
+struct Held {
+  RankContext& ctx;
+  std::vector<int64_t> tokens;
+  Shape shape;
+
+  Tensor ids(const std::vector<int64_t>& all) const {
+    std::vector<int64_t> own;
+    own.reserve(tokens.size());
+    for (int64_t token : tokens) own.push_back(std::max<int64_t>(0, all[static_cast<size_t>(token)]));
+    return ctx.from_vector(own, shape);
+  }
+  Tensor labels(const std::vector<int64_t>& all) const {
+    std::vector<int64_t> own;
+    own.reserve(tokens.size());
+    for (int64_t token : tokens) {
+      const int64_t label = all[static_cast<size_t>(token)];
+      own.push_back(label < 0 ? kIgnoredLabel : label);
+    }
+    return ctx.from_vector(own, shape);
+  }
+  Tensor weights(const std::vector<float>& all, double factor, DType dtype) const {
+    if (all.empty()) return ctx.full({1}, dtype, factor).expand(shape);
+    std::vector<double> own;
+    own.reserve(tokens.size());
+    for (int64_t token : tokens) own.push_back(factor * all[static_cast<size_t>(token)]);
+    Tensor wide = ctx.from_vector(own, shape), result = ctx.empty(shape, dtype);
+    ctx.kernels->copy(ctx.kernel_context(), {wide, result});
+    return result;
+  }
+};
+
+// Moves ids and labels `depth` tokens forward within their sequences. Beyond the end of one ids are 0 and
+// labels ignored.
+Batch shifted(const Batch& batch, int64_t depth) {
+  Batch result;
+  result.rows = batch.rows;
+  int64_t end = 0;
+  for (int64_t length : rows_of(batch).sequences()) {
+    end += length;
+    for (int64_t token = end - length; token < end; ++token) {
+      const bool inside = token + depth < end;
+      const auto from = static_cast<size_t>(token + depth);
+      result.ids.push_back(inside ? batch.ids[from] : 0);
+      result.labels.push_back(inside ? batch.labels[from] : kIgnoredLabel);
+      if (!batch.weights.empty()) result.weights.push_back(inside ? batch.weights[from] : 0);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TokenRows rows_of(const Batch& batch) {
+  return {.rows = batch.rows, .length = batch.length(), .documents = batch.lengths, .first = 0};
+}
+
+MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
+                     const StageNeeds& needs, const LossFactors& factors, DType dtype) {
+  Held held{ctx, held_tokens(rows_of(batch), context), {}};
+  held.shape = {static_cast<int64_t>(held.tokens.size())};
+  MicroBatch result;
+  if (needs.ids) result.ids = held.ids(batch.ids);
+  if (needs.labels) {
+    result.labels = held.labels(batch.labels);
+    result.weights = held.weights(batch.weights, factors.label, dtype);
+  }
+  const double main = factors.label * batch.label_weight();  // of this micro-batch's mean loss
+  for (int64_t depth = 1; depth <= needs.mtp_layers; ++depth) {
+    const Batch next = shifted(batch, depth);
+    const double count = std::max(1.0, next.label_weight());
+    MtpTokens& mtp = result.mtp.emplace_back();
+    mtp.ids = held.ids(next.ids);
+    mtp.labels = held.labels(next.labels);
+    if (!next.weights.empty()) mtp.weights = held.weights(next.weights, 1, dtype);
+    mtp.weight = ctx.full({1}, DType::F64, factors.mtp * main / count);
+    mtp.share = ctx.full({1}, DType::F64, 1 / (count * factors.batches));
+  }
+  return result;
+}
+
+}  // namespace megatron

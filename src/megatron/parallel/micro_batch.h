@@ -1,0 +1,28 @@
+#pragma once
+
+#include "megatron/nn/batch.h"
+#include "megatron/nn/micro_batch.h"
+#include "megatron/parallel/context/sequences.h"
+
+namespace megatron {
+
+// What a stage of the pipeline computes with.
+struct StageNeeds {
+  bool ids = true, labels = true;
+  int64_t mtp_layers = 0;
+};
+
+// How a micro-batch's losses count in the loss of the step.
+struct LossFactors {
+  double label = 1;    // of one label's loss; the loss scale of fp16 included
+  double mtp = 0;      // of each MTP layer's mean loss beside the main one's
+  double batches = 1;  // micro-batches of all replicas
+};
+
+TokenRows rows_of(const Batch& batch);
+
+// Copies this rank's share of the tokens to the device; `seq` is left to the model. Weights are of `dtype`.
+MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
+                     const StageNeeds& needs, const LossFactors& factors, DType dtype);
+
+}  // namespace megatron
