@@ -23,4 +23,4 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/megatronConfigV
 install(FILES ${PROJECT_BINARY_DIR}/generated/megatronConfig.cmake
               ${PROJECT_BINARY_DIR}/generated/megatronConfigVersion.cmake cmake/MegatronFind.cmake DESTINATION ${package})
 install(EXPORT megatronTargets NAMESPACE megatron:: DESTINATION ${package})
-install(DIRECTORY src/megatron DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY src/megatron DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.def")

@@ -7,13 +7,13 @@
 
 #include "fuzz/feed.h"
 #include "megatron/checkpoint/safetensors.h"
-#include "megatron/config/resolve/batch_schedule.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/pipeline_layout.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/sources/command_line.h"
 #include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
+#include "megatron/parallel/pipeline/microbatches.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {

@@ -3,50 +3,14 @@
 #include "megatron/config/schema/value.h"
 
 namespace megatron {
-namespace {
-
-template <auto Member>
-Section section() {
-  using T = std::remove_reference_t<decltype(std::declval<Config&>().*Member)>;
-  return {&schema<T>(), [](Config& config) -> void* { return &(config.*Member); }};
-}
-
-Section moe_section() {
-  return {&schema<MoeConfig>(),
-          [](Config& config) -> void* { return static_cast<MoeConfig*>(&config.model); }};
-}
-
-}  // namespace
 
 std::span<const Section> sections() {
+#define SECTION(type, object, section, title) \
+  {&schema<type>(), [](Config& config) -> void* { return static_cast<type*>(&config.object); }},
+#define SETTING(...)
+#define END_SECTION
   static const std::vector<Section> all = {
-      section<&Config::run>(),
-      section<&Config::model>(),
-      moe_section(),
-      section<&Config::parallel>(),
-      section<&Config::precision>(),
-      section<&Config::execution>(),
-      section<&Config::train>(),
-      section<&Config::validation>(),
-      section<&Config::optimizer>(),
-      section<&Config::scheduler>(),
-      section<&Config::ddp>(),
-      section<&Config::dist>(),
-      section<&Config::dataset>(),
-      section<&Config::tokenizer>(),
-      section<&Config::checkpoint>(),
-      section<&Config::logger>(),
-      section<&Config::profiling>(),
-      section<&Config::rng>(),
-      section<&Config::rerun_state_machine>(),
-      section<&Config::ft>(),
-      section<&Config::straggler>(),
-      section<&Config::nvrx_straggler>(),
-      section<&Config::inprocess_restart>(),
-      section<&Config::peft>(),
-      section<&Config::inference>(),
-      section<&Config::rl>(),
-      section<&Config::distill>(),
+#include "megatron/config/settings/sections.def"
   };
   return all;
 }

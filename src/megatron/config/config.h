@@ -5,17 +5,12 @@
 #include "megatron/config/schema/checkpoint_config.h"
 #include "megatron/config/schema/data_config.h"
 #include "megatron/config/schema/ddp_config.h"
-#include "megatron/config/schema/distill_config.h"
 #include "megatron/config/schema/execution_config.h"
-#include "megatron/config/schema/inference_config.h"
 #include "megatron/config/schema/logger_config.h"
 #include "megatron/config/schema/model_config.h"
 #include "megatron/config/schema/optimizer_config.h"
 #include "megatron/config/schema/parallel_config.h"
-#include "megatron/config/schema/peft_config.h"
 #include "megatron/config/schema/precision_config.h"
-#include "megatron/config/schema/resilience_config.h"
-#include "megatron/config/schema/rl_config.h"
 #include "megatron/config/schema/run_config.h"
 #include "megatron/config/schema/tokenizer_config.h"
 #include "megatron/config/schema/train_config.h"
@@ -42,14 +37,6 @@ struct Config {
   ProfilingConfig profiling;
   RngConfig rng;
   RerunConfig rerun_state_machine;
-  FaultToleranceConfig ft;
-  StragglerConfig straggler;
-  NvrxStragglerConfig nvrx_straggler;
-  InProcessRestartConfig inprocess_restart;
-  PeftConfig peft;
-  InferenceConfig inference;
-  RlConfig rl;
-  DistillConfig distill;
   RunConfig run;
 
   Json to_json() const;  // {"model": {"num_layers": 2, ...}, "train": {...}, ...}

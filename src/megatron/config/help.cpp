@@ -6,13 +6,12 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/nearest.h"
-#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
+#include "megatron/config/sources/compat.h"
 #include "megatron/config/sources/shorthand.h"
 #include "megatron/config/sources/string_list.h"
-#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {
@@ -70,12 +69,6 @@ FlagHelp help_of(const Setting& setting) {
                       setting.is_boolean() ? "" : fmt::format(" [{}]", shown_default(entry)))};
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 // A key may come with its section or without.
 std::vector<std::string> nearest_settings(std::string_view name) {
   const Catalog& catalog = Catalog::all();
@@ -114,13 +107,33 @@ std::string explain_section(std::string_view name) {
     for (const Setting& setting : section.schema->rows())
       text += fmt::format("  {}: {}\n", setting.name(), setting.help);
   }
+  if (!text.empty()) return text;
+  for (const CompatRow& row : compat_rows())  // a section of which nothing is built
+    if (row.name().starts_with(std::string(name) + "."))
+      text += fmt::format("  {}: {}: {}\n", row.name(), verdict_text(row.verdict), row.text);
   return text;
 }
 
-std::string explain_upstream_flag(const UpstreamFlag& upstream, std::string_view name) {
-  const bool refused = upstream.verdict == UpstreamFlag::Verdict::refused;
-  return fmt::format("{}\n  {}: {}\n", name,
-                     refused ? "not part of this program" : "accepted, no effect here", upstream.text);
+const CompatRow* find_compat(std::string_view name) {
+  if (name.starts_with('-')) return find_compat_flag(name).row;
+  if (Catalog::all().find(name)) return nullptr;
+  return find_compat_key(name);
+}
+
+std::string explain_compat(const CompatRow& row, std::string_view name) {
+  std::string text = fmt::format("{}\n  {}: {}\n", name, verdict_text(row.verdict), row.text);
+  if (!row.defaults.empty()) text += fmt::format("  default:  {}\n", row.defaults);
+  return text;
+}
+
+// What this build does with a setting that it knows.
+std::string explain_limit(const Setting& setting) {
+  if (!setting.limit) return "acts";
+  const Limit& limit = *setting.limit;
+  std::string which;
+  for (std::string_view value : limit.values) which += (which.empty() ? " " : ", ") + std::string(value);
+  if (limit.training_only) return fmt::format("acts where a model is run, not in training yet{}", which);
+  return fmt::format("not available yet{} ({})", which, limit.feature);
 }
 
 }  // namespace
@@ -129,9 +142,7 @@ Json explain_json(std::string_view name) {
   Json result = Json::object();
   result["name"] = name;
   result["text"] = explain_setting(name);
-  const bool upstream =
-      (name.starts_with('-') ? find_upstream_flag(name) : find_upstream_key(name)) != nullptr;
-  if (find_shorthand(name) || upstream || !explain_section(name).empty()) return result;
+  if (find_shorthand(name) || find_compat(name) || !explain_section(name).empty()) return result;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;
   result["name"] = setting.name();
@@ -145,40 +156,25 @@ Json explain_json(std::string_view name) {
   result["off_flags"] = list(setting.off_flags);
   Json& rules = result["rules"] = Json::array();
   for (const Rule& rule : all_rules())
-    if (holds_word(rule.keys, setting.name())) rules.push_back(rule.says);
+    if (covers_name(rule.keys, setting.name())) rules.push_back(rule.says);
   return result;
 }
 
 std::string settings_overview() {
-  constexpr std::string_view usual[] = {"model.num_layers",
-                                        "model.hidden_size",
-                                        "model.num_attention_heads",
-                                        "model.seq_length",
-                                        "tokenizer.vocab_size",
-                                        "train.micro_batch_size",
-                                        "train.global_batch_size",
-                                        "train.train_iters",
-                                        "optimizer.lr",
-                                        "run.ranks",
-                                        "run.device",
-                                        "run.mixed_precision",
-                                        "model.tensor_model_parallel_size",
-                                        "model.sequence_parallel",
-                                        "model.pipeline_model_parallel_size",
-                                        "model.context_parallel_size",
-                                        "model.expert_model_parallel_size",
-                                        "ddp.use_distributed_optimizer",
-                                        "checkpoint.save",
-                                        "checkpoint.save_interval",
-                                        "checkpoint.load",
-                                        "logger.log_interval"};
+  constexpr std::string_view usual =
+      "model.num_layers model.hidden_size model.num_attention_heads model.seq_length "
+      "tokenizer.vocab_size train.micro_batch_size train.global_batch_size train.train_iters "
+      "optimizer.lr run.ranks run.device run.mixed_precision model.tensor_model_parallel_size "
+      "model.sequence_parallel model.pipeline_model_parallel_size model.context_parallel_size "
+      "model.expert_model_parallel_size ddp.use_distributed_optimizer checkpoint.save "
+      "checkpoint.save_interval checkpoint.load logger.log_interval";
   std::string text =
       "settings by Megatron's names; the weakest source first: --hf DIR, --config FILE.yaml, flags, "
       "section.key=value\n";
-  for (const std::string_view name : usual) {
+  for_each_word(usual, [&](std::string_view name) {
     const auto [flag, help] = help_of(*Catalog::all().find(name)->setting);
     text += fmt::format("  {:<{}}  {}\n", flag, 34, help);
-  }
+  });
   size_t count = 0;
   for (const Section& section : sections()) count += section.schema->rows().size();
   return text +
@@ -206,9 +202,7 @@ std::string settings_help() {
 std::string explain_setting(std::string_view name) {
   if (const Shorthand* shorthand = find_shorthand(name))
     return fmt::format("{}\n  {}\n  short for: {}\n", name, shorthand->help, shorthand->settings);
-  if (const UpstreamFlag* upstream =
-          name.starts_with('-') ? find_upstream_flag(name) : find_upstream_key(name))
-    return explain_upstream_flag(*upstream, name);
+  if (const CompatRow* row = find_compat(name)) return explain_compat(*row, name);
   if (std::string section = explain_section(name); !section.empty()) return section;
   const Catalog::Entry& entry = find_setting(name);
   const Setting& setting = *entry.setting;
@@ -216,24 +210,21 @@ std::string explain_setting(std::string_view name) {
   text += fmt::format("  value:    {}\n", describe_values(setting));
   text += fmt::format("  default:  {}\n", shown_default(entry));
   if (!setting.flags.empty())
-    text += fmt::format("  flag:     {}{}\n", joined(setting.flags), placeholder(setting));
-  if (!setting.off_flags.empty()) text += fmt::format("  off:      {}\n", joined(setting.off_flags));
+    text += fmt::format("  flag:     {}{}\n", joined(setting.flags, ", "), placeholder(setting));
+  if (!setting.off_flags.empty()) text += fmt::format("  off:      {}\n", joined(setting.off_flags, ", "));
   if (!setting.aliases.empty())
-    text += fmt::format("  also:     {}\n", joined({setting.aliases.begin(), setting.aliases.end()}));
+    text +=
+        fmt::format("  also:     {}\n",
+                    joined(std::vector<std::string>(setting.aliases.begin(), setting.aliases.end()), ", "));
   if (!setting.search.empty())
     text += fmt::format("  tuned:    {}\n", show_value(Json(Json::Array(setting.search))));
-  const Feature& feature = feature_of(setting, default_of(entry));
-  const char* state = feature.status == FeatureStatus::supported ? "acts"
-                      : feature.status == FeatureStatus::planned ? "not available yet"
-                      : feature.status == FeatureStatus::forward_only
-                          ? "acts where a model is run, not in training yet"
-                          : "no effect here";
-  text += fmt::format("  build:    {} ({})\n", state, feature.name);
+  text += fmt::format("  build:    {}\n", explain_limit(setting));
+  if (setting.condition) text += fmt::format("  needs:    {}\n", setting.condition->needs);
   for (const Shorthand& shorthand : shorthands())
     if (shorthand.settings.find(setting.name() + "=") != std::string_view::npos)
       text += fmt::format("  set by:   {}\n", shorthand.flag);
   for (const Rule& rule : all_rules())
-    if (holds_word(rule.keys, setting.name())) text += fmt::format("  rule:     {}\n", rule.says);
+    if (covers_name(rule.keys, setting.name())) text += fmt::format("  rule:     {}\n", rule.says);
   return text;
 }
 

@@ -12,8 +12,17 @@ struct Origin {
   std::string where;  // "--lr 3e-4", "train.yaml:12", "4 x hidden_size"; empty for a default
 };
 
+// "default", "derived", "--hf", "recipe", "file", "flag", "override".
+inline const char* source_name(Source source) {
+  constexpr const char* names[] = {"default", "derived", "--hf", "recipe", "file", "flag", "override"};
+  return names[static_cast<size_t>(source)];
+}
+
 // "default", "flag --lr 3e-4", "derived: 4 x hidden_size".
-std::string show_origin(const Origin& origin);
-const char* source_name(Source source);  // "default", "derived", "--hf", "recipe", "file", "flag", "override"
+inline std::string show_origin(const Origin& origin) {
+  if (origin.where.empty()) return source_name(origin.source);
+  return source_name(origin.source) + std::string(origin.source == Source::derived ? ": " : " ") +
+         origin.where;
+}
 
 }  // namespace megatron

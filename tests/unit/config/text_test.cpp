@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "megatron/base/error.h"
-#include "megatron/config/resolve/batch_schedule.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/pipeline_layout.h"
 #include "megatron/config/schema/catalog.h"
@@ -133,17 +132,6 @@ TEST(PipelineLayout, ChecksTheModel) {
   EXPECT_EQ(check("Et|tm|mL", 3, 2, 2), "all MTP layers (m) must be in one stage");
   EXPECT_NE(check("|", 2, 0, 0), "");
   EXPECT_EQ(check("Ett|m||L", 2, 2, 1), "MTP layers (m) must be in a rank's last chunk");
-}
-
-TEST(BatchSchedule, ReadsTokensIntoSamples) {
-  const auto steps = parse_batch_schedule("0:512 1.5K:1024,2M:2K", 100);
-  ASSERT_EQ(steps.size(), 3u);
-  EXPECT_EQ(steps[1].samples, 15);
-  EXPECT_EQ(steps[2].samples, 20000);
-  EXPECT_EQ(steps[2].batch_size, 2000);
-  for (const char* wrong :
-       {"", "512", "0:", ":1", "0:0", "5:1", "0:1 0:2", "x:1", "0:1Q", "0:1KK", "0:-1", "0:1e30"})
-    EXPECT_NE(message_of([&] { parse_batch_schedule(wrong, 1); }), "no error") << wrong;
 }
 
 TEST(HybridPattern, ReadsSegmentsAndMtpLayers) {

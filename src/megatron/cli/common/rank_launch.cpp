@@ -37,8 +37,8 @@ void keep_flight_record(const DistConfig& dist, int rank, const ProcessGroup& wo
 }
 
 // Sections that decide what is computed; where ranks live, what they print and where files are may differ.
-constexpr std::array<std::string_view, 10> kCommon{"model",     "dist", "train", "validation", "optimizer",
-                                                   "scheduler", "ddp",  "rng",   "peft",       "dataset"};
+constexpr std::array<std::string_view, 9> kCommon{"model",     "dist", "train", "validation", "optimizer",
+                                                  "scheduler", "ddp",  "rng",   "dataset"};
 
 bool is_number(const std::string& word) {
   double value = 0;

@@ -33,6 +33,9 @@ class ConfigBuilder {
            (config.run.device == DeviceChoice::automatic && !gpus.empty());
   }
 
+  // Whether a layout of so many ranks divides the world, as far as that is known.
+  bool divides_world(int64_t ranks) const { return !world_size || *world_size % ranks == 0; }
+
   // Stores a value that some source gave; a wrong one becomes a problem.
   void give(const Catalog::Entry& entry, const Json& value, const Origin& origin);
   bool given(std::string_view name) const;
@@ -45,9 +48,7 @@ class ConfigBuilder {
   void reject(std::string_view name, std::string reason, std::string fix);
   void add_problem(Problem problem);
   void note(std::string text);
-  bool is_broken(std::string_view name) const {
-    return broken_.contains(name);
-  }  // its value was refused by itself
+  const std::set<std::string>& broken() const { return broken_; }  // whose values were refused by themselves
 
   const std::vector<Problem>& problems() const { return problems_; }
   const std::vector<std::string>& notes() const { return notes_; }
@@ -59,7 +60,7 @@ class ConfigBuilder {
   std::vector<Origin> origins_;  // by the settings' places in the catalog
   std::vector<Problem> problems_;
   std::vector<std::string> notes_;
-  std::set<std::string, std::less<>> broken_;
+  std::set<std::string> broken_;
 };
 
 }  // namespace megatron

@@ -52,7 +52,8 @@ void differing_layers(ConfigBuilder& builder) {
                    "heterogeneous_layers_config_path");
     builder.derive("model.heterogeneous_layers_config_path", "", "its text is kept");
   } catch (const Error& error) {
-    builder.reject("model.heterogeneous_layers_config_path", error.what(), "name a JSON file");
+    builder.reject("model.heterogeneous_layers_config_path", error.what(),
+                   "leave it out, or name a JSON file");
   }
 }
 
@@ -148,9 +149,6 @@ void parallel_sizes(ConfigBuilder& builder) {
   if (parallel.expert_tensor_parallel_num_weight_shards == 0)
     builder.derive("model.expert_tensor_parallel_num_weight_shards", parallel.expert_tensor_parallel_size,
                    "expert_tensor_parallel_size");
-  if (builder.config.dist.eval_context_parallel_size == 0)
-    builder.derive("dist.eval_context_parallel_size", parallel.context_parallel_size,
-                   "model.context_parallel_size");
 }
 
 void pipeline_chunks(ConfigBuilder& builder) {
@@ -190,8 +188,6 @@ void pipeline_chunks(ConfigBuilder& builder) {
                    interleaved ? "several chunks per stage" : "one chunk per stage");
   if (!parallel.overlap_p2p_comm)
     builder.derive("model.overlap_p2p_comm", stages > 1, stages > 1 ? "several stages" : "one stage");
-  if (!builder.given("ddp.align_param_gather") && !interleaved)
-    builder.derive("ddp.align_param_gather", false, "no interleaved schedule");
 }
 
 void world(ConfigBuilder& builder) {
@@ -204,17 +200,9 @@ void world(ConfigBuilder& builder) {
 
 void batches(ConfigBuilder& builder) {
   Config& config = builder.config;
-  const bool scheduled = !config.train.step_batch_size_schedule.empty();
-  if (config.train.global_batch_size == 0 && config.train.micro_batch_size > 0 &&
-      builder.data_parallel_size && !scheduled)
+  if (config.train.global_batch_size == 0 && config.train.micro_batch_size > 0 && builder.data_parallel_size)
     builder.derive("train.global_batch_size", config.train.micro_batch_size * *builder.data_parallel_size,
                    "micro_batch_size x data-parallel size");
-  if (config.validation.eval_global_batch_size == 0 && config.train.global_batch_size > 0)
-    builder.derive("validation.eval_global_batch_size", config.train.global_batch_size,
-                   "train.global_batch_size");
-  if (config.validation.eval_micro_batch_size == 0 && config.train.micro_batch_size > 0)
-    builder.derive("validation.eval_micro_batch_size", config.train.micro_batch_size,
-                   "train.micro_batch_size");
 }
 
 void schedules(ConfigBuilder& builder) {
@@ -223,10 +211,6 @@ void schedules(ConfigBuilder& builder) {
     builder.derive("scheduler.lr_decay_iters", config.train.train_iters, "train.train_iters");
   if (config.scheduler.lr_decay_samples == 0 && config.train.train_samples > 0)
     builder.derive("scheduler.lr_decay_samples", config.train.train_samples, "train.train_samples");
-  const bool constant = config.scheduler.weight_decay_incr_style == WeightDecayGrowth::constant;
-  for (const char* name : {"scheduler.start_weight_decay", "scheduler.end_weight_decay"})
-    if (!builder.given(name) && constant)
-      builder.derive(name, config.optimizer.weight_decay, "optimizer.weight_decay");
   if (!builder.given("dataset.random_seed"))
     builder.derive("dataset.random_seed", config.rng.seed, "rng.seed");
 }
@@ -240,13 +224,6 @@ void recompute_defaults(ConfigBuilder& builder) {
   if (execution.recompute_method == RecomputeMethod::none)
     builder.derive("model.recompute_method", "uniform", "full recompute");
   if (execution.recompute_num_layers == 0) builder.derive("model.recompute_num_layers", 1, "full recompute");
-}
-
-void optimizer_kind(ConfigBuilder& builder) {
-  if (builder.config.optimizer.optimizer != OptimizerKind::dist_muon) return;
-  builder.derive("optimizer.optimizer", "muon", "dist_muon is muon with whole matrices dealt out");
-  builder.derive("optimizer.use_layer_wise_distributed_optimizer", true, "dist_muon");
-  builder.note("optimizer dist_muon is now muon with optimizer.use_layer_wise_distributed_optimizer");
 }
 
 void derive_sharding(ConfigBuilder& builder) {
@@ -270,7 +247,6 @@ void derive_defaults(ConfigBuilder& builder) {
   batches(builder);
   schedules(builder);
   recompute_defaults(builder);
-  optimizer_kind(builder);
   derive_sharding(builder);
 }
 

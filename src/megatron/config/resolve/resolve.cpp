@@ -2,7 +2,6 @@
 
 #include "megatron/base/text_file.h"
 #include "megatron/config/resolve/derive.h"
-#include "megatron/config/rules/feature_status.h"
 #include "megatron/config/rules/rules.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/merge.h"
@@ -37,29 +36,37 @@ void find_gpus(ConfigBuilder& builder, const ResolveOptions& options) {
     builder.gpus.resize(static_cast<size_t>(*builder.world_size));
 }
 
-// Settings that were changed although their feature is not there, and those that change nothing.
-std::vector<Problem> check_support(ConfigBuilder& builder) {
+// Settings that were changed although this build lacks what they ask for.
+std::vector<Problem> check_limits(const ConfigBuilder& builder) {
   std::vector<Problem> unavailable;
   Config defaults;
   for (const Catalog::Entry& entry : Catalog::all().entries()) {
     const Origin& origin = builder.origins()[entry.index];
     const Setting& setting = *entry.setting;
-    if (origin.source <= Source::derived || builder.is_broken(setting.name())) continue;
+    if (!setting.limit || origin.source <= Source::derived || builder.broken().contains(setting.name()))
+      continue;
+    if (setting.limit->training_only && builder.purpose == Purpose::forward) continue;
     const Json value = builder.value(setting.name());
-    const Feature& feature = feature_of(setting, value);
-    if (feature.status == FeatureStatus::supported) continue;
-    if (feature.status == FeatureStatus::forward_only && builder.purpose == Purpose::forward) continue;
-    if (value == read_value(setting, entry.section->object(defaults))) continue;
-    if (feature.status == FeatureStatus::no_effect) {
-      builder.note(
-          fmt::format("accepted, no effect here: {} ({}): {}", setting.name(), origin.where, feature.name));
-    } else {
-      unavailable.push_back({setting.name(), show_value(value), origin.where,
-                             fmt::format("not available yet in this build: {}", feature.name),
-                             "leave it out"});
-    }
+    if (!setting.limit->covers(value) || value == read_value(setting, entry.section->object(defaults)))
+      continue;
+    unavailable.push_back({setting.name(), show_value(value), origin.where,
+                           fmt::format("not available yet in this build: {}", setting.limit->feature),
+                           std::string(setting.limit->fix)});
   }
   return unavailable;
+}
+
+// Settings of something that is off: none is ignored in silence.
+void note_idle_settings(ConfigBuilder& builder) {
+  if (builder.purpose == Purpose::model || builder.purpose == Purpose::forward) return;
+  Config defaults;
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const Setting& setting = *entry.setting;
+    if (!setting.condition || !builder.given(setting.name()) || setting.condition->holds(builder.config) ||
+        builder.value(setting.name()) == read_value(setting, entry.section->object(defaults)))
+      continue;
+    builder.note(fmt::format("{} has no effect without {}", setting.key, setting.condition->needs));
+  }
 }
 
 }  // namespace
@@ -75,8 +82,12 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
   find_world(builder, sources);
   find_gpus(builder, options);
   derive_defaults(builder);
-  if (options.rules) check_rules(builder);
-  std::vector<Problem> unavailable = check_support(builder);
+  if (options.rules) {
+    check_rules(builder);
+    note_idle_settings(builder);
+  }
+  std::vector<Problem> unavailable = check_limits(builder);
+  unavailable.insert(unavailable.end(), merged.unavailable.begin(), merged.unavailable.end());
   std::vector<Problem> problems = builder.problems();
   if (!options.allow_unavailable) {
     problems.insert(problems.end(), unavailable.begin(), unavailable.end());

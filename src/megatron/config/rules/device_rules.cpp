@@ -13,15 +13,6 @@ void where_on_gpus(ConfigBuilder& builder) {
   if (builder.on_gpus()) check(builder);
 }
 
-bool has_layers(const ModelConfig& model, char symbol) {
-  return model.is_hybrid_model && model.hybrid_layer_pattern.find(symbol) != std::string::npos;
-}
-bool has_delta_nets(const ModelConfig& model) {
-  const AttentionVariant variant = model.experimental_attention_variant;
-  return model.is_hybrid_model
-             ? has_layers(model, 'G')
-             : variant == AttentionVariant::gdn || variant == AttentionVariant::gated_delta_net;
-}
 bool has_latent_heads(const ModelConfig& model) {
   return model.is_hybrid_model ? has_layers(model, '+') : model.multi_latent_attention;
 }
@@ -42,8 +33,7 @@ int64_t of_a_rank(const Config& config, int64_t heads) {
 }
 // Of one micro-batch on a rank.
 double tokens_at_once(const Config& config) {
-  const auto sequences = static_cast<double>(
-      std::max({int64_t{1}, config.train.micro_batch_size, config.validation.eval_micro_batch_size}));
+  const auto sequences = static_cast<double>(std::max<int64_t>(1, config.train.micro_batch_size));
   return sequences * static_cast<double>(config.model.seq_length) /
          static_cast<double>(config.parallel.context_parallel_size);
 }
@@ -58,7 +48,7 @@ void gpu_generation(ConfigBuilder& builder) {
           "run.device",
           fmt::format("a GPU of compute capability {} is older than the kernels, which need {}",
                       generation(gpu.compute_capability), generation(limits::kMinCapability)),
-          "hide it by CUDA_VISIBLE_DEVICES, or use --device cpu");
+          "use --device cpu, or hide it by CUDA_VISIBLE_DEVICES");
 }
 
 void fp8_generation(ConfigBuilder& builder) {
@@ -101,7 +91,7 @@ void check_head(ConfigBuilder& builder, const char* key, int64_t keys, int64_t v
               "which it has {}",
               keys, values, builder.config.precision.params_dtype, bytes / 1024 + 1,
               gpu.shared_memory / 1024),
-          "use narrower heads or numbers");
+          or_cpu("use narrower heads or numbers"));
 }
 
 void head_width(ConfigBuilder& builder) {
@@ -148,9 +138,9 @@ void norm_width(ConfigBuilder& builder) {
     if (width > most)
       builder.reject(
           key,
-          fmt::format("the CUDA kernels norm rows of at most {} numbers in {}{}, not {}{}", most,
+          fmt::format("norms support {} elements per row in {}{}, got {}{}", most,
                       config.precision.params_dtype,
-                      in_vectors(config, width) ? "" : " where these fill no whole vectors", width, what),
+                      in_vectors(config, width) ? "" : " where rows fill no whole vectors", width, what),
           or_cpu("use a smaller width"));
   };
   check("model.hidden_size", model.hidden_size, "");
@@ -224,8 +214,6 @@ void rows_of_a_grid(ConfigBuilder& builder) {
         of_a_rank(config, model.linear_num_value_heads), limits::kGridRows, "heads on a rank");
   check("train.micro_batch_size", attends, config.train.micro_batch_size, limits::kGridRows,
         "sequences at once");
-  check("validation.eval_micro_batch_size", attends, config.validation.eval_micro_batch_size,
-        limits::kGridRows, "sequences at once");
   check("model.moe_ffn_hidden_size", model.num_moe_experts > 0, model.moe_ffn_hidden_size, limits::kTileRows,
         "columns of an expert");
   check("model.ffn_hidden_size", config.precision.fp8 != Fp8Format::none, model.ffn_hidden_size,
@@ -311,12 +299,12 @@ constexpr Rule kDeviceRules[] = {
      "on GPUs tokens are not sorted among too many experts", where_on_gpus<experts_of_a_sort>},
     {"rows_of_a_grid",
      "run.device model.num_attention_heads model.mamba_num_heads model.linear_num_value_heads "
-     "train.micro_batch_size validation.eval_micro_batch_size model.moe_ffn_hidden_size "
+     "train.micro_batch_size model.moe_ffn_hidden_size "
      "model.ffn_hidden_size model.fp8 model.vocab_size model.num_moe_experts "
      "model.tensor_model_parallel_size",
      "on GPUs nothing has more rows than a launch", where_on_gpus<rows_of_a_grid>},
     {"tokens_of_a_launch",
-     "run.device model.seq_length train.micro_batch_size validation.eval_micro_batch_size "
+     "run.device model.seq_length train.micro_batch_size "
      "model.context_parallel_size model.fp8 model.position_embedding_type "
      "model.num_attention_heads model.num_query_groups model.kv_channels model.rotary_percent "
      "model.qk_pos_emb_head_dim model.mamba_num_groups model.linear_num_value_heads model.params_dtype "

@@ -9,43 +9,61 @@ namespace megatron {
 namespace {
 
 void sizes_are_given(ConfigBuilder& builder) {
-  const CheckpointConfig& checkpoint = builder.config.checkpoint;
-  const bool from_checkpoint = checkpoint.use_checkpoint_args && !checkpoint.load.empty();
-  if (builder.purpose == Purpose::inspect || from_checkpoint) return;
+  if (builder.purpose == Purpose::inspect) return;
   for (const Problem& problem : builder.problems())  // what would have given them could not be read
     if (problem.setting.starts_with("--hf") || problem.setting.starts_with("--config")) return;
   const ModelConfig& model = builder.config.model;
   if (model.num_layers == 0)
-    builder.reject("model.num_layers", "a model needs layers", "give --num-layers N, --config or --hf");
+    builder.reject("model.num_layers", "a model needs layers",
+                   "give --num-layers N, or a model by --config or --hf");
   if (model.hidden_size == 0)
-    builder.reject("model.hidden_size", "a model needs a width", "give --hidden-size N, --config or --hf");
+    builder.reject("model.hidden_size", "a model needs a width",
+                   "give --hidden-size N, or a model by --config or --hf");
   if (model.num_attention_heads == 0)
     builder.reject("model.num_attention_heads", "attention needs heads",
-                   "give --num-attention-heads N, --config or --hf");
+                   "give --num-attention-heads N, or a model by --config or --hf");
+}
+
+// Whether positions turn pairs of a head's channels.
+bool turns_heads(const ModelConfig& model) {
+  const PositionEmbedding type = model.position_embedding_type;
+  return type == PositionEmbedding::rope || type == PositionEmbedding::yarn ||
+         type == PositionEmbedding::mrope;
 }
 
 void heads_fit_width(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.kv_channels == 0 && model.hidden_size > 0 && model.num_attention_heads > 0)
-    builder.reject(
-        "model.num_attention_heads", fmt::format("does not divide hidden_size = {}", model.hidden_size),
-        fmt::format("use {}, or give --kv-channels", common_divisors(std::array{model.hidden_size})));
+    builder.reject("model.num_attention_heads",
+                   fmt::format("does not divide hidden_size = {}", model.hidden_size),
+                   fmt::format("use {}, or give --kv-channels N",
+                               common_divisors(std::array{model.hidden_size}, [&](int64_t heads) {
+                                 const bool groups = !builder.given("model.num_query_groups") ||
+                                                     heads % model.num_query_groups == 0;
+                                 const bool pairs = !turns_heads(model) || model.hidden_size / heads % 2 == 0;
+                                 return groups && pairs &&
+                                        heads % builder.config.parallel.tensor_model_parallel_size == 0;
+                               })));
 }
 
 void query_groups_divide_heads(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_attention_heads > 0 && model.num_query_groups > 0 &&
       model.num_attention_heads % model.num_query_groups != 0)
-    builder.reject("model.num_query_groups",
-                   fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
-                   fmt::format("use {}", common_divisors(std::array{model.num_attention_heads})));
+    builder.reject(
+        "model.num_query_groups",
+        fmt::format("does not divide num_attention_heads = {}", model.num_attention_heads),
+        fmt::format("use {}", common_divisors(std::array{model.num_attention_heads}, [&](int64_t n) {
+                      const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
+                      return n % tp == 0 || tp % n == 0;
+                    })));
 }
 
 void lengths_agree(ConfigBuilder& builder) {
   const Config& config = builder.config;
   if (config.model.seq_length != config.dataset.seq_length)
     return builder.reject("dataset.seq_length",
-                          fmt::format("model.seq_length is {}", config.model.seq_length), "give one of them");
+                          fmt::format("model.seq_length is {}", config.model.seq_length), "leave it out");
   if (config.model.max_position_embeddings < config.model.seq_length)
     builder.reject("model.max_position_embeddings",
                    fmt::format("is less than seq_length = {}", config.model.seq_length),
@@ -65,18 +83,17 @@ void positions(ConfigBuilder& builder) {
     builder.reject("model.rotary_interleaved", "yarn rotates halves", "leave it out");
   if (model.rope_scaling_low_freq_factor >= model.rope_scaling_high_freq_factor)
     builder.reject("model.rope_scaling_low_freq_factor", "is not below rope_scaling_high_freq_factor",
-                   "use 1 and 4");
+                   "use --rope-scaling-low-freq-factor 1 --rope-scaling-high-freq-factor 4");
   if (model.is_hybrid_model && kind != PositionEmbedding::rope && kind != PositionEmbedding::none &&
       builder.given(key))
-    builder.reject(key, "hybrid models use rope or none", "use --position-embedding-type none");
+    builder.reject(key, "hybrid models use rope or none",
+                   model.multi_latent_attention ? "use rope" : "use rope or none");
 }
 
 // Channels are rotated in pairs.
 void rotated_channels_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  const PositionEmbedding type = model.position_embedding_type;
-  const bool turns =
-      type == PositionEmbedding::rope || type == PositionEmbedding::yarn || type == PositionEmbedding::mrope;
+  const bool turns = turns_heads(model);
   const bool latent = model.multi_latent_attention;
   if (latent && !turns)
     builder.reject("model.multi_latent_attention", "turns a part of every head by its position",
@@ -90,21 +107,20 @@ void rotated_channels_fit(ConfigBuilder& builder) {
                           : model.rotary_percent < 1 ? "model.rotary_percent"
                                                      : "model.kv_channels",
                           fmt::format("{} channels of a head cannot be rotated in pairs", rotated),
-                          "make it an even number of channels");
+                          !latent && model.rotary_percent < 1
+                              ? std::string("leave it out")
+                              : fmt::format("use {}", rotated + 2 - rotated % 2));
   for (const auto& [key, factors] : {std::pair{"model.longrope_short_factor", &model.longrope_short_factor},
                                      {"model.longrope_long_factor", &model.longrope_long_factor}})
     if (!latent && !model.longrope_short_factor.empty() &&
         static_cast<int64_t>(factors->size()) != rotated / 2)
-      builder.reject(key,
-                     fmt::format("has {} factors for {} pairs of channels", factors->size(), rotated / 2),
-                     "give one for each pair");
+      builder.reject(
+          key, fmt::format("has {} factors for {} pairs of channels", factors->size(), rotated / 2),
+          "leave out --longrope-short-factor and --longrope-long-factor, or give one for each pair");
 }
 
 void attention_kinds(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  if (model.qk_layernorm && model.qk_l2_norm)
-    builder.reject("model.qk_l2_norm", "queries and keys are normed already",
-                   "keep one of qk_layernorm and qk_l2_norm");
   if (model.multi_latent_attention && builder.given("model.num_query_groups") &&
       model.num_query_groups != model.num_attention_heads)
     builder.reject("model.num_query_groups", "multi-latent attention has no shared key heads",
@@ -122,19 +138,17 @@ void attention_kinds(ConfigBuilder& builder) {
       builder.reject(key, "is not built for multi-latent attention", "leave it out");
   if (builder.given("model.window_attn_skip_freq") && model.window_size.empty())
     builder.reject("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
-  if (model.experimental_attention_variant == AttentionVariant::dsa &&
-      (model.dsa_indexer_n_heads == 0 || model.dsa_indexer_head_dim == 0 || model.dsa_indexer_topk == 0))
-    builder.reject("model.experimental_attention_variant", "sparse attention needs its indexer's sizes",
-                   "give --dsa-indexer-n-heads, --dsa-indexer-head-dim and --dsa-indexer-topk");
 }
 
 void mamba_heads_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  if (!model.is_hybrid_model || model.hybrid_layer_pattern.find('M') == std::string::npos) return;
+  if (!has_layers(model, 'M')) return;
   if (model.mamba_num_heads > 0 && model.mamba_num_heads % model.mamba_num_groups != 0)
-    builder.reject("model.mamba_num_groups",
-                   fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
-                   fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads})));
+    builder.reject(
+        "model.mamba_num_groups", fmt::format("does not divide mamba_num_heads = {}", model.mamba_num_heads),
+        fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads}, [&](int64_t groups) {
+                      return groups % builder.config.parallel.tensor_model_parallel_size == 0;
+                    })));
 }
 
 void layer_lists(ConfigBuilder& builder) {
@@ -148,7 +162,7 @@ void layer_lists(ConfigBuilder& builder) {
   for (const auto& [key, list] : lists)
     if (list->is_array() && static_cast<int64_t>(list->size()) != model.num_layers)
       builder.reject(key, fmt::format("has {} entries for {} layers", list->size(), model.num_layers),
-                     "give one entry per layer");
+                     "leave it out, or give one entry per layer");
 }
 
 void gated_units(ConfigBuilder& builder) {
@@ -161,21 +175,6 @@ void gated_units(ConfigBuilder& builder) {
                    "use --swiglu or --quick-geglu");
   if (model.gated_linear_unit && model.activation_func == Activation::tanh)
     builder.reject("model.activation_func", "tanh is no gate", "use silu, gelu, relu or sigmoid");
-}
-
-void residuals(ConfigBuilder& builder) {
-  const Config& config = builder.config;
-  if (config.model.fp32_residual_connection && !config.precision.bf16 && !config.precision.fp16)
-    builder.reject("model.fp32_residual_connection", "everything is fp32 already",
-                   "add --bf16, or leave it out");
-  if (!config.model.enable_mhc_connections) return;
-  const char* key = "model.enable_mhc_connections";
-  if (config.parallel.pipeline_model_parallel_size > 1)
-    builder.reject(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
-  if (config.model.mtp_num_layers > 0)
-    builder.reject(key, "works without MTP layers only", "use --mtp-num-layers 0");
-  if (config.model.fp32_residual_connection)
-    builder.reject(key, "works without fp32_residual_connection only", "leave one of them out");
 }
 
 void mup(ConfigBuilder& builder) {
@@ -193,15 +192,9 @@ void mtp_layers(ConfigBuilder& builder) {
     builder.reject("model.mtp_num_layers", "MTP layers have no learned positions",
                    "use --position-embedding-type rope");
   if (model.is_hybrid_model && model.mtp_num_layers > 0 && builder.purpose != Purpose::inspect)
-    builder.reject("model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
-                   "leave out the first '/' and what follows it");
-  if (model.mtp_hsm && model.mtp_num_layers < 2)
-    builder.reject("model.mtp_hsm", "mixes the states of at least two MTP layers", "use --mtp-num-layers 2");
-  if (builder.config.inference.num_speculative_tokens > 0 &&
-      builder.config.inference.num_speculative_tokens > model.mtp_num_layers && !model.mtp_use_repeated_layer)
-    builder.reject("inference.num_speculative_tokens",
-                   fmt::format("the model predicts {} further tokens", model.mtp_num_layers),
-                   "use at most that many");
+    builder.reject(
+        "model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
+        fmt::format("use {}", model.hybrid_layer_pattern.substr(0, model.hybrid_layer_pattern.find('/'))));
 }
 
 // What the layers of one model cannot do where they differ.
@@ -212,7 +205,8 @@ void differing_layers_fit(ConfigBuilder& builder) {
   try {
     blocks = read_layer_blocks(model);
   } catch (const Error& error) {
-    return builder.reject(key, error.what(), "give {\"block_configs\": [...]} with one entry per layer");
+    return builder.reject(key, error.what(),
+                          "leave it out, or give {\"block_configs\": [...]} with one entry per layer");
   }
   if (blocks.empty()) return;
   if (static_cast<int64_t>(blocks.size()) != model.num_layers)
@@ -220,8 +214,7 @@ void differing_layers_fit(ConfigBuilder& builder) {
                    fmt::format("use --num-layers {}", blocks.size()));
   if (model.is_hybrid_model || model.num_moe_experts > 0 || model.multi_latent_attention ||
       model.mtp_num_layers > 0 || model.experimental_attention_variant != AttentionVariant::none)
-    builder.reject(key, "describes layers of attention and an MLP alone",
-                   "leave out hybrid patterns, experts, latent attention and MTP layers");
+    builder.reject(key, "describes layers of attention and an MLP alone", "leave it out");
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const LayerBlock& block = blocks[layer];
@@ -230,12 +223,12 @@ void differing_layers_fit(ConfigBuilder& builder) {
       return builder.reject(key,
                             fmt::format("layer {} has {} key heads for {} heads on {} tensor-parallel ranks",
                                         layer, block.query_groups, model.num_attention_heads, tp),
-                            "every layer's key heads must divide the heads, and ranks the key heads");
+                            "leave it out, or use key heads that divide");
     if (block.mlp && (block.ffn_hidden_size < 1 || block.ffn_hidden_size % tp != 0))
       return builder.reject(key,
                             fmt::format("layer {} has an MLP of width {} for {} tensor-parallel ranks", layer,
                                         block.ffn_hidden_size, tp),
-                            "use ranks that divide every width");
+                            "use --tensor-model-parallel-size 1");
   }
 }
 
@@ -244,8 +237,7 @@ void heterogeneous(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (!model.heterogeneous_layers_config_path.empty() &&
       !model.heterogeneous_layers_config_encoded_json.empty())
-    builder.reject("model.heterogeneous_layers_config_path", "layers are described twice",
-                   "keep the file or the text");
+    builder.reject("model.heterogeneous_layers_config_path", "layers are described twice", "leave it out");
 }
 
 constexpr Rule kModelRules[] = {
@@ -268,7 +260,7 @@ constexpr Rule kModelRules[] = {
     {"mamba_heads_fit", "model.mamba_num_heads model.mamba_num_groups model.hybrid_layer_pattern",
      "groups share Mamba's heads", mamba_heads_fit},
     {"attention_kinds",
-     "model.qk_layernorm model.qk_l2_norm model.multi_latent_attention model.num_query_groups "
+     "model.multi_latent_attention model.num_query_groups "
      "model.window_size model.window_attn_skip_freq model.experimental_attention_variant",
      "options of attention suit its kind", attention_kinds},
     {"layer_lists",
@@ -279,14 +271,8 @@ constexpr Rule kModelRules[] = {
      "model.gated_linear_unit model.glu_linear_offset model.activation_func "
      "model.activation_func_clamp_value",
      "options of gated units need one", gated_units},
-    {"residuals",
-     "model.fp32_residual_connection model.enable_mhc_connections model.bf16 model.fp16 "
-     "model.pipeline_model_parallel_size model.mtp_num_layers",
-     "options of the residual stream suit the rest", residuals},
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
-    {"mtp_layers",
-     "model.mtp_num_layers model.mtp_hsm model.position_embedding_type model.hybrid_layer_pattern "
-     "inference.num_speculative_tokens",
+    {"mtp_layers", "model.mtp_num_layers model.position_embedding_type model.hybrid_layer_pattern",
      "options of MTP layers need them", mtp_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "

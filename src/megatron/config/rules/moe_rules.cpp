@@ -14,17 +14,21 @@ bool balances_by(const ModelConfig& model, std::string_view kind) {
 void topk_fits(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
+  const bool constant = model.moe_router_score_function == RouterScore::softmax &&
+                        !model.moe_router_pre_softmax && !balances_by(model, "sinkhorn");
+  const char* one_expert = constant ? " with --moe-router-pre-softmax" : "";
   if (model.moe_router_topk > model.num_moe_experts)
     builder.reject("model.moe_router_topk", fmt::format("there are {} experts", model.num_moe_experts),
-                   fmt::format("use at most {}", model.num_moe_experts));
-  if (model.moe_router_topk == 1 && model.moe_router_score_function == RouterScore::softmax &&
-      !model.moe_router_pre_softmax && !balances_by(model, "sinkhorn"))
+                   model.num_moe_experts == 1 ? fmt::format("use 1{}", one_expert)
+                                              : fmt::format("use at most {}", model.num_moe_experts));
+  if (model.moe_router_topk == 1 && constant)
     builder.reject("model.moe_router_topk",
                    "softmax over one chosen expert is always 1, so the router would not learn",
                    "add --moe-router-pre-softmax");
   if (model.moe_apply_probs_on_input && model.moe_router_topk != 1)
     builder.reject("model.moe_apply_probs_on_input",
-                   fmt::format("moe_router_topk is {}", model.moe_router_topk), "use --moe-router-topk 1");
+                   fmt::format("moe_router_topk is {}", model.moe_router_topk),
+                   fmt::format("use --moe-router-topk 1{}", one_expert));
 }
 
 void groups_fit(ConfigBuilder& builder) {
@@ -34,20 +38,26 @@ void groups_fit(ConfigBuilder& builder) {
   if ((groups > 0) != (open > 0))
     return builder.reject(groups > 0 ? "model.moe_router_num_groups" : "model.moe_router_group_topk",
                           "group-limited routing needs both numbers",
-                          "give --moe-router-num-groups and --moe-router-group-topk");
+                          groups > 0 ? "give --moe-router-group-topk N" : "give --moe-router-num-groups N");
   if (groups == 0) return;
+  const auto holds_enough = [&](int64_t number) {
+    return open <= number && open * (model.num_moe_experts / number) >= model.moe_router_topk;
+  };
   if (model.num_moe_experts % groups != 0)
-    return builder.reject("model.moe_router_num_groups",
-                          fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
-                          fmt::format("use {}", common_divisors(std::array{model.num_moe_experts})));
+    return builder.reject(
+        "model.moe_router_num_groups",
+        fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
+        fmt::format("use {}", common_divisors(std::array{model.num_moe_experts}, holds_enough)));
   if (open > groups)
     return builder.reject("model.moe_router_group_topk", fmt::format("there are {} groups", groups),
                           fmt::format("use at most {}", groups));
   if (open * (model.num_moe_experts / groups) < model.moe_router_topk)
-    builder.reject("model.moe_router_group_topk",
-                   fmt::format("{} groups hold {} experts, fewer than moe_router_topk = {}", open,
-                               open * (model.num_moe_experts / groups), model.moe_router_topk),
-                   "open more groups");
+    builder.reject(
+        "model.moe_router_group_topk",
+        fmt::format("{} groups hold {} experts, fewer than moe_router_topk = {}", open,
+                    open * (model.num_moe_experts / groups), model.moe_router_topk),
+        fmt::format("use at least {}",
+                    (model.moe_router_topk * groups + model.num_moe_experts - 1) / model.num_moe_experts));
 }
 
 void aux_loss_fits(ConfigBuilder& builder) {
@@ -56,14 +66,16 @@ void aux_loss_fits(ConfigBuilder& builder) {
   const char* key = "model.moe_aux_loss_coeff";
   const size_t kinds = model.moe_router_load_balancing_type.size(),
                coefficients = model.moe_aux_loss_coeff.size();
+  std::string one_each;
+  for (size_t i = 0; i < kinds; ++i)
+    one_each += fmt::format(" {}", coefficients > 0 ? model.moe_aux_loss_coeff[0] : 0);
   if (kinds != coefficients && !(coefficients == 1 && model.moe_aux_loss_coeff[0] == 0))
     return builder.reject(key, fmt::format("{} coefficients for {} kinds of balancing", coefficients, kinds),
-                          "give one per --moe-router-load-balancing-type");
+                          fmt::format("use{}", one_each));
   const bool some = std::any_of(model.moe_aux_loss_coeff.begin(), model.moe_aux_loss_coeff.end(),
                                 [](double c) { return c != 0; });
-  for (const char* kind : {"sinkhorn", "quantile_balancing"})
-    if (balances_by(model, kind) && some)
-      builder.reject(key, fmt::format("{} balances without a loss", kind), "use --moe-aux-loss-coeff 0");
+  if (balances_by(model, "sinkhorn") && some)
+    builder.reject(key, "sinkhorn balances without a loss", "use --moe-aux-loss-coeff 0");
   if (model.moe_router_enable_expert_bias && model.moe_router_score_function == RouterScore::softmax)
     builder.reject("model.moe_router_enable_expert_bias", "works with sigmoid and sqrtsoftplus scores only",
                    "use --moe-router-score-function sigmoid");
@@ -72,14 +84,9 @@ void aux_loss_fits(ConfigBuilder& builder) {
 void capacity_fits(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
-  if (model.moe_pad_expert_input_to_capacity && !model.moe_expert_capacity_factor)
-    builder.reject("model.moe_pad_expert_input_to_capacity", "experts have no capacity to be padded to",
-                   "give --moe-expert-capacity-factor");
-  if (!model.moe_expert_capacity_factor) return;
-  for (const char* kind : {"sinkhorn", "quantile_balancing"})
-    if (balances_by(model, kind))
-      builder.reject("model.moe_expert_capacity_factor", fmt::format("does not work with {}", kind),
-                     "use --moe-router-load-balancing-type aux_loss");
+  if (model.moe_expert_capacity_factor && balances_by(model, "sinkhorn"))
+    builder.reject("model.moe_expert_capacity_factor", "does not work with sinkhorn",
+                   "use --moe-router-load-balancing-type aux_loss");
 }
 
 void dispatcher_fits(ConfigBuilder& builder) {
@@ -88,56 +95,35 @@ void dispatcher_fits(ConfigBuilder& builder) {
   const TokenDispatcher dispatcher = model.moe_token_dispatcher_type;
   if (model.moe_shared_expert_overlap && model.moe_shared_expert_intermediate_size == 0)
     builder.reject("model.moe_shared_expert_overlap", "there are no shared experts",
-                   "give --moe-shared-expert-intermediate-size");
+                   "give --moe-shared-expert-intermediate-size N");
   if (model.moe_shared_expert_overlap && dispatcher == TokenDispatcher::allgather)
     builder.reject("model.moe_shared_expert_overlap", "the allgather dispatcher cannot overlap",
                    "use --moe-token-dispatcher-type alltoall");
   if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
     builder.reject("model.moe_shared_expert_gate", "there are no shared experts",
-                   "give --moe-shared-expert-intermediate-size");
-  if (model.moe_router_padding_for_quantization && builder.config.precision.fp8 == Fp8Format::none &&
-      builder.config.precision.fp4 == Fp4Format::none)
-    builder.reject("model.moe_router_padding_for_quantization", "nothing is quantised",
-                   "give --fp8-format or --fp4-format");
+                   "give --moe-shared-expert-intermediate-size N");
   if (dispatcher == TokenDispatcher::allgather && builder.config.parallel.variable_seq_lengths)
     builder.reject("model.moe_token_dispatcher_type",
                    "sequences of different lengths need another dispatcher",
                    "use --moe-token-dispatcher-type alltoall");
 }
 
-void upcycling(ConfigBuilder& builder) {
-  const Config& config = builder.config;
-  if (!config.model.moe_use_upcycling) return;
-  if (config.model.num_moe_experts == 0)
-    builder.reject("model.moe_use_upcycling", "the model has no experts", "give --num-experts N");
-  if (config.checkpoint.save.empty())
-    builder.reject("model.moe_use_upcycling", "the new model must be saved", "give --save DIR");
-}
-
 constexpr Rule kMoeRules[] = {
-    {"topk_fits",
-     "model.moe_router_topk model.num_moe_experts model.moe_router_pre_softmax "
-     "model.moe_router_score_function model.moe_apply_probs_on_input model.moe_router_load_balancing_type",
+    {"topk_fits", "model.moe_router_* model.num_moe_experts model.moe_apply_probs_on_input",
      "experts per token suit experts and scores", topk_fits},
-    {"groups_fit",
-     "model.moe_router_num_groups model.moe_router_group_topk model.num_moe_experts model.moe_router_topk",
+    {"groups_fit", "model.moe_router_* model.num_moe_experts",
      "groups of experts divide them and hold enough", groups_fit},
-    {"aux_loss_fits",
-     "model.moe_router_load_balancing_type model.moe_aux_loss_coeff model.moe_router_enable_expert_bias "
-     "model.moe_router_score_function model.num_moe_experts",
+    {"aux_loss_fits", "model.moe_router_* model.moe_aux_loss_coeff model.num_moe_experts",
      "each kind of balancing has its coefficient", aux_loss_fits},
     {"capacity_fits",
-     "model.num_moe_experts model.moe_expert_capacity_factor model.moe_pad_expert_input_to_capacity "
+     "model.num_moe_experts model.moe_expert_capacity_factor "
      "model.moe_router_load_balancing_type",
      "capacities suit the balancing", capacity_fits},
     {"dispatcher_fits",
      "model.num_moe_experts model.moe_token_dispatcher_type model.moe_shared_expert_overlap "
      "model.moe_shared_expert_gate "
-     "model.moe_shared_expert_intermediate_size model.moe_router_padding_for_quantization model.fp8 "
-     "model.fp4 model.variable_seq_lengths",
+     "model.moe_shared_expert_intermediate_size model.variable_seq_lengths",
      "options of experts suit the dispatcher", dispatcher_fits},
-    {"upcycling", "model.moe_use_upcycling model.num_moe_experts checkpoint.save",
-     "upcycling needs experts and a place to save", upcycling},
 };
 
 }  // namespace

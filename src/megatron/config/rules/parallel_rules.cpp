@@ -13,32 +13,48 @@ constexpr const char* ep_key = "model.expert_model_parallel_size";
 constexpr const char* etp_key = "model.expert_tensor_parallel_size";
 
 void world_divides(ConfigBuilder& builder) {
-  if (!builder.world_size) return;
   const ParallelConfig& p = builder.config.parallel;
   const int64_t dense =
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  if (*builder.world_size % dense != 0)
-    builder.reject(
-        tp_key,
-        fmt::format("tensor {} x pipeline {} x context {} = {} does not divide the {} ranks",
-                    p.tensor_model_parallel_size, p.pipeline_model_parallel_size, p.context_parallel_size,
-                    dense, *builder.world_size),
-        fmt::format("start a multiple of {} ranks (--ranks {}) or make the sizes smaller", dense, dense));
+  if (!builder.divides_world(dense))
+    builder.reject(tp_key,
+                   fmt::format("tensor {} x pipeline {} x context {} = {} does not divide the {} ranks",
+                               p.tensor_model_parallel_size, p.pipeline_model_parallel_size,
+                               p.context_parallel_size, dense, *builder.world_size),
+                   fmt::format("use --ranks {}, or smaller sizes", dense));
 }
 
 void expert_world_divides(ConfigBuilder& builder) {
   const ParallelConfig& p = builder.config.parallel;
-  if (!builder.world_size || builder.config.model.num_moe_experts == 0) return;
+  if (builder.config.model.num_moe_experts == 0) return;
   const int64_t expert =
       p.expert_tensor_parallel_size * p.expert_model_parallel_size * p.pipeline_model_parallel_size;
-  if (*builder.world_size % expert != 0)
-    builder.reject(ep_key,
-                   fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {} ranks",
-                               p.expert_tensor_parallel_size, p.expert_model_parallel_size,
-                               p.pipeline_model_parallel_size, expert, *builder.world_size),
-                   fmt::format("start a multiple of {} ranks or make the sizes smaller; "
-                               "--expert-tensor-parallel-size 1 is common",
-                               expert));
+  if (!builder.divides_world(expert))
+    builder.reject(
+        ep_key,
+        fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {} ranks",
+                    p.expert_tensor_parallel_size, p.expert_model_parallel_size,
+                    p.pipeline_model_parallel_size, expert, *builder.world_size),
+        fmt::format("use --ranks {}, or smaller sizes",
+                    std::lcm(expert, p.tensor_model_parallel_size * p.pipeline_model_parallel_size *
+                                         p.context_parallel_size)));
+}
+
+// The tensor-parallel sizes that suit the model, the ranks and the batch.
+std::string tp_sizes(const ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const ParallelConfig& p = builder.config.parallel;
+  const TrainConfig& train = builder.config.train;
+  std::vector<int64_t> numbers = {model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size,
+                                  model.moe_shared_expert_intermediate_size};
+  if (has_layers(model, 'M')) numbers.insert(numbers.end(), {model.mamba_num_heads, model.mamba_num_groups});
+  if (has_delta_nets(model)) numbers.push_back(model.linear_num_key_heads);
+  return common_divisors(numbers, [&](int64_t tp) {
+    const int64_t ranks = tp * p.pipeline_model_parallel_size * p.context_parallel_size;
+    if (p.sequence_parallel && model.seq_length / p.context_parallel_size % tp != 0) return false;
+    const int64_t step = train.micro_batch_size * (builder.world_size.value_or(0) / ranks);
+    return builder.divides_world(ranks) && (step == 0 || train.global_batch_size % step == 0);
+  });
 }
 
 void heads_divide_by_tp(ConfigBuilder& builder) {
@@ -46,7 +62,7 @@ void heads_divide_by_tp(ConfigBuilder& builder) {
                 heads = builder.config.model.num_attention_heads;
   if (heads > 0 && heads % tp != 0)
     builder.reject(tp_key, fmt::format("does not divide num_attention_heads = {}", heads),
-                   fmt::format("use {}", common_divisors(std::array{heads})));
+                   fmt::format("use {}", tp_sizes(builder)));
 }
 
 void query_groups_fit_tp(ConfigBuilder& builder) {
@@ -59,12 +75,14 @@ void query_groups_fit_tp(ConfigBuilder& builder) {
       !builder.config.model.multi_latent_attention)
     return builder.reject(
         tp_key, fmt::format("does not divide the {} rows of the fused query, key and value projection", rows),
-        "use a smaller size, or wider heads");
+        fmt::format("use {}", tp_sizes(builder)));
   if (groups == 0 || groups == builder.config.model.num_attention_heads ||
       builder.config.model.multi_latent_attention || groups % tp == 0 || tp % groups == 0)
     return;
   builder.reject(tp_key, fmt::format("is neither a divisor nor a multiple of num_query_groups = {}", groups),
-                 fmt::format("use {}, or a multiple of {}", common_divisors(std::array{groups}), groups));
+                 builder.config.model.num_attention_heads % groups == 0
+                     ? fmt::format("use {}, or a multiple of {}", tp_sizes(builder), groups)
+                     : fmt::format("use {}", tp_sizes(builder)));
 }
 
 void ffn_divides_by_tp(ConfigBuilder& builder) {
@@ -89,22 +107,13 @@ void ffn_divides_by_tp(ConfigBuilder& builder) {
 void mamba_divides_by_tp(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
-  if (model.hybrid_layer_pattern.find('M') == std::string::npos) return;
+  if (!has_layers(model, 'M')) return;
   for (auto [name, number] :
        {std::pair{"mamba_num_heads", model.mamba_num_heads}, {"mamba_num_groups", model.mamba_num_groups}})
     if (number % tp != 0)
-      builder.reject(
-          tp_key, fmt::format("does not divide {} = {}", name, number),
-          fmt::format("use {}", common_divisors(std::array{model.mamba_num_heads, model.mamba_num_groups})));
+      builder.reject(tp_key, fmt::format("does not divide {} = {}", name, number),
+                     fmt::format("use {}", tp_sizes(builder)));
 }
-
-// Layers that carry a state along the sequence.
-bool has_delta_nets(const ModelConfig& model) {
-  return model.hybrid_layer_pattern.find('G') != std::string::npos ||
-         model.experimental_attention_variant == AttentionVariant::gdn ||
-         model.experimental_attention_variant == AttentionVariant::gated_delta_net;
-}
-bool has_mamba(const ModelConfig& model) { return model.hybrid_layer_pattern.find('M') != std::string::npos; }
 
 // Context-parallel ranks run whole sequences of some heads each.
 void states_divide_by_cp(ConfigBuilder& builder) {
@@ -112,6 +121,7 @@ void states_divide_by_cp(ConfigBuilder& builder) {
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
                 cp = builder.config.parallel.context_parallel_size;
   if (cp == 1) return;
+  const int64_t rest = tp * builder.config.parallel.pipeline_model_parallel_size;
   // Heads that others share may be fewer than the ranks.
   auto divides = [&](const char* name, int64_t heads, bool shared) {
     if (heads % tp != 0) return;  // said elsewhere
@@ -119,9 +129,11 @@ void states_divide_by_cp(ConfigBuilder& builder) {
     if (own % cp != 0 && !(shared && cp % own == 0))
       builder.reject(cp_key,
                      fmt::format("cannot split {} = {} ({} on each tensor-parallel rank)", name, heads, own),
-                     "use a size that divides the heads of a rank");
+                     fmt::format("use {}", common_divisors(std::array{own}, [&](int64_t size) {
+                                   return builder.divides_world(size * rest);
+                                 })));
   };
-  if (has_mamba(model)) {
+  if (has_layers(model, 'M')) {
     divides("mamba_num_heads", model.mamba_num_heads, false);
     divides("mamba_num_groups", model.mamba_num_groups, true);
   }
@@ -138,11 +150,11 @@ void delta_net_divides_by_tp(ConfigBuilder& builder) {
   if (model.linear_num_value_heads % model.linear_num_key_heads != 0)
     builder.reject("model.linear_num_value_heads",
                    fmt::format("is not a multiple of linear_num_key_heads = {}", model.linear_num_key_heads),
-                   "use a multiple");
+                   fmt::format("use a multiple of {}", model.linear_num_key_heads));
   if (model.linear_num_key_heads % tp != 0)
     builder.reject(tp_key,
                    fmt::format("does not divide linear_num_key_heads = {}", model.linear_num_key_heads),
-                   fmt::format("use {}", common_divisors(std::array{model.linear_num_key_heads})));
+                   fmt::format("use {}", tp_sizes(builder)));
 }
 
 void sequence_divides(ConfigBuilder& builder) {
@@ -161,14 +173,24 @@ void sequence_divides(ConfigBuilder& builder) {
                    fmt::format("use a multiple of {}", std::lcm(2 * cp, cp * p.tensor_model_parallel_size)));
 }
 
+// Sizes of the inner and outer level of a2a+p2p; the inner one divides the heads and `inner`.
+std::string two_levels(const Config& config, int64_t inner) {
+  const ParallelConfig& p = config.parallel;
+  for (int64_t heads : {config.model.num_attention_heads, config.model.num_query_groups})
+    inner = std::gcd(inner, heads / p.tensor_model_parallel_size);
+  inner = std::gcd(inner, p.context_parallel_size);
+  return fmt::format("{} {}", inner, p.context_parallel_size / inner);
+}
+
 void context_communication(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
+  const Config& config = builder.config;
+  const ParallelConfig& p = config.parallel;
   const ModelConfig& model = builder.config.model;
   const int64_t cp = p.context_parallel_size;
   const size_t kinds = p.cp_comm_type.size();
   if (kinds != 1 && model.num_layers > 0 && kinds != static_cast<size_t>(model.num_layers))
     builder.reject("model.cp_comm_type", fmt::format("{} kinds for {} layers", kinds, model.num_layers),
-                   "give one for all layers, or one each");
+                   fmt::format("use {}, or one for each layer", p.cp_comm_type.front()));
   const auto uses = [&](const char* kind) {
     return std::find(p.cp_comm_type.begin(), p.cp_comm_type.end(), kind) != p.cp_comm_type.end();
   };
@@ -186,12 +208,14 @@ void context_communication(ConfigBuilder& builder) {
   };
   heads_divide("a2a", cp, "use p2p or all_gather, or a smaller context_parallel_size");
   if (levels.size() == 2)
-    heads_divide("a2a+p2p", levels[0], "use p2p or all_gather, or a smaller inner level");
+    heads_divide(
+        "a2a+p2p", levels[0],
+        "use p2p or all_gather without --hierarchical-context-parallel-sizes, or a smaller inner level");
   if (uses("a2a+p2p") && levels.size() != 2)
     return builder.reject(
         "model.cp_comm_type",
         fmt::format("a2a+p2p needs the sizes of its two levels, but {} are given", levels.size()),
-        "give --hierarchical-context-parallel-sizes INNER OUTER");
+        fmt::format("give --hierarchical-context-parallel-sizes {}", two_levels(config, cp)));
   if (!levels.empty() && !uses("a2a+p2p"))
     return builder.reject("model.hierarchical_context_parallel_sizes", "only a2a+p2p has levels",
                           "use --cp-comm-type a2a+p2p, or leave it out");
@@ -199,78 +223,28 @@ void context_communication(ConfigBuilder& builder) {
   if (!levels.empty() && product != cp)
     builder.reject("model.hierarchical_context_parallel_sizes",
                    fmt::format("their product {} is not context_parallel_size = {}", product, cp),
-                   "make them agree");
-}
-
-void hybrid_context(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  if (!p.hybrid_context_parallel) return;
-  const char* key = "model.hybrid_context_parallel";
-  if (p.pipeline_model_parallel_size > 1)
-    builder.reject(key, "works without pipeline stages only", "use --pipeline-model-parallel-size 1");
-  if (!builder.config.model.calculate_per_token_loss)
-    builder.reject(key, "needs a loss per token", "add --calculate-per-token-loss");
-  if (!p.max_seqlen_per_dp_cp_rank)
-    builder.reject(key, "needs to know how much a rank can take", "give --max-seqlen-per-dp-cp-rank N");
-  if (builder.config.ddp.use_megatron_fsdp)
-    builder.reject(key, "does not work with use_megatron_fsdp", "choose one of them");
+                   fmt::format("use {}", two_levels(config, levels[0])));
 }
 
 void experts_divide_by_ep(ConfigBuilder& builder) {
-  const int64_t ep = builder.config.parallel.expert_model_parallel_size,
-                experts = builder.config.model.num_moe_experts;
+  const ParallelConfig& p = builder.config.parallel;
+  const int64_t ep = p.expert_model_parallel_size, experts = builder.config.model.num_moe_experts;
   if (ep > 1 && experts == 0)
     return builder.reject(ep_key, "the model has no experts",
                           "give --num-experts N, or --expert-model-parallel-size 1");
   if (experts % ep != 0)
     builder.reject(ep_key, fmt::format("does not divide num_moe_experts = {}", experts),
-                   fmt::format("use {}", common_divisors(std::array{experts})));
-}
-
-void weight_shards(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  const auto check = [&](const char* key, int64_t shards, int64_t size) {
-    if (shards < size || shards % size != 0)
-      builder.reject(key, fmt::format("is not a multiple of {}", size),
-                     fmt::format("use {} or a multiple of it", size));
-  };
-  check("model.tensor_parallel_num_weight_shards", p.tensor_parallel_num_weight_shards,
-        p.tensor_model_parallel_size);
-  check("model.expert_tensor_parallel_num_weight_shards", p.expert_tensor_parallel_num_weight_shards,
-        p.expert_tensor_parallel_size);
+                   fmt::format("use {}", common_divisors(std::array{experts}, [&](int64_t size) {
+                                 return builder.divides_world(size * p.expert_tensor_parallel_size *
+                                                              p.pipeline_model_parallel_size);
+                               })));
 }
 
 void tp_overlap_needs_sequence_parallel(ConfigBuilder& builder) {
   if (builder.config.parallel.tp_comm_overlap && !builder.config.parallel.sequence_parallel)
-    builder.reject("model.tp_comm_overlap", "works with sequence parallelism only",
-                   "add --sequence-parallel (with --tensor-model-parallel-size > 1)");
-}
-
-void expert_overlap(ConfigBuilder& builder) {
-  const Config& config = builder.config;
-  const ParallelConfig& p = config.parallel;
-  const char* key = "model.overlap_moe_expert_parallel_comm";
-  if (p.delay_wgrad_compute && !p.overlap_moe_expert_parallel_comm)
-    builder.reject("model.delay_wgrad_compute", "there is nothing to wait for",
-                   "add --overlap-moe-expert-parallel-comm");
-  if (!p.overlap_moe_expert_parallel_comm) return;
-  if (p.expert_model_parallel_size == 1)
-    builder.reject(key, "no tokens travel with one expert-parallel rank",
-                   "use --expert-model-parallel-size > 1");
-  if (config.model.moe_token_dispatcher_type == TokenDispatcher::allgather)
-    builder.reject(key, "the allgather dispatcher cannot overlap",
-                   "use --moe-token-dispatcher-type alltoall");
-  if (p.pipeline_model_parallel_size > 1 && p.virtual_pipeline_model_parallel_size == 1)
-    builder.reject(key, "needs an interleaved schedule when there are pipeline stages",
-                   "give --num-virtual-stages-per-pipeline-rank 2");
-  if (config.execution.recompute_granularity == RecomputeGranularity::full)
-    builder.reject(key, "does not work with full recompute", "use --recompute-granularity selective");
-  if (!config.precision.bf16 && !config.precision.fp16)
-    builder.reject(key, "works in bf16 and fp16 only", "add --bf16");
-  if (config.model.moe_shared_expert_overlap)
-    builder.reject(key, "does not work with moe_shared_expert_overlap", "choose one of them");
-  if (config.model.mtp_num_layers > 1)
-    builder.reject(key, "works with one MTP layer at most", "use --mtp-num-layers 1");
+    builder.reject(
+        "model.tp_comm_overlap", "works with sequence parallelism only",
+        builder.config.parallel.tensor_model_parallel_size > 1 ? "add --sequence-parallel" : "leave it out");
 }
 
 constexpr Rule kParallelRules[] = {
@@ -312,23 +286,10 @@ constexpr Rule kParallelRules[] = {
      "model.cp_comm_type model.context_parallel_size model.hierarchical_context_parallel_sizes "
      "model.num_attention_heads model.num_query_groups model.num_layers",
      "the exchange of keys and values suits heads and layers", context_communication},
-    {"hybrid_context",
-     "model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank model.pipeline_model_parallel_size "
-     "model.calculate_per_token_loss ddp.use_megatron_fsdp",
-     "context ranks per sample need a loss per token and no pipeline", hybrid_context},
     {"experts_divide_by_ep", "model.expert_model_parallel_size model.num_moe_experts",
      "the expert-parallel size divides the experts", experts_divide_by_ep},
-    {"weight_shards",
-     "model.tensor_parallel_num_weight_shards model.expert_tensor_parallel_num_weight_shards "
-     "model.tensor_model_parallel_size model.expert_tensor_parallel_size",
-     "weight shards are a multiple of the tensor-parallel size", weight_shards},
     {"tp_overlap_needs_sequence_parallel", "model.tp_comm_overlap model.sequence_parallel",
      "tensor-parallel overlap needs sequence parallelism", tp_overlap_needs_sequence_parallel},
-    {"expert_overlap",
-     "model.overlap_moe_expert_parallel_comm model.delay_wgrad_compute model.expert_model_parallel_size "
-     "model.moe_token_dispatcher_type model.virtual_pipeline_model_parallel_size model.recompute_granularity "
-     "model.moe_shared_expert_overlap model.mtp_num_layers",
-     "overlapping experts' tokens with computation has its conditions", expert_overlap},
 };
 
 }  // namespace

@@ -30,10 +30,13 @@ void one_way_to_cut(ConfigBuilder& builder) {
         "--num-virtual-stages-per-pipeline-rank");
   if (layout && (is_uneven(p) || accounts))
     builder.reject(layout_key, "a layout already says what the first and last stages hold",
-                   "leave out the settings of the first and last stage");
+                   "leave out --decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers, "
+                   "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split");
   if (is_uneven(p) && accounts)
     builder.reject("model.account_for_embedding_in_pipeline_split",
-                   "first or last stage have a number of layers of their own", "keep one of the two");
+                   "first or last stage have a number of layers of their own",
+                   "leave out --account-for-embedding-in-pipeline-split and "
+                   "--account-for-loss-in-pipeline-split");
 }
 
 void layers_divide_by_stages(ConfigBuilder& builder) {
@@ -51,7 +54,11 @@ void layers_divide_by_stages(ConfigBuilder& builder) {
   if (layers % stages != 0)
     return builder.reject(pp_key, fmt::format("does not divide {}", what),
                           fmt::format("use {}, or give a --pipeline-model-parallel-layout",
-                                      common_divisors(std::array{layers})));
+                                      common_divisors(std::array{layers}, [&](int64_t size) {
+                                        return builder.divides_world(size * p.tensor_model_parallel_size *
+                                                                     p.context_parallel_size) &&
+                                               layers / size % chunks == 0 && (chunks == 1 || size > 1);
+                                      })));
   if (p.num_layers_per_virtual_pipeline_stage > 0 &&
       layers / stages % p.num_layers_per_virtual_pipeline_stage != 0)
     return builder.reject("model.num_layers_per_virtual_pipeline_stage",
@@ -60,6 +67,19 @@ void layers_divide_by_stages(ConfigBuilder& builder) {
   if (layers / stages % chunks != 0)
     builder.reject(vpp_key, fmt::format("does not divide the {} layers of a stage", layers / stages),
                    fmt::format("use {}", common_divisors(std::array{layers / stages})));
+}
+
+// What the first stage, or the last where it alone is given, may hold so that the rest divides.
+std::string layers_of_an_end(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const bool both = p.num_layers_in_first_pipeline_stage > 0 && p.num_layers_in_last_pipeline_stage > 0;
+  const int64_t middle = p.pipeline_model_parallel_size - 1 - both,
+                all = config.model.num_layers - (both ? p.num_layers_in_last_pipeline_stage : 0);
+  std::vector<std::string> sizes;
+  for (int64_t size = 1; size <= all && sizes.size() < 12; ++size)
+    if (middle > 0 ? (all - size) % middle == 0 && size < all : size == all)
+      sizes.push_back(std::to_string(size));
+  return joined(sizes);
 }
 
 void uneven_stages(ConfigBuilder& builder) {
@@ -72,18 +92,31 @@ void uneven_stages(ConfigBuilder& builder) {
     return builder.reject(key, "there is one pipeline stage", "use --pipeline-model-parallel-size > 1");
   if (p.num_layers_per_virtual_pipeline_stage > 0)
     return builder.reject(key, "uneven stages cannot be cut by layers per chunk",
-                          "use --num-virtual-stages-per-pipeline-rank");
+                          "leave out --num-layers-per-virtual-pipeline-stage");
   const int64_t middle = p.pipeline_model_parallel_size - (first > 0) - (last > 0);
   const int64_t left = builder.config.model.num_layers - first - last;
   if (left < 0 || (middle == 0 && left != 0) || (middle > 0 && left % middle != 0))
     return builder.reject(key, fmt::format("{} layers are left for {} stages between", left, middle),
-                          "choose numbers that leave a multiple of the stages between");
+                          fmt::format("use {}", layers_of_an_end(builder.config)));
   const int64_t chunks = p.virtual_pipeline_model_parallel_size;
   if (first % chunks != 0 || last % chunks != 0 || (middle > 0 && left / middle % chunks != 0))
-    builder.reject(vpp_key,
-                   fmt::format("does not divide the layers of each stage ({}, {}, {})", first,
-                               middle > 0 ? left / middle : 0, last),
-                   "choose numbers that divide");
+    builder.reject(
+        vpp_key,
+        fmt::format("does not divide the layers of each stage ({}, {}, {})", first,
+                    middle > 0 ? left / middle : 0, last),
+        fmt::format("use {}", common_divisors(std::array{first, middle > 0 ? left / middle : 0, last})));
+}
+
+// A layout of the model with as many layers on each stage as divide; the last has what is left.
+std::string plain_layout(const Config& config) {
+  const int64_t stages = config.parallel.pipeline_model_parallel_size,
+                layers = std::max(stages, config.model.num_layers), each = layers / stages;
+  std::string layout = "E";
+  for (int64_t stage = 0; stage < stages; ++stage)
+    layout += fmt::format("t*{}{}", stage + 1 < stages ? each : layers - each * (stages - 1),
+                          stage + 1 < stages ? "|" : "");
+  if (config.model.mtp_num_layers > 0) layout += fmt::format("m*{}", config.model.mtp_num_layers);
+  return layout + "L";
 }
 
 void layout_is_right(ConfigBuilder& builder) {
@@ -95,9 +128,10 @@ void layout_is_right(ConfigBuilder& builder) {
     const std::string wrong =
         check_pipeline_layout(stages, p.pipeline_model_parallel_size, builder.config.model.num_layers,
                               builder.config.model.mtp_num_layers);
-    if (!wrong.empty()) builder.reject(layout_key, wrong, "write for example Et*3|(tt|)*29,m|L");
+    if (!wrong.empty())
+      builder.reject(layout_key, wrong, fmt::format("use {}", plain_layout(builder.config)));
   } catch (const Error& error) {
-    builder.reject(layout_key, reason_of(error), "write for example Et*3|(tt|)*29,m|L");
+    builder.reject(layout_key, reason_of(error), fmt::format("use {}", plain_layout(builder.config)));
   }
 }
 
@@ -121,7 +155,7 @@ void schedule_suits_chunks(ConfigBuilder& builder) {
   if (p.pipeline_schedule == PipelineSchedule::zb_v) {
     if (chunks != 2)
       builder.reject(key, fmt::format("needs two chunks per stage, not {}", chunks),
-                     "use --num-virtual-stages-per-pipeline-rank 2, or zb-h1 with one chunk");
+                     "use --num-virtual-stages-per-pipeline-rank 2");
   } else if (p.pipeline_schedule == PipelineSchedule::interleaved) {
     if (chunks == 1)
       builder.reject(key, "there is one chunk per stage",
@@ -130,23 +164,6 @@ void schedule_suits_chunks(ConfigBuilder& builder) {
     builder.reject(key, fmt::format("runs one chunk per stage, not {}", chunks),
                    chunks == 2 ? "use interleaved or zb-v" : "use interleaved");
   }
-}
-
-void overlap_needs_interleaving(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  if (p.overlap_p2p_comm_warmup_flush && !p.overlap_p2p_comm.value_or(false))
-    builder.reject("model.overlap_p2p_comm_warmup_flush", "messages between stages do not overlap",
-                   "use an interleaved schedule without --no-overlap-p2p-communication");
-}
-
-void deferred_wgrad(ConfigBuilder& builder) {
-  const ParallelConfig& p = builder.config.parallel;
-  if (p.defer_embedding_wgrad_compute && p.pipeline_model_parallel_size == 1)
-    builder.reject("model.defer_embedding_wgrad_compute", "there is no pipeline to drain",
-                   "use --pipeline-model-parallel-size > 1");
-  if (p.wgrad_deferral_limit > 0 && !p.defer_embedding_wgrad_compute)
-    builder.reject("model.wgrad_deferral_limit", "nothing is deferred",
-                   "add --defer-embedding-wgrad-compute");
 }
 
 void microbatch_groups(ConfigBuilder& builder) {
@@ -170,19 +187,31 @@ void microbatch_groups(ConfigBuilder& builder) {
                    fmt::format("use a multiple of {}", per_step * stages));
 }
 
+// The pattern with `other` in place of these symbols, or without them, and without what is none.
+std::string with_layers(const ModelConfig& model, std::string_view symbols, char other) {
+  std::string pattern;
+  for (char c : model.hybrid_layer_pattern) {
+    if (symbols.find(c) != std::string_view::npos) c = other;
+    if (c != 0 && std::string_view("MG*+-E|/").find(c) != std::string_view::npos) pattern += c;
+  }
+  return pattern.empty() ? "M-M*-" : pattern;
+}
+
 void hybrid_pattern_is_right(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   const ParallelConfig& p = builder.config.parallel;
   const char* key = "model.hybrid_layer_pattern";
   if (model.hybrid_layer_pattern.empty()) {
     if (model.is_hybrid_model)
-      builder.reject("model.is_hybrid_model", "there is no pattern", "give --hybrid-layer-pattern");
+      builder.reject("model.is_hybrid_model", "there is no pattern",
+                     "leave it out, or give --hybrid-layer-pattern PATTERN");
     return;
   }
   try {
     const HybridPattern pattern = parse_hybrid_pattern(model.hybrid_layer_pattern);
     const int64_t layers = static_cast<int64_t>(pattern.layers.size());
-    if (layers == 0) builder.reject(key, "it has no layers", "give one symbol per layer");
+    if (layers == 0)
+      builder.reject(key, "it has no layers", "leave it out, or give one symbol for each layer");
     if (model.num_layers != layers)
       builder.reject("model.num_layers", fmt::format("the hybrid_layer_pattern has {} layers", layers),
                      "leave out --num-layers");
@@ -191,36 +220,34 @@ void hybrid_pattern_is_right(ConfigBuilder& builder) {
                      fmt::format("the hybrid_layer_pattern has {} MTP layers", pattern.mtp_depths),
                      "leave out --mtp-num-layers");
     if (pattern.layers.find('D') != std::string::npos)
-      builder.reject(key, "sparse attention (D) is not built yet", "use M, G, *, +, - and E");
+      builder.reject(
+          key, "sparse attention (D) is not built yet",
+          fmt::format("use {}", with_layers(model, "D", model.multi_latent_attention ? '+' : '*')));
     if ((pattern.layers.find('+') != std::string::npos) != model.multi_latent_attention)
       builder.reject(key, "multi-latent attention is + in a pattern, and needs its sizes",
-                     "give --multi-latent-attention with +, and not without");
+                     model.multi_latent_attention
+                         ? "leave out --multi-latent-attention"
+                         : "add --multi-latent-attention with --position-embedding-type rope");
     if (pattern.layers.find('E') != std::string::npos && model.num_moe_experts == 0)
-      builder.reject(key, "it has expert layers (E) but the model no experts", "give --num-experts");
+      builder.reject(key, "it has expert layers (E) but the model no experts", "give --num-experts N");
     if (pattern.segments > 1 && pattern.segments % p.pipeline_model_parallel_size != 0)
       builder.reject(key,
                      fmt::format("its {} segments cannot be dealt out to {} pipeline ranks", pattern.segments,
                                  p.pipeline_model_parallel_size),
-                     "cut it into a multiple of the stages");
+                     fmt::format("use {}", with_layers(model, "|", 0)));
   } catch (const Error& error) {
-    builder.reject(key, reason_of(error), "write for example M-M-|M-M*-");
+    builder.reject(key, reason_of(error),
+                   fmt::format("use M, G, *, +, - and E, as in {}", with_layers(model, "D+", '*')));
   }
 }
 
 constexpr Rule kPipelineRules[] = {
     {"one_way_to_cut",
-     "model.pipeline_model_parallel_layout model.num_layers_per_virtual_pipeline_stage "
-     "model.virtual_pipeline_model_parallel_size model.num_layers_in_first_pipeline_stage "
-     "model.num_layers_in_last_pipeline_stage model.account_for_embedding_in_pipeline_split "
-     "model.account_for_loss_in_pipeline_split",
+     "model.pipeline_model_parallel_layout model.num_layers_* model.virtual_* model.account_for_*",
      "layers are dealt out to stages in one way only", one_way_to_cut},
-    {"layers_divide_by_stages",
-     "model.pipeline_model_parallel_size model.virtual_pipeline_model_parallel_size "
-     "model.num_layers_per_virtual_pipeline_stage model.num_layers",
+    {"layers_divide_by_stages", "model.pipeline_model_parallel_size model.virtual_* model.num_layers*",
      "stages, and chunks of a stage, divide the layers", layers_divide_by_stages},
-    {"uneven_stages",
-     "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage "
-     "model.pipeline_model_parallel_size model.num_layers model.virtual_pipeline_model_parallel_size",
+    {"uneven_stages", "model.num_layers* model.pipeline_model_parallel_size model.virtual_*",
      "what first and last stage leave divides over the rest", uneven_stages},
     {"layout_is_right",
      "model.pipeline_model_parallel_layout model.pipeline_model_parallel_size model.num_layers "
@@ -233,11 +260,6 @@ constexpr Rule kPipelineRules[] = {
      "model.pipeline_schedule model.virtual_pipeline_model_parallel_size model.pipeline_model_parallel_size "
      "model.mtp_num_layers",
      "a pipeline schedule suits the number of chunks per stage", schedule_suits_chunks},
-    {"overlap_needs_interleaving", "model.overlap_p2p_comm_warmup_flush model.overlap_p2p_comm",
-     "overlap while filling and draining needs overlap at all", overlap_needs_interleaving},
-    {"deferred_wgrad",
-     "model.defer_embedding_wgrad_compute model.wgrad_deferral_limit model.pipeline_model_parallel_size",
-     "deferring the output head's gradient needs a pipeline", deferred_wgrad},
     {"microbatch_groups",
      "model.microbatch_group_size_per_vp_stage model.virtual_pipeline_model_parallel_size "
      "model.pipeline_schedule train.global_batch_size train.micro_batch_size",

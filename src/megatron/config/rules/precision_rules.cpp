@@ -8,53 +8,31 @@ namespace {
 
 void one_half_format(ConfigBuilder& builder) {
   const PrecisionConfig& p = builder.config.precision;
-  if (p.bf16 && p.fp16) builder.reject("model.fp16", "bf16 is on too", "keep one of --bf16 and --fp16");
+  if (p.bf16 && p.fp16) builder.reject("model.fp16", "bf16 is on too", "leave it out");
   const std::string wanted = p.bf16 ? "bf16" : p.fp16 ? "fp16" : "";
   if (!wanted.empty() && builder.given("model.params_dtype") && p.params_dtype != wanted &&
       !(p.bf16 && p.fp16))
-    builder.reject("model.params_dtype", fmt::format("{} is on", wanted), fmt::format("use {}", wanted));
-  if (p.fp16_lm_cross_entropy && !p.fp16)
-    builder.reject("model.fp16_lm_cross_entropy", "fp16 is off", "add --fp16");
-  if (builder.config.optimizer.loss_scale && !p.fp16)
-    builder.reject("optimizer.loss_scale", "only fp16 scales the loss", "add --fp16, or leave it out");
+    builder.reject("model.params_dtype", fmt::format("{} is on", wanted), "leave it out");
+  if (builder.given("model.pipeline_dtype") && p.pipeline_dtype != p.params_dtype)
+    builder.reject("model.pipeline_dtype", fmt::format("params_dtype is {}", p.params_dtype), "leave it out");
 }
 
 void fp8_needs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const PrecisionConfig& p = config.precision;
   const bool on = p.fp8 != Fp8Format::none;
-  if (on && p.fp4 != Fp4Format::none)
-    builder.reject("model.fp4", "fp8 is on too", "keep one of --fp8-format and --fp4-format");
   if (on && !p.bf16 && !p.fp16)
     builder.reject("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
-  if (p.fp8_param && !on) builder.reject("model.fp8_param", "fp8 is off", "give --fp8-format e4m3 or hybrid");
-  if (p.fp8_param && on && !config.ddp.use_distributed_optimizer && !config.ddp.use_megatron_fsdp &&
-      builder.purpose == Purpose::training)
-    builder.reject("model.fp8_param", "fp8 parameters need their main copy split over ranks",
-                   "add --use-distributed-optimizer");
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
-  if (p.first_last_layers_bf16 && !on && p.fp4 == Fp4Format::none)
-    builder.reject("model.first_last_layers_bf16", "no layer is quantised", "give --fp8-format");
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     builder.reject(
         "model.num_layers_at_end_in_bf16",
         fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
-        "use smaller numbers");
-  if (p.reuse_grad_buf_for_mxfp8_param_ag && !(p.fp8_param && p.fp8_recipe == Fp8Recipe::mxfp8))
-    builder.reject("model.reuse_grad_buf_for_mxfp8_param_ag", "only MXFP8 parameters are gathered that way",
-                   "give --fp8-recipe mxfp8 --fp8-param-gather");
-  for (const char* name :
-       {"model.fp8_dot_product_attention", "model.fp8_multi_head_attention", "model.fp8_output_proj"})
-    if (builder.value(name).as_bool() && !on) builder.reject(name, "fp8 is off", "give --fp8-format");
-}
-
-void fp4_needs(ConfigBuilder& builder) {
-  const PrecisionConfig& p = builder.config.precision;
-  const bool on = p.fp4 != Fp4Format::none;
-  if (p.fp4_param && !on) builder.reject("model.fp4_param", "fp4 is off", "give --fp4-format e2m1");
-  if (on && !p.bf16) builder.reject("model.fp4", "what is not fp4 must be bf16", "add --bf16");
+        p.bf16_at_start() <= config.model.num_layers
+            ? fmt::format("use at most {}", config.model.num_layers - p.bf16_at_start())
+            : "leave out --first-last-layers-bf16");
 }
 
 void optimizer_states(ConfigBuilder& builder) {
@@ -62,12 +40,12 @@ void optimizer_states(ConfigBuilder& builder) {
   if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
     builder.reject("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
                    "use --optimizer adam");
-  for (const auto& [key, dtype] : {std::pair{"optimizer.main_grads_dtype", o.main_grads_dtype},
-                                   {"optimizer.main_params_dtype", o.main_params_dtype},
-                                   {"optimizer.exp_avg_dtype", o.exp_avg_dtype},
+  for (const auto& [key, dtype] : {std::pair{"optimizer.exp_avg_dtype", o.exp_avg_dtype},
                                    {"optimizer.exp_avg_sq_dtype", o.exp_avg_sq_dtype}})
     if (dtype != "fp32" && !o.use_precision_aware_optimizer)
-      builder.reject(key, "the optimizer keeps fp32 states", "add --use-precision-aware-optimizer");
+      builder.reject(
+          key, "the optimizer keeps fp32 states",
+          o.optimizer == OptimizerKind::adam ? "add --use-precision-aware-optimizer" : "leave it out");
 }
 
 void gradients_and_parameters_overlap(ConfigBuilder& builder) {
@@ -78,12 +56,6 @@ void gradients_and_parameters_overlap(ConfigBuilder& builder) {
                    "add --use-distributed-optimizer");
   if (d.overlap_param_gather && !d.overlap_grad_reduce)
     builder.reject("ddp.overlap_param_gather", "needs overlapped gradients too", "add --overlap-grad-reduce");
-  if (!d.overlap_param_gather_with_optimizer_step) return;
-  const char* key = "ddp.overlap_param_gather_with_optimizer_step";
-  if (!d.overlap_param_gather)
-    builder.reject(key, "parameters are not gathered while training goes on", "add --overlap-param-gather");
-  if (config.parallel.virtual_pipeline_model_parallel_size <= 1)
-    builder.reject(key, "needs an interleaved schedule", "give --num-virtual-stages-per-pipeline-rank");
 }
 
 void buckets(ConfigBuilder& builder) {
@@ -102,7 +74,8 @@ void buckets(ConfigBuilder& builder) {
     builder.reject("ddp.num_distributed_optimizer_instances",
                    fmt::format("does not divide the {} replicas",
                                *builder.data_parallel_size * config.parallel.context_parallel_size),
-                   "use a divisor");
+                   fmt::format("use {}", common_divisors(std::array{*builder.data_parallel_size *
+                                                                    config.parallel.context_parallel_size})));
   if (d.num_distributed_optimizer_instances > 1 && !d.use_distributed_optimizer)
     builder.reject("ddp.num_distributed_optimizer_instances", "optimizer states are not split",
                    "add --use-distributed-optimizer");
@@ -110,9 +83,6 @@ void buckets(ConfigBuilder& builder) {
 
 void sharding(ConfigBuilder& builder) {
   const DdpConfig& d = builder.config.ddp;
-  if (d.outer_dp_sharding_strategy != OuterSharding::no_shard && !d.use_megatron_fsdp)
-    builder.reject("ddp.outer_dp_sharding_strategy", "there is no sharded data parallelism",
-                   "add --use-megatron-fsdp");
   if (d.use_megatron_fsdp && builder.config.optimizer.optimizer != OptimizerKind::adam &&
       builder.config.optimizer.optimizer != OptimizerKind::sgd)
     builder.reject("optimizer.optimizer", "sharded data parallelism works with adam and sgd",
@@ -123,28 +93,36 @@ void recompute(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ExecutionConfig& e = config.execution;
   const bool full = e.recompute_granularity == RecomputeGranularity::full;
+  // What is given of one kind of recompute stands in the way of the other.
+  const bool modules_given = builder.given("model.recompute_modules") || e.recompute_memory_gib;
+  const bool layers_given =
+      builder.given("model.recompute_method") || builder.given("model.recompute_num_layers");
+  const char* make_full =
+      modules_given ? "leave it out" : "use --recompute-granularity full, or leave it out";
+  const char* make_selective = layers_given || e.distribute_saved_activations
+                                   ? "leave it out"
+                                   : "use --recompute-granularity selective, or leave it out";
   if (e.recompute_method != RecomputeMethod::none && !full)
-    builder.reject("model.recompute_method", "layers are not recomputed as a whole",
-                   "use --recompute-granularity full, or leave it out");
+    builder.reject("model.recompute_method", "layers are not recomputed as a whole", make_full);
   if (e.recompute_num_layers > 0 && !full)
-    builder.reject("model.recompute_num_layers", "layers are not recomputed as a whole",
-                   "use --recompute-granularity full, or leave it out");
+    builder.reject("model.recompute_num_layers", "layers are not recomputed as a whole", make_full);
   if (!e.recompute_modules.empty() && e.recompute_granularity != RecomputeGranularity::selective)
-    builder.reject("model.recompute_modules", "recompute is not selective",
-                   "use --recompute-granularity selective");
+    builder.reject("model.recompute_modules", "recompute is not selective", make_selective);
   const auto recomputes = [&](const char* module) {
     return std::find(e.recompute_modules.begin(), e.recompute_modules.end(), module) !=
            e.recompute_modules.end();
   };
   if (recomputes("auto") && e.recompute_modules.size() > 1)
-    builder.reject("model.recompute_modules", "auto chooses among all modules", "give auto alone");
+    builder.reject("model.recompute_modules", "auto chooses among all modules", "use auto");
   if (e.recompute_memory_gib && !recomputes("auto"))
     builder.reject("model.recompute_memory_gib", "no module is chosen by its cost",
-                   "use --recompute-granularity selective --recompute-modules auto");
+                   layers_given || !e.recompute_module_layers.empty()
+                       ? "leave it out"
+                       : "use --recompute-granularity selective --recompute-modules auto, or leave it out");
   if (!e.recompute_module_layers.empty() &&
       (recomputes("auto") || e.recompute_module_layers.size() != e.recompute_modules.size()))
     builder.reject("model.recompute_module_layers", "there is not one number for each module",
-                   "give as many numbers as --recompute-modules has names, or leave it out");
+                   "leave it out, or give as many numbers as there are modules");
   if (recomputes("mlp_act") && config.precision.every_layer_in_fp8())
     builder.reject("model.recompute_modules", "mlp_act: in fp8 the activation is kept in one byte as it is",
                    "leave it out, or use mlp");
@@ -160,14 +138,13 @@ void recompute(ConfigBuilder& builder) {
   needs("shared_experts", config.model.moe_shared_expert_intermediate_size > 0, "shared experts",
         "leave it out");
   needs("mla_up_proj", config.model.multi_latent_attention, "multi-latent attention", "leave it out");
-  needs("mhc", config.model.enable_mhc_connections, "hyper-connections", "leave it out");
   if (!e.distribute_saved_activations) return;
   const char* key = "model.distribute_saved_activations";
   if (config.parallel.tensor_model_parallel_size == 1)
-    builder.reject(key, "there is one tensor-parallel rank", "use --tensor-model-parallel-size > 1");
+    builder.reject(key, "there is one tensor-parallel rank", "leave it out");
   if (config.parallel.sequence_parallel)
     builder.reject(key, "sequence parallelism splits activations already", "leave it out");
-  if (!full) builder.reject(key, "only inputs of whole layers are split", "use --recompute-granularity full");
+  if (!full) builder.reject(key, "only inputs of whole layers are split", make_full);
 }
 
 void offload(ConfigBuilder& builder) {
@@ -176,87 +153,82 @@ void offload(ConfigBuilder& builder) {
   if (e.cpu_offloading_num_layers > 0 && config.model.num_layers > 0 &&
       e.cpu_offloading_num_layers >= config.model.num_layers)
     builder.reject("model.cpu_offloading_num_layers",
-                   fmt::format("the model has {} layers", config.model.num_layers), "use a smaller number");
+                   fmt::format("the model has {} layers", config.model.num_layers),
+                   fmt::format("use at most {}", config.model.num_layers - 1));
   if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
-    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded", "add --cpu-offloading");
+    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded",
+                   config.parallel.pipeline_model_parallel_size > 1 ||
+                           e.recompute_granularity != RecomputeGranularity::none
+                       ? "leave it out"
+                       : "add --cpu-offloading");
   if (e.cpu_offloading) {
+    const char* no_offload = "leave out --cpu-offloading and --cpu-offloading-num-layers";
     if (e.cpu_offloading_num_layers == 0)
       builder.reject("model.cpu_offloading", "no layer is named", "give --cpu-offloading-num-layers N");
     if (!e.cpu_offloading_activations)
-      builder.reject("model.cpu_offloading_activations", "nothing else is offloaded",
-                     "leave it, or --cpu-offloading, out");
+      builder.reject("model.cpu_offloading_activations", "nothing else is offloaded", "leave it out");
     if (config.parallel.pipeline_model_parallel_size > 1)
-      builder.reject("model.cpu_offloading", "works without pipeline stages only",
-                     "use --pipeline-model-parallel-size 1");
+      builder.reject("model.cpu_offloading", "works without pipeline stages only", no_offload);
     if (e.recompute_granularity != RecomputeGranularity::none)
-      builder.reject("model.cpu_offloading", "recomputed activations are not kept at all",
-                     "choose one of them");
+      builder.reject("model.cpu_offloading", "recomputed activations are not kept at all", no_offload);
   }
   if (e.offload_modules.empty() && e.fine_grained_activation_offloading)
     builder.reject("model.fine_grained_activation_offloading", "no module is named",
-                   "give --offload-modules, as in core_attn");
+                   "give --offload-modules core_attn");
   if (!e.offload_modules.empty() && !e.fine_grained_activation_offloading)
     builder.reject("model.offload_modules", "nothing is offloaded",
                    "add --fine-grained-activation-offloading");
   const auto offloads = [&](const char* module) {
     return std::find(e.offload_modules.begin(), e.offload_modules.end(), module) != e.offload_modules.end();
   };
+  std::string all_modules, without_experts;
+  for (const std::string& module : e.offload_modules) {
+    all_modules += " " + module;
+    if (module != "expert_fc1" && module != "moe_act") without_experts += " " + module;
+  }
   for (const char* module : {"expert_fc1", "moe_act"})
     if (offloads(module) && config.model.num_moe_experts == 0)
       builder.reject("model.offload_modules", fmt::format("{}: the model has no experts", module),
-                     "leave it out");
+                     without_experts.empty()
+                         ? "leave out --offload-modules and --fine-grained-activation-offloading"
+                         : "use" + without_experts);
   if (offloads("attn_proj") && !offloads("core_attn"))
-    builder.reject("model.offload_modules", "attn_proj needs core_attn", "add core_attn");
+    builder.reject("model.offload_modules", "attn_proj needs core_attn", "use core_attn" + all_modules);
 }
 
 void graphs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ModelConfig& m = config.model;
   const ExecutionConfig& e = config.execution;
-  if (!e.cuda_graph_modules.empty() && e.cuda_graph_impl == GraphImpl::none)
-    builder.reject("model.cuda_graph_modules", "nothing is recorded", "give --cuda-graph-impl local");
-  if (e.cuda_graph_impl == GraphImpl::none) return;
-  if (e.cuda_graph_impl != GraphImpl::full_iteration) {
-    if (e.recompute_granularity == RecomputeGranularity::full)
-      builder.reject("model.cuda_graph_impl", "full recompute can only be recorded with the whole iteration",
-                     "use --cuda-graph-impl full_iteration");
-    return;
-  }
+  if (e.cuda_graph_impl != GraphImpl::full_iteration) return;
   const auto reject_if = [&](bool what, const char* why, const char* fix) {
     if (what) builder.reject("model.cuda_graph_impl", why, fix);
   };
   const ParallelConfig& p = config.parallel;
   reject_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
             "the host reads how long the sequences are that come from the stage before",
-            "leave it or model.variable_seq_lengths out");
+            "leave it out, or leave out model.variable_seq_lengths");
   reject_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
   reject_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
   reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
-            "offload nothing");
+            "leave it out");
   reject_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
             "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
 }
 
 constexpr Rule kPrecisionRules[] = {
-    {"one_half_format",
-     "model.bf16 model.fp16 model.params_dtype model.fp16_lm_cross_entropy optimizer.loss_scale",
+    {"one_half_format", "model.bf16 model.fp16 model.params_dtype model.pipeline_dtype",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
-     "model.fp8 model.fp8_param model.fp8_recipe model.fp4 "
-     "model.first_last_layers_bf16 "
-     "model.num_layers_at_start_in_bf16 model.num_layers_at_end_in_bf16 "
-     "model.reuse_grad_buf_for_mxfp8_param_ag model.bf16 model.fp16 model.num_layers "
-     "ddp.use_distributed_optimizer ddp.use_megatron_fsdp model.fp8_dot_product_attention "
-     "model.fp8_multi_head_attention model.fp8_output_proj",
+     "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
-    {"fp4_needs", "model.fp4 model.fp4_param model.bf16", "options of fp4 need fp4 and bf16", fp4_needs},
     {"optimizer_states",
-     "optimizer.use_precision_aware_optimizer optimizer.main_grads_dtype optimizer.main_params_dtype "
-     "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype optimizer.optimizer",
+     "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype  "
+     "optimizer.optimizer",
      "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
     {"gradients_and_parameters_overlap",
-     "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp "
-     "ddp.overlap_param_gather_with_optimizer_step model.virtual_pipeline_model_parallel_size",
+     "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp",
      "gathering parameters while training goes on needs split states and overlapped gradients",
      gradients_and_parameters_overlap},
     {"buckets",
@@ -264,15 +236,13 @@ constexpr Rule kPrecisionRules[] = {
      "ddp.use_distributed_optimizer model.calculate_per_token_loss model.context_parallel_size",
      "buckets and instances suit the replicas", buckets},
     {"sharding",
-     "ddp.data_parallel_sharding_strategy ddp.outer_dp_sharding_strategy ddp.use_megatron_fsdp "
+     "ddp.use_megatron_fsdp "
      "optimizer.optimizer",
      "sharding strategies need sharded data parallelism", sharding},
     {"recompute",
-     "model.recompute_granularity model.recompute_method model.recompute_num_layers model.recompute_modules "
-     "model.distribute_saved_activations model.tensor_model_parallel_size model.sequence_parallel "
-     "model.num_moe_experts model.multi_latent_attention model.recompute_memory_gib "
-     "model.recompute_module_layers model.fp8 model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
-     "model.num_layers_at_end_in_bf16",
+     "model.recompute_* model.distribute_saved_activations model.tensor_model_parallel_size "
+     "model.sequence_parallel model.num_moe_experts model.multi_latent_attention model.fp8 "
+     "model.first_last_layers_bf16 model.num_layers_at_*",
      "options of recompute suit its kind", recompute},
     {"offload",
      "model.cpu_offloading model.cpu_offloading_num_layers model.cpu_offloading_activations "
@@ -281,7 +251,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers model.num_moe_experts",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.cuda_graph_modules model.recompute_granularity "
+     "model.cuda_graph_impl "
      "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
      "model.variable_seq_lengths",

@@ -23,7 +23,6 @@ std::span<const Rule> moe_rules();
 std::span<const Rule> batch_rules();
 std::span<const Rule> precision_rules();
 std::span<const Rule> run_rules();
-std::span<const Rule> idle_rules();
 std::span<const Rule> device_rules();
 
 std::vector<Rule> all_rules();
@@ -31,10 +30,18 @@ std::vector<Rule> all_rules();
 // Runs every rule whose settings have values of the right kind.
 void check_rules(ConfigBuilder& builder);
 
+// Whether a hybrid model has layers of this kind, and any model gated delta nets.
+bool has_layers(const ModelConfig& model, char symbol);
+bool has_delta_nets(const ModelConfig& model);
+
 // An error's message without the subject that it begins with.
 std::string reason_of(const Error& error);
 
-// "1, 2, 4 or 8": what a size may be so that it divides all of `numbers`.
-std::string common_divisors(std::span<const int64_t> numbers);
+// "1, 2, 4 or 8": what a size may be so that it divides all of `numbers` and `fits`.
+std::string common_divisors(std::span<const int64_t> numbers,
+                            const std::function<bool(int64_t)>& fits = nullptr);
+
+// "a, b or c".
+std::string joined(std::span<const std::string> words, std::string_view last = " or ");
 
 }  // namespace megatron

@@ -1,12 +1,5 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "megatron/base/json.h"
 #include "megatron/config/schema/setting.h"
 
 namespace megatron {
@@ -17,23 +10,24 @@ enum class CommChoice { automatic, threads, mpi, nccl };
 constexpr auto names(CommChoice) { return std::array{"auto", "threads", "mpi", "nccl"}; }
 
 struct RunConfig {
-  int64_t ranks = 1;
-  int64_t world_size = 0;
-  DeviceChoice device = DeviceChoice::automatic;
-  CommChoice comm = CommChoice::automatic;
-  std::string mixed_precision;
-  Json env_vars;
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/run.def"
+#undef SETTING
 };
-
-template <>
-const Schema& schema<RunConfig>();
 
 struct RngConfig {
-  int64_t seed = 1234;
-  bool data_parallel_random_init = false;
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/rng.def"
+#undef SETTING
 };
 
-template <>
-const Schema& schema<RngConfig>();
+struct RerunConfig {
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/rerun.def"
+#undef SETTING
+};
 
 }  // namespace megatron

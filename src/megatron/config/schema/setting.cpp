@@ -4,7 +4,25 @@
 
 #include <algorithm>
 
+#include "megatron/config/schema/value.h"
+
 namespace megatron {
+
+bool Limit::covers(const Json& value) const {
+  if (values.empty()) return true;
+  const auto is_one = [&](const Json& item) {
+    return std::find(values.begin(), values.end(), show_value(item)) != values.end();
+  };
+  if (!value.is_array()) return is_one(value);
+  return std::any_of(value.as_array().begin(), value.as_array().end(), is_one);
+}
+
+Setting& Setting::forward_only(std::initializer_list<std::string_view> values) {
+  limit = Limit{.feature = "training of encoder-decoder models and BERT from the command line",
+                .values = values,
+                .training_only = true};
+  return *this;
+}
 
 Setting& Setting::dtype(std::initializer_list<std::string_view> names) {
   is_dtype = true;

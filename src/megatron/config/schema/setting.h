@@ -16,6 +16,23 @@
 
 namespace megatron {
 
+struct Config;
+
+// Something that must be on for a setting to have an effect.
+struct Condition {
+  bool (*holds)(const Config&);
+  std::string_view needs;  // what switches it on: "--num-experts"
+};
+
+// What this build lacks of a setting.
+struct Limit {
+  std::string_view feature;              // "the flex dispatcher"
+  std::vector<std::string_view> values;  // those that need it; none: every value but the default
+  std::string_view fix = "leave it out";
+  bool training_only = false;            // a model that has it can be run, but not trained
+  bool covers(const Json& value) const;  // of a list, any of its elements
+};
+
 // The kinds of value that a setting can have. Everything past the declaration of a row works on these, not on
 // C++ types, so that a thousand rows cost one small template each.
 enum class ValueType {
@@ -63,6 +80,8 @@ class Setting {
 
   std::string_view unset;    // what an unset value becomes, in words
   std::vector<Json> search;  // the tuner's search space
+  std::optional<Condition> condition;
+  std::optional<Limit> limit;
 
   Setting& min(double value) { return lowest = value, *this; }
   Setting& max(double value) { return highest = value, *this; }
@@ -79,6 +98,12 @@ class Setting {
   Setting& alias(std::string_view name) { return aliases.push_back(name), *this; }
   Setting& when_unset(std::string_view meaning) { return unset = meaning, *this; }
   Setting& tune(std::initializer_list<Json> values) { return search = values, *this; }
+  Setting& when(const Condition& needed) { return condition = needed, *this; }  // else it is noted as idle
+  Setting& planned(std::string_view feature, std::initializer_list<std::string_view> values = {},
+                   std::string_view fix = "leave it out") {
+    return limit = Limit{feature, values, fix}, *this;
+  }
+  Setting& forward_only(std::initializer_list<std::string_view> values = {});
 
   std::string name() const { return std::string(section) + "." + std::string(key); }
   bool is_list() const;
@@ -151,9 +176,10 @@ class Schema {
   std::deque<Setting> rows_;  // keeps references valid while rows are added
 };
 
-// Defined once for every configuration struct, beside its rows.
 template <class T>
-const Schema& schema();
+const Schema& schema() {
+  return T::rows();
+}
 
 // The text of a choice: name_of(Normalization::rms_norm) is "RMSNorm". Each enum E that stands in a
 // configuration has a constexpr names(E) beside it with its values' texts in order; a text "none" also reads

@@ -10,11 +10,6 @@
 namespace megatron {
 namespace {
 
-template <class T>
-T& at(const Setting& setting, void* object) {
-  return *static_cast<T*>(setting.address(object));
-}
-
 std::string lower(std::string_view text) {
   std::string result(text);
   for (char& c : result)
@@ -64,7 +59,7 @@ ValidationError to_choice(const Setting& setting, const std::string& text, size_
                                                                             near[0], join_choices(setting))};
 }
 
-ValidationError to_text(const Setting& setting, const Json& value, std::string& result) {
+ValidationError convert(const Setting& setting, const Json& value, std::string& result) {
   if (value.is_array() || value.is_object()) return wrong_type(setting, value);
   result = value.is_string() ? value.as_string() : show_value(value);
   if (setting.choices.empty()) return {};
@@ -80,7 +75,7 @@ ValidationError check_range(const Setting& setting, double value) {
   return {"out of range", "give " + describe_values(setting)};
 }
 
-ValidationError to_integer(const Setting& setting, const Json& value, int64_t& result) {
+ValidationError convert(const Setting& setting, const Json& value, int64_t& result) {
   const bool whole = value.is_int() || (value.is_double() && std::abs(value.as_double()) < 0x1p63 &&
                                         value.as_double() == std::trunc(value.as_double()));
   if (value.is_double() && !whole) return {"this is not a whole number", "give " + describe_values(setting)};
@@ -89,14 +84,14 @@ ValidationError to_integer(const Setting& setting, const Json& value, int64_t& r
   return check_range(setting, static_cast<double>(result));
 }
 
-ValidationError to_real(const Setting& setting, const Json& value, double& result) {
+ValidationError convert(const Setting& setting, const Json& value, double& result) {
   if (!value.is_number()) return wrong_type(setting, value);
   result = value.as_double();
   if (std::isinf(result)) return {"this is not finite", "give " + describe_values(setting)};
   return check_range(setting, result);
 }
 
-ValidationError to_boolean(const Setting& setting, const Json& value, bool& result) {
+ValidationError convert(const Setting& setting, const Json& value, bool& result) {
   if (value.is_bool()) return result = value.as_bool(), ValidationError{};
   if (!value.is_string()) return wrong_type(setting, value);
   const std::string text = lower(value.as_string());
@@ -104,8 +99,8 @@ ValidationError to_boolean(const Setting& setting, const Json& value, bool& resu
   return result = text == "true", ValidationError{};
 }
 
-template <class T, class Convert>
-ValidationError to_list(const Setting& setting, const Json& value, std::vector<T>& result, Convert convert) {
+template <class T>
+ValidationError convert(const Setting& setting, const Json& value, std::vector<T>& result) {
   if (value.is_object()) return wrong_type(setting, value);
   const Json::Array single = {value};
   for (const Json& item : value.is_array() ? value.as_array() : single) {
@@ -120,6 +115,13 @@ ValidationError to_list(const Setting& setting, const Json& value, std::vector<T
   return {fmt::format("{} values", result.size()), fmt::format("give {}", setting.exact_count)};
 }
 
+template <class T>
+ValidationError convert(const Setting& setting, const Json& value, std::optional<T>& result) {
+  const bool infinite = setting.infinity_is_none && value.is_double() && std::isinf(value.as_double());
+  if (value.is_null() || infinite) return {};
+  return convert(setting, value, result.emplace());
+}
+
 // A whole number, or a list of zeros and ones.
 ValidationError check_pattern(const Json& value) {
   const ValidationError error = {"neither a number nor a list of zeros and ones",
@@ -132,132 +134,96 @@ ValidationError check_pattern(const Json& value) {
   return {};
 }
 
-// Converts to T and stores only what is right, so that a refused value leaves the default.
-template <class T, class Convert>
-ValidationError store(const Setting& setting, void* object, const Json& value, Convert convert) {
-  T converted{};
-  ValidationError error = convert(setting, value, converted);
-  if (!error) at<T>(setting, object) = std::move(converted);
-  return error;
+ValidationError convert(const Setting& setting, const Json& value, Json& result) {
+  result = value;
+  if (setting.is_pattern) return check_pattern(value);
+  if (value.is_object()) return {};
+  return {"this is " + std::string(value.type_name()), "give a mapping, such as {key: value}"};
 }
 
-template <class T, class Convert>
-ValidationError store_optional(const Setting& setting, void* object, const Json& value, Convert convert) {
-  T converted{};
-  ValidationError error = convert(setting, value, converted);
-  if (!error) at<std::optional<T>>(setting, object) = converted;
-  return error;
-}
-
+Json to_json(const std::string& text) { return text.empty() ? Json() : Json(text); }
 template <class T>
-Json read_list(const std::vector<T>& items) {
+Json to_json(const T& value) {
+  return Json(value);
+}
+template <class T>
+Json to_json(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+template <class T>
+Json to_json(const std::vector<T>& items) {
   Json result = Json::array();
   for (const T& item : items) result.push_back(Json(item));
   return result;
 }
 
-template <class T>
-Json read_optional(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
+// Calls `act` with the place of the value, by its C++ type.
+template <class Act>
+auto with_place(const Setting& setting, void* object, Act&& act) {
+  void* place = setting.address(object);
+  const auto as = [&]<class T>(std::type_identity<T>) { return act(*static_cast<T*>(place)); };
+  switch (setting.type) {
+    case ValueType::boolean:
+      return as(std::type_identity<bool>());
+    case ValueType::integer:
+      return as(std::type_identity<int64_t>());
+    case ValueType::real:
+      return as(std::type_identity<double>());
+    case ValueType::text:
+      return as(std::type_identity<std::string>());
+    case ValueType::optional_boolean:
+      return as(std::type_identity<std::optional<bool>>());
+    case ValueType::optional_integer:
+      return as(std::type_identity<std::optional<int64_t>>());
+    case ValueType::optional_real:
+      return as(std::type_identity<std::optional<double>>());
+    case ValueType::integers:
+      return as(std::type_identity<std::vector<int64_t>>());
+    case ValueType::reals:
+      return as(std::type_identity<std::vector<double>>());
+    case ValueType::texts:
+      return as(std::type_identity<std::vector<std::string>>());
+    default:
+      return as(std::type_identity<Json>());
+  }
 }
 
 }  // namespace
 
 ValidationError store_value(const Setting& setting, void* object, const Json& value, const void* defaults) {
+  const bool choice = setting.type == ValueType::choice;
   if (value.is_null()) {
     const Json fallback = read_value(setting, defaults);
-    const bool none = setting.type == ValueType::choice && setting.choices.front() == "none";
-    if (none) return setting.set_choice(object, 0), ValidationError{};
-    if (setting.type == ValueType::json) return at<Json>(setting, object) = fallback, ValidationError{};
-    // A number's "unset" default (0) lies outside its range.
-    if (!fallback.is_null()) return store_value(setting.without_range(), object, fallback, defaults);
+    if (choice && setting.choices.front() == "none") return setting.set_choice(object, 0), ValidationError{};
+    // A number's "unset" default (0) lies outside its range, and an empty text is null.
+    if (setting.type == ValueType::json || fallback.is_null())
+      return with_place(setting, object, [&]<class T>(T& place) {
+        place = *static_cast<const T*>(setting.address(const_cast<void*>(defaults)));
+        return ValidationError{};
+      });
+    return store_value(setting.without_range(), object, fallback, defaults);
   }
-  const auto integer = [](const Setting& s, const Json& v, int64_t& r) { return to_integer(s, v, r); };
-  const auto real = [](const Setting& s, const Json& v, double& r) { return to_real(s, v, r); };
-  const auto boolean = [](const Setting& s, const Json& v, bool& r) { return to_boolean(s, v, r); };
-  const auto text = [](const Setting& s, const Json& v, std::string& r) { return to_text(s, v, r); };
-  switch (setting.type) {
-    case ValueType::boolean:
-      return store<bool>(setting, object, value, boolean);
-    case ValueType::integer:
-      return store<int64_t>(setting, object, value, integer);
-    case ValueType::real:
-      return store<double>(setting, object, value, real);
-    case ValueType::text:
-      if (value.is_null()) return at<std::string>(setting, object).clear(), ValidationError{};
-      return store<std::string>(setting, object, value, text);
-    case ValueType::choice: {
-      if (!value.is_string()) return wrong_type(setting, value);
-      size_t index = 0;
-      ValidationError error = to_choice(setting, value.as_string(), index);
-      if (!error) setting.set_choice(object, static_cast<int>(index));
-      return error;
-    }
-    case ValueType::optional_boolean:
-      if (value.is_null()) return at<std::optional<bool>>(setting, object).reset(), ValidationError{};
-      return store_optional<bool>(setting, object, value, boolean);
-    case ValueType::optional_integer:
-      if (value.is_null()) return at<std::optional<int64_t>>(setting, object).reset(), ValidationError{};
-      return store_optional<int64_t>(setting, object, value, integer);
-    case ValueType::optional_real:
-      if (value.is_null() || (setting.infinity_is_none && value.is_double() && std::isinf(value.as_double())))
-        return at<std::optional<double>>(setting, object).reset(), ValidationError{};
-      return store_optional<double>(setting, object, value, real);
-    case ValueType::integers:
-      return store<std::vector<int64_t>>(
-          setting, object, value,
-          [&](const Setting& s, const Json& v, auto& r) { return to_list(s, v, r, integer); });
-    case ValueType::reals:
-      return store<std::vector<double>>(
-          setting, object, value,
-          [&](const Setting& s, const Json& v, auto& r) { return to_list(s, v, r, real); });
-    case ValueType::texts:
-      return store<std::vector<std::string>>(
-          setting, object, value,
-          [&](const Setting& s, const Json& v, auto& r) { return to_list(s, v, r, text); });
-    case ValueType::json: {
-      ValidationError error;
-      if (setting.is_pattern) error = check_pattern(value);
-      if (!setting.is_pattern && !value.is_object())
-        error = {"this is " + std::string(value.type_name()), "give a mapping, such as {key: value}"};
-      if (!error) at<Json>(setting, object) = value;
-      return error;
-    }
+  if (choice) {
+    if (!value.is_string()) return wrong_type(setting, value);
+    size_t index = 0;
+    ValidationError error = to_choice(setting, value.as_string(), index);
+    if (!error) setting.set_choice(object, static_cast<int>(index));
+    return error;
   }
-  return {};
+  // Only what is right is stored, so that a refused value leaves the default.
+  return with_place(setting, object, [&]<class T>(T& place) {
+    T converted{};
+    ValidationError error = convert(setting, value, converted);
+    if (!error) place = std::move(converted);
+    return error;
+  });
 }
 
 Json read_value(const Setting& setting, const void* object) {
-  void* place = const_cast<void*>(object);  // only read
-  switch (setting.type) {
-    case ValueType::boolean:
-      return at<bool>(setting, place);
-    case ValueType::integer:
-      return at<int64_t>(setting, place);
-    case ValueType::real:
-      return at<double>(setting, place);
-    case ValueType::text: {
-      const std::string& text = at<std::string>(setting, place);
-      return text.empty() ? Json() : Json(text);
-    }
-    case ValueType::choice:
-      return setting.choices[static_cast<size_t>(setting.get_choice(object))];
-    case ValueType::optional_boolean:
-      return read_optional(at<std::optional<bool>>(setting, place));
-    case ValueType::optional_integer:
-      return read_optional(at<std::optional<int64_t>>(setting, place));
-    case ValueType::optional_real:
-      return read_optional(at<std::optional<double>>(setting, place));
-    case ValueType::integers:
-      return read_list(at<std::vector<int64_t>>(setting, place));
-    case ValueType::reals:
-      return read_list(at<std::vector<double>>(setting, place));
-    case ValueType::texts:
-      return read_list(at<std::vector<std::string>>(setting, place));
-    case ValueType::json:
-      return at<Json>(setting, place);
-  }
-  return {};
+  if (setting.type == ValueType::choice)
+    return setting.choices[static_cast<size_t>(setting.get_choice(object))];
+  return with_place(setting, const_cast<void*>(object),  // only read
+                    [](const auto& place) { return to_json(place); });
 }
 
 std::string show_value(const Json& value) {

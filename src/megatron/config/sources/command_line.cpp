@@ -4,8 +4,8 @@
 
 #include "megatron/base/nearest.h"
 #include "megatron/config/schema/catalog.h"
+#include "megatron/config/sources/compat.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {
@@ -42,7 +42,8 @@ bool is_override(std::string_view word) {
 bool is_override_of_a_section(std::string_view word) {
   if (!is_override(word)) return false;
   while (word.starts_with('+') || word.starts_with('~')) word.remove_prefix(1);
-  return Catalog::all().is_section(word.substr(0, word.find_first_of(".=")));
+  const std::string_view section = word.substr(0, word.find_first_of(".="));
+  return Catalog::all().is_section(section) || is_compat_section(section);
 }
 
 class Parser {
@@ -107,7 +108,8 @@ class Parser {
       if (flag->entry->setting->is_boolean()) return use.attached && flag->on ? 1 : 0;
       return flag->entry->setting->is_list() ? any_number : 1;
     }
-    if (const UpstreamFlag* upstream = find_upstream_flag(use.name)) return upstream->values;
+    if (const CompatFlag compat = find_compat_flag(use.name); compat.row)
+      return compat.row->is_switch() && use.attached && compat.on ? 1 : compat.row->words;
     return {};
   }
 

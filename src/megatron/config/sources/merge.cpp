@@ -7,9 +7,9 @@
 
 #include "megatron/base/nearest.h"
 #include "megatron/config/schema/value.h"
+#include "megatron/config/sources/compat.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/upstream_flags.h"
 #include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
 
@@ -49,6 +49,7 @@ class Merger {
     for (const std::string& text : sources_.overrides) override_text(text);
     for (const Catalog::Entry& entry : catalog_.entries()) interpolate_setting(entry);
     preset();
+    report_compat();
     return std::move(merged_);
   }
 
@@ -76,7 +77,7 @@ class Merger {
           entry.name.ends_with("._call_")) {
         note(fmt::format("{} ({}): a section has one kind here", entry.name, origin.where));
       } else if (entry.name.find('.') == std::string::npos && !catalog_.find(entry.name) &&
-                 catalog_.is_section(entry.name)) {
+                 (catalog_.is_section(entry.name) || is_compat_section(entry.name))) {
         if (!entry.value.is_null())
           problem(entry.name, show_value(entry.value), origin, "a section is a mapping",
                   "write its settings below it, indented");
@@ -105,9 +106,20 @@ class Merger {
       if (parsed.error)
         return problem(setting.name(), show_words(use), origin, parsed.error.reason, parsed.error.fix);
       set(*found->entry, parsed.value, origin);
-    } else if (const UpstreamFlag* upstream = find_upstream_flag(use.name)) {
-      upstream_flag(*upstream, use.text(), origin);
+    } else if (const CompatFlag compat = find_compat_flag(use.name); compat.row) {
+      use_compat(*compat.row, use.text(), compat_value(compat, use.values), origin);
     }
+  }
+
+  static Json compat_value(const CompatFlag& flag, const std::vector<std::string>& words) {
+    if (words.empty()) return Json(flag.on);
+    if (words.size() == 1) {
+      const ParsedValue one = parse_override_value(words.front());
+      return one.error ? Json(words.front()) : one.value;
+    }
+    Json list = Json::array();
+    for (const std::string& word : words) list.push_back(parse_scalar(word));
+    return list;
   }
 
   static std::string show_words(const FlagUse& use) {
@@ -145,6 +157,10 @@ class Merger {
   // ~a.b: back to the default, whatever weaker sources said; ~a.b=value only if that is the value.
   void remove_value(const std::string& name, const Json* expected, const Origin& origin) {
     const Target target = find_target(name);
+    if (const CompatRow* row = target.entry ? nullptr : find_compat_key(name)) {
+      std::erase_if(compat_, [&](const CompatUse& use) { return use.row == row; });
+      return;
+    }
     if (!target.entry) return unknown(name, origin);
     std::optional<Json>& value = merged_.values[target.entry->index];
     const Json current = value ? *value : default_value(*target.entry);
@@ -182,8 +198,8 @@ class Merger {
   void assign(const std::string& name, Json value, const Origin& origin, bool may_add = false) {
     const Target target = find_target(name);
     if (!target.entry) {
-      if (const UpstreamFlag* upstream = find_upstream_key(name))
-        return upstream_flag(*upstream, name, origin);
+      if (const CompatRow* row = find_compat_key(name))
+        return use_compat(*row, name, std::move(value), origin);
       return unknown(name, origin);
     }
     const Setting& setting = *target.entry->setting;
@@ -226,12 +242,31 @@ class Merger {
     return read_value(*entry.setting, entry.section->object(defaults));
   }
 
-  void upstream_flag(const UpstreamFlag& upstream, const std::string& given, const Origin& origin) {
-    if (upstream.verdict == UpstreamFlag::Verdict::no_effect) {
-      note(given == origin.where ? fmt::format("{}: {}", given, upstream.text)
-                                 : fmt::format("{} ({}): {}", given, origin.where, upstream.text));
-    } else {
-      problem(given, "", origin, "not part of this program", std::string(upstream.text));
+  // A stronger source's value of a key replaces a weaker one's; flags without a key stand for themselves.
+  void use_compat(const CompatRow& row, std::string given, Json value, const Origin& origin) {
+    const auto old = std::find_if(compat_.begin(), compat_.end(), [&](const CompatUse& use) {
+      return use.row == &row && (!row.defaults.empty() || use.given == given);
+    });
+    if (old != compat_.end()) compat_.erase(old);
+    compat_.push_back({&row, std::move(given), std::move(value), origin});
+  }
+
+  void report_compat() {
+    for (const auto& [row, given, value, origin] : compat_) {
+      if (row->is_default(value)) continue;
+      const std::string reason(verdict_text(row->verdict)), text(row->text);
+      switch (row->verdict) {
+        case CompatRow::Verdict::ignored:
+          note(given == origin.where ? fmt::format("{}: {}", given, text)
+                                     : fmt::format("{} ({}): {}", given, origin.where, text));
+          break;
+        case CompatRow::Verdict::planned:
+          merged_.unavailable.push_back({std::string(row->name()), show_value(value), origin.where,
+                                         fmt::format("{}: {}", reason, text), "leave it out"});
+          break;
+        case CompatRow::Verdict::refused:
+          problem(given, "", origin, reason, text);
+      }
     }
   }
 
@@ -354,6 +389,12 @@ class Merger {
       return problem("mixed_precision", name, origin, "there is no such preset",
                      near.empty() ? fmt::format("use one of {}", fmt::join(names, ", ")) : near);
     }
+    if (!found->lacks.empty())
+      merged_.unavailable.push_back({"mixed_precision", name, origin.where,
+                                     fmt::format("not available yet in this build: {}", found->lacks),
+                                     "use bf16 or fp8"});
+    if (found->fp8_param)
+      note(fmt::format("fp8_param of {} ({}): parameters are kept in bf16", found->name, origin.where));
     for (const auto& [name, preset_value] : found->settings) {
       const Catalog::Entry& target = *catalog_.find(name);
       const bool stronger =
@@ -363,8 +404,17 @@ class Merger {
     }
   }
 
+  // A row of compat.tsv that a source gave.
+  struct CompatUse {
+    const CompatRow* row;
+    std::string given;
+    Json value;
+    Origin origin;
+  };
+
   const Sources& sources_;
   const Catalog& catalog_;
+  std::vector<CompatUse> compat_;
   Merged merged_;
 };
 

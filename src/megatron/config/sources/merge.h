@@ -16,7 +16,8 @@ struct Merged {
   std::vector<std::optional<Json>> values;  // by the settings' places in the catalog
   std::vector<Origin> origins;
   std::vector<Problem> problems;
-  std::vector<std::string> notes;  // what was accepted without effect
+  std::vector<Problem> unavailable;  // what is given of compat.tsv and not built yet
+  std::vector<std::string> notes;    // what was accepted without effect
 };
 
 Merged merge(const Sources& sources);

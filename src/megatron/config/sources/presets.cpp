@@ -8,75 +8,44 @@ namespace {
 using Settings = std::vector<std::pair<std::string, Json>>;
 
 Settings operator+(Settings base, const Settings& more) {
-  for (const auto& [name, value] : more) {
-    const auto old =
-        std::find_if(base.begin(), base.end(), [&](const auto& pair) { return pair.first == name; });
-    if (old == base.end()) {
-      base.emplace_back(name, value);
-    } else {
-      old->second = value;
-    }
-  }
+  base.insert(base.end(), more.begin(), more.end());
   return base;
 }
 
 std::vector<PrecisionPreset> make_presets() {
-  const Settings fp32 = {{"model.bf16", false},
-                         {"model.fp16", false},
-                         {"model.params_dtype", "fp32"},
-                         {"model.pipeline_dtype", "fp32"}};
+  const Settings fp32 = {{"model.bf16", false}, {"model.fp16", false}, {"model.params_dtype", "fp32"}};
   const Settings bf16 = {{"model.bf16", true},
                          {"model.fp16", false},
                          {"model.params_dtype", "bf16"},
-                         {"model.pipeline_dtype", "bf16"},
                          {"ddp.grad_reduce_in_fp32", true}};
-  const Settings fp16 = {{"model.bf16", false},
-                         {"model.fp16", true},
-                         {"model.params_dtype", "fp16"},
-                         {"model.pipeline_dtype", "fp16"},
-                         {"ddp.grad_reduce_in_fp32", false},
-                         {"optimizer.loss_scale", nullptr},
-                         {"optimizer.initial_loss_scale", 4294967296.0},
-                         {"optimizer.loss_scale_window", 1000},
-                         {"optimizer.hysteresis", 2},
-                         {"optimizer.min_loss_scale", 1.0}};
   const Settings delayed = {{"model.fp8", "hybrid"},
                             {"model.fp8_recipe", "delayed"},
                             {"model.fp8_margin", 0},
                             {"model.fp8_amax_history_len", 1024},
-                            {"model.fp8_amax_compute_algo", "max"},
-                            {"model.fp8_param", true}};
-  const auto edges = [](int first, int last) {
+                            {"model.fp8_amax_compute_algo", "max"}};
+  const Settings tensorwise = {{"model.fp8", "hybrid"}, {"model.fp8_recipe", "tensorwise"}};
+  const Settings blockwise = {{"model.fp8", "hybrid"}, {"model.fp8_recipe", "blockwise"}};
+  const auto edges = [](int layers) {
     return Settings{{"model.first_last_layers_bf16", true},
-                    {"model.num_layers_at_start_in_bf16", first},
-                    {"model.num_layers_at_end_in_bf16", last}};
+                    {"model.num_layers_at_start_in_bf16", layers},
+                    {"model.num_layers_at_end_in_bf16", layers}};
   };
-  const Settings tensorwise = {
-      {"model.fp8", "hybrid"}, {"model.fp8_recipe", "tensorwise"}, {"model.fp8_param", true}};
-  const Settings blockwise = {
-      {"model.fp8", "hybrid"}, {"model.fp8_recipe", "blockwise"}, {"model.fp8_param", false}};
-  const Settings mxfp8 = {{"model.fp8", "e4m3"},
-                          {"model.fp8_recipe", "mxfp8"},
-                          {"model.fp8_param", true},
-                          {"model.reuse_grad_buf_for_mxfp8_param_ag", true}};
-  const Settings nvfp4 = {{"model.fp4", "e2m1"}, {"model.fp4_recipe", "nvfp4"}, {"model.fp4_param", true}};
   return {
       {"fp32", fp32},
       {"bf16_mixed", bf16},
-      {"fp16_mixed", fp16},
-      {"bf16_with_fp8_delayed_scaling_mixed", bf16 + delayed},
-      {"fp16_with_fp8_delayed_scaling_mixed", fp16 + delayed},
-      {"bf16_with_fp8_current_scaling_mixed", bf16 + tensorwise + edges(1, 1)},
-      {"fp16_with_fp8_current_scaling_mixed", fp16 + tensorwise + edges(1, 1)},
+      {"fp16_mixed", {}, "fp16"},
+      {"bf16_with_fp8_delayed_scaling_mixed", bf16 + delayed, "", true},
+      {"fp16_with_fp8_delayed_scaling_mixed", {}, "fp16"},
+      {"bf16_with_fp8_current_scaling_mixed", bf16 + tensorwise + edges(1), "", true},
+      {"fp16_with_fp8_current_scaling_mixed", {}, "fp16"},
       {"bf16_with_fp8_subchannel_scaling_mixed", bf16 + blockwise},
-      {"fp16_with_fp8_subchannel_scaling_mixed", fp16 + blockwise},
-      {"bf16_with_mxfp8_mixed", bf16 + mxfp8},
-      {"fp16_with_mxfp8_mixed", fp16 + mxfp8},
-      {"nemotron_h_bf16_with_fp8_current_scaling_mixed", bf16 + tensorwise + edges(2, 2)},
-      {"nanov2_bf16_with_fp8_current_scaling_mixed",
-       bf16 + blockwise + Settings{{"model.fp8_param", true}} + edges(2, 2)},
-      {"bf16_with_nvfp4_mixed", bf16 + nvfp4},
-      {"nemotron_3_super_bf16_with_nvfp4_mixed", bf16 + nvfp4 + edges(0, 14)},
+      {"fp16_with_fp8_subchannel_scaling_mixed", {}, "fp16"},
+      {"bf16_with_mxfp8_mixed", {}, "MXFP8"},
+      {"fp16_with_mxfp8_mixed", {}, "fp16"},
+      {"nemotron_h_bf16_with_fp8_current_scaling_mixed", bf16 + tensorwise + edges(2), "", true},
+      {"nanov2_bf16_with_fp8_current_scaling_mixed", bf16 + blockwise + edges(2), "", true},
+      {"bf16_with_nvfp4_mixed", {}, "NVFP4"},
+      {"nemotron_3_super_bf16_with_nvfp4_mixed", {}, "NVFP4"},
   };
 }
 
@@ -100,8 +69,9 @@ const PrecisionPreset* find_precision_preset(std::string_view name) {
 }
 
 std::vector<std::string> precision_preset_names() {
-  std::vector<std::string> names = {"bf16", "fp16", "fp8"};
-  for (const PrecisionPreset& preset : presets()) names.push_back(preset.name);
+  std::vector<std::string> names = {"bf16", "fp8"};
+  for (const PrecisionPreset& preset : presets())
+    if (preset.lacks.empty()) names.push_back(preset.name);
   return names;
 }
 

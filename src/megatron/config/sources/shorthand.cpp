@@ -19,10 +19,10 @@ constexpr std::array kShorthands = {
     Shorthand{"--no-position-embedding", "model.position_embedding_type=none", "no positions"},
     Shorthand{"--recompute-activations",
               "model.recompute_granularity=selective model.recompute_modules=[core_attn]",
-              "forget attention's inner activations and compute them again"},
+              "recompute attention's inner activations"},
     Shorthand{"--no-check-for-nan-in-loss-and-grad",
               "rerun_state_machine.check_for_nan_in_loss=false ddp.check_for_nan_in_grad=false",
-              "go on with losses and gradients that are not numbers"},
+              "go on with NaN and Inf losses and gradients"},
 };
 
 }  // namespace

@@ -17,13 +17,20 @@ constexpr bool any_word(std::string_view words, Predicate&& holds) {
   return false;
 }
 
-constexpr bool holds_word(std::string_view words, std::string_view word) {
-  return any_word(words, [&](std::string_view own) { return own == word; });
+template <class Action>
+constexpr void for_each_word(std::string_view words, Action&& act) {
+  any_word(words, [&](std::string_view word) { return act(word), false; });
 }
 
-// Whether `word` of a table stands for a setting: its name, or one that begins like it and ends with a star.
-constexpr bool covers_name(std::string_view word, std::string_view name) {
-  return word.ends_with('*') ? name.starts_with(word.substr(0, word.size() - 1)) : word == name;
+// Whether one of `words` is the name, or begins like it and ends with a star.
+constexpr bool covers_name(std::string_view words, std::string_view name) {
+  return any_word(words, [&](std::string_view word) {
+    return word.ends_with('*') ? name.starts_with(word.substr(0, word.size() - 1)) : word == name;
+  });
+}
+
+constexpr bool holds_word(std::string_view words, std::string_view word) {
+  return any_word(words, [&](std::string_view own) { return own == word; });
 }
 
 }  // namespace megatron

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "megatron/config/config.h"
+
+// What rows of settings/*.def name in when(): a setting that is given while its condition does not hold is
+// accepted, for launch scripts carry settings along, and noted as without effect.
+namespace megatron::conditions {
+
+// clang-format off
+#define CONDITION(name, needs, holds) inline constexpr Condition name{[](const Config& c) { return holds; }, needs};
+CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
+CONDITION(in_fp8, "--fp8-format", c.precision.fp8 != Fp8Format::none)
+CONDITION(in_delayed_fp8, "--fp8-format and --fp8-recipe delayed",
+          c.precision.fp8 != Fp8Format::none && c.precision.fp8_recipe == Fp8Recipe::delayed)
+CONDITION(keeps_layers_in_bf16, "--first-last-layers-bf16", c.precision.first_last_layers_bf16)
+CONDITION(overlaps_tp, "--tp-comm-overlap", c.parallel.tp_comm_overlap)
+CONDITION(has_stages, "--pipeline-model-parallel-size above 1", c.parallel.pipeline_model_parallel_size > 1)
+CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipeline_model_parallel_size > 1)
+CONDITION(has_cuda_graphs, "--cuda-graph-impl", c.execution.cuda_graph_impl != GraphImpl::none)
+CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
+CONDITION(offloads_modules, "--fine-grained-activation-offloading", c.execution.fine_grained_activation_offloading)
+CONDITION(is_fsdp, "--use-megatron-fsdp", c.ddp.use_megatron_fsdp)
+CONDITION(decays_by_wsd, "--lr-decay-style WSD", c.scheduler.lr_decay_style == LrDecay::wsd)
+CONDITION(uses_adam, "--optimizer adam", c.optimizer.optimizer != OptimizerKind::sgd)
+CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
+CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
+CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(profiles, "--profile", c.profiling.profile)
+#undef CONDITION
+// clang-format on
+
+}  // namespace megatron::conditions
