@@ -57,11 +57,8 @@ void forget_places(DatasetConfig& data) {
   const DatasetConfig usual;
   data.path_to_cache = usual.path_to_cache;
   data.object_storage_cache_path = usual.object_storage_cache_path;
-  data.num_workers = usual.num_workers;
   data.num_dataset_builder_threads = usual.num_dataset_builder_threads;
   data.mmap_bin_files = usual.mmap_bin_files;
-  data.fast_cache_load = usual.fast_cache_load;
-  data.defer_npy_index_mmap = usual.defer_npy_index_mmap;
 }
 
 // Processes that were given other settings would compute something that nobody asked for, or wait for each

@@ -7,7 +7,8 @@ namespace {
 
 class GptSource final : public BatchSource {
  public:
-  explicit GptSource(BlendedDataset<GptDataset> data) : data_(std::move(data)) {}
+  GptSource(BlendedDataset<GptDataset> data, int64_t vocab_size)
+      : data_(std::move(data)), vocab_size_(vocab_size) {}
   int64_t length() const override { return data_.datasets()[0]->seq_length(); }
   int64_t samples() const override { return data_.size(); }
 
@@ -19,6 +20,7 @@ class GptSource final : public BatchSource {
       batch.first = share.first;
       for (int64_t i = share.first; i < share.first + share.count; ++i)
         append(batch, data_.sample(request.consumed + i));
+      check(batch, request);
       if (std::all_of(batch.weights.begin(), batch.weights.end(), [](float w) { return w == 1; }))
         batch.weights.clear();
     }
@@ -26,6 +28,15 @@ class GptSource final : public BatchSource {
   }
 
  private:
+  void check(const Batch& batch, const StepRequest& request) const {
+    const auto largest = std::max_element(batch.labels.begin(), batch.labels.end());
+    const int64_t id = std::max(*largest, *std::max_element(batch.ids.begin(), batch.ids.end()));
+    if (id >= vocab_size_)
+      throw ConfigError(
+          fmt::format("data: a sample of iteration {} has token {} (the vocabulary has {}); give "
+                      "the --vocab-size of the tokenizer that made the data",
+                      request.iteration + 1, id, vocab_size_));
+  }
   static void append(Batch& batch, const GptSample& sample) {
     const auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
     add(batch.ids, sample.tokens);
@@ -37,12 +48,13 @@ class GptSource final : public BatchSource {
   }
 
   BlendedDataset<GptDataset> data_;
+  int64_t vocab_size_;
 };
 
 }  // namespace
 
-std::shared_ptr<const BatchSource> gpt_source(BlendedDataset<GptDataset> data) {
-  return std::make_shared<const GptSource>(std::move(data));
+std::shared_ptr<const BatchSource> gpt_source(BlendedDataset<GptDataset> data, int64_t vocab_size) {
+  return std::make_shared<const GptSource>(std::move(data), vocab_size);
 }
 
 }  // namespace megatron

@@ -5,6 +5,7 @@
 #include "megatron/checkpoint/file_and_key.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/tensor/philox.h"
+#include "megatron/training/run/gpt_data.h"
 
 namespace megatron {
 namespace {
@@ -104,7 +105,9 @@ RunData run_data(const Config& config) {
         "DIR");
   if (!config.dataset.replay.empty()) return replayed_data(config.dataset.replay, config);
   if (config.dataset.mock_data) return mock_data(config);
-  throw ConfigError("no data is given: use --mock-data, or --replay FILE.safetensors:KEY");
+  if (has_indexed_data(config.dataset)) return gpt_data(config);
+  throw ConfigError(
+      "no data is given: use --data-path PREFIX, --mock-data, or --replay FILE.safetensors:KEY");
 }
 
 }  // namespace megatron

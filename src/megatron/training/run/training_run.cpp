@@ -118,9 +118,12 @@ class RankRun {
     if (!run_.data.validation) return;
     const int64_t rounds = config_.validation.eval_iters;
     const Shares shares = shares_of_batch();
+    // Each evaluation goes on where the last one ended.
+    const int64_t before = (at_.iteration / config_.validation.eval_interval - 1) * rounds;
     double loss = 0;
     for (int64_t i = 0; i < rounds; ++i)
-      loss += trainer_.evaluate(ctx_, run_.data.validation->step({i, i * shares.samples(), own_of(shares)}));
+      loss += trainer_.evaluate(
+          ctx_, run_.data.validation->step({i, (before + i) * shares.samples(), own_of(shares)}));
     if (rounds == 0) return;
     loss /= static_cast<double>(rounds);
     tell(fmt::format("validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} |",

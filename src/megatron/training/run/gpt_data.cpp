@@ -1,0 +1,101 @@
+#include "megatron/training/run/gpt_data.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "megatron/base/json.h"
+#include "megatron/base/text_file.h"
+#include "megatron/datasets/gpt/gpt_source.h"
+#include "megatron/datasets/indexed/indexed_dataset.h"
+
+namespace megatron {
+namespace {
+
+std::vector<std::string> words_of_file(const std::string& path) {
+  std::istringstream text(read_text_file(path));
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  return words;
+}
+
+// {"train": [weights and prefixes], "valid": …, "test": …}
+std::array<std::vector<std::string>, 3> words_by_split(const std::string& path) {
+  const Json file = Json::parse(read_text_file(path));
+  std::array<std::vector<std::string>, 3> words;
+  for (Split split : kSplits)
+    if (const Json* list = file.find(std::string(name_of(split))))
+      for (const Json& word : list->as_array())
+        words[static_cast<size_t>(split)].push_back(word.is_string() ? word.as_string() : word.dump());
+  return words;
+}
+
+DataSource data_source(const DatasetConfig& data) {
+  DataSource source{.surplus = 0.005, .cache_path = data.path_to_cache};
+  source.blend =
+      parse_blend(data.data_args_path.empty() ? data.data_path : words_of_file(data.data_args_path));
+  std::array<std::vector<std::string>, 3> own = {data.train_data_path, data.valid_data_path,
+                                                 data.test_data_path};
+  if (!data.per_split_data_args_path.empty()) own = words_by_split(data.per_split_data_args_path);
+  for (size_t s = 0; s < own.size(); ++s) source.per_split[s] = parse_blend(own[s]);
+  const bool per_split = std::any_of(source.per_split.begin(), source.per_split.end(),
+                                     [](const auto& b) { return b.has_value(); });
+  if (source.blend && per_split)
+    throw ConfigError("--data-path: data is also given for single splits; give one or the other");
+  if (source.blend) source.matrix = split_matrix(parse_split(data.split));
+  return source;
+}
+
+// Samples of a run, as Megatron-LM counts them.
+SplitSizes wanted_samples(const Config& config) {
+  const TrainConfig& train = config.train;
+  const ValidationConfig& validation = config.validation;
+  const int64_t iterations =
+      train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
+  if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
+  const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
+  const int64_t round = validation.eval_iters * train.global_batch_size;
+  return {iterations * train.global_batch_size, rounds * round, round};
+}
+
+}  // namespace
+
+bool has_indexed_data(const DatasetConfig& data) {
+  return !data.data_path.empty() || !data.train_data_path.empty() || !data.valid_data_path.empty() ||
+         !data.test_data_path.empty() || !data.data_args_path.empty() ||
+         !data.per_split_data_args_path.empty();
+}
+
+RunData gpt_data(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  const DataSource source = data_source(data);
+  GptDatasetConfig options;
+  options.identity = {.seed = static_cast<uint32_t>(data.random_seed), .seq_length = config.model.seq_length};
+  if (source.blend) {
+    options.identity.split = data.split;
+    options.identity.matrix = source.matrix;
+  }
+  options.sample.create_attention_mask = false;
+  options.sample.eod = -1;  // only options that are off ask for it
+  options.cache_path = data.path_to_cache;
+  options.threads = static_cast<int>(data.num_dataset_builder_threads);
+  auto splits = build_splits<GptDataset>(
+      source, wanted_samples(config), [&](const std::string& prefix, Split split, auto ends, auto samples) {
+        auto store =
+            std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = data.mmap_bin_files});
+        return std::make_shared<const GptDataset>(std::move(store), options, split, ends, samples);
+      });
+  RunData run;
+  auto take = [&](Split split) -> std::shared_ptr<const BatchSource> {
+    auto& own = splits[static_cast<size_t>(split)];
+    return own ? gpt_source(std::move(*own), config.model.vocab_size) : nullptr;
+  };
+  run.train = take(Split::train);
+  if (!run.train)
+    throw ConfigError(
+        "--data-path: the training split is empty; give --split or --train-data-path otherwise");
+  if (config.validation.eval_iters > 0 && config.validation.eval_interval > 0)
+    run.validation = take(Split::valid);
+  return run;
+}
+
+}  // namespace megatron
