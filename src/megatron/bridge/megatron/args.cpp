@@ -182,7 +182,9 @@ Json args_from_model(const ModelConfig& model) {
   for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()}) {
     for (const Setting& setting : rows->rows()) {
       const Json* value = settings.find(setting.key);
-      if (!value) continue;
+      // 0 stands for a size that is not set, which is None there.
+      const bool unset = value && value->is_int() && static_cast<double>(value->as_int()) < setting.lowest;
+      if (!value || unset) continue;
       args[setting.key] = *value;
       const auto rename = std::ranges::find(kRenames, setting.key, &Rename::key);
       if (rename != std::end(kRenames))

@@ -4,6 +4,7 @@
 #include "megatron/base/problems.h"
 #include "megatron/bridge/megatron/checkpoint.h"
 #include "megatron/bridge/megatron/convert.h"
+#include "megatron/bridge/megatron/parts.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/reshard.h"
 #include "megatron/models/whole_model.h"
@@ -13,6 +14,7 @@ namespace {
 
 // The checkpoint must hold the model that its arguments describe, no less and no more.
 void check_model(const MegatronCheckpoint& checkpoint) {
+  refuse_shifted_norms(*checkpoint.model, checkpoint.path);
   Problems problems;
   std::set<std::string> wanted;
   whole_model(*checkpoint.model)->visit([&](Parameter& parameter) {

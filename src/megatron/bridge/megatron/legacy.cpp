@@ -7,6 +7,7 @@
 #include "megatron/base/problems.h"
 #include "megatron/bridge/megatron/args.h"
 #include "megatron/bridge/megatron/common_state.h"
+#include "megatron/bridge/megatron/parts.h"
 
 namespace megatron {
 
@@ -73,22 +74,6 @@ Split split_of(std::string_view name, const ModelConfig& model) {
     return Split::none;
   }
   return Split::parts;
-}
-
-// Sizes of the parts that follow each other in the rows of Mamba's and the delta net's projections.
-std::vector<int64_t> part_rows(std::string_view name, const ModelConfig& model) {
-  if (name.find("mixer.") != std::string_view::npos) {
-    const int64_t inner = model.mamba_num_heads * model.mamba_head_dim,
-                  groups = model.mamba_num_groups * model.mamba_state_dim;
-    if (name.find("in_proj") != std::string_view::npos)
-      return {inner, inner, groups, groups, model.mamba_num_heads};
-    return {inner, groups, groups};
-  }
-  const int64_t keys = model.linear_num_key_heads * model.linear_key_head_dim,
-                values = model.linear_num_value_heads * model.linear_value_head_dim;
-  if (name.find("in_proj") != std::string_view::npos)
-    return {keys, keys, values, values, model.linear_num_value_heads, model.linear_num_value_heads};
-  return {keys, keys, values};
 }
 
 Shape local_shape(const Tensor& tensor, bool expert) {
