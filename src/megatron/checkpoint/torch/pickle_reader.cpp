@@ -100,7 +100,7 @@ std::string_view PickleReader::bytes(uint64_t count) {
 std::string_view PickleReader::line() {
   const std::string_view rest(reinterpret_cast<const char*>(data_.data()) + at_, data_.size() - at_);
   const size_t end = rest.find('\n');
-  if (end == std::string_view::npos) refuse("a name does not end");
+  if (end == std::string_view::npos) refuse("it ends early, within a name; copy the file again");
   at_ += end + 1;
   return rest.substr(0, end);
 }

@@ -33,11 +33,11 @@ void PickleWriter::text(std::string_view value) {
 }
 
 void PickleWriter::global(std::string_view module, std::string_view name) {
-  pickle_ += 'c';
-  pickle_ += module;
-  pickle_ += '\n';
-  pickle_ += name;
-  pickle_ += '\n';
+  std::string words = std::string(module) + '\n' + std::string(name) + '\n';
+  const auto [known, is_new] = memo_.emplace(std::move(words), memo_.size());
+  if (is_new) pickle_ += 'c' + known->first;
+  pickle_ += is_new ? 'r' : 'j';  // LONG_BINPUT, LONG_BINGET
+  number(known->second, 4);
 }
 
 void PickleWriter::object(std::string_view module, std::string_view name) {

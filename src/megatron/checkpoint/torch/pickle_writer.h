@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -43,6 +44,7 @@ class PickleWriter {
  private:
   void number(uint64_t value, size_t bytes);
   std::string pickle_;
+  std::map<std::string, size_t, std::less<>> memo_;  // of globals
 };
 
 }  // namespace megatron
