@@ -143,7 +143,7 @@ TEST(FuzzTorch, Archives) {
   const DistPlace& place = files.find_object("common_state/shard_0_1")->place;
   const std::string state =
       read_text(kGolden + "llama/torch_dist/" + place.file).substr(place.offset, place.size);
-  fuzz(Mutator(3, {tensor, state}, words()), 20000, [&](const std::string& text) {
+  fuzz(Mutator(3, {tensor, state}, words()), 4000, [&](const std::string& text) {
     fs::remove(path);
     write_text(path, text);
     const TorchArchive archive(FileSlice::whole(path), path);
