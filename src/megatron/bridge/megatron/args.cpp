@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "megatron/base/problems.h"
-#include "megatron/config/sources/upstream_flags.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/sources/shorthand.h"
+#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {

@@ -118,9 +118,9 @@ void MegatronTensor::read(RankContext& ctx, const ShardSpec& shard, const Tensor
     throw ConfigError(fmt::format("{}: the checkpoint has no {}", name, plan.missing[0].second));
   for (const Transfer& transfer : plan.transfers)
     copy_from_host(ctx,
-            box_of(pieces[static_cast<size_t>(transfer.source)].read(),
-                   {transfer.source_offset, transfer.extent}),
-            box_of(target, {transfer.target_offset, transfer.extent}));
+                   box_of(pieces[static_cast<size_t>(transfer.source)].read(),
+                          {transfer.source_offset, transfer.extent}),
+                   box_of(target, {transfer.target_offset, transfer.extent}));
 }
 
 std::vector<MegatronTensor> dist_tensors(const DistCheckpoint& checkpoint,
