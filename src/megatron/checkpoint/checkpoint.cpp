@@ -33,14 +33,19 @@ std::vector<std::string> agree(const ProcessGroup& world, const std::function<st
   return texts;
 }
 
-std::string to_text(const std::optional<StoredFile>& file) {
-  return file ? Json(Json::Array{file->name, file->bytes, file->checksum}).dump() : "";
+std::string to_text(const std::optional<WrittenFile>& written) {
+  if (!written) return "";
+  const Json::Array checksums(written->checksums.begin(), written->checksums.end());
+  return Json(Json::Array{written->file.name, written->file.bytes, written->file.header_checksum, checksums})
+      .dump();
 }
 
-std::optional<StoredFile> file_from_text(const std::string& text) {
+std::optional<WrittenFile> file_from_text(const std::string& text) {
   if (text.empty()) return {};
   const Json json = Json::parse(text, "description of a file");
-  return StoredFile{json[0].as_string(), json[1].as_int(), json[2].as_string()};
+  WrittenFile written{{json[0].as_string(), json[1].as_int(), {}, json[2].as_string()}, {}};
+  for (const Json& checksum : json[3].as_array()) written.checksums.push_back(checksum.as_string());
+  return written;
 }
 
 // One save from its plan to its publication, in the steps that both ways of saving share.
@@ -70,7 +75,7 @@ class Save {
   void release_tensors() { request_.tensors.clear(); }
 
   // `write` gives what this rank wrote.
-  std::string publish(const ProcessGroup& world, const std::function<std::optional<StoredFile>()>& write) {
+  std::string publish(const ProcessGroup& world, const std::function<std::optional<WrittenFile>()>& write) {
     return guarded(world, [&] {
       const std::vector<std::string> texts = agree(world, [&] {
         step("write");
@@ -94,7 +99,7 @@ class Save {
   }
 
   std::string publish_all(const std::vector<std::string>& texts) {
-    std::vector<std::optional<StoredFile>> files;
+    std::vector<std::optional<WrittenFile>> files;
     for (const std::string& text : texts) files.push_back(file_from_text(text));
     CheckpointIndex index = make_index(request_.state, std::move(plan_), files);
     step("assets");
@@ -125,7 +130,7 @@ struct AsyncSaver::Job {
   Job(const ProcessGroup& world, const SaveRequest& request) : save(world, request) {}
 
   Save save;
-  std::optional<StoredFile> file;
+  std::optional<WrittenFile> file;
   std::exception_ptr error;
   std::atomic<bool> done = false;  // file and error are final
   std::thread thread;

@@ -7,7 +7,7 @@ namespace megatron {
 namespace {
 
 constexpr std::string_view format_name = "megatron-checkpoint";
-constexpr int64_t format_version = 1;
+constexpr int64_t format_version = 2, oldest_version = 1;  // 1: checksums of whole files alone
 
 Json to_json(const Shape& shape) { return Json(Json::Array(shape.begin(), shape.end())); }
 
@@ -47,6 +47,11 @@ TrainingState read_state(const Json& json) {
   return state;
 }
 
+std::string read_checksum(const Json& json, std::string_view key = "xxh64") {
+  const Json* checksum = json.find(key);
+  return checksum ? checksum->as_string() : "";
+}
+
 StoredTensor read_tensor(const Json& json) {
   StoredTensor tensor{json.at("name").as_string(),
                       dtype_from_name(json.at("dtype").as_string()),
@@ -54,7 +59,8 @@ StoredTensor read_tensor(const Json& json) {
                       {}};
   for (const Json& item : json.at("pieces").as_array()) {
     StoredChunk piece{static_cast<int>(item.at("file").as_int()),
-                      {read_shape(item.at("offset")), read_shape(item.at("extent"))}};
+                      {read_shape(item.at("offset")), read_shape(item.at("extent"))},
+                      read_checksum(item)};
     require(piece.box.offset.rank() == tensor.shape.rank() && piece.box.extent.rank() == tensor.shape.rank(),
             "{}: a piece has another number of dimensions than its shape {}", tensor.name, tensor.shape);
     tensor.pieces.push_back(std::move(piece));
@@ -107,7 +113,8 @@ Json CheckpointIndex::to_json() const {
     Json item = Json::object();
     item["name"] = file.name;
     item["bytes"] = file.bytes;
-    item["xxh64"] = file.checksum;
+    if (!file.checksum.empty()) item["xxh64"] = file.checksum;
+    if (!file.header_checksum.empty()) item["header_xxh64"] = file.header_checksum;
     json["files"].push_back(std::move(item));
   }
   Json::Array list;
@@ -122,6 +129,7 @@ Json CheckpointIndex::to_json() const {
       place["file"] = piece.file;
       place["offset"] = megatron::to_json(piece.box.offset);
       place["extent"] = megatron::to_json(piece.box.extent);
+      if (!piece.checksum.empty()) place["xxh64"] = piece.checksum;
       pieces.push_back(std::move(place));
     }
     item["pieces"] = std::move(pieces);
@@ -137,12 +145,13 @@ CheckpointIndex CheckpointIndex::from_json(const Json& json, const std::string& 
   try {
     require(json.at("format").as_string() == format_name, "its format is '{}'",
             json.at("format").as_string());
-    require(json.at("version").as_int() == format_version, "its version is {}; this program reads {}",
-            json.at("version").as_int(), format_version);
+    const int64_t version = json.at("version").as_int();
+    require(version >= oldest_version && version <= format_version,
+            "its version is {}; this program reads {} to {}", version, oldest_version, format_version);
     index.state = read_state(json.at("state"));
     for (const Json& item : json.at("files").as_array())
-      index.files.push_back(
-          {item.at("name").as_string(), item.at("bytes").as_int(), item.at("xxh64").as_string()});
+      index.files.push_back({item.at("name").as_string(), item.at("bytes").as_int(), read_checksum(item),
+                             read_checksum(item, "header_xxh64")});
     for (const Json& item : json.at("tensors").as_array()) index.tensors.push_back(read_tensor(item));
   } catch (const Error& error) {
     throw ConfigError(fmt::format("{} is not the index of a checkpoint: {}", origin, error.what()));

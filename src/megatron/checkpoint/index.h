@@ -13,6 +13,7 @@ namespace megatron {
 struct StoredChunk {
   int file;
   Box box;
+  std::string checksum = {};  // XXH64 of its bytes; empty where the save made none
 };
 
 struct StoredTensor {
@@ -25,7 +26,8 @@ struct StoredTensor {
 struct StoredFile {
   std::string name;  // relative to the checkpoint
   int64_t bytes = 0;
-  std::string checksum;  // XXH64 of all of it
+  std::string checksum = {};         // XXH64 of all of it; empty where header and chunks have their own
+  std::string header_checksum = {};  // of a file of tensors: what stands before their data
 };
 
 // What a run needs beside its tensors to go on where it stopped.

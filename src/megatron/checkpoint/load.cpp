@@ -33,6 +33,24 @@ void check_sizes(const std::string& directory, const CheckpointIndex& index, Pro
   }
 }
 
+// What is wrong with a chunk's bytes; empty where nothing is, or no checksum was made.
+std::string chunk_damage(const SafetensorsFile& file, const SafetensorsEntry& entry,
+                         const StoredChunk& chunk) {
+  if (chunk.checksum.empty()) return {};
+  const std::string found = checksum_of(file.bytes(entry));
+  if (found == chunk.checksum) return {};
+  return fmt::format("{}: its checksum is {}, not {}: its contents have changed", entry.name, found,
+                     chunk.checksum);
+}
+
+std::string header_damage(const SafetensorsFile& file, const StoredFile& stored) {
+  if (stored.header_checksum.empty()) return {};
+  const std::string found = checksum_of(file.header());
+  if (found == stored.header_checksum) return {};
+  return fmt::format("{}: its header's checksum is {}, not {}: its contents have changed", stored.name, found,
+                     stored.header_checksum);
+}
+
 // A file holds what the index says it does.
 void check_contents(const SafetensorsFile& contents, const CheckpointIndex& index, int file,
                     Problems& problems) {
@@ -48,6 +66,8 @@ void check_contents(const SafetensorsFile& contents, const CheckpointIndex& inde
       } else if (entry->dtype != tensor.dtype || !(entry->shape == piece.box.extent)) {
         problems.add("{}: {} is {}{}, not {}{}", index.files[file].name, key, entry->dtype, entry->shape,
                      tensor.dtype, piece.box.extent);
+      } else if (const std::string damage = chunk_damage(contents, *entry, piece); !damage.empty()) {
+        problems.add("{}: {}", index.files[file].name, damage);
       }
     }
   }
@@ -74,8 +94,8 @@ CheckpointIndex read_index(const std::string& directory) {
   }
 }
 
-CheckpointReader::CheckpointReader(const std::string& path)
-    : path_(resolve_checkpoint(path)), index_(read_index(path_)) {
+CheckpointReader::CheckpointReader(const std::string& path, bool verify)
+    : path_(resolve_checkpoint(path)), index_(read_index(path_)), verify_(verify) {
   Problems problems;
   check_sizes(path_, index_, problems);
   problems.raise(fmt::format("the checkpoint {} is damaged", path_));
@@ -83,11 +103,12 @@ CheckpointReader::CheckpointReader(const std::string& path)
 
 const SafetensorsFile& CheckpointReader::file(int index) {
   auto found = files_.find(index);
-  if (found == files_.end())
-    found =
-        files_.emplace(index, SafetensorsFile(path_ + "/" + index_.files[static_cast<size_t>(index)].name))
-            .first;
-  return found->second;
+  if (found != files_.end()) return found->second;
+  const StoredFile& stored = index_.files[static_cast<size_t>(index)];
+  SafetensorsFile opened(path_ + "/" + stored.name);
+  if (const std::string damage = verify_ ? header_damage(opened, stored) : ""; !damage.empty())
+    throw ConfigError(fmt::format("the checkpoint {} is damaged: {}", path_, damage));
+  return files_.emplace(index, std::move(opened)).first->second;
 }
 
 void CheckpointReader::load(RankContext& ctx, std::span<const ShardedTensor> tensors) {
@@ -122,6 +143,7 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
       plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
   for (const Transfer& transfer : plan.transfers) {
     const StoredChunk& piece = stored.pieces[static_cast<size_t>(transfer.source)];
+    verify_chunk(stored, piece);
     const Tensor source = file(piece.file).tensor(piece_key(stored, piece.box));
     require(source.dtype() == stored.dtype && source.shape() == piece.box.extent,
             "{}: {} is {} there, but {}{} in the index", path_, piece_key(stored, piece.box), source,
@@ -129,6 +151,15 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
     copy_from_host(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
                    box_of(target.tensor, {transfer.target_offset, transfer.extent}));
   }
+}
+
+void CheckpointReader::verify_chunk(const StoredTensor& tensor, const StoredChunk& chunk) {
+  if (!verify_ || !verified_.insert(&chunk).second) return;
+  const SafetensorsFile& contents = file(chunk.file);
+  const std::string damage = chunk_damage(contents, contents.at(piece_key(tensor, chunk.box)), chunk);
+  if (!damage.empty())
+    throw ConfigError(fmt::format("the checkpoint {} is damaged: {}: {}", path_,
+                                  index_.files[static_cast<size_t>(chunk.file)].name, damage));
 }
 
 Problems verify_checkpoint(const std::string& directory,
@@ -147,12 +178,17 @@ Problems verify_checkpoint(const std::string& directory,
     const StoredFile& file = index.files[i];
     if (progress) progress(file);
     const std::string path = directory + "/" + file.name;
-    if (std::string found = checksum_of_file(path); found != file.checksum) {
+    const std::string found = file.checksum.empty() ? "" : checksum_of_file(path);
+    if (found != file.checksum) {
       problems.add("{}: its checksum is {}, not {}: its contents have changed", file.name, found,
                    file.checksum);
     } else if (file.name.ends_with(".safetensors")) {
       try {
-        check_contents(SafetensorsFile(path), index, static_cast<int>(i), problems);
+        const SafetensorsFile contents(path);
+        if (const std::string damage = header_damage(contents, file); !damage.empty())
+          problems.add("{}", damage);
+        else
+          check_contents(contents, index, static_cast<int>(i), problems);
       } catch (const Error& error) {
         problems.add("{}", error.what());
       }

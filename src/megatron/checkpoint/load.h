@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/checkpoint/index.h"
@@ -14,8 +15,8 @@ namespace megatron {
 class CheckpointReader {
  public:
   // A root (its latest checkpoint) or a checkpoint. Reads the index and checks that its files are there, in
-  // full.
-  explicit CheckpointReader(const std::string& path);
+  // full. `verify`: whether the checksum of each chunk is compared before anything of it is used, once.
+  explicit CheckpointReader(const std::string& path, bool verify = true);
 
   const std::string& path() const { return path_; }
   const CheckpointIndex& index() const { return index_; }
@@ -28,9 +29,12 @@ class CheckpointReader {
  private:
   const SafetensorsFile& file(int index);
   void load_one(RankContext& ctx, const ShardedTensor& target);
+  void verify_chunk(const StoredTensor& tensor, const StoredChunk& chunk);
 
   std::string path_;
   CheckpointIndex index_;
+  bool verify_;
+  std::set<const StoredChunk*> verified_;
   std::map<int, SafetensorsFile> files_;  // those that were needed so far
 };
 

@@ -48,9 +48,9 @@ void copy_tensor(RankContext& ctx, const TensorSource& source, const StoredTenso
   }
 }
 
-std::optional<StoredFile> write_file(RankContext& ctx, const TensorSource& source,
-                                     const std::string& directory, int file,
-                                     std::span<const StoredTensor> plan) {
+std::optional<WrittenFile> write_file(RankContext& ctx, const TensorSource& source,
+                                      const std::string& directory, int file,
+                                      std::span<const StoredTensor> plan) {
   std::vector<const StoredTensor*> tensors;
   std::vector<SafetensorsItem> items;
   for (const StoredTensor& tensor : plan) {
@@ -66,8 +66,11 @@ std::optional<StoredFile> write_file(RankContext& ctx, const TensorSource& sourc
     if (source.on_tensor) source.on_tensor(*tensor);
     copy_tensor(ctx, source, *tensor, writer, staging);
   }
+  WrittenFile written{
+      {rank_file_name(file), static_cast<int64_t>(writer.bytes()), {}, writer.header_checksum()}, {}};
+  for (const StoredTensor* tensor : tensors) written.checksums.push_back(writer.checksum(tensor->name));
   writer.commit();
-  return stored_file(directory, rank_file_name(file));
+  return written;
 }
 
 }  // namespace
@@ -79,7 +82,7 @@ std::string write_whole_tensors(const std::string& root, const TensorSource& sou
   std::vector<StoredTensor> plan = spread(source.tensors, files);
   const std::string directory = begin_save(root, iteration);
   try {
-    std::vector<std::optional<StoredFile>> written;
+    std::vector<std::optional<WrittenFile>> written;
     for (int file = 0; file < files; ++file)
       written.push_back(write_file(ctx, source, directory, file, plan));
     CheckpointIndex index = make_index(source.state, std::move(plan), written);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t max_header_bytes = 100'000'000;  // the format's own limit
 constexpr size_t prefix_bytes = 8;
+constexpr size_t kWriteBytes = size_t{1} << 20;  // at a time
 
 struct StoredDType {
   std::string_view name;
@@ -222,6 +223,12 @@ Tensor SafetensorsFile::tensor(std::string_view name) const {
   return tensor;
 }
 
+std::span<const std::byte> SafetensorsFile::header() const {
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file_->bytes().data(), prefix_bytes);
+  return file_->bytes().first(prefix_bytes + header_bytes);
+}
+
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsItem> items,
                                      const SafetensorsMetadata& metadata)
     : file_(path) {
@@ -256,7 +263,12 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
           text.size(), max_header_bytes);
   const uint64_t header_bytes = text.size();
   for (Slot& slot : slots_) slot.begin += prefix_bytes + header_bytes;
-  file_.reserve(prefix_bytes + text.size() + end);
+  bytes_ = prefix_bytes + text.size() + end;
+  Checksum header_sum;
+  header_sum.update(std::as_bytes(std::span(&header_bytes, 1)));
+  header_sum.update(std::as_bytes(std::span(text)));
+  header_checksum_ = header_sum.hex();
+  file_.reserve(bytes_);
   file_.write_at(0, std::as_bytes(std::span(&header_bytes, 1)));
   file_.write_at(prefix_bytes, std::as_bytes(std::span(text)));
 }
@@ -281,8 +293,23 @@ void SafetensorsWriter::write(std::string_view name, size_t begin, std::span<con
   require(begin <= target.bytes && bytes.size() <= target.bytes - begin,
           "{}: bytes {} to {} of '{}' are beyond its {}", path(), begin, begin + bytes.size(), name,
           target.bytes);
-  file_.write_at(target.begin + begin, bytes);
+  // Summed and written while it is in the core's cache.
+  const bool in_order = target.summed == begin;
+  for (size_t done = 0; done < bytes.size(); done += kWriteBytes) {
+    const auto part = bytes.subspan(done, std::min(kWriteBytes, bytes.size() - done));
+    if (in_order) target.checksum.update(part);
+    file_.write_at(target.begin + begin + done, part);
+  }
+  if (in_order) target.summed += bytes.size();
   target.written += bytes.size();
+}
+
+std::string SafetensorsWriter::checksum(std::string_view name) const {
+  const auto found = index_.find(name);
+  require(found != index_.end(), "{}: the tensor '{}' was not announced", path(), name);
+  const Slot& slot = slots_[found->second];
+  require(slot.summed == slot.bytes, "{}: the bytes of '{}' did not come in their order", path(), name);
+  return slot.checksum.hex();
 }
 
 void SafetensorsWriter::commit() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/base/atomic_file.h"
+#include "megatron/base/checksum.h"
 #include "megatron/base/mapped_file.h"
 #include "megatron/tensor/tensor.h"
 
@@ -42,6 +43,7 @@ class SafetensorsFile {
   // On the CPU and read-only, a view of the mapping that keeps it alive: slices of it read just their pages.
   // Copied only where the dtype is converted or the data is not aligned to its elements.
   Tensor tensor(std::string_view name) const;
+  std::span<const std::byte> header() const;  // all that precedes the data
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const {
     return file_->bytes().subspan(entry.begin, entry.bytes);
   }
@@ -71,16 +73,23 @@ class SafetensorsWriter {
   void write(std::string_view name, const Tensor& tensor);  // on the CPU, contiguous
   // Bytes of one tensor from `begin` on, each exactly once over all calls.
   void write(std::string_view name, size_t begin, std::span<const std::byte> bytes);
-  void commit();  // an Error where bytes are missing
+  void commit();                                                           // an Error where bytes are missing
+  size_t bytes() const { return bytes_; }                                  // of the file
+  const std::string& header_checksum() const { return header_checksum_; }  // XXH64 of what precedes the data
+  // XXH64 of a tensor's bytes, all of which must have come, in their order.
+  std::string checksum(std::string_view name) const;
 
  private:
   struct Slot {
     SafetensorsItem item;
-    size_t begin, bytes, written = 0;
+    size_t begin, bytes, written = 0, summed = 0;  // summed: bytes that came in order
+    Checksum checksum = {};
   };
   Slot& slot(std::string_view name);
 
   AtomicFile file_;
+  size_t bytes_ = 0;
+  std::string header_checksum_;
   std::vector<Slot> slots_;
   std::map<std::string, size_t, std::less<>> index_;
 };

@@ -70,16 +70,19 @@ std::vector<OwnChunk> snapshot(RankContext& ctx, std::span<const OwnChunk> piece
   return copies;
 }
 
-std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
-                                       std::span<const OwnChunk> pieces, const ToHost& to_host) {
+std::optional<WrittenFile> write_pieces(const std::string& directory, int rank,
+                                        std::span<const OwnChunk> pieces, const ToHost& to_host) {
   if (pieces.empty()) return {};
   std::vector<SafetensorsItem> items;
   for (const OwnChunk& piece : pieces)
     items.push_back({piece.key, piece.tensor.dtype(), piece.tensor.shape()});
   SafetensorsWriter writer(directory + "/" + rank_file_name(rank), std::move(items), {{"format", "pt"}});
   for (const OwnChunk& piece : pieces) write_piece(writer, piece, to_host);
+  WrittenFile written{
+      {rank_file_name(rank), static_cast<int64_t>(writer.bytes()), {}, writer.header_checksum()}, {}};
+  for (const OwnChunk& piece : pieces) written.checksums.push_back(writer.checksum(piece.key));
   writer.commit();
-  return stored_file(directory, rank_file_name(rank));
+  return written;
 }
 
 StoredFile stored_file(const std::string& directory, const std::string& name) {
@@ -98,16 +101,21 @@ StoredFile write_asset(const std::string& directory, const std::string& name,
 }
 
 CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
-                           std::span<const std::optional<StoredFile>> files) {
+                           std::span<const std::optional<WrittenFile>> files) {
   CheckpointIndex index{std::move(state), {}, std::move(plan)};
   std::vector<int> place(files.size(), -1);  // of a rank's file in the list
   for (size_t rank = 0; rank < files.size(); ++rank) {
     if (!files[rank]) continue;
     place[rank] = static_cast<int>(index.files.size());
-    index.files.push_back(*files[rank]);
+    index.files.push_back(files[rank]->file);
   }
+  std::vector<size_t> next(files.size(), 0);  // of a rank's chunks
   for (StoredTensor& tensor : index.tensors)
-    for (StoredChunk& piece : tensor.pieces) piece.file = place.at(static_cast<size_t>(piece.file));
+    for (StoredChunk& piece : tensor.pieces) {
+      const auto rank = static_cast<size_t>(piece.file);
+      piece.file = place.at(rank);
+      piece.checksum = files[rank]->checksums.at(next[rank]++);
+    }
   return index;
 }
 

@@ -24,10 +24,16 @@ std::vector<OwnChunk> snapshot(RankContext& ctx, std::span<const OwnChunk> piece
 // Brings a tensor to the host, contiguously.
 using ToHost = std::function<void(const Tensor& tensor, void* data)>;
 
+// What a rank wrote: its file, and the checksums of its chunks in the order of the plan.
+struct WrittenFile {
+  StoredFile file;
+  std::vector<std::string> checksums;
+};
+
 // Writes a rank's file into the directory; none where it has no pieces. `to_host` is for pieces on another
-// device.
-std::optional<StoredFile> write_pieces(const std::string& directory, int rank,
-                                       std::span<const OwnChunk> pieces, const ToHost& to_host = {});
+// device. Checksums are made of the bytes on their way, not by reading them again.
+std::optional<WrittenFile> write_pieces(const std::string& directory, int rank,
+                                        std::span<const OwnChunk> pieces, const ToHost& to_host = {});
 
 // Size and checksum of a file as it now is on the disk.
 StoredFile stored_file(const std::string& directory, const std::string& name);
@@ -38,7 +44,7 @@ StoredFile write_asset(const std::string& directory, const std::string& name,
 
 // The index of what the ranks wrote: files[r] is what write_pieces gave rank r. Written last.
 CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
-                           std::span<const std::optional<StoredFile>> files);
+                           std::span<const std::optional<WrittenFile>> files);
 // Beside it its checksum, as `xxh64sum --check` reads it.
 void write_index(const std::string& directory, const CheckpointIndex& index);
 

@@ -153,7 +153,7 @@ std::string save(RankContext& ctx, const std::string& root, const Layout& layout
   }
   const std::string directory = begin_save(root, state.iteration);
   std::vector<StoredTensor> plan = plan_save(described);
-  std::vector<std::optional<StoredFile>> files;
+  std::vector<std::optional<WrittenFile>> files;
   for (int rank = 0; rank < layout.ranks; ++rank)
     files.push_back(write_pieces(directory, rank, own_pieces(rank, tensors[rank], plan)));
   const int64_t iteration = state.iteration;
@@ -265,7 +265,7 @@ TEST(Reshard, ConvertsFloatingPointAndKeepsBitsOtherwise) {
   std::vector<std::vector<ShardDescription>> described = {describe(tensors)};
   std::vector<StoredTensor> plan = plan_save(described);
   const std::string directory = begin_save(dir.path(), 1);
-  std::vector<std::optional<StoredFile>> files = {write_pieces(directory, 0, own_pieces(0, tensors, plan))};
+  std::vector<std::optional<WrittenFile>> files = {write_pieces(directory, 0, own_pieces(0, tensors, plan))};
   write_index(directory, make_index({}, plan, files));
   publish_save(dir.path(), 1);
 

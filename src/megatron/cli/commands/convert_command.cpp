@@ -1,11 +1,13 @@
 #include "megatron/cli/commands/convert_command.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/family.h"
+#include "megatron/bridge/megatron/convert.h"
 #include "megatron/cli/common/interruption.h"
 #include "megatron/cli/flags.h"
 
@@ -13,13 +15,18 @@ namespace megatron {
 namespace {
 
 struct Settings {
-  std::string hf, checkpoint, out, dtype, hf_config;
+  std::string hf, megatron, checkpoint, out, dtype, hf_config;
   int64_t files = 1;
-  bool json = false;
+  bool to_megatron = false, json = false;
 };
 
-std::vector<Flag> flags(Settings& settings) {
+// --megatron names what is imported, and is a switch of an export.
+std::vector<Flag> flags(Settings& settings, bool exporting) {
   return {text_flag("--hf", "DIR", "import: a Hugging Face model", settings.hf),
+          exporting
+              ? switch_flag("--megatron", "export: write Megatron-LM's torch_dist", settings.to_megatron)
+              : text_flag("--megatron", "DIR", "import: a Megatron-LM checkpoint (torch_dist or torch)",
+                          settings.megatron),
           text_flag("--ckpt", "DIR", "export: a checkpoint, or what --save was given", settings.checkpoint),
           text_flag("--out", "DIR", "where the result goes", settings.out),
           text_flag("--dtype", "fp32|bf16|fp16", "of the weights written; as they are where not given",
@@ -61,21 +68,26 @@ std::string convert_help() {
   Settings settings;
   std::string text =
       "usage: megatron convert import --hf DIR --out CKPT [options]\n"
+      "       megatron convert import --megatron DIR --out CKPT [options]\n"
       "       megatron convert export --ckpt CKPT --out DIR [options]\n"
+      "       megatron convert export --ckpt CKPT --megatron --out DIR [options]\n"
       "\n"
       "Between Hugging Face models and checkpoints, exact to the bit, one tensor in memory at a time. A "
       "checkpoint\n"
       "keeps the configuration and tokenizer that came with the model, so that the way back needs nothing "
       "more.\n"
+      "Megatron-LM's checkpoints come with optimizer state, iteration and samples, and go back as "
+      "torch_dist.\n"
       "\n" +
-      flags_help(flags(settings)) + "\narchitectures:\n";
+      flags_help(flags(settings, false)) + "\narchitectures:\n";
   for (std::string_view name : supported_architectures()) text += "  " + std::string(name) + "\n";
   return text;
 }
 
 int run_convert(Invocation& invocation) {
   Settings settings;
-  const std::vector<std::string> words = parse_flags("convert", invocation.args, flags(settings));
+  const bool exporting = std::ranges::find(invocation.args, "export") != invocation.args.end();
+  const std::vector<std::string> words = parse_flags("convert", invocation.args, flags(settings, exporting));
   if (words.size() != 1 || (words[0] != "import" && words[0] != "export"))
     throw UsageError("convert: say import or export");
   const std::optional<DType> dtype = dtype_of(settings.dtype);
@@ -83,19 +95,24 @@ int run_convert(Invocation& invocation) {
   std::string written = settings.out;
   std::unique_ptr<Progress> bar;
   const Interruption interruption;
-  if (words[0] == "import") {
-    require_flag("import", "--hf", settings.hf);
-    written = import_model(settings.hf, settings.out,
-                           {.dtype = dtype,
-                            .files = static_cast<int>(settings.files),
-                            .progress = reporter(invocation.log, bar, interruption),
-                            .note = [&](const std::string& note) { invocation.log.info("{}", note); }});
+  if (!exporting) {
+    const ImportOptions options{.dtype = dtype,
+                                .files = static_cast<int>(settings.files),
+                                .progress = reporter(invocation.log, bar, interruption),
+                                .note = [&](const std::string& note) { invocation.log.info("{}", note); }};
+    if (settings.megatron.empty() == settings.hf.empty())
+      throw UsageError("convert import: say either --hf DIR or --megatron DIR");
+    written = settings.megatron.empty() ? import_model(settings.hf, settings.out, options)
+                                        : import_megatron(settings.megatron, settings.out, options);
   } else {
     require_flag("export", "--ckpt", settings.checkpoint);
-    export_model(settings.checkpoint, settings.out,
-                 {.dtype = dtype,
-                  .hf_config = settings.hf_config,
-                  .progress = reporter(invocation.log, bar, interruption)});
+    const ExportOptions options{.dtype = dtype,
+                                .hf_config = settings.hf_config,
+                                .progress = reporter(invocation.log, bar, interruption)};
+    if (settings.to_megatron)
+      written = export_megatron(settings.checkpoint, settings.out, options);
+    else
+      export_model(settings.checkpoint, settings.out, options);
   }
   if (bar) bar->clear();
   print_path(invocation, written, settings.json);
