@@ -4,8 +4,8 @@
 
 #include "megatron/base/problems.h"
 #include "megatron/config/resolve/resolve.h"
+#include "megatron/config/sources/compat.h"
 #include "megatron/config/sources/shorthand.h"
-#include "megatron/config/sources/upstream_flags.h"
 
 namespace megatron {
 namespace {
@@ -91,10 +91,10 @@ void apply_shorthand(const Shorthand& shorthand, Json& model) {
 }
 
 // Whether an argument that is no setting of ours would be refused on the command line.
-const UpstreamFlag* refused_argument(const std::string& argument, const Json& value) {
+const CompatRow* refused_argument(const std::string& argument, const Json& value) {
   if (!value.is_bool() || !value.as_bool()) return nullptr;
-  const UpstreamFlag* foreign = find_upstream_flag("--" + argument);
-  return foreign && foreign->verdict == UpstreamFlag::Verdict::refused ? foreign : nullptr;
+  const CompatRow* row = find_compat_flag("--" + argument).row;
+  return row && row->verdict == CompatRow::Verdict::refused ? row : nullptr;
 }
 
 bool is_on(const Json& args, std::string_view name) {
@@ -154,7 +154,7 @@ ModelConfig model_from_args(const Json& args, const std::string& origin,
       model[name] = value;
     else if (const Catalog::Flag* flag = model_flag(name))
       model[flag->entry->setting->key] = !flag->on && value.is_bool() ? Json(!value.as_bool()) : value;
-    else if (const UpstreamFlag* refused = refused_argument(name, value))
+    else if (const CompatRow* refused = refused_argument(name, value))
       problems.add("args.{}: {}", name, refused->text);
   }
   for (const Shorthand& shorthand : shorthands())

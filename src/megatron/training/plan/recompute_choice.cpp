@@ -9,15 +9,15 @@ namespace {
 constexpr double kGib = 1 << 30;
 
 // A module and the first layers of each chunk in which it is recomputed.
-struct Share {
+struct RecomputedModule {
   std::string name;
   int64_t layers;
 };
-using Shares = std::vector<Share>;
+using RecomputedModules = std::vector<RecomputedModule>;
 
-std::string listed(const Shares& shares, int64_t layers) {
+std::string listed(const RecomputedModules& shares, int64_t layers) {
   std::string text;
-  for (const Share& share : shares) {
+  for (const RecomputedModule& share : shares) {
     text += (text.empty() ? "" : ", ") + share.name;
     if (share.layers < layers) text += fmt::format(" in {} of {} layers", share.layers, layers);
   }
@@ -52,7 +52,7 @@ class Search {
   int64_t layers() const { return layers_; }  // of the largest chunk
   Planned kept() const { return kept_; }      // a step that keeps everything
 
-  Config recomputing(const Shares& shares) const {
+  Config recomputing(const RecomputedModules& shares) const {
     Config config = config_;
     ExecutionConfig& e = config.execution;
     e.recompute_granularity = shares.empty() ? RecomputeGranularity::none : RecomputeGranularity::selective;
@@ -60,7 +60,7 @@ class Search {
     e.recompute_modules.clear();
     e.recompute_module_layers.clear();
     bool some = false;
-    for (const Share& share : shares) {
+    for (const RecomputedModule& share : shares) {
       e.recompute_modules.push_back(share.name);
       // Those that predict further tokens count after the others.
       e.recompute_module_layers.push_back(share.layers +
@@ -71,17 +71,19 @@ class Search {
     return config;
   }
 
-  Planned cost(const Shares& shares) const {
+  Planned cost(const RecomputedModules& shares) const {
     const RunPlan run = plan(shares);
     return {run.largest().bytes(), run.seconds()};
   }
 
   // What each further module saves beside those that are chosen, and what it costs.
-  std::vector<RecomputeChoice::Module> offers(const Shares& chosen, const Planned& now) const {
+  std::vector<RecomputeChoice::Module> offers(const RecomputedModules& chosen, const Planned& now) const {
     std::vector<RecomputeChoice::Module> offers;
     for (const std::string& name : modules_of(config_)) {
-      if (std::any_of(chosen.begin(), chosen.end(), [&](const Share& s) { return s.name == name; })) continue;
-      Shares more = chosen;
+      if (std::any_of(chosen.begin(), chosen.end(),
+                      [&](const RecomputedModule& s) { return s.name == name; }))
+        continue;
+      RecomputedModules more = chosen;
       more.push_back({name, layers_});
       const Planned then = cost(more);
       offers.push_back(
@@ -95,7 +97,7 @@ class Search {
   }
 
   // No more layers than are needed: memory falls with every one.
-  void shorten(Share& share, const Shares& chosen, double limit) const {
+  void shorten(RecomputedModule& share, const RecomputedModules& chosen, double limit) const {
     int64_t too_few = 0, enough = layers_;
     while (enough - too_few > 1) {
       share.layers = (too_few + enough) / 2;
@@ -104,7 +106,7 @@ class Search {
     share.layers = enough;
   }
 
-  [[noreturn]] void reject(const Shares& shares, double limit) const {
+  [[noreturn]] void reject(const RecomputedModules& shares, double limit) const {
     const RunPlan run = plan(shares);
     Config full = recomputing({});
     full.execution.recompute_granularity = RecomputeGranularity::full;
@@ -120,7 +122,9 @@ class Search {
   }
 
  private:
-  RunPlan plan(const Shares& shares) const { return plan_run(recomputing(shares), sizes_, dtype_, speed_); }
+  RunPlan plan(const RecomputedModules& shares) const {
+    return plan_run(recomputing(shares), sizes_, dtype_, speed_);
+  }
 
   const Config& config_;
   ParallelSizes sizes_;
@@ -141,7 +145,7 @@ bool chooses_recompute(const Config& config) {
 RecomputeChoice choose_recompute(Config& config, const ParallelSizes& sizes, DType dtype, double limit,
                                  const DeviceSpeed& speed) {
   const Search search(config, sizes, dtype, speed);
-  Shares chosen;
+  RecomputedModules chosen;
   Planned now = search.kept();
   RecomputeChoice choice{
       .layers = search.layers(), .limit = limit, .kept_bytes = now.bytes, .kept_seconds = now.seconds};
@@ -159,7 +163,7 @@ RecomputeChoice choose_recompute(Config& config, const ParallelSizes& sizes, DTy
   }
   // A later module may have made an earlier one needless.
   for (size_t i = 0; i < chosen.size();) {
-    Shares fewer = chosen;
+    RecomputedModules fewer = chosen;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
     const Planned then = search.cost(fewer);
     if (then.bytes > limit || then.seconds > now.seconds) {
@@ -172,7 +176,7 @@ RecomputeChoice choose_recompute(Config& config, const ParallelSizes& sizes, DTy
   choice.bytes = now.bytes;
   choice.seconds = now.seconds;
   for (RecomputeChoice::Module& module : choice.modules)
-    for (const Share& share : chosen)
+    for (const RecomputedModule& share : chosen)
       if (share.name == module.name) module.layers = share.layers;
   Config settled = search.recomputing(chosen);
   config = std::move(settled);
@@ -180,7 +184,7 @@ RecomputeChoice choose_recompute(Config& config, const ParallelSizes& sizes, DTy
 }
 
 std::string RecomputeChoice::chosen() const {
-  Shares shares;
+  RecomputedModules shares;
   for (const Module& module : modules)
     if (module.layers > 0) shares.push_back({module.name, module.layers});
   return listed(shares, layers);
