@@ -89,7 +89,7 @@ class Compare:
             print("FAILED", arguments, out.stderr.decode()[:500])
             self.wrong += 1
             return None
-        return [json.loads(line) for line in out.stdout.decode("utf-8").splitlines()]
+        return [json.loads(line) for line in out.stdout.split(b"\n")[:-1]]
 
     def check(self, name, arguments, encode, decode, vocab, special=True):
         """encode(text, special) -> (ids, offsets or None); decode(ids) -> text."""
@@ -330,10 +330,11 @@ class Compare:
                 def encode(t, special):
                     if not special:
                         return processor.encode(t, out_type=int), None
-                    proto = processor.encode(t, out_type="immutable_proto", add_bos=True, add_eos=True)
-                    places = [[p.begin, p.end] for p in proto.pieces]
-                    places[0] = places[-1] = [0, 0]
-                    return [p.id for p in proto.pieces], places
+                    count = [0]  # characters before each byte
+                    for c in t:
+                        count += [count[-1]] * (len(c.encode()) - 1) + [count[-1] + 1]
+                    places = [[count[p.begin], count[p.end]] for p in processor.encode(t, return_type="proto").pieces]
+                    return processor.encode(t, out_type=int, add_bos=True, add_eos=True), [[0, 0], *places, [0, 0]]
 
                 self.check(f"sentencepiece {name}", ["--tokenizer-type", "SentencePieceTokenizer", "--tokenizer-model", file.name], encode,
                            processor.decode, processor.get_piece_size())

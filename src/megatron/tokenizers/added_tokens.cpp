@@ -68,24 +68,23 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
 }
 
 void AddedTokens::build(const Normalizer* normalizer) {
-  std::vector<std::string> contents(tokens_.size());
   std::vector<std::pair<std::string_view, int32_t>> plain, normalized;
   for (uint32_t i = 0; i < tokens_.size(); ++i) {
-    const AddedToken& token = tokens_[i];
+    AddedToken& token = tokens_[i];
     by_id_[token.id] = i;
     by_content_[token.content] = i;
     end_id_ = std::max(end_id_, token.id + 1);
-    contents[i] = token.content;
+    token.shown = token.content;
     if (token.normalized && normalizer != nullptr) {
       AlignedText text(token.content, 0, false);
       normalizer->apply(text);
-      contents[i] = text.text();
+      token.shown = text.text();
     }
-    if (contents[i].empty()) continue;
+    if (token.shown.empty()) continue;
     Finder& finder = token.normalized ? normalized_ : plain_;
-    (token.normalized ? normalized : plain).emplace_back(contents[i], static_cast<int32_t>(i));
+    (token.normalized ? normalized : plain).emplace_back(token.shown, static_cast<int32_t>(i));
     finder.tokens.push_back(i);
-    finder.first[static_cast<unsigned char>(contents[i][0])] = true;
+    finder.first[static_cast<unsigned char>(token.shown[0])] = true;
   }
   plain_.trie = ByteTrie(std::move(plain));
   normalized_.trie = ByteTrie(std::move(normalized));

@@ -18,6 +18,7 @@ namespace megatron::tokenizers {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
+  std::string shown;  // how it is decoded: its content, normalized where `normalized` says so
   bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
 };
 

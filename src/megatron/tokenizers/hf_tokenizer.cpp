@@ -177,7 +177,7 @@ std::string HfTokenizer::decode(std::span<const TokenId> ids, bool skip_special_
   for (TokenId id : ids) {
     const AddedToken* added = added_.by_id(id);
     if (!added && !model_->vocabulary().has(id)) continue;
-    std::string piece = added ? added->content : std::string(model_->vocabulary().piece(id));
+    std::string piece = added ? added->shown : std::string(model_->vocabulary().piece(id));
     if (skip_special_tokens)
       if (const AddedToken* token = added_.by_content(piece); token && token->special) continue;
     pieces.push_back(std::move(piece));
@@ -203,7 +203,7 @@ std::optional<TokenId> HfTokenizer::id_of(std::string_view piece) const {
 }
 
 std::string HfTokenizer::piece_of(TokenId id) const {
-  if (const AddedToken* token = added_.by_id(id)) return token->content;
+  if (const AddedToken* token = added_.by_id(id)) return token->shown;
   return std::string(model_->vocabulary().piece(id));
 }
 

@@ -34,7 +34,7 @@ MergeTable merges_of(const std::vector<std::pair<std::string, uint32_t>>& ranks,
 
 ByteBpe bpe_of(const std::vector<std::pair<std::string, uint32_t>>& ranks, std::string_view pattern,
                const Vocabulary& vocabulary) {
-  const auto rules = WordRules::of(pattern);
+  const auto rules = WordRules::of(pattern, true);
   require(rules.has_value(), "TikTokenizer: the pattern '{}' is not known", pattern);
   std::vector<std::pair<std::string, TokenId>> pieces;
   for (const auto& [bytes, rank] : ranks) pieces.emplace_back(bytes, *vocabulary.find(bytes));

@@ -23,7 +23,7 @@ bool take_one(std::string_view& pattern, Texts... texts) {
 }  // namespace
 
 // Possessive forms (`?+`, `++`) match what plain ones do here, since what follows never begins inside.
-std::optional<WordRules> WordRules::of(std::string_view pattern) {
+std::optional<WordRules> WordRules::of(std::string_view pattern, bool possessive_bounds) {
   WordRules rules;
   std::string_view rest = pattern;
   constexpr std::string_view any_case = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
@@ -65,7 +65,7 @@ std::optional<WordRules> WordRules::of(std::string_view pattern) {
              rest[9] == '}') {
     rules.digits = static_cast<uint8_t>(rest[8] - '0');
     rest.remove_prefix(10);
-    take(rest, "+");
+    if (possessive_bounds) take(rest, "+");
     if (!take(rest, "|")) return std::nullopt;
   } else {
     return std::nullopt;

@@ -28,8 +28,9 @@ struct WordRules {
   bool slashes = false;    // '/' with those behind symbols
   bool whole_end = false;  // `\s++$`: spaces that end the text are one word
 
-  // The rules of a pattern; none where it is not one of those.
-  static std::optional<WordRules> of(std::string_view pattern);
+  // The rules of a pattern; none where it is not one of those. Whether `{1,3}+` is possessive or repeats what
+  // stands before it depends on who reads the pattern: tiktoken says the former, Hugging Face the latter.
+  static std::optional<WordRules> of(std::string_view pattern, bool possessive_bounds = false);
 
   friend bool operator==(const WordRules&, const WordRules&) = default;
 };

@@ -107,6 +107,7 @@ class Compiler {
     while (more()) {
       uint32_t min = 0, max = kNoEnd;
       const size_t before = at_;
+      const bool bounded = peek() == '{';
       if (take("*")) {
       } else if (take("+")) {
         min = 1;
@@ -116,7 +117,8 @@ class Compiler {
         at_ = before;
         break;
       }
-      const bool lazy = take("?"), own = !lazy && take("+");
+      // As Oniguruma reads it, '+' behind bounds repeats what they made.
+      const bool lazy = take("?"), own = !lazy && !bounded && take("+");
       body = repeated(std::move(body), min, max, lazy, own);
     }
     return body;
@@ -397,14 +399,14 @@ class Compiler {
   }
 
   CharSet posix_class() {
-    static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-        {"alpha:]", "L"},  {"punct:]", "P"},  {"upper:]", "Lu"},
-        {"lower:]", "Ll"}, {"digit:]", "Nd"}, {"cntrl:]", "Cc"}};
     if (take("space:]")) return CharSet::spaces();
     if (take("word:]")) return CharSet::word_characters();
-    for (const auto& [name, property] : kNames)
-      if (take(name)) return CharSet::property(property);
-    stop("has a POSIX class that is not known");
+    if (take("digit:]")) return CharSet::digits();
+    if (take("cntrl:]")) return CharSet::property("Cc");
+    if (!take("punct:]")) stop("has a POSIX class that is not known");
+    CharSet set = CharSet::property("P");
+    set.add(CharSet::property("S"));
+    return set;
   }
 
   // Behind '['.
