@@ -120,7 +120,7 @@ class SpBpe : public SpModel {
 class SpUnigram : public SpModel {
  public:
   SpUnigram(const SentencePieceFile& file, TokenId unknown) : unknown_(unknown) {
-    float least = std::numeric_limits<float>::max(), most = std::numeric_limits<float>::lowest();
+    float least = std::numeric_limits<float>::max(), most = std::numeric_limits<float>::min();  // SentencePiece's: just above 0
     std::vector<std::pair<std::string_view, int32_t>> texts;
     for (size_t i = 0; i < file.pieces.size(); ++i) {
       const auto& piece = file.pieces[i];
@@ -149,10 +149,10 @@ class SpUnigram : public SpModel {
       const float here = best[begin].score;
       const uint32_t length = decode_utf8(text.substr(begin)).length;
       bool single = false;
-      const auto offer = [&](size_t end, double score, TokenId id) {
+      const auto offer = [&](size_t end, float score, TokenId id) {
         Best& target = best[end];
         if (target.begin < 0 || score > target.score)
-          target = {id, static_cast<float>(score), static_cast<int64_t>(begin)};
+          target = {id, score, static_cast<int64_t>(begin)};
       };
       trie_.prefixes(text.substr(begin), [&](size_t size, int32_t id) {
         const double score =
