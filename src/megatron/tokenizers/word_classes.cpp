@@ -36,6 +36,6 @@ const std::vector<uint8_t>& all_classes() {
 
 }  // namespace
 
-uint8_t class_of_point(char32_t point) { return all_classes()[point]; }
+const uint8_t* character_classes() { return all_classes().data(); }
 
 }  // namespace megatron::tokenizers

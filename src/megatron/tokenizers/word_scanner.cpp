@@ -87,7 +87,7 @@ std::optional<WordRules> WordRules::of(std::string_view pattern, bool possessive
 }
 
 size_t word_end(const WordRules& rules, const char* text, size_t at, size_t size) {
-  return scan_word(rules, text, at, size);
+  return scan_word(rules, {text, size}, at);
 }
 
 }  // namespace megatron::tokenizers

@@ -35,7 +35,7 @@ struct WordRules {
   friend bool operator==(const WordRules&, const WordRules&) = default;
 };
 
-// The end of the word that begins at `at` < size. The text is UTF-8; malformed bytes count as U+FFFD.
+// The end of the word that begins at `at` < size. The text is valid UTF-8.
 size_t word_end(const WordRules& rules, const char* text, size_t at, size_t size);
 
 }  // namespace megatron::tokenizers
