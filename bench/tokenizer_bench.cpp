@@ -1,5 +1,6 @@
 // Single-thread encoding speed of a tokenizer on text files: `ninja bench_tokenizer`, then
-// bench_tokenizer TYPE PATH FILE… Speeds are by CPU time, which other work on the machine disturbs less. A first pass with empty memory, then the best of three later ones.
+// bench_tokenizer TYPE PATH FILE… Speeds are by CPU time, which other work on the machine disturbs less. A
+// first pass with empty memory, then the best of three later ones.
 #include <fmt/core.h>
 
 #include <ctime>

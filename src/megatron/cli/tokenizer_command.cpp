@@ -31,27 +31,28 @@ Flag list_flag(std::string_view name, std::string_view help, std::vector<std::st
 }
 
 std::vector<Flag> flags(Settings& s) {
-  return {
-      text_flag("--tokenizer-type", "T", "type by Megatron's name, HuggingFaceTokenizer say", s.type),
-      text_flag("--tokenizer-model", "PATH", "its file or folder", s.model),
-      text_flag("--vocab-file", "F", "vocab.json or vocab.txt", s.options.vocab_file),
-      text_flag("--merge-file", "F", "merges.txt", s.options.merge_file),
-      int_flag("--vocab-size", "NullTokenizer, TikTokenizer; train: its size [30000]", s.options.vocab_size, 1),
-      text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.options.tiktoken_pattern),
-      int_flag("--tiktoken-num-special-tokens", "ids before the ranks [JSON 1000, .tiktoken 0]",
-               s.options.tiktoken_num_special_tokens),
-      list_flag("--tokenizer-special-tokens", "TikTokenizer: NAME or NAME=ID; train: the first ids",
-                s.options.special_tokens),
-      int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.options.null_eod_id),
-      int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.options.null_pad_id),
-      switch_flag("--add-special-tokens", "encode: also BOS, EOS and what a template adds", s.add_special_tokens),
-      switch_flag("--skip-special-tokens", "decode: leave special tokens out", s.skip_special_tokens),
-      switch_flag("--json", "encode: ids, pieces and offsets of each line", s.json),
-      text_flag("--input", "F", "read this file [standard input]; train: text or .jsonl", s.input),
-      text_flag("--json-key", "KEY", "train: key of the text in a .jsonl file [text]", s.json_key),
-      text_flag("--pattern", "P", "train: gpt2, llama3, qwen2 or o200k [gpt2]", s.training.pattern),
-      int_flag("--min-frequency", "train: merge no rarer pairs [0]", s.training.min_frequency),
-      text_flag("--out", "DIR", "train: folder for tokenizer.json, vocab.json, merges.txt", s.out)};
+  return {text_flag("--tokenizer-type", "T", "type by Megatron's name, HuggingFaceTokenizer say", s.type),
+          text_flag("--tokenizer-model", "PATH", "its file or folder", s.model),
+          text_flag("--vocab-file", "F", "vocab.json or vocab.txt", s.options.vocab_file),
+          text_flag("--merge-file", "F", "merges.txt", s.options.merge_file),
+          int_flag("--vocab-size", "NullTokenizer, TikTokenizer; train: its size [30000]",
+                   s.options.vocab_size, 1),
+          text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.options.tiktoken_pattern),
+          int_flag("--tiktoken-num-special-tokens", "ids before the ranks [JSON 1000, .tiktoken 0]",
+                   s.options.tiktoken_num_special_tokens),
+          list_flag("--tokenizer-special-tokens", "TikTokenizer: NAME or NAME=ID; train: the first ids",
+                    s.options.special_tokens),
+          int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.options.null_eod_id),
+          int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.options.null_pad_id),
+          switch_flag("--add-special-tokens", "encode: also BOS, EOS and what a template adds",
+                      s.add_special_tokens),
+          switch_flag("--skip-special-tokens", "decode: leave special tokens out", s.skip_special_tokens),
+          switch_flag("--json", "encode: ids, pieces and offsets of each line", s.json),
+          text_flag("--input", "F", "read this file [standard input]; train: text or .jsonl", s.input),
+          text_flag("--json-key", "KEY", "train: key of the text in a .jsonl file [text]", s.json_key),
+          text_flag("--pattern", "P", "train: gpt2, llama3, qwen2 or o200k [gpt2]", s.training.pattern),
+          int_flag("--min-frequency", "train: merge no rarer pairs [0]", s.training.min_frequency),
+          text_flag("--out", "DIR", "train: folder for tokenizer.json, vocab.json, merges.txt", s.out)};
 }
 
 // Calls visit(line, "ORIGIN:NUMBER") for every line of the input.
@@ -74,9 +75,11 @@ Json encoded(const Tokenizer& tokenizer, const std::string& text, bool add_speci
   for (size_t i = 0; i < encoding.ids.size(); ++i) {
     ids.push_back(encoding.ids[i]);
     pieces.push_back(encoding.pieces[i]);
-    offsets.push_back(Json::Array{static_cast<int64_t>(encoding.offsets[i].begin), static_cast<int64_t>(encoding.offsets[i].end)});
+    offsets.push_back(Json::Array{static_cast<int64_t>(encoding.offsets[i].begin),
+                                  static_cast<int64_t>(encoding.offsets[i].end)});
   }
-  return Json::Object{{"ids", std::move(ids)}, {"pieces", std::move(pieces)}, {"offsets", std::move(offsets)}};
+  return Json::Object{
+      {"ids", std::move(ids)}, {"pieces", std::move(pieces)}, {"offsets", std::move(offsets)}};
 }
 
 void encode_lines(Invocation& invocation, const Settings& settings, const Tokenizer& tokenizer) {
@@ -85,7 +88,8 @@ void encode_lines(Invocation& invocation, const Settings& settings, const Tokeni
   std::string row;
   for_each_line(settings.input, [&](const std::string& line, const std::string& origin, bool) {
     const Json text = Json::parse(line, origin);
-    if (!text.is_string()) throw ConfigError(fmt::format("{}: expected a JSON string, got {}", origin, text.type_name()));
+    if (!text.is_string())
+      throw ConfigError(fmt::format("{}: expected a JSON string, got {}", origin, text.type_name()));
     if (settings.json) {
       row = encoded(tokenizer, text.as_string(), settings.add_special_tokens).dump();
     } else {
@@ -103,7 +107,8 @@ void encode_lines(Invocation& invocation, const Settings& settings, const Tokeni
 void decode_lines(Invocation& invocation, const Settings& settings, const Tokenizer& tokenizer) {
   for_each_line(settings.input, [&](const std::string& line, const std::string& origin, bool) {
     const Json list = Json::parse(line, origin);
-    if (!list.is_array()) throw ConfigError(fmt::format("{}: expected a JSON array of ids, got {}", origin, list.type_name()));
+    if (!list.is_array())
+      throw ConfigError(fmt::format("{}: expected a JSON array of ids, got {}", origin, list.type_name()));
     std::vector<TokenId> ids;
     for (const Json& id : list.as_array()) {
       const int64_t value = id.as_int();
@@ -144,7 +149,8 @@ int train(Invocation& invocation, Settings settings) {
 
 std::string tokenizer_help() {
   Settings settings;
-  return "usage: megatron tokenizer encode|decode --tokenizer-type T --tokenizer-model PATH [options] < LINES\n"
+  return "usage: megatron tokenizer encode|decode --tokenizer-type T --tokenizer-model PATH [options] < "
+         "LINES\n"
          "       megatron tokenizer train --input F --out DIR --vocab-size N [options]\n"
          "\n"
          "encode reads a JSON string a line and writes a JSON array of ids a line; decode does the reverse.\n"
@@ -161,9 +167,11 @@ int run_tokenizer(Invocation& invocation) {
   if (words[0] == "train") return train(invocation, std::move(settings));
   if (words[0] != "encode" && words[0] != "decode")
     throw UsageError(fmt::format("tokenizer: there is no '{}'; say encode, decode or train", words[0]));
-  if (settings.type.empty()) throw UsageError(fmt::format("tokenizer {}: --tokenizer-type is missing", words[0]));
+  if (settings.type.empty())
+    throw UsageError(fmt::format("tokenizer {}: --tokenizer-type is missing", words[0]));
   const Tokenizer tokenizer = make_tokenizer(settings.type, settings.model, settings.options);
-  words[0] == "encode" ? encode_lines(invocation, settings, tokenizer) : decode_lines(invocation, settings, tokenizer);
+  words[0] == "encode" ? encode_lines(invocation, settings, tokenizer)
+                       : decode_lines(invocation, settings, tokenizer);
   return 0;
 }
 

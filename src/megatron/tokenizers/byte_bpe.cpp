@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMostRemembered = 256;  // bytes of a word; longer ones hardly come again
 
 // Rules as a constant, so that the scanner's branches on them fold away.
-template <WordRules::Letters letters, WordRules::Contractions contractions, int digits, bool line_ends, bool slashes,
-          bool whole_end>
+template <WordRules::Letters letters, WordRules::Contractions contractions, int digits, bool line_ends,
+          bool slashes, bool whole_end>
 struct ConstantRules {
   static constexpr WordRules value{letters, contractions, digits, line_ends, slashes, whole_end};
   constexpr operator const WordRules&() const { return value; }
@@ -35,8 +35,8 @@ struct ByteBpe::Pieces {
 
 ByteBpe::~ByteBpe() = default;
 
-ByteBpe::ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces, MergeTable merges,
-                 bool whole_words)
+ByteBpe::ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces,
+                 MergeTable merges, bool whole_words)
     : rules_(rules), prefix_space_(prefix_space), whole_words_(whole_words), merges_(std::move(merges)) {
   auto table = std::make_unique<Pieces>();
   byte_ids_.fill(-1);
@@ -50,9 +50,12 @@ ByteBpe::ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::
   pieces_ = std::move(table);
 }
 
-std::unique_ptr<EncodeMemory> ByteBpe::make_memory(size_t bytes) const { return std::make_unique<WordMemory>(bytes); }
+std::unique_ptr<EncodeMemory> ByteBpe::make_memory(size_t bytes) const {
+  return std::make_unique<WordMemory>(bytes);
+}
 
-void ByteBpe::encode_new(std::string_view word, bool part, WordMemory& memory, std::vector<TokenId>& ids) const {
+void ByteBpe::encode_new(std::string_view word, bool part, WordMemory& memory,
+                         std::vector<TokenId>& ids) const {
   if (whole_words_ && !part)
     if (const auto found = pieces_->ids.find(word); found != pieces_->ids.end()) {
       ids.push_back(found->second);
@@ -72,7 +75,7 @@ void ByteBpe::encode_part(const char* text, size_t length, size_t readable, Word
   const auto known = [&] { return std::span(ids).subspan(before); };
   if (length <= WordKey::kMost) {
     const WordKey key = WordKey::of(text, length, readable, true);
-    if (memory.find_short(key, ids)) return;
+    if (memory.find_short(key, key.hash(), ids)) return;
     encode_new(part, true, memory, ids);
     memory.keep_short(key, known());
   } else if (length <= kMostRemembered) {
@@ -85,19 +88,25 @@ void ByteBpe::encode_part(const char* text, size_t length, size_t readable, Word
   }
 }
 
-// A word that a key cannot hold: whole if it was met before or cannot be cut, else part by part.
+// A word that a key cannot hold: whole if it was met before or cannot be cut, else part by part. Text of
+// characters of three bytes and more is mostly cut, so that it is not looked up whole before.
 void ByteBpe::encode_long(std::string_view word, WordMemory& memory, std::vector<TokenId>& ids) const {
   const bool remembered = word.size() <= kMostRemembered;
-  const uint64_t hash = remembered ? WordMemory::hash_of(word, false) : 0;
-  if (remembered && memory.find_long(word, hash, ids)) return;
+  const bool cut_first =
+      static_cast<unsigned char>(word[1]) >= 0xE0 || static_cast<unsigned char>(word[3]) >= 0xE0;
+  uint64_t hash = 0;
+  const auto known = [&] {
+    hash = WordMemory::hash_of(word, false);
+    return memory.find_long(word, hash, ids);
+  };
+  if (remembered && !cut_first && known()) return;
   size_t begin = 0, at = 0;
   uint32_t left = 0;
-  const auto lead_length = [](unsigned char byte) { return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4; };
   while (at < word.size()) {
     const auto lead = static_cast<unsigned char>(word[at]);
-    const size_t length = lead_length(lead);
-    uint32_t right = 0;
-    for (size_t i = 0; i < length; ++i) right |= uint32_t{static_cast<uint8_t>(word[at + i])} << 8 * i;
+    const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    uint32_t right = lead;
+    for (size_t i = 1; i < length; ++i) right |= uint32_t{static_cast<uint8_t>(word[at + i])} << 8 * i;
     if (at > begin && !cuts_.joined(left, right, static_cast<uint8_t>(word[at - 1]), lead)) {
       encode_part(word.data() + begin, at - begin, word.size() - begin, memory, ids);
       begin = at;
@@ -106,29 +115,51 @@ void ByteBpe::encode_long(std::string_view word, WordMemory& memory, std::vector
     at += length;
   }
   if (begin > 0) return encode_part(word.data() + begin, at - begin, word.size() - begin, memory, ids);
+  if (remembered && cut_first && known()) return;
   const size_t before = ids.size();
   encode_new(word, false, memory, ids);
   if (remembered) memory.keep_long(word, hash, std::span(ids).subspan(before));
 }
 
+// Words are cut a few at a time, so that memory is on its way for the later ones while the first are looked
+// up.
 template <class Rules>
-void ByteBpe::encode_words(Rules rules, std::string_view text, WordMemory& memory, std::vector<TokenId>& ids) const {
+void ByteBpe::encode_words(Rules rules, std::string_view text, WordMemory& memory,
+                           std::vector<TokenId>& ids) const {
+  struct Pending {
+    WordKey key;
+    uint64_t hash;
+    size_t begin, length;
+  };
+  constexpr size_t kAhead = 16;
+  Pending pending[kAhead];
   const char* data = text.data();
   const size_t size = text.size();
   const ScannedText scanned{data, size};
   for (size_t at = 0; at < size;) {
-    const size_t end = scan_word(rules, scanned, at), length = end - at;
-    if (length <= WordKey::kMost) {
-      const WordKey key = WordKey::of(data + at, length, size - at, false);
-      if (!memory.find_short(key, ids)) {
-        const size_t before = ids.size();
-        encode_new({data + at, length}, false, memory, ids);
-        memory.keep_short(key, std::span(ids).subspan(before));
+    size_t count = 0;
+    for (; count < kAhead && at < size; ++count) {
+      Pending& word = pending[count];
+      const size_t end = scan_word(rules, scanned, at);
+      word.begin = at;
+      word.length = end - at;
+      if (word.length <= WordKey::kMost) {
+        word.key = WordKey::of(data + at, word.length, size - at, false);
+        word.hash = word.key.hash();
+        memory.prefetch(word.hash);
       }
-    } else {
-      encode_long({data + at, length}, memory, ids);
+      at = end;
     }
-    at = end;
+    for (size_t i = 0; i < count; ++i) {
+      const Pending& word = pending[i];
+      if (word.length > WordKey::kMost) {
+        encode_long({data + word.begin, word.length}, memory, ids);
+      } else if (!memory.find_short(word.key, word.hash, ids)) {
+        const size_t before = ids.size();
+        encode_new({data + word.begin, word.length}, false, memory, ids);
+        memory.keep_short(word.key, std::span(ids).subspan(before));
+      }
+    }
   }
 }
 

@@ -16,14 +16,14 @@ namespace megatron::tokenizers {
 
 class WordMemory;
 
-// Byte-level BPE over words that a published split pattern cuts: the hot path of most tokenizers. It reads the text's
-// own bytes, and remembers the ids of words that it has met.
+// Byte-level BPE over words that a published split pattern cuts: the hot path of most tokenizers. It reads
+// the text's own bytes, and remembers the ids of words that it has met.
 class ByteBpe {
  public:
-  // `pieces` are the bytes of each piece with its id; with `whole_words` a word that is a piece is that piece, whatever
-  // merges say. All 256 single bytes must be among them.
-  ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces, MergeTable merges,
-          bool whole_words);
+  // `pieces` are the bytes of each piece with its id; with `whole_words` a word that is a piece is that
+  // piece, whatever merges say. All 256 single bytes must be among them.
+  ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces,
+          MergeTable merges, bool whole_words);
   ~ByteBpe();
 
   // Appends the ids of a text of valid UTF-8; `memory` may be null, else it is one of ours.
@@ -36,7 +36,8 @@ class ByteBpe {
   template <class Rules>
   void encode_words(Rules rules, std::string_view text, WordMemory& memory, std::vector<TokenId>& ids) const;
   void encode_long(std::string_view word, WordMemory& memory, std::vector<TokenId>& ids) const;
-  void encode_part(const char* text, size_t length, size_t readable, WordMemory& memory, std::vector<TokenId>& ids) const;
+  void encode_part(const char* text, size_t length, size_t readable, WordMemory& memory,
+                   std::vector<TokenId>& ids) const;
   void encode_new(std::string_view word, bool part, WordMemory& memory, std::vector<TokenId>& ids) const;
 
   WordRules rules_;

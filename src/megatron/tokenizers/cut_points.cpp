@@ -20,7 +20,8 @@ void CutPoints::add(std::string_view piece) {
     const Utf8Char c = decode_utf8(piece.substr(i));
     if (i > 0) {
       if (left_size > 0 && c.valid) {
-        const uint32_t place = hash(packed(piece.substr(i - left_size, left_size)), packed(piece.substr(i, c.length)));
+        const uint32_t place =
+            hash(packed(piece.substr(i - left_size, left_size)), packed(piece.substr(i, c.length)));
         pairs_[place >> 6] |= uint64_t{1} << (place & 63);
       } else {
         broken_[size_t{static_cast<uint8_t>(piece[i - 1])} << 8 | static_cast<uint8_t>(piece[i])] = true;

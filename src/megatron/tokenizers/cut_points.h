@@ -8,8 +8,9 @@
 
 namespace megatron::tokenizers {
 
-// Places inside a word that no piece spans, so that what stands before and behind is merged apart. In text without
-// spaces, Chinese say, this turns long words that come once into short ones that come again and again.
+// Places inside a word that no piece spans, so that what stands before and behind is merged apart. In text
+// without spaces, Chinese say, this turns long words that come once into short ones that come again and
+// again.
 class CutPoints {
  public:
   CutPoints() : pairs_(size_t{1} << (kBits - 6)) {}
@@ -17,8 +18,8 @@ class CutPoints {
   // Notes that these bytes are a piece.
   void add(std::string_view piece);
 
-  // Whether some piece may have both characters beside each other; always true of two ASCII ones. `left` and `right`
-  // are the bytes of the characters, the first one lowest, `last` and `first` the bytes that meet.
+  // Whether some piece may have both characters beside each other; always true of two ASCII ones. `left` and
+  // `right` are the bytes of the characters, the first one lowest, `last` and `first` the bytes that meet.
   bool joined(uint32_t left, uint32_t right, uint8_t last, uint8_t first) const {
     if (left < 0x80 && right < 0x80) return true;
     if (broken_[size_t{last} << 8 | first]) return true;

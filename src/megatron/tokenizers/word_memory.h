@@ -39,21 +39,30 @@ struct WordKey {
     return key;
   }
   uint64_t hash() const {
-    const auto product = static_cast<unsigned __int128>(low ^ 0x9E3779B97F4A7C15u) * (high ^ 0xD6E8FEB86659FD93u);
+    const auto product =
+        static_cast<unsigned __int128>(low ^ 0x9E3779B97F4A7C15u) * (high ^ 0xD6E8FEB86659FD93u);
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   }
 };
 
-// What a thread has encoded before: words, or parts of them, with their ids. Bounded: when it is full, it forgets all.
+// What a thread has encoded before: words, or parts of them, with their ids. Bounded: when it is full, it
+// forgets all.
 class WordMemory : public EncodeMemory {
  public:
   explicit WordMemory(size_t bytes);
 
-  // Appends the ids of a short word; false where it is not known.
-  bool find_short(WordKey key, std::vector<TokenId>& ids) const {
-    for (size_t i = key.hash() & short_mask_;; i = (i + 1) & short_mask_) {
+  // Brings the place of a short word near, to be looked at soon.
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&short_[hash & short_mask_]); }
+
+  // Appends the ids of a short word with this hash; false where it is not known.
+  bool find_short(WordKey key, uint64_t hash, std::vector<TokenId>& ids) const {
+    for (size_t i = hash & short_mask_;; i = (i + 1) & short_mask_) {
       const ShortSlot& slot = short_[i];
       if (slot.low == key.low && slot.high == key.high) {
+        if (slot.count == 1) {
+          ids.push_back(slot.ids[0]);
+          return true;
+        }
         const TokenId* known = slot.count <= 3 ? slot.ids : &long_ids_[static_cast<size_t>(slot.ids[0])];
         const size_t before = ids.size();
         ids.resize(before + slot.count);

@@ -64,11 +64,14 @@ struct ClassedChar {
 };
 
 inline ClassedChar classed_char(const ScannedText& text, size_t at) {
-  const auto byte = static_cast<unsigned char>(text[at]);
-  if (byte < 0x80) return {kAsciiClasses[byte], 1};
-  if (byte >= 0xE5 && byte <= 0xE9 && at + 3 <= text.size) return {kOtherLetter, 3};  // U+5000 to U+9FFF are Lo
-  const Utf8Char c = decode_utf8(text.data + at, text.size - at);
-  return {text.classes[c.point], c.length};
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data + at);
+  const unsigned char lead = bytes[0];
+  if (lead < 0x80) return {kAsciiClasses[lead], 1};
+  if (lead < 0xE0) return {text.classes[(lead & 31u) << 6 | (bytes[1] & 63u)], 2};
+  if (lead >= 0xE5 && lead <= 0xE9) return {kOtherLetter, 3};  // U+5000 to U+9FFF are Lo
+  if (lead < 0xF0) return {text.classes[(lead & 15u) << 12 | (bytes[1] & 63u) << 6 | (bytes[2] & 63u)], 3};
+  return {text.classes[(lead & 7u) << 18 | (bytes[1] & 63u) << 12 | (bytes[2] & 63u) << 6 | (bytes[3] & 63u)],
+          4};
 }
 
 // The end of a run of ASCII letters.
@@ -167,7 +170,7 @@ inline size_t space_end(const WordRules& rules, const ScannedText& text, size_t 
   return end == text.size || last == at ? end : last;
 }
 
-inline size_t scan_word(const WordRules& rules, const ScannedText& text, size_t at) {
+[[gnu::always_inline]] inline size_t scan_word(const WordRules& rules, const ScannedText& text, size_t at) {
   const ClassedChar first = classed_char(text, at);
   const size_t behind = at + first.length;
   using Contractions = WordRules::Contractions;
@@ -179,8 +182,7 @@ inline size_t scan_word(const WordRules& rules, const ScannedText& text, size_t 
 
   if (rules.letters == Letters::cased) {
     if (const size_t end = cased_word_end(text, at, first))
-      return rules.contractions == Contractions::behind ? end + contraction_length(true, text, end)
-                                                        : end;
+      return rules.contractions == Contractions::behind ? end + contraction_length(true, text, end) : end;
   } else {
     if (first.classes & kLetter) return run_end(kLetter, text, behind);
     const bool prefix =

@@ -9,37 +9,43 @@ namespace {
 
 constexpr uint32_t kEnd = std::numeric_limits<uint32_t>::max();
 
-// Words of a few symbols: the lowest rank is found by looking at all.
+constexpr int32_t kNoKey = std::numeric_limits<int32_t>::max();
+constexpr uint32_t kMostRank = kNoKey >> 7;  // a key has seven bits for the place
+
+// Words of a few symbols: the least key of all is found by looking at each, several at a time.
 void merge_few(const MergeTable& merges, std::vector<Symbol>& symbols, MergeScratch& scratch) {
-  auto& nodes = scratch.nodes;
-  nodes.resize(symbols.size());
-  size_t count = symbols.size();
-  for (size_t i = 0; i < count; ++i) {
-    nodes[i].id = symbols[i].id;
-    nodes[i].length = symbols[i].length;
+  auto& [keys, ids, merged, lengths, next, previous, nodes, heap] = scratch;
+  const auto count = static_cast<int>(symbols.size());
+  for (int i = 0; i < count; ++i) {
+    ids[i] = symbols[i].id;
+    lengths[i] = symbols[i].length;
+    next[i] = static_cast<uint8_t>(i + 1);
+    previous[i] = static_cast<uint8_t>(i - 1);
   }
-  const auto look = [&](size_t i) {
-    const MergeTable::Merge merge =
-        i + 1 < count ? merges.find(nodes[i].id, nodes[i + 1].id) : MergeTable::Merge{};
-    nodes[i].rank = merge.rank;
-    nodes[i].merged = merge.id;
+  const auto look = [&](int i) {
+    keys[i] = kNoKey;
+    if (next[i] >= count) return;
+    const MergeTable::Merge merge = merges.find(ids[i], ids[next[i]]);
+    if (merge.rank == MergeTable::kNone) return;
+    keys[i] = static_cast<int32_t>(merge.rank << 7) | i;
+    merged[i] = merge.id;
   };
-  for (size_t i = 0; i < count; ++i) look(i);
+  for (int i = 0; i < count; ++i) look(i);
   for (;;) {
-    size_t best = 0;
-    uint32_t rank = MergeTable::kNone;
-    for (size_t i = 0; i + 1 < count; ++i)
-      if (nodes[i].rank < rank) rank = nodes[i].rank, best = i;
-    if (rank == MergeTable::kNone) break;
-    nodes[best].id = nodes[best].merged;
-    nodes[best].length += nodes[best + 1].length;
-    for (size_t i = best + 1; i + 1 < count; ++i) nodes[i] = nodes[i + 1];
-    --count;
-    look(best);
-    if (best > 0) look(best - 1);
+    int32_t least = kNoKey;
+    for (int i = 0; i < count; ++i) least = std::min(least, keys[i]);
+    if (least == kNoKey) break;
+    const int at = least & 127, gone = next[at];
+    ids[at] = merged[at];
+    lengths[at] += lengths[gone];
+    keys[gone] = kNoKey;
+    next[at] = next[gone];
+    if (next[at] < count) previous[next[at]] = static_cast<uint8_t>(at);
+    look(at);
+    if (at > 0) look(previous[at]);
   }
-  symbols.resize(count);
-  for (size_t i = 0; i < count; ++i) symbols[i] = {nodes[i].id, nodes[i].length};
+  symbols.clear();
+  for (int i = 0; i < count; i = next[i]) symbols.push_back({ids[i], lengths[i]});
 }
 
 // Long words: a heap of candidates, stale ones skipped.
@@ -106,7 +112,9 @@ void MergeTable::grow() {
 
 void MergeTable::add(TokenId left, TokenId right, uint32_t rank, TokenId id, bool replace) {
   if (size_ * 2 >= slots_.size()) grow();
-  const uint64_t key = key_of(left, right);
+  const uint64_t key = key_of(left, right), bit = key * 0x9E3779B97F4A7C15u >> (64 - kFilterBits);
+  filter_[bit >> 6] |= uint64_t{1} << (bit & 63);
+  max_rank_ = std::max(max_rank_, rank);
   for (size_t i = place(key);; i = (i + 1) & mask_) {
     if (slots_[i].key == key) {
       if (replace) slots_[i].merge = {rank, id};
@@ -121,9 +129,8 @@ void MergeTable::add(TokenId left, TokenId right, uint32_t rank, TokenId id, boo
 }
 
 void merge_symbols(const MergeTable& merges, std::vector<Symbol>& symbols, MergeScratch& scratch) {
-  constexpr size_t kFew = 24;
-  if (symbols.size() < 2) return;
-  if (symbols.size() <= kFew)
+  if (symbols.size() < 2 || merges.size() == 0) return;
+  if (symbols.size() <= MergeScratch::kFew && merges.max_rank() < kMostRank)
     merge_few(merges, symbols, scratch);
   else
     merge_many(merges, symbols, scratch);

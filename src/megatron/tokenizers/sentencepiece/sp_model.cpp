@@ -120,7 +120,8 @@ class SpBpe : public SpModel {
 class SpUnigram : public SpModel {
  public:
   SpUnigram(const SentencePieceFile& file, TokenId unknown) : unknown_(unknown) {
-    float least = std::numeric_limits<float>::max(), most = std::numeric_limits<float>::min();  // SentencePiece's: just above 0
+    float least = std::numeric_limits<float>::max(),
+          most = std::numeric_limits<float>::min();  // SentencePiece's: just above 0
     std::vector<std::pair<std::string_view, int32_t>> texts;
     for (size_t i = 0; i < file.pieces.size(); ++i) {
       const auto& piece = file.pieces[i];
@@ -151,8 +152,7 @@ class SpUnigram : public SpModel {
       bool single = false;
       const auto offer = [&](size_t end, float score, TokenId id) {
         Best& target = best[end];
-        if (target.begin < 0 || score > target.score)
-          target = {id, score, static_cast<int64_t>(begin)};
+        if (target.begin < 0 || score > target.score) target = {id, score, static_cast<int64_t>(begin)};
       };
       trie_.prefixes(text.substr(begin), [&](size_t size, int32_t id) {
         const double score =

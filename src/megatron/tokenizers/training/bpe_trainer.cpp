@@ -24,7 +24,8 @@ std::string_view split_pattern(std::string_view name) {
     return R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
            R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
            R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  throw ConfigError(fmt::format("tokenizer train: pattern '{}' is not known (expected gpt2, llama3, qwen2 or o200k)", name));
+  throw ConfigError(fmt::format(
+      "tokenizer train: pattern '{}' is not known (expected gpt2, llama3, qwen2 or o200k)", name));
 }
 
 using Pair = uint64_t;  // left id above right id: compared as the two are
@@ -76,8 +77,9 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options)
     : options_(std::move(options)), rules_(*WordRules::of(split_pattern(options_.pattern))) {
   const auto least = static_cast<int64_t>(options_.special_tokens.size()) + 256;
   if (options_.vocab_size < least)
-    throw ConfigError(fmt::format("tokenizer train: --vocab-size is {}, expected {} or more (256 bytes, {} special tokens)",
-                                  options_.vocab_size, least, options_.special_tokens.size()));
+    throw ConfigError(
+        fmt::format("tokenizer train: --vocab-size is {}, expected {} or more (256 bytes, {} special tokens)",
+                    options_.vocab_size, least, options_.special_tokens.size()));
 }
 
 void BpeTrainer::add(std::string_view text) {
@@ -95,10 +97,12 @@ void BpeTrainer::add(std::string_view text) {
 }
 
 TrainedBpe BpeTrainer::train() const {
-  TrainedBpe result{.pieces = {}, .merges = {}, .special_tokens = options_.special_tokens, .pattern = options_.pattern};
+  TrainedBpe result{
+      .pieces = {}, .merges = {}, .special_tokens = options_.special_tokens, .pattern = options_.pattern};
   std::unordered_map<std::string, uint32_t> id_of;
   const auto add_piece = [&](std::string piece) {
-    const auto [entry, added] = id_of.try_emplace(std::move(piece), static_cast<uint32_t>(result.pieces.size()));
+    const auto [entry, added] =
+        id_of.try_emplace(std::move(piece), static_cast<uint32_t>(result.pieces.size()));
     if (added) result.pieces.push_back(entry->first);
     return entry->second;
   };
@@ -106,7 +110,8 @@ TrainedBpe BpeTrainer::train() const {
   // Bytes have ids in the order of the characters that stand for them.
   uint32_t byte_ids[256];
   for (char32_t point = 0; point < 324; ++point)
-    if (const auto byte = byte_of_character(point)) byte_ids[*byte] = add_piece(std::string(byte_character(*byte)));
+    if (const auto byte = byte_of_character(point))
+      byte_ids[*byte] = add_piece(std::string(byte_character(*byte)));
 
   std::vector<const std::pair<const std::string, int64_t>*> sorted;  // the same order on every machine
   for (const auto& entry : counts_) sorted.push_back(&entry);
@@ -144,7 +149,8 @@ TrainedBpe BpeTrainer::train() const {
       continue;
     }
     if (top.count < 1 || top.count < options_.min_frequency) break;
-    const std::string left = result.pieces[top.pair >> 32], right = result.pieces[static_cast<uint32_t>(top.pair)];
+    const std::string left = result.pieces[top.pair >> 32],
+                      right = result.pieces[static_cast<uint32_t>(top.pair)];
     const uint32_t id = add_piece(left + right);
     result.merges.emplace_back(left, right);
     for (uint32_t index : top.words)
@@ -184,8 +190,10 @@ Json TrainedBpe::to_json() const {
   for (const auto& [left, right] : merges) pairs.push_back(Json::Array{left, right});
   const bool gpt2 = pattern == "gpt2";
   const auto byte_level = [](bool use_regex) {
-    return Json(Json::Object{
-        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", use_regex}});
+    return Json(Json::Object{{"type", "ByteLevel"},
+                             {"add_prefix_space", false},
+                             {"trim_offsets", false},
+                             {"use_regex", use_regex}});
   };
   Json pre_tokenizer = byte_level(true);
   if (!gpt2) {
@@ -193,7 +201,8 @@ Json TrainedBpe::to_json() const {
                               {"pattern", Json::Object{{"Regex", std::string(split_pattern(pattern))}}},
                               {"behavior", "Isolated"},
                               {"invert", false}};
-    pre_tokenizer = Json::Object{{"type", "Sequence"}, {"pretokenizers", Json::Array{std::move(split), byte_level(false)}}};
+    pre_tokenizer = Json::Object{{"type", "Sequence"},
+                                 {"pretokenizers", Json::Array{std::move(split), byte_level(false)}}};
   }
   return Json::Object{{"version", "1.0"},
                       {"truncation", nullptr},

@@ -14,15 +14,15 @@
 namespace megatron {
 
 struct BpeTrainerOptions {
-  int64_t vocab_size = 30000;             // special tokens and the 256 bytes included
-  int64_t min_frequency = 0;              // a pair that is rarer is not merged
+  int64_t vocab_size = 30000;               // special tokens and the 256 bytes included
+  int64_t min_frequency = 0;                // a pair that is rarer is not merged
   std::vector<std::string> special_tokens;  // the first ids
-  std::string pattern = "gpt2";           // gpt2, llama3, qwen2 or o200k
+  std::string pattern = "gpt2";             // gpt2, llama3, qwen2 or o200k
 };
 
 // A trained byte-level vocabulary.
 struct TrainedBpe {
-  std::vector<std::string> pieces;                             // by id, in byte-level characters
+  std::vector<std::string> pieces;                          // by id, in byte-level characters
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
   std::vector<std::string> special_tokens;
   std::string pattern;
@@ -34,8 +34,9 @@ struct TrainedBpe {
   std::string merges_text() const;
 };
 
-// Learns byte-level BPE: the most frequent pair becomes a token, again and again; of equally frequent pairs the one
-// with the lowest ids. The result depends on the texts alone and is that of Hugging Face's BpeTrainer.
+// Learns byte-level BPE: the most frequent pair becomes a token, again and again; of equally frequent pairs
+// the one with the lowest ids. The result depends on the texts alone and is that of Hugging Face's
+// BpeTrainer.
 class BpeTrainer {
  public:
   explicit BpeTrainer(BpeTrainerOptions options);

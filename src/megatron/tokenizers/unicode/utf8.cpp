@@ -24,19 +24,30 @@ void append_utf8(std::string& text, char32_t point) {
 }
 
 bool is_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    if (i + 8 <= text.size()) {
+  const auto* s = reinterpret_cast<const unsigned char*>(text.data());
+  const size_t size = text.size();
+  const auto trail = [&](size_t i) { return (s[i] & 0xC0) == 0x80; };
+  for (size_t i = 0; i < size;) {
+    if (i + 8 <= size) {
       uint64_t word;
-      std::memcpy(&word, text.data() + i, 8);
+      std::memcpy(&word, s + i, 8);
       if ((word & 0x8080808080808080u) == 0) {
         i += 8;
         continue;
       }
     }
-    const Utf8Char c = decode_utf8(text.substr(i));
-    if (!c.valid) return false;
-    i += c.length;
+    const unsigned char lead = s[i];
+    if (lead < 0x80) {
+      ++i;
+    } else if (lead >= 0xE1 && lead <= 0xEC && i + 3 <= size && trail(i + 1) && trail(i + 2)) {
+      i += 3;
+    } else if (lead >= 0xC2 && lead < 0xE0 && i + 2 <= size && trail(i + 1)) {
+      i += 2;
+    } else {
+      const Utf8Char c = decode_utf8(text.substr(i));
+      if (!c.valid) return false;
+      i += c.length;
+    }
   }
   return true;
 }
