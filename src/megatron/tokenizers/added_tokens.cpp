@@ -50,7 +50,7 @@ AddedTokens::AddedTokens(const Json& settings, const Vocabulary& vocabulary, con
     AddedToken token;
     token.content = entry.at("content").as_string();
     const int64_t id = entry.at("id").as_int();
-    require(id >= 0 && id < 1 << 26, "tokenizer.json: added token '{}' has id {}", token.content, id);
+    require(id >= 0 && id < 1 << 22, "tokenizer.json: added token '{}' has id {}", token.content, id);
     token.id = vocabulary.find(token.content).value_or(static_cast<TokenId>(id));
     token.special = bool_or(entry, "special", false);
     token.single_word = bool_or(entry, "single_word", false);

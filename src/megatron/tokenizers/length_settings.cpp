@@ -8,7 +8,7 @@
 namespace megatron::tokenizers {
 namespace {
 
-constexpr int64_t kMostTokens = 1 << 24;  // more is a malformed file rather than a model
+constexpr int64_t kMostTokens = 1 << 20;  // more is a malformed file rather than a model
 
 size_t length_of(int64_t value, std::string_view name) {
   require(value >= 0 && value <= kMostTokens, "tokenizer.json: {} is {}, expected 0 to {}", name, value,

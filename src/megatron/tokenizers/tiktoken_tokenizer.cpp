@@ -139,7 +139,7 @@ std::vector<std::pair<std::string, uint32_t>> read_tiktoken_file(std::string_vie
     const std::string_view digits = space == std::string_view::npos ? "" : row.substr(space + 1);
     const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
     require(
-        fault == std::errc() && end == digits.data() + digits.size() && !digits.empty() && rank < 1u << 26,
+        fault == std::errc() && end == digits.data() + digits.size() && !digits.empty() && rank < 1u << 22,
         "{}:{}: expected base64 and a rank", origin, line);
     ranks.emplace_back(decode_base64(row.substr(0, space)), rank);
     require(!ranks.back().first.empty(), "{}:{}: the piece is empty", origin, line);

@@ -48,14 +48,15 @@ CharSet CharSet::digits() {
   return set_of([](CharProperties p) { return p.category() == Category::Nd; });
 }
 
-// Oniguruma's \w, which has Latin-1's digits and fractions, too, and lacks the joiners.
-CharSet CharSet::word_characters() {
+// Oniguruma's word characters are Rust's without the joiners.
+CharSet CharSet::word_characters(bool in_class) {
   CharSet set = set_of([](CharProperties p) { return p.word(); });
   CharSet joiners;
   joiners.add_range(0x200C, 0x200D);
   joiners.invert();
   set.intersect(joiners);
-  for (char32_t point : {0xB2, 0xB3, 0xB9, 0xBC, 0xBD, 0xBE}) set.add(point);
+  if (!in_class)
+    for (char32_t point : {0xB2, 0xB3, 0xB9, 0xBC, 0xBD, 0xBE}) set.add(point);
   return set;
 }
 

@@ -21,7 +21,8 @@ class CharSet {
   static CharSet property(std::string_view name);
   static CharSet spaces();
   static CharSet digits();
-  static CharSet word_characters();
+  // Oniguruma's \w; outside of classes it has Latin-1's digits and fractions, too.
+  static CharSet word_characters(bool in_class);
 
   bool contains(char32_t point) const { return bits_[point >> 6] >> (point & 63) & 1; }
   void add(char32_t point) { bits_[point >> 6] |= uint64_t{1} << (point & 63); }

@@ -26,7 +26,7 @@ class Compiler {
     if (at_ < pattern_.size()) stop("has an unmatched ')'");
     steps.push_back({RegexStep::match});
     program_.steps = std::move(steps);
-    if (uses_words_) program_.words = CharSet::word_characters();
+    if (uses_words_) program_.words = CharSet::word_characters(false);
     find_first();
     return std::move(program_);
   }
@@ -288,7 +288,7 @@ class Compiler {
         uses_words_ = true;
         return {{pattern_[at_++] == 'b' ? RegexStep::word_border : RegexStep::no_word_border}};
       }
-      return one_of(escaped());
+      return one_of(escaped(false));
     }
     if (peek() == '*' || peek() == '+' || peek() == '?') stop("has a quantifier of nothing");
     CharSet set;
@@ -311,7 +311,7 @@ class Compiler {
   }
 
   // What stands behind a backslash, as a set. A single character is left in `last_`.
-  CharSet escaped() {
+  CharSet escaped(bool in_class) {
     CharSet set;
     last_.reset();
     const char32_t c = next_point();
@@ -328,7 +328,7 @@ class Compiler {
         return either(CharSet::digits(), c == 'D');
       case 'w':
       case 'W':
-        return either(CharSet::word_characters(), c == 'W');
+        return either(CharSet::word_characters(in_class), c == 'W');
       case 'p':
       case 'P':
         return property(c == 'P');
@@ -400,7 +400,7 @@ class Compiler {
 
   CharSet posix_class() {
     if (take("space:]")) return CharSet::spaces();
-    if (take("word:]")) return CharSet::word_characters();
+    if (take("word:]")) return CharSet::word_characters(true);
     if (take("digit:]")) return CharSet::digits();
     if (take("cntrl:]")) return CharSet::property("Cc");
     if (!take("punct:]")) stop("has a POSIX class that is not known");
@@ -438,14 +438,14 @@ class Compiler {
         continue;
       }
       if (take("\\"))
-        set.add(escaped());
+        set.add(escaped(true));
       else
         set.add(*(last_ = next_point()));
       if (last_ && peek() == '-' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']') {
         const char32_t low = *last_;
         ++at_;
         if (take("\\"))
-          escaped();
+          escaped(true);
         else
           last_ = next_point();
         if (!last_ || *last_ < low) stop("has a class with a malformed range");

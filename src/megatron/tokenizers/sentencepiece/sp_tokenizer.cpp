@@ -10,10 +10,18 @@ namespace {
 
 std::string byte_piece(unsigned byte) { return fmt::format("<0x{:02X}>", byte); }
 
+// The byte that a piece <0x..> stands for; -1 where it has another form.
+int byte_of(std::string_view piece) {
+  for (unsigned byte = 0; piece.size() == 6 && byte < 256; ++byte)
+    if (piece == byte_piece(byte)) return static_cast<int>(byte);
+  return -1;
+}
+
 }  // namespace
 
 SpTokenizer::SpTokenizer(SentencePieceFile file, std::string_view origin)
     : file_(std::move(file)), normalizer_(file_, origin) {
+  byte_ids_.fill(-1);
   require(file_.denormalizer_map.empty(), "{}: denormalization rules are not supported", origin);
   for (size_t i = 0; i < file_.pieces.size(); ++i) {
     const auto& piece = file_.pieces[i];
@@ -22,6 +30,13 @@ SpTokenizer::SpTokenizer(SentencePieceFile file, std::string_view origin)
     require(!all_.find(piece.text), "{}: piece '{}' is there twice", origin, piece.text);
     require(piece.kind >= Kind::normal && piece.kind <= Kind::byte,
             "{}: piece {} has a kind that is not known ({})", origin, i, static_cast<int>(piece.kind));
+    require(is_utf8(piece.text), "{}: piece {} is not UTF-8", origin, i);
+    if (piece.kind == Kind::byte) {
+      const int byte = byte_of(piece.text);
+      require(byte >= 0, "{}: piece {} is a byte, but '{}' names none", origin, i, piece.text);
+      byte_ids_[byte] = id;
+      bytes_[id] = static_cast<char>(byte);
+    }
     all_.add(piece.text, id);
     if (piece.kind == Kind::normal || piece.kind == Kind::user_defined || piece.kind == Kind::unused)
       ordinary_.add(piece.text, id);
@@ -38,12 +53,9 @@ SpTokenizer::SpTokenizer(SentencePieceFile file, std::string_view origin)
   specials_.bos = control(file_.bos_piece);
   specials_.eos = specials_.eod = control(file_.eos_piece);
   specials_.pad = control(file_.pad_piece);
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const auto id = all_.find(byte_piece(byte));
-    require(!file_.byte_fallback || id, "{}: the model falls back to bytes, but lacks the piece {}", origin,
-            byte_piece(byte));
-    byte_ids_[byte] = id.value_or(-1);
-  }
+  for (unsigned byte = 0; byte < 256; ++byte)
+    require(!file_.byte_fallback || byte_ids_[byte] >= 0,
+            "{}: the model falls back to bytes, but lacks the piece {}", origin, byte_piece(byte));
   model_ = make_sp_model(file_, normalizer_, ordinary_, specials_.unk, origin);
 }
 
@@ -130,10 +142,7 @@ std::string SpTokenizer::decode(std::span<const TokenId> ids, bool skip_special_
     const Kind kind = kind_of(id);
     std::string_view piece = file_.pieces[static_cast<size_t>(id)].text;
     if (kind == Kind::byte) {
-      unsigned byte = 0;
-      for (char c : piece.substr(3, 2))
-        byte = byte * 16 + static_cast<unsigned>(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-      bytes += static_cast<char>(byte);
+      bytes += bytes_.at(id);
       continue;
     }
     flush();

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "megatron/tokenizers/models/merges.h"
 #include "megatron/tokenizers/models/vocabulary.h"
@@ -58,7 +60,8 @@ class SpTokenizer : public TokenizerKind {
   Vocabulary all_;       // every piece
   Vocabulary ordinary_;  // those that text is cut into
   SpecialIds specials_;
-  TokenId byte_ids_[256];
+  std::array<TokenId, 256> byte_ids_;
+  std::unordered_map<TokenId, char> bytes_;  // of byte pieces
   SpNormalizer normalizer_;
   std::unique_ptr<const SpModel> model_;
 };
