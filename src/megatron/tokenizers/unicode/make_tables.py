@@ -96,8 +96,12 @@ def main():
 
     kinds = sorted({properties(c) for c in POINTS})
     index = {k: i for i, k in enumerate(kinds)}
+    print("// clang-format off")
     print("// Made by make_tables.py; Unicode 16.0, with the older and newer sets that it names.")
-    print(f"constexpr uint16_t kKinds[] = {{{', '.join(map(str, kinds))}}};")
+    print("constexpr uint16_t kKinds[] = {")
+    for i in range(0, len(kinds), 16):
+        print("    " + "".join(f"{kind}, " for kind in kinds[i:i + 16]).rstrip())
+    print("};")
     emit("kKindRuns", b"".join(varint(n) + varint(v) for n, v in runs(index[properties(c)] for c in POINTS)))
     emit("kCombiningRuns", b"".join(varint(n) + varint(v) for n, v in runs(u16.combining(chr(c)) if c in in9 else 0 for c in POINTS)))
 
