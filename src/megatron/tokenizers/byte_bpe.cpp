@@ -71,21 +71,8 @@ void ByteBpe::encode_new(std::string_view word, bool part, WordMemory& memory,
 void ByteBpe::encode_part(const char* text, size_t length, size_t readable, WordMemory& memory,
                           std::vector<TokenId>& ids) const {
   const std::string_view part(text, length);
-  const size_t before = ids.size();
-  const auto known = [&] { return std::span(ids).subspan(before); };
-  if (length <= WordKey::kMost) {
-    const WordKey key = WordKey::of(text, length, readable, true);
-    if (memory.find_short(key, key.hash(), ids)) return;
-    encode_new(part, true, memory, ids);
-    memory.keep_short(key, known());
-  } else if (length <= kMostRemembered) {
-    const uint64_t hash = WordMemory::hash_of(part, true);
-    if (memory.find_long(part, hash, ids)) return;
-    encode_new(part, true, memory, ids);
-    memory.keep_long(part, hash, known());
-  } else {
-    encode_new(part, true, memory, ids);
-  }
+  memory.remember(part, readable, true, ids,
+                  [&](std::vector<TokenId>& made) { encode_new(part, true, memory, made); });
 }
 
 // A word that a key cannot hold: whole if it was met before or cannot be cut, else part by part. Text of

@@ -1,12 +1,13 @@
 #include "megatron/tokenizers/hf_tokenizer.h"
 
-#include <filesystem>
+#include <algorithm>
 
 #include "megatron/base/error.h"
 #include "megatron/tokenizers/models/bpe.h"
 #include "megatron/tokenizers/models/byte_characters.h"
 #include "megatron/tokenizers/settings.h"
 #include "megatron/tokenizers/unicode/utf8.h"
+#include "megatron/tokenizers/word_memory.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -36,6 +37,25 @@ std::unique_ptr<const ByteBpe> make_byte_bpe(const Json& settings, const Model& 
   if (single != 256) return nullptr;
   return std::make_unique<ByteBpe>(rules->words, rules->prefix_space, std::move(pieces), bpe->merges(),
                                    bpe->options().ignore_merges);
+}
+
+bool one_of(const Json& settings, std::initializer_list<std::string_view> types) {
+  const std::string& type = settings.at("type").as_string();
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+// Whether a normalizer changes characters with regard to none beyond a space.
+bool is_local(const Json& normalizer) {
+  if (normalizer.is_null()) return true;
+  if (!one_of(normalizer, {"Sequence"}))
+    return one_of(normalizer, {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"});
+  const Json::Array& parts = normalizer.at("normalizers").as_array();
+  return std::all_of(parts.begin(), parts.end(), is_local);
+}
+
+bool drops_spaces(const Json& pre_tokenizer) {
+  return !pre_tokenizer.is_null() &&
+         one_of(pre_tokenizer, {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"});
 }
 
 // Bytes to characters of a text, as Hugging Face counts places.
@@ -73,6 +93,8 @@ HfTokenizer::HfTokenizer(const Json& settings, SpecialIds specials)
       byte_bpe_(make_byte_bpe(settings, *model_)) {
   if (const Json* added = settings.find("added_tokens"))
     added_ = AddedTokens(*added, model_->vocabulary(), normalizer_.get());
+  by_chunks_ = !added_.any_normalized() && is_local(setting(settings, "normalizer")) &&
+               drops_spaces(setting(settings, "pre_tokenizer"));
 }
 
 template <class Emit>
@@ -135,6 +157,7 @@ void HfTokenizer::encode(std::string_view text, bool add_special_tokens, EncodeM
 }
 
 void HfTokenizer::encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const {
+  if (by_chunks_ && memory) return encode_chunks(text, memory, ids);
   if (!byte_bpe_)
     return run(text, false, [&](TokenId id, ByteRange, std::string_view) { ids.push_back(id); });
   for (const AddedTokens::Part& part : added_.split(text)) {
@@ -152,6 +175,31 @@ void HfTokenizer::encode_text(std::string_view text, EncodeMemory* memory, std::
         else
           byte_bpe_->encode(section.view(inner.range), memory, ids);
       }
+    }
+  }
+}
+
+void HfTokenizer::encode_chunks(std::string_view text, EncodeMemory* memory,
+                                std::vector<TokenId>& ids) const {
+  auto& words = static_cast<WordMemory&>(*memory);
+  const auto space = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+  for (const AddedTokens::Part& part : added_.split(text)) {
+    if (part.token) {
+      ids.push_back(part.token->id);
+      continue;
+    }
+    for (size_t at = part.range.begin; at < part.range.end;) {
+      size_t end = at;
+      while (end < part.range.end && !space(text[end])) ++end;
+      const std::string_view chunk = text.substr(at, end - at);
+      if (!chunk.empty())
+        words.remember(chunk, text.size() - at, false, ids, [&](std::vector<TokenId>& made) {
+          AlignedText section(chunk, static_cast<uint32_t>(at), false);
+          if (normalizer_) normalizer_->apply(section);
+          run_section(std::move(section),
+                      [&](TokenId id, ByteRange, std::string_view) { made.push_back(id); });
+        });
+      at = end + 1;
     }
   }
 }
@@ -192,7 +240,8 @@ std::string HfTokenizer::decode(std::span<const TokenId> ids, bool skip_special_
 }
 
 std::unique_ptr<EncodeMemory> HfTokenizer::make_memory(size_t bytes) const {
-  return byte_bpe_ ? byte_bpe_->make_memory(bytes) : nullptr;
+  if (byte_bpe_) return byte_bpe_->make_memory(bytes);
+  return by_chunks_ ? std::make_unique<WordMemory>(bytes) : nullptr;
 }
 
 int64_t HfTokenizer::vocab_size() const { return std::max(model_->vocabulary().end_id(), added_.end_id()); }

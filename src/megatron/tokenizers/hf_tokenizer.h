@@ -36,6 +36,7 @@ class HfTokenizer : public TokenizerKind {
 
  private:
   void encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
+  void encode_chunks(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
   // Calls emit(id, range of the original, text of an added token or "") for every token.
   template <class Emit>
   void run(std::string_view text, bool tracked, Emit emit) const;
@@ -50,6 +51,7 @@ class HfTokenizer : public TokenizerKind {
   std::unique_ptr<const Decoder> decoder_;
   LengthSettings lengths_;
   SpecialIds specials_;
+  bool by_chunks_ = false;  // what stands between spaces is encoded apart from the rest
   std::unique_ptr<const ByteBpe>
       byte_bpe_;  // where the model is a byte-level one that the fast path can serve
 };

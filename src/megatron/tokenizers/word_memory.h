@@ -79,6 +79,27 @@ class WordMemory : public EncodeMemory {
   void keep_long(std::string_view word, uint64_t hash, std::span<const TokenId> ids);
   static uint64_t hash_of(std::string_view word, bool part);
 
+  // Appends the ids of a word, which `make(ids)` appends where the word is new. `readable` bytes may be read
+  // from its begin on; a `part` is told apart from a word of the same bytes.
+  template <class Make>
+  void remember(std::string_view word, size_t readable, bool part, std::vector<TokenId>& ids, Make make) {
+    constexpr size_t kMostRemembered = 256;  // longer words hardly come again
+    const size_t before = ids.size();
+    if (word.size() <= WordKey::kMost) {
+      const WordKey key = WordKey::of(word.data(), word.size(), readable, part);
+      if (find_short(key, key.hash(), ids)) return;
+      make(ids);
+      keep_short(key, std::span(ids).subspan(before));
+    } else if (word.size() <= kMostRemembered) {
+      const uint64_t hash = hash_of(word, part);
+      if (find_long(word, hash, ids)) return;
+      make(ids);
+      keep_long(word, hash, std::span(ids).subspan(before));
+    } else {
+      make(ids);
+    }
+  }
+
   std::vector<Symbol> symbols;  // of the word that is being merged
   MergeScratch scratch;
 

@@ -5,6 +5,7 @@
 #include "megatron/base/error.h"
 #include "megatron/tokenizers/sentencepiece/sp_tokenizer.h"
 #include "megatron/tokenizers/unicode/utf8.h"
+#include "megatron/tokenizers/word_memory.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -54,47 +55,68 @@ class SpBpe : public SpModel {
     joints_.erase(std::unique(joints_.begin(), joints_.end()), joints_.end());
   }
 
-  void encode(std::string_view text, EncodeMemory* memory, std::vector<SpToken>& tokens) const override {
+  void encode(std::string_view text, EncodeMemory* given, std::vector<SpToken>& tokens) const override {
     std::unique_ptr<EncodeMemory> own;
-    if (!memory) own = make_memory(0);
-    auto& [symbols, scratch] = static_cast<Memory&>(memory ? *memory : *own);
-    symbols.clear();
+    if (!given) own = make_memory(1 << 20);
+    auto& memory = static_cast<WordMemory&>(given ? *given : *own);
+    std::vector<TokenId> found;  // id and bytes of each token
     uint32_t at = 0;
-    const auto flush = [&] {
-      merge_symbols(merges_, symbols, scratch);
-      for (const Symbol& symbol : symbols) {
-        const TokenId id = symbol.id < -1 ? -2 - symbol.id : symbol.id;
-        tokens.push_back({id < 0 || id >= named_ ? unknown_ : id, {at, at + symbol.length}});
-        at += symbol.length;
+    const auto flush = [&](size_t end) {
+      const std::string_view segment = text.substr(at, end - at);
+      if (segment.empty()) return;
+      found.clear();
+      memory.remember(segment, text.size() - at, false, found,
+                      [&](std::vector<TokenId>& made) { encode_segment(segment, memory, made); });
+      for (size_t i = 0; i < found.size(); i += 2) {
+        const auto length = static_cast<uint32_t>(found[i + 1]);
+        tokens.push_back({found[i], {at, at + length}});
+        at += length;
       }
-      symbols.clear();
     };
     char32_t last = 0;
+    for (size_t i = 0; i < text.size();) {
+      const std::string_view rest = text.substr(i);
+      if (const size_t length = normalizer_.user_defined(rest)) {
+        i += length;
+        last = 0;
+        continue;
+      }
+      const Utf8Char c = decode_utf8(rest);
+      if (c.point == 0x2581 && !joins(last)) flush(i);
+      last = c.point;
+      i += c.length;
+    }
+    flush(text.size());
+  }
+
+  std::unique_ptr<EncodeMemory> make_memory(size_t bytes) const override {
+    return std::make_unique<WordMemory>(bytes);
+  }
+
+ private:
+  // Appends id and bytes of each token of a text that merges with nothing around it.
+  void encode_segment(std::string_view text, WordMemory& memory, std::vector<TokenId>& made) const {
+    std::vector<Symbol>& symbols = memory.symbols;
+    symbols.clear();
     for (size_t i = 0; i < text.size();) {
       const std::string_view rest = text.substr(i);
       if (const size_t length = normalizer_.user_defined(rest)) {
         // Frozen: a negative id that takes part in no merge.
         symbols.push_back({-2 - *user_ids_.find(rest.substr(0, length)), static_cast<uint32_t>(length)});
         i += length;
-        last = 0;
         continue;
       }
-      const Utf8Char c = decode_utf8(rest);
-      if (c.point == 0x2581 && !joins(last)) flush();
-      symbols.push_back({characters_.find(rest.substr(0, c.length)).value_or(-1), c.length});
-      last = c.point;
-      i += c.length;
+      const uint32_t length = decode_utf8(rest).length;
+      symbols.push_back({characters_.find(rest.substr(0, length)).value_or(-1), length});
+      i += length;
     }
-    flush();
+    merge_symbols(merges_, symbols, memory.scratch);
+    for (const Symbol& symbol : symbols) {
+      const TokenId id = symbol.id < -1 ? -2 - symbol.id : symbol.id;
+      made.push_back(id < 0 || id >= named_ ? unknown_ : id);
+      made.push_back(static_cast<TokenId>(symbol.length));
+    }
   }
-
-  std::unique_ptr<EncodeMemory> make_memory(size_t) const override { return std::make_unique<Memory>(); }
-
- private:
-  struct Memory : EncodeMemory {
-    std::vector<Symbol> symbols;
-    MergeScratch scratch;
-  };
 
   // Remembers the characters that stand before a ▁ inside some piece. Before any other ▁ nothing merges, so
   // that text can be cut there.
