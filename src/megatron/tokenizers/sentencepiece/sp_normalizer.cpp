@@ -55,12 +55,26 @@ std::string SpNormalizer::apply(std::string_view text, std::vector<uint32_t>* pl
   result.reserve(text.size() + text.size() / 2);
   if (dummy_prefix_ && !suffix_) put(space);
   bool after_space = remove_extra_;
+  const bool plain = !places && map_.empty() && !any_user_defined_;
   while (!text.empty()) {
+    if (plain) {  // nothing but spaces changes
+      size_t end = 0;
+      while (end < text.size() && text[end] != ' ' && static_cast<unsigned char>(text[end]) < 0x80) ++end;
+      if (end > 0) {
+        result += text.substr(0, end);
+        text.remove_prefix(end);
+        after_space = false;
+        continue;
+      }
+    }
     const Prefix p = prefix(text);
     std::string_view part = p.text;
     while (after_space && part.starts_with(' ')) part.remove_prefix(1);
     if (!part.empty()) {
-      for (const char& c : part) put(c == ' ' ? space : std::string_view(&c, 1));
+      if (part.find(' ') == std::string_view::npos)
+        put(part);
+      else
+        for (const char& c : part) put(c == ' ' ? space : std::string_view(&c, 1));
       after_space = part.ends_with(' ');
     }
     consumed += p.consumed;
