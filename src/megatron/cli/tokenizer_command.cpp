@@ -155,8 +155,7 @@ std::string tokenizer_help() {
          "\n"
          "encode reads a JSON string a line and writes a JSON array of ids a line; decode does the reverse.\n"
          "train learns a byte-level BPE vocabulary from text, with the merges of Hugging Face's trainer.\n"
-         "\n"
-         "options:\n" +
+         "\n" +
          flags_help(flags(settings));
 }
 
