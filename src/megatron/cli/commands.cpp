@@ -15,6 +15,7 @@
 #include "megatron/cli/commands/plan_command.h"
 #include "megatron/cli/commands/pretrain_command.h"
 #include "megatron/cli/commands/quickstart_command.h"
+#include "megatron/cli/commands/tokenizer_command.h"
 #include "megatron/cli/doctor/doctor_command.h"
 
 namespace megatron {
@@ -37,6 +38,7 @@ std::span<const Command> commands() {
               run_compare},
       Command{"logits", "what a model makes of given tokens, under any layout", logits_help, run_logits},
       Command{"generate", "lets a model go on from a prompt", generate_help, run_generate},
+      Command{"tokenizer", "encode and decode text, train a BPE vocabulary", tokenizer_help, run_tokenizer},
       Command{"config", "the resolved configuration and the origin of each value", config_help, run_config},
       Command{"explain", "what a setting does, its range and what depends on it", explain_help, run_explain},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,

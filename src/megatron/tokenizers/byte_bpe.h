@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megatron/tokenizers/cut_points.h"
+#include "megatron/tokenizers/models/merges.h"
+#include "megatron/tokenizers/tokenizer.h"
+#include "megatron/tokenizers/word_scanner.h"
+
+namespace megatron::tokenizers {
+
+class WordMemory;
+
+// Byte-level BPE over words that a published split pattern cuts: the hot path of most tokenizers. It reads
+// the text's own bytes, and remembers the ids of words that it has met.
+class ByteBpe {
+ public:
+  // `pieces` are the bytes of each piece with its id; with `whole_words` a word that is a piece is that
+  // piece, whatever merges say. All 256 single bytes must be among them.
+  ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces,
+          MergeTable merges, bool whole_words);
+  ~ByteBpe();
+
+  // Appends the ids of a text of valid UTF-8; `memory` may be null, else it is one of ours.
+  void encode(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
+  std::unique_ptr<EncodeMemory> make_memory(size_t bytes) const;
+
+ private:
+  struct Pieces;
+  // Rules are a type where they are known to the compiler.
+  template <class Rules>
+  void encode_words(Rules rules, std::string_view text, WordMemory& memory, std::vector<TokenId>& ids) const;
+  void encode_long(std::string_view word, WordMemory& memory, std::vector<TokenId>& ids) const;
+  void encode_part(const char* text, size_t length, size_t readable, WordMemory& memory,
+                   std::vector<TokenId>& ids) const;
+  void encode_new(std::string_view word, bool part, WordMemory& memory, std::vector<TokenId>& ids) const;
+
+  WordRules rules_;
+  bool prefix_space_, whole_words_;
+  std::array<TokenId, 256> byte_ids_;
+  MergeTable merges_;
+  CutPoints cuts_;
+  std::unique_ptr<const Pieces> pieces_;
+};
+
+}  // namespace megatron::tokenizers

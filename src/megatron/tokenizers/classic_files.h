@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string_view>
+
+#include "megatron/base/json.h"
+
+namespace megatron::tokenizers {
+
+// A tokenizer.json for GPT-2's vocab.json and merges.txt.
+Json gpt2_settings(const Json& vocabulary, std::string_view merges, std::string_view origin);
+
+// A tokenizer.json for Bert's vocab.txt, a piece a line.
+Json bert_settings(std::string_view vocabulary, bool lower_case, std::string_view origin);
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,264 @@
+#include "megatron/tokenizers/hf_tokenizer.h"
+
+#include <algorithm>
+
+#include "megatron/base/error.h"
+#include "megatron/tokenizers/models/bpe.h"
+#include "megatron/tokenizers/models/byte_characters.h"
+#include "megatron/tokenizers/settings.h"
+#include "megatron/tokenizers/unicode/utf8.h"
+#include "megatron/tokenizers/word_memory.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+const Json& setting(const Json& settings, std::string_view key) {
+  static const Json null;
+  const Json* value = settings.find(key);
+  return value ? *value : null;
+}
+
+// The fast path for a byte-level model; null where it cannot serve it.
+std::unique_ptr<const ByteBpe> make_byte_bpe(const Json& settings, const Model& model) {
+  const auto* bpe = dynamic_cast<const BpeModel*>(&model);
+  const auto rules = byte_level_rules(setting(settings, "pre_tokenizer"));
+  if (!bpe || !rules || !bpe->options().continuing_prefix.empty() || !bpe->options().end_suffix.empty())
+    return nullptr;
+  std::vector<std::pair<std::string, TokenId>> pieces;
+  size_t single = 0;
+  const Vocabulary& vocabulary = bpe->vocabulary();
+  for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
+    if (!vocabulary.has(id) || vocabulary.find(vocabulary.piece(id)) != id) continue;
+    if (auto bytes = bytes_of_piece(vocabulary.piece(id)); bytes && !bytes->empty()) {
+      single += bytes->size() == 1;
+      pieces.emplace_back(std::move(*bytes), id);
+    }
+  }
+  if (single != 256) return nullptr;
+  return std::make_unique<ByteBpe>(rules->words, rules->prefix_space, std::move(pieces), bpe->merges(),
+                                   bpe->options().ignore_merges);
+}
+
+bool one_of(const Json& settings, std::initializer_list<std::string_view> types) {
+  const std::string& type = settings.at("type").as_string();
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+// Whether a normalizer changes characters with regard to none beyond a space.
+bool is_local(const Json& normalizer) {
+  if (normalizer.is_null()) return true;
+  if (!one_of(normalizer, {"Sequence"}))
+    return one_of(normalizer, {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"});
+  const Json::Array& parts = normalizer.at("normalizers").as_array();
+  return std::all_of(parts.begin(), parts.end(), is_local);
+}
+
+bool drops_spaces(const Json& pre_tokenizer) {
+  return !pre_tokenizer.is_null() &&
+         one_of(pre_tokenizer, {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"});
+}
+
+// Bytes to characters of a text, as Hugging Face counts places.
+class CharacterCounter {
+ public:
+  explicit CharacterCounter(std::string_view text) {
+    index_.reserve(text.size());
+    uint32_t characters = 0;
+    for (char c : text) {
+      if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) ++characters;
+      index_.push_back(characters - 1);
+    }
+    end_ = characters;
+  }
+  CharRange operator()(ByteRange range) const {
+    const auto at = [&](uint32_t byte) { return byte < index_.size() ? index_[byte] : end_; };
+    return {at(range.begin), at(range.end)};
+  }
+
+ private:
+  std::vector<uint32_t> index_;
+  uint32_t end_ = 0;
+};
+
+}  // namespace
+
+HfTokenizer::HfTokenizer(const Json& settings, SpecialIds specials)
+    : normalizer_(make_normalizer(setting(settings, "normalizer"))),
+      pre_tokenizer_(make_pre_tokenizer(setting(settings, "pre_tokenizer"))),
+      model_(make_model(settings.at("model"))),
+      post_processor_(setting(settings, "post_processor")),
+      decoder_(make_decoder(setting(settings, "decoder"))),
+      lengths_(setting(settings, "truncation"), setting(settings, "padding")),
+      specials_(specials),
+      byte_bpe_(make_byte_bpe(settings, *model_)) {
+  if (const Json* added = settings.find("added_tokens"))
+    added_ = AddedTokens(*added, model_->vocabulary(), normalizer_.get());
+  by_chunks_ = !added_.any_normalized() && is_local(setting(settings, "normalizer")) &&
+               drops_spaces(setting(settings, "pre_tokenizer"));
+}
+
+template <class Emit>
+void HfTokenizer::run_section(AlignedText text, Emit emit) const {
+  const auto size = static_cast<uint32_t>(text.text().size());
+  if (size == 0) return;
+  Section section{std::move(text), {{0, size}}};
+  if (pre_tokenizer_) pre_tokenizer_->apply(section);
+  std::vector<WordToken> tokens;
+  for (const ByteRange& word : section.words) {
+    tokens.clear();
+    model_->tokenize(section.text.view(word), tokens);
+    for (const WordToken& token : tokens) {
+      const ByteRange range{word.begin + token.range.begin, word.begin + token.range.end};
+      emit(token.id, section.text.tracked() ? section.text.original(range) : ByteRange{}, std::string_view());
+    }
+  }
+}
+
+template <class Emit>
+void HfTokenizer::run(std::string_view text, bool tracked, Emit emit) const {
+  for (const AddedTokens::Part& part : added_.split(text)) {
+    const std::string_view written = text.substr(part.range.begin, part.range.end - part.range.begin);
+    if (part.token) {
+      emit(part.token->id, part.range, written);
+      continue;
+    }
+    AlignedText section(written, part.range.begin, tracked);
+    if (normalizer_) normalizer_->apply(section);
+    if (!added_.any_normalized()) {
+      run_section(std::move(section), emit);
+      continue;
+    }
+    for (const AddedTokens::Part& inner : added_.split_normalized(section.text())) {
+      if (inner.token)
+        emit(inner.token->id, tracked ? section.original(inner.range) : ByteRange{},
+             section.view(inner.range));
+      else
+        run_section(section.slice(inner.range), emit);
+    }
+  }
+}
+
+// Ids alone: nothing tracks where they came from, and byte-level models take the fast path.
+void HfTokenizer::encode(std::string_view text, bool add_special_tokens, EncodeMemory* memory,
+                         std::vector<TokenId>& ids) const {
+  std::string repaired;
+  if (!is_utf8(text)) text = repaired = to_utf8_lossy(text);
+  const auto put = [&](const std::vector<PostProcessor::Added>& tokens) {
+    for (const auto& token : tokens) ids.push_back(token.id);
+  };
+  if (lengths_.idle()) {
+    if (add_special_tokens) put(post_processor_.before());
+    encode_text(text, memory, ids);
+    if (add_special_tokens) put(post_processor_.behind());
+    return;
+  }
+  const Encoding encoding = encode_with_offsets(text, add_special_tokens);
+  ids.insert(ids.end(), encoding.ids.begin(), encoding.ids.end());
+}
+
+void HfTokenizer::encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const {
+  if (by_chunks_ && memory) return encode_chunks(text, memory, ids);
+  if (!byte_bpe_)
+    return run(text, false, [&](TokenId id, ByteRange, std::string_view) { ids.push_back(id); });
+  for (const AddedTokens::Part& part : added_.split(text)) {
+    const std::string_view written = text.substr(part.range.begin, part.range.end - part.range.begin);
+    if (part.token) {
+      ids.push_back(part.token->id);
+    } else if (!added_.any_normalized() && (!normalizer_ || normalizer_->leaves(written))) {
+      byte_bpe_->encode(written, memory, ids);
+    } else {
+      AlignedText section(written, part.range.begin, false);
+      if (normalizer_) normalizer_->apply(section);
+      for (const AddedTokens::Part& inner : added_.split_normalized(section.text())) {
+        if (inner.token)
+          ids.push_back(inner.token->id);
+        else
+          byte_bpe_->encode(section.view(inner.range), memory, ids);
+      }
+    }
+  }
+}
+
+void HfTokenizer::encode_chunks(std::string_view text, EncodeMemory* memory,
+                                std::vector<TokenId>& ids) const {
+  auto& words = static_cast<WordMemory&>(*memory);
+  const auto space = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+  for (const AddedTokens::Part& part : added_.split(text)) {
+    if (part.token) {
+      ids.push_back(part.token->id);
+      continue;
+    }
+    for (size_t at = part.range.begin; at < part.range.end;) {
+      size_t end = at;
+      while (end < part.range.end && !space(text[end])) ++end;
+      const std::string_view chunk = text.substr(at, end - at);
+      if (!chunk.empty())
+        words.remember(chunk, text.size() - at, false, ids, [&](std::vector<TokenId>& made) {
+          AlignedText section(chunk, static_cast<uint32_t>(at), false);
+          if (normalizer_) normalizer_->apply(section);
+          run_section(std::move(section),
+                      [&](TokenId id, ByteRange, std::string_view) { made.push_back(id); });
+        });
+      at = end + 1;
+    }
+  }
+}
+
+Encoding HfTokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
+  std::string repaired;
+  if (!is_utf8(text)) text = repaired = to_utf8_lossy(text);
+  const CharacterCounter characters(text);
+  Encoding encoding;
+  run(text, true, [&](TokenId id, ByteRange range, std::string_view written) {
+    encoding.ids.push_back(id);
+    encoding.pieces.push_back(written.empty() ? piece_of(id) : std::string(written));
+    encoding.offsets.push_back(characters(range));
+  });
+  lengths_.truncate(encoding, add_special_tokens ? post_processor_.added_tokens() : 0);
+  post_processor_.apply(encoding, add_special_tokens);
+  lengths_.pad(encoding);
+  return encoding;
+}
+
+std::string HfTokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  std::vector<std::string> pieces;
+  for (TokenId id : ids) {
+    const AddedToken* added = added_.by_id(id);
+    if (!added && !model_->vocabulary().has(id)) continue;
+    std::string piece = added ? added->shown : std::string(model_->vocabulary().piece(id));
+    if (skip_special_tokens)
+      if (const AddedToken* token = added_.by_content(piece); token && token->special) continue;
+    pieces.push_back(std::move(piece));
+  }
+  std::string text;
+  if (decoder_) {
+    for (const std::string& part : decoder_->apply(std::move(pieces))) text += part;
+  } else {
+    for (size_t i = 0; i < pieces.size(); ++i) text += (i > 0 ? " " : "") + pieces[i];
+  }
+  return text;
+}
+
+std::unique_ptr<EncodeMemory> HfTokenizer::make_memory(size_t bytes) const {
+  if (byte_bpe_) return byte_bpe_->make_memory(bytes);
+  return by_chunks_ ? std::make_unique<WordMemory>(bytes) : nullptr;
+}
+
+int64_t HfTokenizer::vocab_size() const { return std::max(model_->vocabulary().end_id(), added_.end_id()); }
+
+std::optional<TokenId> HfTokenizer::id_of(std::string_view piece) const {
+  if (const AddedToken* token = added_.by_content(piece)) return token->id;
+  return model_->vocabulary().find(piece);
+}
+
+std::string HfTokenizer::piece_of(TokenId id) const {
+  if (const AddedToken* token = added_.by_id(id)) return token->shown;
+  return std::string(model_->vocabulary().piece(id));
+}
+
+bool HfTokenizer::is_special(TokenId id) const {
+  const AddedToken* token = added_.by_id(id);
+  return token && token->special;
+}
+
+}  // namespace megatron::tokenizers

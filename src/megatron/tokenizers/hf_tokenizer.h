@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "megatron/base/json.h"
+#include "megatron/tokenizers/added_tokens.h"
+#include "megatron/tokenizers/byte_bpe.h"
+#include "megatron/tokenizers/decoders/decoder.h"
+#include "megatron/tokenizers/length_settings.h"
+#include "megatron/tokenizers/models/model.h"
+#include "megatron/tokenizers/normalizers/normalizer.h"
+#include "megatron/tokenizers/post_processors/post_processor.h"
+#include "megatron/tokenizers/pre_tokenizers/pre_tokenizer.h"
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron::tokenizers {
+
+// A tokenizer as a tokenizer.json describes it: added tokens, normalizer, pre-tokenizer, model,
+// post-processor, decoder.
+class HfTokenizer : public TokenizerBackend {
+ public:
+  // `settings` is the whole document.
+  HfTokenizer(const Json& settings, SpecialIds specials);
+
+  void encode(std::string_view text, bool add_special_tokens, EncodeMemory* memory,
+              std::vector<TokenId>& ids) const override;
+  Encoding encode_with_offsets(std::string_view text, bool add_special_tokens) const override;
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
+  std::unique_ptr<EncodeMemory> make_memory(size_t bytes) const override;
+  int64_t vocab_size() const override;
+  std::optional<TokenId> id_of(std::string_view piece) const override;
+  std::string piece_of(TokenId id) const override;
+  SpecialIds special_ids() const override { return specials_; }
+  bool is_special(TokenId id) const override;
+
+ private:
+  void encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
+  void encode_chunks(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
+  // Calls emit(id, range of the original, text of an added token or "") for every token.
+  template <class Emit>
+  void run(std::string_view text, bool tracked, Emit emit) const;
+  template <class Emit>
+  void run_section(AlignedText text, Emit emit) const;
+
+  std::unique_ptr<const Normalizer> normalizer_;
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;
+  std::unique_ptr<const Model> model_;
+  AddedTokens added_;
+  PostProcessor post_processor_;
+  std::unique_ptr<const Decoder> decoder_;
+  LengthSettings lengths_;
+  SpecialIds specials_;
+  bool by_chunks_ = false;  // what stands between spaces is encoded apart from the rest
+  std::unique_ptr<const ByteBpe>
+      byte_bpe_;  // where the model is a byte-level one that the fast path can serve
+};
+
+// The special ids of a folder's configuration (tokenizer_config.json, special_tokens_map.json, config.json),
+// or else by the names that published tokenizers use.
+SpecialIds find_special_ids(const std::string& folder, const Json& tokenizer);
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron {
+
+// Settings that some types read; 0, -1 and "" mean that they were not given.
+struct TokenizerOptions {
+  std::string vocab_file, merge_file;  // GPT2BPETokenizer, BertWordPiece types; else files of the folder
+  int64_t vocab_size = 0;              // NullTokenizer, ByteLevelTokenizer, TikTokenizer
+  std::string tiktoken_pattern;        // v1, v2, cl100k or o200k; v2 where it is not given
+  int64_t tiktoken_num_special_tokens = -1;  // 1000 for upstream's JSON form, none for a .tiktoken file
+  std::vector<std::string> special_tokens;   // TikTokenizer: names in the order of their ids, or NAME=ID
+  int64_t null_eod_id = -1, null_pad_id = -1;
+};
+
+// A tokenizer by Megatron's name of its type:
+//   HuggingFaceTokenizer      a folder, or a tokenizer.json
+//   SentencePieceTokenizer    a .model file, also by the names GPTSentencePieceTokenizer and Llama2Tokenizer
+//   TikTokenizer              a .tiktoken file (ids are ranks), or upstream's JSON (ids are ranks behind
+//   special tokens) GPT2BPETokenizer          a folder with vocab.json and merges.txt, or the two files by
+//   options BertWordPieceLowerCase, BertWordPieceCase   a vocab.txt ByteLevelTokenizer, NullTokenizer no file
+// A ConfigError names what is wrong with type, path or options, an Error what is wrong with a file.
+Tokenizer make_tokenizer(std::string_view type, const std::string& path,
+                         const TokenizerOptions& options = {});
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "megatron/tokenizers/models/merges.h"
+#include "megatron/tokenizers/models/model.h"
+
+namespace megatron::tokenizers {
+
+// Byte-pair encoding over the characters of a word.
+class BpeModel : public Model {
+ public:
+  struct Options {
+    std::optional<TokenId> unknown;
+    bool fuse_unknown = false;
+    bool byte_fallback = false;  // a character without piece becomes <0x..> for each of its bytes
+    bool ignore_merges = false;  // a word that is a piece is that piece
+    std::string continuing_prefix, end_suffix;
+  };
+  explicit BpeModel(const Json& settings);
+  BpeModel(Vocabulary vocabulary, MergeTable merges, Options options)
+      : Model(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {}
+
+  void tokenize(std::string_view word, std::vector<WordToken>& tokens) const override;
+
+  const MergeTable& merges() const { return merges_; }
+  const Options& options() const { return options_; }
+
+  // Adds the merge of two pieces; an Error where one of them or what they become is no piece.
+  static void add_merge(const Vocabulary& vocabulary, MergeTable& merges, std::string_view left,
+                        std::string_view right, uint32_t rank, std::string_view continuing_prefix);
+
+ private:
+  void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
+  bool byte_symbols(std::string_view text, std::vector<Symbol>& symbols) const;
+
+  MergeTable merges_;
+  Options options_;
+};
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include "megatron/tokenizers/normalizers/normal_forms.h"
+#include "megatron/tokenizers/unicode/graphemes.h"
+#include "megatron/tokenizers/unicode/unicode.h"
+#include "megatron/tokenizers/unicode/utf8.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+std::string normalized(std::string_view text, NormalForm form) {
+  std::string result;
+  for (const TextChange& change : normal_form(text, form)) append_utf8(result, change.point);
+  return result;
+}
+
+TEST(Unicode, Categories) {
+  EXPECT_EQ(properties_of('A').category(), Category::Lu);
+  EXPECT_EQ(properties_of(0x1C89).category(), Category::Lu);  // came with Unicode 16
+  EXPECT_EQ(properties_of(0x4E2D).category(), Category::Lo);
+  EXPECT_EQ(properties_of(0x301).category(), Category::Mn);
+  EXPECT_EQ(properties_of(0xBD).category(), Category::No);
+  EXPECT_EQ(properties_of(0x378).category(), Category::Cn);
+  EXPECT_EQ(properties_of(0xD800).category(), Category::Cs);
+  EXPECT_EQ(properties_of(0x110000).category(), Category::Cn);
+  EXPECT_TRUE(properties_of(0x3000).space());
+  EXPECT_FALSE(properties_of(0x200B).space());
+  EXPECT_TRUE(properties_of('$').bert_punctuation());
+  EXPECT_FALSE(properties_of(0x2E43).bert_punctuation());  // came with Unicode 9, Bert's set is older
+  EXPECT_TRUE(properties_of(0x11DE0).numeric());           // came with Unicode 17
+}
+
+TEST(Unicode, LowerCase) {
+  EXPECT_EQ(lower_case('Z').points[0], U'z');
+  EXPECT_EQ(lower_case(0x130).size, 2u);  // İ
+  EXPECT_EQ(lower_case(0x130).points[1], 0x307u);
+  EXPECT_EQ(lower_case(0x3A3).points[0], 0x3C3u);
+  EXPECT_EQ(lower_case('1').points[0], U'1');
+}
+
+TEST(Unicode, NormalForms) {
+  EXPECT_EQ(normalized("e\u0301", NormalForm::nfc), "\u00e9");
+  EXPECT_EQ(normalized("\u00e9", NormalForm::nfd), "e\u0301");
+  EXPECT_EQ(normalized("\u1e9b\u0323", NormalForm::nfc), "\u1e9b\u0323");
+  EXPECT_EQ(normalized("\u1e9b\u0323", NormalForm::nfkc), "\u1e69");
+  EXPECT_EQ(normalized("\u1e9b\u0323", NormalForm::nfkd), "s\u0323\u0307");
+  EXPECT_EQ(normalized("\uac01", NormalForm::nfd), "\u1100\u1161\u11a8");
+  EXPECT_EQ(normalized("\u1100\u1161\u11a8", NormalForm::nfc), "\uac01");
+  EXPECT_EQ(normalized("a\u0315\u0300\u05ae\u0300b", NormalForm::nfc), "\u00e0\u05ae\u0300\u0315b");
+  EXPECT_EQ(normalized("\ufb01", NormalForm::nfkc), "fi");
+  EXPECT_EQ(normalized("\u212b", NormalForm::nfc), "\u00c5");
+}
+
+// What is surely normal must not change.
+TEST(Unicode, SurelyNormalIsNormal) {
+  for (char32_t point = 0; point < 0x20000; ++point) {
+    std::string text = "a";
+    append_utf8(text, point);
+    text += "b";
+    if (surely_normal(text, NormalForm::nfc)) {
+      ASSERT_EQ(normalized(text, NormalForm::nfc), text) << static_cast<uint32_t>(point);
+    }
+  }
+  EXPECT_TRUE(surely_normal("\u4f60\u597d", NormalForm::nfc));
+  EXPECT_FALSE(surely_normal("e\u0301", NormalForm::nfc));
+}
+
+TEST(Utf8, MalformedBytesBecomeReplacements) {
+  EXPECT_EQ(to_utf8_lossy("a\x80z"), "a\ufffdz");
+  EXPECT_EQ(to_utf8_lossy("\xff\xfe"), "\ufffd\ufffd");
+  EXPECT_EQ(to_utf8_lossy("\xe4\xbd!"), "\ufffd!");  // one for the longest prefix of a character
+  EXPECT_EQ(to_utf8_lossy("\xed\xa0\x80"), "\ufffd\ufffd\ufffd");  // a surrogate
+  EXPECT_EQ(to_utf8_lossy("\xf0\x9f\x98"), "\ufffd");
+  EXPECT_EQ(to_utf8_lossy("\xc0\xaf"), "\ufffd\ufffd");
+  EXPECT_EQ(to_utf8_lossy("h\u00e9"), "h\u00e9");
+}
+
+TEST(Utf8, ValidityAgreesWithDecoding) {
+  for (unsigned a = 0; a < 256; ++a)
+    for (unsigned b = 0; b < 256; b += 3)
+      for (unsigned c : {0x00u, 0x7Fu, 0x80u, 0xBFu, 0xC0u}) {
+        const char bytes[] = {static_cast<char>(a), static_cast<char>(b), static_cast<char>(c)};
+        const std::string text(bytes, 3);
+        ASSERT_EQ(is_utf8(text), to_utf8_lossy(text) == text || text == "\xef\xbf\xbd")
+            << a << " " << b << " " << c;
+      }
+}
+
+TEST(Graphemes, ShortOnes) {
+  EXPECT_EQ(grapheme_length("e\u0301x"), 3u);
+  EXPECT_EQ(grapheme_length("\r\n"), 2u);
+  EXPECT_EQ(grapheme_length("\n\u0301"), 1u);
+  EXPECT_EQ(grapheme_length("ab"), 1u);
+}
+
+}  // namespace
+}  // namespace megatron::tokenizers
