@@ -13,6 +13,7 @@
 #include "megatron/cli/commands/logits_command.h"
 #include "megatron/cli/commands/parity_command.h"
 #include "megatron/cli/commands/plan_command.h"
+#include "megatron/cli/commands/preprocess_command.h"
 #include "megatron/cli/commands/pretrain_command.h"
 #include "megatron/cli/commands/quickstart_command.h"
 #include "megatron/cli/commands/tokenizer_command.h"
@@ -31,6 +32,7 @@ std::span<const Command> commands() {
               bench_part_help},
       Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
               checkpoint_help, run_checkpoint},
+      Command{"preprocess", "encode text files into token datasets", preprocess_help, run_preprocess},
       Command{"data", "what is in a dataset, and the samples that training would see", data_help, run_data},
       Command{"convert", "between Hugging Face models and checkpoints, exact to the bit", convert_help,
               run_convert},

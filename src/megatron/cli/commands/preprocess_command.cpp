@@ -1,0 +1,151 @@
+#include "megatron/cli/commands/preprocess_command.h"
+
+#include <glob.h>
+
+#include "megatron/base/error.h"
+#include "megatron/base/json.h"
+#include "megatron/cli/flags.h"
+#include "megatron/datasets/text/preprocess.h"
+#include "megatron/tokenizers/make_tokenizer.h"
+
+namespace megatron {
+namespace {
+
+struct PreprocessSettings {
+  PreprocessOptions options;
+  std::string tokenizer_type, tokenizer_model, language = "english";
+  TokenizerOptions tokenizer;
+  int64_t workers = 1, partitions = 1, log_interval = 1000;
+  bool append_eod = false, json = false;
+};
+
+// Flags that take several words have them joined by line breaks; commas separate special tokens.
+Flag words_flag(std::string_view name, std::string_view value, std::string_view help,
+                std::vector<std::string>& target) {
+  return {name, value, help, [&target](std::string_view, const std::string& text) {
+            target.clear();
+            for (size_t at = 0; at <= text.size();) {
+              const size_t end = std::min(text.find('\n', at), text.size());
+              target.push_back(text.substr(at, end - at));
+              at = end + 1;
+            }
+          }};
+}
+
+std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
+  return {
+      words_flag("--input", "FILES", "JSONL, JSON, .txt or .parquet files, globs", s.options.inputs),
+      text_flag("--output-prefix", "P", "writes P_KEY_document.bin and .idx", s.options.output_prefix),
+      words_flag("--json-keys", "KEYS", "keys or columns to encode [text]", s.options.keys),
+      int_flag("--workers", "threads that encode [1]", s.workers, 1),
+      switch_flag("--append-eod", "end documents with the end-of-document token", s.append_eod),
+      switch_flag("--split-sentences", "one sequence a sentence", s.options.split_sentences),
+      switch_flag("--keep-newlines", "keep blanks between sentences", s.options.keep_newlines),
+      text_flag("--lang", "L", "language of sentence rules [english]", s.language),
+      int_flag("--partitions", "deal documents out to N parts in turn [1]", s.partitions, 1),
+      switch_flag("--keep-sequential-samples", "keep the order with --partitions", s.options.keep_sequential),
+      int_flag("--log-interval", "accepted; progress goes by time", s.log_interval),
+      switch_flag("--skip-bad-lines", "count malformed lines instead of stopping", s.options.skip_bad_lines),
+      text_flag("--tokenizer-type", "T", "type by Megatron's name", s.tokenizer_type),
+      text_flag("--tokenizer-model", "PATH", "its file or folder", s.tokenizer_model),
+      text_flag("--vocab-file", "F", "vocab.json or vocab.txt", s.tokenizer.vocab_file),
+      text_flag("--merge-file", "F", "merges.txt", s.tokenizer.merge_file),
+      int_flag("--vocab-size", "NullTokenizer, TikTokenizer", s.tokenizer.vocab_size, 1),
+      text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.tokenizer.tiktoken_pattern),
+      int_flag("--tiktoken-num-special-tokens", "ids before the ranks",
+               s.tokenizer.tiktoken_num_special_tokens),
+      words_flag("--tokenizer-special-tokens", "NAMES", "TikTokenizer: NAME or NAME=ID",
+                 s.tokenizer.special_tokens),
+      int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.tokenizer.null_eod_id),
+      int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.tokenizer.null_pad_id),
+      switch_flag("--json", "print one JSON document", s.json)};
+}
+
+std::vector<std::string> join_words(const std::vector<std::string>& args) {
+  std::vector<std::string> joined;
+  for (size_t i = 0; i < args.size(); ++i) {
+    joined.push_back(args[i]);
+    const bool several =
+        args[i] == "--input" || args[i] == "--json-keys" || args[i] == "--tokenizer-special-tokens";
+    if (!several || i + 1 == args.size()) continue;
+    joined.push_back(args[++i]);
+    while (i + 1 < args.size() && !args[i + 1].starts_with("--")) joined.back() += "\n" + args[++i];
+  }
+  return joined;
+}
+
+// Files by name or pattern, a pattern's in the order of their names.
+std::vector<std::string> expand(const std::vector<std::string>& patterns) {
+  std::vector<std::string> files;
+  for (const std::string& pattern : patterns) {
+    glob_t found{};
+    if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+      files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    } else {
+      files.push_back(pattern);  // opening it tells what is wrong
+    }
+    ::globfree(&found);
+  }
+  return files;
+}
+
+}  // namespace
+
+std::string preprocess_help() {
+  PreprocessSettings settings;
+  return "usage: megatron preprocess --input FILES --output-prefix P --tokenizer-type T [options]\n"
+         "\n"
+         "Encodes text into token datasets (.bin and .idx). Files may be compressed by gzip, zstd or xz.\n"
+         "The output does not depend on --workers. It appears when it is complete.\n"
+         "\n" +
+         flags_help(preprocess_flags(settings));
+}
+
+int run_preprocess(Invocation& invocation) {
+  PreprocessSettings settings;
+  const std::vector<std::string> rest =
+      parse_flags("preprocess", join_words(invocation.args), preprocess_flags(settings));
+  if (!rest.empty()) throw UsageError(fmt::format("preprocess: '{}' belongs to no option", rest[0]));
+  PreprocessOptions& options = settings.options;
+  if (options.inputs.empty()) throw UsageError("preprocess: --input FILES is missing");
+  if (options.output_prefix.empty()) throw UsageError("preprocess: --output-prefix P is missing");
+  if (settings.tokenizer_type.empty()) throw UsageError("preprocess: --tokenizer-type T is missing");
+  if (options.split_sentences && settings.language != "english")
+    throw ConfigError(
+        fmt::format("preprocess: --lang {}: sentence rules exist for english", settings.language));
+  const Tokenizer tokenizer =
+      make_tokenizer(settings.tokenizer_type, settings.tokenizer_model, settings.tokenizer);
+  options.inputs = expand(options.inputs);
+  options.type = token_type_for(tokenizer.vocab_size());
+  options.workers = static_cast<int>(settings.workers);
+  options.partitions = static_cast<int>(settings.partitions);
+  options.log = invocation.log;
+  if (settings.append_eod) {
+    const SpecialIds special = tokenizer.special_ids();
+    const TokenId eod = special.eod >= 0 ? special.eod : special.eos;
+    if (eod < 0) throw ConfigError("preprocess: --append-eod: the tokenizer has no end-of-document token");
+    options.append_eod = eod;
+  }
+  const PreprocessReport report = preprocess(options, [&]() -> EncodeText {
+    auto encoder = std::make_shared<Encoder>(tokenizer);
+    return [encoder](std::string_view text, std::vector<int32_t>& tokens) { encoder->encode(text, tokens); };
+  });
+  const double rate = static_cast<double>(report.input_bytes) / 1e6 / report.seconds;
+  if (settings.json) {
+    Json json = Json::object();
+    json["prefixes"] = Json(Json::Array(report.prefixes.begin(), report.prefixes.end()));
+    json["documents"] = report.documents;
+    json["tokens"] = report.tokens;
+    json["bad_lines"] = report.bad_lines;
+    json["input_bytes"] = report.input_bytes;
+    json["seconds"] = report.seconds;
+    fmt::print(invocation.out, "{}\n", json.dump());
+    return 0;
+  }
+  for (const std::string& prefix : report.prefixes) fmt::print(invocation.out, "{}\n", prefix);
+  invocation.log.info("{} documents, {} tokens in {:.1f} s, {:.1f} MB/s", report.documents, report.tokens,
+                      report.seconds, rate);
+  return 0;
+}
+
+}  // namespace megatron
