@@ -131,7 +131,7 @@ TEST(PretrainData, RefusesWhatCannotBe) {
   refused({"--data-path", dir / "a", "model.vocab_size=16"}, "give the --vocab-size of the tokenizer");
   refused({"--data-path", dir / "absent", "model.vocab_size=32"}, "absent");
   refused({"--data-path", dir / "a", "--train-data-path", dir / "a", "model.vocab_size=32"},
-          "one or the other");
+          "keep one of --data-path and --train-data-path");
   refused({"model.vocab_size=32"}, "--data-path PREFIX");
 }
 

@@ -108,7 +108,7 @@ void one_data_source(ConfigBuilder& builder) {
   }
   if (flags.empty() && builder.purpose == Purpose::training)
     builder.reject("dataset.data_path", "there is nothing to train on",
-                   "give --mock-data or --replay FILE:KEY");
+                   "give --data-path PREFIX or --mock-data or --replay FILE:KEY");
   if (flags.size() > 1)
     builder.reject(first, "the data are given in more than one way", "keep one of " + joined(flags, " and "));
 }

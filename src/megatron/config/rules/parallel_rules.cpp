@@ -49,12 +49,14 @@ std::string tp_sizes(const ConfigBuilder& builder) {
                                   model.moe_shared_expert_intermediate_size};
   if (has_layers(model, 'M')) numbers.insert(numbers.end(), {model.mamba_num_heads, model.mamba_num_groups});
   if (has_delta_nets(model)) numbers.push_back(model.linear_num_key_heads);
-  return common_divisors(numbers, [&](int64_t tp) {
+  const std::string fitting = common_divisors(numbers, [&](int64_t tp) {
     const int64_t ranks = tp * p.pipeline_model_parallel_size * p.context_parallel_size;
     if (p.sequence_parallel && model.seq_length / p.context_parallel_size % tp != 0) return false;
     const int64_t step = train.micro_batch_size * (builder.world_size.value_or(0) / ranks);
     return builder.divides_world(ranks) && (step == 0 || train.global_batch_size % step == 0);
   });
+  // With another size the world is another one, too, where the command starts as many ranks as it takes.
+  return fitting.empty() ? common_divisors(numbers, [](int64_t) { return true; }) : fitting;
 }
 
 void heads_divide_by_tp(ConfigBuilder& builder) {

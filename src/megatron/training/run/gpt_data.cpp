@@ -1,6 +1,5 @@
 #include "megatron/training/run/gpt_data.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "megatron/base/json.h"
@@ -37,10 +36,6 @@ DataSource data_source(const DatasetConfig& data) {
                                                  data.test_data_path};
   if (!data.per_split_data_args_path.empty()) own = words_by_split(data.per_split_data_args_path);
   for (size_t s = 0; s < own.size(); ++s) source.per_split[s] = parse_blend(own[s]);
-  const bool per_split = std::any_of(source.per_split.begin(), source.per_split.end(),
-                                     [](const auto& b) { return b.has_value(); });
-  if (source.blend && per_split)
-    throw ConfigError("--data-path: data is also given for single splits; give one or the other");
   if (source.blend) source.matrix = split_matrix(parse_split(data.split));
   return source;
 }
@@ -67,12 +62,19 @@ bool has_indexed_data(const DatasetConfig& data) {
 
 RunData gpt_data(const Config& config) {
   const DatasetConfig& data = config.dataset;
-  const DataSource source = data_source(data);
+  DataSource source = data_source(data);
   GptDatasetConfig options;
   options.identity = {.seed = static_cast<uint32_t>(data.random_seed), .seq_length = config.model.seq_length};
   if (source.blend) {
     options.identity.split = data.split;
     options.identity.matrix = source.matrix;
+  }
+  // What nobody reads is not built: small data may have no document in it.
+  const bool evaluates = config.validation.eval_iters > 0 && config.validation.eval_interval > 0;
+  for (Split split : {Split::valid, Split::test}) {
+    if (split == Split::valid && evaluates) continue;
+    source.per_split[static_cast<size_t>(split)].reset();
+    if (source.matrix) (*source.matrix)[static_cast<size_t>(split)].reset();
   }
   options.sample.create_attention_mask = false;
   options.sample.eod = -1;  // only options that are off ask for it
@@ -93,8 +95,7 @@ RunData gpt_data(const Config& config) {
   if (!run.train)
     throw ConfigError(
         "--data-path: the training split is empty; give --split or --train-data-path otherwise");
-  if (config.validation.eval_iters > 0 && config.validation.eval_interval > 0)
-    run.validation = take(Split::valid);
+  run.validation = take(Split::valid);
   return run;
 }
 
