@@ -41,7 +41,8 @@ std::vector<Flag> flags(Settings& s) {
           text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.options.tiktoken_pattern),
           int_flag("--tiktoken-num-special-tokens", "ids before the ranks [JSON 1000, .tiktoken 0]",
                    s.options.tiktoken_num_special_tokens),
-          list_flag("--tokenizer-special-tokens", "TikTokenizer: NAME or NAME=ID; train: the first ids",
+          list_flag("--tokenizer-special-tokens",
+                    "TikTokenizer: NAME or NAME=ID; train: the first ids [<|endoftext|>]",
                     s.options.special_tokens),
           int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.options.null_eod_id),
           int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.options.null_pad_id),
@@ -124,6 +125,8 @@ int train(Invocation& invocation, Settings settings) {
   if (settings.out.empty()) throw UsageError("tokenizer train: --out DIR is missing");
   if (settings.options.vocab_size > 0) settings.training.vocab_size = settings.options.vocab_size;
   settings.training.special_tokens = settings.options.special_tokens;
+  // preprocess --append-eod needs an end of documents.
+  if (settings.training.special_tokens.empty()) settings.training.special_tokens = {"<|endoftext|>"};
   BpeTrainer trainer(settings.training);
   const bool rows = settings.input.ends_with(".jsonl") || !settings.json_key.empty();
   const std::string key = settings.json_key.empty() ? "text" : settings.json_key;
