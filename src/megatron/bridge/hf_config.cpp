@@ -141,6 +141,13 @@ const std::vector<Json>& HfConfig::list(std::string_view key, int64_t size) cons
   return value->as_array();
 }
 
+void HfConfig::expect(std::string_view key, const Json& value, std::string_view what) const {
+  const Json* found = find({key});
+  if (found && *found != value)
+    reject(key, fmt::format("is {}: it changes {}, which is built for {} alone", found->dump(), what,
+                            value.dump()));
+}
+
 HfRope HfConfig::rope(std::string_view layer_type) const {
   HfRope rope;
   const Json* dict = nullptr;

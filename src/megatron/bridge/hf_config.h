@@ -39,6 +39,8 @@ class HfConfig {
   double real(std::initializer_list<std::string_view> keys, std::optional<double> fallback = {}) const;
   std::string text(std::initializer_list<std::string_view> keys, std::string_view fallback) const;
   bool flag(std::string_view key, bool fallback = false) const;
+  // A ConfigError where the key has another value: it changes `what`, which is built for this one alone.
+  void expect(std::string_view key, const Json& value, std::string_view what) const;
   const std::vector<Json>& list(std::string_view key, int64_t size = -1) const;  // of `size` entries
 
   HfRope rope(std::string_view layer_type = "full_attention") const;

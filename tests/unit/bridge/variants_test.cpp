@@ -115,6 +115,35 @@ void expect_read_as(const std::string& name, const Changed& changed, const std::
   expect_same_model(kept.write(folder / "kept"), folder / "hf");
 }
 
+// Keys of config.json that change a model's arithmetic act or are refused by name.
+TEST(Variants, KeysThatChangeArithmetic) {
+  const auto error = [](const char* name, const char* key, const Json& value) {
+    Changed changed(name);
+    changed.json[key] = value;
+    TempDir folder;
+    const std::string directory = changed.write(folder / "model");
+    try {
+      AutoBridge bridge(directory);
+    } catch (const ConfigError& refused) {
+      return std::string(refused.what());
+    }
+    return std::string();
+  };
+  for (const auto& [name, key, usual, other] :
+       {std::tuple<const char*, const char*, Json, Json>{"gpt2", "scale_attn_weights", true, false},
+        {"gpt2", "scale_attn_by_inverse_layer_idx", false, true},
+        {"gemma3_text", "use_bidirectional_attention", false, true},
+        {"bert", "is_decoder", false, true}}) {
+    EXPECT_EQ(error(name, key, usual), "") << key;
+    EXPECT_NE(error(name, key, other).find(key), std::string::npos) << error(name, key, other);
+  }
+  EXPECT_NE(error("deepseek_v3", "num_experts_per_tok", 1).find("norm_topk_prob"), std::string::npos);
+  Changed oss("gpt_oss");
+  oss.json["swiglu_limit"] = 3.5;
+  TempDir folder;
+  EXPECT_EQ(AutoBridge(oss.write(folder / "model")).model_config().activation_func_clamp_value, 3.5);
+}
+
 TEST(Variants, NamesAsOtherToolsWriteThem) {
   Changed gpt2("gpt2");
   gpt2.rename("transformer.", "");

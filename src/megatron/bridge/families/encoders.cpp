@@ -12,6 +12,8 @@ using enum WeightLayout;
 
 ModelConfig bert(const HfSource& source) {
   const HfConfig& hf = source.config;
+  hf.expect("is_decoder", false, "the mask of attention");
+  hf.expect("add_cross_attention", false, "the layers");
   ModelConfig model;
   model.num_layers = hf.layers({"num_hidden_layers"});
   model.hidden_size = hf.integer({"hidden_size"});

@@ -38,6 +38,7 @@ ModelConfig gemma2(const HfSource& source) {
 
 ModelConfig gemma3(const HfSource& source) {
   const HfConfig& hf = source.config;
+  hf.expect("use_bidirectional_attention", false, "the mask of attention");
   ModelConfig model = gemma2(source);
   model.qk_layernorm = true;
   model.window_size.clear();

@@ -75,6 +75,12 @@ void read_sigmoid_router(const HfConfig& hf, ModelConfig& model) {
   model.moe_router_bias_update_rate = 0;
   model.moe_router_group_score_topk = 2;
   model.moe_router_normalize_topk = hf.flag("norm_topk_prob", true);
+  // Megatron-LM's router leaves the probability of an only expert as it is.
+  if (model.moe_router_normalize_topk && hf.integer({"num_experts_per_tok"}, 2) == 1)
+    throw ConfigError(
+        "config.json: norm_topk_prob is true with num_experts_per_tok 1: it makes the weight of a token's "
+        "only "
+        "expert 1, which is not built; only false is");
 }
 
 std::vector<WeightRule> usual_expert_rules() {
@@ -236,7 +242,7 @@ ModelConfig gpt_oss(const HfSource& source) {
   model.add_mlp_bias = true;
   model.softmax_type = SoftmaxType::learnable;
   model.activation_func = Activation::quick_gelu;
-  model.activation_func_clamp_value = 7;
+  model.activation_func_clamp_value = source.config.real({"swiglu_limit"}, 7);
   model.glu_linear_offset = 1;
   return model;
 }

@@ -39,6 +39,9 @@ ModelConfig olmo2(const HfSource& source) {
 
 ModelConfig gpt2(const HfSource& source) {
   const HfConfig& hf = source.config;
+  hf.expect("scale_attn_weights", true, "the scale of attention");
+  hf.expect("scale_attn_by_inverse_layer_idx", false, "the scale of attention");
+  hf.expect("add_cross_attention", false, "the layers");
   ModelConfig model;
   model.num_layers = hf.layers({"n_layer"});
   model.hidden_size = hf.integer({"n_embd"});
