@@ -70,7 +70,15 @@ std::optional<Blend> parse_blend(std::span<const std::string> words) {
   const bool weighted = words.size() % 2 == 0 && weights.size() == words.size() / 2;
   for (size_t i = weighted ? 1 : 0; i < words.size(); i += weighted ? 2 : 1)
     blend.prefixes.emplace_back(strip(words[i]));
-  if (weighted) blend.weights = std::move(weights);
+  if (!weighted) return blend;
+  double sum = 0;
+  for (double weight : weights) {
+    if (!std::isfinite(weight) || weight < 0)
+      throw ConfigError(fmt::format("--data-path: the weight {} is not a number of at least 0", weight));
+    sum += weight;
+  }
+  if (!(sum > 0)) throw ConfigError("--data-path: all weights are 0; give one that is larger");
+  blend.weights = std::move(weights);
   return blend;
 }
 

@@ -64,9 +64,10 @@ SampleText GptDataset::text(int64_t i) const {
     const int64_t begin = d == first ? indices_.samples.at(row, 1) : 0;
     const int64_t end = d == last ? indices_.samples.at(row + 1, 1) + extra : lengths[sequence];
     const auto taken = static_cast<int64_t>(text.tokens.size());
-    require(begin >= 0 && begin <= end && end - begin <= seq_length_ + extra - taken,
-            "{}: sample {} takes tokens {} to {} of sequence {}; its cached index is damaged, delete it",
-            store_->name(), i, begin, end, sequence);
+    require(
+        begin >= 0 && begin <= end && end <= lengths[sequence] && end - begin <= seq_length_ + extra - taken,
+        "{}: sample {} takes tokens {} to {} of sequence {}; its cached index is damaged, delete it",
+        store_->name(), i, begin, end, sequence);
     text.tokens.resize(static_cast<size_t>(taken + end - begin));
     store_->read(sequence, begin, std::span(text.tokens).subspan(static_cast<size_t>(taken)));
     text.parts.push_back(end - begin);

@@ -196,10 +196,12 @@ GptIndices load_or_build_gpt_indices(PackedArray<int32_t> lengths, IndexRange ra
   facts["first_sequence"] = range.begin;
   facts["last_sequence"] = range.end;
   facts["sequences"] = lengths.size();
+  const int64_t tokens = count_tokens(lengths, range, name);
+  facts["tokens"] = tokens;
   const std::optional<GptIndices> cached = open(cache);
   const IndexCache::Facts known = cached ? cache.compare(facts) : IndexCache::Facts::different;
   if (known == IndexCache::Facts::same) return *cached;
-  const EpochPlan plan = plan_epochs(count_tokens(lengths, range, name), options, name);
+  const EpochPlan plan = plan_epochs(tokens, options, name);
   if (known == IndexCache::Facts::absent && fits(*cached, lengths, range, options, plan, pool)) {
     cache.remember(facts);
     return *cached;

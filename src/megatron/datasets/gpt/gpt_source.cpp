@@ -29,13 +29,13 @@ class GptSource final : public BatchSource {
 
  private:
   void check(const Batch& batch, const StepRequest& request) const {
-    const auto largest = std::max_element(batch.labels.begin(), batch.labels.end());
-    const int64_t id = std::max(*largest, *std::max_element(batch.ids.begin(), batch.ids.end()));
-    if (id >= vocab_size_)
-      throw ConfigError(
-          fmt::format("data: a sample of iteration {} has token {} (the vocabulary has {}); give "
-                      "the --vocab-size of the tokenizer that made the data",
-                      request.iteration + 1, id, vocab_size_));
+    for (const std::vector<int64_t>* tokens : {&batch.ids, &batch.labels})
+      for (int64_t token : *tokens)
+        if (token < 0 || token >= vocab_size_)
+          throw ConfigError(
+              fmt::format("data: a sample of iteration {} has token {} (the vocabulary has {}); "
+                          "give the --vocab-size of the tokenizer that made the data",
+                          request.iteration + 1, token, vocab_size_));
   }
   static void append(Batch& batch, const GptSample& sample) {
     const auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };

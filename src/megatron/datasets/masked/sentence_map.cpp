@@ -103,6 +103,9 @@ IndexArray load_or_build_sentence_map(PackedArray<int64_t> ends, IndexRange docu
                                       const SentenceMapOptions& options, const IndexCache& cache) {
   Json facts = Json::object();
   facts["sentences"] = lengths.size();
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < lengths.size(); ++i) tokens += lengths[i];
+  facts["tokens"] = tokens;
   facts["first_document"] = documents.begin;
   facts["last_document"] = documents.end;
   const std::string path = cache.path("sample_index.npy");

@@ -169,8 +169,10 @@ class ColumnDecoder {
   }
 
   std::vector<int32_t> levels(std::string_view text, int max, int64_t entries) const {
-    return decode_hybrid(text, static_cast<int>(std::bit_width(static_cast<unsigned>(max))), entries,
-                         origin_);
+    std::vector<int32_t> values =
+        decode_hybrid(text, static_cast<int>(std::bit_width(static_cast<unsigned>(max))), entries, origin_);
+    for (int32_t level : values) require(level <= max, "{}: level {}, at most {}", origin_, level, max);
+    return values;
   }
 
   int64_t read_page(const ThriftValue& header, std::string_view bytes, size_t size, int64_t seen,

@@ -92,17 +92,24 @@ class Workers {
       : queue_(queue) {
     std::vector<EncodeText> encoders;
     for (int i = 0; i < std::max(1, options.workers); ++i) encoders.push_back(make_encoder());
-    threads_.emplace_back([this, &options] { read(options); });
-    for (EncodeText& encoder : encoders)
-      threads_.emplace_back(
-          [this, &options, encoder = std::move(encoder)]() mutable { encode(options, encoder); });
+    try {
+      threads_.emplace_back([this, &options] { read(options); });
+      for (EncodeText& encoder : encoders)
+        threads_.emplace_back(
+            [this, &options, encoder = std::move(encoder)]() mutable { encode(options, encoder); });
+    } catch (...) {  // the system has no more threads: those that run must end before the object goes
+      end();
+      throw;
+    }
   }
-  ~Workers() {
+  ~Workers() { end(); }
+
+ private:
+  void end() {
     queue_.stop();
     for (std::thread& thread : threads_) thread.join();
   }
 
- private:
   void read(const PreprocessOptions& options) {
     try {
       const auto reader = open_documents(options.inputs, options.format, options.keys, options.block_bytes);
