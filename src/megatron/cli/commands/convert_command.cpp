@@ -86,7 +86,9 @@ std::string convert_help() {
 
 int run_convert(Invocation& invocation) {
   Settings settings;
-  const bool exporting = std::ranges::find(invocation.args, "export") != invocation.args.end();
+  const auto word = std::ranges::find_if(
+      invocation.args, [](const std::string& arg) { return arg == "import" || arg == "export"; });
+  const bool exporting = word != invocation.args.end() && *word == "export";
   const std::vector<std::string> words = parse_flags("convert", invocation.args, flags(settings, exporting));
   if (words.size() != 1 || (words[0] != "import" && words[0] != "export"))
     throw UsageError("convert: say import or export");

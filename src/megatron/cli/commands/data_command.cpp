@@ -311,7 +311,10 @@ SplitSizes parse_sizes(const std::string& text) {
   if (words.size() != 3) throw UsageError("data samples: --samples needs three numbers, such as 100,10,all");
   SplitSizes sizes;
   for (size_t i = 0; i < 3; ++i)
-    if (words[i] != "all") sizes[i] = parse_int(kCommand, "--samples", words[i]);
+    if (words[i] != "all") {
+      sizes[i] = parse_int(kCommand, "--samples", words[i]);
+      if (*sizes[i] < 0) throw UsageError(fmt::format("data samples: --samples {} is negative", text));
+    }
   return sizes;
 }
 

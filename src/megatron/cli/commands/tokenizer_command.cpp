@@ -164,6 +164,10 @@ std::string tokenizer_help() {
          flags_help(flags(settings));
 }
 
+std::string tokenizer_part_help(std::string_view part) {
+  return part == "chat" ? tokenizer_chat_help() : tokenizer_help();
+}
+
 int run_tokenizer(Invocation& invocation) {
   if (!invocation.args.empty() && invocation.args[0] == "chat") {
     invocation.args.erase(invocation.args.begin());

@@ -206,11 +206,11 @@ void graphs(ConfigBuilder& builder) {
   };
   const ParallelConfig& p = config.parallel;
   reject_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
-            "the host reads how long the sequences are that come from the stage before",
+            "batches of other lengths are not replayed",
             "leave it out, or leave out model.variable_seq_lengths");
   reject_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
-  reject_if(m.mtp_num_layers > 0, "layers that predict ahead are not recorded", "leave it out");
-  reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not recorded",
+  reject_if(m.mtp_num_layers > 0, "MTP layers are not captured", "leave it out");
+  reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not captured",
             "leave it out");
   reject_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
             "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
