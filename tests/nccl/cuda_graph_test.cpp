@@ -192,14 +192,19 @@ TEST(NcclCaptured, RanksReplayTheSameSteps) {
   config.train.global_batch_size = 2 * launch->world_size();
   config.execution.cuda_graph_impl = GraphImpl::full_iteration;
   config.execution.cuda_graph_warmup_steps = 2;
-  auto batches = batches_for(config, 6);
-  batches[4][2] = -100;
+  const auto batches = batches_for(config, 6);
   on_gpus([&](RankContext& ctx, ProcessGroup& world) {
     const ParallelContext parallel = ParallelContext::from_sizes(world, {.world = world.size()});
     RankTrainer trainer(ctx, config, parallel, DType::BF16);
     const size_t own = batches[0].size() / static_cast<size_t>(world.size());
-    for (const std::vector<int64_t>& batch : batches)
-      trainer.step(ctx, std::span(batch).subspan(own * static_cast<size_t>(world.rank()), own), 1e-2);
+    for (size_t step = 0; step < batches.size(); ++step) {
+      auto part = std::span(batches[step]).subspan(own * static_cast<size_t>(world.rank()), own);
+      std::vector<Batch> micro = batches_of_tokens(part, config.train.micro_batch_size,
+                                                   config.model.seq_length, {}, {}, 2 * world.rank());
+      if (step == 4 && world.rank() == 0)
+        for (Batch& batch : micro) batch.weights.assign(batch.labels.size(), 1.f);
+      trainer.step(ctx, micro, 1e-2);
+    }
     world.barrier();
     const std::string record = world.flight_record();
     EXPECT_NE(record.find("captured step #2 "), std::string::npos) << record;

@@ -29,6 +29,7 @@ Json to_json(const TrainingState& state) {
   Json json = Json::object();
   json["iteration"] = state.iteration;
   json["consumed_samples"] = state.consumed_samples;
+  json["optimizer_steps"] = state.optimizer_steps;
   json["consumed_valid_samples"] = state.consumed_valid_samples;
   json["seed"] = state.seed;
   json["config"] = state.config;
@@ -40,6 +41,8 @@ TrainingState read_state(const Json& json) {
   TrainingState state;
   state.iteration = json.at("iteration").as_int();
   state.consumed_samples = json.at("consumed_samples").as_int();
+  const Json* steps = json.find("optimizer_steps");
+  state.optimizer_steps = steps ? steps->as_int() : state.iteration;
   state.consumed_valid_samples = json.at("consumed_valid_samples").as_int();
   state.seed = static_cast<uint64_t>(json.at("seed").as_int());
   state.config = json.at("config");

@@ -36,8 +36,9 @@ struct TrainingState {
   int64_t consumed_samples = 0;
   int64_t consumed_valid_samples = 0;
   uint64_t seed = 0;
-  Json config;  // the resolved configuration of the run
-  Json extra;   // whatever else the program keeps: schedules, loss scale, counters
+  Json config;                  // the resolved configuration of the run
+  Json extra;                   // whatever else the program keeps: schedules, loss scale, counters
+  int64_t optimizer_steps = 0;  // updates that were taken; fewer than iterations where some were skipped
 };
 
 // The file index.json of a checkpoint.

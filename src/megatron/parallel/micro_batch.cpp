@@ -64,6 +64,7 @@ TokenRows rows_of(const Batch& batch) {
 
 MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
                      const StageNeeds& needs, const LossFactors& factors, DType dtype) {
+  if (!needs.ids && !needs.labels && needs.mtp_layers == 0) return {};
   Held held{ctx, held_tokens(rows_of(batch), context), {}};
   held.shape = {static_cast<int64_t>(held.tokens.size())};
   MicroBatch result;
@@ -75,7 +76,7 @@ MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel
   const double main = factors.label * batch.label_weight();  // of this micro-batch's mean loss
   for (int64_t depth = 1; depth <= needs.mtp_layers; ++depth) {
     const Batch next = shifted(batch, depth);
-    const double count = std::max(1.0, next.label_weight());
+    const double weight = next.label_weight(), count = weight > 0 ? weight : 1;
     MtpTokens& mtp = result.mtp.emplace_back();
     mtp.ids = held.ids(next.ids);
     mtp.labels = held.labels(next.labels);

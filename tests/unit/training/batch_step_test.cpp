@@ -155,6 +155,22 @@ TEST(BatchStep, TakesAnObjective) {
   EXPECT_NEAR(b.terms[0].value, a.loss, 1e-13);
   EXPECT_GT(b.loss, a.loss * a.loss);  // squares of unequal losses
   EXPECT_GT(b.grad_norm, 1.5 * a.grad_norm);
+  EXPECT_NEAR(own.trainer.evaluate(own.ctx, batches), b.loss, 1e-12);
+}
+
+// A batch without labels teaches nothing, and is no fault.
+TEST(BatchStep, BatchesWithoutLabels) {
+  for (bool per_token : {false, true}) {
+    Config config = small();
+    config.model.calculate_per_token_loss = per_token;
+    Trainer run(config);
+    std::vector<Batch> batches = some_batches(2, 5);
+    for (Batch& batch : batches) batch.labels.assign(batch.labels.size(), kIgnoredLabel);
+    const StepReport report = run.trainer.step(run.ctx, batches, 1e-2);
+    EXPECT_EQ(report.loss, 0);
+    EXPECT_EQ(report.grad_norm, 0);
+    EXPECT_EQ(report.update, Update::taken);
+  }
 }
 
 TEST(BatchStep, RefusesWhatDoesNotFit) {

@@ -1,7 +1,9 @@
 #include "megatron/training/run/iteration_log.h"
 
 #include <gtest/gtest.h>
+
 #include <sys/resource.h>
+#include <cmath>
 
 #include <csignal>
 #include <filesystem>
@@ -21,6 +23,22 @@ IterationReport report(int64_t iteration, double loss, double milliseconds) {
           .milliseconds = milliseconds,
           .tokens_per_second = 1e3 / milliseconds,  // a token each
           .model_tflops = 10 / milliseconds};
+}
+
+TEST(IterationMeans, LeaveOutSkippedUpdates) {
+  IterationMeans means;
+  means.add(report(1, 4, 100));
+  IterationReport bad = report(2, std::nan(""), 100);
+  bad.skipped = bad.nans = 1;
+  means.add(bad);
+  means.add(report(3, 2, 100));
+  const IterationReport mean = means.report();
+  EXPECT_EQ(mean.loss, 3);
+  EXPECT_EQ(mean.skipped, 1);
+  EXPECT_EQ(mean.milliseconds, 100);
+  EXPECT_NE(iteration_line(mean, "", false)
+                .find("number of skipped iterations:   1 | number of nan iterations:   1"),
+            std::string::npos);
 }
 
 TEST(IterationMeans, AreThoseSinceTheLastLine) {

@@ -137,6 +137,12 @@ class Executor {
     Tensors grads = std::exchange(work.output_grads, {});
     if (is_last(step.chunk)) grads = {ones_like(losses_[static_cast<size_t>(step.microbatch)])};
     ctx_.defer_weight_grads = defer_weight;
+    // What depends on nothing that learns has no slot: a frozen first stage has nothing to do.
+    for (size_t i = work.outputs.size(); i-- > 0;)
+      if (!work.outputs[i]) {
+        work.outputs.erase(work.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+        grads.erase(grads.begin() + static_cast<std::ptrdiff_t>(i));
+      }
     work.tape->backward_data(ctx_, work.outputs, grads, is_last(step.chunk));
     ctx_.defer_weight_grads = false;
     for (size_t i = 0; i < work.inputs.size(); ++i) {

@@ -40,12 +40,20 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
   return line + fmt::format(
                     " loss scale: {:.1f} | grad norm: {:.3f} | number of skipped iterations: {:3} | "
                     "number of nan iterations: {:3} |",
-                    1.0, r.grad_norm, 0, 0);
+                    1.0, r.grad_norm, r.skipped, r.nans);
 }
 
 void IterationMeans::add(const IterationReport& report) {
   const IterationReport before = std::exchange(sum_, report);
+  if (report.skipped == 0) {
+    ++taken_;
+  } else {
+    sum_.loss = 0;
+    for (LossTerm& term : sum_.terms) term.value = 0;
+  }
   if (count_++ == 0) return;
+  sum_.skipped += before.skipped;
+  sum_.nans += before.nans;
   sum_.loss += before.loss;
   sum_.milliseconds += before.milliseconds;
   for (size_t i = 0; i < sum_.terms.size(); ++i) sum_.terms[i].value += before.terms.at(i).value;
@@ -55,11 +63,12 @@ void IterationMeans::add(const IterationReport& report) {
 }
 
 IterationReport IterationMeans::report() const {
-  const auto count = static_cast<double>(count_);
+  // Without an update that was taken there is no loss, and 0/0 says so.
+  const auto count = static_cast<double>(count_), taken = static_cast<double>(taken_);
   IterationReport mean = sum_;
-  mean.loss /= count;
+  mean.loss /= taken;
   mean.milliseconds /= count;
-  for (LossTerm& term : mean.terms) term.value /= count;
+  for (LossTerm& term : mean.terms) term.value /= taken;
   mean.model_tflops *= count;
   mean.tokens_per_second *= count;
   return mean;
@@ -93,6 +102,7 @@ bool MetricsFile::write(const IterationReport& r) {
     std::replace(key.begin(), key.end(), ' ', '_');
     row[key] = term.value;
   }
+  if (r.skipped > 0) row["skipped"] = true;
   row["grad_norm"] = r.grad_norm;
   row["learning_rate"] = r.learning_rate;
   row["iteration_ms"] = r.milliseconds;

@@ -88,7 +88,7 @@ class RankRun {
       if (resume) {
         at_ = {reader.state().iteration, reader.state().consumed_samples};
         saved_ = at_.iteration;
-        trainer_.optimizer().set_steps(at_.iteration);
+        trainer_.optimizer().set_steps(optimizer ? reader.state().optimizer_steps : 0);
       }
       return tell(fmt::format("loaded {}", reader.path()));
     }
@@ -105,6 +105,7 @@ class RankRun {
                         .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
     request.state.iteration = at_.iteration;
     request.state.consumed_samples = at_.consumed_samples;
+    request.state.optimizer_steps = trainer_.steps_taken();
     request.state.seed = static_cast<uint64_t>(config_.rng.seed);
     request.state.config = config_.to_json();
     if (run_.hf && world_.rank() == 0)
@@ -154,13 +155,13 @@ class RankRun {
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
       fail(
           "iteration {}: the loss is not finite ({}); a lower learning rate may help, "
-          "--no-check-for-nan-in-loss-and-grad goes on regardless",
+          "--no-check-for-nan-in-loss-and-grad skips such updates",
           at_.iteration, step.loss);
     if (config_.ddp.check_for_nan_in_grad && !std::isfinite(step.grad_norm))
       fail(
           "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "
           "may "
-          "help, ddp.check_for_nan_in_grad=false goes on regardless",
+          "help, ddp.check_for_nan_in_grad=false skips such updates",
           at_.iteration, step.grad_norm, step.loss);
     at_.consumed_samples += batch;
     if (world_.rank() != 0 || !run_.on_iteration) return;
@@ -174,6 +175,8 @@ class RankRun {
                        .loss = step.loss,
                        .grad_norm = step.grad_norm,
                        .learning_rate = rate,
+                       .skipped = step.update != Update::taken,
+                       .nans = std::isnan(step.loss),
                        .terms = step.terms,
                        .milliseconds = seconds * 1e3,
                        .tokens_per_second = rows / seconds,
@@ -215,6 +218,27 @@ class RankRun {
 
 }  // namespace
 
+namespace {
+
+// Data that ends before the run does is refused before anything is allocated.
+void check_enough(const Config& config, const TrainingRun& run) {
+  const int64_t batch = config.train.global_batch_size;
+  const auto check = [&](const char* what, const std::shared_ptr<const BatchSource>& source, int64_t needed) {
+    if (source && source->samples() >= 0 && needed > source->samples())
+      throw ConfigError(
+          fmt::format("the {} data has {} samples and the run needs {}; give each prefix of --data-path a "
+                      "weight (1 A 1 B), "
+                      "which reads it as often as it takes, or less iterations",
+                      what, source->samples(), needed));
+  };
+  check("training", run.data.train, run.iterations * batch);
+  const int64_t every = config.validation.eval_interval;
+  if (every > 0)
+    check("validation", run.data.validation, run.iterations / every * config.validation.eval_iters * batch);
+}
+
+}  // namespace
+
 TrainingRun training_run(Config config) {
   TrainingRun run;
   run.data = run_data(config);
@@ -223,6 +247,7 @@ TrainingRun training_run(Config config) {
   if (run.iterations == 0 && config.train.train_samples > 0)
     run.iterations = config.train.train_samples / config.train.global_batch_size;
   if (run.iterations == 0) run.iterations = std::max<int64_t>(run.data.iterations, 0);
+  check_enough(config, run);
   run.config = std::move(config);
   return run;
 }

@@ -67,6 +67,19 @@ Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
   largest_ = ctx.from_vector(largest, {count, 3});
 }
 
+void Fp8History::start_step(RankContext& ctx) {
+  if (weights_.empty()) return;
+  ctx.kernels->fill(ctx.kernel_context(), {amax_, 0});
+  for (Parameter* weight : weights_) weight->fp8->current = false;  // its own largest value is met again
+}
+
+void Fp8History::forget_scales() {
+  for (Parameter* weight : weights_)
+    for (ops::Fp8Delay* delay :
+         {&weight->fp8->input_delay, &weight->fp8->weight_delay, &weight->fp8->gradient_delay})
+      delay->scale = {};
+}
+
 void Fp8History::finish_step(RankContext& ctx, const ParallelContext& parallel, const Tensor& gate) {
   if (weights_.empty()) return;
   parallel.group(Axis::tp).all_reduce(amax_, ReduceOp::Max).wait();

@@ -19,6 +19,8 @@ class Fp8History {
  public:
   Fp8History(RankContext& ctx, const PrecisionConfig& precision, std::span<Parameter* const> parameters);
 
+  void start_step(RankContext& ctx);  // forgets what gradients that were not used had met
+  void forget_scales();               // the next step scales by what it has, as the first one does
   // Takes up what the step met, where `gate` (bool [1]) is true.
   void finish_step(RankContext& ctx, const ParallelContext& parallel, const Tensor& gate);
   void use(RankContext& ctx);  // scales from the history, which was written from outside

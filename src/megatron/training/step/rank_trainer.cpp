@@ -167,8 +167,7 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
     return fixed.empty() ? upload(rank, batches[at], needs(slice), seqs[at]) : fixed[at];
   };
   std::vector<Tensor> terms;
-  if (!forward_only)
-    for (size_t i = 0; i < trainer.terms_.size(); ++i) terms.push_back(ctx.zeros({1}, DType::F64));
+  for (size_t i = 0; i < trainer.terms_.size(); ++i) terms.push_back(ctx.zeros({1}, DType::F64));
 
   PipelineWork work;
   work.dtype = trainer.dtype_;
@@ -239,6 +238,8 @@ namespace {
 Tensor per_label_factor(RankContext& ctx, double own, const ProcessGroup& replicas) {
   Tensor labels = ctx.full({1}, DType::F64, own), factor = ctx.full({1}, DType::F64, 1);
   replicas.all_reduce(labels).wait();
+  Tensor none = ctx.full({1}, DType::F64, 1e-30);  // a batch without labels has loss 0, not 0/0
+  ctx.kernels->binary(ctx.kernel_context(), {Binary::Max, labels, none, labels});
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, factor, labels, factor});
   return factor;
 }
@@ -259,6 +260,8 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
   require(!batches.empty(), "training step: there are no micro-batches");
   for (const Batch& batch : batches) {
     batch.check();
+    require(batch.positions.empty() && batch.extra.empty(),
+            "training step: a batch has positions or extra tensors, which no model here reads");
     require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
             "training step: micro-batches of different lengths need model.variable_seq_lengths");
   }
@@ -268,6 +271,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
 
 Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key) {
   check_batches(batches, config_);
+  if (fp8_history_) fp8_history_->start_step(ctx);
   if (graph_) data_parallel_->finish_parameters();  // a graph cannot wait for what began before it
   const Passes passes{*this, batches, key};
   const bool replayed = graph_ && graph_->run(
@@ -319,6 +323,7 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, dou
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
     report.update = Update::not_finite;
     optimizer_->set_steps(optimizer_->steps() - 1);
+    if (fp8_history_ && optimizer_->steps() == 0) fp8_history_->forget_scales();
   }
   return report;
 }
