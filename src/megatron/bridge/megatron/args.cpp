@@ -54,7 +54,7 @@ constexpr std::string_view kIgnored[] = {
     "moe_upcycling_granularity",
 };
 
-// Of the flag that would give the argument: whether it is one of those of a model.
+// The flag that would give the argument, where it belongs to a model.
 const Catalog::Flag* model_flag(std::string_view argument) {
   const Catalog::Flag* flag = Catalog::all().find_flag("--" + std::string(argument));
   if (!flag) return nullptr;

@@ -27,7 +27,7 @@ struct MegatronCheckpoint {
 // lists what does not fit together.
 MegatronCheckpoint open_megatron(const std::string& path);
 
-// Of one format each.
+// The readers, one for each format.
 MegatronCheckpoint open_torch_dist(const std::string& directory);
 MegatronCheckpoint open_torch_legacy(const std::string& directory);
 

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "megatron/base/json.h"
-#include "megatron/base/text_file.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/cli/flags.h"
 #include "megatron/datasets/gpt/blended_dataset.h"
@@ -319,19 +318,13 @@ SplitSizes parse_sizes(const std::string& text) {
 }
 
 DataSource find_source(DataSettings& settings) {
-  if (!settings.args_path.empty()) {
-    std::istringstream text(read_text_file(settings.args_path));
-    for (std::string word; text >> word;) settings.paths[0].push_back(word);
-  }
+  const auto append = [](std::vector<std::string>& to, const std::vector<std::string>& words) {
+    to.insert(to.end(), words.begin(), words.end());
+  };
+  if (!settings.args_path.empty()) append(settings.paths[0], read_blend_words(settings.args_path));
   if (!settings.per_split_args_path.empty()) {
-    const Json json = Json::read(settings.per_split_args_path);
-    for (Split split : kSplits) {
-      const Json* list = json.find(name_of(split));
-      if (!list || list->is_null()) continue;
-      for (const Json& word : list->as_array())
-        settings.paths[1 + static_cast<size_t>(split)].push_back(word.is_string() ? word.as_string()
-                                                                                  : word.dump());
-    }
+    const auto words = read_split_words(settings.per_split_args_path);
+    for (size_t s = 0; s < words.size(); ++s) append(settings.paths[1 + s], words[s]);
   }
   if (settings.mock) {
     settings.paths[0] = {"mock"};

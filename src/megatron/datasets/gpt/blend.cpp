@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <sstream>
 
 #include "megatron/base/error.h"
+#include "megatron/base/text_file.h"
 
 namespace megatron {
 namespace {
@@ -58,6 +60,25 @@ std::optional<BlendIndex> open(const IndexCache& cache, int64_t size) {
 }
 
 }  // namespace
+
+std::vector<std::string> read_blend_words(const std::string& path) {
+  std::istringstream text(read_text_file(path));
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  return words;
+}
+
+std::array<std::vector<std::string>, 3> read_split_words(const std::string& path) {
+  const Json file = Json::read(path);
+  std::array<std::vector<std::string>, 3> words;
+  for (Split split : kSplits) {
+    const Json* list = file.find(name_of(split));
+    if (!list || list->is_null()) continue;
+    for (const Json& word : list->as_array())
+      words[static_cast<size_t>(split)].push_back(word.is_string() ? word.as_string() : word.dump());
+  }
+  return words;
+}
 
 std::optional<Blend> parse_blend(std::span<const std::string> words) {
   if (words.empty()) return std::nullopt;

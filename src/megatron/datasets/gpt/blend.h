@@ -21,6 +21,10 @@ struct Blend {
 
 // "30 a 70 b" or "a b c", as --data-path has it; none of an empty list.
 std::optional<Blend> parse_blend(std::span<const std::string> words);
+// The words of --data-path in a file (--data-args-path), and those of each split in a JSON file
+// (--per-split-data-args-path): {"train": [weights and prefixes], "valid": null, …}.
+std::vector<std::string> read_blend_words(const std::string& path);
+std::array<std::vector<std::string>, 3> read_split_words(const std::string& path);
 
 // How many samples a dataset of this normalised weight gives to `samples`, with a surplus where its own order
 // needs one: ceil(ceil(samples * weight) * (1 + surplus)).

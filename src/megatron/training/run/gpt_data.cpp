@@ -1,40 +1,18 @@
 #include "megatron/training/run/gpt_data.h"
 
-#include <sstream>
-
-#include "megatron/base/json.h"
-#include "megatron/base/text_file.h"
 #include "megatron/datasets/gpt/gpt_source.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 
 namespace megatron {
 namespace {
 
-std::vector<std::string> words_of_file(const std::string& path) {
-  std::istringstream text(read_text_file(path));
-  std::vector<std::string> words;
-  for (std::string word; text >> word;) words.push_back(word);
-  return words;
-}
-
-// {"train": [weights and prefixes], "valid": …, "test": …}
-std::array<std::vector<std::string>, 3> words_by_split(const std::string& path) {
-  const Json file = Json::parse(read_text_file(path));
-  std::array<std::vector<std::string>, 3> words;
-  for (Split split : kSplits)
-    if (const Json* list = file.find(std::string(name_of(split))))
-      for (const Json& word : list->as_array())
-        words[static_cast<size_t>(split)].push_back(word.is_string() ? word.as_string() : word.dump());
-  return words;
-}
-
 DataSource data_source(const DatasetConfig& data) {
   DataSource source{.surplus = 0.005, .cache_path = data.path_to_cache};
   source.blend =
-      parse_blend(data.data_args_path.empty() ? data.data_path : words_of_file(data.data_args_path));
+      parse_blend(data.data_args_path.empty() ? data.data_path : read_blend_words(data.data_args_path));
   std::array<std::vector<std::string>, 3> own = {data.train_data_path, data.valid_data_path,
                                                  data.test_data_path};
-  if (!data.per_split_data_args_path.empty()) own = words_by_split(data.per_split_data_args_path);
+  if (!data.per_split_data_args_path.empty()) own = read_split_words(data.per_split_data_args_path);
   for (size_t s = 0; s < own.size(); ++s) source.per_split[s] = parse_blend(own[s]);
   if (source.blend) source.matrix = split_matrix(parse_split(data.split));
   return source;
