@@ -1,4 +1,4 @@
-#include "megatron/training/run/iteration_log.h"
+#include "megatron/training/log/iteration_log.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/run/profiling.h"
+#include "megatron/training/log/profiling.h"
 #include "megatron/training/step/rank_trainer.h"
 
 // The ranges that a step names, as a profiler would see them.

@@ -6,22 +6,22 @@
 #include <mutex>
 #include <optional>
 
+#include "megatron/base/cache_folder.h"
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/progress.h"
 #include "megatron/cli/bench/node_timer.h"
 #include "megatron/cli/bench/process_age.h"
-#include "megatron/cli/common/cache_folder.h"
 #include "megatron/cli/common/check_layout.h"
-#include "megatron/cli/common/recompute_setup.h"
 #include "megatron/cli/flags.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
+#include "megatron/training/log/profiling.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/plan/plan.h"
-#include "megatron/training/run/profiling.h"
+#include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/step/gemm_autotune_cache.h"
 #include "megatron/training/step/rank_trainer.h"
 

@@ -9,10 +9,10 @@
 #include <iterator>
 
 #include "megatron/base/progress.h"
+#include "megatron/base/writable_folder.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/cli/common/check_layout.h"
-#include "megatron/cli/common/writable_folder.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_source.h"

@@ -4,15 +4,10 @@
 #include <cmath>
 #include <optional>
 
-#include "megatron/bridge/auto_bridge.h"
-#include "megatron/bridge/source_files.h"
-#include "megatron/checkpoint/checkpoint.h"
-#include "megatron/checkpoint/directory.h"
-#include "megatron/checkpoint/load.h"
 #include "megatron/kernels/attention_dispatch.h"
+#include "megatron/training/log/profiling.h"
 #include "megatron/training/plan/flops.h"
-#include "megatron/training/run/profiling.h"
-#include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/run/run_checkpoints.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/training/step/gemm_autotune_cache.h"
@@ -22,10 +17,6 @@ namespace megatron {
 namespace {
 
 constexpr double kRunGib = 1 << 30;
-
-struct Counters {
-  int64_t iteration = 0, consumed_samples = 0;
-};
 
 class RankRun {
  public:
@@ -39,11 +30,12 @@ class RankRun {
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
         schedule_(learning_rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
-        profiling_(ctx, config_.profiling) {}
+        profiling_(ctx, config_.profiling),
+        checkpoints_(ctx, world, config_, trainer_, run.hf, run.on_event) {}
 
   void run() {
     tell(gemm_autotune_.news());
-    load();
+    at_ = checkpoints_.load();
     if (at_.iteration >= run_.iterations)
       tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
     const int64_t first = at_.iteration;
@@ -57,11 +49,10 @@ class RankRun {
       follow_memory();
       const int64_t eval_every = config_.validation.eval_interval;
       if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
-      const int64_t every = config_.checkpoint.save_interval;
-      if (!config_.checkpoint.save.empty() && every > 0 && at_.iteration % every == 0) save();
+      checkpoints_.save_at_interval(at_);
       if (iterations_here_ == 1) ctx_.allocator->reset_peaks();
     }
-    if (!config_.checkpoint.save.empty() && saved_ != at_.iteration) save();
+    checkpoints_.finish(at_);
   }
 
  private:
@@ -76,43 +67,6 @@ class RankRun {
       tell(dispatch.line());
       ++attention_told_;
     }
-  }
-
-  void load() {
-    const std::string& root = config_.checkpoint.load;
-    if (!root.empty() && has_checkpoint(root)) {
-      CheckpointReader reader(root);
-      const bool resume = !config_.checkpoint.finetune;
-      const bool optimizer = resume && config_.checkpoint.load_optim;
-      load_run(ctx_, reader, trainer_, optimizer);
-      if (resume) {
-        at_ = {reader.state().iteration, reader.state().consumed_samples};
-        saved_ = at_.iteration;
-        trainer_.optimizer().set_steps(optimizer ? reader.state().optimizer_steps : 0);
-      }
-      return tell(fmt::format("loaded {}", reader.path()));
-    }
-    if (!root.empty() && config_.checkpoint.exit_on_missing_checkpoint)
-      throw ConfigError(fmt::format("--load {}: there is no checkpoint", root));
-    if (!root.empty()) tell(fmt::format("no checkpoint in {} yet: training begins at iteration 0", root));
-    if (!run_.hf) return;
-    trainer_.set_weights(ctx_, [&] { run_.hf->load(ctx_, trainer_.parameters()); });
-    tell(fmt::format("weights from {}", run_.hf->directory()));
-  }
-
-  void save() {
-    SaveRequest request{.root = config_.checkpoint.save,
-                        .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
-    request.state.iteration = at_.iteration;
-    request.state.consumed_samples = at_.consumed_samples;
-    request.state.optimizer_steps = trainer_.steps_taken();
-    request.state.seed = static_cast<uint64_t>(config_.rng.seed);
-    request.state.config = config_.to_json();
-    if (run_.hf && world_.rank() == 0)
-      request.assets = source_files(run_.hf->directory(), run_.hf->weights().files());
-    const std::string path = save_checkpoint(ctx_, world_, request);
-    saved_ = at_.iteration;
-    tell(fmt::format("saved {}", path));
   }
 
   void evaluate() {
@@ -211,8 +165,9 @@ class RankRun {
   LearningRateSchedule schedule_;
   double flops_per_token_;
   Profiling profiling_;
-  Counters at_;
-  int64_t saved_ = -1, iterations_here_ = 0;
+  RunCheckpoints checkpoints_;
+  RunProgress at_;
+  int64_t iterations_here_ = 0;
   size_t attention_told_ = 0;
 };
 

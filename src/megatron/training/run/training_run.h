@@ -7,7 +7,7 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
-#include "megatron/training/run/iteration_log.h"
+#include "megatron/training/log/iteration_log.h"
 #include "megatron/training/run/run_data.h"
 
 namespace megatron {

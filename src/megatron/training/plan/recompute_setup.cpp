@@ -1,4 +1,4 @@
-#include "megatron/cli/common/recompute_setup.h"
+#include "megatron/training/plan/recompute_setup.h"
 
 #include <unistd.h>
 
