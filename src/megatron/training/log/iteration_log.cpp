@@ -22,9 +22,10 @@ std::string time_stamp() {
 
 std::string iteration_line(const IterationReport& r, const std::string& stamp, bool throughput) {
   std::string line = stamp.empty() ? "" : fmt::format(" [{}]", stamp);
-  line += fmt::format(
-      " iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): {:.1f} |",
-      r.iteration, r.iterations, r.consumed_samples, r.milliseconds);
+  line += fmt::format(" iteration {:8}/{:8} | consumed samples: {:12} |", r.iteration, r.iterations,
+                      r.consumed_samples);
+  if (r.skipped_samples > 0) line += fmt::format(" skipped samples: {:12} |", r.skipped_samples);
+  line += fmt::format(" elapsed time per iteration (ms): {:.1f} |", r.milliseconds);
   if (throughput) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", r.model_tflops);
   line += fmt::format(" learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} |", r.learning_rate,
                       r.global_batch_size, r.loss);
@@ -43,15 +44,18 @@ void IterationMeans::add(const IterationReport& report) {
     sum_.loss = 0;
     for (LossTerm& term : sum_.terms) term.value = 0;
   }
+  // Rates become work, which adds up.
+  sum_.model_tflops *= report.milliseconds;
+  sum_.tokens_per_second *= report.milliseconds;
   if (count_++ == 0) return;
   sum_.skipped += before.skipped;
   sum_.nans += before.nans;
   sum_.loss += before.loss;
   sum_.milliseconds += before.milliseconds;
+  sum_.data_wait_ms += before.data_wait_ms;
+  sum_.model_tflops += before.model_tflops;
+  sum_.tokens_per_second += before.tokens_per_second;
   for (size_t i = 0; i < sum_.terms.size(); ++i) sum_.terms[i].value += before.terms.at(i).value;
-  // Work per second, summed as work, which is the same in each iteration.
-  sum_.model_tflops = report.model_tflops * report.milliseconds / sum_.milliseconds;
-  sum_.tokens_per_second = report.tokens_per_second * report.milliseconds / sum_.milliseconds;
 }
 
 IterationReport IterationMeans::report() const {
@@ -59,10 +63,11 @@ IterationReport IterationMeans::report() const {
   const auto count = static_cast<double>(count_), taken = static_cast<double>(taken_);
   IterationReport mean = sum_;
   mean.loss /= taken;
-  mean.milliseconds /= count;
   for (LossTerm& term : mean.terms) term.value /= taken;
-  mean.model_tflops *= count;
-  mean.tokens_per_second *= count;
+  mean.model_tflops /= sum_.milliseconds;
+  mean.tokens_per_second /= sum_.milliseconds;
+  mean.milliseconds /= count;
+  mean.data_wait_ms /= count;
   return mean;
 }
 

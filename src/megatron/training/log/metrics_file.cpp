@@ -46,6 +46,7 @@ bool MetricsFile::write(const IterationReport& r) {
   row["grad_norm"] = r.grad_norm;
   row["learning_rate"] = r.learning_rate;
   row["iteration_ms"] = r.milliseconds;
+  row["data_wait_ms"] = r.data_wait_ms;
   row["tokens_per_second"] = r.tokens_per_second;
   row["model_tflops"] = r.model_tflops;
   row["memory_gib"] = r.memory_gib;

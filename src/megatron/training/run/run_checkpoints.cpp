@@ -23,8 +23,8 @@ void RunCheckpoints::tell(const std::string& line) const {
   if (world_.rank() == 0 && tell_) tell_(line);
 }
 
-RunProgress RunCheckpoints::load() {
-  RunProgress progress;
+TrainState RunCheckpoints::load() {
+  TrainState progress;
   const std::string& root = config_.checkpoint.load;
   if (!root.empty() && has_checkpoint(root)) {
     CheckpointReader reader(root);
@@ -32,7 +32,8 @@ RunProgress RunCheckpoints::load() {
     const bool optimizer = resume && config_.checkpoint.load_optim;
     load_run(ctx_, reader, trainer_, optimizer);
     if (resume) {
-      progress = {reader.state().iteration, reader.state().consumed_samples};
+      progress.iteration = reader.state().iteration;
+      progress.consumed_samples = reader.state().consumed_samples;
       saved_ = progress.iteration;
       trainer_.optimizer().set_steps(optimizer ? reader.state().optimizer_steps : 0);
     }
@@ -48,13 +49,16 @@ RunProgress RunCheckpoints::load() {
   return progress;
 }
 
-void RunCheckpoints::save_at_interval(const RunProgress& progress) {
+bool RunCheckpoints::save_at_interval(const TrainState& progress) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (checkpoint.save.empty() || checkpoint.save_interval <= 0) return;
-  if (progress.iteration % checkpoint.save_interval == 0) save(progress);
+  if (checkpoint.save.empty() || checkpoint.save_interval <= 0) return false;
+  if (progress.iteration % checkpoint.save_interval != 0) return false;
+  save(progress);
+  return true;
 }
 
-void RunCheckpoints::save(const RunProgress& progress) {
+void RunCheckpoints::save(const TrainState& progress) {
+  if (saved_ == progress.iteration) return;
   SaveRequest request{.root = config_.checkpoint.save,
                       .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
   request.state.iteration = progress.iteration;
@@ -68,8 +72,8 @@ void RunCheckpoints::save(const RunProgress& progress) {
   tell(fmt::format("saved {}", path));
 }
 
-void RunCheckpoints::finish(const RunProgress& progress) {
-  if (!config_.checkpoint.save.empty() && saved_ != progress.iteration) save(progress);
+void RunCheckpoints::finish(const TrainState& progress) {
+  if (!config_.checkpoint.save.empty()) save(progress);
 }
 
 }  // namespace megatron

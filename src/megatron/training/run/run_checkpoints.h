@@ -7,17 +7,12 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
+#include "megatron/training/run/train_state.h"
 
 namespace megatron {
 
 class AutoBridge;
 class RankTrainer;
-
-// How far a run has come: what a checkpoint keeps beside tensors, and what a run goes on from.
-struct RunProgress {
-  int64_t iteration = 0;
-  int64_t consumed_samples = 0;
-};
 
 // A rank's saving and loading, as the settings of `checkpoint.*` ask for. All ranks of `world` call each
 // function alike. Everything passed to the constructor outlives the object.
@@ -30,13 +25,13 @@ class RunCheckpoints {
                  std::shared_ptr<const AutoBridge> hf, Tell tell);
 
   // Fills the trainer from --load, or else from the Hugging Face model, and gives the place to go on from.
-  RunProgress load();
-  // Saves to --save where --save-interval asks for it after this iteration.
-  void save_at_interval(const RunProgress& progress);
-  // Saves to --save.
-  void save(const RunProgress& progress);
+  TrainState load();
+  // Saves to --save where --save-interval asks for it after this iteration; whether it did.
+  bool save_at_interval(const TrainState& progress);
+  // Saves to --save, unless this iteration is there already.
+  void save(const TrainState& progress);
   // Saves what --save does not have yet; the run ends.
-  void finish(const RunProgress& progress);
+  void finish(const TrainState& progress);
 
  private:
   void tell(const std::string& line) const;
