@@ -4,6 +4,7 @@
 #include "megatron/base/error.h"
 #include "megatron/kernels/attention_dispatch.h"
 #include "megatron/training/log/profiling.h"
+#include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/run_checkpoints.h"
 #include "megatron/training/run/training_run.h"
@@ -31,20 +32,29 @@ class RankLoop {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        timers_(config_.logger.timing_log_level > 0
+                    ? std::make_unique<Timers>(ctx, config_.logger.timing_log_level)
+                    : nullptr),
+        setup_(std::in_place, ctx.tracer, "setup"),
         gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_), run.trainer),
         schedule_(learning_rate_schedule(config_, run.iterations)),
         batches_(config_, parallel_.size(Axis::dp)),
-        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
+        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
+                                               config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
         checkpoints_(ctx, world, config_, trainer_, run.hf, [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {}
 
   RunEnd run() {
     tell(gemm_autotune_.news());
-    state_ = checkpoints_.load();
+    setup_.reset();
+    {
+      const TraceRange range(ctx_.tracer, "load checkpoint");
+      state_ = checkpoints_.load();
+    }
     first_ = state_.iteration;
-    announce(RunEvent::train_start);
+    announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
     if (!config_.validation.skip_train) end = train();
     checkpoints_.finish(state_);
@@ -95,7 +105,21 @@ class RankLoop {
     for (const auto& callback : run_.callbacks) callback->on(event, view_);
   }
 
+  // All ranks' timers, which begin anew behind it.
+  void announce_with_timers(RunEvent event, int64_t iterations) {
+    std::optional<TimerTable> table;
+    if (timers_ && iterations > 0) {
+      timers_->finish_step();
+      table = gather_timers(ctx_, world_, timers_->readings(), iterations);
+      timers_->reset();
+      view_.timers = &*table;
+    }
+    announce(event);
+    view_.timers = nullptr;
+  }
+
   void save() {
+    const TraceRange range(ctx_.tracer, "save checkpoint");
     checkpoints_.save(state_);
     announce(RunEvent::save);
   }
@@ -211,8 +235,10 @@ class RankLoop {
     announce(RunEvent::step_start);
     const auto start = Clock::now();
     const Shares shares = Shares::even(batch, config_.train.micro_batch_size, parallel_.size(Axis::dp));
-    const std::vector<Batch> batches =
-        run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares)});
+    const std::vector<Batch> batches = [&] {
+      const TraceRange range(ctx_.tracer, "read batches");
+      return run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares)});
+    }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
     const double rate = schedule_.at(state_.scheduled_samples());
@@ -234,6 +260,9 @@ class RankLoop {
                                  .loss = step.loss,
                                  .grad_norm = step.grad_norm,
                                  .learning_rate = rate,
+                                 .loss_scale = step.loss_scale,
+                                 .num_zeros = step.num_zeros,
+                                 .params_norm = step.params_norm,
                                  .skipped = step.update != Update::taken,
                                  .nans = std::isnan(step.loss),
                                  .terms = step.terms,
@@ -244,7 +273,10 @@ class RankLoop {
                                  .memory_gib = static_cast<double>(memory.total.peak) / kRunGib,
                                  .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib};
     view_.report = &report;
-    announce(RunEvent::step_end);
+    if (timers_) timers_->finish_step();
+    ++timed_;
+    const bool logged = state_.iteration % config_.logger.log_interval == 0;
+    announce_with_timers(RunEvent::step_end, logged ? std::exchange(timed_, 0) : 0);
     view_.report = nullptr;
   }
 
@@ -282,6 +314,8 @@ class RankLoop {
   const TrainingRun& run_;
   const Config& config_;
   ParallelContext parallel_;
+  std::unique_ptr<Timers> timers_;   // null: nothing is timed
+  std::optional<TraceRange> setup_;  // open until all members are made
   GemmAutotuneCache gemm_autotune_;
   RankTrainer trainer_;
   LearningRateSchedule schedule_;
@@ -293,6 +327,7 @@ class RankLoop {
   RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
   int64_t validated_ = -1;                   // the iteration of the last evaluation
+  int64_t timed_ = 0;                        // iterations since timers were told
   size_t attention_told_ = 0;
 };
 

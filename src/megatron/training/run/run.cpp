@@ -14,6 +14,8 @@
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/training/log/console_log.h"
+#include "megatron/training/log/progress_file.h"
+#include "megatron/training/log/tensorboard_log.h"
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/run/rank_launch.h"
 #include "megatron/training/setup/parallel_setup.h"
@@ -117,6 +119,9 @@ RunEnd run(const RunSpec& spec) {
   run.trainer = spec.trainer;
   plan_memory_of(run, place, spec.log);
   if (spec.out) run.callbacks.push_back(console_log(spec.log, spec.out));
+  if (!run.config.logger.tensorboard_dir.empty()) run.callbacks.push_back(tensorboard_log(spec.log));
+  if (run.config.logger.log_progress && !run.config.checkpoint.save.empty())
+    run.callbacks.push_back(progress_file(spec.log));
   if (const std::string& metrics = run.config.logger.metrics; !metrics.empty())
     run.callbacks.push_back(metrics_log(spec.log, metrics));
   run.callbacks.insert(run.callbacks.end(), spec.callbacks.begin(), spec.callbacks.end());
