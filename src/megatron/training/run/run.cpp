@@ -15,6 +15,7 @@
 #include "megatron/device/profiler.h"
 #include "megatron/training/log/console_log.h"
 #include "megatron/training/log/progress_file.h"
+#include "megatron/training/log/run_summary.h"
 #include "megatron/training/log/tensorboard_log.h"
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/run/rank_launch.h"
@@ -40,7 +41,7 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
   run.planned_bytes = plan.largest().bytes();
   if (place.process == 0) {
     if (choice) log.info("{}", choice->table());
-    log.info("{}", plan.memory_table());
+    log.info("{}", run_summary(run.config, plan, device == DeviceType::Cuda ? gpu_name(0) : "the CPU"));
   }
   if (device != DeviceType::Cuda) return;
   // Ranks that share a GPU may need more and less of it; what counts is their sum.
