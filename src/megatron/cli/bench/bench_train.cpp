@@ -313,7 +313,7 @@ int bench_train(Invocation& invocation) {
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
-  double tflops = rate * model_flops_per_token(config.model, chosen.shape.length) / 1e12;
+  double tflops = rate * model_flops_per_token(config.model, chosen.shape.length, sizes.tp) / 1e12;
   std::optional<Standing> standing;
   if (peak) {
     const double flops = fp8_recipe(settings.precision) ? peak->fp8_flops : peak->flops;

@@ -103,7 +103,7 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   plan.parameters = parameter_count(config.model);
   plan.tokens_per_step = batch * config.model.seq_length;
   plan.flops_per_step = static_cast<double>(plan.tokens_per_step) *
-                        model_flops_per_token(config.model, config.model.seq_length);
+                        model_flops_per_token(config.model, config.model.seq_length, sizes.tp);
   for (const GroupRanks& group : parallel_groups(sizes))
     if (group.axis == Axis::pp && group.ranks[0] == sizes.rank_offset)
       for (int rank : group.ranks)
