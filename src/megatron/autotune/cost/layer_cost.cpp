@@ -64,7 +64,9 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
   }
   add_linear(in, plan, type, rows, m.value_width() / t, h, 1, 1, pair);
 
-  AttentionShape shape{rows, static_cast<double>(plan.seq), m.mean_context(plan.seq), m.heads / t,
+  // A ring works on half of each rank's tokens at a time, so that causal ranks have equal work.
+  const double kernel_seq = static_cast<double>(plan.seq) / (plan.cp > 1 ? 2 * plan.cp : 1);
+  AttentionShape shape{rows, in.stack.attention == AttentionBackend::unfused ? double(plan.seq) : kernel_seq, m.mean_context(plan.seq), m.heads / t,
                        m.latent() ? double(m.nope + m.rope) : double(m.head_dim),
                        m.latent() ? double(m.v_dim) : double(m.head_dim), m.latent(),
                        static_cast<double>(plan.mbs)};
@@ -89,6 +91,10 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
     const double seconds = ring / (rate * 1e9);
     pair.forward.cp += exposed_seconds(in.constants, seconds, core.forward);
     pair.backward.cp += exposed_seconds(in.constants, 2 * seconds, core.backward);
+    // Each step of the ring is merged with the ones before it in fp32.
+    const double merged = 8 * rows * m.value_width() / t * plan.cp;
+    pair.forward.memory += memory_seconds(in.cluster.gpu, in.constants, merged);
+    pair.backward.memory += memory_seconds(in.cluster.gpu, in.constants, 1.5 * merged);
   }
   return pair;
 }
@@ -152,7 +158,9 @@ PassPair moe_block(const CostInputs& in, const ParallelPlan& plan) {
 double tensor_exchange(const CostInputs& in, const ParallelPlan& plan, double blocks) {
   if (plan.tp == 1) return 0;
   const double bytes = 2 * tokens_of(plan) * static_cast<double>(in.model.hidden);
-  return blocks * 2 * collective_seconds(in, bytes, plan.tp, 1);
+  // Gathered operands travel in fp8 where GEMMs take them so.
+  const double width = plan.fp8() && plan.tp_overlap ? 1.5 : 2;
+  return blocks * width * collective_seconds(in, bytes, plan.tp, 1);
 }
 
 void add_host(const CostInputs& in, const ParallelPlan& plan, double dense, double moe, PassPair& pair) {
@@ -273,6 +281,10 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
   add_host(in, plan, 1 - m.moe_share(), m.moe_share(), pair);
   pair.forward.memory += in.stack.forward_kernels * in.constants.kernel_us * 1e-6;
   pair.backward.memory += in.stack.backward_kernels * in.constants.kernel_us * 1e-6;
+  if (plan.recompute == Recompute::half_gemms) {
+    pair.backward.gemm += 0.5 * plan.recompute_share * pair.forward.gemm;
+    pair.backward.memory += plan.recompute_share * pair.forward.memory;
+  }
   if (plan.recompute == Recompute::full) pair.backward += plan.recompute_share * pair.forward;
   if (in.measured != nullptr) {
     const double factor = in.measured->layer_factor(layer_key(m, plan));

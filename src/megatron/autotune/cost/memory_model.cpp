@@ -47,6 +47,7 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
       kept -= plan.recompute_share * m.attention_share() * (core - 2 * m.value_width() / t) * 0.9;
       break;
     case Recompute::moe: kept -= plan.recompute_share * m.moe_share() * std::max(0.0, moe - 4 * h / t); break;
+    case Recompute::half_gemms: kept *= 1 - 0.45 * plan.recompute_share; break;
     case Recompute::full: kept += plan.recompute_share * (2 * h / t - live); break;
   }
   return {kept, live};

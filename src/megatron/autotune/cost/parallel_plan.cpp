@@ -10,7 +10,7 @@ std::string_view precision_name(Precision precision) {
 }
 
 std::string_view recompute_name(Recompute recompute) {
-  constexpr std::string_view names[] = {"none", "core_attn", "moe", "full"};
+  constexpr std::string_view names[] = {"none", "core_attn", "moe", "half_gemms", "full"};
   return names[static_cast<size_t>(recompute)];
 }
 

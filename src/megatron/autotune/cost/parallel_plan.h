@@ -7,7 +7,8 @@
 namespace megatron::autotune {
 
 enum class Precision { bf16, fp16, fp8, mxfp8, nvfp4 };
-enum class Recompute { none, core_attn, moe, full };
+// half_gemms: every second GEMM's output and all elementwise ones are made again.
+enum class Recompute { none, core_attn, moe, half_gemms, full };
 
 // How one model is trained on so many GPUs.
 struct ParallelPlan {

@@ -63,9 +63,9 @@ std::string exclusion(const Json& row, std::string_view source, std::string_view
 void assume_flags(ParallelPlan& plan, const ModelShape& model, const std::string& system, std::string_view source) {
   const bool megatron = contains(source, "NVIDIA");
   plan.tp_overlap = megatron && plan.tp > 1 && !model.moe();
-  plan.deduplicating_dispatcher = megatron;
-  // One-forward-one-backward overlap of experts' exchanges is on where expert groups span nodes.
+  // Experts' exchanges run beside another micro-batch where groups span nodes, then through plain all-to-all.
   plan.ep_overlap = megatron && plan.ep > 8 && plan.pp > 1 && system == "H100";
+  plan.deduplicating_dispatcher = megatron && !plan.ep_overlap;
   plan.cuda_graphs = megatron && model.moe() && system != "H100";
   if (model.mamba_layers > 0) plan.recompute = Recompute::moe;
 }
@@ -97,11 +97,11 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   plan.lora = text(row, "task") == "lora";
   const std::string recompute = text(row, "recompute");
   if (recompute == "full") plan.recompute = Recompute::full;
+  if (recompute.starts_with("selective (op)")) plan.recompute = Recompute::half_gemms;
   result.cluster = cluster_of(gpu_spec(system), plan.gpus);
   result.stack = &stack_of(source, note);
   assume_flags(plan, *model, system, source);
   if (contains(note, "async TP")) plan.tp_overlap = true;
-  // A wrapped recipe of 2024 does not overlap tensor exchanges unless asked.
   result.excluded = exclusion(row, source, note);
   const bool complete = mbs && vp && (ep || !model->moe());
   const std::string kind = model->moe() ? "MoE" : complete ? "dense" : "dense, micro-batch not stated";
