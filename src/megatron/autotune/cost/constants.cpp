@@ -1,15 +1,8 @@
 #include "megatron/autotune/cost/constants.h"
 
-#include <algorithm>
 #include <array>
 
 namespace megatron::autotune {
-
-double Calibration::layer_factor(uint64_t key) const {
-  const auto place = std::lower_bound(layers.begin(), layers.end(), key,
-                                      [](const LayerFactor& entry, uint64_t wanted) { return entry.key < wanted; });
-  return place != layers.end() && place->key == key ? place->factor : 1;
-}
 
 std::span<const FittedConstant> published_constants() {
   using C = CostConstants;

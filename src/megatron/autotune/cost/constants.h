@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 namespace megatron::autotune {
 
@@ -32,20 +30,6 @@ struct CostConstants {
   double step_single_ms = 3;       // one GPU
   double optimizer = 1;            // bytes that an update moves, against the stack's figure
   double grad_reduce = 1;          // efficiency of the gradients' all-reduce against other collectives
-};
-
-// Measured layer time / closed form, for layers of one shape: what tiles, algorithms and launches of just these sizes add.
-struct LayerFactor {
-  uint64_t key = 0;  // layer_key of width, heads, length, micro-batch, tensor and context ranks
-  double factor = 1;
-};
-
-// Constants of one GPU kind and software, and the layers that were measured with them, sorted by key.
-struct Calibration {
-  CostConstants constants;
-  std::vector<LayerFactor> layers;
-
-  double layer_factor(uint64_t key) const;
 };
 
 // A constant that may be fitted: towards its prior, in the logarithm, with a standard deviation `spread`.

@@ -245,14 +245,8 @@ ExchangeSeconds exchange_seconds(const CostInputs& in, const ParallelPlan& plan)
   return {in.constants.latency_us * 1e-6 + std::max(inside, outside), outside > inside};
 }
 
-uint64_t layer_key(const ModelShape& model, const ParallelPlan& plan) {
-  uint64_t key = 0xcbf29ce484222325u;
-  for (const int64_t part : {model.hidden, model.heads, model.ffn, model.experts, plan.seq, plan.mbs, int64_t{plan.tp},
-                             int64_t{plan.cp}, int64_t{plan.ep}, int64_t{plan.fp8()}}) {
-    key = (key ^ static_cast<uint64_t>(part)) * 0x100000001b3u;
-    key ^= key >> 29;
-  }
-  return key;
+LayerShape layer_shape(const ModelShape& model, const ParallelPlan& plan) {
+  return {model.hidden, model.heads, model.ffn, model.experts, plan.seq, plan.mbs, plan.tp, plan.cp, plan.ep, plan.fp8()};
 }
 
 PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
@@ -286,8 +280,8 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
     pair.backward.memory += plan.recompute_share * pair.forward.memory;
   }
   if (plan.recompute == Recompute::full) pair.backward += plan.recompute_share * pair.forward;
-  if (in.measured != nullptr) {
-    const double factor = in.measured->layer_factor(layer_key(m, plan));
+  if (in.measured != nullptr && !in.measured->layers.empty()) {
+    const double factor = in.measured->layer_factor(layer_shape(m, plan));
     pair.forward = factor * pair.forward;
     pair.backward = factor * pair.backward;
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/autotune/cost/constants.h"
+#include "megatron/autotune/cost/calibration.h"
 #include "megatron/autotune/cost/model_shape.h"
 #include "megatron/autotune/cost/parallel_plan.h"
 #include "megatron/autotune/cost/stack.h"
@@ -33,7 +33,7 @@ struct CostInputs {
 };
 
 // What decides the shapes of a layer's kernels.
-uint64_t layer_key(const ModelShape& model, const ParallelPlan& plan);
+LayerShape layer_shape(const ModelShape& model, const ParallelPlan& plan);
 
 // One micro-batch through an average layer; backward holds what is recomputed too.
 PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan);

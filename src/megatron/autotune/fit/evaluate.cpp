@@ -95,7 +95,7 @@ Evaluation evaluate(const Table& table, int draws, uint64_t seed) {
   const std::span<const FittedConstant> free = free_constants(table);
   Rows judged, others;
   for (const TableRow& row : table.rows) {
-    if (!row.excluded.empty()) continue;
+    if (!row.excluded.empty() || row.measured <= 0) continue;
     (row.fitted ? judged : others).push_back(&row);
   }
   Evaluation result;
@@ -104,6 +104,7 @@ Evaluation evaluate(const Table& table, int draws, uint64_t seed) {
   std::map<std::string, std::vector<double>> fitted, unfitted, held_out, baseline;
   for (const TableRow* row : judged) fitted[row->set].push_back(relative_error(*row, result.calibration));
   for (const TableRow* row : others) unfitted[row->set].push_back(relative_error(*row, result.calibration));
+  if (table.published) result.ordering = ordering_of(judged, result.calibration);
   merge(fitted, result.fitted);
   merge(unfitted, result.unfitted);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/autotune/fit/fit.h"
+#include "megatron/autotune/fit/ordering.h"
 
 namespace megatron::autotune {
 
@@ -22,6 +23,7 @@ struct Evaluation {
   std::map<std::string, ErrorSummary> held_out;  // by set, over the draws
   std::map<std::string, ErrorSummary> baseline;  // held out, constant MFU by class and precision
   std::map<std::string, ErrorSummary> unfitted;  // rows that never were fitted, by set
+  Ordering ordering;       // of the judged rows, published tables alone
   double inside = 0;       // share of held-out rows within the stated standard deviation
   double loss = 0;         // held out: mean loss of the predicted best plan of a group
   double worst_loss = 0;

@@ -22,12 +22,12 @@ class FitProblem {
              bool layers)
       : rows_(rows), prior_(prior), free_(free) {
     if (layers)
-      for (const TableRow* row : rows) keys_.push_back(layer_key(*row->model, row->plan));
-    std::sort(keys_.begin(), keys_.end());
-    keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+      for (const TableRow* row : rows) shapes_.push_back(layer_shape(*row->model, row->plan));
+    std::sort(shapes_.begin(), shapes_.end());
+    shapes_.erase(std::unique(shapes_.begin(), shapes_.end()), shapes_.end());
   }
 
-  size_t size() const { return free_.size() + keys_.size(); }
+  size_t size() const { return free_.size() + shapes_.size(); }
   double prior(size_t i) const { return i < free_.size() ? std::log(prior_.*free_[i].member) : 0; }
   double spread(size_t i) const { return i < free_.size() ? free_[i].spread : kLayerSpread; }
   double low(size_t i) const { return i < free_.size() ? std::log(free_[i].low) : -0.7; }
@@ -37,13 +37,13 @@ class FitProblem {
   Calibration calibration(const std::vector<double>& logs) const {
     Calibration c{prior_, {}};
     for (size_t i = 0; i < free_.size(); ++i) c.constants.*free_[i].member = std::exp(logs[i]);
-    for (size_t i = 0; i < keys_.size(); ++i) c.layers.push_back({keys_[i], std::exp(logs[free_.size() + i])});
+    for (size_t i = 0; i < shapes_.size(); ++i) c.layers.push_back({shapes_[i], std::exp(logs[free_.size() + i])});
     return c;
   }
 
   // Whether the row's prediction depends on the parameter at all.
   bool touches(size_t i, const TableRow& row) const {
-    return i < free_.size() || layer_key(*row.model, row.plan) == keys_[i - free_.size()];
+    return i < free_.size() || layer_shape(*row.model, row.plan) == shapes_[i - free_.size()];
   }
 
   std::vector<double> residuals(const std::vector<double>& logs) const {
@@ -80,7 +80,7 @@ class FitProblem {
   std::span<const TableRow* const> rows_;
   const CostConstants& prior_;
   std::span<const FittedConstant> free_;
-  std::vector<uint64_t> keys_;
+  std::vector<LayerShape> shapes_;
 };
 
 // Solves A x = b for a symmetric positive definite A of n rows.

@@ -111,6 +111,7 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
                                      precision_name(plan.precision), plan.gbs, plan.seq, plan.gpus, plan_text(plan));
   result.group = fmt::format("{} {} {} {} {} gbs{} seq{} {}", source, text(row, "container"), system, model->name,
                              text(row, "task"), plan.gbs, plan.seq, text(row, "precision"));
+  result.release = fmt::format("{} {} {}", source, text(row, "container"), system);
   result.fitted = system == "H100" && complete && result.excluded.empty();
 
   const Json* tokens = row.find("tokens_s_gpu");
@@ -127,6 +128,7 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   } else {
     return {};
   }
+  if (!(result.measured > 0)) throw ConfigError("the published figure is not positive");
   if (plan.pp > 1) {
     plan.last_stage_layers = balanced_last_stage(result.inputs(Calibration{}), plan);
   }

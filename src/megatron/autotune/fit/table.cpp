@@ -54,9 +54,11 @@ TableRow measured_row(const Json& row, Shapes& shapes) {
   result.family = shape->name;
   result.group = fmt::format("{} {} GPUs gbs {}", shape->name, plan.gpus, plan.gbs);
   result.configuration = fmt::format("{} {}", result.group, plan_text(plan));
-  result.measured = row.at("iteration_ms").as_double();
+  if (const Json* measured = row.find("iteration_ms"); measured != nullptr && !measured->is_null())
+    result.measured = measured->as_double();
+  if (result.measured < 0) throw ConfigError("iteration_ms is negative");
   result.throughput = false;
-  result.fitted = true;
+  result.fitted = result.measured > 0;
   return result;
 }
 
@@ -89,7 +91,6 @@ Table parse_table(const Json& document, const std::string& origin) {
       } else {
         ++table.no_figure;
       }
-      if (!table.rows.empty() && !(table.rows.back().measured > 0)) throw ConfigError("the measured figure is not positive");
     } catch (const Error& error) {
       const Json* id = row.is_object() ? row.find("id") : nullptr;
       throw ConfigError(fmt::format("{}: row {}: {}", origin, id != nullptr ? id->dump() : "without id", error.what()));

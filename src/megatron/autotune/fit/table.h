@@ -16,6 +16,7 @@ struct TableRow {
   std::string group;          // rows with equal text differ in plan alone
   std::string set;            // "H100 dense", "single node": what errors are reported by
   std::string family;
+  std::string release;        // of which system and software; pairs are compared inside one
   std::string excluded;       // why the row is not judged; "" where it is
   bool fitted = false;        // may constants be fitted on it
   bool moe = false;
@@ -23,7 +24,7 @@ struct TableRow {
   Cluster cluster;
   ParallelPlan plan;
   const Stack* stack = nullptr;
-  double measured = 0;     // tokens/s of a GPU, or ms of an iteration
+  double measured = 0;     // tokens/s of a GPU, or ms of an iteration; 0: not known
   bool throughput = true;  // which of the two
 
   // What the model says in the row's unit.
