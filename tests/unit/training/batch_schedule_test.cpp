@@ -64,7 +64,7 @@ TEST(BatchSchedule, WhatDoesNotDivideIsRefusedOrMadeSmaller) {
   EXPECT_THROW(BatchSchedule(config, 2), ConfigError);
   config.train.decrease_batch_size_if_needed = true;
   EXPECT_EQ(BatchSchedule(config, 2).at(0), 8);
-  for (const char* wrong : {"8", "8:4", "0:4 0:8", "0:4 100", "0:x", "0:0", "0:4 3Q:8"}) {
+  for (const char* wrong : {"8", "800:4", "0:4 0:8", "0:4 100", "0:x", "0:0", "0:4 3Q:8"}) {
     config.train.step_batch_size_schedule = wrong;
     EXPECT_THROW(BatchSchedule(config, 1), ConfigError) << wrong;
   }
