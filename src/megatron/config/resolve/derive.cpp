@@ -204,7 +204,8 @@ void batches(ConfigBuilder& builder) {
   const TrainConfig& train = config.train;
   if (train.global_batch_size == 0 && !train.step_batch_size_schedule.empty()) try {
       // The largest: what iterations are converted to samples with.
-      builder.derive("train.global_batch_size", batch_sizes(train, config.model.seq_length).back().size,
+      builder.derive("train.global_batch_size",
+                     parse_batch_steps(train.step_batch_size_schedule, config.model.seq_length).back().size,
                      "the last entry of train.step_batch_size_schedule");
     } catch (const ConfigError&) {  // a rule tells what is wrong with it
     }
