@@ -1,6 +1,7 @@
 #include "megatron/config/resolve/derive.h"
 
 #include "megatron/base/error.h"
+#include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/config/resolve/pipeline_layout.h"
@@ -200,6 +201,13 @@ void world(ConfigBuilder& builder) {
 
 void batches(ConfigBuilder& builder) {
   Config& config = builder.config;
+  const TrainConfig& train = config.train;
+  if (train.global_batch_size == 0 && !train.step_batch_size_schedule.empty()) try {
+      // The largest: what iterations are converted to samples with.
+      builder.derive("train.global_batch_size", batch_sizes(train, config.model.seq_length).back().size,
+                     "the last entry of train.step_batch_size_schedule");
+    } catch (const ConfigError&) {  // a rule tells what is wrong with it
+    }
   if (config.train.global_batch_size == 0 && config.train.micro_batch_size > 0 && builder.data_parallel_size)
     builder.derive("train.global_batch_size", config.train.micro_batch_size * *builder.data_parallel_size,
                    "micro_batch_size x data-parallel size");

@@ -25,6 +25,7 @@ CONDITION(uses_adam, "--optimizer adam", c.optimizer.optimizer != OptimizerKind:
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
 CONDITION(profiles, "--profile", c.profiling.profile)
 #undef CONDITION
 // clang-format on

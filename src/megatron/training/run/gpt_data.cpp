@@ -26,7 +26,7 @@ SplitSizes wanted_samples(const Config& config) {
       train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
   if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
   const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
-  const int64_t round = validation.eval_iters * train.global_batch_size;
+  const int64_t round = validation.eval_iters * evaluation_batch(config);
   const int64_t samples =
       train.train_samples > 0 ? train.train_samples : iterations * train.global_batch_size;
   return {samples, rounds * round, round};
@@ -52,7 +52,7 @@ RunData gpt_data(const Config& config) {
   // What nobody reads is not built: small data may have no document in it.
   const bool evaluates = config.validation.eval_iters > 0 && config.validation.eval_interval > 0;
   for (Split split : {Split::valid, Split::test}) {
-    if (split == Split::valid && evaluates) continue;
+    if (evaluates) continue;
     source.per_split[static_cast<size_t>(split)].reset();
     if (source.matrix) (*source.matrix)[static_cast<size_t>(split)].reset();
   }
@@ -75,7 +75,8 @@ RunData gpt_data(const Config& config) {
   if (!run.train)
     throw ConfigError(
         "--data-path: the training split is empty; give --split or --train-data-path otherwise");
-  run.validation = take(Split::valid);
+  if (auto validation = take(Split::valid)) run.validation.push_back({"validation", std::move(validation)});
+  run.test = take(Split::test);
   return run;
 }
 

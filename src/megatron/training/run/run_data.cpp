@@ -68,7 +68,7 @@ RunData mock_data(const Config& config) {
       return tokens;
     });
   };
-  return {.train = stream(0), .validation = stream(1)};
+  return {.train = stream(0), .validation = {{"validation", stream(1)}}, .test = stream(2)};
 }
 
 RunData replayed_data(const std::string& source, const Config& config) {
@@ -94,8 +94,14 @@ RunData replayed_data(const std::string& source, const Config& config) {
     return tokens;
   };
   return {.train = token_source(row - 1, tensor.size(0) * batch, take),
-          .validation = nullptr,
+          .validation = {},
+          .test = nullptr,
           .iterations = tensor.size(0)};
+}
+
+int64_t evaluation_batch(const Config& config) {
+  const int64_t own = config.validation.eval_global_batch_size;
+  return own > 0 ? own : config.train.global_batch_size;
 }
 
 RunData run_data(const Config& config) {

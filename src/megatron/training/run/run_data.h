@@ -9,10 +9,17 @@
 
 namespace megatron {
 
+struct NamedSource {
+  std::string name;  // in the log
+  std::shared_ptr<const BatchSource> source;
+};
+
 // What a run learns from, and what it is evaluated on.
 struct RunData {
-  std::shared_ptr<const BatchSource> train, validation;  // validation null: there is none
-  int64_t iterations = -1;                               // that there are; -1: as many as asked for
+  std::shared_ptr<const BatchSource> train;
+  std::vector<NamedSource> validation;      // each evaluated by itself; none: no evaluation
+  std::shared_ptr<const BatchSource> test;  // at the end of the run; null: none
+  int64_t iterations = -1;                  // that there are; -1: as many as asked for
 };
 
 // Whole numbers [rows, length] of "FILE.safetensors:KEY"; without a key, of the only tensor that the file
@@ -28,6 +35,8 @@ RunData mock_data(const Config& config);
 
 // "FILE.safetensors:KEY": an integer tensor [iterations, global batch, length + 1], used exactly as given.
 RunData replayed_data(const std::string& source, const Config& config);
+
+int64_t evaluation_batch(const Config& config);  // sequences in a batch of an evaluation
 
 // What the configuration names; a ConfigError where it names nothing.
 RunData run_data(const Config& config);

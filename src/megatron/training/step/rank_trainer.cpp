@@ -270,6 +270,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
 }  // namespace
 
 Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key) {
+  const TraceRange range(ctx.tracer, "gradients");
   check_batches(batches, config_);
   if (fp8_history_) fp8_history_->start_step(ctx);
   if (graph_) data_parallel_->finish_parameters();  // a graph cannot wait for what began before it
@@ -293,6 +294,7 @@ Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batche
 }
 
 StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, double lr) {
+  const TraceRange range(ctx.tracer, "update");
   const Tensor gate = update_gate(ctx, gradients.loss, gradients.norm);
   {
     const TraceRange update(ctx.tracer, "optimizer");
@@ -305,7 +307,10 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, dou
     optimizer_->step(ctx, lr, scale, gate);
   }
   for (auto& chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
-  data_parallel_->publish_parameters();
+  {
+    const TraceRange publish(ctx.tracer, "publish parameters");
+    data_parallel_->publish_parameters();
+  }
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_, gate);
   values_changed();
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and

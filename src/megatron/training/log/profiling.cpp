@@ -1,4 +1,4 @@
-#include "megatron/training/run/profiling.h"
+#include "megatron/training/log/profiling.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "megatron/cli/common/rank_launch.h"
+#include "megatron/training/run/rank_launch.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "megatron/cli/common/writable_folder.h"
+#include "megatron/base/writable_folder.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "megatron/cli/common/recompute_setup.h"
+#include "megatron/training/plan/recompute_setup.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-constexpr double kGib = 1 << 30;
+constexpr double kBytesPerGib = 1 << 30;
 
 double usable_memory(DeviceType device, int64_t sharing) {
   double bytes = 0;
@@ -38,7 +38,7 @@ std::optional<RecomputeChoice> settle_recompute(Config& config, const ParallelSi
                                                 DeviceType device, int64_t sharing) {
   if (!chooses_recompute(config)) return {};
   const auto given = config.execution.recompute_memory_gib;
-  const double limit = given ? *given * kGib : usable_memory(device, sharing);
+  const double limit = given ? *given * kBytesPerGib : usable_memory(device, sharing);
   return choose_recompute(config, sizes, dtype, limit, speed_of(device, dtype));
 }
 

@@ -1,4 +1,4 @@
-#include "megatron/cli/common/cache_folder.h"
+#include "megatron/base/cache_folder.h"
 
 #include <cstdlib>
 
