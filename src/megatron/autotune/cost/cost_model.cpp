@@ -32,7 +32,7 @@ StageTime stage_time(const CostInputs& in, const ParallelPlan& plan, const PassP
     stage.forward += part->forward;
     stage.backward += part->backward;
   }
-  const double more = plan.cuda_graphs ? 0 : in.constants.host_microbatch_ms * kMilli / in.cluster.host_speed;
+  const double more = plan.cuda_graphs ? 0 : in.constants.host_microbatch_ms * in.stack.host * kMilli / in.cluster.host_speed;
   stage.forward.host += more / 3;
   stage.backward.host += 2 * more / 3;
   if (plan.pp > 1 && in.stack.synchronous_pipeline) {
@@ -113,7 +113,7 @@ double spread_of(const Breakdown& b) {
 Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   const PassPair layer = layer_cost(in, plan);
   const PassPair embedding = embedding_cost(in, plan), head = head_cost(in, plan);
-  const StageLayers layers = stage_layers(in.model, plan);
+  const LayerSplit layers = layer_split(in.model, plan);
   const double exchange = stage_exchange(in, plan);
   const auto microbatches = static_cast<double>(plan.microbatches());
 

@@ -169,7 +169,7 @@ void add_host(const CostInputs& in, const ParallelPlan& plan, double dense, doub
   const double softmax = softmax_is_fused(in, plan) ? 0 : c.host_softmax_ms;
   const double wait = c.host_wait_ms * (plan.tp - 1);
   const double width = static_cast<double>(in.model.hidden) / 2048;
-  const double speed = kMilliseconds / in.cluster.host_speed * std::pow(width, -c.host_width);
+  const double speed = kMilliseconds * in.stack.host / in.cluster.host_speed * std::pow(width, -c.host_width);
   pair.forward.host += speed * (dense * (c.host_forward_ms + softmax + wait) + moe * 0.4 * c.host_moe_ms);
   pair.backward.host +=
       speed * (dense * (c.host_backward_ms + 2 * softmax + wait) + moe * 0.6 * c.host_moe_ms);

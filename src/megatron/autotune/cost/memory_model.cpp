@@ -73,7 +73,7 @@ LocalParams local_params(const ModelShape& m, const ParallelPlan& plan, double l
   return result;
 }
 
-StageLayers stage_layers(const ModelShape& model, const ParallelPlan& plan) {
+LayerSplit layer_split(const ModelShape& model, const ParallelPlan& plan) {
   const double layers = static_cast<double>(model.layers);
   if (plan.pp == 1) return {layers, layers};
   if (plan.last_stage_layers > 0)
@@ -84,7 +84,7 @@ StageLayers stage_layers(const ModelShape& model, const ParallelPlan& plan) {
 MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
   const ModelShape& m = in.model;
   const double tokens = static_cast<double>(plan.mbs) * static_cast<double>(plan.seq) / plan.cp;
-  const StageLayers layers = stage_layers(m, plan);
+  const LayerSplit layers = layer_split(m, plan);
   const TokenBytes bytes = activation_bytes(in, plan);
   const int64_t microbatches = plan.microbatches();
   MemoryUse fullest;

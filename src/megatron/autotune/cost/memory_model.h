@@ -18,10 +18,10 @@ struct LocalParams {
 LocalParams local_params(const ModelShape& model, const ParallelPlan& plan, double layers, bool embedding, bool head);
 
 // Layers of the first stages and of the last one.
-struct StageLayers {
+struct LayerSplit {
   double others = 0, last = 0;
 };
-StageLayers stage_layers(const ModelShape& model, const ParallelPlan& plan);
+LayerSplit layer_split(const ModelShape& model, const ParallelPlan& plan);
 
 MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan);
 

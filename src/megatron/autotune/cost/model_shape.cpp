@@ -111,4 +111,69 @@ ModelShape model_shape(const std::string& name, const Json& entry) {
   return shape;
 }
 
+ModelShape model_shape(const ModelConfig& config) {
+  ModelShape shape;
+  shape.name = "model";
+  shape.layers = config.num_layers;
+  shape.hidden = config.hidden_size;
+  shape.heads = config.num_attention_heads;
+  shape.kv_heads = config.num_query_groups > 0 ? config.num_query_groups : shape.heads;
+  shape.head_dim = config.kv_channels > 0 ? config.kv_channels : shape.hidden / std::max<int64_t>(1, shape.heads);
+  shape.ffn = config.ffn_hidden_size;
+  shape.vocab = config.vocab_size;
+  shape.gated = config.gated_linear_unit;
+  shape.tied = config.share_embeddings_and_output_weights;
+  shape.sinks = config.softmax_type != SoftmaxType::vanilla;
+  shape.mtp = config.mtp_num_layers;
+  if (config.multi_latent_attention) {
+    shape.q_lora = config.q_lora_rank.value_or(0);
+    shape.kv_lora = config.kv_lora_rank;
+    shape.nope = config.qk_head_dim;
+    shape.rope = config.qk_pos_emb_head_dim;
+    shape.v_dim = config.v_head_dim;
+  }
+  if (!config.window_size.empty()) {
+    shape.window = std::max<int64_t>(0, config.window_size[0]);
+    shape.window_layers = shape.layers;
+    if (config.window_attn_skip_freq.is_int() && config.window_attn_skip_freq.as_int() > 0)
+      shape.window_layers -= shape.layers / config.window_attn_skip_freq.as_int();
+    if (config.window_attn_skip_freq.is_array()) {
+      shape.window_layers = 0;
+      for (const Json& layer : config.window_attn_skip_freq.as_array())
+        shape.window_layers += layer.is_int() && layer.as_int() != 0;
+    }
+  }
+  if (config.num_moe_experts > 0) {
+    shape.experts = config.num_moe_experts;
+    shape.topk = config.moe_router_topk;
+    shape.moe_ffn = config.moe_ffn_hidden_size;
+    shape.shared_ffn = config.moe_shared_expert_intermediate_size;
+    shape.moe_layers = shape.layers;
+    const Json& every = config.moe_layer_freq;
+    if (every.is_int() && every.as_int() > 0) shape.moe_layers = (shape.layers + every.as_int() - 1) / every.as_int();
+    if (every.is_array()) {
+      shape.moe_layers = 0;
+      for (const Json& layer : every.as_array()) shape.moe_layers += layer.is_int() && layer.as_int() != 0;
+    }
+  }
+  if (config.is_hybrid_model && !config.hybrid_layer_pattern.empty()) {
+    const auto count = [&](std::string_view symbols) {
+      return static_cast<int64_t>(std::count_if(config.hybrid_layer_pattern.begin(), config.hybrid_layer_pattern.end(),
+                                                [&](char c) { return symbols.find(c) != std::string_view::npos; }));
+    };
+    shape.attention_layers = count("*+");
+    shape.mamba_layers = count("MG");
+    shape.moe_layers = count("E");
+    shape.mamba_heads = config.mamba_num_heads;
+    shape.mamba_head_dim = config.mamba_head_dim;
+    shape.mamba_state = config.mamba_state_dim;
+    shape.mamba_groups = config.mamba_num_groups;
+  }
+  if (shape.layers <= 0 || shape.hidden <= 0 || shape.vocab <= 0)
+    throw ConfigError(
+        "autotune: the model has no num_layers, hidden_size or vocab_size; give --hf DIR or --num-layers, --hidden-size, "
+        "--num-attention-heads and --vocab-size");
+  return shape;
+}
+
 }  // namespace megatron::autotune

@@ -16,6 +16,7 @@ struct Stack {
   double optimizer_bytes = 34;  // per parameter of the shard
   double state_bytes = 12;      // per parameter: master weight and moments
   double grad_bytes = 2;        // per parameter, in memory and on the wire
+  double host = 1;              // time that launches take, against Python's
   double forward_kernels = 16, backward_kernels = 30;  // of a layer
   bool softmax_in_fours = false;       // the fused softmax needs heads x micro-batch to be a multiple of four
   bool synchronous_pipeline = false;   // the host waits for each exchange between stages

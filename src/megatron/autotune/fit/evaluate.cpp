@@ -90,7 +90,7 @@ std::span<const FittedConstant> free_constants(const Table& table) {
   return table.published ? published_constants() : measured_constants();
 }
 
-Evaluation evaluate(const Table& table, int draws, uint64_t seed) {
+Evaluation evaluate(const Table& table, const Calibration& given, int draws, uint64_t seed) {
   const CostConstants prior = prior_constants(table);
   const std::span<const FittedConstant> free = free_constants(table);
   Rows judged, others;
@@ -101,12 +101,13 @@ Evaluation evaluate(const Table& table, int draws, uint64_t seed) {
   Evaluation result;
   const bool layers = !table.published;
   result.calibration = fit_constants(judged, prior, free, layers);
-  std::map<std::string, std::vector<double>> fitted, unfitted, held_out, baseline;
+  std::map<std::string, std::vector<double>> fitted, shipped, held_out, baseline;
   for (const TableRow* row : judged) fitted[row->set].push_back(relative_error(*row, result.calibration));
-  for (const TableRow* row : others) unfitted[row->set].push_back(relative_error(*row, result.calibration));
+  for (const Rows* rows : {&judged, &others})
+    for (const TableRow* row : *rows) shipped[row->set].push_back(relative_error(*row, given));
   if (table.published) result.ordering = ordering_of(judged, result.calibration);
   merge(fitted, result.fitted);
-  merge(unfitted, result.unfitted);
+  merge(shipped, result.shipped);
 
   result.low.assign(free.size(), 1e300);
   result.high.assign(free.size(), 0);

@@ -22,7 +22,7 @@ struct Evaluation {
   std::map<std::string, ErrorSummary> fitted;    // by set, all judged rows
   std::map<std::string, ErrorSummary> held_out;  // by set, over the draws
   std::map<std::string, ErrorSummary> baseline;  // held out, constant MFU by class and precision
-  std::map<std::string, ErrorSummary> unfitted;  // rows that never were fitted, by set
+  std::map<std::string, ErrorSummary> shipped;   // by set, every row that is not excluded, with given constants
   Ordering ordering;       // of the judged rows, published tables alone
   double inside = 0;       // share of held-out rows within the stated standard deviation
   double loss = 0;         // held out: mean loss of the predicted best plan of a group
@@ -34,8 +34,8 @@ struct Evaluation {
 CostConstants prior_constants(const Table& table);
 std::span<const FittedConstant> free_constants(const Table& table);
 
-// Fits on half of the configurations, judges on the other, so many times.
-Evaluation evaluate(const Table& table, int draws, uint64_t seed);
+// Fits on half of the configurations, judges on the other, so many times; `given` prices all rows beside that.
+Evaluation evaluate(const Table& table, const Calibration& given, int draws, uint64_t seed);
 
 // Plans of one model, GPU count and batch in predicted order.
 struct RankedGroup {
