@@ -31,7 +31,7 @@ class RankRun {
         schedule_(learning_rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, run.hf, run.on_event) {}
+        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf, run.on_event) {}
 
   void run() {
     tell(gemm_autotune_.news());
@@ -49,6 +49,7 @@ class RankRun {
       follow_memory();
       const int64_t eval_every = config_.validation.eval_interval;
       if (eval_every > 0 && at_.iteration % eval_every == 0) evaluate();
+      checkpoints_.poll();
       checkpoints_.save_at_interval(at_);
       if (iterations_here_ == 1) ctx_.allocator->reset_peaks();
     }
@@ -104,6 +105,7 @@ class RankRun {
     const double rate = schedule_.at(at_.consumed_samples);
     const Gradients gradients =
         trainer_.gradients(ctx_, batches, {.iteration = at_.iteration, .batches = shares.batches()});
+    checkpoints_.before_update();
     const StepReport step = trainer_.update(ctx_, gradients, rate);
     ++at_.iteration;
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
