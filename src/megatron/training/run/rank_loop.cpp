@@ -43,7 +43,8 @@ class RankLoop {
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
                                                config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, run.hf, [this](const std::string& what) { tell(what); }),
+        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
+                     [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {}
 
   RunEnd run() {
@@ -162,6 +163,7 @@ class RankLoop {
       own = ctx_.to_vector<double>(all);
     }
     view_.save_requested = false;
+    checkpoints_.poll();
     if (checkpoints_.save_at_interval(state_))
       announce(RunEvent::save);
     else if (own[3] > 0 && !config_.checkpoint.save.empty())
@@ -244,6 +246,7 @@ class RankLoop {
     const double rate = schedule_.at(state_.scheduled_samples());
     const Gradients gradients =
         trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
+    checkpoints_.before_update();
     const StepReport step = trainer_.update(ctx_, gradients, rate);
     ++state_.iteration;
     check_finite(step);
