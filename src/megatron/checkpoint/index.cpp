@@ -34,6 +34,13 @@ Json to_json(const TrainingState& state) {
   json["seed"] = state.seed;
   json["config"] = state.config;
   json["extra"] = state.extra;
+  if (state.loss_scale) {
+    Json scale = Json::object();
+    scale["scale"] = state.loss_scale->scale;
+    scale["clean_steps"] = state.loss_scale->clean_steps;
+    scale["tolerance"] = state.loss_scale->tolerance;
+    json["loss_scale"] = scale;
+  }
   return json;
 }
 
@@ -47,6 +54,9 @@ TrainingState read_state(const Json& json) {
   state.seed = static_cast<uint64_t>(json.at("seed").as_int());
   state.config = json.at("config");
   state.extra = json.at("extra");
+  if (const Json* scale = json.find("loss_scale"))
+    state.loss_scale = {scale->at("scale").as_double(), scale->at("clean_steps").as_int(),
+                        scale->at("tolerance").as_int()};
   return state;
 }
 

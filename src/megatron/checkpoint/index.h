@@ -6,6 +6,7 @@
 #include "megatron/base/json.h"
 #include "megatron/base/problems.h"
 #include "megatron/checkpoint/sharded_tensor.h"
+#include "megatron/optimizer/loss_scale.h"
 
 namespace megatron {
 
@@ -39,6 +40,7 @@ struct TrainingState {
   Json config;                  // the resolved configuration of the run
   Json extra;                   // whatever else the program keeps: schedules, loss scale, counters
   int64_t optimizer_steps = 0;  // updates that were taken; fewer than iterations where some were skipped
+  std::optional<LossScaleState> loss_scale = {};  // of fp16
 };
 
 // The file index.json of a checkpoint.
