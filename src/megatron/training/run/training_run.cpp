@@ -37,7 +37,7 @@ class RankRun {
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
         gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_)),
-        schedule_(learning_rate_schedule(config_, run.iterations)),
+        schedule_(rate_schedule(config_, run.iterations)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
         profiling_(ctx, config_.profiling) {}
 
@@ -147,10 +147,10 @@ class RankRun {
     const std::vector<Batch> batches =
         run_.data.train->step({at_.iteration, at_.consumed_samples, own_of(shares)});
     // The rate of an iteration is that of the samples consumed before it.
-    const double rate = schedule_.at(at_.consumed_samples);
+    const Rates rates = schedule_.at(at_.consumed_samples);
     const Gradients gradients =
         trainer_.gradients(ctx_, batches, {.iteration = at_.iteration, .batches = shares.batches()});
-    const StepReport step = trainer_.update(ctx_, gradients, rate);
+    const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++at_.iteration;
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
       fail(
@@ -174,7 +174,7 @@ class RankRun {
                        .global_batch_size = batch,
                        .loss = step.loss,
                        .grad_norm = step.grad_norm,
-                       .learning_rate = rate,
+                       .learning_rate = rates.lr,
                        .skipped = step.update != Update::taken,
                        .nans = std::isnan(step.loss),
                        .terms = step.terms,
@@ -208,7 +208,7 @@ class RankRun {
   ParallelContext parallel_;
   GemmAutotuneCache gemm_autotune_;
   RankTrainer trainer_;
-  LearningRateSchedule schedule_;
+  RateSchedule schedule_;
   double flops_per_token_;
   Profiling profiling_;
   Counters at_;
