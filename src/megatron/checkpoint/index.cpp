@@ -36,9 +36,15 @@ Json to_json(const TrainingState& state) {
   json["seed"] = state.seed;
   json["config"] = state.config;
   if (!state.schedule.is_null()) json["schedule"] = state.schedule;
-  if (!state.scale.is_null()) json["scale"] = state.scale;
   if (!state.user.is_null()) json["user"] = state.user;
   json["extra"] = state.extra;
+  if (state.loss_scale) {
+    Json scale = Json::object();
+    scale["scale"] = state.loss_scale->scale;
+    scale["clean_steps"] = state.loss_scale->clean_steps;
+    scale["tolerance"] = state.loss_scale->tolerance;
+    json["loss_scale"] = scale;
+  }
   return json;
 }
 
@@ -53,10 +59,12 @@ TrainingState read_state(const Json& json) {
   if (const Json* samples = json.find("samples_without_update")) state.without_update = samples->as_int();
   state.seed = static_cast<uint64_t>(json.at("seed").as_int());
   if (const Json* schedule = json.find("schedule")) state.schedule = *schedule;
-  if (const Json* scale = json.find("scale")) state.scale = *scale;
   if (const Json* user = json.find("user")) state.user = *user;
   state.config = json.at("config");
   state.extra = json.at("extra");
+  if (const Json* scale = json.find("loss_scale"))
+    state.loss_scale = {scale->at("scale").as_double(), scale->at("clean_steps").as_int(),
+                        scale->at("tolerance").as_int()};
   return state;
 }
 

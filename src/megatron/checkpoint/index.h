@@ -6,6 +6,7 @@
 #include "megatron/base/json.h"
 #include "megatron/base/problems.h"
 #include "megatron/checkpoint/sharded_tensor.h"
+#include "megatron/optimizer/loss_scale.h"
 
 namespace megatron {
 
@@ -42,8 +43,8 @@ struct TrainingState {
   int64_t skipped_samples = 0;  // of those consumed, the ones of iterations that were left out
   int64_t without_update = 0;   // of those consumed, the ones whose updates were not taken
   Json schedule;                // the learning rate's, under Megatron-LM's names; null: not kept
-  Json scale;                   // the loss scaler's state; null: none
   Json user;                    // whatever the program that trains keeps; null: nothing
+  std::optional<LossScaleState> loss_scale = {};  // of fp16
 };
 
 // The file index.json of a checkpoint.

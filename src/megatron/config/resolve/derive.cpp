@@ -16,9 +16,9 @@ void number_formats(ConfigBuilder& builder) {
   if (!builder.given("model.params_dtype")) builder.derive("model.params_dtype", dtype, why);
   if (!builder.given("model.pipeline_dtype"))
     builder.derive("model.pipeline_dtype", precision.params_dtype, "params_dtype");
-  if (!builder.config.ddp.grad_reduce_in_fp32) builder.derive("ddp.grad_reduce_in_fp32", precision.bf16, why);
-  if (!precision.fp16) return;
-  // Overflows are the loss scaler's business.
+  if (!builder.config.ddp.grad_reduce_in_fp32) builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
+  // Overflows are the business of a loss scale that adapts.
+  if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
     if (!builder.given(name)) builder.derive(name, false, "fp16 skips steps that overflow");
 }
@@ -236,6 +236,9 @@ void recompute_defaults(ConfigBuilder& builder) {
 }
 
 void derive_sharding(ConfigBuilder& builder) {
+  if (builder.config.optimizer.optimizer == OptimizerKind::dist_muon &&
+      !builder.given("ddp.use_distributed_optimizer"))
+    builder.derive("ddp.use_distributed_optimizer", true, "optimizer dist_muon");
   if (builder.config.ddp.use_megatron_fsdp && !builder.given("ddp.data_parallel_sharding_strategy"))
     builder.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params", "use_megatron_fsdp");
 }

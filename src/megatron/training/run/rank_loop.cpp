@@ -38,12 +38,12 @@ class RankLoop {
         setup_(std::in_place, ctx.tracer, "setup"),
         gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_), run.trainer),
-        schedule_(learning_rate_schedule(config_, run.iterations)),
+        schedule_(rate_schedule(config_, run.iterations)),
         batches_(config_, parallel_.size(Axis::dp)),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
                                                config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
+        checkpoints_(ctx, world, config_, trainer_, schedule_.lr, run.hf,
                      [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {}
 
@@ -243,11 +243,11 @@ class RankLoop {
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
-    const double rate = schedule_.at(state_.scheduled_samples());
+    const Rates rates = schedule_.at(state_.scheduled_samples());
     const Gradients gradients =
         trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
     checkpoints_.before_update();
-    const StepReport step = trainer_.update(ctx_, gradients, rate);
+    const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
     check_finite(step);
     state_.consumed_samples += batch;
@@ -262,7 +262,7 @@ class RankLoop {
                                  .global_batch_size = batch,
                                  .loss = step.loss,
                                  .grad_norm = step.grad_norm,
-                                 .learning_rate = rate,
+                                 .learning_rate = rates.lr,
                                  .loss_scale = step.loss_scale,
                                  .num_zeros = step.num_zeros,
                                  .params_norm = step.params_norm,
@@ -289,7 +289,8 @@ class RankLoop {
           "iteration {}: the loss is not finite ({}); a lower learning rate may help, "
           "--no-check-for-nan-in-loss-and-grad skips such updates",
           state_.iteration, step.loss);
-    if (config_.ddp.check_for_nan_in_grad && !std::isfinite(step.grad_norm))
+    // In fp16 that is an overflow, which a smaller loss scale mends.
+    if (config_.ddp.check_for_nan_in_grad && !config_.precision.fp16 && !std::isfinite(step.grad_norm))
       fail(
           "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "
           "may help, ddp.check_for_nan_in_grad=false skips such updates",
@@ -321,7 +322,7 @@ class RankLoop {
   std::optional<TraceRange> setup_;  // open until all members are made
   GemmAutotuneCache gemm_autotune_;
   RankTrainer trainer_;
-  LearningRateSchedule schedule_;
+  RateSchedule schedule_;
   BatchSchedule batches_;
   double flops_per_token_;
   Profiling profiling_;

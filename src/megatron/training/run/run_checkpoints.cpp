@@ -147,13 +147,13 @@ RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_
   taken.report = load_run(ctx_, source, trainer_, options);
   const TrainingState& state = source.state;
   trainer_.optimizer().set_steps(options.optimizer ? state.optimizer_steps : 0);
+  if (options.optimizer && state.loss_scale) trainer_.loss_scale().restore(*state.loss_scale);
   if (!weights_only)
     taken.progress = {.iteration = state.iteration,
                       .consumed_samples = state.consumed_samples,
                       .skipped_samples = state.skipped_samples,
                       .without_update = state.without_update,
                       .validated_samples = state.consumed_valid_samples,
-                      .scale = state.scale,
                       .user = state.user};
   return taken;
 }
@@ -238,7 +238,7 @@ SaveRequest RunCheckpoints::request(const std::string& root, const TrainState& p
   state.seed = static_cast<uint64_t>(config_.rng.seed);
   state.config = config_.to_json();
   state.schedule = schedule_state(schedule_);
-  state.scale = progress.scale;
+  if (config_.precision.fp16) state.loss_scale = trainer_.loss_scale().state();
   state.user = progress.user;
   if (hf_ && world_.rank() == 0) request.assets = source_files(hf_->directory(), hf_->weights().files());
   return request;

@@ -13,7 +13,6 @@ struct TrainState {
   int64_t skipped_samples = 0;    // of iterations that --iterations-to-skip named
   int64_t without_update = 0;     // samples of iterations whose update was not taken, such as fp16 overflows
   int64_t validated_samples = 0;  // of each validation set
-  Json scale;                     // the loss scaler's state; null: none
   Json user;                      // what callbacks keep, the same on every rank; null: nothing
 
   // What the schedules of learning rate and weight decay count.

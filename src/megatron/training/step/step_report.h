@@ -26,9 +26,9 @@ struct StepReport {
   double loss = 0, grad_norm = 0;
   std::vector<LossTerm> terms;
   Update update = Update::taken;
-  double loss_scale = 1;              // that the step was made with
-  std::optional<double> params_norm;  // after the update, where asked for
-  std::optional<double> num_zeros;    // of the gradients, where asked for
+  double loss_scale = 1;                   // that the step was made with
+  std::optional<double> params_norm = {};  // after the update, where asked for
+  std::optional<double> num_zeros = {};    // of the gradients, where asked for
 };
 
 }  // namespace megatron
