@@ -25,6 +25,10 @@ CONDITION(uses_adam, "--optimizer adam", c.optimizer.optimizer != OptimizerKind:
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)
+CONDITION(fills_in, "--fim-data", c.dataset.fim_data)
+CONDITION(is_sft, "--sft", c.dataset.sft)
+CONDITION(packs_offline, "--packing offline", c.dataset.packing == Packing::offline)
 CONDITION(profiles, "--profile", c.profiling.profile)
 #undef CONDITION
 // clang-format on
