@@ -20,6 +20,7 @@
 #include "megatron/training/run/training_run.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
@@ -85,7 +86,7 @@ int train(Invocation& invocation, bool needs_weights) {
   };
   Sources sources = read_sources(line, {.hf = read_hf, .recipe = {}});
   sources.processes = place.processes;
-  const Resolved resolved = resolve(sources, {.gpus = gpu_facts});
+  const Resolved resolved = resolve(sources, {.gpus = gpu_facts, .vocabulary = vocabulary_size});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   const CheckpointConfig& checkpoint = resolved.config.checkpoint;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +13,9 @@ namespace megatron {
 // What a run learns from, and what it is evaluated on.
 struct RunData {
   std::shared_ptr<const BatchSource> train, validation;  // validation null: there is none
-  int64_t iterations = -1;                               // that there are; -1: as many as asked for
+  // Builds the test set, or gives null where it has no samples; empty where the run reads none.
+  std::function<std::shared_ptr<const BatchSource>()> test = {};
+  int64_t iterations = -1;  // that there are; -1: as many as asked for
 };
 
 // Whole numbers [rows, length] of "FILE.safetensors:KEY"; without a key, of the only tensor that the file
@@ -23,13 +26,11 @@ struct GivenTokens {
 };
 GivenTokens read_tokens(std::string_view what, const std::string& source, int64_t vocabulary);
 
-// Random tokens that depend on the seed and the sample alone.
-RunData mock_data(const Config& config);
-
 // "FILE.safetensors:KEY": an integer tensor [iterations, global batch, length + 1], used exactly as given.
 RunData replayed_data(const std::string& source, const Config& config);
 
-// What the configuration names; a ConfigError where it names nothing.
+// What the configuration names, read ahead by its --num-workers; a ConfigError where it names nothing, or
+// where the checkpoint of --load has another vocabulary.
 RunData run_data(const Config& config);
 
 }  // namespace megatron
