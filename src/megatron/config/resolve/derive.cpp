@@ -235,6 +235,15 @@ void recompute_defaults(ConfigBuilder& builder) {
   if (execution.recompute_num_layers == 0) builder.derive("model.recompute_num_layers", 1, "full recompute");
 }
 
+// Rows of conversations hold unequal numbers of answers, and packing decides which rows there are.
+void derive_sft(ConfigBuilder& builder) {
+  const DatasetConfig& data = builder.config.dataset;
+  if (!data.sft) return;
+  if (!builder.given("model.calculate_per_token_loss"))
+    builder.derive("model.calculate_per_token_loss", true, "sft");
+  if (data.packing == Packing::batch) builder.derive("model.variable_seq_lengths", true, "packing batch");
+}
+
 void derive_sharding(ConfigBuilder& builder) {
   if (builder.config.optimizer.optimizer == OptimizerKind::dist_muon &&
       !builder.given("ddp.use_distributed_optimizer"))
@@ -259,6 +268,7 @@ void derive_defaults(ConfigBuilder& builder) {
   batches(builder);
   schedules(builder);
   recompute_defaults(builder);
+  derive_sft(builder);
   derive_sharding(builder);
 }
 

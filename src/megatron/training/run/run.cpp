@@ -21,6 +21,7 @@
 #include "megatron/training/run/rank_launch.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
@@ -102,7 +103,7 @@ Config resolve_run(const RunSpec& spec, const LaunchPlace& place) {
   Sources sources = spec.sources;
   sources.processes = place.processes;
   if (spec.data) sources.overrides.emplace_back("dataset.mock_data=true");  // they need not be named
-  Resolved resolved = resolve(sources, {.gpus = gpu_facts});
+  Resolved resolved = resolve(sources, {.gpus = gpu_facts, .vocabulary = vocabulary_size});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) spec.log.info("{}", note);
   return std::move(resolved.config);

@@ -267,8 +267,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
   require(!batches.empty(), "training step: there are no micro-batches");
   for (const Batch& batch : batches) {
     batch.check();
-    require(batch.positions.empty() && batch.extra.empty(),
-            "training step: a batch has positions or extra tensors, which no model here reads");
+    require(batch.extra.empty(), "training step: a batch has extra tensors, which no model here reads");
     require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
             "training step: micro-batches of different lengths need model.variable_seq_lengths");
   }
