@@ -20,15 +20,18 @@ double ModelShape::attention_share() const {
   return attention_layers < 0 ? 1 : share(static_cast<double>(attention_layers), layers);
 }
 double ModelShape::mlp_share() const {
-  if (attention_layers >= 0) return share(static_cast<double>(layers - attention_layers - mamba_layers - moe_layers), layers);
+  if (attention_layers >= 0)
+    return share(static_cast<double>(layers - attention_layers - mamba_layers - moe_layers), layers);
   return share(static_cast<double>(layers - moe_layers), layers);
 }
 double ModelShape::moe_share() const { return share(static_cast<double>(moe_layers), layers); }
 double ModelShape::mamba_share() const { return share(static_cast<double>(mamba_layers), layers); }
 
 double ModelShape::attention_params() const {
-  if (!latent()) return double(hidden) * head_dim * (heads + 2 * kv_heads) + double(heads) * head_dim * hidden;
-  const double queries = q_lora > 0 ? double(hidden) * q_lora + q_lora * query_width() : hidden * query_width();
+  if (!latent())
+    return double(hidden) * head_dim * (heads + 2 * kv_heads) + double(heads) * head_dim * hidden;
+  const double queries =
+      q_lora > 0 ? double(hidden) * q_lora + q_lora * query_width() : hidden * query_width();
   return queries + double(hidden) * (kv_lora + rope) + double(kv_lora) * heads * (nope + v_dim) +
          value_width() * hidden;
 }
@@ -39,29 +42,31 @@ double ModelShape::mamba_params() const {
 }
 
 double ModelShape::params() const {
-  const double layer = attention_share() * attention_params() + mlp_share() * mlp_params() +
-                       mamba_share() * mamba_params() +
-                       moe_share() * (double(experts) * (expert_params() + hidden) + shared_params()) + 2.0 * hidden;
+  const double layer =
+      attention_share() * attention_params() + mlp_share() * mlp_params() + mamba_share() * mamba_params() +
+      moe_share() * (double(experts) * (expert_params() + hidden) + shared_params()) + 2.0 * hidden;
   return layers * layer + mtp * (layer + 2.0 * hidden * hidden) + double(hidden) * vocab * (tied ? 1 : 2);
 }
 
 double ModelShape::active_params() const {
-  const double layer = attention_share() * attention_params() + mlp_share() * mlp_params() +
-                       mamba_share() * mamba_params() +
-                       moe_share() * (double(topk) * expert_params() + double(experts) * hidden + shared_params());
+  const double layer =
+      attention_share() * attention_params() + mlp_share() * mlp_params() + mamba_share() * mamba_params() +
+      moe_share() * (double(topk) * expert_params() + double(experts) * hidden + shared_params());
   return (layers + mtp) * layer + mtp * 2.0 * hidden * hidden;
 }
 
 double ModelShape::mean_context(int64_t seq) const {
   const double causal = static_cast<double>(seq) / 2;
-  const double total = attention_layers < 0 ? static_cast<double>(layers) : static_cast<double>(attention_layers);
+  const double total =
+      attention_layers < 0 ? static_cast<double>(layers) : static_cast<double>(attention_layers);
   if (window <= 0 || total <= 0) return causal;
   const double windowed = std::min<double>(causal, static_cast<double>(window));
   return (window_layers * windowed + (total - window_layers) * causal) / total;
 }
 
 double ModelShape::flops_per_token(int64_t seq) const {
-  const double attention = 2 * mean_context(seq) * (query_width() + value_width()) * attention_share() * (layers + mtp);
+  const double attention =
+      2 * mean_context(seq) * (query_width() + value_width()) * attention_share() * (layers + mtp);
   // The state of a Mamba layer is read and written once a token.
   const double state = 6.0 * mamba_heads * mamba_head_dim * mamba_state * mamba_layers;
   return 3 * (2 * active_params() + attention + state) + 6.0 * hidden * vocab * (1 + mtp);
@@ -118,7 +123,8 @@ ModelShape model_shape(const ModelConfig& config) {
   shape.hidden = config.hidden_size;
   shape.heads = config.num_attention_heads;
   shape.kv_heads = config.num_query_groups > 0 ? config.num_query_groups : shape.heads;
-  shape.head_dim = config.kv_channels > 0 ? config.kv_channels : shape.hidden / std::max<int64_t>(1, shape.heads);
+  shape.head_dim =
+      config.kv_channels > 0 ? config.kv_channels : shape.hidden / std::max<int64_t>(1, shape.heads);
   shape.ffn = config.ffn_hidden_size;
   shape.vocab = config.vocab_size;
   shape.gated = config.gated_linear_unit;
@@ -150,7 +156,8 @@ ModelShape model_shape(const ModelConfig& config) {
     shape.shared_ffn = config.moe_shared_expert_intermediate_size;
     shape.moe_layers = shape.layers;
     const Json& every = config.moe_layer_freq;
-    if (every.is_int() && every.as_int() > 0) shape.moe_layers = (shape.layers + every.as_int() - 1) / every.as_int();
+    if (every.is_int() && every.as_int() > 0)
+      shape.moe_layers = (shape.layers + every.as_int() - 1) / every.as_int();
     if (every.is_array()) {
       shape.moe_layers = 0;
       for (const Json& layer : every.as_array()) shape.moe_layers += layer.is_int() && layer.as_int() != 0;
@@ -158,8 +165,9 @@ ModelShape model_shape(const ModelConfig& config) {
   }
   if (config.is_hybrid_model && !config.hybrid_layer_pattern.empty()) {
     const auto count = [&](std::string_view symbols) {
-      return static_cast<int64_t>(std::count_if(config.hybrid_layer_pattern.begin(), config.hybrid_layer_pattern.end(),
-                                                [&](char c) { return symbols.find(c) != std::string_view::npos; }));
+      return static_cast<int64_t>(
+          std::count_if(config.hybrid_layer_pattern.begin(), config.hybrid_layer_pattern.end(),
+                        [&](char c) { return symbols.find(c) != std::string_view::npos; }));
     };
     shape.attention_layers = count("*+");
     shape.mamba_layers = count("MG");
@@ -171,7 +179,8 @@ ModelShape model_shape(const ModelConfig& config) {
   }
   if (shape.layers <= 0 || shape.hidden <= 0 || shape.vocab <= 0)
     throw ConfigError(
-        "autotune: the model has no num_layers, hidden_size or vocab_size; give --hf DIR or --num-layers, --hidden-size, "
+        "autotune: the model has no num_layers, hidden_size or vocab_size; give --hf DIR or --num-layers, "
+        "--hidden-size, "
         "--num-attention-heads and --vocab-size");
   return shape;
 }

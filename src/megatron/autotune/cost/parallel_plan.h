@@ -22,7 +22,7 @@ struct ParallelPlan {
   bool sequence_parallel = true, tp_overlap = false, dp_overlap = true, ep_overlap = false;
   bool deduplicating_dispatcher = false;  // a token crosses to a node once, however many experts it has there
   bool cuda_graphs = false;
-  bool lora = false;  // weights are frozen but for small adapters
+  bool lora = false;          // weights are frozen but for small adapters
   int last_stage_layers = 0;  // 0: even; else layers on the last stage
 
   int dp() const { return std::max(1, gpus / (tp * pp * cp)); }

@@ -14,7 +14,8 @@ using Shapes = std::map<std::string, std::shared_ptr<const ModelShape>>;
 
 int64_t whole(const Json& row, std::string_view key, int64_t most) {
   const int64_t value = row.at(key).as_int();
-  if (value < 1 || value > most) throw ConfigError(fmt::format("{} is {}, must be 1 to {}", key, value, most));
+  if (value < 1 || value > most)
+    throw ConfigError(fmt::format("{} is {}, must be 1 to {}", key, value, most));
   return value;
 }
 
@@ -93,7 +94,8 @@ Table parse_table(const Json& document, const std::string& origin) {
       }
     } catch (const Error& error) {
       const Json* id = row.is_object() ? row.find("id") : nullptr;
-      throw ConfigError(fmt::format("{}: row {}: {}", origin, id != nullptr ? id->dump() : "without id", error.what()));
+      throw ConfigError(
+          fmt::format("{}: row {}: {}", origin, id != nullptr ? id->dump() : "without id", error.what()));
     }
   }
   return table;

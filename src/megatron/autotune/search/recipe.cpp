@@ -13,11 +13,11 @@ int64_t chunk_layers(int64_t stage, int64_t chunks, int64_t chunk) {
 }
 
 std::vector<int64_t> stage_sizes(const ModelShape& model, const ParallelPlan& plan) {
+  const LayerSplit split = layer_split(model, plan);
   std::vector<int64_t> sizes;
-  const int64_t last = plan.last_stage_layers > 0 ? plan.last_stage_layers : model.layers / plan.pp;
-  const int64_t left = model.layers - last, others = plan.pp - 1;
-  for (int64_t stage = 0; stage < others; ++stage) sizes.push_back(left / others + (stage < left % others ? 1 : 0));
-  sizes.push_back(last);
+  for (int stage = 0; stage + 1 < plan.pp; ++stage)
+    sizes.push_back(static_cast<int64_t>(stage >= split.first_larger ? split.larger : split.first));
+  sizes.push_back(static_cast<int64_t>(split.last));
   return sizes;
 }
 
@@ -34,7 +34,8 @@ void set_recompute(const ModelShape& model, const ParallelPlan& plan, Json& sett
     settings["recompute_method"] = all ? "uniform" : "block";
     // A chunk's first layers are recomputed.
     const double layers = std::ceil(static_cast<double>(model.layers) / plan.pp / plan.vpp);
-    settings["recompute_num_layers"] = all ? int64_t{1} : static_cast<int64_t>(std::ceil(plan.recompute_share * layers));
+    settings["recompute_num_layers"] =
+        all ? int64_t{1} : static_cast<int64_t>(std::ceil(plan.recompute_share * layers));
     return;
   }
   settings["recompute_granularity"] = "selective";
@@ -71,8 +72,10 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
   m["context_parallel_size"] = plan.cp;
   m["sequence_parallel"] = plan.tp > 1;
   if (plan.tp > 1 && plan.tp_overlap) m["tp_comm_overlap"] = true;
-  if (plan.pp > 1 && !even(model, plan)) m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan);
-  else if (plan.vpp > 1) m["virtual_pipeline_model_parallel_size"] = plan.vpp;
+  if (plan.pp > 1 && !even(model, plan))
+    m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan);
+  else if (plan.vpp > 1)
+    m["virtual_pipeline_model_parallel_size"] = plan.vpp;
   if (model.moe()) {
     m["expert_model_parallel_size"] = plan.ep;
     m["expert_tensor_parallel_size"] = plan.etp;
@@ -112,9 +115,11 @@ std::string recipe_text(const Config& given, const ModelShape& model, const Cand
   for (const auto& [section, entries] : plan_settings(model, plan).as_object())
     for (const auto& [key, value] : entries.as_object()) settings[section][key] = value;
   std::string text = fmt::format(
-      "# {}, {} GPUs: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB a GPU\n", machine,
-      plan.gpus, plan_text(plan), candidate.prediction.seconds * 1e3, candidate.prediction.uncertainty * 100,
-      candidate.prediction.tokens_per_second_per_gpu, candidate.bytes / 1073741824.0);
+      "# {}, {} GPUs: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB "
+      "a GPU\n",
+      machine, plan.gpus, plan_text(plan), candidate.prediction.seconds * 1e3,
+      candidate.prediction.uncertainty * 100, candidate.prediction.tokens_per_second_per_gpu,
+      candidate.bytes / 1073741824.0);
   for (const auto& [section, entries] : settings.as_object()) {
     if (entries.size() == 0) continue;
     text += section + ":\n";
