@@ -13,7 +13,7 @@ std::span<const FittedConstant> published_constants() {
       FittedConstant{"nvlink", "ring collectives / NVLink", &C::nvlink, 0.08, 0.3, 1.0},
       FittedConstant{"nic", "network / NIC", &C::nic, 0.10, 0.3, 1.0},
       FittedConstant{"exposed", "overlapped communication that shows", &C::exposed, 0.3, 0.05, 0.9},
-      FittedConstant{"host_moe_ms", "host time of a MoE layer, both passes", &C::host_moe_ms, 0.05, 1, 20},
+      FittedConstant{"host_moe_ms", "host time of a MoE layer", &C::host_moe_ms, 0.05, 1, 20},
   };
   return table;
 }
@@ -26,8 +26,7 @@ std::span<const FittedConstant> measured_constants() {
       FittedConstant{"nvlink", "ring collectives / NVLink", &C::nvlink, 0.3, 0.1, 1.0},
       FittedConstant{"nic", "network / NIC", &C::nic, 0.3, 0.1, 1.0},
       FittedConstant{"rails", "power of a group's NICs in one node", &C::rails, 0.3, 0.05, 1},
-      FittedConstant{"grad_reduce", "all-reduce of gradients / other collectives", &C::grad_reduce, 0.3, 0.2,
-                     2},
+      FittedConstant{"grad_reduce", "gradients' all-reduce / others", &C::grad_reduce, 0.3, 0.2, 2},
       FittedConstant{"kernel_us", "idle time around a kernel", &C::kernel_us, 0.5, 0.5, 20},
       FittedConstant{"shape", "power of a GEMM's occupancy", &C::shape, 0.3, 0.5, 4},
       FittedConstant{"smooth", "norm of host and GPU time", &C::smooth, 0.1, 2, 30},
@@ -36,12 +35,10 @@ std::span<const FittedConstant> measured_constants() {
                      3},
       FittedConstant{"host_backward_ms", "host time of a layer's backward pass", &C::host_backward_ms, 0.3,
                      0.1, 5},
-      FittedConstant{"host_wait_ms", "waiting for another tensor rank's host", &C::host_wait_ms, 0.5, 0.002,
-                     1},
-      FittedConstant{"host_width", "power of hidden / 2048 by which it falls", &C::host_width, 0.5, 0.01, 1},
+      FittedConstant{"host_wait_ms", "wait for a tensor rank's host", &C::host_wait_ms, 0.5, 0.002, 1},
+      FittedConstant{"host_width", "power of 2048 / hidden in it", &C::host_width, 0.5, 0.01, 1},
       FittedConstant{"host_softmax_ms", "host time of an unfused softmax", &C::host_softmax_ms, 0.5, 0.02, 2},
-      FittedConstant{"host_microbatch_ms", "host time of a micro-batch beside layers", &C::host_microbatch_ms,
-                     0.5, 0.1, 20},
+      FittedConstant{"host_microbatch_ms", "host time beside layers", &C::host_microbatch_ms, 0.5, 0.1, 20},
       FittedConstant{"step_ms", "iteration beside all else", &C::step_ms, 0.5, 0.5, 60},
       FittedConstant{"optimizer", "bytes of an update / assumed", &C::optimizer, 0.3, 0.3, 4},
   };

@@ -93,22 +93,24 @@ double sharded_seconds(const CostInputs& in, const ParallelPlan& plan, const Loc
           exposed_seconds(in.constants, gather + reduce, backward));
 }
 
-double spread_of(const Breakdown& b) {
+double spread_of(const Breakdown& b, bool calibrated) {
   // Relative errors by kind, independent of each other; the floor is what repeated runs differ by.
-  const std::array<std::pair<double, double>, 11> parts{{{b.gemm, 0.05},
-                                                         {b.attention, 0.08},
-                                                         {b.memory, 0.10},
-                                                         {b.tp, 0.20},
-                                                         {b.cp, 0.30},
-                                                         {b.ep, 0.25},
-                                                         {b.pp, 0.30},
-                                                         {b.dp, 0.30},
-                                                         {b.host, 0.15},
-                                                         {b.bubble, 0.15},
-                                                         {b.optimizer + b.step, 0.30}}};
+  const std::array<std::pair<double, double>, 11> parts{{{b.gemm, 0.03},
+                                                         {b.attention, 0.05},
+                                                         {b.memory, 0.06},
+                                                         {b.tp, 0.12},
+                                                         {b.cp, 0.2},
+                                                         {b.ep, 0.10},
+                                                         {b.pp, 0.2},
+                                                         {b.dp, 0.2},
+                                                         {b.host, 0.10},
+                                                         {b.bubble, 0.08},
+                                                         {b.optimizer + b.step, 0.2}}};
   double sum = 0;
   for (const auto& [seconds, error] : parts) sum += seconds * error * seconds * error;
-  return std::sqrt(sum / (b.total() * b.total()) + 0.02 * 0.02);
+  // Constants of another GPU kind carry over to about a tenth.
+  const double kind = calibrated ? 0.02 : 0.12;
+  return std::sqrt(sum / (b.total() * b.total()) + kind * kind);
 }
 
 }  // namespace
@@ -185,7 +187,7 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   Prediction result;
   result.breakdown = b;
   result.seconds = b.total();
-  result.uncertainty = spread_of(b);
+  result.uncertainty = spread_of(b, in.cluster.gpu.calibrated);
   const double tokens = static_cast<double>(plan.gbs) * static_cast<double>(plan.seq);
   result.tokens_per_second_per_gpu = tokens / result.seconds / plan.gpus;
   result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.seq) / 1e12;

@@ -142,7 +142,7 @@ PassPair moe_block(const CostInputs& in, const ParallelPlan& plan) {
   const ModelShape& m = in.model;
   const double h = static_cast<double>(m.hidden), f = static_cast<double>(m.moe_ffn);
   const double tokens = tokens_of(plan) / plan.tp;
-  const double routed = tokens * m.topk * plan.etp;
+  const double routed = tokens * m.topk * plan.etp * plan.expert_imbalance;
   const double experts = static_cast<double>(m.experts) / plan.ep;
   const double rows = routed / experts;
   const GemmType type = gemm_type(plan.precision);
@@ -238,7 +238,7 @@ ExchangeSeconds exchange_seconds(const CostInputs& in, const ParallelPlan& plan)
   if (plan.ep == 1) return {};
   const ModelShape& m = in.model;
   const double token_bytes = tokens_of(plan) / plan.tp * static_cast<double>(m.hidden) * 2;
-  const double routed = token_bytes * static_cast<double>(m.topk) * plan.etp;
+  const double routed = token_bytes * static_cast<double>(m.topk) * plan.etp * plan.expert_imbalance;
   const Placement place = place_group(in.cluster, plan.ep, plan.etp);
   const double nvlink = 0.5 * in.constants.nvlink * in.cluster.gpu.nvlink_gbs * 1e9;
   const double nic = in.constants.nic * network_gbs(in.cluster, {1, place.domains}, 1) * 1e9;

@@ -32,7 +32,7 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
   double moe = 0;
   if (m.moe()) {
     const double k = static_cast<double>(m.topk), f = static_cast<double>(m.moe_ffn) / plan.etp;
-    const double imbalance = 1.2;
+    const double imbalance = std::max(1.2, plan.expert_imbalance);
     moe = 4 * h / t + imbalance * (k * h * (e + 2) / t + k * f * ((m.gated ? 4 : 2) + e) / t);
     if (m.shared_ffn > 0) moe += mlp(static_cast<double>(m.shared_ffn));
   }

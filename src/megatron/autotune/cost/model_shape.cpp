@@ -1,5 +1,7 @@
 #include "megatron/autotune/cost/model_shape.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "megatron/base/error.h"
@@ -9,7 +11,11 @@ namespace {
 
 int64_t integer(const Json& entry, std::string_view key, int64_t missing) {
   const Json* value = entry.find(key);
-  return value == nullptr || value->is_null() ? missing : value->as_int();
+  if (value == nullptr || value->is_null()) return missing;
+  const int64_t number = value->as_int();
+  if (number < 0 || number > 1'000'000'000)
+    throw ConfigError(fmt::format("{} is {}, must be 0 to 1e9", key, number));
+  return number;
 }
 
 double share(double count, int64_t layers) { return layers > 0 ? count / static_cast<double>(layers) : 0; }
@@ -75,13 +81,13 @@ double ModelShape::flops_per_token(int64_t seq) const {
 ModelShape model_shape(const std::string& name, const Json& entry) {
   ModelShape shape;
   shape.name = name;
-  shape.layers = entry.at("layers").as_int();
-  shape.hidden = entry.at("hidden").as_int();
-  shape.heads = entry.at("heads").as_int();
+  shape.layers = integer(entry, "layers", 0);
+  shape.hidden = integer(entry, "hidden", 0);
+  shape.heads = integer(entry, "heads", 0);
   shape.kv_heads = integer(entry, "kv_heads", shape.heads);
   shape.head_dim = integer(entry, "head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
   shape.ffn = integer(entry, "ffn", 4 * shape.hidden);
-  shape.vocab = entry.at("vocab").as_int();
+  shape.vocab = integer(entry, "vocab", 0);
   if (const Json* gated = entry.find("gated")) shape.gated = gated->as_bool();
   if (const Json* tied = entry.find("tied")) shape.tied = tied->as_bool();
   shape.experts = integer(entry, "experts", 0);
@@ -97,21 +103,20 @@ ModelShape model_shape(const std::string& name, const Json& entry) {
   shape.mtp = integer(entry, "mtp", 0);
   if (const Json* mla = entry.find("mla")) {
     shape.q_lora = integer(*mla, "q_lora", 0);
-    shape.kv_lora = mla->at("kv_lora").as_int();
-    shape.nope = mla->at("nope").as_int();
-    shape.rope = mla->at("rope").as_int();
-    shape.v_dim = mla->at("v").as_int();
+    shape.kv_lora = integer(*mla, "kv_lora", 0);
+    shape.nope = integer(*mla, "nope", 0);
+    shape.rope = integer(*mla, "rope", 0);
+    shape.v_dim = integer(*mla, "v", 0);
     // DeepSeek's routers choose experts of at most four nodes.
     if (name.starts_with("deepseek")) shape.node_limit = 4;
   }
   if (const Json* mamba = entry.find("mamba")) {
-    shape.mamba_heads = mamba->at("heads").as_int();
-    shape.mamba_head_dim = mamba->at("head_dim").as_int();
-    shape.mamba_state = mamba->at("state").as_int();
-    shape.mamba_groups = mamba->at("groups").as_int();
+    shape.mamba_heads = integer(*mamba, "heads", 0);
+    shape.mamba_head_dim = integer(*mamba, "head_dim", 0);
+    shape.mamba_state = integer(*mamba, "state", 0);
+    shape.mamba_groups = integer(*mamba, "groups", 0);
   }
-  if (shape.layers <= 0 || shape.hidden <= 0 || shape.heads < 0 || shape.vocab <= 0 || shape.ffn < 0 ||
-      shape.layers > 100000 || shape.hidden > 10'000'000 || shape.experts < 0 || shape.topk < 0)
+  if (shape.layers <= 0 || shape.hidden <= 0 || shape.vocab <= 0)
     throw ConfigError("model " + name + ": layers, hidden and vocab must be positive");
   return shape;
 }

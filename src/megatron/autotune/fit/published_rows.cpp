@@ -94,6 +94,8 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   const auto tp = number(row, "tp"), pp = number(row, "pp"), cp = number(row, "cp"), vp = number(row, "vp"),
              ep = number(row, "ep"), mbs = number(row, "mbs");
   if (!tp || !pp || !cp || *tp < 1 || *pp < 1 || *cp < 1) return {};
+  if (*tp > plan.gpus || *pp > plan.gpus || *cp > plan.gpus || *tp * *pp * *cp > plan.gpus)
+    throw ConfigError("tp x pp x cp is more than the GPUs");
   plan.tp = static_cast<int>(std::min<int64_t>(*tp, plan.gpus));
   plan.pp = static_cast<int>(std::min<int64_t>(*pp, plan.gpus));
   plan.cp = static_cast<int>(std::min<int64_t>(*cp, plan.gpus));
@@ -113,7 +115,7 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   if (contains(note, "async TP")) plan.tp_overlap = true;
   result.excluded = exclusion(row, source, note);
   const bool complete = mbs && vp && (ep || !model->moe());
-  const std::string kind = model->moe() ? "MoE" : complete ? "dense" : "dense, micro-batch not stated";
+  const std::string kind = model->moe() ? "MoE" : complete ? "dense" : "dense, mbs unknown";
   result.set = fmt::format("{} {}", system, kind);
   result.family = model->name;
   result.configuration =

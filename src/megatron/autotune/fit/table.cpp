@@ -45,7 +45,7 @@ TableRow measured_row(const Json& row, Shapes& shapes) {
   plan.precision = Precision::fp16;
   plan.recompute = Recompute::full;
   plan.sequence_parallel = plan.dp_overlap = plan.distributed_optimizer = false;
-  if (plan.tp * plan.pp * whole(row, "dp", plan.gpus) != plan.gpus)
+  if (int64_t{plan.tp} * plan.pp * whole(row, "dp", plan.gpus) != plan.gpus)
     throw ConfigError("tp x pp x dp is not the number of GPUs");
   // Four NICs of 200 Gb/s serve a node's eight GPUs.
   result.cluster = cluster_of(gpu_spec("A100"), plan.gpus);

@@ -190,9 +190,8 @@ std::string search_text(const SearchRequest& request, const SearchResult& r) {
   const auto ties = std::count_if(r.best.begin(), r.best.end(), [&](const Candidate& c) {
     return c.prediction.seconds < first.prediction.seconds * (1 + first.prediction.uncertainty);
   });
-  text +=
-      fmt::format("{} of the best {} lie within the estimate's uncertainty: validate them by short runs\n",
-                  ties, r.best.size());
+  text += fmt::format("{} of the best {} lie within the uncertainty: compare them by short runs\n", ties,
+                      r.best.size());
   text += "\nfront of time and memory\n";
   for (size_t i = 0; i < std::min<size_t>(6, r.front.size()); ++i) {
     const Candidate& c =

@@ -19,7 +19,7 @@ std::string cut(std::string text, size_t width) {
 }
 
 std::string error_line(const std::string& name, const ErrorSummary& s) {
-  return fmt::format("{:<42} {:>5} {:>7.1f} {:>6.1f} {:>6.1f} {:>+7.1f}\n", cut(name, 42), s.count,
+  return fmt::format("{:<44} {:>5} {:>7.1f} {:>6.1f} {:>6.1f} {:>+6.1f}\n", cut(name, 44), s.count,
                      100 * s.median, 100 * s.p95, 100 * s.max, 100 * s.bias);
 }
 
@@ -90,11 +90,11 @@ std::string predict_text(const std::string& file, const Table& table, const Eval
       text += fmt::format("and {} factors of layers that were measured, each near 1\n",
                           e.calibration.layers.size());
   }
-  text += fmt::format("\n{:<42} {:>5} {:>7} {:>6} {:>6} {:>7}\n", "|predicted / measured - 1| in %", "n",
+  text += fmt::format("\n{:<44} {:>5} {:>7} {:>6} {:>6} {:>6}\n", "|predicted / measured - 1| in %", "n",
                       "median", "p95", "max", "bias");
   for (const auto& [set, summary] : e.held_out) text += error_line("held out: " + set, summary);
   for (const auto& [set, summary] : e.baseline) text += error_line("  constant MFU: " + set, summary);
-  for (const auto& [set, summary] : e.shipped) text += error_line("shipped constants: " + set, summary);
+  for (const auto& [set, summary] : e.shipped) text += error_line("shipped: " + set, summary);
   if (draws > 0)
     text +=
         fmt::format("{:.0f} % of held-out rows lie within one stated standard deviation\n", 100 * e.inside);
@@ -179,12 +179,12 @@ std::string rank_text(const std::string& file, const Table& table, const Evaluat
                       const Calibration& given, int draws) {
   const std::vector<RankedGroup> groups = rank_groups(ranked_rows(table), given);
   std::string text = fmt::format("{}: {} groups of plans\n\n", cut(file_name(file), 50), groups.size());
-  text += fmt::format("{:<42} {:>5} {:>6}  {}\n", "group", "plans", "loss", "ids, fastest predicted first");
+  text += fmt::format("{:<42} {:>5} {:>6}  {}\n", "group", "plans", "loss%", "ids in predicted order");
   double loss = 0, worst = 0;
   for (const RankedGroup& group : groups) {
     std::string ids;
     for (const TableRow* row : group.order) {
-      if (ids.size() > 18) {
+      if (ids.size() > 16) {
         ids += " ..";
         break;
       }

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "megatron/config/schema/catalog.h"
+
 namespace megatron::autotune {
 namespace {
 
@@ -42,12 +44,14 @@ void set_recompute(const ModelShape& model, const ParallelPlan& plan, Json& sett
   settings["recompute_modules"] = Json(Json::Array{Json(std::string(recompute_name(plan.recompute)))});
 }
 
-// What of a section differs from its default.
-void keep_given(const Json& given, const Json& defaults, Json& out) {
-  for (const auto& [key, value] : given.as_object()) {
-    const Json* usual = defaults.find(key);
-    if (usual == nullptr || !(*usual == value)) out[key] = value;
-  }
+// Settings that a plan decides.
+bool planned(std::string_view name) {
+  for (const std::string_view part :
+       {"parallel", "pipeline", "recompute", "tp_comm_overlap", "model.bf16", "model.fp8", "micro_batch_size",
+        "global_batch_size", "moe_token_dispatcher_type", "ddp.overlap", "use_distributed_optimizer", "fsdp",
+        "sharding_strategy"})
+    if (name.find(part) != std::string_view::npos) return true;
+  return name.starts_with("run.");
 }
 
 }  // namespace
@@ -102,26 +106,33 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
   return result;
 }
 
-std::string recipe_text(const Config& given, const ModelShape& model, const Candidate& candidate,
+Json given_settings(const Resolved& resolved) {
+  Json result = Json::object();
+  const Json values = resolved.config.to_json();
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const std::string name = entry.setting->name();
+    if (resolved.origins[entry.index].source < Source::hf || planned(name)) continue;
+    const size_t dot = name.find('.');
+    const Json* section = dot == std::string::npos ? nullptr : values.find(name.substr(0, dot));
+    const Json* value = section != nullptr ? section->find(name.substr(dot + 1)) : nullptr;
+    if (value != nullptr) result[name.substr(0, dot)][name.substr(dot + 1)] = *value;
+  }
+  return result;
+}
+
+std::string recipe_text(const Json& given, const ModelShape& model, const Candidate& candidate,
                         std::string_view machine) {
   const ParallelPlan& plan = candidate.plan;
-  Json settings = Json::object();
-  const Json values = given.to_json(), defaults = Config{}.to_json();
-  for (const char* section : {"model", "train", "optimizer", "scheduler", "ddp", "dataset", "tokenizer"}) {
-    Json kept = Json::object();
-    keep_given(values.at(section), defaults.at(section), kept);
-    if (kept.size() > 0) settings[section] = kept;
-  }
-  for (const auto& [section, entries] : plan_settings(model, plan).as_object())
+  Json settings = given;
+  const Json decided = plan_settings(model, plan);
+  for (const auto& [section, entries] : decided.as_object())
     for (const auto& [key, value] : entries.as_object()) settings[section][key] = value;
   std::string text = fmt::format(
-      "# {}, {} GPUs: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB "
-      "a GPU\n",
-      machine, plan.gpus, plan_text(plan), candidate.prediction.seconds * 1e3,
-      candidate.prediction.uncertainty * 100, candidate.prediction.tokens_per_second_per_gpu,
-      candidate.bytes / 1073741824.0);
+      "# {}: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB a GPU\n",
+      machine, plan_text(plan), candidate.prediction.seconds * 1e3, candidate.prediction.uncertainty * 100,
+      candidate.prediction.tokens_per_second_per_gpu, candidate.bytes / 1073741824.0);
   for (const auto& [section, entries] : settings.as_object()) {
-    if (entries.size() == 0) continue;
+    if (!entries.is_object() || entries.size() == 0) continue;
     text += section + ":\n";
     // JSON is YAML.
     for (const auto& [key, value] : entries.as_object()) text += fmt::format("  {}: {}\n", key, value.dump());

@@ -47,6 +47,7 @@ class Search {
     plan.gbs = request_.gbs;
     plan.seq = request_.seq;
     plan.precision = request_.precision;
+    plan.expert_imbalance = request_.expert_imbalance;
     const int widest = std::min(cluster.nvlink_domain, plan.gpus);
     for (const int tp : choices(request_.tp, powers_of_two(widest)))
       for (const int cp :

@@ -31,6 +31,7 @@ constexpr CommandFlag kPlanFlags[] = {
     {"--cluster", 1, "YAML file that describes GPUs and network"},
     {"--gpu", 1, "GPU kind, instead of --cluster [H100]"},
     {"--gpus", 1, "how many of them [--world-size, else 8]"},
+    {"--expert-imbalance", 1, "rows of the fullest expert rank / mean [1.2]"},
     {"--constants", 1, "calibration file instead of the shipped one"},
     {"--out", 1, "search: where the recipe goes [autotune.yaml]"},
     {"--json", 0, "one JSON document"},
@@ -89,6 +90,7 @@ struct PlanSetup {
   Calibration calibration;
   int64_t gbs, seq;
   Precision precision;
+  double expert_imbalance;
   CostInputs inputs() const {
     return {model, cluster, stack_named("megatron-cpp"), calibration.constants, &calibration};
   }
@@ -123,6 +125,10 @@ PlanSetup plan_setup(const CommandLine& line) {
                               : config.precision.fp16                 ? Precision::fp16
                                                                       : Precision::bf16;
   ModelShape model = model_shape(config.model);
+  const double imbalance = line.has("--expert-imbalance")
+                               ? std::max(1.0, parse_positive("autotune", "--expert-imbalance",
+                                                              line.get("--expert-imbalance"), 1e3))
+                               : 1.2;
   return {std::move(resolved),
           std::move(model),
           std::move(cluster),
@@ -147,6 +153,7 @@ ParallelPlan given_plan(const PlanSetup& setup) {
   plan.seq = setup.seq;
   plan.mbs = std::max<int64_t>(1, config.train.micro_batch_size);
   plan.precision = setup.precision;
+  plan.expert_imbalance = setup.expert_imbalance;
   plan.sequence_parallel = config.parallel.sequence_parallel;
   plan.tp_overlap = config.parallel.tp_comm_overlap;
   plan.dp_overlap = config.ddp.overlap_grad_reduce;
@@ -214,8 +221,11 @@ int run_search(Invocation& invocation) {
     throw UsageError(fmt::format("autotune search: cannot make sense of '{}'", line.words[0]));
   const PlanSetup setup = plan_setup(line);
   const ParallelConfig& parallel = setup.resolved.config.parallel;
-  SearchRequest request{
-      .in = setup.inputs(), .gbs = setup.gbs, .seq = setup.seq, .precision = setup.precision};
+  SearchRequest request{.in = setup.inputs(),
+                        .gbs = setup.gbs,
+                        .seq = setup.seq,
+                        .precision = setup.precision,
+                        .expert_imbalance = setup.expert_imbalance};
   const auto fixed = [&](std::string_view name, int64_t value) {
     return setup.given(name) ? std::optional<int>(static_cast<int>(value)) : std::nullopt;
   };
@@ -238,7 +248,7 @@ int run_search(Invocation& invocation) {
   const std::string path = line.get("--out", "autotune.yaml");
   if (!result.best.empty())
     write_file_atomically(
-        path, recipe_text(setup.resolved.config, setup.model, result.best[0], setup.cluster.name));
+        path, recipe_text(given_settings(setup.resolved), setup.model, result.best[0], setup.cluster.name));
   if (line.has("--json")) {
     Json json = search_json(request, result);
     json["recipe"] = result.best.empty() ? Json() : Json(path);
