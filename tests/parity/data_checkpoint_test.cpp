@@ -54,9 +54,9 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
     RankTrainer trainer(ctx, config, parallel, dtype);
     auto tensors = [&] { return checkpoint_tensors(ctx, trainer); };
     if (!from.empty()) {
-      CheckpointReader reader(from);
-      load_run(ctx, reader, trainer);
-      trainer.optimizer().set_steps(reader.state().iteration);
+      const TensorSource source = checkpoint_source(from);
+      load_run(ctx, source, trainer);
+      trainer.optimizer().set_steps(source.state.iteration);
     }
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     std::span<const int64_t> all = batch;

@@ -99,10 +99,18 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     RankTrainer::Documents documents = run.documents;
     documents = documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp);
+    const auto from_source = [&](size_t step) {
+      const int64_t batch = config.train.global_batch_size, iteration = static_cast<int64_t>(step);
+      const Shares shares = Shares::even(batch, config.train.micro_batch_size, dp);
+      return run.source->step(
+          {iteration, iteration * batch, shares.of_replica[static_cast<size_t>(dp_rank)]});
+    };
     for (size_t step = 0; step < batches.size(); ++step) {
       std::span<const int64_t> all = batches[step];
-      StepReport report = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr,
-                                       run.lengths, documents);
+      StepReport report = run.source
+                              ? trainer.step(ctx, from_source(step), run.lr)
+                              : trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp),
+                                             run.lr, run.lengths, documents);
       agree(step, report.loss, result.losses);
       agree(step, report.grad_norm, result.grad_norms);
       {
@@ -115,8 +123,10 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     }
     collect(ctx, trainer, result.gradients, result.parameters, mutex);
     std::span<const int64_t> first = batches[0];
-    double loss = trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
-                                   run.lengths, documents);
+    double loss = run.source
+                      ? trainer.evaluate(ctx, from_source(0))
+                      : trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
+                                         run.lengths, documents);
     agree(0, loss, evaluated);
   };
   run.launch ? run.launch(rank) : run_ranks(run.sizes.world, rank);

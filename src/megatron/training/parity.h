@@ -7,6 +7,7 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
+#include "megatron/datasets/batch_source.h"
 #include "megatron/nn/parameter.h"
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/parallel_groups.h"
@@ -47,6 +48,8 @@ struct ParityRun {
   std::vector<int64_t> lengths = {};  // of each micro-batch's sequences where they differ; one replica only
   // By row of the global batch, what is packed into it; none: every row is one sequence.
   std::vector<std::vector<int64_t>> documents = {};
+  // Where micro-batches come from in place of `batches`, of which only the number counts then.
+  std::shared_ptr<const BatchSource> source = {};
   // Runs the ranks of this process; threads where empty. Where other processes have ranks too, the tensors
   // are filled as far as the ranks here know them.
   std::function<void(const std::function<void(int rank, ProcessGroup& world)>&)> launch = {};

@@ -61,17 +61,17 @@ TEST(Catalog, CompatKeysAreNoSettings) {
   }
   EXPECT_NE(find_compat_key("tensor_inspect.enabled"), nullptr);
   EXPECT_EQ(find_compat_key("model.num_layers"), nullptr);
-  EXPECT_EQ(find_compat_key("tokenizer.special_tokens")->name(), "tokenizer.special_tokens");
+  EXPECT_EQ(find_compat_key("tokenizer.sp_tokenizer_kwargs")->name(), "tokenizer.sp_tokenizer_kwargs");
   EXPECT_EQ(find_compat_key("dataset.dataset_kwargs.a.b")->name(), "dataset.dataset_kwargs");
   EXPECT_TRUE(is_compat_section("rl"));
   EXPECT_FALSE(is_compat_section("r"));
 }
 
 TEST(Catalog, SwitchesOfCompatHaveTheirOppositeToo) {
-  EXPECT_TRUE(find_compat_flag("--async-save").on);
-  EXPECT_FALSE(find_compat_flag("--no-async-save").on);
-  EXPECT_FALSE(find_compat_flag("--disable_async_save").on);
-  EXPECT_FALSE(find_compat_flag("--no-ckpt-fully-parallel-save").on);
+  EXPECT_TRUE(find_compat_flag("--replication").on);
+  EXPECT_FALSE(find_compat_flag("--no-replication").on);
+  EXPECT_FALSE(find_compat_flag("--disable_replication").on);
+  EXPECT_FALSE(find_compat_flag("--no-initialization").on);
   EXPECT_EQ(find_compat_flag("--no-manual-gc").row, nullptr);  // a row without a default has its flags alone
 }
 

@@ -1,6 +1,7 @@
 #include "megatron/config/resolve/derive.h"
 
 #include "megatron/base/error.h"
+#include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/config/resolve/pipeline_layout.h"
@@ -200,6 +201,14 @@ void world(ConfigBuilder& builder) {
 
 void batches(ConfigBuilder& builder) {
   Config& config = builder.config;
+  const TrainConfig& train = config.train;
+  if (train.global_batch_size == 0 && !train.step_batch_size_schedule.empty()) try {
+      // The largest: what iterations are converted to samples with.
+      builder.derive("train.global_batch_size",
+                     parse_batch_steps(train.step_batch_size_schedule, config.model.seq_length).back().size,
+                     "the last entry of train.step_batch_size_schedule");
+    } catch (const ConfigError&) {  // a rule tells what is wrong with it
+    }
   if (config.train.global_batch_size == 0 && config.train.micro_batch_size > 0 && builder.data_parallel_size)
     builder.derive("train.global_batch_size", config.train.micro_batch_size * *builder.data_parallel_size,
                    "micro_batch_size x data-parallel size");
@@ -226,6 +235,15 @@ void recompute_defaults(ConfigBuilder& builder) {
   if (execution.recompute_num_layers == 0) builder.derive("model.recompute_num_layers", 1, "full recompute");
 }
 
+// Rows of conversations hold unequal numbers of answers, and packing decides which rows there are.
+void derive_sft(ConfigBuilder& builder) {
+  const DatasetConfig& data = builder.config.dataset;
+  if (!data.sft) return;
+  if (!builder.given("model.calculate_per_token_loss"))
+    builder.derive("model.calculate_per_token_loss", true, "sft");
+  if (data.packing == Packing::batch) builder.derive("model.variable_seq_lengths", true, "packing batch");
+}
+
 void derive_sharding(ConfigBuilder& builder) {
   if (builder.config.optimizer.optimizer == OptimizerKind::dist_muon &&
       !builder.given("ddp.use_distributed_optimizer"))
@@ -250,6 +268,7 @@ void derive_defaults(ConfigBuilder& builder) {
   batches(builder);
   schedules(builder);
   recompute_defaults(builder);
+  derive_sft(builder);
   derive_sharding(builder);
 }
 

@@ -36,6 +36,11 @@ CONDITION(uses_lion, "--optimizer lion",
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
+CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)
+CONDITION(fills_in, "--fim-data", c.dataset.fim_data)
+CONDITION(is_sft, "--sft", c.dataset.sft)
+CONDITION(packs_offline, "--packing offline", c.dataset.packing == Packing::offline)
 CONDITION(profiles, "--profile", c.profiling.profile)
 #undef CONDITION
 // clang-format on

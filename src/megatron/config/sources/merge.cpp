@@ -253,7 +253,11 @@ class Merger {
 
   void report_compat() {
     for (const auto& [row, given, value, origin] : compat_) {
-      if (row->is_default(value)) continue;
+      if (row->is_default(value)) {
+        if (row->keys.empty() && !row->defaults.empty())
+          note(given + ": the model is described by its settings");
+        continue;
+      }
       const std::string reason(verdict_text(row->verdict)), text(row->text);
       switch (row->verdict) {
         case CompatRow::Verdict::ignored:

@@ -267,8 +267,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
   require(!batches.empty(), "training step: there are no micro-batches");
   for (const Batch& batch : batches) {
     batch.check();
-    require(batch.positions.empty() && batch.extra.empty(),
-            "training step: a batch has positions or extra tensors, which no model here reads");
+    require(batch.extra.empty(), "training step: a batch has extra tensors, which no model here reads");
     require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
             "training step: micro-batches of different lengths need model.variable_seq_lengths");
   }
@@ -277,6 +276,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
 }  // namespace
 
 Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key) {
+  const TraceRange range(ctx.tracer, "gradients");
   check_batches(batches, config_);
   if (fp8_history_) fp8_history_->start_step(ctx);
   if (graph_) data_parallel_->finish_parameters();  // a graph cannot wait for what began before it
@@ -310,6 +310,7 @@ void RankTrainer::unscale(RankContext& ctx, Gradients& gradients, double labels)
 }
 
 StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, const Rates& rates) {
+  const TraceRange range(ctx.tracer, "update");
   const Tensor gate =
       update_gate(ctx, gradients.loss, gradients.norm,
                   config_.optimizer.grad_norm_skip_threshold.value_or(std::numeric_limits<double>::max()));
@@ -324,7 +325,10 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
     optimizer_->step(ctx, rates, scale, gate);
   }
   for (auto& chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
-  data_parallel_->publish_parameters();
+  {
+    const TraceRange publish(ctx.tracer, "publish parameters");
+    data_parallel_->publish_parameters();
+  }
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_, gate);
   values_changed();
   Tensor params_norm;
