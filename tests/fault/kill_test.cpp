@@ -32,7 +32,7 @@ const KilledRun kRuns[] = {
     {"ZeRO-3 on 4 ranks",
      {"--async-save", "--ranks", "4", "--use-megatron-fsdp", "--data-parallel-sharding-strategy",
       "optim_grads_params", "--use-distributed-optimizer"}},
-    {"two processes", {"--async-save", "-tp", "2"}, 2},
+    {"two processes", {"--async-save", "-tp", "2", "--distributed-timeout-minutes", "0.1"}, 2},
 };
 
 int kills_wanted() {
@@ -96,6 +96,15 @@ std::optional<std::vector<int>> ended_within(const std::vector<pid_t>& children,
   return {};
 }
 
+// Until there is a checkpoint after iteration `seen`, or for ten seconds.
+void wait_for_checkpoint(const std::string& folder, int64_t seen) {
+  for (int waited = 0; waited < 10'000; waited += 5) {
+    const std::optional<CheckpointPlace> latest = latest_checkpoint(folder);
+    if (latest && latest->iteration > seen) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 struct Kills {
   int made = 0, further = 0;  // further: those after checkpoints that the start before did not have
 };
@@ -114,7 +123,8 @@ Kills kill_and_restart(const KilledRun& run, int wanted, std::mt19937& random) {
     const std::vector<pid_t> children = start(run, args, messages);
     const bool to_kill = kills.made < wanted;
     if (to_kill) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 250));
+      if (random() % 4 != 0) wait_for_checkpoint(folder, seen);
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
       ::kill(children[random() % children.size()], SIGKILL);
     }
     // The others notice by themselves.
