@@ -61,7 +61,7 @@ TEST(Catalog, CompatKeysAreNoSettings) {
   }
   EXPECT_NE(find_compat_key("tensor_inspect.enabled"), nullptr);
   EXPECT_EQ(find_compat_key("model.num_layers"), nullptr);
-  EXPECT_EQ(find_compat_key("tokenizer.special_tokens")->name(), "tokenizer.special_tokens");
+  EXPECT_EQ(find_compat_key("tokenizer.sp_tokenizer_kwargs")->name(), "tokenizer.sp_tokenizer_kwargs");
   EXPECT_EQ(find_compat_key("dataset.dataset_kwargs.a.b")->name(), "dataset.dataset_kwargs");
   EXPECT_TRUE(is_compat_section("rl"));
   EXPECT_FALSE(is_compat_section("r"));

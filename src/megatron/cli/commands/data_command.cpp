@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "megatron/base/json.h"
+#include "megatron/base/refuse.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/cli/flags.h"
 #include "megatron/datasets/gpt/blended_dataset.h"
@@ -56,19 +57,11 @@ Flag number_flag(std::string_view name, std::string_view help, double& target) {
       }};
 }
 
-Flag list_flag(std::string_view name, std::string_view help, std::vector<std::string>& target) {
-  return {name, "LIST", help, [&target](std::string_view, const std::string& text) {
-            std::istringstream lines(text);
-            target.clear();
-            for (std::string line; std::getline(lines, line);) target.push_back(line);
-          }};
-}
-
 std::vector<Flag> data_flags(DataSettings& s) {
-  return {list_flag("--data-path", "prefixes, or weights and prefixes in turn", s.paths[0]),
-          list_flag("--train-data-path", "the same, for training only", s.paths[1]),
-          list_flag("--valid-data-path", "the same, for validation only", s.paths[2]),
-          list_flag("--test-data-path", "the same, for testing only", s.paths[3]),
+  return {list_flag("--data-path", "LIST", "prefixes, or weights and prefixes in turn", "", s.paths[0]),
+          list_flag("--train-data-path", "LIST", "the same, for training only", "", s.paths[1]),
+          list_flag("--valid-data-path", "LIST", "the same, for validation only", "", s.paths[2]),
+          list_flag("--test-data-path", "LIST", "the same, for testing only", "", s.paths[3]),
           text_flag("--data-args-path", "FILE", "file with the words of --data-path", s.args_path),
           text_flag("--per-split-data-args-path", "FILE", "JSON file with the words of each split",
                     s.per_split_args_path),
@@ -108,21 +101,12 @@ std::vector<Flag> data_flags(DataSettings& s) {
           switch_flag("--json", "inspect: one JSON document", s.json)};
 }
 
-// Joins the words behind a flag that takes several into one value, a line each.
-std::vector<std::string> join_lists(const std::vector<std::string>& args) {
-  std::vector<std::string> joined;
-  for (size_t i = 0; i < args.size(); ++i) {
-    joined.push_back(args[i]);
-    if (!args[i].starts_with("--") || !args[i].ends_with("data-path") || i + 1 == args.size()) continue;
-    joined.push_back(args[++i]);
-    while (i + 1 < args.size() && !args[i + 1].starts_with("--")) joined.back() += "\n" + args[++i];
-  }
-  return joined;
-}
-
 DataSettings parse(const std::vector<std::string>& args) {
   DataSettings settings;
-  settings.words = parse_flags(kCommand, join_lists(args), data_flags(settings));
+  settings.words = parse_flags(
+      kCommand,
+      join_lists(args, {"--data-path", "--train-data-path", "--valid-data-path", "--test-data-path"}),
+      data_flags(settings));
   if (settings.words.empty()) throw UsageError("data: say inspect PREFIX, or samples with its options");
   settings.action = settings.words[0];
   if (settings.action != "inspect" && settings.action != "samples")
@@ -473,7 +457,9 @@ std::string data_help() {
 
 int run_data(Invocation& invocation) {
   DataSettings settings = parse(invocation.args);
-  return settings.action == "inspect" ? inspect(invocation, settings) : samples(invocation, settings);
+  return refuse_faults("", [&] {
+    return settings.action == "inspect" ? inspect(invocation, settings) : samples(invocation, settings);
+  });
 }
 
 }  // namespace megatron

@@ -82,6 +82,11 @@ std::vector<int64_t> permute_fim(const Tokens& tokens, const FimOptions& options
   return result;
 }
 
+GptSample FimDataset::sample(int64_t i) const {
+  RandomState stream(options_.seed + static_cast<uint32_t>(i));
+  return sample(i, stream);
+}
+
 GptSample FimDataset::sample(int64_t i, RandomState& stream) const {
   SampleText text = dataset_.text(i);
   text.tokens = permute_fim(text.tokens, options_, codec_, stream);

@@ -22,6 +22,7 @@ struct FimOptions {
   double fragment_rate = 0.5;
   std::string no_prefix;  // texts that begin with it stay as they are; "" for none
   int64_t prefix = 0, middle = 0, suffix = 0, pad = 0, eod = 0;
+  uint32_t seed = 1234;  // of streams that belong to one sample
 };
 
 // Moves the middle of documents to their end: as (prefix, suffix, middle) or (suffix, prefix, middle) with
@@ -41,6 +42,8 @@ class FimDataset {
   const GptDataset& dataset() const { return dataset_; }
   const Json& description() const { return dataset_.description(); }
   GptSample sample(int64_t i, RandomState& stream) const;
+  // With a stream of the sample's own, so that it depends on no read before: what training uses.
+  GptSample sample(int64_t i) const;
 
  private:
   GptDataset dataset_;

@@ -1,35 +1,80 @@
 #include "megatron/training/run/gpt_data.h"
 
-#include "megatron/datasets/gpt/gpt_source.h"
+#include "megatron/datasets/gpt/fim.h"
+#include "megatron/datasets/gpt/mock_sequences.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
 
-DataSource data_source(const DatasetConfig& data) {
-  DataSource source{.surplus = 0.005, .cache_path = data.path_to_cache};
-  source.blend =
-      parse_blend(data.data_args_path.empty() ? data.data_path : read_blend_words(data.data_args_path));
-  std::array<std::vector<std::string>, 3> own = {data.train_data_path, data.valid_data_path,
-                                                 data.test_data_path};
-  if (!data.per_split_data_args_path.empty()) own = read_split_words(data.per_split_data_args_path);
-  for (size_t s = 0; s < own.size(); ++s) source.per_split[s] = parse_blend(own[s]);
-  if (source.blend) source.matrix = split_matrix(parse_split(data.split));
-  return source;
+// Which token ends a document, and which fills up.
+void find_special_tokens(const Config& config, GptSampleOptions& sample) {
+  sample.eod = sample.pad = -1;
+  if (config.tokenizer.tokenizer_type == TokenizerKind::none) return;
+  const SpecialIds ids = vocabulary_facts(config.tokenizer).specials;
+  const std::array<int64_t, 7> others = {ids.bos, ids.eos, ids.eod, ids.unk, ids.cls, ids.sep, ids.mask};
+  sample.eod = ids.eod;
+  if (ids.pad >= 0) sample.pad = resolve_pad_id(ids.pad, others, config.dataset.allow_ambiguous_pad_tokens);
+  const bool needed = sample.reset_position_ids || sample.reset_attention_mask || sample.eod_mask_loss;
+  if (needed && sample.eod < 0)
+    throw ConfigError(fmt::format(
+        "{}: has no end-of-document token, which --reset-position-ids, --reset-attention-mask and "
+        "--eod-mask-loss look for; leave them out",
+        name_of(config.tokenizer.tokenizer_type)));
 }
 
-// Samples of a run, as Megatron-LM counts them.
-SplitSizes wanted_samples(const Config& config) {
-  const TrainConfig& train = config.train;
-  const ValidationConfig& validation = config.validation;
-  const int64_t iterations =
-      train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
-  if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
-  const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
-  const int64_t round = validation.eval_iters * train.global_batch_size;
-  const int64_t samples =
-      train.train_samples > 0 ? train.train_samples : iterations * train.global_batch_size;
-  return {samples, rounds * round, round};
+GptDatasetConfig dataset_config(const Config& config, const DataSource& source) {
+  const DatasetConfig& data = config.dataset;
+  GptDatasetConfig options;
+  options.identity = data_identity(config, source);
+  options.sample.create_attention_mask = false;
+  options.sample.reset_position_ids = data.reset_position_ids;
+  options.sample.reset_attention_mask = data.reset_attention_mask;
+  options.sample.eod_mask_loss = data.eod_mask_loss;
+  options.sample.inter_document_masking = data.inter_document_masking;
+  find_special_tokens(config, options.sample);
+  options.cache = !data.mock_data || !data.path_to_cache.empty();
+  options.cache_path = data.path_to_cache;
+  options.threads = static_cast<int>(data.num_dataset_builder_threads);
+  return options;
+}
+
+struct FimSetup {
+  FimOptions options;
+  TextCodec codec;
+};
+
+FimSetup fim_setup(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  auto tokenizer = std::make_shared<const Tokenizer>(open_tokenizer(config.tokenizer));
+  const auto id = [&](const char* flag, const std::string& piece) -> int64_t {
+    const auto found = tokenizer->id_of(piece);
+    if (!found) throw ConfigError(fmt::format("{} '{}': the tokenizer has no such token", flag, piece));
+    return *found;
+  };
+  FimSetup fim;
+  fim.options = {.rate = data.fim_rate,
+                 .spm_rate = data.fim_spm_rate,
+                 .split_token = std::nullopt,
+                 .fragment_rate = data.fim_fragment_rate.value_or(0.5),
+                 .no_prefix = data.fim_no_prefix,
+                 .prefix = id("--fim-prefix-token", data.fim_prefix_token),
+                 .middle = id("--fim-middle-token", data.fim_middle_token),
+                 .suffix = id("--fim-suffix-token", data.fim_suffix_token),
+                 .pad = id("--fim-pad-token", data.fim_pad_token),
+                 .eod = id("--fim-eod-token", data.fim_eod_token),
+                 .seed = static_cast<uint32_t>(data.random_seed)};
+  if (!data.fim_split_sample.empty())
+    fim.options.split_token = id("--fim-split-sample", data.fim_split_sample);
+  fim.codec.encode = [tokenizer](const std::string& text) {
+    const std::vector<TokenId> ids = tokenizer->encode(text);
+    return std::vector<int64_t>(ids.begin(), ids.end());
+  };
+  fim.codec.decode = [tokenizer](const std::vector<int64_t>& tokens) {
+    return tokenizer->decode(std::vector<TokenId>(tokens.begin(), tokens.end()), true);
+  };
+  return fim;
 }
 
 }  // namespace
@@ -42,41 +87,30 @@ bool has_indexed_data(const DatasetConfig& data) {
 
 RunData gpt_data(const Config& config) {
   const DatasetConfig& data = config.dataset;
-  DataSource source = data_source(data);
-  GptDatasetConfig options;
-  options.identity = {.seed = static_cast<uint32_t>(data.random_seed), .seq_length = config.model.seq_length};
-  if (source.blend) {
-    options.identity.split = data.split;
-    options.identity.matrix = source.matrix;
+  const DataSource source = data_source(config);
+  const GptDatasetConfig options = dataset_config(config, source);
+  std::shared_ptr<const SequenceStore> mock;
+  if (data.mock_data) {
+    const int64_t eod = options.sample.eod >= 0 ? options.sample.eod : config.model.vocab_size - 1;
+    mock = std::make_shared<const MockSequences>(config.model.vocab_size, eod);
   }
-  // What nobody reads is not built: small data may have no document in it.
-  const bool evaluates = config.validation.eval_iters > 0 && config.validation.eval_interval > 0;
-  for (Split split : {Split::valid, Split::test}) {
-    if (split == Split::valid && evaluates) continue;
-    source.per_split[static_cast<size_t>(split)].reset();
-    if (source.matrix) (*source.matrix)[static_cast<size_t>(split)].reset();
-  }
-  options.sample.create_attention_mask = false;
-  options.sample.eod = -1;  // only options that are off ask for it
-  options.cache_path = data.path_to_cache;
-  options.threads = static_cast<int>(data.num_dataset_builder_threads);
-  auto splits = build_splits<GptDataset>(
-      source, wanted_samples(config), [&](const std::string& prefix, Split split, auto ends, auto samples) {
-        auto store =
-            std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = data.mmap_bin_files});
-        return std::make_shared<const GptDataset>(std::move(store), options, split, ends, samples);
-      });
-  RunData run;
-  auto take = [&](Split split) -> std::shared_ptr<const BatchSource> {
-    auto& own = splits[static_cast<size_t>(split)];
-    return own ? gpt_source(std::move(*own), config.model.vocab_size) : nullptr;
+  const auto open = [=, mmap = data.mmap_bin_files](const std::string& prefix, Split split, auto ends,
+                                                    auto samples, std::string_view kind = "GPTDataset") {
+    std::shared_ptr<const SequenceStore> store = mock;
+    if (!store) store = std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = mmap});
+    return GptDataset(std::move(store), options, split, ends, samples, kind);
   };
-  run.train = take(Split::train);
-  if (!run.train)
-    throw ConfigError(
-        "--data-path: the training split is empty; give --split or --train-data-path otherwise");
-  run.validation = take(Split::valid);
-  return run;
+  if (!data.fim_data)
+    return run_data_of<GptDataset>(
+        config, source, [=](const std::string& prefix, Split split, auto ends, auto samples) {
+          return std::make_shared<const GptDataset>(open(prefix, split, ends, samples));
+        });
+  const FimSetup fim = fim_setup(config);
+  return run_data_of<FimDataset>(
+      config, source, [=](const std::string& prefix, Split split, auto ends, auto samples) {
+        return std::make_shared<const FimDataset>(open(prefix, split, ends, samples, "GPTFIMDataset"),
+                                                  fim.options, fim.codec);
+      });
 }
 
 }  // namespace megatron

@@ -79,12 +79,12 @@ void RunCheckpoints::tell(const std::string& line) const {
   if (world_.rank() == 0 && tell_) tell_(line);
 }
 
-RunProgress RunCheckpoints::load() {
+TrainState RunCheckpoints::load() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   // The first rank looks, so that all see the same however their file systems lag behind.
   const std::string found =
       agree(world_, "", [&] { return world_.rank() == 0 ? to_text(load_places(checkpoint)) : ""; })[0];
-  RunProgress progress;
+  TrainState progress;
   if (load_from(places_from_text(found), progress)) return progress;
   if (!checkpoint.load.empty() && checkpoint.exit_on_missing_checkpoint)
     throw ConfigError(fmt::format("--load {}: there is no checkpoint", checkpoint.load));
@@ -105,7 +105,7 @@ RunProgress RunCheckpoints::load() {
 }
 
 // Ranks try the same one together; where some rank finds damage, all go to the next.
-bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, RunProgress& progress) {
+bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, TrainState& progress) {
   const bool resume = !config_.checkpoint.finetune;
   std::string damage;
   for (const LoadPlace& place : places) {
@@ -147,13 +147,14 @@ RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_
   taken.report = load_run(ctx_, source, trainer_, options);
   const TrainingState& state = source.state;
   trainer_.optimizer().set_steps(options.optimizer ? state.optimizer_steps : 0);
+  if (options.optimizer && state.loss_scale) trainer_.loss_scale().restore(*state.loss_scale);
   if (!weights_only)
-    taken.progress = {state.iteration,
-                      state.consumed_samples,
-                      state.consumed_valid_samples,
-                      state.skipped_samples,
-                      state.scale,
-                      state.user};
+    taken.progress = {.iteration = state.iteration,
+                      .consumed_samples = state.consumed_samples,
+                      .skipped_samples = state.skipped_samples,
+                      .without_update = state.without_update,
+                      .validated_samples = state.consumed_valid_samples,
+                      .user = state.user};
   return taken;
 }
 
@@ -194,21 +195,24 @@ void RunCheckpoints::check_schedule(const TensorSource& source) {
   schedule_ = stored;
 }
 
-void RunCheckpoints::save_at_interval(const RunProgress& progress) {
+bool RunCheckpoints::save_at_interval(const TrainState& progress) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (checkpoint.save.empty()) return;
+  if (checkpoint.save.empty()) return false;
   const auto due = [&](int64_t every) { return every > 0 && progress.iteration % every == 0; };
   if (due(checkpoint.save_interval)) {
     save(progress);
   } else if (checkpoint.non_persistent_ckpt_type == NonPersistentType::global &&
              due(checkpoint.non_persistent_save_interval)) {
     save_to(non_persistent_folder(checkpoint, checkpoint.save), progress);
+  } else {
+    return false;
   }
+  return true;
 }
 
-void RunCheckpoints::save(const RunProgress& progress) { save_to(config_.checkpoint.save, progress); }
+void RunCheckpoints::save(const TrainState& progress) { save_to(config_.checkpoint.save, progress); }
 
-void RunCheckpoints::save_to(const std::string& root, const RunProgress& progress) {
+void RunCheckpoints::save_to(const std::string& root, const TrainState& progress) {
   if (saver_.busy()) {
     tell(fmt::format("waiting for the save of iteration {}", begun_.iteration));
     finish_saver();
@@ -221,19 +225,20 @@ void RunCheckpoints::save_to(const std::string& root, const RunProgress& progres
   });
 }
 
-SaveRequest RunCheckpoints::request(const std::string& root, const RunProgress& progress) {
+SaveRequest RunCheckpoints::request(const std::string& root, const TrainState& progress) {
   SaveRequest request{.root = root,
                       .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
   TrainingState& state = request.state;
   state.iteration = progress.iteration;
   state.consumed_samples = progress.consumed_samples;
-  state.consumed_valid_samples = progress.consumed_valid_samples;
+  state.consumed_valid_samples = progress.validated_samples;
   state.skipped_samples = progress.skipped_samples;
+  state.without_update = progress.without_update;
   state.optimizer_steps = trainer_.steps_taken();
   state.seed = static_cast<uint64_t>(config_.rng.seed);
   state.config = config_.to_json();
   state.schedule = schedule_state(schedule_);
-  state.scale = progress.scale;
+  if (config_.precision.fp16) state.loss_scale = trainer_.loss_scale().state();
   state.user = progress.user;
   if (hf_ && world_.rank() == 0) request.assets = source_files(hf_->directory(), hf_->weights().files());
   return request;
@@ -279,7 +284,7 @@ void RunCheckpoints::published(const std::string& path) {
   }
 }
 
-void RunCheckpoints::finish(const RunProgress& progress) {
+void RunCheckpoints::finish(const TrainState& progress) {
   if (config_.checkpoint.save.empty()) return;
   finish_saver();
   if (saved_ == progress.iteration) return;

@@ -10,21 +10,12 @@
 #include "megatron/config/config.h"
 #include "megatron/optimizer/schedule.h"
 #include "megatron/training/run/load_places.h"
+#include "megatron/training/run/train_state.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
 
 namespace megatron {
 
 class AutoBridge;
-
-// How far a run has come: what a checkpoint keeps beside tensors, and what a run goes on from.
-struct RunProgress {
-  int64_t iteration = 0;
-  int64_t consumed_samples = 0;
-  int64_t consumed_valid_samples = 0;
-  int64_t skipped_samples = 0;  // of those consumed, the ones whose updates were not taken
-  Json scale;                   // the loss scaler's state; null: none
-  Json user;                    // whatever the program keeps; null: nothing
-};
 
 // A rank's saving and loading, as the settings of `checkpoint.*` ask for. All ranks of `world` make one and
 // call each function alike. Everything that is passed by reference outlives it.
@@ -43,18 +34,18 @@ class RunCheckpoints {
 
   // Fills the trainer from --load, else --pretrained-checkpoint, else the Hugging Face model, and gives the
   // place to go on from.
-  RunProgress load();
-  // Saves where an interval asks for it after this iteration.
-  void save_at_interval(const RunProgress& progress);
+  TrainState load();
+  // Saves where an interval asks for it after this iteration; whether it did.
+  bool save_at_interval(const TrainState& progress);
   // Saves to --save, in the background where --async-save asks for that. A save under way is finished first.
-  void save(const RunProgress& progress);
+  void save(const TrainState& progress);
   // Once an iteration: publishes what was written in the background by all ranks.
   void poll();
   // Before each update of parameters: on a GPU, what is being saved is copied first.
   void before_update() { saver_.before_change(ctx_); }
   // Waits for what is being written and saves what --save does not have yet: the run ends. An Error where
   // that fails.
-  void finish(const RunProgress& progress);
+  void finish(const TrainState& progress);
 
  private:
   // A save that was begun.
@@ -64,18 +55,18 @@ class RunCheckpoints {
   };
   // What a checkpoint gave.
   struct Taken {
-    RunProgress progress;
+    TrainState progress;
     LoadReport report;
     std::vector<std::string> notes;
   };
 
   void tell(const std::string& line) const;
-  bool load_from(const std::vector<LoadPlace>& places, RunProgress& progress);
+  bool load_from(const std::vector<LoadPlace>& places, TrainState& progress);
   Taken take(const LoadPlace& place, bool weights_only);
   void tell_report(const Taken& taken);
   void check_schedule(const TensorSource& source);
-  SaveRequest request(const std::string& root, const RunProgress& progress);
-  void save_to(const std::string& root, const RunProgress& progress);
+  SaveRequest request(const std::string& root, const TrainState& progress);
+  void save_to(const std::string& root, const TrainState& progress);
   void finish_saver();
   void attempt(Begun begun, const std::function<void()>& save);
   void published(const std::string& path);
