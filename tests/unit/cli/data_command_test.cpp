@@ -44,7 +44,7 @@ TEST(DataCommand, Inspect) {
   const Json json = Json::parse(run({"inspect", prefix + ".idx", "--json"}).out);
   EXPECT_EQ(json.at("tokens").as_int(), 380);
   EXPECT_EQ(run({"inspect"}).code, 2);
-  EXPECT_EQ(run({"inspect", dir / "absent"}).code, 3);
+  EXPECT_EQ(run({"inspect", dir / "absent"}).code, 1);
 }
 
 TEST(DataCommand, SamplesOfOneDatasetAndOfABlend) {

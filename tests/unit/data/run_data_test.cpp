@@ -1,9 +1,8 @@
 // What a configuration's data options make of a small dataset.
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "megatron/base/error.h"
+#include "megatron/base/json.h"
 #include "megatron/datasets/indexed/indexed_writer.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
@@ -182,6 +181,34 @@ TEST(RunData, TheTestSetIsBuiltWhenAskedFor) {
   config.dataset.do_test = config.dataset.do_validation = false;
   EXPECT_FALSE(run_data(config).test);
   EXPECT_FALSE(run_data(config).validation);
+}
+
+// A sample depends on its number alone, and holds the marks of what was moved.
+TEST(RunData, FillsInTheMiddle) {
+  TempDir dir;
+  Json vocabulary = Json::object();
+  for (const char* mark : {"<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<|endoftext|>"})
+    vocabulary[mark] = static_cast<int64_t>(vocabulary.size());
+  for (char c = 'a'; c <= 'z'; ++c) vocabulary[std::string(1, c)] = static_cast<int64_t>(vocabulary.size());
+  vocabulary["x"] = 31;  // the data's end of documents is no mark here
+  testing::write_text(dir / "vocab.json", vocabulary.dump());
+  testing::write_text(dir / "merges.txt", "");
+  Config config = small_run({write_documents(dir)});
+  config.tokenizer = {};
+  config.tokenizer.tokenizer_type = TokenizerKind::gpt2_bpe;
+  config.tokenizer.vocab_file = dir / "vocab.json";
+  config.tokenizer.merge_file = dir / "merges.txt";
+  config.dataset.fim_data = true;
+  config.dataset.fim_rate = 1;
+  const std::vector<Batch> first = first_step(config), again = first_step(config);
+  EXPECT_EQ(first[1].ids, again[1].ids);
+  int64_t marks = 0;
+  for (int64_t id : first[0].ids) marks += id == 0;
+  EXPECT_EQ(marks, 2);  // one a sample, which is one document to it
+  config.dataset.fim_rate = 0;
+  EXPECT_NE(first_step(config)[0].ids, first[0].ids);
+  config.dataset.fim_pad_token = "<none>";
+  EXPECT_THROW(first_step(config), ConfigError);
 }
 
 }  // namespace

@@ -115,8 +115,8 @@ RunData configured_data(const Config& config) {
 RunData run_data(const Config& config) {
   if (config.model.vocab_size == 0)
     throw ConfigError(
-        "model.vocab_size: nothing says how many tokens the vocabulary has; give --tokenizer-type and its "
-        "files, --vocab-size N, or --hf DIR");
+        "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, a tokenizer "
+        "(--tokenizer-type), or --hf DIR");
   check_checkpoint_vocabulary(config);
   RunData data = configured_data(config);
   constexpr int kStepsAhead = 2;
