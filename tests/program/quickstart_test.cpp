@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/base/error.h"
+#include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/cli/command.h"
 #include "support/capture.h"
@@ -18,18 +19,19 @@ TEST(Quickstart, LearnsMoreThanLetterFrequenciesAndWrites) {
   options.folder = MEGATRON_SOURCE_DIR;
   options.steps = 60;
   options.tensor_parallel = options.pipeline_parallel = 2;
-  options.save = directory / "checkpoint";
+  options.out = directory / "out";
   options.sample_tokens = 20;
   QuickstartReport report = quickstart(options, Log(LogLevel::error));
-  EXPECT_NEAR(report.first_loss, std::log(256.0), 0.3) << "an untrained model knows nothing";
+  EXPECT_NEAR(report.first_loss, std::log(2048.0), 0.3) << "an untrained model knows nothing";
   EXPECT_LT(report.validation_loss, 0.97 * report.unigram_entropy);
-  EXPECT_EQ(report.sample.size(), 20u);
-  EXPECT_TRUE(verify_checkpoint(report.checkpoint).empty());
+  EXPECT_GE(report.sample.size(), 20u);
+  EXPECT_TRUE(verify_checkpoint(resolve_checkpoint(report.checkpoint)).empty());
 }
 
 TEST(Quickstart, RefusesAFolderWithoutText) {
   testing::TempDir directory;
   QuickstartOptions options;
+  options.out = directory / "out";
   options.folder = directory.path();
   EXPECT_THROW(quickstart(options, Log(LogLevel::error)), ConfigError);
   options.folder = directory / "absent";

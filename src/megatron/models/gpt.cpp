@@ -161,6 +161,15 @@ void GptModel::make_units() {
   if (output_bias_) output_unit_->parameters.push_back(output_bias_.get());
 }
 
+void GptModel::replace_mixers(const MixerFactory& make) {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    auto mixer = make(slice_.first_layer + static_cast<int64_t>(i));
+    if (!mixer) continue;
+    layers_[i]->replace_mixer(std::move(mixer));
+    layer_units_[i] = std::make_unique<ParameterUnit>(*layers_[i]);
+  }
+}
+
 std::vector<ParameterUnit*> GptModel::units() {
   std::vector<ParameterUnit*> list;
   if (embedding_unit_) list.push_back(embedding_unit_.get());

@@ -30,6 +30,11 @@ class GptModel final : public Module, public Head {
   GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
            Embedding* embedding = nullptr);
 
+  // Puts a program's own token mixers in place of the configuration's, before parameters have memory: of
+  // every layer for which `make` (its index in the whole model, from 0) does not return null.
+  using MixerFactory = std::function<std::unique_ptr<TokenMixer>(int64_t layer)>;
+  void replace_mixers(const MixerFactory& make);
+
   // What is recomputed and what waits on the host; by default everything is kept.
   void set_activation_plan(const ActivationPlan& plan);
 

@@ -35,6 +35,12 @@ void collect(RankContext& ctx, RankTrainer& trainer, WholeTensors& gradients, Wh
     if (!parameter->trainable) add(parameters, {parameter}, parameter->value);
 }
 
+// Whatever rank tells of a step. Norms of parameters are sums in one order on all.
+bool same_verdict(const StepReport& a, const StepReport& b) {
+  return a.update == b.update && a.loss_scale == b.loss_scale && a.num_zeros == b.num_zeros &&
+         a.params_norm == b.params_norm;
+}
+
 }  // namespace
 
 void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local,
@@ -77,6 +83,7 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   auto agree = [&](size_t step, double value, std::vector<double>& known) {
     std::lock_guard lock(mutex);
     if (known.size() <= step) known.push_back(value);
+    if (!std::isfinite(value) && !std::isfinite(known[step])) return;  // an overflow that all ranks saw
     const double apart = std::abs(value - known[step]) / std::max(std::abs(value), 1e-300);
     result.ranks_apart = std::max(result.ranks_apart, std::isnan(apart) ? kInfinitelyFar : apart);
   };
@@ -106,6 +113,11 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
                                              run.lr, run.lengths, documents);
       agree(step, report.loss, result.losses);
       agree(step, report.grad_norm, result.grad_norms);
+      {
+        std::lock_guard lock(mutex);
+        if (result.reports.size() <= step) result.reports.push_back(report);
+        if (!same_verdict(result.reports[step], report)) result.ranks_apart = kInfinitelyFar;
+      }
       if (run.keep_history)
         collect(ctx, trainer, result.history[step].gradients, result.history[step].parameters, mutex);
     }

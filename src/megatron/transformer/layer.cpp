@@ -80,6 +80,11 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
     mlp_ = std::make_unique<Mlp>(name + ".mlp", of_layer(config, index), tp_);
 }
 
+void TransformerLayer::replace_mixer(std::unique_ptr<TokenMixer> mixer) {
+  require(mixer_ != nullptr, "layer {}: it has no token mixer that another could replace", index_);
+  mixer_ = std::move(mixer);
+}
+
 void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   if (mixer_) mixer_->set_activation_plan(plan);

@@ -16,6 +16,8 @@ class TransformerLayer final : public Module {
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
                    const ModelParallel& parallel, bool cross_attention = false);
   void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host = nullptr);
+  // Before parameters have memory; the layer must have a mixer.
+  void replace_mixer(std::unique_ptr<TokenMixer> mixer);
   void set_activation_plan(const ActivationPlan& plan);
   void visit(const ParameterVisitor& visitor) override;
   void finish_batch(RankContext& ctx);

@@ -6,6 +6,7 @@
 #include "golden/hf_models/cases.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/training/log/metrics_file.h"
 #include "megatron/training/run/training_run.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/step/rank_trainer.h"
@@ -58,15 +59,23 @@ Config config_of(const AutoBridge& bridge, const Layout& layout) {
   return config;
 }
 
+// Keeps the loss of every iteration.
+struct Losses : Callback {
+  std::vector<double> values;
+  void on(RunEvent event, RunView& view) override {
+    if (event == RunEvent::step_end && view.is_first_rank()) values.push_back(view.report->loss);
+  }
+};
+
 std::vector<double> curve(const TrainingRun& plain, int ranks) {
-  std::vector<double> losses;
+  const auto losses = std::make_shared<Losses>();
   TrainingRun run = plain;
-  run.on_iteration = [&](const IterationReport& report) { losses.push_back(report.loss); };
+  run.callbacks = {losses};
   run_ranks(ranks, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, rank);
     train_rank(ctx, world, run);
   });
-  return losses;
+  return losses->values;
 }
 
 // How many steps of a curve can be compared: a choice of experts that hangs on a rounding error may go either
@@ -95,7 +104,7 @@ TEST_P(HfLayouts, CurveOfEveryLayout) {
     SCOPED_TRACE(layout.name);
     Config config = config_of(*bridge, layout);
     config.dataset.replay = io + ":train.input_ids";
-    TrainingRun run = training_run(config);
+    TrainingRun run = training_run(config, layout.ranks());
     run.hf = bridge;
     const std::vector<double> losses = curve(run, layout.ranks());
     ASSERT_EQ(losses.size(), expected.size());
@@ -162,7 +171,7 @@ TEST(TrainingRun, GoesOnFromItsCheckpoint) {
     config.scheduler.lr_decay_style = LrDecay::cosine;
     config.scheduler.lr_decay_iters = 8;
     config.checkpoint.save = config.checkpoint.load = save;
-    TrainingRun run = training_run(config);
+    TrainingRun run = training_run(config, layout.ranks());
     run.hf = bridge;
     return curve(run, layout.ranks());
   };

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "megatron/cli/common/interruption.h"
+#include "megatron/base/interruption.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"

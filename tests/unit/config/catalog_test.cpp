@@ -68,9 +68,9 @@ TEST(Catalog, CompatKeysAreNoSettings) {
 }
 
 TEST(Catalog, SwitchesOfCompatHaveTheirOppositeToo) {
-  EXPECT_TRUE(find_compat_flag("--async-save").on);
-  EXPECT_FALSE(find_compat_flag("--no-async-save").on);
-  EXPECT_FALSE(find_compat_flag("--disable_async_save").on);
+  EXPECT_TRUE(find_compat_flag("--replication").on);
+  EXPECT_FALSE(find_compat_flag("--no-replication").on);
+  EXPECT_FALSE(find_compat_flag("--disable_replication").on);
   EXPECT_FALSE(find_compat_flag("--muon-no-split-qkv").on);
   EXPECT_EQ(find_compat_flag("--no-manual-gc").row, nullptr);  // a row without a default has its flags alone
 }

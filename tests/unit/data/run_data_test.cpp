@@ -176,11 +176,11 @@ TEST(RunData, TheTestSetIsBuiltWhenAskedFor) {
   config.validation.eval_interval = 2;
   config.validation.eval_iters = 1;
   const RunData data = run_data(config);
-  ASSERT_TRUE(data.test && data.validation);
-  EXPECT_GE(data.test()->samples(), 4);
+  ASSERT_TRUE(data.test && data.validation.size() == 1);
+  EXPECT_GE(data.test->samples(), 4);
   config.dataset.do_test = config.dataset.do_validation = false;
   EXPECT_FALSE(run_data(config).test);
-  EXPECT_FALSE(run_data(config).validation);
+  EXPECT_TRUE(run_data(config).validation.empty());
 }
 
 // A sample depends on its number alone, and holds the marks of what was moved.

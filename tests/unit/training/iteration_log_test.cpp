@@ -1,4 +1,5 @@
-#include "megatron/training/run/iteration_log.h"
+#include "megatron/training/log/iteration_log.h"
+#include "megatron/training/log/metrics_file.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
-#include "megatron/training/run/profiling.h"
+#include "megatron/training/log/profiling.h"
 #include "megatron/training/step/rank_trainer.h"
 
 // The ranges that a step names, as a profiler would see them.
@@ -56,18 +56,18 @@ TEST(Ranges, NameWhatAStepDoes) {
     EXPECT_GT(listener.ops, 0);
     auto times = [&](const char* path) { return listener.times[path]; };
     EXPECT_EQ(times("/step"), 1);
-    EXPECT_EQ(times("/step/forward"), 3);
-    EXPECT_EQ(times("/step/backward"), 3);
-    EXPECT_EQ(times("/step/optimizer"), 1);
-    EXPECT_EQ(times("/step/gradient norm"), 1);
-    EXPECT_EQ(times("/step/forward/embedding"), 3);
-    EXPECT_EQ(times("/step/forward/mixer"), 6);
-    EXPECT_EQ(times("/step/forward/mixer/core_attention"), 6);
-    EXPECT_EQ(times("/step/forward/mlp/decoder.layers.1.mlp.linear_fc1.weight"), 3);
-    EXPECT_EQ(times("/step/forward/output_layer"), 3);
-    EXPECT_EQ(times("/step/backward/linear"), 3 * 2 * 3);
-    EXPECT_EQ(times("/step/backward/activated_linear"), 3 * 2);
-    EXPECT_EQ(times("/step/finish gradients/all_reduce dp-cp"), 1);
+    EXPECT_EQ(times("/step/gradients/forward"), 3);
+    EXPECT_EQ(times("/step/gradients/backward"), 3);
+    EXPECT_EQ(times("/step/update/optimizer"), 1);
+    EXPECT_EQ(times("/step/gradients/gradient norm"), 1);
+    EXPECT_EQ(times("/step/gradients/forward/embedding"), 3);
+    EXPECT_EQ(times("/step/gradients/forward/mixer"), 6);
+    EXPECT_EQ(times("/step/gradients/forward/mixer/core_attention"), 6);
+    EXPECT_EQ(times("/step/gradients/forward/mlp/decoder.layers.1.mlp.linear_fc1.weight"), 3);
+    EXPECT_EQ(times("/step/gradients/forward/output_layer"), 3);
+    EXPECT_EQ(times("/step/gradients/backward/linear"), 3 * 2 * 3);
+    EXPECT_EQ(times("/step/gradients/backward/activated_linear"), 3 * 2);
+    EXPECT_EQ(times("/step/gradients/finish gradients/all_reduce dp-cp"), 1);
     EXPECT_EQ(times("/evaluate/forward"), 3);
   }
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "megatron/base/error.h"
@@ -11,19 +10,16 @@
 #include "megatron/base/progress.h"
 #include "megatron/cli/bench/node_timer.h"
 #include "megatron/cli/bench/process_age.h"
-#include "megatron/cli/common/cache_folder.h"
-#include "megatron/cli/common/check_layout.h"
-#include "megatron/cli/common/recompute_setup.h"
 #include "megatron/cli/flags.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/config/resolve/model_settings.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/plan/plan.h"
-#include "megatron/training/run/profiling.h"
-#include "megatron/training/step/gemm_autotune_cache.h"
-#include "megatron/training/step/rank_trainer.h"
+#include "megatron/training/run/run.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 namespace {
@@ -50,7 +46,7 @@ constexpr Case kCases[] = {
 };
 
 struct Settings {
-  int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1, threads = 0;
+  int64_t steps = 10, warmup = 3, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   int64_t micro_batches = 1;
   std::string device = "auto", precision, gradients = "bf16", moments = "fp32", recompute, memory_gib;
   bool json = false, trace = false, deterministic = false, graphs = false, nvtx = false;
@@ -66,7 +62,6 @@ std::vector<Flag> flags(Settings& s) {
       int_flag("--data-parallel-size", "ranks that share the batch (1)", s.data_parallel, 1),
       int_flag("--micro-batches", "pieces that the batch of a data-parallel rank is cut into (1)",
                s.micro_batches, 1),
-      int_flag("--threads", "CPU threads of the whole run (every core)", s.threads),
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.device),
       text_flag("--precision", "fp32|bf16|fp8|fp8-delayed|fp8-block",
                 "of weights and activations (fp32 on the CPU, bf16 on a GPU); fp8: bf16 with fp8 GEMMs, "
@@ -105,125 +100,151 @@ const Case& find_case(const std::vector<std::string>& words) {
   throw UsageError(fmt::format("bench train: name one of the cases {}", names));
 }
 
-Config config_of(const Case& c, const Settings& s) {
-  Config config;
-  config.model = c.style(c.shape);
-  config.model.share_embeddings_and_output_weights = c.tied;
-  config.model.add_qkv_bias = c.qkv_bias;
-  config.parallel.tensor_model_parallel_size = s.tensor_parallel;
-  config.parallel.pipeline_model_parallel_size = s.pipeline_parallel;
-  config.parallel.sequence_parallel = s.tensor_parallel > 1;
-  int64_t pieces = s.data_parallel * s.micro_batches;
+ModelConfig model_of(const Case& c) {
+  ModelConfig model = c.style(c.shape);
+  model.share_embeddings_and_output_weights = c.tied;
+  model.add_qkv_bias = c.qkv_bias;
+  return model;
+}
+
+// The settings of a case, as a command line would give them.
+Sources sources_of(const Case& c, const Settings& s) {
+  Sources sources;
+  sources.hf_origin = fmt::format("the case {}", c.name);
+  sources.hf = model_settings(model_of(c));
+  const int64_t pieces = s.data_parallel * s.micro_batches;
   if (c.batch % pieces != 0)
     throw ConfigError(
         fmt::format("bench train: the batch of {} sequences cannot be cut into {} x {} micro-batches",
                     c.batch, s.data_parallel, s.micro_batches));
-  config.train.global_batch_size = c.batch;
-  config.train.micro_batch_size = c.batch / pieces;
-  config.precision.deterministic_mode = s.deterministic;
-  if (auto recipe = fp8_recipe(s.precision)) {
-    config.precision.fp8 = *recipe == Fp8Recipe::blockwise ? Fp8Format::e4m3 : Fp8Format::hybrid;
-    config.precision.fp8_recipe = *recipe;
-    config.precision.fp8_amax_history_len = 16;
-    config.precision.fp8_amax_compute_algo = AmaxAlgorithm::max;
-  }
   if (s.gradients != "bf16" && s.gradients != "fp32")
     throw UsageError(fmt::format("bench train: --gradients {} is neither bf16 nor fp32", s.gradients));
-  config.ddp.grad_reduce_in_fp32 = s.gradients == "fp32";
-  const bool fp8 = config.precision.fp8 != Fp8Format::none;
+  const auto set = [&](std::string_view key, const auto& value) {
+    sources.overrides.push_back(fmt::format("{}={}", key, value));
+  };
+  set("run.ranks", s.tensor_parallel * s.pipeline_parallel * s.data_parallel);
+  if (s.device != "auto") set("run.device", s.device);
+  set("train.global_batch_size", c.batch);
+  set("train.micro_batch_size", c.batch / pieces);
+  set("train.train_iters", s.warmup + s.steps);
+  set("model.deterministic_mode", s.deterministic);
+  set("optimizer.lr", "1e-3");
+  set("scheduler.lr_decay_style", "constant");
+  set("optimizer.use_precision_aware_optimizer", true);  // what its masters hold is fp32 all the same
+  set("optimizer.exp_avg_dtype", s.moments);
+  set("optimizer.exp_avg_sq_dtype", s.moments);
+  set("optimizer.adam_beta2", 0.95);
+  set("optimizer.weight_decay", 0.1);
+  set("profiling.nvtx_ranges", s.nvtx);
+  sources.flags = {{"--tensor-model-parallel-size", {std::to_string(s.tensor_parallel)}},
+                   {"--pipeline-model-parallel-size", {std::to_string(s.pipeline_parallel)}}};
+  if (s.tensor_parallel > 1) sources.flags.push_back({"--sequence-parallel", {}});
+  const std::optional<Fp8Recipe> fp8 = fp8_recipe(s.precision);
+  if (fp8 || s.precision == "bf16") set("model.bf16", true);
+  set("ddp.grad_reduce_in_fp32", s.gradients == "fp32");
+  if (fp8) {
+    set("model.fp8", name_of(*fp8 == Fp8Recipe::blockwise ? Fp8Format::e4m3 : Fp8Format::hybrid));
+    set("model.fp8_recipe", name_of(*fp8));
+    if (*fp8 == Fp8Recipe::delayed) {
+      set("model.fp8_amax_history_len", 16);
+      set("model.fp8_amax_compute_algo", "max");
+    }
+  }
   std::string_view modules = s.recompute;
   if (modules.empty()) modules = fp8 ? "none" : c.recompute;
   if (modules == "none") modules = {};
-  for (std::string_view module : comma_separated(modules)) {
+  for (std::string_view module : comma_separated(modules))
     if (module != "core_attn" && module != "layernorm" && module != "mlp_act" && module != "mlp" &&
         modules != "auto")
       throw UsageError(
           fmt::format("bench train: --recompute takes core_attn, layernorm, mlp_act and mlp, auto or none, "
                       "not {}",
                       module));
-    config.execution.recompute_granularity = RecomputeGranularity::selective;
-    config.execution.recompute_modules.emplace_back(module);
+  if (!modules.empty()) {
+    const auto words = comma_separated(modules);
+    sources.flags.push_back({"--recompute-granularity", {"selective"}});
+    sources.flags.push_back({"--recompute-modules", {words.begin(), words.end()}});
   }
-  config.profiling.nvtx_ranges = s.nvtx;
-  if (s.graphs) config.execution.cuda_graph_impl = GraphImpl::full_iteration;
-  config.execution.cuda_graph_warmup_steps = 2;
-  config.optimizer.use_precision_aware_optimizer = true;  // what its masters hold is fp32 all the same
-  config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = s.moments;
-  config.optimizer.adam_beta2 = 0.95;
-  config.optimizer.weight_decay = 0.1;
-  return config;
+  if (!s.memory_gib.empty()) {
+    if (modules != "auto") throw UsageError("bench train: --memory-gib is for --recompute auto");
+    set("model.recompute_memory_gib", parse_positive("bench train", "--memory-gib", s.memory_gib));
+  }
+  if (s.graphs) {
+    sources.flags.push_back({"--cuda-graph-impl", {"full_iteration"}});
+    set("model.cuda_graph_warmup_steps", 2);
+  }
+  return sources;
 }
 
-ParallelSizes sizes_of(const Settings& s) {
-  return {.world = static_cast<int>(s.tensor_parallel * s.pipeline_parallel * s.data_parallel),
-          .tp = static_cast<int>(s.tensor_parallel),
-          .pp = static_cast<int>(s.pipeline_parallel)};
+// The same random rows in every step.
+std::shared_ptr<const BatchSource> random_rows(const Config& config) {
+  const int64_t row = config.model.seq_length + 1;
+  auto tokens = std::make_shared<std::vector<int64_t>>();
+  for (int64_t i = 0; i < config.train.global_batch_size * row; ++i)
+    tokens->push_back(static_cast<int64_t>(Philox::at({99, 0}, static_cast<uint64_t>(i)).word[0] %
+                                           static_cast<uint64_t>(config.model.vocab_size)));
+  return token_source(config.model.seq_length, -1, [tokens, row](int64_t, int64_t, int64_t index) {
+    return std::vector<int64_t>(tokens->begin() + index * row, tokens->begin() + (index + 1) * row);
+  });
 }
 
-struct Measured {
+// Times the steps of rank 0 and keeps what it held.
+class Measure final : public Callback {
+ public:
+  Measure(const Settings& settings, const Log& log) : settings_(settings), log_(log) {}
+
+  void on(RunEvent event, RunView& view) override {
+    if (!view.is_first_rank()) return;
+    if (event == RunEvent::train_start) {
+      config = view.config;
+      progress_ = std::make_unique<Progress>(log_, "steps", settings_.warmup + settings_.steps);
+    }
+    if (event == RunEvent::step_end) step(view);
+    if (event == RunEvent::train_end) finish(view);
+  }
+
   std::vector<double> seconds;
   double loss = 0;
   double start_up = 0;      // from the command on until the first step was finished
   MemoryStatistics memory;  // of rank 0
   std::string trace;
-};
+  Config config;  // that was run
 
-Measured measure(const Config& config, const Settings& s, Device device, DType dtype, const Log& log) {
-  using Clock = std::chrono::steady_clock;
-  auto since = [](Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
-  const ParallelSizes sizes = sizes_of(s);
-  int threads = s.threads > 0 ? static_cast<int>(s.threads) : available_cores();
-  Measured result;
-  run_ranks(sizes.world, [&](int rank, const ProcessGroup& world) {
-    RankContext ctx(device, std::max(1, threads / sizes.world), rank);
-    world.attach(ctx);
-    ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    GemmAutotuneCache autotune(ctx, world, s.deterministic ? "" : cache_folder());
-    RankTrainer trainer(ctx, config, parallel, dtype);
-    const Profiling profiling(ctx, config.profiling);
-    int64_t sequences = config.train.global_batch_size / s.data_parallel;
-    std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)));
-    auto stream = static_cast<uint64_t>(parallel.rank(Axis::dp));
-    for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = Philox::at({99, stream}, i).word[0] % static_cast<uint64_t>(config.model.vocab_size);
-    size_t reserved = 0;
-    std::unique_ptr<Progress> progress;
-    if (rank == 0) progress = std::make_unique<Progress>(log, "steps", s.warmup + s.steps);
-    for (int64_t step = 0; step < s.warmup + s.steps; ++step) {
-      auto start = Clock::now();
-      double loss = trainer.step(ctx, tokens, 1e-3).loss;
-      if (step == 0) {
-        if (rank == 0) result.start_up = process_age();
-        autotune.finish_first_step();
-      }
-      if (rank != 0) continue;
-      if (step == 0) {
-        reserved = ctx.allocator->statistics().peak_reserved;
-        // Autotuning GEMMs takes memory, once.
-        if (s.warmup + s.steps > 1) ctx.allocator->reset_peaks();
-      }
-      if (step >= s.warmup) result.seconds.push_back(since(start));
-      result.loss = loss;
-      progress->update(step + 1, step < s.warmup ? "warming up" : "measuring");
+ private:
+  void step(RunView& view) {
+    const IterationReport& report = *view.report;
+    if (report.iteration == 1) {
+      start_up = process_age();
+      reserved_ = view.ctx.allocator->statistics().peak_reserved;
     }
-    progress.reset();
-    if (rank != 0) return;
-    result.memory = ctx.allocator->statistics();
-    result.memory.peak_reserved = std::max(reserved, result.memory.peak_reserved);
-    if (!s.trace) return;
-    NodeTimer timer(ctx);
+    if (report.iteration > settings_.warmup) seconds.push_back(report.milliseconds * 1e-3);
+    loss = report.loss;
+    progress_->update(report.iteration, report.iteration <= settings_.warmup ? "warming up" : "measuring");
+  }
+
+  void finish(RunView& view) {
+    progress_.reset();
+    memory = view.ctx.allocator->statistics();
+    memory.peak_reserved = std::max(reserved_, memory.peak_reserved);
+    if (!settings_.trace) return;
+    const auto source = random_rows(config);
+    const Shares shares = Shares::even(config.train.global_batch_size, config.train.micro_batch_size, 1);
+    const std::vector<Batch> batches = source->step({0, 0, shares.of_replica[0]});
+    NodeTimer timer(view.ctx);
     constexpr int steps = 5;
     for (int step = 0; step < steps; ++step) {
       timer.start_step();
-      trainer.step(ctx, tokens, 1e-3);
+      view.trainer.step(view.ctx, batches, 1e-3);
       timer.end_step();
     }
-    result.trace = timer.table();
-  });
-  return result;
-}
+    trace = timer.table();
+  }
+
+  const Settings& settings_;
+  Log log_;
+  std::unique_ptr<Progress> progress_;
+  size_t reserved_ = 0;  // in the first step, which autotunes GEMMs
+};
 
 // How near a run comes to what the device could do at most, in per cent.
 struct Standing {
@@ -259,7 +280,6 @@ std::string bench_train_help() {
 int bench_train(Invocation& invocation) {
   Settings settings;
   const Case& chosen = find_case(parse_flags("bench train", invocation.args, flags(settings)));
-  Config config = config_of(chosen, settings);
   const bool alone = settings.tensor_parallel * settings.pipeline_parallel * settings.data_parallel == 1;
   if (settings.trace && !alone) throw UsageError("bench train: --trace is for one rank");
   if (settings.graphs && !alone)
@@ -267,33 +287,33 @@ int bench_train(Invocation& invocation) {
         "bench train: --graphs is for one rank; megatron pretrain records several that NCCL connects");
   if (settings.trace && settings.graphs)
     throw UsageError("bench train: --trace times nodes one by one, which --graphs runs as one");
-  if (settings.nvtx && !has_profiler())
-    invocation.log.warning("--nvtx-ranges tells nobody: this is a build without CUDA");
-  check_layout(config, settings.data_parallel);
-  bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
+  const bool cuda = settings.device == "cuda" || (settings.device == "auto" && cuda_device_count() > 0);
   if (settings.precision.empty()) settings.precision = cuda ? "bf16" : "fp32";
-  Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
+  RunSpec spec;
+  spec.sources = sources_of(chosen, settings);
+  spec.log = invocation.log;
+  spec.out = nullptr;
+  spec.data = [](const Config& config) { return RunData{.train = random_rows(config)}; };
+  const auto measured_by = std::make_shared<Measure>(settings, invocation.log);
+  spec.callbacks = {measured_by};
   invocation.log.info("{}: {:.1f}M parameters, {} on {}, tp {} x pp {} x dp {}", chosen.name,
-                      static_cast<double>(parameter_count(config.model)) / 1e6, settings.precision, device,
-                      settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel);
-  const DType dtype = dtype_from_name(fp8_recipe(settings.precision) ? "bf16" : settings.precision);
-  if (!settings.memory_gib.empty()) {
-    if (!chooses_recompute(config)) throw UsageError("bench train: --memory-gib is for --recompute auto");
-    config.execution.recompute_memory_gib =
-        parse_positive("bench train", "--memory-gib", settings.memory_gib);
-  }
-  const ParallelSizes sizes = sizes_of(settings);
-  if (const auto choice = settle_recompute(config, sizes, dtype, device.type, sizes.world))
-    invocation.log.info("{}", choice->table());
-  const std::string gpu = cuda ? gpu_name(device.index) : "";
+                      static_cast<double>(parameter_count(model_of(chosen))) / 1e6, settings.precision,
+                      cuda ? "cuda" : "cpu", settings.tensor_parallel, settings.pipeline_parallel,
+                      settings.data_parallel);
+  if (const RunEnd end = run(spec); end.reason != RunEnd::Reason::finished)
+    throw Error("bench train: " + end.text());
+  Measure& measured = *measured_by;
+  const Config& config = measured.config;
+  const DType dtype = model_dtype(config);
+  const ParallelSizes sizes = parallel_sizes(config, config.run.ranks);
+  const std::string gpu = cuda ? gpu_name(0) : "";
   const std::optional<DeviceSpeed> peak = peak_speed(gpu, dtype);
   const RunPlan plan = plan_run(config, sizes, dtype, peak.value_or(DeviceSpeed{}));
   const double predicted = plan.ranks[0].bytes() / (1 << 30);
-  Measured measured = measure(config, settings, device, dtype, invocation.log);
   std::sort(measured.seconds.begin(), measured.seconds.end());
   double median = measured.seconds[measured.seconds.size() / 2];
   double rate = static_cast<double>(chosen.batch * chosen.shape.length) / median;
-  double tflops = rate * model_flops_per_token(config.model, chosen.shape.length) / 1e12;
+  double tflops = rate * model_flops_per_token(config.model, chosen.shape.length, sizes.tp) / 1e12;
   std::optional<Standing> standing;
   if (peak) {
     const double flops = fp8_recipe(settings.precision) ? peak->fp8_flops : peak->flops;

@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "megatron/base/error.h"
+#include "megatron/base/interruption.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/convert.h"
 #include "megatron/bridge/family.h"
 #include "megatron/bridge/megatron/convert.h"
-#include "megatron/cli/common/interruption.h"
 #include "megatron/cli/flags.h"
 
 namespace megatron {

@@ -3,12 +3,12 @@
 #include "megatron/base/json.h"
 #include "megatron/base/progress.h"
 #include "megatron/bridge/hf_settings.h"
-#include "megatron/cli/common/recompute_setup.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/parallel/pipeline/timeline.h"
 #include "megatron/training/plan/plan.h"
+#include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 

@@ -2,174 +2,223 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
-#include "megatron/base/progress.h"
-#include "megatron/checkpoint/checkpoint.h"
-#include "megatron/checkpoint/load.h"
-#include "megatron/cli/common/check_layout.h"
-#include "megatron/cli/common/writable_folder.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/base/atomic_file.h"
+#include "megatron/base/error.h"
+#include "megatron/base/writable_folder.h"
+#include "megatron/bridge/auto_bridge.h"
+#include "megatron/bridge/convert.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/datasets/indexed/indexed_dataset.h"
+#include "megatron/datasets/text/preprocess.h"
+#include "megatron/device/cpu_pool.h"
+#include "megatron/device/runtime.h"
 #include "megatron/inference/generate.h"
-#include "megatron/inference/model_source.h"
-#include "megatron/models/decoder_shape.h"
-#include "megatron/training/setup/checkpoint_tensors.h"
-#include "megatron/training/step/rank_trainer.h"
+#include "megatron/tokenizers/make_tokenizer.h"
+#include "megatron/tokenizers/training/bpe_trainer.h"
+#include "megatron/training/run/run.h"
 
 namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The bytes of all text under a folder, in the order of the file names; hidden folders and build trees are
-// left out.
-std::string collect_text(const std::string& folder) {
+constexpr int64_t kLength = 256, kBatch = 16;
+
+// All text under a folder, file by file in the order of their names; hidden folders and build trees are left
+// out.
+std::vector<std::string> collect_text(const std::string& folder) {
   constexpr std::array kinds = {".md", ".h", ".cpp", ".cu", ".cuh", ".txt", ".yaml", ".cmake", ".sh", ".py"};
-  std::vector<fs::path> files;
   if (!fs::is_directory(folder))
     throw ConfigError(
         fmt::format("quickstart: {} is not a folder; name one with text files by --text", folder));
+  std::vector<fs::path> files;
   auto walk = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied);
   for (auto entry = fs::begin(walk); entry != fs::end(walk); ++entry) {
-    std::string name = entry->path().filename();
+    const std::string name = entry->path().filename();
     if (entry->is_directory() && (name.starts_with(".") || name.starts_with("build")))
       entry.disable_recursion_pending();
-    std::string kind = entry->path().extension();
+    const std::string kind = entry->path().extension();
     if (entry->is_regular_file() && std::find(kinds.begin(), kinds.end(), kind) != kinds.end())
       files.push_back(entry->path());
   }
   std::sort(files.begin(), files.end());
-  std::string text;
+  std::vector<std::string> texts;
   for (const fs::path& file : files) {
     std::ifstream in(file, std::ios::binary);
-    text.append(std::istreambuf_iterator<char>(in), {});
+    texts.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   }
-  return text;
+  return texts;
 }
 
-double unigram_entropy(std::string_view text) {
-  std::array<int64_t, 256> counts{};
-  for (unsigned char c : text) ++counts[c];
-  double entropy = 0, n = static_cast<double>(text.size());
-  for (int64_t count : counts)
-    if (count) entropy -= count / n * std::log(count / n);
+// Of the last twentieth of the documents, which is not learned from.
+double unigram_entropy(const IndexedDataset& data, int64_t vocab_size) {
+  std::vector<double> counts(static_cast<size_t>(vocab_size));
+  std::vector<int64_t> tokens;
+  double all = 0;
+  for (int64_t i = data.sequences() * 19 / 20; i < data.sequences(); ++i) {
+    tokens.resize(static_cast<size_t>(data.lengths()[i]));
+    data.read(i, 0, tokens);
+    for (int64_t token : tokens) ++counts[static_cast<size_t>(token)];
+    all += static_cast<double>(tokens.size());
+  }
+  double entropy = 0;
+  for (double count : counts)
+    if (count > 0) entropy -= count / all * std::log(count / all);
   return entropy;
 }
 
-// Sequences of length + 1 bytes from places that depend on the step alone, so that every rank draws the same.
-std::vector<int64_t> draw(std::string_view text, int64_t sequences, int64_t length, uint64_t stream,
-                          int64_t step) {
-  std::vector<int64_t> tokens;
-  tokens.reserve(static_cast<size_t>(sequences * (length + 1)));
-  for (int64_t i = 0; i < sequences; ++i) {
-    auto random = Philox::at({1234, stream}, static_cast<uint64_t>(step * sequences + i));
-    auto begin = static_cast<size_t>(((static_cast<uint64_t>(random.word[0]) << 32) | random.word[1]) %
-                                     (text.size() - static_cast<size_t>(length)));
-    for (int64_t t = 0; t <= length; ++t)
-      tokens.push_back(static_cast<unsigned char>(text[begin + static_cast<size_t>(t)]));
-  }
-  return tokens;
+void train_tokenizer(const std::vector<std::string>& texts, int64_t vocab_size, const std::string& folder) {
+  BpeTrainerOptions options;
+  options.vocab_size = vocab_size;
+  options.special_tokens = {"<|endoftext|>"};
+  BpeTrainer trainer(options);
+  for (const std::string& text : texts) trainer.add(text);
+  const TrainedBpe trained = trainer.train();
+  fs::create_directories(folder);
+  write_file_atomically(folder + "/tokenizer.json", trained.to_json().dump(2));
 }
 
-double learning_rate(int64_t step, int64_t steps, double peak) {
-  int64_t warmup = std::max<int64_t>(1, steps / 20);
-  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
-  double done =
-      static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, steps - warmup));
-  return peak * (0.1 + 0.9 * 0.5 * (1 + std::cos(3.141592653589793 * done)));
+std::string make_data(const std::vector<std::string>& texts, const Tokenizer& tokenizer,
+                      const std::string& folder, const Log& log) {
+  std::string lines;
+  for (const std::string& text : texts) {
+    Json row = Json::object();
+    row["text"] = text;
+    lines += row.dump() + "\n";
+  }
+  fs::create_directories(folder);
+  write_file_atomically(folder + "/text.jsonl", lines);
+  PreprocessOptions options;
+  options.inputs = {folder + "/text.jsonl"};
+  options.output_prefix = folder + "/text";
+  options.append_eod = tokenizer.special_ids().eod;
+  options.type = token_type_for(tokenizer.vocab_size());
+  options.workers = available_cores();
+  options.log = log;
+  return preprocess(options,
+                    [&]() -> EncodeText {
+                      auto encoder = std::make_shared<Encoder>(tokenizer);
+                      return [encoder](std::string_view text, std::vector<int32_t>& tokens) {
+                        encoder->encode(text, tokens);
+                      };
+                    })
+      .prefixes.at(0);
+}
+
+// What Hugging Face's libraries need to know of the model.
+Json hf_config(int64_t vocab_size) {
+  return Json::parse(fmt::format(
+      R"({{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+           "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 6,
+           "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": {}, "vocab_size": {},
+           "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "attention_bias": false, "mlp_bias": false,
+           "tie_word_embeddings": true, "eos_token_id": 0, "torch_dtype": "float32"}})",
+      kLength, vocab_size));
+}
+
+struct KeepLosses final : Callback {
+  explicit KeepLosses(QuickstartReport& report) : report(report) {}
+  void on(RunEvent event, RunView& view) override {
+    if (!view.is_first_rank()) return;
+    if (event == RunEvent::step_end) {
+      if (view.report->iteration == 1) report.first_loss = view.report->loss;
+      report.last_loss = view.report->loss;
+      report.tokens_per_second = view.report->tokens_per_second;
+    }
+    if (event == RunEvent::eval_end) report.validation_loss = view.evaluation->loss;
+  }
+  QuickstartReport& report;
+};
+
+RunSpec training_spec(const QuickstartOptions& options, const QuickstartReport& report, int64_t vocab_size) {
+  RunSpec spec = run_spec(fmt::format(
+      "--num-layers 4 --hidden-size 192 --num-attention-heads 6 --group-query-attention --num-query-groups 2 "
+      "--ffn-hidden-size 512 --swiglu --normalization RMSNorm --position-embedding-type rope "
+      "--disable-bias-linear --attention-dropout 0 --hidden-dropout 0 --seq-length {0} "
+      "--max-position-embeddings {0} --vocab-size {1} --make-vocab-size-divisible-by 1 "
+      "--micro-batch-size 4 --global-batch-size {2} --train-iters {3} --lr 3e-3 --min-lr 3e-4 "
+      "--lr-decay-style cosine --lr-warmup-fraction 0.05 --adam-beta2 0.95 --weight-decay 0.1 --split 19,1,0 "
+      "--eval-interval {3} --eval-iters 4 --log-interval {4} --ranks {5} --tensor-model-parallel-size {6} "
+      "--pipeline-model-parallel-size {7}{8}{9}",
+      kLength, vocab_size, kBatch, options.steps, std::max<int64_t>(1, options.steps / 10),
+      options.tensor_parallel * options.pipeline_parallel, options.tensor_parallel, options.pipeline_parallel,
+      options.tensor_parallel > 1 ? " --sequence-parallel" : "", cuda_device_count() > 0 ? " --bf16" : ""));
+  // Paths may hold blanks.
+  spec.sources.flags.push_back({"--data-path", {"1", report.data}});
+  spec.sources.flags.push_back({"--save", {options.out + "/checkpoints"}});
+  return spec;
 }
 
 }  // namespace
 
-Config quickstart_config(const QuickstartOptions& options) {
-  Config config;
-  config.model = llama_style(
-      {.layers = 4, .hidden = 192, .heads = 6, .groups = 2, .ffn = 512, .vocab = 256, .length = 256});
-  config.parallel.tensor_model_parallel_size = options.tensor_parallel;
-  config.parallel.pipeline_model_parallel_size = options.pipeline_parallel;
-  config.parallel.sequence_parallel = options.tensor_parallel > 1;
-  config.train.micro_batch_size = 4;
-  config.train.global_batch_size = 16;
-  config.optimizer.lr = 3e-3;
-  config.optimizer.adam_beta2 = 0.95;
-  config.optimizer.weight_decay = 0.1;
-  return config;
-}
-
 QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
-  Config config = quickstart_config(options);
-  check_layout(config);
-  int64_t length = config.model.seq_length, batch = config.train.global_batch_size;
-  std::string text = collect_text(options.folder);
-  if (static_cast<int64_t>(text.size()) < 64 * length)
-    throw ConfigError(
-        fmt::format("quickstart: {} holds only {} bytes of text; name a folder with more by --text",
-                    options.folder, text.size()));
-  require_folder("quickstart --save", options.save);
-  // The last twentieth is not learned from.
-  std::string_view all = text, train = all.substr(0, all.size() / 20 * 19),
-                   held_out = all.substr(train.size());
+  const std::vector<std::string> texts = collect_text(options.folder);
+  size_t bytes = 0;
+  for (const std::string& text : texts) bytes += text.size();
+  if (bytes < 256 << 10 || texts.size() < 20)
+    throw ConfigError(fmt::format(
+        "quickstart: {} holds only {} bytes of text in {} files; name a folder with more by --text",
+        options.folder, bytes, texts.size()));
+  require_folder("quickstart --out", options.out);
   QuickstartReport report;
-  report.unigram_entropy = unigram_entropy(held_out);
+  report.tokenizer = options.out + "/tokenizer";
+  {
+    // Refuses a layout that does not fit before anything is made.
+    QuickstartReport nothing;
+    nothing.data = "text";
+    resolve_run(training_spec(options, nothing, options.vocab_size), {});
+  }
+  log.info("training a tokenizer of {} tokens on {:.1f} MB of text", options.vocab_size,
+           static_cast<double>(bytes) / 1e6);
+  train_tokenizer(texts, options.vocab_size, report.tokenizer);
+  const Tokenizer tokenizer = make_tokenizer("HuggingFaceTokenizer", report.tokenizer);
+  report.data = make_data(texts, tokenizer, options.out + "/data", log);
+  const IndexedDataset data(report.data);
+  report.unigram_entropy = unigram_entropy(data, tokenizer.vocab_size());
+  log.info("{}: {} documents, {:.2f}M tokens", report.data, data.documents(),
+           static_cast<double>(data.bin_bytes()) / static_cast<double>(size_of(data.type())) / 1e6);
 
-  int ranks = options.tensor_parallel * options.pipeline_parallel;
-  int threads = options.threads > 0 ? options.threads : available_cores();
-  ParallelSizes sizes{.world = ranks, .tp = options.tensor_parallel, .pp = options.pipeline_parallel};
-  log.info("learning {:.1f} MB of text byte by byte on {} rank{} (tp {} x pp {})",
-           static_cast<double>(text.size()) / 1e6, ranks, ranks == 1 ? "" : "s", sizes.tp, sizes.pp);
-
-  run_ranks(ranks, [&](int, const ProcessGroup& world) {
-    RankContext ctx(kCpu, std::max(1, threads / ranks), world.rank());
-    ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    RankTrainer trainer(ctx, config, parallel, DType::F32);
-    std::unique_ptr<Progress> progress;
-    if (world.rank() == 0) progress = std::make_unique<Progress>(log, "training", options.steps);
-    auto start = std::chrono::steady_clock::now();
-    for (int64_t step = 0; step < options.steps; ++step) {
-      auto tokens = draw(train, batch, length, 1, step);
-      StepReport done = trainer.step(ctx, tokens, learning_rate(step, options.steps, *config.optimizer.lr));
-      if (world.rank() != 0) continue;
-      if (step == 0) report.first_loss = done.loss;
-      report.last_loss = done.loss;
-      double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      report.tokens_per_second = static_cast<double>((step + 1) * batch * length) / seconds;
-      progress->update(step + 1,
-                       fmt::format("loss {:.3f}  {:.0f} tokens/s", done.loss, report.tokens_per_second));
-    }
-    progress.reset();
-    double loss = 0;
-    constexpr int rounds = 4;
-    for (int i = 0; i < rounds; ++i)
-      loss += trainer.evaluate(ctx, draw(held_out, batch, length, 2, i)) / rounds;
-    if (world.rank() == 0) report.validation_loss = loss;
-    SaveRequest request{.root = options.save, .tensors = checkpoint_tensors(ctx, trainer)};
-    request.state = {.iteration = options.steps,
-                     .consumed_samples = options.steps * batch,
-                     .seed = static_cast<uint64_t>(config.rng.seed),
-                     .config = config.to_json()};
-    std::string path = save_checkpoint(ctx, world, request);
-    if (world.rank() == 0) report.checkpoint = path;
-  });
+  RunSpec spec = training_spec(options, report, tokenizer.vocab_size());
+  fs::remove_all(options.out + "/checkpoints");  // of an earlier quickstart
+  spec.log = log;
+  spec.out = stderr;
+  spec.callbacks = {std::make_shared<KeepLosses>(report)};
+  const RunEnd end = run(spec);
+  if (end.reason != RunEnd::Reason::finished) throw Error("quickstart: " + end.text());
+  report.checkpoint = options.out + "/checkpoints";
   log.info(
-      "loss {:.3f} -> {:.3f}; on text it has not seen {:.3f} nats per byte\n"
-      "(letter frequencies alone reach {:.3f})",
+      "loss {:.3f} -> {:.3f}; on text it has not seen {:.3f} nats a token\n"
+      "(frequencies of tokens alone reach {:.3f})",
       report.first_loss, report.last_loss, report.validation_loss, report.unigram_entropy);
 
-  RankContext ctx(kCpu, threads);
-  Config one = config;
-  one.parallel = {};
+  const std::string hf_source = options.out + "/hf-config";
+  report.hf = options.out + "/hf";
+  fs::remove_all(report.hf);
+  fs::create_directories(hf_source);
+  write_file_atomically(hf_source + "/config.json", hf_config(tokenizer.vocab_size()).dump(2));
+  fs::copy_file(report.tokenizer + "/tokenizer.json", hf_source + "/tokenizer.json",
+                fs::copy_options::overwrite_existing);
+  export_model(report.checkpoint, report.hf, {.dtype = {}, .hf_config = hf_source, .progress = {}});
+
+  RankContext ctx(kCpu, available_cores());
+  const AutoBridge bridge(report.hf);
+  Config one;
+  one.model = bridge.model_config();
   const ParallelContext alone;
   RankModel model(one, alone, DType::F32);
-  ModelSource::checkpoint(report.checkpoint).load(ctx, model.parameters(), DType::F32);
-  std::vector<int64_t> prompt;
-  for (unsigned char c : options.prompt) prompt.push_back(c);
-  auto bytes = generate(ctx, alone.world(), model, prompt,
-                        {.max_new_tokens = options.sample_tokens, .sampling = {.temperature = 0.7}});
-  for (int64_t byte : bytes) report.sample.push_back(static_cast<char>(byte));
+  for (Parameter* parameter : model.parameters()) parameter->allocate(ctx, DType::F32);
+  bridge.load(ctx, model.parameters());
+  const std::vector<TokenId> ids = tokenizer.encode(options.prompt);
+  const std::vector<int64_t> prompt(ids.begin(), ids.end());
+  const std::vector<int64_t> written =
+      generate(ctx, alone.world(), model, prompt,
+               {.max_new_tokens = options.sample_tokens, .sampling = {.temperature = 0.7}});
+  report.sample = tokenizer.decode(std::vector<TokenId>(written.begin(), written.end()));
   return report;
 }
 

@@ -23,9 +23,10 @@ std::vector<Flag> flags(Settings& s) {
       int_flag("--tensor-model-parallel-size", "ranks that share each layer (2)", s.tensor_parallel, 1),
       int_flag("--pipeline-model-parallel-size", "ranks that share the layers among them (2)",
                s.pipeline_parallel, 1),
-      text_flag("--save", "DIR", "where the checkpoint goes (quickstart-checkpoint)", s.options.save),
+      int_flag("--vocab-size", "tokens of the tokenizer (2048)", s.options.vocab_size, 300),
+      text_flag("--out", "DIR", "where everything goes (quickstart)", s.options.out),
       text_flag("--prompt", "TEXT", "what the trained model continues", s.options.prompt),
-      int_flag("--sample-tokens", "how many bytes it writes (200)", s.options.sample_tokens),
+      int_flag("--sample-tokens", "how many tokens it writes (100)", s.options.sample_tokens),
       switch_flag("--json", "one JSON document", s.json),
   };
 }
@@ -36,11 +37,10 @@ std::string quickstart_help() {
   Settings unused;
   return "usage: megatron quickstart [options]\n"
          "\n"
-         "Trains a small GPT on the clone's own text, byte by byte, on four ranks that are threads of this "
-         "process\n"
-         "(tensor parallel 2 x pipeline parallel 2); evaluates it, saves a checkpoint, loads that on one "
-         "rank and writes\n"
-         "a sample. A few minutes on two cores.\n"
+         "The whole of training on nothing but the clone: trains a tokenizer on its text, makes .bin/.idx\n"
+         "of it, trains a small Llama on four ranks that are threads of this process (tensor parallel 2 x\n"
+         "pipeline parallel 2), evaluates it, saves a checkpoint, exports it for Hugging Face's libraries\n"
+         "and writes a sample. A few minutes on two cores.\n"
          "\n" +
          flags_help(flags(unused));
 }
@@ -60,15 +60,19 @@ int quickstart_command(Invocation& invocation) {
     json["validation_loss"] = report.validation_loss;
     json["unigram_entropy"] = report.unigram_entropy;
     json["tokens_per_second"] = report.tokens_per_second;
+    json["tokenizer"] = report.tokenizer;
+    json["data"] = report.data;
     json["checkpoint"] = report.checkpoint;
+    json["hf"] = report.hf;
     json["sample"] = report.sample;
     fmt::print(invocation.out, "{}\n", json.dump(2));
     return 0;
   }
   fmt::print(invocation.out, "{}{}\n", settings.options.prompt, report.sample);
   invocation.log.info(
-      "\nits checkpoint: {}\nsee also: megatron checkpoint inspect {}, megatron pretrain --help",
-      report.checkpoint, settings.options.save);
+      "\ntokenizer    {}\ndata         {}.bin, .idx\ncheckpoint   {}\nHugging Face {}\n"
+      "next: megatron generate --hf {} --help, megatron pretrain --help",
+      report.tokenizer, report.data, report.checkpoint, report.hf, report.hf);
   return 0;
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "megatron/cli/command.h"
-#include "megatron/cli/common/rank_launch.h"
 #include "megatron/config/sources/command_line.h"
 #include "megatron/inference/image_file.h"
 #include "megatron/inference/model_source.h"
+#include "megatron/training/run/rank_launch.h"
 #include "megatron/training/step/rank_model.h"
 
 namespace megatron {

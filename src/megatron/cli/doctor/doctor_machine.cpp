@@ -8,9 +8,9 @@
 #include <sstream>
 #include <thread>
 
+#include "megatron/base/cache_folder.h"
 #include "megatron/base/error.h"
 #include "megatron/base/text_file.h"
-#include "megatron/cli/common/cache_folder.h"
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/device/cpu_pool.h"
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "megatron/autograd/rank_context.h"
+#include "megatron/base/cache_folder.h"
 #include "megatron/base/error.h"
-#include "megatron/cli/common/cache_folder.h"
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/cli/version.h"
 #include "megatron/kernels/attention_dispatch.h"

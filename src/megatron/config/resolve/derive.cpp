@@ -1,6 +1,7 @@
 #include "megatron/config/resolve/derive.h"
 
 #include "megatron/base/error.h"
+#include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/config/resolve/pipeline_layout.h"
@@ -15,9 +16,9 @@ void number_formats(ConfigBuilder& builder) {
   if (!builder.given("model.params_dtype")) builder.derive("model.params_dtype", dtype, why);
   if (!builder.given("model.pipeline_dtype"))
     builder.derive("model.pipeline_dtype", precision.params_dtype, "params_dtype");
-  if (!builder.config.ddp.grad_reduce_in_fp32) builder.derive("ddp.grad_reduce_in_fp32", precision.bf16, why);
-  if (!precision.fp16) return;
-  // Overflows are the loss scaler's business.
+  if (!builder.config.ddp.grad_reduce_in_fp32) builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
+  // Overflows are the business of a loss scale that adapts.
+  if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
     if (!builder.given(name)) builder.derive(name, false, "fp16 skips steps that overflow");
 }
@@ -200,6 +201,14 @@ void world(ConfigBuilder& builder) {
 
 void batches(ConfigBuilder& builder) {
   Config& config = builder.config;
+  const TrainConfig& train = config.train;
+  if (train.global_batch_size == 0 && !train.step_batch_size_schedule.empty()) try {
+      // The largest: what iterations are converted to samples with.
+      builder.derive("train.global_batch_size",
+                     parse_batch_steps(train.step_batch_size_schedule, config.model.seq_length).back().size,
+                     "the last entry of train.step_batch_size_schedule");
+    } catch (const ConfigError&) {  // a rule tells what is wrong with it
+    }
   if (config.train.global_batch_size == 0 && config.train.micro_batch_size > 0 && builder.data_parallel_size)
     builder.derive("train.global_batch_size", config.train.micro_batch_size * *builder.data_parallel_size,
                    "micro_batch_size x data-parallel size");
@@ -236,6 +245,9 @@ void derive_sft(ConfigBuilder& builder) {
 }
 
 void derive_sharding(ConfigBuilder& builder) {
+  if (builder.config.optimizer.optimizer == OptimizerKind::dist_muon &&
+      !builder.given("ddp.use_distributed_optimizer"))
+    builder.derive("ddp.use_distributed_optimizer", true, "optimizer dist_muon");
   if (builder.config.ddp.use_megatron_fsdp && !builder.given("ddp.data_parallel_sharding_strategy"))
     builder.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params", "use_megatron_fsdp");
 }

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "megatron/base/error.h"
+#include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -15,6 +17,7 @@ void batch_divides(ConfigBuilder& builder) {
   const TrainConfig& train = builder.config.train;
   if (!builder.data_parallel_size || train.micro_batch_size == 0 || train.global_batch_size == 0) return;
   const int64_t dp = *builder.data_parallel_size, step = train.micro_batch_size * dp;
+  if (train.decrease_batch_size_if_needed && train.global_batch_size >= step) return;
   if (train.global_batch_size % step != 0)
     builder.reject("train.global_batch_size",
                    fmt::format("is not a multiple of micro_batch_size {} x data-parallel size {} = {}",
@@ -24,6 +27,31 @@ void batch_divides(ConfigBuilder& builder) {
                                    ? fmt::format("{} or ", train.global_batch_size / step * step)
                                    : "",
                                (train.global_batch_size / step + 1) * step));
+}
+
+// Every size of a growing batch is a whole number of micro-batches.
+void batches_grow(ConfigBuilder& builder) {
+  const TrainConfig& train = builder.config.train;
+  const bool steps = !train.step_batch_size_schedule.empty(), ramp = !train.rampup_batch_size.empty();
+  if (!steps && !ramp) return;
+  const char* key = steps ? "train.step_batch_size_schedule" : "train.rampup_batch_size";
+  const char* flag = steps ? "--step-batch-size-schedule" : "--rampup-batch-size";
+  if (steps && (ramp || builder.given("train.global_batch_size") || train.decrease_batch_size_if_needed))
+    return builder.reject(key, "the batch size is given twice", "remove --step-batch-size-schedule");
+  try {
+    const int64_t step = train.micro_batch_size * builder.data_parallel_size.value_or(1);
+    for (const BatchSize& size : batch_sizes({train.step_batch_size_schedule, train.rampup_batch_size,
+                                              train.global_batch_size, builder.config.model.seq_length}))
+      if (step > 0 && size.size % step != 0 && !train.decrease_batch_size_if_needed)
+        return builder.reject(
+            key,
+            fmt::format("a batch of {} is not a multiple of micro_batch_size x data-parallel "
+                        "size = {}",
+                        size.size, step),
+            fmt::format("give sizes that are multiples of {}", step));
+  } catch (const ConfigError& error) {
+    builder.reject(key, error.what(), fmt::format("remove {}", flag));
+  }
 }
 
 void one_duration(ConfigBuilder& builder) {
@@ -118,6 +146,8 @@ constexpr Rule kBatchRules[] = {
      micro_batch_is_given},
     {"batch_divides", "train.global_batch_size train.micro_batch_size",
      "the global batch is a multiple of micro-batch x data-parallel size", batch_divides},
+    {"batches_grow", "train.step_batch_size_schedule train.rampup_batch_size train.global_batch_size",
+     "every size of a growing batch is whole micro-batches", batches_grow},
     {"one_duration", "train.train_iters train.train_samples dataset.replay",
      "the length of the run is given once", one_duration},
     {"units_agree", "train.train_iters train.train_samples scheduler.lr_*",

@@ -4,6 +4,10 @@
 
 namespace megatron {
 
+// What of the ranks' times is printed.
+enum class TimingLogOption { max, minmax, all };
+constexpr auto names(TimingLogOption) { return std::array{"max", "minmax", "all"}; }
+
 struct LoggerConfig {
   static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;

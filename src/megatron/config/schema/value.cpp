@@ -45,12 +45,19 @@ std::string dtype_name(std::string_view given) {
   return name;
 }
 
+// A choice without what spellings differ in: all_gather, allgather and All-Gather are one.
+std::string bare(std::string_view choice) {
+  std::string text = lower(choice);
+  std::erase_if(text, [](char c) { return c == '_' || c == '-'; });
+  return text;
+}
+
 // The one of the choices that `text` names, in the schema's own spelling.
 ValidationError to_choice(const Setting& setting, const std::string& text, size_t& index) {
   const std::string wanted = setting.is_dtype ? dtype_name(text) : lower(text);
   std::vector<std::string> names;
   for (size_t i = 0; i < setting.choices.size(); ++i) {
-    if (lower(setting.choices[i]) == lower(wanted)) return index = i, ValidationError{};
+    if (bare(setting.choices[i]) == bare(wanted)) return index = i, ValidationError{};
     names.emplace_back(setting.choices[i]);
   }
   const std::vector<std::string> near = nearest(text, names, 1);

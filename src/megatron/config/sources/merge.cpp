@@ -253,7 +253,11 @@ class Merger {
 
   void report_compat() {
     for (const auto& [row, given, value, origin] : compat_) {
-      if (row->is_default(value)) continue;
+      if (row->is_default(value)) {
+        if (row->keys.empty() && !row->defaults.empty())
+          note(given + ": the model is described by its settings");
+        continue;
+      }
       const std::string reason(verdict_text(row->verdict)), text(row->text);
       switch (row->verdict) {
         case CompatRow::Verdict::ignored:
@@ -394,7 +398,7 @@ class Merger {
                                      fmt::format("not available yet in this build: {}", found->lacks),
                                      "use bf16 or fp8"});
     if (found->fp8_param)
-      note(fmt::format("fp8_param of {} ({}): parameters are kept in bf16", found->name, origin.where));
+      note(fmt::format("fp8_param of {} ({}): parameters are kept in 16 bits", found->name, origin.where));
     for (const auto& [name, preset_value] : found->settings) {
       const Catalog::Entry& target = *catalog_.find(name);
       const bool stronger =

@@ -20,6 +20,8 @@ constexpr std::array kShorthands = {
     Shorthand{"--recompute-activations",
               "model.recompute_granularity=selective model.recompute_modules=[core_attn]",
               "recompute attention's inner activations"},
+    Shorthand{"--fp8-hybrid", "model.fp8=hybrid", "fp8 GEMMs with e5m2 gradients"},
+    Shorthand{"--fp8-e4m3", "model.fp8=e4m3", "fp8 GEMMs, e4m3 throughout"},
     Shorthand{"--no-check-for-nan-in-loss-and-grad",
               "rerun_state_machine.check_for_nan_in_loss=false ddp.check_for_nan_in_grad=false",
               "go on with NaN and Inf losses and gradients"},

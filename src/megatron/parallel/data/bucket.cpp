@@ -80,9 +80,9 @@ std::vector<ParameterSlice> Bucket::slices() const {
     }
     int64_t begin = std::max(member.offset, own_begin), end = std::min(member.offset + member.numel, own_end);
     if (begin >= end) continue;
-    slices.push_back({&parameter, begin - member.offset,
-                      parameter_shard_.slice(0, begin - own_begin, end - own_begin),
-                      gradient_shard_.slice(0, begin - own_begin, end - own_begin)});
+    slices.push_back(
+        {&parameter, begin - member.offset, parameter_shard_.slice(0, begin - own_begin, end - own_begin),
+         gradient_shard_.slice(0, begin - own_begin, end - own_begin), member.offset, shard_size()});
   }
   return slices;
 }

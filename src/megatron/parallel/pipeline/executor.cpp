@@ -30,7 +30,9 @@ struct Sending {
 
 bool is_message(const Step& step) { return step.kind == StepKind::send || step.kind == StepKind::recv; }
 
-void wait_for(std::vector<Work>& arrivals) {
+void wait_for(RankContext& ctx, std::vector<Work>& arrivals, const char* name) {
+  if (arrivals.empty()) return;
+  const TraceRange range(ctx.tracer, name);
   for (Work& arrival : arrivals) arrival.wait();
   arrivals.clear();
 }
@@ -97,9 +99,9 @@ class Executor {
   }
 
   void forward(const Step& step) {
-    const TraceRange range(ctx_.tracer, "forward");
     InFlight& work = at(step.chunk, step.microbatch);
-    wait_for(work.activation_arrivals);
+    wait_for(ctx_, work.activation_arrivals, "forward receive");
+    const TraceRange range(ctx_.tracer, "forward");
     Tensors input = std::exchange(work.received, {}), results;
     if (shape_.forward_only) {
       results = results_of(step, input);
@@ -131,9 +133,9 @@ class Executor {
   }
 
   void backward(const Step& step, bool defer_weight) {
-    const TraceRange range(ctx_.tracer, "backward");
     InFlight& work = at(step.chunk, step.microbatch);
-    wait_for(work.gradient_arrivals);
+    wait_for(ctx_, work.gradient_arrivals, "backward receive");
+    const TraceRange range(ctx_.tracer, "backward");
     Tensors grads = std::exchange(work.output_grads, {});
     if (is_last(step.chunk)) grads = {ones_like(losses_[static_cast<size_t>(step.microbatch)])};
     ctx_.defer_weight_grads = defer_weight;
@@ -216,6 +218,8 @@ class Executor {
   // Starts one message. What arrives is waited for by the step that needs it.
   void transfer(const Message& message, const Step& step) {
     if (message.direction == Message::Direction::Send) {
+      const TraceRange range(ctx_.tracer,
+                             step.payload == Payload::activation ? "forward send" : "backward send");
       drop_sends();
       Work work = group_.send(message.tensor, message.peer);
       sends_.push_back({message.tensor, std::move(work)});

@@ -1,77 +1,150 @@
 #include "megatron/training/plan/flops.h"
 
+#include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/models/whole_model.h"
+#include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
 
-double mamba_flops(const ModelConfig& config) {
-  auto hidden = static_cast<double>(config.hidden_size),
-       inner = static_cast<double>(config.mamba_num_heads * config.mamba_head_dim),
-       states = static_cast<double>(config.mamba_state_dim),
-       shared = static_cast<double>(config.mamba_num_groups) * states;
-  return 2 * hidden * (2 * inner + 2 * shared + static_cast<double>(config.mamba_num_heads)) +
-         7 * inner * states + 2 * inner * hidden;
+// Multiply-adds of one layer's forward pass; a training step makes six operations of each.
+struct LayerWork {
+  double per_token = 0;   // GEMMs and states
+  double per_square = 0;  // causal attention, per squared length
+
+  LayerWork& operator+=(const LayerWork& other) {
+    per_token += other.per_token;
+    per_square += other.per_square;
+    return *this;
+  }
+};
+
+double number(int64_t value) { return static_cast<double>(value); }
+
+LayerWork attention_work(const ModelConfig& config, int64_t query_groups) {
+  const double hidden = number(config.hidden_size), head_dim = number(config.kv_channels),
+               queries = head_dim * number(config.num_attention_heads),
+               keys = query_groups ? head_dim * number(query_groups) : queries,
+               gate = config.attention_output_gate && !config.is_hybrid_model ? queries : 0;
+  return {hidden * (queries + 2 * keys + gate) + queries * hidden, queries};
 }
 
-double delta_net_flops(const ModelConfig& config) {
-  auto hidden = static_cast<double>(config.hidden_size),
-       heads = static_cast<double>(config.linear_num_value_heads),
-       value = static_cast<double>(config.linear_value_head_dim), values = heads * value,
-       keys = static_cast<double>(config.linear_num_key_heads * config.linear_key_head_dim),
-       kernel = static_cast<double>(config.linear_conv_kernel_dim);
-  return 2 * (hidden * (2 * keys + 2 * values + 2 * heads) + kernel * (2 * keys + values) +
-              4 * heads * value * value + hidden * values);
+LayerWork latent_attention_work(const ModelConfig& config) {
+  const double hidden = number(config.hidden_size), heads = number(config.num_attention_heads),
+               rotated = number(config.qk_pos_emb_head_dim), value = number(config.v_head_dim),
+               query = number(config.qk_head_dim) + rotated, kv_rank = number(config.kv_lora_rank);
+  const double queries = config.q_lora_rank ? number(*config.q_lora_rank) * (hidden + heads * query + 1)
+                                            : hidden * heads * query;
+  const double keys = kv_rank * (hidden + heads * (number(config.qk_head_dim) + value) + 1);
+  return {queries + keys + hidden * rotated + heads * value * hidden, heads * (query + value) / 2};
+}
+
+LayerWork delta_net_work(const ModelConfig& config) {
+  const double hidden = number(config.hidden_size), heads = number(config.linear_num_value_heads),
+               value = number(config.linear_value_head_dim), values = heads * value,
+               keys = number(config.linear_num_key_heads * config.linear_key_head_dim),
+               conv = number(config.linear_conv_kernel_dim);
+  return {hidden * (2 * keys + 2 * values + 2 * heads) + conv * (2 * keys + values) +
+          4 * heads * value * value + hidden * values};
+}
+
+// The inner width counts as twice the hidden size, whatever it is.
+LayerWork mamba_work(const ModelConfig& config) {
+  const double hidden = number(config.hidden_size), inner = 2 * hidden,
+               states = number(config.mamba_state_dim), groups = number(config.mamba_num_groups),
+               heads = config.mamba_num_heads ? number(config.mamba_num_heads)
+                                              : inner / number(config.mamba_head_dim);
+  return {hidden * (2 * inner + 2 * groups * states + heads) + 3.5 * inner * states + inner * hidden};
+}
+
+double matrices(const ModelConfig& config) { return config.gated_linear_unit ? 3 : 2; }
+
+LayerWork mlp_work(const ModelConfig& config, int64_t width) {
+  return {matrices(config) * number(config.hidden_size) * number(width)};
+}
+
+LayerWork expert_work(const ModelConfig& config) {
+  const double hidden = number(config.hidden_size), latent = number(config.moe_latent_size),
+               width =
+                   number(config.moe_ffn_hidden_size ? config.moe_ffn_hidden_size : config.ffn_hidden_size);
+  const double routed =
+      matrices(config) * (latent > 0 ? latent : hidden) * width * number(config.moe_router_topk);
+  return {routed + 2 * hidden * latent +
+          matrices(config) * hidden * number(config.moe_shared_expert_intermediate_size)};
+}
+
+LayerWork layer_work(const ModelConfig& config, int64_t layer) {
+  LayerWork work;
+  const LayerBlock block = layer_block(config, layer);
+  switch (mixer_kind(config, layer)) {
+    case MixerKind::attention:
+      work += attention_work(config, block.query_groups);
+      break;
+    case MixerKind::latent_attention:
+      if (!config.is_hybrid_model) work += latent_attention_work(config);
+      break;
+    case MixerKind::mamba:
+      work += mamba_work(config);
+      break;
+    case MixerKind::delta_net:
+      work += delta_net_work(config);
+      break;
+    case MixerKind::none:
+      break;
+  }
+  switch (feed_forward_kind(config, layer)) {
+    case FeedForwardKind::mlp:
+      work += mlp_work(config, block.ffn_hidden_size);
+      break;
+    case FeedForwardKind::experts:
+      work += expert_work(config);
+      break;
+    case FeedForwardKind::none:
+      break;
+  }
+  return work;
+}
+
+// The layers that predict further tokens: as the last layer, with full attention and a projection of
+// hidden states beside embeddings. A hybrid model's follow their own pattern.
+LayerWork mtp_work(const ModelConfig& config) {
+  LayerWork work;
+  if (config.is_hybrid_model) {
+    const HybridPattern pattern = parse_hybrid_pattern(config.hybrid_layer_pattern);
+    ModelConfig own = config;
+    own.hybrid_layer_pattern = pattern.mtp_layers;
+    for (int64_t depth = 0; depth < pattern.mtp_depths; ++depth)
+      for (size_t layer = 0; layer < pattern.mtp_layers.size(); ++layer)
+        work += layer_work(own, static_cast<int64_t>(layer));
+    return work;
+  }
+  const double hidden = number(config.hidden_size);
+  const LayerBlock block = layer_block(config, config.num_layers - 1);
+  for (int64_t depth = 0; depth < config.mtp_num_layers; ++depth) {
+    work += config.multi_latent_attention ? latent_attention_work(config)
+                                          : attention_work(config, block.query_groups);
+    work += has_experts(config, config.num_layers - 1) ? expert_work(config)
+                                                       : mlp_work(config, block.ffn_hidden_size);
+    work += {3 * hidden + 2 * hidden * hidden};
+  }
+  return work;
 }
 
 }  // namespace
 
-double model_flops_per_token(const ModelConfig& config, int64_t length) {
-  auto heads = static_cast<double>(config.num_attention_heads),
-       channels = static_cast<double>(config.kv_channels);
-  auto hidden = static_cast<double>(config.hidden_size);
-  double head = 2 * hidden * static_cast<double>(config.vocab_size), layers = 0;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const ModelConfig own = of_layer(config, layer);
-    const double groups = own.num_query_groups ? static_cast<double>(own.num_query_groups) : heads,
-                 ffn = static_cast<double>(own.ffn_hidden_size);
-    switch (mixer_kind(config, layer)) {
-      case MixerKind::attention:
-      case MixerKind::latent_attention:
-        layers += 2 * hidden * (heads + 2 * groups) * channels + 2 * heads * channels * hidden +
-                  2 * heads * channels * static_cast<double>(length);
-        break;
-      case MixerKind::mamba:
-        layers += mamba_flops(config);
-        break;
-      case MixerKind::delta_net:
-        layers += delta_net_flops(config);
-        break;
-      case MixerKind::none:
-        break;
-    }
-    double width = 0,
-           latent_width = 0;  // of the MLPs that a token passes, in the model's space or a smaller one
-    switch (feed_forward_kind(config, layer)) {
-      case FeedForwardKind::mlp:
-        width = ffn;
-        break;
-      case FeedForwardKind::experts:
-        width = static_cast<double>(config.moe_shared_expert_intermediate_size);
-        (config.moe_latent_size ? latent_width : width) +=
-            (config.moe_ffn_hidden_size ? static_cast<double>(config.moe_ffn_hidden_size) : ffn) *
-            static_cast<double>(config.moe_router_topk);
-        layers += 4 * hidden * static_cast<double>(config.moe_latent_size);
-        break;
-      case FeedForwardKind::none:
-        break;
-    }
-    layers += 2 * (hidden * width + static_cast<double>(config.moe_latent_size) * latent_width) *
-              (config.gated_linear_unit ? 3 : 2);
-  }
-  return 3 * (layers + head);
+double model_flops(const ModelConfig& config, int64_t padded_vocab_size, double tokens,
+                   double squared_lengths) {
+  LayerWork work = mtp_work(config);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) work += layer_work(config, layer);
+  const double heads = 1 + number(config.mtp_num_layers);
+  work += {number(config.hidden_size) * number(padded_vocab_size) * heads};
+  return 6 * (work.per_token * tokens + work.per_square * squared_lengths);
+}
+
+double model_flops_per_token(const ModelConfig& config, int64_t length, int64_t tensor_parallel) {
+  return model_flops(config, padded_vocab_size(config, static_cast<int>(tensor_parallel)), 1, number(length));
 }
 
 int64_t parameter_count(const ModelConfig& config) {

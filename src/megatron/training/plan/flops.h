@@ -1,13 +1,19 @@
 #pragma once
 
-#include "megatron/config/schema/model_config.h"
+#include "megatron/config/config.h"
 
 namespace megatron {
 
-// Arithmetic of one training step of a decoder (forward and backward, causal attention counted half), as
-// Megatron counts it for its throughput: 3 · (GEMMs of the layers + attention + output layer). Of a layer
-// with experts, those that a token goes to count; the router does not.
-double model_flops_per_token(const ModelConfig& config, int64_t length);
+// Arithmetic of one training step (forward and backward) of `tokens` tokens whose sequence lengths, squared,
+// sum up to `squared_lengths`, as Megatron-LM counts it for its throughput: GEMMs, causal attention counted
+// half, and the LM head over the padded vocabulary. Of a layer with experts, those that a token goes to
+// count; routers do not. Latent attention and sparse attention inside a hybrid model do not count either,
+// for Megatron-LM leaves them out.
+double model_flops(const ModelConfig& config, int64_t padded_vocab_size, double tokens,
+                   double squared_lengths);
+
+// The same per token of sequences of `length` tokens; the vocabulary is padded for `tensor_parallel` ranks.
+double model_flops_per_token(const ModelConfig& config, int64_t length, int64_t tensor_parallel = 1);
 
 // Parameters of the whole model, vocabulary padding left out.
 int64_t parameter_count(const ModelConfig& config);

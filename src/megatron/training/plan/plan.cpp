@@ -25,7 +25,7 @@ class CountCosts final : public Tracer {
 };
 
 RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const PipelineShape& shape, int rank,
-                   DType dtype, const DeviceSpeed& speed) {
+                   DType dtype, const DeviceSpeed& speed, const TrainerOptions& options) {
   RankPlan plan;
   plan.rank = rank;
   auto log = std::make_shared<TrafficLog>();
@@ -33,7 +33,7 @@ RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const Pipel
   ParallelContext parallel = ParallelContext::from_sizes(planned_world(sizes, rank, log), sizes);
   plan.pipeline_rank = parallel.rank(Axis::pp);
   log->by_group.clear();  // what sets the groups up is no part of a step
-  RankTrainer trainer(ctx, config, parallel, dtype);
+  RankTrainer trainer(ctx, config, parallel, dtype, options);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
     plan.chunks.push_back(model_slice(config, shape, plan.pipeline_rank, chunk));
   for (const Parameter* parameter : trainer.parameters())
@@ -79,17 +79,18 @@ std::string RunPlan::memory_table() const {
                      names, figures);
 }
 
-RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype) {
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype, const TrainerOptions& options) {
   const int64_t per_pass = config.train.micro_batch_size * sizes.dp();
   const PipelineShape shape = pipeline_shape(config, 1);
   const int64_t group = std::max(shape.pp, shape.group), most = 4 * group;
   const int64_t microbatches = per_pass > 0 ? config.train.global_batch_size / per_pass : 0;
   if (shape.kind != PipelineKind::gpipe && microbatches > most + group)
     config.train.global_batch_size -= (microbatches - most) / group * group * per_pass;
-  return plan_run(config, sizes, dtype);
+  return plan_run(config, sizes, dtype, {}, options);
 }
 
-RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed) {
+RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed,
+                 const TrainerOptions& options) {
   RunPlan plan;
   plan.sizes = sizes;
   int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
@@ -102,11 +103,11 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   plan.parameters = parameter_count(config.model);
   plan.tokens_per_step = batch * config.model.seq_length;
   plan.flops_per_step = static_cast<double>(plan.tokens_per_step) *
-                        model_flops_per_token(config.model, config.model.seq_length);
+                        model_flops_per_token(config.model, config.model.seq_length, sizes.tp);
   for (const GroupRanks& group : parallel_groups(sizes))
     if (group.axis == Axis::pp && group.ranks[0] == sizes.rank_offset)
       for (int rank : group.ranks)
-        plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed));
+        plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed, options));
   return plan;
 }
 

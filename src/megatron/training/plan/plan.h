@@ -7,6 +7,7 @@
 #include "megatron/parallel/pipeline/simulator.h"
 #include "megatron/parallel/planned_group.h"
 #include "megatron/training/plan/device_speed.h"
+#include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
 
@@ -38,11 +39,12 @@ struct RunPlan {
   std::string memory_table() const;  // of the largest rank
 };
 
-RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype,
-                 const DeviceSpeed& speed = {});
+RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed = {},
+                 const TrainerOptions& options = {});
 // The same for its memory alone, at once for any batch: of no more micro-batches than it takes until memory
 // no longer grows.
-RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype);
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype,
+                    const TrainerOptions& options = {});
 
 // The settings that help where `bytes` are not enough, as in "a, or b".
 std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes);

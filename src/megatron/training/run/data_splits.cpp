@@ -64,7 +64,7 @@ SplitSizes wanted_samples(const Config& config) {
       train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
   if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
   const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
-  const int64_t round = validation.eval_iters * train.global_batch_size;
+  const int64_t round = validation.eval_iters * evaluation_batch(config);
   const int64_t samples =
       train.train_samples > 0 ? train.train_samples : iterations * train.global_batch_size;
   return {samples, rounds * round, round};

@@ -20,8 +20,7 @@ SplitSizes wanted_samples(const Config& config);
 SampleOrder sample_order(const Config& config, int64_t total);
 
 // One source a split, of datasets that make(prefix, split, ends, samples) gives; `to_source` makes a source
-// of one split's data. What nobody reads is not built: small data may have no document in it. The test set is
-// built when it is asked for.
+// of one split's data. What nobody reads is not built: small data may have no document in it.
 template <class Dataset, class Make, class ToSource>
 RunData run_data_of(const Config& config, const DataSource& source, Make make, ToSource to_source) {
   const auto take = [=](Split split) -> std::shared_ptr<const BatchSource> {
@@ -30,8 +29,9 @@ RunData run_data_of(const Config& config, const DataSource& source, Make make, T
     auto& own = splits[static_cast<size_t>(split)];
     return own ? to_source(std::make_shared<const BlendedDataset<Dataset>>(std::move(*own))) : nullptr;
   };
-  RunData run{.train = take(Split::train), .validation = take(Split::valid)};
-  if (reads(config, Split::test)) run.test = [=] { return take(Split::test); };
+  RunData run{.train = take(Split::train)};
+  if (auto validation = take(Split::valid)) run.validation.push_back({"validation", std::move(validation)});
+  run.test = take(Split::test);
   if (!run.train)
     throw ConfigError(
         "--data-path: the training split is empty; give --split or --train-data-path otherwise");

@@ -80,8 +80,14 @@ RunData replayed_data(const std::string& source, const Config& config) {
     return tokens;
   };
   return {.train = token_source(row - 1, tensor.size(0) * batch, take),
-          .validation = nullptr,
+          .validation = {},
+          .test = {},
           .iterations = tensor.size(0)};
+}
+
+int64_t evaluation_batch(const Config& config) {
+  const int64_t own = config.validation.eval_global_batch_size;
+  return own > 0 ? own : config.train.global_batch_size;
 }
 
 namespace {

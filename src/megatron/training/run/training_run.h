@@ -1,20 +1,20 @@
 #pragma once
 
-#include <functional>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "megatron/autograd/rank_context.h"
-#include "megatron/comm/process_group.h"
-#include "megatron/config/config.h"
-#include "megatron/training/run/iteration_log.h"
+#include "megatron/base/interruption.h"
+#include "megatron/training/run/batch_schedule.h"
+#include "megatron/training/run/callback.h"
 #include "megatron/training/run/run_data.h"
 
 namespace megatron {
 
 class AutoBridge;
 
-// A training run as all its ranks see it.
+// A training run as all its ranks see it: run() makes one from what was asked for.
 struct TrainingRun {
   Config config;
   RunData data;
@@ -22,16 +22,30 @@ struct TrainingRun {
   double planned_bytes = 0;              // of memory, of the rank that needs the most; 0: not planned
   std::shared_ptr<const AutoBridge> hf;  // where weights come from when there is no checkpoint; may be null
   std::string cache;  // the folder of what runs leave to later ones; "": the first rank leaves nothing
-  // Told on the first rank, after every iteration.
-  std::function<void(const IterationReport& report)> on_iteration;
-  std::function<void(const std::string& what)> on_event;  // saved, loaded: a line for people
+  TrainerOptions trainer;
+  std::vector<std::shared_ptr<Callback>> callbacks;
+  std::shared_ptr<const Interruption> interruption;  // null: signals are not looked at
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
-TrainingRun training_run(Config config);  // the data and length that the configuration asks for
+// The data and length that the configuration asks for, for a world of this many ranks. `data` is the
+// program's own; without it, what the configuration names.
+TrainingRun training_run(Config config, int64_t ranks, RunData data = {});
+
+// Why a run ended.
+struct RunEnd {
+  enum class Reason { finished, interval, duration, signal, requested };
+  Reason reason = Reason::finished;
+  int signal = 0;
+  bool saved = false;  // the last iteration is in a checkpoint
+  TrainState state;
+
+  std::string text() const;  // one line for people
+};
 
 // One rank's part of the run: sets up, loads the newest checkpoint of --load where there is one, trains,
-// saves. A run that was stopped and is started again goes on bit for bit as if it had not been, where its
-// GEMMs use the same algorithms: see GemmAutotuneCache.
-void train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run);
+// evaluates, saves. A run that was stopped and is started again goes on bit for bit as if it had not been,
+// where its GEMMs use the same algorithms: see GemmAutotuneCache.
+RunEnd train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run);
 
 }  // namespace megatron

@@ -55,6 +55,7 @@ bool CudaGraphStep::run(RankContext& ctx, std::span<const Batch> batches, const 
   std::vector<MicroBatch> now = upload();
   if (!graph_) {
     inputs_ = std::move(now);
+    const TraceRange range(ctx.tracer, "capture");
     auto ops = world_.begin_capture();
     CudaGraph made(ctx.runtime, ctx.stream, *ctx.allocator, [&] { passes(inputs_); });
     ops->end();

@@ -1,0 +1,216 @@
+#include "megatron/autotune/cost/cost_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace megatron::autotune {
+namespace {
+
+constexpr double kMilli = 1e-3;
+
+// One micro-batch on one stage, over all of its chunks.
+struct StageTime {
+  PassCost forward, backward;
+  double forward_s = 0, backward_s = 0, exchange = 0, idle = 0;
+  double total() const { return forward_s + backward_s + exchange; }
+};
+
+// The slower of GPU and host, and a little more where both are close: neither is even over time.
+double slower_of(const CostConstants& constants, double gpu, double host) {
+  const double most = std::max(gpu, host), least = std::min(gpu, host);
+  return most <= 0 ? 0 : most * std::pow(1 + std::pow(least / most, constants.smooth), 1 / constants.smooth);
+}
+
+StageTime stage_time(const CostInputs& in, const ParallelPlan& plan, const PassPair& layer, double layers,
+                     const PassPair* embedding, const PassPair* head, double exchange) {
+  StageTime stage;
+  stage.forward = layers * layer.forward;
+  stage.backward = layers * layer.backward;
+  for (const PassPair* part : {embedding, head}) {
+    if (part == nullptr) continue;
+    stage.forward += part->forward;
+    stage.backward += part->backward;
+  }
+  const double more = plan.cuda_graphs ? 0 : in.constants.host_microbatch_ms * in.stack.host * kMilli / in.cluster.host_speed;
+  stage.forward.host += more / 3;
+  stage.backward.host += 2 * more / 3;
+  if (plan.pp > 1 && in.stack.synchronous_pipeline) {
+    stage.forward_s = slower_of(in.constants, stage.forward.gpu(), stage.forward.host);
+    stage.backward_s = slower_of(in.constants, stage.backward.gpu(), stage.backward.host);
+  } else {
+    // Launches run ahead of the GPU, so that only their sum counts.
+    const double gpu = stage.forward.gpu() + stage.backward.gpu();
+    const double host = stage.forward.host + stage.backward.host;
+    const double slower = slower_of(in.constants, gpu, host);
+    stage.forward_s = slower * (gpu >= host ? stage.forward.gpu() / gpu : stage.forward.host / host);
+    stage.backward_s = slower - stage.forward_s;
+  }
+  stage.idle = stage.forward_s + stage.backward_s - stage.forward.gpu() - stage.backward.gpu();
+  stage.exchange = exchange;
+  return stage;
+}
+
+// Seconds in which a stage hands one micro-batch's activations on and takes the gradients back.
+double stage_exchange(const CostInputs& in, const ParallelPlan& plan) {
+  if (plan.pp == 1) return 0;
+  const double bytes = 2.0 * static_cast<double>(plan.mbs) * static_cast<double>(plan.seq) / plan.cp *
+                       static_cast<double>(in.model.hidden) / plan.tp;
+  const Placement place = place_group(in.cluster, 2, plan.gpus / plan.pp);
+  const double rate = place.domains > 1 ? in.constants.nic * network_gbs(in.cluster, {1, 2}, 1)
+                                        : in.constants.nvlink * in.cluster.gpu.nvlink_gbs;
+  const double seconds = 2 * (in.constants.latency_us * 1e-6 + bytes / (rate * 1e9));
+  return plan.vpp > 1 ? in.constants.exposed * seconds * plan.vpp : seconds;
+}
+
+// Gradients' reduction and weights' gathering of one group of parameters, once a step.
+double data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, double params, int ranks, int stride,
+                             double forward, double backward) {
+  if (ranks <= 1 || params <= 0) return 0;
+  const double efficiency = in.constants.grad_reduce;
+  const double reduce = collective_seconds(in, in.stack.grad_bytes * params, ranks, stride) / efficiency;
+  if (!plan.distributed_optimizer) {
+    const double both = 2 * reduce;
+    return plan.dp_overlap ? exposed_seconds(in.constants, both, backward) : both;
+  }
+  const double width = plan.fp8() && in.stack.fp8_weight_gather ? 1 : 2;
+  const double gather = collective_seconds(in, width * params, ranks, stride) / efficiency;
+  if (!plan.dp_overlap) return reduce + gather;
+  return exposed_seconds(in.constants, reduce, backward) + exposed_seconds(in.constants, gather, forward);
+}
+
+// Sharded weights are gathered for both passes of every micro-batch, gradients reduced after each.
+double sharded_seconds(const CostInputs& in, const ParallelPlan& plan, const LocalParams& params, double forward,
+                       double backward) {
+  const double width = plan.fp8() && in.stack.fp8_weight_gather ? 1 : 2;
+  const double gather = collective_seconds(in, width * params.total(), plan.shards, plan.tp);
+  const double reduce = collective_seconds(in, in.stack.grad_bytes * params.total(), plan.shards, plan.tp);
+  if (plan.pp > 1) return exposed_seconds(in.constants, gather, forward) + exposed_seconds(in.constants, reduce, backward);
+  return static_cast<double>(plan.microbatches()) * (exposed_seconds(in.constants, gather, forward) +
+                                                     exposed_seconds(in.constants, gather + reduce, backward));
+}
+
+double spread_of(const Breakdown& b) {
+  // Relative errors by kind, independent of each other; the floor is what repeated runs differ by.
+  const std::array<std::pair<double, double>, 11> parts{{{b.gemm, 0.05},
+                                                         {b.attention, 0.08},
+                                                         {b.memory, 0.10},
+                                                         {b.tp, 0.20},
+                                                         {b.cp, 0.30},
+                                                         {b.ep, 0.25},
+                                                         {b.pp, 0.30},
+                                                         {b.dp, 0.30},
+                                                         {b.host, 0.15},
+                                                         {b.bubble, 0.15},
+                                                         {b.optimizer + b.step, 0.30}}};
+  double sum = 0;
+  for (const auto& [seconds, error] : parts) sum += seconds * error * seconds * error;
+  return std::sqrt(sum / (b.total() * b.total()) + 0.02 * 0.02);
+}
+
+}  // namespace
+
+Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
+  const PassPair layer = layer_cost(in, plan);
+  const PassPair embedding = embedding_cost(in, plan), head = head_cost(in, plan);
+  const LayerSplit layers = layer_split(in.model, plan);
+  const double exchange = stage_exchange(in, plan);
+  const auto microbatches = static_cast<double>(plan.microbatches());
+
+  const bool one = plan.pp == 1;
+  const StageTime last = stage_time(in, plan, layer, layers.last, one ? &embedding : nullptr, &head, exchange);
+  const StageTime first = one ? last : stage_time(in, plan, layer, layers.others, &embedding, nullptr, exchange);
+  const StageTime middle =
+      plan.pp > 2 ? stage_time(in, plan, layer, layers.others, nullptr, nullptr, exchange) : first;
+  const StageTime& slowest = first.total() > last.total() ? first : last;
+  // A micro-batch passes every stage once before the slowest one works without pause.
+  const double all = one ? last.total() : first.total() + last.total() + (plan.pp - 2) * middle.total();
+  const double fill = (all - slowest.total()) / plan.vpp;
+
+  Breakdown b;
+  const PassCost work = [&] {
+    PassCost sum = slowest.forward;
+    sum += slowest.backward;
+    return sum;
+  }();
+  b.gemm = microbatches * work.gemm;
+  b.attention = microbatches * work.attention;
+  b.memory = microbatches * work.memory;
+  b.tp = microbatches * work.tp;
+  b.cp = microbatches * work.cp;
+  b.ep = microbatches * work.ep;
+  b.pp = microbatches * slowest.exchange;
+  b.host = microbatches * slowest.idle;
+  b.bubble = fill;
+
+  const bool last_binds = &slowest == &last;
+  const LocalParams params =
+      local_params(in.model, plan, last_binds ? layers.last : layers.others, one || !last_binds, last_binds);
+  if (!plan.lora) {
+    if (plan.shards > 1) {
+      b.dp = sharded_seconds(in, plan, params, slowest.forward_s, slowest.backward_s);
+      const int copies = plan.dp() * plan.cp / plan.shards;
+      if (copies > 1)
+        b.dp += data_parallel_seconds(in, plan, params.total() / plan.shards, copies, plan.tp * plan.shards,
+                                      slowest.forward_s, slowest.backward_s);
+    } else {
+      b.dp = data_parallel_seconds(in, plan, params.dense, plan.dp() * plan.cp, plan.tp, slowest.forward_s,
+                                   slowest.backward_s);
+      b.dp += data_parallel_seconds(in, plan, params.experts, plan.edp(), plan.etp * plan.ep, slowest.forward_s,
+                                    slowest.backward_s);
+    }
+    const double owned = plan.shards > 1              ? params.total() / plan.shards
+                         : plan.distributed_optimizer ? params.dense / (plan.dp() * plan.cp) + params.experts / plan.edp()
+                                                      : params.total();
+    const double bytes = owned * in.stack.optimizer_bytes * in.constants.optimizer;
+    b.optimizer = bytes / (in.constants.memory * in.cluster.gpu.memory_tbs * 1e12);
+  }
+  b.step = (plan.gpus > 1 ? in.constants.step_ms : in.constants.step_single_ms) * kMilli;
+
+  Prediction result;
+  result.breakdown = b;
+  result.seconds = b.total();
+  result.uncertainty = spread_of(b);
+  const double tokens = static_cast<double>(plan.gbs) * static_cast<double>(plan.seq);
+  result.tokens_per_second_per_gpu = tokens / result.seconds / plan.gpus;
+  result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.seq) / 1e12;
+  result.mfu = result.tflops_per_gpu / in.cluster.gpu.tflops16;
+  result.network_binds_experts = in.model.moe() && plan.ep > 1 && exchange_seconds(in, plan).network;
+  return result;
+}
+
+int balanced_last_stage(const CostInputs& in, const ParallelPlan& plan) {
+  if (plan.pp == 1) return 0;
+  const PassPair layer = layer_cost(in, plan), head = head_cost(in, plan);
+  const double each = std::max(layer.forward.gpu() + layer.backward.gpu(), layer.forward.host + layer.backward.host);
+  const double more = head.forward.gpu() + head.backward.gpu();
+  const int total = static_cast<int>(in.model.layers);
+  const int even = (total + plan.pp - 1) / plan.pp;
+  int best = 0;
+  double least = 1e300;
+  for (int last = even; last >= std::max(1, even / 2); --last) {
+    const double others = std::ceil(static_cast<double>(total - last) / (plan.pp - 1));
+    const double slowest = std::max(others * each, last * each + more);
+    if (slowest < least * (1 - 1e-9)) least = slowest, best = last;
+  }
+  return best;
+}
+
+std::string_view what_binds(const CostInputs& in, const ParallelPlan& plan, const Prediction& prediction) {
+  const Breakdown& b = prediction.breakdown;
+  const bool tp_crosses = place_group(in.cluster, plan.tp, 1).domains > 1;
+  const bool cp_crosses = place_group(in.cluster, plan.cp, plan.tp).domains > 1;
+  const bool dp_crosses = place_group(in.cluster, plan.dp() * plan.cp, plan.tp).domains > 1;
+  double nic = (tp_crosses ? b.tp : 0) + (cp_crosses ? b.cp : 0) + (dp_crosses ? b.dp : 0);
+  double nvlink = (tp_crosses ? 0 : b.tp) + (cp_crosses ? 0 : b.cp) + (dp_crosses ? 0 : b.dp);
+  (prediction.network_binds_experts ? nic : nvlink) += b.ep;
+  const std::array<std::pair<double, std::string_view>, 6> parts{{{b.gemm + b.attention, "compute"},
+                                                                  {nic, "NIC"},
+                                                                  {nvlink, "NVLink"},
+                                                                  {b.host, "host"},
+                                                                  {b.bubble, "bubble"},
+                                                                  {b.memory + b.optimizer, "memory"}}};
+  return std::max_element(parts.begin(), parts.end())->second;
+}
+
+}  // namespace megatron::autotune

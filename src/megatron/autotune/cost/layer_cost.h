@@ -1,0 +1,56 @@
+#pragma once
+
+#include "megatron/autotune/cost/calibration.h"
+#include "megatron/autotune/cost/model_shape.h"
+#include "megatron/autotune/cost/parallel_plan.h"
+#include "megatron/autotune/cost/stack.h"
+#include "megatron/autotune/machine/cluster.h"
+
+namespace megatron::autotune {
+
+// Seconds of one pass by what they are spent on. Communication is what computation does not hide.
+struct PassCost {
+  double gemm = 0, attention = 0, memory = 0, tp = 0, cp = 0, ep = 0;
+  double host = 0;  // that the CPU needs to launch it
+
+  double compute() const { return gemm + attention + memory; }
+  double gpu() const { return compute() + tp + cp + ep; }
+  PassCost& operator+=(const PassCost& other);
+  friend PassCost operator*(double factor, PassCost pass);
+};
+
+struct PassPair {
+  PassCost forward, backward;
+};
+
+// All that prices are made from; the parts outlive it.
+struct CostInputs {
+  const ModelShape& model;
+  const Cluster& cluster;
+  const Stack& stack;
+  const CostConstants& constants;
+  const Calibration* measured = nullptr;  // layers that were measured, where there are any
+};
+
+// What decides the shapes of a layer's kernels.
+LayerShape layer_shape(const ModelShape& model, const ParallelPlan& plan);
+
+// One micro-batch through an average layer; backward holds what is recomputed too.
+PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan);
+// Embedding, and final norm, logits and loss.
+PassPair embedding_cost(const CostInputs& in, const ParallelPlan& plan);
+PassPair head_cost(const CostInputs& in, const ParallelPlan& plan);
+
+// Seconds of an all-gather or reduce-scatter whose whole buffer has `bytes`; an all-reduce takes two.
+double collective_seconds(const CostInputs& in, double bytes, int ranks, int stride);
+// Seconds in which a rank exchanges `bytes` with the others of an expert group; whether the network binds.
+struct ExchangeSeconds {
+  double seconds = 0;
+  bool network = false;
+};
+ExchangeSeconds exchange_seconds(const CostInputs& in, const ParallelPlan& plan);
+
+// What remains visible of communication that runs beside `window` seconds of computation.
+double exposed_seconds(const CostConstants& constants, double communication, double window);
+
+}  // namespace megatron::autotune

@@ -1,0 +1,215 @@
+#include "megatron/autotune/report/plan_report.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace megatron::autotune {
+namespace {
+
+constexpr double kGibibyte = 1073741824.0;
+constexpr size_t kShown = 10;
+
+// 1234567 as "1,234,567".
+std::string grouped(double number) {
+  std::string digits = fmt::format("{:.0f}", number);
+  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
+  return digits;
+}
+
+std::string model_text(const ModelShape& m) {
+  const double billions = m.params() / 1e9;
+  return billions < 1 ? fmt::format("{:.0f}M", billions * 1e3) : fmt::format("{:.1f}B", billions);
+}
+
+std::string head_text(const CostInputs& in, int gpus, int64_t gbs, int64_t seq, Precision precision) {
+  return fmt::format("{} parameters on {} x {}; {} x {} tokens a step, {}\n", model_text(in.model), gpus,
+                     in.cluster.gpu.name, gbs, seq, precision_name(precision));
+}
+
+std::string bar(double share, int width) {
+  return std::string(static_cast<size_t>(std::clamp(std::lround(share * width), 0L, static_cast<long>(width))), '#');
+}
+
+std::string time_text(const Prediction& p) {
+  std::string text;
+  for (const auto& [name, seconds] : parts_of(p.breakdown)) {
+    if (seconds < 5e-4 * p.seconds) continue;
+    text += fmt::format("  {:<10} {:>9.1f} ms {:>5.1f} %  {}\n", name, seconds * 1e3, 100 * seconds / p.seconds,
+                        bar(seconds / p.seconds, 40));
+  }
+  return text;
+}
+
+std::string memory_text(const CostInputs& in, const MemoryUse& use) {
+  std::string text;
+  const auto line = [&](std::string_view name, double bytes) {
+    if (bytes > 0.0005 * use.total()) text += fmt::format("  {:<12} {:>7.2f} GiB\n", name, bytes / kGibibyte);
+  };
+  line("weights", use.weights);
+  line("gradients", use.gradients);
+  line("optimizer", use.optimizer);
+  line("activations", use.activations);
+  line("logits", use.logits);
+  line("other", use.other);
+  return text + fmt::format("  {:<12} {:>7.2f} GiB of {:.1f}: {}\n", "all", use.total() / kGibibyte,
+                            in.cluster.gpu.memory_gib, fits(in, use) ? "fits" : "does not fit");
+}
+
+Json breakdown_json(const Prediction& p) {
+  Json json = Json::object();
+  for (const auto& [name, seconds] : parts_of(p.breakdown)) json[name] = seconds * 1e3;
+  return json;
+}
+
+Json plan_json(const ParallelPlan& plan) {
+  Json json = Json::object();
+  json["tp"] = plan.tp;
+  json["pp"] = plan.pp;
+  json["vpp"] = plan.vpp;
+  json["cp"] = plan.cp;
+  json["dp"] = plan.dp();
+  json["ep"] = plan.ep;
+  json["etp"] = plan.etp;
+  json["micro_batch_size"] = plan.mbs;
+  json["recompute"] = recompute_name(plan.recompute);
+  json["recompute_share"] = plan.recompute == Recompute::none ? 0.0 : plan.recompute_share;
+  json["sharding"] = plan.shards > 1 ? "fsdp" : "optimizer";
+  json["last_stage_layers"] = plan.last_stage_layers;
+  return json;
+}
+
+Json figures_json(const CostInputs& in, const ParallelPlan& plan, const Prediction& p, double bytes) {
+  Json json = Json::object();
+  json["iter_ms"] = p.seconds * 1e3;
+  json["uncertainty"] = p.uncertainty;
+  json["tok_s_gpu"] = p.tokens_per_second_per_gpu;
+  json["tflops"] = p.tflops_per_gpu;
+  json["mfu"] = p.mfu;
+  json["mem_gib"] = bytes / kGibibyte;
+  json["binds"] = what_binds(in, plan, p);
+  json["breakdown_ms"] = breakdown_json(p);
+  return json;
+}
+
+std::string recompute_text(const ParallelPlan& plan) {
+  if (plan.recompute == Recompute::none) return "-";
+  if (plan.recompute_share >= 1) return std::string(recompute_name(plan.recompute));
+  return fmt::format("{} {:.0f}%", recompute_name(plan.recompute), 100 * plan.recompute_share);
+}
+
+}  // namespace
+
+std::string prediction_text(const CostInputs& in, const ParallelPlan& plan) {
+  const Prediction p = predict(in, plan);
+  return head_text(in, plan.gpus, plan.gbs, plan.seq, plan.precision) +
+         fmt::format("plan {} dp{}\n\n", plan_text(plan), plan.dp()) +
+         fmt::format("{:.1f} ms an iteration (+-{:.0f} %), {} tokens/s/GPU, {:.0f} TFLOP/s/GPU, MFU {:.1f} %\n",
+                     p.seconds * 1e3, 100 * p.uncertainty, grouped(p.tokens_per_second_per_gpu), p.tflops_per_gpu,
+                     100 * p.mfu) +
+         time_text(p) + "\nmemory of the fullest GPU\n" + memory_text(in, memory_use(in, plan));
+}
+
+Json prediction_json(const CostInputs& in, const ParallelPlan& plan) {
+  Json json = Json::object();
+  json["plan"] = plan_json(plan);
+  const MemoryUse use = memory_use(in, plan);
+  json["predicted"] = figures_json(in, plan, predict(in, plan), use.total());
+  json["fits"] = fits(in, use);
+  return json;
+}
+
+std::string explain_text(const CostInputs& in, const ParallelPlan& plan) {
+  const Prediction p = predict(in, plan);
+  std::string text = prediction_text(in, plan) + fmt::format("\nwhat binds: {}\n", what_binds(in, plan, p));
+  if (p.network_binds_experts && p.breakdown.ep > 0.05 * p.seconds)
+    text += "the experts' exchange is NIC-bound: its groups leave the NVLink domain\n";
+  for (const bool machine : {false, true}) {
+    text += machine ? "\nanother machine\n" : "\nanother plan\n";
+    int shown = 0;
+    for (const WhatIf& other : what_if(in, plan)) {
+      if (other.machine != machine || shown == 6) continue;
+      text += fmt::format("  {:<28} {:>+6.1f} % time{}\n", other.change, 100 * (other.seconds / p.seconds - 1),
+                          other.fits ? "" : ", does not fit");
+      ++shown;
+    }
+  }
+  return text;
+}
+
+Json explain_json(const CostInputs& in, const ParallelPlan& plan) {
+  Json json = prediction_json(in, plan);
+  const double seconds = predict(in, plan).seconds;
+  Json& changes = json["changes"] = Json::array();
+  for (const WhatIf& other : what_if(in, plan)) {
+    Json entry = Json::object();
+    entry["change"] = other.change;
+    entry["time"] = other.seconds / seconds - 1;
+    entry["fits"] = other.fits;
+    entry["of"] = other.machine ? "machine" : "plan";
+    changes.push_back(std::move(entry));
+  }
+  return json;
+}
+
+std::string search_text(const SearchRequest& request, const SearchResult& r) {
+  const CostInputs& in = request.in;
+  std::string text = head_text(in, in.cluster.gpus(), request.gbs, request.seq, request.precision);
+  text += fmt::format("{} plans, {} fit, in {:.2f} s\n", grouped(static_cast<double>(r.plans)),
+                      grouped(static_cast<double>(r.fitting)), r.seconds);
+  if (r.best.empty()) return text + "no plan fits: take more GPUs, a smaller micro-batch or a shorter sequence\n";
+  text += fmt::format("\n{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4} {:>7}{:>6} {}\n", "", "tp", "pp", "vp",
+                      "cp", "ep", "mbs", "recompute", "shard", "tok/s/GPU", "+-%", "TFLOP/s", "GiB", "binds");
+  for (size_t i = 0; i < std::min(kShown, r.best.size()); ++i) {
+    const Candidate& c = r.best[i];
+    const ParallelPlan& p = c.plan;
+    text += fmt::format("{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4.0f} {:>7.0f}{:>6.1f} {}\n", i + 1, p.tp,
+                        p.pp, p.vpp, p.cp, p.ep, p.mbs, recompute_text(p), p.shards > 1 ? "fsdp" : p.dp() > 1 ? "optim" : "-",
+                        grouped(c.prediction.tokens_per_second_per_gpu), 100 * c.prediction.uncertainty,
+                        c.prediction.tflops_per_gpu, c.bytes / kGibibyte, what_binds(in, p, c.prediction));
+  }
+  const Candidate& first = r.best[0];
+  text += fmt::format("\nwhy the first: {} spends\n", plan_text(first.plan)) + time_text(first.prediction);
+  for (size_t i = 1; i < std::min<size_t>(4, r.best.size()); ++i)
+    text += fmt::format("against {} ({:+.1f} %):\n  {}\n", i + 1,
+                        100 * (r.best[i].prediction.seconds / first.prediction.seconds - 1),
+                        why_faster(first.prediction, r.best[i].prediction));
+  const auto ties = std::count_if(r.best.begin(), r.best.end(), [&](const Candidate& c) {
+    return c.prediction.seconds < first.prediction.seconds * (1 + first.prediction.uncertainty);
+  });
+  text += fmt::format("{} of the best {} lie within the estimate's uncertainty: validate them by short runs\n", ties,
+                      r.best.size());
+  text += "\nfront of time and memory\n";
+  for (size_t i = 0; i < std::min<size_t>(6, r.front.size()); ++i) {
+    const Candidate& c = r.front[i * (r.front.size() - 1) / std::max<size_t>(1, std::min<size_t>(6, r.front.size()) - 1)];
+    text += fmt::format("  {:>9.1f} ms {:>6.1f} GiB  {}\n", c.prediction.seconds * 1e3, c.bytes / kGibibyte, plan_text(c.plan));
+  }
+  text += "\nrefused:";
+  for (const auto& [reason, count] : r.refused) text += fmt::format("\n  {:>9} {}", grouped(static_cast<double>(count)), reason);
+  return text + "\n";
+}
+
+Json search_json(const SearchRequest& request, const SearchResult& r) {
+  Json json = Json::object();
+  json["plans"] = r.plans;
+  json["fitting"] = r.fitting;
+  json["seconds"] = r.seconds;
+  const auto list = [&](const std::vector<Candidate>& candidates) {
+    Json rows = Json::array();
+    for (const Candidate& c : candidates) {
+      Json row = Json::object();
+      row["config"] = plan_json(c.plan);
+      row["predicted"] = figures_json(request.in, c.plan, c.prediction, c.bytes);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  };
+  json["candidates"] = list(r.best);
+  json["front"] = list(r.front);
+  Json& refused = json["rejected_counts_by_reason"] = Json::object();
+  for (const auto& [reason, count] : r.refused) refused[reason] = count;
+  return json;
+}
+
+}  // namespace megatron::autotune

@@ -1,0 +1,127 @@
+#include "megatron/autotune/search/recipe.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+namespace megatron::autotune {
+namespace {
+
+// Layers of one chunk: a stage's layers, dealt out with the larger chunks first.
+int64_t chunk_layers(int64_t stage, int64_t chunks, int64_t chunk) {
+  return stage / chunks + (chunk < stage % chunks ? 1 : 0);
+}
+
+std::vector<int64_t> stage_sizes(const ModelShape& model, const ParallelPlan& plan) {
+  std::vector<int64_t> sizes;
+  const int64_t last = plan.last_stage_layers > 0 ? plan.last_stage_layers : model.layers / plan.pp;
+  const int64_t left = model.layers - last, others = plan.pp - 1;
+  for (int64_t stage = 0; stage < others; ++stage) sizes.push_back(left / others + (stage < left % others ? 1 : 0));
+  sizes.push_back(last);
+  return sizes;
+}
+
+bool even(const ModelShape& model, const ParallelPlan& plan) {
+  return model.layers % (int64_t{plan.pp} * plan.vpp) == 0 &&
+         (plan.last_stage_layers == 0 || plan.last_stage_layers == model.layers / plan.pp);
+}
+
+void set_recompute(const ModelShape& model, const ParallelPlan& plan, Json& settings) {
+  if (plan.recompute == Recompute::none || plan.recompute == Recompute::half_gemms) return;
+  if (plan.recompute == Recompute::full) {
+    settings["recompute_granularity"] = "full";
+    const bool all = plan.recompute_share >= 1;
+    settings["recompute_method"] = all ? "uniform" : "block";
+    // A chunk's first layers are recomputed.
+    const double layers = std::ceil(static_cast<double>(model.layers) / plan.pp / plan.vpp);
+    settings["recompute_num_layers"] = all ? int64_t{1} : static_cast<int64_t>(std::ceil(plan.recompute_share * layers));
+    return;
+  }
+  settings["recompute_granularity"] = "selective";
+  settings["recompute_modules"] = Json(Json::Array{Json(std::string(recompute_name(plan.recompute)))});
+}
+
+// What of a section differs from its default.
+void keep_given(const Json& given, const Json& defaults, Json& out) {
+  for (const auto& [key, value] : given.as_object()) {
+    const Json* usual = defaults.find(key);
+    if (usual == nullptr || !(*usual == value)) out[key] = value;
+  }
+}
+
+}  // namespace
+
+std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& plan) {
+  const std::vector<int64_t> sizes = stage_sizes(model, plan);
+  std::string text = "E";
+  for (int64_t chunk = 0; chunk < plan.vpp; ++chunk)
+    for (int64_t stage = 0; stage < plan.pp; ++stage) {
+      if (chunk + stage > 0) text += "|";
+      text += fmt::format("t*{}", chunk_layers(sizes[static_cast<size_t>(stage)], plan.vpp, chunk));
+    }
+  if (model.mtp > 0) text += fmt::format("m*{}", model.mtp);
+  return text + "L";
+}
+
+Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
+  Json result = Json::object();
+  Json& m = result["model"] = Json::object();
+  m["tensor_model_parallel_size"] = plan.tp;
+  m["pipeline_model_parallel_size"] = plan.pp;
+  m["context_parallel_size"] = plan.cp;
+  m["sequence_parallel"] = plan.tp > 1;
+  if (plan.tp > 1 && plan.tp_overlap) m["tp_comm_overlap"] = true;
+  if (plan.pp > 1 && !even(model, plan)) m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan);
+  else if (plan.vpp > 1) m["virtual_pipeline_model_parallel_size"] = plan.vpp;
+  if (model.moe()) {
+    m["expert_model_parallel_size"] = plan.ep;
+    m["expert_tensor_parallel_size"] = plan.etp;
+    if (plan.ep > 1) m["moe_token_dispatcher_type"] = "alltoall";
+  }
+  m["bf16"] = plan.precision != Precision::fp16;
+  if (plan.fp8()) m["fp8"] = "hybrid";
+  m["seq_length"] = plan.seq;
+  set_recompute(model, plan, m);
+  Json& train = result["train"] = Json::object();
+  train["micro_batch_size"] = plan.mbs;
+  train["global_batch_size"] = plan.gbs;
+  Json& ddp = result["ddp"] = Json::object();
+  if (plan.dp() * plan.cp > 1) {
+    if (plan.shards > 1) {
+      ddp["use_megatron_fsdp"] = true;
+      ddp["data_parallel_sharding_strategy"] = "optim_grads_params";
+    } else {
+      ddp["use_distributed_optimizer"] = plan.distributed_optimizer;
+      ddp["overlap_grad_reduce"] = plan.dp_overlap;
+      ddp["overlap_param_gather"] = plan.dp_overlap && plan.distributed_optimizer;
+    }
+  }
+  return result;
+}
+
+std::string recipe_text(const Config& given, const ModelShape& model, const Candidate& candidate,
+                        std::string_view machine) {
+  const ParallelPlan& plan = candidate.plan;
+  Json settings = Json::object();
+  const Json values = given.to_json(), defaults = Config{}.to_json();
+  for (const char* section : {"model", "train", "optimizer", "scheduler", "ddp", "dataset", "tokenizer"}) {
+    Json kept = Json::object();
+    keep_given(values.at(section), defaults.at(section), kept);
+    if (kept.size() > 0) settings[section] = kept;
+  }
+  for (const auto& [section, entries] : plan_settings(model, plan).as_object())
+    for (const auto& [key, value] : entries.as_object()) settings[section][key] = value;
+  std::string text = fmt::format(
+      "# {}, {} GPUs: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB a GPU\n", machine,
+      plan.gpus, plan_text(plan), candidate.prediction.seconds * 1e3, candidate.prediction.uncertainty * 100,
+      candidate.prediction.tokens_per_second_per_gpu, candidate.bytes / 1073741824.0);
+  for (const auto& [section, entries] : settings.as_object()) {
+    if (entries.size() == 0) continue;
+    text += section + ":\n";
+    // JSON is YAML.
+    for (const auto& [key, value] : entries.as_object()) text += fmt::format("  {}: {}\n", key, value.dump());
+  }
+  return text;
+}
+
+}  // namespace megatron::autotune

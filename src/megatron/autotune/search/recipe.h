@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "megatron/autotune/search/search.h"
+#include "megatron/config/config.h"
+
+namespace megatron::autotune {
+
+// The plan as settings: {"model": {"tensor_model_parallel_size": 4, ...}, "train": {...}, "ddp": {...}}.
+Json plan_settings(const ModelShape& model, const ParallelPlan& plan);
+
+// A configuration file that `pretrain --config` runs: what of `given` is not default, then the plan.
+std::string recipe_text(const Config& given, const ModelShape& model, const Candidate& candidate,
+                        std::string_view machine);
+
+// Stages as pipeline_model_parallel_layout writes them: "Et*10|t*10|...|t*9,L".
+std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& plan);
+
+}  // namespace megatron::autotune

@@ -1,0 +1,344 @@
+#include <algorithm>
+#include <cmath>
+
+#include "megatron/base/error.h"
+#include "megatron/kernels/attention_dispatch.h"
+#include "megatron/training/log/profiling.h"
+#include "megatron/training/log/timers.h"
+#include "megatron/training/plan/flops.h"
+#include "megatron/training/run/run_checkpoints.h"
+#include "megatron/training/run/training_run.h"
+#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/run_settings.h"
+#include "megatron/training/step/gemm_autotune_cache.h"
+
+namespace megatron {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kRunGib = 1 << 30;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// One rank's loop over iterations.
+class RankLoop {
+ public:
+  RankLoop(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run)
+      : ctx_(ctx),
+        world_(world),
+        run_(run),
+        config_(run.config),
+        parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        timers_(config_.logger.timing_log_level > 0
+                    ? std::make_unique<Timers>(ctx, config_.logger.timing_log_level)
+                    : nullptr),
+        setup_(std::in_place, ctx.tracer, "setup"),
+        gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
+        trainer_(ctx, config_, parallel_, model_dtype(config_), run.trainer),
+        schedule_(rate_schedule(config_, run.iterations)),
+        batches_(config_, parallel_.size(Axis::dp)),
+        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
+                                               config_.parallel.tensor_model_parallel_size)),
+        profiling_(ctx, config_.profiling),
+        checkpoints_(ctx, world, config_, trainer_, schedule_.lr, run.hf,
+                     [this](const std::string& what) { tell(what); }),
+        view_{config_, ctx, world, trainer_, state_} {}
+
+  RunEnd run() {
+    tell(gemm_autotune_.news());
+    setup_.reset();
+    {
+      const TraceRange range(ctx_.tracer, "load checkpoint");
+      state_ = checkpoints_.load();
+    }
+    first_ = state_.iteration;
+    announce_with_timers(RunEvent::train_start, 1);
+    RunEnd end;
+    if (!config_.validation.skip_train) end = train();
+    checkpoints_.finish(state_);
+    end.saved = !config_.checkpoint.save.empty();
+    if (end.reason == RunEnd::Reason::finished) finish_evaluation();
+    announce(RunEvent::train_end);
+    end.state = state_;
+    return end;
+  }
+
+ private:
+  RunEnd train() {
+    if (state_.iteration >= run_.iterations)
+      tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
+    int64_t batch = batches_.at(state_.consumed_samples);
+    while (state_.iteration < run_.iterations) {
+      if (const int64_t next = batches_.at(state_.consumed_samples); next != batch) {
+        tell(fmt::format("batches have {} sequences from iteration {} on, {} before", next,
+                         state_.iteration + 1, batch));
+        batch = next;
+        if (!config_.checkpoint.save.empty() && state_.iteration > first_) save();
+      }
+      if (skips_iteration()) {
+        skip(batch);
+        continue;
+      }
+      iterate(batch);
+      tell_attention();
+      if (state_.iteration == first_ + 1) {
+        gemm_autotune_.finish_first_step();
+        tell(gemm_autotune_.news());
+      }
+      follow_memory();
+      evaluate_at_interval();
+      if (iterations_here_ == 1) ctx_.allocator->reset_peaks();
+      const RunEnd end = agree();
+      if (end.reason != RunEnd::Reason::finished) return end;
+    }
+    return {};
+  }
+
+  void tell(const std::string& what) const {
+    if (!view_.is_first_rank() || what.empty()) return;
+    for (const auto& callback : run_.callbacks) callback->told(what);
+  }
+
+  void announce(RunEvent event) {
+    for (const auto& callback : run_.callbacks) callback->on(event, view_);
+  }
+
+  // All ranks' timers, which begin anew behind it.
+  void announce_with_timers(RunEvent event, int64_t iterations) {
+    std::optional<TimerTable> table;
+    if (timers_ && iterations > 0) {
+      timers_->finish_step();
+      table = gather_timers(ctx_, world_, timers_->readings(), iterations);
+      timers_->reset();
+      view_.timers = &*table;
+    }
+    announce(event);
+    view_.timers = nullptr;
+  }
+
+  void save() {
+    const TraceRange range(ctx_.tracer, "save checkpoint");
+    checkpoints_.save(state_);
+    announce(RunEvent::save);
+  }
+
+  // Which kernels attention took, once per shape.
+  void tell_attention() {
+    if (!view_.is_first_rank()) return;
+    for (const AttentionDispatch& dispatch : attention_dispatches(ctx_.kernel_context(), attention_told_)) {
+      tell(dispatch.line());
+      ++attention_told_;
+    }
+  }
+
+  bool skips_iteration() const {
+    const std::vector<int64_t>& skipped = config_.train.iterations_to_skip;
+    return std::find(skipped.begin(), skipped.end(), state_.iteration + 1) != skipped.end();
+  }
+
+  // The data of an iteration is consumed without learning from it.
+  void skip(int64_t batch) {
+    ++state_.iteration;
+    state_.consumed_samples += batch;
+    state_.skipped_samples += batch;
+    tell(fmt::format("iteration {} is skipped, as --iterations-to-skip asks", state_.iteration));
+  }
+
+  // What ends or saves the run after this iteration, the same on every rank: a signal reaches ranks at
+  // different times, and clocks differ.
+  RunEnd agree() {
+    const double minutes = config_.train.exit_duration_in_mins;
+    std::vector<double> own = {
+        run_.interruption ? static_cast<double>(run_.interruption->signal()) : 0,
+        minutes > 0 && seconds_since(run_.start) > 60 * minutes ? 1.0 : 0.0,
+        view_.stop_requested ? 1.0 : 0.0,
+        view_.save_requested ? 1.0 : 0.0,
+    };
+    if (world_.size() > 1) {
+      Tensor all = ctx_.from_vector<double>(own, {static_cast<int64_t>(own.size())});
+      world_.all_reduce(all, ReduceOp::Max).wait();
+      own = ctx_.to_vector<double>(all);
+    }
+    view_.save_requested = false;
+    checkpoints_.poll();
+    if (checkpoints_.save_at_interval(state_))
+      announce(RunEvent::save);
+    else if (own[3] > 0 && !config_.checkpoint.save.empty())
+      save();
+    const int64_t every = config_.train.exit_interval;
+    RunEnd end;
+    if (own[0] > 0)
+      end = {RunEnd::Reason::signal, static_cast<int>(own[0]), false, {}};
+    else if (own[1] > 0)
+      end.reason = RunEnd::Reason::duration;
+    else if (own[2] > 0)
+      end.reason = RunEnd::Reason::requested;
+    else if (every > 0 && state_.iteration % every == 0)
+      end.reason = RunEnd::Reason::interval;
+    return end;
+  }
+
+  std::span<const Share> own_of(const Shares& shares) const {
+    return shares.of_replica[static_cast<size_t>(parallel_.rank(Axis::dp))];
+  }
+
+  // The mean loss of `rounds` batches from sample `begin` on.
+  void evaluate(const NamedSource& set, int64_t rounds, int64_t begin, RunEvent start, RunEvent end) {
+    announce(start);
+    const int64_t micro = config_.validation.eval_micro_batch_size;
+    const Shares shares =
+        Shares::even(evaluation_batch(config_), micro > 0 ? micro : config_.train.micro_batch_size,
+                     parallel_.size(Axis::dp));
+    EvaluationReport report{.set = set.name, .iteration = state_.iteration, .batches = rounds};
+    for (int64_t i = 0; i < rounds; ++i)
+      report.loss +=
+          trainer_.evaluate(ctx_, set.source->step({i, begin + i * shares.samples(), own_of(shares)})) /
+          static_cast<double>(rounds);
+    view_.evaluation = &report;
+    announce(end);
+    view_.evaluation = nullptr;
+  }
+
+  // Each evaluation goes on where the last one ended; a full one begins anew.
+  void validate() {
+    const ValidationConfig& validation = config_.validation;
+    const int64_t batch = evaluation_batch(config_);
+    for (const NamedSource& set : run_.data.validation) {
+      const bool full = validation.full_validation && set.source->samples() >= 0;
+      const int64_t rounds = full ? set.source->samples() / batch : validation.eval_iters;
+      if (rounds > 0)
+        evaluate(set, rounds, full ? 0 : state_.validated_samples, RunEvent::eval_start, RunEvent::eval_end);
+    }
+    state_.validated_samples += validation.eval_iters * batch;
+    validated_ = state_.iteration;
+  }
+
+  void evaluate_at_interval() {
+    const ValidationConfig& validation = config_.validation;
+    if (validation.eval_interval > 0 && state_.iteration % validation.eval_interval == 0 &&
+        state_.iteration >= validation.start_eval_at_iter)
+      validate();
+  }
+
+  // At the end of the run: what was not validated yet, and the test set.
+  void finish_evaluation() {
+    const ValidationConfig& validation = config_.validation;
+    if (validation.eval_interval == 0 || validation.eval_iters == 0) return;
+    if (validated_ != state_.iteration) validate();
+    if (run_.data.test)
+      evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
+  }
+
+  void iterate(int64_t batch) {
+    profiling_.before_step(state_.iteration);
+    announce(RunEvent::step_start);
+    const auto start = Clock::now();
+    const Shares shares = Shares::even(batch, config_.train.micro_batch_size, parallel_.size(Axis::dp));
+    const std::vector<Batch> batches = [&] {
+      const TraceRange range(ctx_.tracer, "read batches");
+      return run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares)});
+    }();
+    const double waited = seconds_since(start);
+    // The rate of an iteration is that of the samples learned from before it.
+    const Rates rates = schedule_.at(state_.scheduled_samples());
+    const Gradients gradients =
+        trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
+    checkpoints_.before_update();
+    const StepReport step = trainer_.update(ctx_, gradients, rates);
+    ++state_.iteration;
+    check_finite(step);
+    state_.consumed_samples += batch;
+    if (step.update != Update::taken) state_.without_update += batch;
+    const double seconds = seconds_since(start);
+    const auto rows = static_cast<double>(batch * config_.model.seq_length);
+    const MemoryStatistics memory = ctx_.allocator->statistics();
+    const IterationReport report{.iteration = state_.iteration,
+                                 .iterations = run_.iterations,
+                                 .consumed_samples = state_.consumed_samples,
+                                 .skipped_samples = state_.skipped_samples,
+                                 .global_batch_size = batch,
+                                 .loss = step.loss,
+                                 .grad_norm = step.grad_norm,
+                                 .learning_rate = rates.lr,
+                                 .loss_scale = step.loss_scale,
+                                 .num_zeros = step.num_zeros,
+                                 .params_norm = step.params_norm,
+                                 .skipped = step.update != Update::taken,
+                                 .nans = std::isnan(step.loss),
+                                 .terms = step.terms,
+                                 .milliseconds = seconds * 1e3,
+                                 .data_wait_ms = waited * 1e3,
+                                 .tokens_per_second = rows / seconds,
+                                 .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,
+                                 .memory_gib = static_cast<double>(memory.total.peak) / kRunGib,
+                                 .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib};
+    view_.report = &report;
+    if (timers_) timers_->finish_step();
+    ++timed_;
+    const bool logged = state_.iteration % config_.logger.log_interval == 0;
+    announce_with_timers(RunEvent::step_end, logged ? std::exchange(timed_, 0) : 0);
+    view_.report = nullptr;
+  }
+
+  void check_finite(const StepReport& step) const {
+    if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
+      fail(
+          "iteration {}: the loss is not finite ({}); a lower learning rate may help, "
+          "--no-check-for-nan-in-loss-and-grad skips such updates",
+          state_.iteration, step.loss);
+    // In fp16 that is an overflow, which a smaller loss scale mends.
+    if (config_.ddp.check_for_nan_in_grad && !config_.precision.fp16 && !std::isfinite(step.grad_norm))
+      fail(
+          "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "
+          "may help, ddp.check_for_nan_in_grad=false skips such updates",
+          state_.iteration, step.grad_norm, step.loss);
+  }
+
+  // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
+  // once. Data-parallel ranks are alike.
+  void follow_memory() {
+    if (++iterations_here_ != 2 || run_.planned_bytes == 0) return;
+    const MemoryStatistics memory = ctx_.allocator->statistics();
+    Tensor most = ctx_.full({1}, DType::F64, static_cast<double>(memory.total.peak));
+    parallel_.group(Axis::mp).all_reduce(most, ReduceOp::Max).wait();
+    const double held = ctx_.item(most);
+    const bool small = held < kRunGib;
+    const double unit = small ? kRunGib / 1024 : kRunGib;
+    tell(fmt::format(
+        "memory: a rank held {:.3f} {} at most, of {:.3f} planned ({:+.1f} %); rank 0 reserved {:.3f}",
+        held / unit, small ? "MiB" : "GiB", run_.planned_bytes / unit, 100 * (held / run_.planned_bytes - 1),
+        static_cast<double>(memory.reserved) / unit));
+  }
+
+  RankContext& ctx_;
+  const ProcessGroup& world_;
+  const TrainingRun& run_;
+  const Config& config_;
+  ParallelContext parallel_;
+  std::unique_ptr<Timers> timers_;   // null: nothing is timed
+  std::optional<TraceRange> setup_;  // open until all members are made
+  GemmAutotuneCache gemm_autotune_;
+  RankTrainer trainer_;
+  RateSchedule schedule_;
+  BatchSchedule batches_;
+  double flops_per_token_;
+  Profiling profiling_;
+  RunCheckpoints checkpoints_;
+  TrainState state_;
+  RunView view_;
+  int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
+  int64_t validated_ = -1;                   // the iteration of the last evaluation
+  int64_t timed_ = 0;                        // iterations since timers were told
+  size_t attention_told_ = 0;
+};
+
+}  // namespace
+
+RunEnd train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run) {
+  return RankLoop(ctx, world, run).run();
+}
+
+}  // namespace megatron

@@ -1,0 +1,74 @@
+#include "megatron/training/run/batch_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+namespace {
+
+Config with_batches(int64_t micro, int64_t global) {
+  Config config;
+  config.model.seq_length = 100;
+  config.train.micro_batch_size = micro;
+  config.train.global_batch_size = global;
+  return config;
+}
+
+TEST(BatchSchedule, Constant) {
+  const BatchSchedule schedule(with_batches(2, 8), 2);
+  EXPECT_EQ(schedule.at(0), 8);
+  EXPECT_EQ(schedule.at(1 << 30), 8);
+  EXPECT_EQ(schedule.iterations_of(8 * 10 + 7), 10);
+  EXPECT_EQ(schedule.samples_of(10), 80);
+}
+
+// Thresholds are tokens; a batch that passes one is still of the old size.
+TEST(BatchSchedule, InSteps) {
+  Config config = with_batches(2, 0);
+  config.train.step_batch_size_schedule = "0:4 1K:8, 0.01M:16";
+  const BatchSchedule schedule(config, 2);
+  EXPECT_EQ(schedule.at(0), 4);
+  EXPECT_EQ(schedule.at(9), 4);
+  EXPECT_EQ(schedule.at(10), 8);
+  EXPECT_EQ(schedule.at(99), 8);
+  EXPECT_EQ(schedule.at(100), 16);
+  // 0 4 8 | 12 20 … 92 | 100
+  EXPECT_EQ(schedule.samples_of(3), 12);
+  EXPECT_EQ(schedule.samples_of(14), 100);
+  EXPECT_EQ(schedule.samples_of(15), 116);
+  for (int64_t iterations : {0, 1, 3, 4, 14, 15, 40}) {
+    const int64_t samples = schedule.samples_of(iterations);
+    EXPECT_EQ(schedule.iterations_of(samples), iterations);
+    EXPECT_EQ(schedule.iterations_of(samples + 3), iterations);
+    int64_t consumed = 0;
+    for (int64_t i = 0; i < iterations; ++i) consumed += schedule.at(consumed);
+    EXPECT_EQ(consumed, samples);
+  }
+}
+
+// As Megatron-LM's ramp-up: sizes 4, 6, 8 last 50 samples each, then 10.
+TEST(BatchSchedule, RampUp) {
+  Config config = with_batches(1, 10);
+  config.train.rampup_batch_size = {4, 2, 150};
+  const BatchSchedule schedule(config, 2);
+  EXPECT_EQ(schedule.at(49), 4);
+  EXPECT_EQ(schedule.at(50), 6);
+  EXPECT_EQ(schedule.at(100), 8);
+  EXPECT_EQ(schedule.at(149), 8);
+  EXPECT_EQ(schedule.at(150), 10);
+}
+
+TEST(BatchSchedule, WhatDoesNotDivideIsRefusedOrMadeSmaller) {
+  Config config = with_batches(2, 10);
+  EXPECT_THROW(BatchSchedule(config, 2), ConfigError);
+  config.train.decrease_batch_size_if_needed = true;
+  EXPECT_EQ(BatchSchedule(config, 2).at(0), 8);
+  for (const char* wrong : {"8", "800:4", "0:4 0:8", "0:4 100", "0:x", "0:0", "0:4 3Q:8"}) {
+    config.train.step_batch_size_schedule = wrong;
+    EXPECT_THROW(BatchSchedule(config, 1), ConfigError) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace megatron

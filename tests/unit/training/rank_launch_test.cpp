@@ -1,0 +1,63 @@
+#include "megatron/training/run/rank_launch.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "support/temp_dir.h"
+
+namespace megatron {
+namespace {
+
+// Two processes, which are threads here, with settings of their own; what each is told.
+std::vector<std::string> launch_with(const Config& first, const Config& second) {
+  testing::TempDir folder;
+  std::vector<std::string> told(2);
+  std::vector<std::thread> processes;
+  for (int process = 0; process < 2; ++process)
+    processes.emplace_back([&, process] {
+      const Config& config = process == 0 ? first : second;
+      try {
+        run_on_ranks(config, {.process = process, .processes = 2, .store_folder = folder.path() + "/store"},
+                     Log(), [&](RankContext&, const ProcessGroup& world) { world.barrier(); });
+      } catch (const std::exception& error) {
+        told[static_cast<size_t>(process)] = error.what();
+      }
+    });
+  for (std::thread& thread : processes) thread.join();
+  return told;
+}
+
+TEST(RankLaunch, ProcessesWithOtherSettingsAreRefused) {
+  Config config;
+  config.run.device = DeviceChoice::cpu;
+  Config elsewhere = config, other = config;
+  elsewhere.checkpoint.save = "/somewhere/else";
+  other.optimizer.lr = 7e-4;
+  EXPECT_EQ(launch_with(config, elsewhere), (std::vector<std::string>{"", ""}));
+  for (const std::string& text : launch_with(config, other)) {
+    EXPECT_NE(text.find("rank 1 was given other settings than that of rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("section optimizer"), std::string::npos) << text;
+  }
+}
+
+// Files may be elsewhere on another machine, but are as many, and drawn from as often.
+TEST(RankLaunch, ProcessesWithOtherDataAreRefused) {
+  Config config;
+  config.run.device = DeviceChoice::cpu;
+  config.dataset.data_path = {"0.3", "/here/books", "0.7", "/here/news"};
+  config.dataset.path_to_cache = "/here/cache";
+  Config elsewhere = config, weights = config, fewer = config, seed = config;
+  elsewhere.dataset.data_path = {"0.3", "/there/books", "0.7", "/there/news"};
+  elsewhere.dataset.path_to_cache.clear();
+  weights.dataset.data_path[0] = "0.4";
+  fewer.dataset.data_path.resize(2);
+  seed.dataset.random_seed = 5;
+  EXPECT_EQ(launch_with(config, elsewhere), (std::vector<std::string>{"", ""}));
+  for (const Config& other : {weights, fewer, seed})
+    for (const std::string& text : launch_with(config, other))
+      EXPECT_NE(text.find("section dataset"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,153 @@
+#include "megatron/training/run/run.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <mutex>
+
+#include "megatron/base/error.h"
+#include "support/temp_dir.h"
+
+namespace megatron {
+namespace {
+
+constexpr std::string_view kTiny =
+    "--num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 "
+    "--vocab-size 32 --make-vocab-size-divisible-by 1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-3 "
+    "--mock-data --device cpu --ranks 2 --tensor-model-parallel-size 2 --attention-dropout 0.1 ";
+
+// What happened on the first rank, and the losses.
+struct Record : Callback {
+  void on(RunEvent event, RunView& view) override {
+    if (act) act(event, view);
+    if (!view.is_first_rank()) return;
+    constexpr const char* names[] = {"start", "<", ">", "(", ")", "[", "]", "save", "end"};
+    events += std::string(names[static_cast<int>(event)]) + " ";
+    if (event == RunEvent::step_end) losses[view.report->iteration] = view.report->loss;
+    if (event == RunEvent::step_end) rates[view.report->iteration] = view.report->learning_rate;
+    if (event == RunEvent::step_end) batches.push_back(view.report->global_batch_size);
+  }
+  std::string events;
+  std::map<int64_t, double> losses, rates;
+  std::vector<int64_t> batches;
+  std::function<void(RunEvent, RunView&)> act;  // on every rank
+};
+
+RunEnd train(const std::string& flags, const std::shared_ptr<Record>& record) {
+  RunSpec spec = run_spec(std::string(kTiny) + flags);
+  spec.callbacks = {record};
+  spec.log = Log(LogLevel::error);
+  spec.out = nullptr;
+  return run(spec);
+}
+
+TEST(Run, EventsComeInOrder) {
+  testing::TempDir folder;
+  auto record = std::make_shared<Record>();
+  const RunEnd end =
+      train(fmt::format("--train-iters 3 --eval-interval 2 --eval-iters 2 --save {} --save-interval 2",
+                        folder.path()),
+            record);
+  EXPECT_EQ(record->events, "start < > < > ( ) save < > ( ) [ ] end ");
+  EXPECT_EQ(end.reason, RunEnd::Reason::finished);
+  EXPECT_EQ(end.state.iteration, 3);
+  EXPECT_EQ(end.state.consumed_samples, 12);
+  EXPECT_EQ(end.state.validated_samples, 16);
+}
+
+TEST(Run, ExitConditionsSaveAndTheNextRunGoesOn) {
+  testing::TempDir folder;
+  auto whole = std::make_shared<Record>(), parts = std::make_shared<Record>();
+  train("--train-iters 6 --lr-decay-style cosine", whole);
+  const std::string place =
+      fmt::format("--train-iters 6 --lr-decay-style cosine --save {0} --load {0} ", folder.path());
+  RunEnd end = train(place + "--exit-interval 2", parts);
+  EXPECT_EQ(end.reason, RunEnd::Reason::interval);
+  EXPECT_EQ(end.text(), "stopped by --exit-interval after iteration 2, which is saved");
+  end = train(place + "--exit-duration-in-mins 1e-9", parts);
+  EXPECT_EQ(end.reason, RunEnd::Reason::duration);
+  EXPECT_EQ(end.state.iteration, 3);
+  parts->act = [](RunEvent event, RunView& view) {
+    if (event == RunEvent::step_end && view.world.rank() == 1) view.stop();  // one rank suffices
+  };
+  end = train(place, parts);
+  EXPECT_EQ(end.reason, RunEnd::Reason::requested);
+  EXPECT_EQ(end.state.iteration, 4);
+  parts->act = [](RunEvent event, RunView& view) {
+    if (event == RunEvent::step_start && view.is_first_rank()) std::raise(SIGTERM);
+  };
+  end = train(place, parts);
+  EXPECT_EQ(end.text(), "stopped by SIGTERM after iteration 5, which is saved");
+  parts->act = {};
+  end = train(place, parts);
+  EXPECT_EQ(end.reason, RunEnd::Reason::finished);
+  EXPECT_EQ(parts->losses, whole->losses);  // to the bit
+}
+
+// Skipped iterations consume data and do not move the schedule.
+TEST(Run, IterationsToSkip) {
+  auto all = std::make_shared<Record>(), some = std::make_shared<Record>();
+  train("--train-iters 5 --lr-decay-style linear", all);
+  const RunEnd end = train("--train-iters 5 --lr-decay-style linear --iterations-to-skip 2 4", some);
+  EXPECT_EQ(end.state.consumed_samples, 20);
+  EXPECT_EQ(end.state.skipped_samples, 8);
+  EXPECT_EQ(some->losses.size(), 3u);
+  EXPECT_EQ(some->losses.at(1), all->losses.at(1));
+  EXPECT_EQ(some->rates.at(3), all->rates.at(2));
+  EXPECT_EQ(some->rates.at(5), all->rates.at(3));
+}
+
+TEST(Run, BatchesGrow) {
+  auto record = std::make_shared<Record>();
+  RunSpec spec = run_spec(std::string(kTiny) + "--train-samples 20 --rampup-batch-size 2 1 6");
+  spec.callbacks = {record};
+  spec.log = Log(LogLevel::error);
+  spec.out = nullptr;
+  const RunEnd end = run(spec);
+  EXPECT_EQ(record->batches, (std::vector<int64_t>{2, 2, 3, 4, 4, 4}));
+  EXPECT_EQ(end.state.consumed_samples, 19);
+}
+
+TEST(Run, EvaluatesOnly) {
+  auto record = std::make_shared<Record>();
+  const RunEnd end = train("--train-iters 5 --skip-train --eval-interval 1 --eval-iters 1", record);
+  EXPECT_EQ(record->events, "start ( ) [ ] end ");
+  EXPECT_EQ(end.state.iteration, 0);
+}
+
+// Other batches of an evaluation give the mean of the same samples.
+TEST(Run, EvaluationHasItsOwnBatches) {
+  std::vector<double> losses;
+  for (const char* flags : {"--eval-iters 4", "--eval-iters 1 --eval-global-batch-size 16",
+                            "--eval-iters 2 --eval-global-batch-size 8 --eval-micro-batch-size 4"}) {
+    auto record = std::make_shared<Record>();
+    record->act = [&](RunEvent event, RunView& view) {
+      if (event == RunEvent::eval_end && view.is_first_rank()) losses.push_back(view.evaluation->loss);
+    };
+    train(fmt::format("--train-iters 1 --eval-interval 1 {}", flags), record);
+  }
+  ASSERT_EQ(losses.size(), 3u);
+  EXPECT_NEAR(losses[1], losses[0], 1e-6);
+  EXPECT_NEAR(losses[2], losses[0], 1e-6);
+}
+
+TEST(Run, CallbacksKeepStateAndAskForCheckpoints) {
+  testing::TempDir folder;
+  auto record = std::make_shared<Record>();
+  record->act = [](RunEvent event, RunView& view) {
+    if (event == RunEvent::step_end && view.state.iteration == 2 && view.world.rank() == 1) view.save();
+  };
+  train(fmt::format("--train-iters 4 --save {}", folder.path()), record);
+  EXPECT_EQ(record->events, "start < > < > save < > < > end ");
+}
+
+TEST(Run, ExceptionsOfCallbacksEndIt) {
+  auto record = std::make_shared<Record>();
+  record->act = [](RunEvent event, RunView& view) {
+    if (event == RunEvent::step_end && view.world.rank() == 1) throw Error("the callback's own fault");
+  };
+  EXPECT_THROW(train("--train-iters 2", record), Error);
+}
+
+}  // namespace
+}  // namespace megatron
