@@ -169,7 +169,7 @@ TEST(RunData, EveryReplicaReadsItsPartInCyclicOrder) {
             first_step(small_run({dir / "text"}))[0].ids);
 }
 
-TEST(RunData, TheTestSetIsBuiltWhenAskedFor) {
+TEST(RunData, SplitsThatTheRunReads) {
   TempDir dir;
   Config config = small_run({write_documents(dir)});
   EXPECT_FALSE(run_data(config).test);  // nothing is evaluated
@@ -181,6 +181,35 @@ TEST(RunData, TheTestSetIsBuiltWhenAskedFor) {
   config.dataset.do_test = config.dataset.do_validation = false;
   EXPECT_FALSE(run_data(config).test);
   EXPECT_TRUE(run_data(config).validation.empty());
+  config.dataset.do_test = config.dataset.do_validation = true;
+  config.dataset.split = "998,1,1";  // less than a document: nothing to evaluate on, and no fault
+  EXPECT_FALSE(run_data(config).test);
+  EXPECT_TRUE(run_data(config).validation.empty());
+}
+
+TEST(RunData, SeveralValidationSets) {
+  TempDir dir;
+  Config config = small_run({});
+  config.dataset.train_data_path = {write_documents(dir)};
+  config.dataset.valid_data_path = {write_documents(dir, "a"), write_documents(dir, "b")};
+  config.validation.eval_interval = 2;
+  config.validation.eval_iters = 1;
+  EXPECT_EQ(run_data(config).validation.size(), 1u);
+  config.validation.multiple_validation_sets = true;
+  const RunData data = run_data(config);
+  ASSERT_EQ(data.validation.size(), 2u);
+  EXPECT_EQ(data.validation[0].name, "a");
+  EXPECT_EQ(data.validation[1].name, "b");
+  config.validation.validation_set_names = {"one", "two"};
+  config.validation.full_validation = true;
+  const RunData full = run_data(config);
+  EXPECT_EQ(full.validation[1].name, "two");
+  // 80 documents of 3 to 11 tokens, each token once.
+  EXPECT_EQ(full.validation[1].source->samples(), 34);
+  config.validation.validation_set_names = {"one"};
+  EXPECT_THROW(run_data(config), ConfigError);
+  config.dataset.valid_data_path = {"1", dir / "a", "2", dir / "b"};
+  EXPECT_THROW(run_data(config), ConfigError);
 }
 
 // A sample depends on its number alone, and holds the marks of what was moved.
