@@ -34,9 +34,11 @@ CONDITION(uses_lion, "--optimizer lion",
           c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::lion
                                 : c.optimizer.optimizer == OptimizerKind::lion)
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
+CONDITION(reruns, "--rerun-mode validate_results", c.rerun_state_machine.rerun_mode != RerunMode::disabled)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
+CONDITION(validates_sets, "--multiple-validation-sets", c.validation.multiple_validation_sets)
 CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)
 CONDITION(fills_in, "--fim-data", c.dataset.fim_data)
 CONDITION(is_sft, "--sft", c.dataset.sft)

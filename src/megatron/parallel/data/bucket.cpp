@@ -87,6 +87,11 @@ std::vector<ParameterSlice> Bucket::slices() const {
   return slices;
 }
 
+void Bucket::expect_uses(const std::map<const Parameter*, int64_t>& uses) {
+  for (Member& member : members_)
+    if (const auto found = uses.find(member.parameter); found != uses.end()) member.uses = found->second;
+}
+
 void Bucket::start_step(int64_t microbatches) {
   microbatches_ = microbatches;
   reduced_ = false;
