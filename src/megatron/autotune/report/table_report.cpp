@@ -85,7 +85,7 @@ std::string predict_text(const std::string& file, const Table& table, const Eval
     for (size_t i = 0; i < free.size(); ++i)
       text += fmt::format("{:<19} {:>7.3f}  {:>7.3f}-{:<7.3f}  {}\n", free[i].name,
                           e.calibration.constants.*free[i].member, e.low[i], e.high[i],
-                          cut(std::string(free[i].meaning), 36));
+                          cut(std::string(free[i].meaning), 33));
     if (!e.calibration.layers.empty())
       text += fmt::format("and {} factors of layers that were measured, each near 1\n",
                           e.calibration.layers.size());
