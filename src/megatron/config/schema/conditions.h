@@ -19,6 +19,8 @@ CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipe
 CONDITION(has_cuda_graphs, "--cuda-graph-impl", c.execution.cuda_graph_impl != GraphImpl::none)
 CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
 CONDITION(offloads_modules, "--fine-grained-activation-offloading", c.execution.fine_grained_activation_offloading)
+CONDITION(recomputes_layers, "--recompute-granularity full",
+          c.execution.recompute_granularity == RecomputeGranularity::full)
 CONDITION(is_fsdp, "--use-megatron-fsdp", c.ddp.use_megatron_fsdp)
 CONDITION(decays_by_wsd, "--lr-decay-style WSD", c.scheduler.lr_decay_style == LrDecay::wsd)
 CONDITION(has_growing_decay, "--weight-decay-incr-style linear",

@@ -99,7 +99,7 @@ class RankLoop {
       }
       follow_memory();
       evaluate_at_interval();
-      if (iterations_here_ == 1) ctx_.allocator->reset_peaks();
+      if (iterations_here_ == 1 && state_.iteration < run_.iterations) ctx_.allocator->reset_peaks();
       const RunEnd end = agree();
       if (end.reason != RunEnd::Reason::finished) return end;
     }
