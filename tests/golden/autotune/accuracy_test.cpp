@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/autotune/fit/evaluate.h"
+#include "megatron/autotune/report/table_report.h"
 
 namespace megatron::autotune {
 namespace {
@@ -31,6 +32,13 @@ TEST(Accuracy, PublishedFigures) {
   EXPECT_GE(e.ordering.spearman.at("MoE"), 0.9);
   EXPECT_GE(e.ordering.same_precision.right, 0.95 * e.ordering.same_precision.all);
   EXPECT_GE(e.ordering.cross_precision.right, 0.85 * e.ordering.cross_precision.all);
+  // A terminal of 80 columns shows it whole, with every row that is not judged.
+  const std::string text = predict_text("published-performance.json", table, e, 20);
+  for (size_t start = 0, end; (end = text.find('\n', start)) != std::string::npos; start = end + 1)
+    EXPECT_LE(end - start, 80u) << text.substr(start, end - start);
+  for (const char* name :
+       {"token drop", "gpt-oss before 26.06", "AutoModel", "llmq FP8", "Qwen3-30B", "rowwise"})
+    EXPECT_NE(text.find(name), std::string::npos) << name;
 }
 
 TEST(Accuracy, MeasuredPlans) {

@@ -54,15 +54,16 @@ TEST(Autotune, RanksATable) {
 }
 
 TEST(Autotune, SearchWritesARecipeThatPlanTakes) {
-  const TempDir dir;
+  const testing::TempDir dir;
   const std::string path = dir.path() + "/recipe.yaml";
   const Outcome outcome = autotune(small_model(
       {"search", "--cluster", MEGATRON_SOURCE_DIR "/examples/clusters/h200-8.yaml", "--out", path}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("why the first"), std::string::npos) << outcome.out;
   std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);)
+  for (std::string line; std::getline(lines, line);) {
     if (line.find(path) == std::string::npos) EXPECT_LE(line.size(), 80u) << line;
+  }
   const Outcome shown = run_command({"config", "show", "--config", path, "--world-size", "8"});
   EXPECT_EQ(shown.code, 0) << shown.err << read_text_file(path);
 }

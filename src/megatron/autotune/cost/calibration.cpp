@@ -21,6 +21,7 @@ constexpr NamedConstant kConstants[] = {
   { #name, &CostConstants::name }
     CONSTANT(gemm16),
     CONSTANT(gemm8),
+    CONSTANT(gemm4),
     CONSTANT(attention),
     CONSTANT(memory),
     CONSTANT(nvlink),

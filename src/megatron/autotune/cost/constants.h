@@ -10,6 +10,7 @@ namespace megatron::autotune {
 struct CostConstants {
   double gemm16 = 0.70;            // sustained 16-bit GEMM
   double gemm8 = 0.62;             // sustained fp8 GEMM
+  double gemm4 = 0.42;             // sustained fp4 GEMM
   double attention = 1;            // fused attention against the table of attention_cost
   double memory = 0.72;            // elementwise kernels
   double nvlink = 0.73;            // ring collectives inside a domain

@@ -36,7 +36,10 @@ double gemm_occupancy(double m, double n, double k, int sms, double groups) {
 double gemm_seconds(const GpuSpec& gpu, const CostConstants& constants, GemmType type, double m, double n,
                     double k, double groups) {
   if (m <= 0 || n <= 0 || k <= 0) return 0;
-  const double share = type == GemmType::bits16 ? constants.gemm16 : constants.gemm8;
+  const bool fp4 = type == GemmType::bits4 && gpu.tflops4 > 0;
+  const double share = gpu.sustained * (type == GemmType::bits16 ? constants.gemm16
+                                        : fp4                    ? constants.gemm4
+                                                                 : constants.gemm8);
   const double width = type == GemmType::bits16 ? 2 : 1;
   const double arithmetic =
       2 * m * n * k * groups /
@@ -54,7 +57,7 @@ AttentionSeconds attention_seconds(const GpuSpec& gpu, const CostConstants& cons
                                    bool fused_softmax) {
   if (shape.tokens <= 0 || shape.heads <= 0) return {0, 0};
   const double flops = 2 * shape.tokens * shape.context * shape.heads * (shape.qk_dim + shape.v_dim);
-  const double peak = gpu.tflops16 * 1e12;
+  const double peak = gpu.sustained * gpu.tflops16 * 1e12;
   if (backend == AttentionBackend::unfused) {
     // Two batched GEMMs over all keys, masked ones too, and passes over the scores.
     const double batches = shape.heads * shape.batch;

@@ -136,8 +136,7 @@ MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
     if (plan.recompute != Recompute::none)
       use.activations += tokens * 1.3 * (bytes.live - std::min(bytes.live, bytes.kept));
     if (last) {
-      const double each = in.stack.loss_bytes > 20 ? 12 : 6;
-      use.logits = each * tokens * static_cast<double>(m.vocab) / plan.tp;
+      use.logits = in.stack.logit_bytes * tokens * static_cast<double>(m.vocab) / plan.tp;
       if (m.mtp > 0) use.activations += tokens * bytes.kept * m.mtp;
     }
     use.other = 0.03 * use.total() + (plan.gpus > 1 ? 2.5 : 1.0) * kGib;

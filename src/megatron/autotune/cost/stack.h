@@ -14,6 +14,7 @@ struct Stack {
   AttentionBackend attention = AttentionBackend::fused;
   double pointwise = 1;    // bytes of elementwise work against unfused norm, residual, RoPE and activation
   double loss_bytes = 10;  // per logit
+  double logit_bytes = 6;  // kept per logit
   double optimizer_bytes = 34;                         // per parameter of the shard
   double state_bytes = 12;                             // per parameter: master weight and moments
   double grad_bytes = 2;                               // per parameter, in memory and on the wire

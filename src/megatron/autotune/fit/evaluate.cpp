@@ -112,6 +112,13 @@ Evaluation evaluate(const Table& table, const Calibration& given, int draws, uin
   if (table.published) result.ordering = ordering_of(judged, result.calibration);
   merge(fitted, result.fitted);
   merge(shipped, result.shipped);
+  std::vector<double> memory;
+  for (const TableRow& row : table.rows) {
+    if (row.memory_gib <= 0) continue;
+    memory.push_back(memory_use(row.inputs(given), row.plan).total() / 1073741824.0 / row.memory_gib - 1);
+    result.memory_lowest = std::min(result.memory_lowest, memory.back());
+  }
+  result.memory = summarize(std::move(memory));
 
   result.low.assign(free.size(), 1e300);
   result.high.assign(free.size(), 0);

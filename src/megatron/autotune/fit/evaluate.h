@@ -23,10 +23,12 @@ struct Evaluation {
   std::map<std::string, ErrorSummary> held_out;  // by set, over the draws
   std::map<std::string, ErrorSummary> baseline;  // held out, constant MFU by class and precision
   std::map<std::string, ErrorSummary>
-      shipped;        // by set, every row that is not excluded, with given constants
-  Ordering ordering;  // of the judged rows, published tables alone
-  double inside = 0;  // share of held-out rows within the stated standard deviation
-  double loss = 0;    // held out: mean loss of the predicted best plan of a group
+      shipped;               // by set, every row that is not excluded, with given constants
+  ErrorSummary memory;       // of peaks, where they were measured
+  double memory_lowest = 0;  // the most negative error: what "fits" must allow for
+  Ordering ordering;         // of the judged rows, published tables alone
+  double inside = 0;         // share of held-out rows within the stated standard deviation
+  double loss = 0;           // held out: mean loss of the predicted best plan of a group
   double worst_loss = 0;
   int groups = 0;
 };

@@ -103,7 +103,10 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   plan.ep = static_cast<int>(std::clamp<int64_t>(ep.value_or(1), 1, plan.gpus));
   plan.mbs = std::clamp<int64_t>(mbs.value_or(1), 1, plan.gbs);
   const int64_t shards = number(row, "fsdp").value_or(0);
-  plan.shards = shards > 1 ? static_cast<int>(std::min<int64_t>(shards, plan.gpus)) : 0;
+  // Context ranks share in the sharding.
+  plan.shards = shards * plan.cp > 1 && shards > 0
+                    ? static_cast<int>(std::min<int64_t>(shards * plan.cp, plan.gpus))
+                    : 0;
   plan.precision = precision_of(text(row, "precision"));
   plan.lora = text(row, "task") == "lora";
   const std::string recompute = text(row, "recompute");
@@ -126,6 +129,8 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   result.release = fmt::format("{} {} {}", source, text(row, "container"), system);
   result.fitted = system == "H100" && complete && result.excluded.empty();
 
+  if (const Json* memory = row.find("memory_gib"); memory != nullptr && memory->is_number())
+    result.memory_gib = memory->as_double();
   const Json* tokens = row.find("tokens_s_gpu");
   const Json* tflops = row.find("tflops_gpu");
   if (tokens != nullptr && tokens->is_number()) {

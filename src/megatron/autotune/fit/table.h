@@ -26,6 +26,7 @@ struct TableRow {
   const Stack* stack = nullptr;
   double measured = 0;     // tokens/s of a GPU, or ms of an iteration; 0: not known
   bool throughput = true;  // which of the two
+  double memory_gib = 0;   // measured peak; 0: not known
 
   // What the model says in the row's unit.
   double predicted(const Calibration& calibration) const;

@@ -73,8 +73,8 @@ std::vector<const TableRow*> ranked_rows(const Table& table) {
 std::string predict_text(const std::string& file, const Table& table, const Evaluation& e, int draws) {
   const auto judged = std::count_if(table.rows.begin(), table.rows.end(),
                                     [](const TableRow& r) { return r.fitted && r.excluded.empty(); });
-  std::string text = fmt::format("{}: {} rows priced, {} of them fitted and judged; {}\n",
-                                 cut(file_name(file), 34), table.rows.size(), judged, table.unit);
+  std::string text = fmt::format("{}: {} rows priced, {} judged; {}\n", cut(file_name(file), 34),
+                                 table.rows.size(), judged, table.unit);
   if (table.unknown_models + table.no_figure > 0)
     text += fmt::format("left out: {} of models without dimensions, {} without a figure\n",
                         table.unknown_models, table.no_figure);
@@ -85,7 +85,7 @@ std::string predict_text(const std::string& file, const Table& table, const Eval
     for (size_t i = 0; i < free.size(); ++i)
       text += fmt::format("{:<19} {:>7.3f}  {:>7.3f}-{:<7.3f}  {}\n", free[i].name,
                           e.calibration.constants.*free[i].member, e.low[i], e.high[i],
-                          cut(std::string(free[i].meaning), 36));
+                          cut(std::string(free[i].meaning), 33));
     if (!e.calibration.layers.empty())
       text += fmt::format("and {} factors of layers that were measured, each near 1\n",
                           e.calibration.layers.size());
@@ -95,6 +95,9 @@ std::string predict_text(const std::string& file, const Table& table, const Eval
   for (const auto& [set, summary] : e.held_out) text += error_line("held out: " + set, summary);
   for (const auto& [set, summary] : e.baseline) text += error_line("  constant MFU: " + set, summary);
   for (const auto& [set, summary] : e.shipped) text += error_line("shipped: " + set, summary);
+  if (e.memory.count > 0)
+    text += error_line("memory peaks", e.memory) +
+            fmt::format("the lowest memory estimate is {:.1f} % below its peak\n", -100 * e.memory_lowest);
   if (draws > 0)
     text +=
         fmt::format("{:.0f} % of held-out rows lie within one stated standard deviation\n", 100 * e.inside);
@@ -153,6 +156,7 @@ Json predict_json(const Table& table, const Evaluation& e, const Calibration& gi
   summary["held_out"] = summaries_json(e.held_out);
   summary["constant_mfu"] = summaries_json(e.baseline);
   summary["shipped"] = summaries_json(e.shipped);
+  if (e.memory.count > 0) summary["memory"] = summary_json(e.memory);
   summary["within_uncertainty"] = e.inside;
   if (!table.published) {
     summary["held_out_loss"] = e.loss;

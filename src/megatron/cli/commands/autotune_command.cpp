@@ -129,13 +129,8 @@ PlanSetup plan_setup(const CommandLine& line) {
                                ? std::max(1.0, parse_positive("autotune", "--expert-imbalance",
                                                               line.get("--expert-imbalance"), 1e3))
                                : 1.2;
-  return {std::move(resolved),
-          std::move(model),
-          std::move(cluster),
-          calibration_of(line, "h100"),
-          gbs,
-          seq,
-          precision};
+  return {std::move(resolved), std::move(model), std::move(cluster), calibration_of(line, "h100"), gbs, seq,
+          precision,           imbalance};
 }
 
 ParallelPlan given_plan(const PlanSetup& setup) {

@@ -34,6 +34,7 @@ CONDITION(uses_lion, "--optimizer lion",
           c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::lion
                                 : c.optimizer.optimizer == OptimizerKind::lion)
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
+CONDITION(reruns, "--rerun-mode validate_results", c.rerun_state_machine.rerun_mode != RerunMode::disabled)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
 CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
