@@ -39,6 +39,7 @@ CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::s
 CONDITION(reruns, "--rerun-mode validate_results", c.rerun_state_machine.rerun_mode != RerunMode::disabled)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
 CONDITION(validates_sets, "--multiple-validation-sets", c.validation.multiple_validation_sets)
 CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)
