@@ -19,6 +19,7 @@ struct Saved {
   Layout layout;
   int zero = 0;
   bool split_masters = false;
+  OptimizerKind optimizer = OptimizerKind::adam;
 };
 
 Config config_of(const Saved& run) {
@@ -30,6 +31,7 @@ Config config_of(const Saved& run) {
   config.ddp.overlap_param_gather = run.zero > 0;
   config.ddp.bucket_size = 3000;
   config.optimizer.use_precision_aware_optimizer = run.split_masters;
+  config.optimizer.optimizer = run.optimizer;
   return config;
 }
 
@@ -52,9 +54,9 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
     RankTrainer trainer(ctx, config, parallel, dtype);
     auto tensors = [&] { return checkpoint_tensors(ctx, trainer); };
     if (!from.empty()) {
-      CheckpointReader reader(from);
-      load_run(ctx, reader, trainer);
-      trainer.optimizer().set_steps(reader.state().iteration);
+      const TensorSource source = checkpoint_source(from);
+      load_run(ctx, source, trainer);
+      trainer.optimizer().set_steps(source.state.iteration);
     }
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     std::span<const int64_t> all = batch;
@@ -109,6 +111,27 @@ TEST(DataCheckpoint, TrainingGoesOnAsIfNothingHadBeen) {
     EXPECT_NEAR(many.loss, one.loss, kTolerance * one.loss);
     TensorDifference difference = largest_difference(one.tensors, many.tensors);
     EXPECT_LE(difference.worst, kTolerance) << difference.where;
+  }
+}
+
+TEST(DataCheckpoint, StatesOfMuonAndLion) {
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::lion}) {
+    SCOPED_TRACE(name_of(kind));
+    const auto with = [&](Saved run) {
+      run.optimizer = kind;
+      return run;
+    };
+    TempDir folder;
+    const State saved = train_from(with(kRuns[1]), DType::BF16, "", folder.path(), true);
+    EXPECT_EQ(saved.tensors.contains("optimizer.momentum_buffer.decoder.layers.0.mlp.linear_fc1.weight"),
+              kind == OptimizerKind::muon);
+    EXPECT_TRUE(saved.tensors.contains("optimizer.exp_avg.embedding.word_embeddings.weight"));
+    for (const size_t loader : {0, 3, 4}) {
+      SCOPED_TRACE(kRuns[loader].layout.name);
+      const State loaded = train_from(with(kRuns[loader]), DType::BF16, folder.path(), "", false);
+      const TensorDifference difference = largest_difference(saved.tensors, loaded.tensors);
+      EXPECT_EQ(difference.worst, 0) << difference.where;
+    }
   }
 }
 

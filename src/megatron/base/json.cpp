@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
-#include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 #include "megatron/base/text_file.h"
 
 namespace megatron {
@@ -47,7 +47,7 @@ class Builder {
     // The library's message begins with its own error number; the part after "] " is for people.
     std::string_view what = error.what();
     if (size_t bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
-    fail("{}: malformed JSON near byte {}: {}", origin_, position, what);
+    refuse("{}: malformed JSON near byte {}: {}", origin_, position, what);
   }
 
   Json take() { return std::move(root_); }

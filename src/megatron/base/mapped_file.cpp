@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <cstring>
 
-#include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 
 namespace megatron {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  require(fd >= 0, "cannot open {}: {}", path_, std::strerror(errno));
+  require_input(fd >= 0, "cannot open {}: {}", path_, std::strerror(errno));
   struct stat status {};
   bool known = ::fstat(fd, &status) == 0;
   bool regular = known && S_ISREG(status.st_mode);
@@ -25,7 +25,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   int error = errno;
   ::close(fd);
   require(known, "cannot read {}: {}", path_, std::strerror(error));
-  require(regular, "cannot read {}: it is not a regular file", path_);
+  require_input(regular, "cannot read {}: it is not a regular file", path_);
   require(data != MAP_FAILED, "cannot map {} ({} bytes): {}", path_, status.st_size, std::strerror(error));
   data_ = static_cast<const std::byte*>(data);
   size_ = static_cast<size_t>(status.st_size);

@@ -1,8 +1,10 @@
 #include "megatron/checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "megatron/checkpoint/agree.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/comm/string_collectives.h"
 
@@ -10,28 +12,7 @@ namespace megatron {
 
 namespace {
 
-// Runs a part of the work on every rank and gathers what each returns. Where it fails on some rank, all ranks
-// throw the same Error, so that none is left waiting and none believes in a checkpoint that is not there.
-std::vector<std::string> agree(const ProcessGroup& world, const std::function<std::string()>& work) {
-  constexpr char done = '+', failed = '-';
-  std::string own;
-  try {
-    own = done + work();
-  } catch (const CommError&) {
-    throw;
-  } catch (const std::exception& error) {
-    own = failed + std::string(error.what());
-  }
-  std::vector<std::string> texts = all_gather_strings(world, own);
-  std::string failures;
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    const char mark = texts[rank][0];
-    texts[rank].erase(0, 1);
-    if (mark == failed) failures += fmt::format("\n  rank {}: {}", rank, texts[rank]);
-  }
-  if (!failures.empty()) fail("the checkpoint was not saved:{}", failures);
-  return texts;
-}
+constexpr std::string_view kNotSaved = "the checkpoint was not saved";
 
 std::string to_text(const std::optional<WrittenFile>& written) {
   if (!written) return "";
@@ -51,16 +32,10 @@ std::optional<WrittenFile> file_from_text(const std::string& text) {
 // One save from its plan to its publication, in the steps that both ways of saving share.
 class Save {
  public:
-  Save(const ProcessGroup& world, SaveRequest request) : request_(std::move(request)) {
-    const std::vector<std::string> texts = agree(world, [&] {
-      step("describe");
-      return megatron::to_text(describe(request_.tensors));
-    });
-    std::vector<std::vector<ShardDescription>> ranks;
-    for (const std::string& text : texts) ranks.push_back(shards_from_text(text));
-    plan_ = plan_save(ranks);
+  Save(const ProcessGroup& world, SaveRequest request, SavePlanCache& plans) : request_(std::move(request)) {
+    make_plan(world, plans);
     directory_ = guarded(world, [&] {
-      return agree(world, [&] {
+      return agree(world, kNotSaved, [&] {
         step("create");
         return world.rank() == 0 ? begin_save(request_.root, request_.state.iteration) : "";
       })[0];
@@ -72,20 +47,47 @@ class Save {
   void step(std::string_view name) const {
     if (request_.on_step) request_.on_step(name);
   }
-  void release_tensors() { request_.tensors.clear(); }
+  // Copies this rank's pieces, and lets go of its tensors.
+  void take(RankContext& ctx, const ProcessGroup& world, Snapshot& snapshot) {
+    guarded(world, [&] {
+      agree(world, kNotSaved, [&] {
+        step("snapshot");
+        snapshot.take(ctx, pieces(world.rank()));
+        return "";
+      });
+      return "";
+    });
+    request_.tensors.clear();
+  }
 
   // `write` gives what this rank wrote.
   std::string publish(const ProcessGroup& world, const std::function<std::optional<WrittenFile>()>& write) {
     return guarded(world, [&] {
-      const std::vector<std::string> texts = agree(world, [&] {
+      const std::vector<std::string> texts = agree(world, kNotSaved, [&] {
         step("write");
         return to_text(write());
       });
-      return agree(world, [&] { return world.rank() == 0 ? publish_all(texts) : ""; })[0];
+      return agree(world, kNotSaved, [&] { return world.rank() == 0 ? publish_all(texts) : ""; })[0];
     });
   }
 
  private:
+  // Ranks tell each other what they hold only where that has changed on some rank.
+  void make_plan(const ProcessGroup& world, SavePlanCache& plans) {
+    std::string own;
+    const std::vector<std::string> changed = agree(world, kNotSaved, [&] {
+      step("describe");
+      own = megatron::to_text(describe(request_.tensors));
+      return plans.plan.empty() || own != plans.own ? "changed" : "";
+    });
+    if (std::ranges::any_of(changed, [](const std::string& mark) { return !mark.empty(); })) {
+      std::vector<std::vector<ShardDescription>> ranks;
+      for (const std::string& text : all_gather_strings(world, own)) ranks.push_back(shards_from_text(text));
+      plans = {own, plan_save(ranks)};
+    }
+    plan_ = plans.plan;
+  }
+
   // What was begun is cleared away where it fails.
   std::string guarded(const ProcessGroup& world, const std::function<std::string()>& work) {
     try {
@@ -118,8 +120,10 @@ class Save {
 
 }  // namespace
 
-std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
-  Save save(world, request);
+std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request,
+                            SavePlanCache* plans) {
+  SavePlanCache once;
+  Save save(world, request, plans ? *plans : once);
   return save.publish(world, [&] {
     return write_pieces(save.directory(), world.rank(), save.pieces(world.rank()),
                         [&](const Tensor& tensor, void* data) { ctx.to_host(tensor, data); });
@@ -127,7 +131,8 @@ std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const S
 }
 
 struct AsyncSaver::Job {
-  Job(const ProcessGroup& world, const SaveRequest& request) : save(world, request) {}
+  Job(const ProcessGroup& world, const SaveRequest& request, SavePlanCache& plans)
+      : save(world, request, plans) {}
 
   Save save;
   std::optional<WrittenFile> file;
@@ -144,13 +149,12 @@ AsyncSaver::~AsyncSaver() {
 
 void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
   finish(world);
-  job_ = std::make_unique<Job>(world, request);
-  job_->save.step("snapshot");
-  std::vector<OwnChunk> pieces = snapshot(ctx, job_->save.pieces(world.rank()));
-  job_->save.release_tensors();
-  job_->thread = std::thread([job = job_.get(), rank = world.rank(), pieces = std::move(pieces)] {
+  auto job = std::make_unique<Job>(world, request, plans_);
+  job->save.take(ctx, world, snapshot_);
+  job_ = std::move(job);
+  job_->thread = std::thread([job = job_.get(), rank = world.rank(), &snapshot = snapshot_] {
     try {
-      job->file = write_pieces(job->save.directory(), rank, pieces);
+      job->file = write_pieces(job->save.directory(), rank, snapshot.copies());
     } catch (...) {
       job->error = std::current_exception();
     }
@@ -170,6 +174,7 @@ std::optional<std::string> AsyncSaver::finish(const ProcessGroup& world) {
   if (!job_) return {};
   const std::unique_ptr<Job> job = std::move(job_);
   job->thread.join();
+  snapshot_.release();
   return job->save.publish(world, [&] {
     if (job->error) std::rethrow_exception(job->error);
     return job->file;

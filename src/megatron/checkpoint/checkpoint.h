@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "megatron/checkpoint/save.h"
+#include "megatron/checkpoint/snapshot.h"
 #include "megatron/comm/process_group.h"
 
 namespace megatron {
@@ -22,13 +22,22 @@ struct SaveRequest {
   std::function<void(std::string_view step)> on_step;  // told, on every rank, what is about to begin
 };
 
+// The plan of the last save, so that ranks whose tensors are laid out as before need not make it again. One a
+// rank, kept by whoever saves.
+struct SavePlanCache {
+  std::string own;  // what this rank told the others
+  std::vector<StoredTensor> plan;
+};
+
 // Saves what the ranks of `world` hold; all of them call it. Returns the checkpoint's path. Where one rank
 // fails, all throw the same Error, and what was saved before is as it was. One save at a time: what else is
 // being written under the root counts as the rest of a killed one, so an AsyncSaver is finished first.
-std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request);
+std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request,
+                            SavePlanCache* plans = nullptr);
 
-// Saves in the background: start() returns as soon as the rank's share is copied to host memory. The files
-// appear under their name once all ranks are done, which poll() finds out; all ranks call both alike.
+// Saves in the background: start() returns as soon as the rank's share is copied to host memory, or on a GPU
+// as soon as the copies are queued. The files appear under their name once all ranks are done, which poll()
+// finds out; all ranks call both alike.
 class AsyncSaver {
  public:
   AsyncSaver();
@@ -39,6 +48,8 @@ class AsyncSaver {
   // A save that is still under way is finished first.
   void start(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request);
   bool busy() const { return job_ != nullptr; }
+  // To be called before the tensors of the request change: the rank's stream waits for their copies.
+  void before_change(RankContext& ctx) { snapshot_.hold_back(ctx); }
   // The path of the checkpoint that was finished in this call; none while ranks are still writing, or nothing
   // is under way.
   std::optional<std::string> poll(const ProcessGroup& world);
@@ -46,6 +57,8 @@ class AsyncSaver {
 
  private:
   struct Job;
+  Snapshot snapshot_;
+  SavePlanCache plans_;
   std::unique_ptr<Job> job_;
 };
 

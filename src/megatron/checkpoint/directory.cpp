@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view tracker_name = "latest_checkpointed_iteration.txt";
-constexpr std::string_view prefix = "iter_", partial = ".partial", replaced = ".replaced";
+constexpr std::string_view prefix = "iter_", partial = ".partial", replaced = ".replaced",
+                           removed = ".removed";
 
 // The iteration in "iter_0000123", none for any other name.
 std::optional<int64_t> iteration_of(std::string_view name) {
@@ -93,6 +94,14 @@ std::optional<CheckpointPlace> latest_checkpoint(const std::string& root) {
   return places.back();
 }
 
+std::vector<CheckpointPlace> resume_places(const std::string& root) {
+  const std::optional<CheckpointPlace> latest = latest_checkpoint(root);
+  std::vector<CheckpointPlace> places = list_checkpoints(root);
+  std::erase_if(places, [&](const CheckpointPlace& place) { return place.iteration > latest->iteration; });
+  std::reverse(places.begin(), places.end());
+  return places;
+}
+
 bool has_checkpoint(const std::string& path) {
   return is_complete(path) || latest_checkpoint(path).has_value();
 }
@@ -111,7 +120,8 @@ std::string begin_save(const std::string& root, int64_t iteration) {
   require(!error, "cannot create {}: {}", root, error.message());
   for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(partial)) remove_directory(entry.path());
+    if (name.starts_with(prefix) && (name.ends_with(partial) || name.ends_with(removed)))
+      remove_directory(entry.path());
     // A replacement that was killed half-way: finish it, one way or the other.
     if (name.starts_with(prefix) && name.ends_with(replaced)) {
       fs::path place = fs::path(root) / name.substr(0, name.size() - replaced.size());
@@ -122,7 +132,10 @@ std::string begin_save(const std::string& root, int64_t iteration) {
       }
     }
   }
-  const fs::path path = fs::path(root) / (iteration_name(iteration) + std::string(partial));
+  const fs::path place = fs::path(root) / iteration_name(iteration);
+  require(!fs::exists(place) || is_complete(place), "{} is there already and was not saved by this program",
+          place.string());
+  const fs::path path = place.string() + std::string(partial);
   fs::create_directory(path, error);
   require(!error, "cannot create {}: {}", path.string(), error.message());
   return path.string();
@@ -148,6 +161,29 @@ std::string publish_save(const std::string& root, int64_t iteration) {
   }
   write_file_atomically((fs::path(root) / tracker_name).string(), fmt::format("{}\n", iteration));
   return place.string();
+}
+
+std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy) {
+  std::vector<CheckpointPlace> older = list_checkpoints(root);
+  std::erase_if(older, [&](const CheckpointPlace& place) { return place.iteration >= published; });
+  if (policy.most_recent >= 1) {
+    older.resize(older.size() - std::min<size_t>(older.size(), static_cast<size_t>(policy.most_recent - 1)));
+  } else if (policy.interval > 0 && !older.empty()) {
+    older = {older.back()};
+  } else {
+    older.clear();
+  }
+  std::vector<int64_t> gone;
+  for (const CheckpointPlace& place : older) {
+    if (policy.interval > 0 && place.iteration % policy.interval == 0) continue;
+    if (fs::is_symlink(place.path)) continue;
+    // Under another name first, so that nobody takes the half that a kill leaves for a checkpoint.
+    const fs::path aside = place.path + std::string(removed);
+    rename_directory(place.path, aside);
+    remove_directory(aside);
+    gone.push_back(place.iteration);
+  }
+  return gone;
 }
 
 void discard_save(const std::string& root, int64_t iteration) noexcept {

@@ -14,7 +14,8 @@ namespace megatron {
 //   iter_0000123/rank_00000.safetensors  what rank 0 wrote
 //   iter_0000123.partial/                being written, or the rest of a save that was killed
 //   iter_0000123.replaced/               for a moment, while a checkpoint of the same iteration takes its
-//   place
+//                                        place
+//   iter_0000123.removed/                being deleted
 struct CheckpointPlace {
   int64_t iteration = 0;
   std::string path;
@@ -30,6 +31,10 @@ std::vector<CheckpointPlace> list_checkpoints(const std::string& root);
 // where nothing was ever saved.
 std::optional<CheckpointPlace> latest_checkpoint(const std::string& root);
 
+// What a run may go on from, best first: the latest, then those before it, newest first. Later ones than the
+// tracker names are not among them: somebody went back.
+std::vector<CheckpointPlace> resume_places(const std::string& root);
+
 // Whether `path` is a checkpoint, or a root that holds one.
 bool has_checkpoint(const std::string& path);
 
@@ -42,5 +47,15 @@ std::string resolve_checkpoint(const std::string& path);
 std::string begin_save(const std::string& root, int64_t iteration);
 std::string publish_save(const std::string& root, int64_t iteration);
 void discard_save(const std::string& root, int64_t iteration) noexcept;
+
+// Which checkpoints stay when one was published.
+struct Retention {
+  int64_t most_recent = -1;  // that many, the published one included; -1: all
+  int64_t interval = 0;      // and multiples of this; where it alone is given, the previous one goes else
+};
+
+// Deletes what is not to stay, never the published one, later ones, or symbolic links. Returns their
+// iterations.
+std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy);
 
 }  // namespace megatron

@@ -31,9 +31,21 @@ Json to_json(const TrainingState& state) {
   json["consumed_samples"] = state.consumed_samples;
   json["optimizer_steps"] = state.optimizer_steps;
   json["consumed_valid_samples"] = state.consumed_valid_samples;
+  if (state.skipped_samples > 0) json["skipped_samples"] = state.skipped_samples;
+  if (state.without_update > 0) json["samples_without_update"] = state.without_update;
   json["seed"] = state.seed;
   json["config"] = state.config;
+  if (!state.schedule.is_null()) json["schedule"] = state.schedule;
+  if (!state.rerun.is_null()) json["rerun"] = state.rerun;
+  if (!state.user.is_null()) json["user"] = state.user;
   json["extra"] = state.extra;
+  if (state.loss_scale) {
+    Json scale = Json::object();
+    scale["scale"] = state.loss_scale->scale;
+    scale["clean_steps"] = state.loss_scale->clean_steps;
+    scale["tolerance"] = state.loss_scale->tolerance;
+    json["loss_scale"] = scale;
+  }
   return json;
 }
 
@@ -44,9 +56,17 @@ TrainingState read_state(const Json& json) {
   const Json* steps = json.find("optimizer_steps");
   state.optimizer_steps = steps ? steps->as_int() : state.iteration;
   state.consumed_valid_samples = json.at("consumed_valid_samples").as_int();
+  if (const Json* skipped = json.find("skipped_samples")) state.skipped_samples = skipped->as_int();
+  if (const Json* samples = json.find("samples_without_update")) state.without_update = samples->as_int();
   state.seed = static_cast<uint64_t>(json.at("seed").as_int());
+  if (const Json* schedule = json.find("schedule")) state.schedule = *schedule;
+  if (const Json* rerun = json.find("rerun")) state.rerun = *rerun;
+  if (const Json* user = json.find("user")) state.user = *user;
   state.config = json.at("config");
   state.extra = json.at("extra");
+  if (const Json* scale = json.find("loss_scale"))
+    state.loss_scale = {scale->at("scale").as_double(), scale->at("clean_steps").as_int(),
+                        scale->at("tolerance").as_int()};
   return state;
 }
 

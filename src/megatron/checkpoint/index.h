@@ -6,6 +6,7 @@
 #include "megatron/base/json.h"
 #include "megatron/base/problems.h"
 #include "megatron/checkpoint/sharded_tensor.h"
+#include "megatron/optimizer/loss_scale.h"
 
 namespace megatron {
 
@@ -37,8 +38,14 @@ struct TrainingState {
   int64_t consumed_valid_samples = 0;
   uint64_t seed = 0;
   Json config;                  // the resolved configuration of the run
-  Json extra;                   // whatever else the program keeps: schedules, loss scale, counters
+  Json extra;                   // what other formats hold beyond the rest
   int64_t optimizer_steps = 0;  // updates that were taken; fewer than iterations where some were skipped
+  int64_t skipped_samples = 0;  // of those consumed, the ones of iterations that were left out
+  int64_t without_update = 0;   // of those consumed, the ones whose updates were not taken
+  Json schedule;                // the learning rate's, under Megatron-LM's names; null: not kept
+  Json rerun;                   // a result that another machine shall compute; null: none
+  Json user;                    // whatever the program that trains keeps; null: nothing
+  std::optional<LossScaleState> loss_scale = {};  // of fp16
 };
 
 // The file index.json of a checkpoint.

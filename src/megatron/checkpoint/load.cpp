@@ -84,13 +84,13 @@ CheckpointIndex read_index(const std::string& directory) {
     const MappedFile text(path), checksum(path + ".xxh64");
     const std::string found = checksum_of(text.bytes());
     if (!as_text(checksum).starts_with(found))
-      throw ConfigError(
+      throw DamagedCheckpoint(
           fmt::format("{} is damaged: its checksum is {}, not that of {}.xxh64", path, found, path));
     return CheckpointIndex::from_json(Json::parse(as_text(text), path), path);
-  } catch (const ConfigError&) {
+  } catch (const DamagedCheckpoint&) {
     throw;
   } catch (const Error& error) {
-    throw ConfigError(error.what());
+    throw DamagedCheckpoint(error.what());
   }
 }
 
@@ -98,17 +98,26 @@ CheckpointReader::CheckpointReader(const std::string& path, bool verify)
     : path_(resolve_checkpoint(path)), index_(read_index(path_)), verify_(verify) {
   Problems problems;
   check_sizes(path_, index_, problems);
-  problems.raise(fmt::format("the checkpoint {} is damaged", path_));
+  if (!problems.empty())
+    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged:{}", path_, problems.text()));
 }
 
 const SafetensorsFile& CheckpointReader::file(int index) {
   auto found = files_.find(index);
   if (found != files_.end()) return found->second;
   const StoredFile& stored = index_.files[static_cast<size_t>(index)];
-  SafetensorsFile opened(path_ + "/" + stored.name);
-  if (const std::string damage = verify_ ? header_damage(opened, stored) : ""; !damage.empty())
-    throw ConfigError(fmt::format("the checkpoint {} is damaged: {}", path_, damage));
-  return files_.emplace(index, std::move(opened)).first->second;
+  const auto damaged = [&](const std::string& damage) {
+    return DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {}", path_, damage));
+  };
+  std::optional<SafetensorsFile> opened;
+  try {
+    opened.emplace(path_ + "/" + stored.name);
+  } catch (const Error& error) {
+    throw damaged(error.what());
+  }
+  if (const std::string damage = verify_ ? header_damage(*opened, stored) : ""; !damage.empty())
+    throw damaged(damage);
+  return files_.emplace(index, std::move(*opened)).first->second;
 }
 
 void CheckpointReader::load(RankContext& ctx, std::span<const ShardedTensor> tensors) {
@@ -143,11 +152,16 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
       plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
   for (const Transfer& transfer : plan.transfers) {
     const StoredChunk& piece = stored.pieces[static_cast<size_t>(transfer.source)];
+    const std::string key = piece_key(stored, piece.box);
+    if (!file(piece.file).contains(key))
+      throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} has no {}", path_,
+                                          index_.files[static_cast<size_t>(piece.file)].name, key));
     verify_chunk(stored, piece);
-    const Tensor source = file(piece.file).tensor(piece_key(stored, piece.box));
-    require(source.dtype() == stored.dtype && source.shape() == piece.box.extent,
-            "{}: {} is {} there, but {}{} in the index", path_, piece_key(stored, piece.box), source,
-            stored.dtype, piece.box.extent);
+    const Tensor source = file(piece.file).tensor(key);
+    if (source.dtype() != stored.dtype || !(source.shape() == piece.box.extent))
+      throw DamagedCheckpoint(
+          fmt::format("the checkpoint {} is damaged: {} is {} there, but {}{} in the index", path_, key,
+                      source, stored.dtype, piece.box.extent));
     copy_from_host(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
                    box_of(target.tensor, {transfer.target_offset, transfer.extent}));
   }
@@ -158,8 +172,8 @@ void CheckpointReader::verify_chunk(const StoredTensor& tensor, const StoredChun
   const SafetensorsFile& contents = file(chunk.file);
   const std::string damage = chunk_damage(contents, contents.at(piece_key(tensor, chunk.box)), chunk);
   if (!damage.empty())
-    throw ConfigError(fmt::format("the checkpoint {} is damaged: {}: {}", path_,
-                                  index_.files[static_cast<size_t>(chunk.file)].name, damage));
+    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {}: {}", path_,
+                                        index_.files[static_cast<size_t>(chunk.file)].name, damage));
 }
 
 Problems verify_checkpoint(const std::string& directory,

@@ -10,12 +10,19 @@
 
 namespace megatron {
 
+// The files of a checkpoint are not what was written, whatever the model: another checkpoint may do.
+class DamagedCheckpoint : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 // A checkpoint on the disk, read by mapping: whatever the layout it was saved under, a rank reads just the
 // slices that it holds. One reader per rank.
 class CheckpointReader {
  public:
   // A root (its latest checkpoint) or a checkpoint. Reads the index and checks that its files are there, in
-  // full. `verify`: whether the checksum of each chunk is compared before anything of it is used, once.
+  // full; else it is a DamagedCheckpoint. `verify`: whether the checksum of each chunk is compared before
+  // anything of it is used, once.
   explicit CheckpointReader(const std::string& path, bool verify = true);
 
   const std::string& path() const { return path_; }
@@ -38,7 +45,7 @@ class CheckpointReader {
   std::map<int, SafetensorsFile> files_;  // those that were needed so far
 };
 
-CheckpointIndex read_index(const std::string& directory);  // a ConfigError where it is damaged
+CheckpointIndex read_index(const std::string& directory);  // a DamagedCheckpoint where it is that
 
 // Reads every byte of the checkpoint: sizes and checksums of its files, and that the files hold the pieces
 // that the index says. `progress` is told the name of each file before it is read.

@@ -98,13 +98,9 @@ std::string write_whole_tensors(const std::string& root, const TensorSource& sou
 }
 
 std::string reshard_checkpoint(const std::string& path, const std::string& root, int files) {
-  CheckpointReader reader(path);
-  TensorSource source;
-  source.state = reader.state();
-  source.tensors = reader.index().tensors;
-  source.read = [&](RankContext& ctx, const ShardedTensor& part) { reader.load(ctx, {&part, 1}); };
-  for (const std::string& name : assets_of(reader.index()))
-    source.assets.push_back({name, read_asset(reader.path(), name)});
+  TensorSource source = checkpoint_source(path);
+  for (const std::string& name : assets_of(read_index(source.path)))
+    source.assets.push_back({name, read_asset(source.path, name)});
   return write_whole_tensors(root, source, files);
 }
 

@@ -1,18 +1,8 @@
 #pragma once
 
-#include "megatron/autograd/rank_context.h"
-#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/tensor_source.h"
 
 namespace megatron {
-
-// Tensors that can be read box by box: another checkpoint, or files of another format.
-struct TensorSource {
-  TrainingState state;
-  std::vector<StoredTensor> tensors;                                      // name, dtype and shape of each
-  std::function<void(RankContext& ctx, const ShardedTensor& part)> read;  // fills a part, in host memory
-  std::vector<CheckpointAsset> assets;
-  std::function<void(const StoredTensor& tensor)> on_tensor = {};  // told what is about to be copied
-};
 
 // Writes a checkpoint under `root` with whole tensors spread evenly over `files` files. Uses little memory,
 // whatever the size. Returns its path.

@@ -56,20 +56,6 @@ std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensor
   return pieces;
 }
 
-std::vector<OwnChunk> snapshot(RankContext& ctx, std::span<const OwnChunk> pieces) {
-  std::vector<OwnChunk> copies;
-  for (const OwnChunk& piece : pieces) {
-    Tensor copy = host_tensor(piece.tensor.shape(), piece.tensor.dtype());
-    if (piece.tensor.device().is_cpu()) {
-      copy_host(piece.tensor, copy);
-    } else {
-      ctx.to_host(piece.tensor, copy.raw());
-    }
-    copies.push_back({piece.key, std::move(copy)});
-  }
-  return copies;
-}
-
 std::optional<WrittenFile> write_pieces(const std::string& directory, int rank,
                                         std::span<const OwnChunk> pieces, const ToHost& to_host) {
   if (pieces.empty()) return {};

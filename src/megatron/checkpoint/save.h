@@ -18,9 +18,6 @@ struct OwnChunk {
 std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
                                  std::span<const StoredTensor> plan);
 
-// The pieces copied to host memory of their own, so that training may go on while they are written.
-std::vector<OwnChunk> snapshot(RankContext& ctx, std::span<const OwnChunk> pieces);
-
 // Brings a tensor to the host, contiguously.
 using ToHost = std::function<void(const Tensor& tensor, void* data)>;
 

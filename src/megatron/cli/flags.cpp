@@ -60,6 +60,31 @@ Flag text_flag(std::string_view name, std::string_view value, std::string_view h
   return {name, value, help, [&target](std::string_view, const std::string& text) { target = text; }};
 }
 
+Flag list_flag(std::string_view name, std::string_view value, std::string_view help,
+               std::string_view separators, std::vector<std::string>& target) {
+  return {name, value, help,
+          [&target, ends = "\n" + std::string(separators)](std::string_view, const std::string& text) {
+            target.clear();
+            for (size_t at = 0; at < text.size();) {
+              const size_t end = std::min(text.find_first_of(ends, at), text.size());
+              if (end > at) target.push_back(text.substr(at, end - at));
+              at = end + 1;
+            }
+          }};
+}
+
+std::vector<std::string> join_lists(std::span<const std::string> args,
+                                    std::initializer_list<std::string_view> names) {
+  std::vector<std::string> joined;
+  for (size_t i = 0; i < args.size(); ++i) {
+    joined.push_back(args[i]);
+    if (std::find(names.begin(), names.end(), args[i]) == names.end() || i + 1 == args.size()) continue;
+    joined.push_back(args[++i]);
+    while (i + 1 < args.size() && !args[i + 1].starts_with("--")) joined.back() += "\n" + args[++i];
+  }
+  return joined;
+}
+
 Flag switch_flag(std::string_view name, std::string_view help, bool& target) {
   return {name, "", help, [&target](std::string_view, const std::string&) { target = true; }};
 }

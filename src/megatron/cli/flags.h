@@ -21,7 +21,14 @@ struct Flag {
 // Flags that write to a variable of the caller.
 Flag int_flag(std::string_view name, std::string_view help, int64_t& target, int64_t least = 0);
 Flag text_flag(std::string_view name, std::string_view value, std::string_view help, std::string& target);
+// Takes several words, after join_lists(); each is cut at the characters of `separators` too.
+Flag list_flag(std::string_view name, std::string_view value, std::string_view help,
+               std::string_view separators, std::vector<std::string>& target);
 Flag switch_flag(std::string_view name, std::string_view help, bool& target);
+
+// Joins the words behind each flag of `names` into one value, a line each.
+std::vector<std::string> join_lists(std::span<const std::string> args,
+                                    std::initializer_list<std::string_view> names);
 
 // The words of "a,b,c"; none of "".
 std::vector<std::string_view> comma_separated(std::string_view list);

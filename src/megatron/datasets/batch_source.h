@@ -15,6 +15,7 @@ struct StepRequest {
   int64_t iteration = 0;          // from 0
   int64_t consumed = 0;           // samples of the iterations before
   std::span<const Share> shares;  // of one replica, in this iteration's global batch
+  int64_t samples = 0;            // of the whole global batch, where it is known: lets a source read ahead
 };
 
 // Where training gets its micro-batches. A source has no state: what it gives depends on the request alone,

@@ -84,6 +84,7 @@ struct KernelTable {
 
   Kernel<AdamArgs> adam = nullptr;
   Kernel<SumSquaresArgs> sum_squares = nullptr;
+  Kernel<CountZerosArgs> count_zeros = nullptr;
   Kernel<SplitFloatArgs> split_float = nullptr;
 
   // Calls visit(name, member) for every kernel: for tests and for the meta table.
@@ -111,7 +112,8 @@ struct KernelTable {
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
     v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize),
         v("quantize_blocks", t.quantize_blocks), v("dequantize", t.dequantize);
-    v("adam", t.adam), v("sum_squares", t.sum_squares), v("split_float", t.split_float);
+    v("adam", t.adam), v("sum_squares", t.sum_squares), v("count_zeros", t.count_zeros),
+        v("split_float", t.split_float);
   }
 };
 

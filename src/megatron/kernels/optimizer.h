@@ -41,4 +41,10 @@ struct SumSquaresArgs {
   bool accumulate = false;
 };
 
+// out[0] = how many elements of all tensors are zero (fp64 out).
+struct CountZerosArgs {
+  std::span<const Tensor> tensors;
+  Tensor out;
+};
+
 }  // namespace megatron

@@ -25,6 +25,9 @@ void Batch::check() const {
           tokens);
   require(positions.empty() || positions.size() == tokens, "batch: {} positions for {} tokens",
           positions.size(), tokens);
+  require(std::all_of(positions.begin(), positions.end(),
+                      [&](int64_t p) { return p >= 0 && p < static_cast<int64_t>(tokens); }),
+          "batch: positions are not within the {} tokens", tokens);
   const int64_t packed = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   require(lengths.empty() || packed == static_cast<int64_t>(tokens),
           "batch: packed sequences have {} tokens, but {} rows of {} have {}", packed, rows, length(),

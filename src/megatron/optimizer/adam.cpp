@@ -5,30 +5,32 @@
 namespace megatron {
 
 Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options)
-    : Optimizer(ctx, std::move(slices), options.masters),
+    : Optimizer(ctx, std::move(slices), options.groups, options.masters),
       options_(options),
       first_(zeros(ctx, options.first)),
       second_(zeros(ctx, options.second)) {}
 
-void Adam::step(RankContext& ctx, double lr, const Tensor& gradient_scale, const Tensor& gate) {
-  std::map<double, std::vector<AdamTensor>> by_scale;
+void Adam::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) {
+  // By learning rate and factor of epsilon.
+  std::map<std::pair<double, double>, std::vector<AdamTensor>> groups;
   for (size_t i = 0; i < slices_.size(); ++i) {
-    const double scale = options_.lr_scale ? options_.lr_scale(*slices_[i].parameter) : 1.0;
-    by_scale[scale].push_back({.parameter = slices_[i].value,
-                               .master = masters_[i],
-                               .gradient = slices_[i].gradient,
-                               .first = first_[i],
-                               .second = second_[i],
-                               .weight_decay = decayed(slices_[i]) ? options_.weight_decay : 0.0,
-                               .remainder = remainders_[i]});
+    const ParameterSlice& slice = slices_[i];
+    groups[{lr_of(slice, rates), lr_scale(slice)}].push_back(
+        {.parameter = slice.value,
+         .master = masters_[i],
+         .gradient = slice.gradient,
+         .first = first_[i],
+         .second = second_[i],
+         .weight_decay = decay_of(slice, rates, options_.weight_decay),
+         .remainder = remainders_[i]});
   }
   ++steps_;
-  for (const auto& [scale, tensors] : by_scale) {
+  for (const auto& [key, tensors] : groups) {
     ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
-                                             .lr = scale * lr,
+                                             .lr = key.first,
                                              .beta1 = options_.beta1,
                                              .beta2 = options_.beta2,
-                                             .epsilon = scale * options_.epsilon,
+                                             .epsilon = key.second * options_.epsilon,
                                              .step = steps_,
                                              .decoupled = options_.decoupled,
                                              .gradient_scale = gradient_scale,

@@ -8,7 +8,7 @@ namespace megatron {
 struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   bool decoupled = true;
-  LearningRateScale lr_scale = {};  // of epsilon too
+  ParameterGroups groups = {};  // their scale is one of epsilon too
   Masters masters = Masters::Whole;
   DType first = DType::F32, second = DType::F32;  // of the moments, where parameters are not fp64
 };
@@ -18,7 +18,8 @@ class Adam final : public Optimizer {
  public:
   Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptions& options);
 
-  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}, const Tensor& gate = {}) override;
+  void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
+            const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state(RankContext& ctx) const override;
 
  private:

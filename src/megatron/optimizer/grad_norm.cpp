@@ -1,5 +1,7 @@
 #include "megatron/optimizer/grad_norm.h"
 
+#include <algorithm>
+
 namespace megatron {
 namespace {
 
@@ -9,26 +11,23 @@ bool counted_elsewhere(const Parameter& parameter, const ParallelContext& parall
   return parameter.tied_copy || (parameter.replicated_over_tp() && parallel.rank(tensor) != 0);
 }
 
-// Σ x² of the gradients of dense or of expert parameters.
-Tensor sum_squares(RankContext& ctx, std::span<const ParameterSlice> slices, const ParallelContext& parallel,
-                   bool expert) {
-  std::vector<Tensor> gradients;
-  for (const ParameterSlice& slice : slices)
-    if (slice.parameter->expert == expert && !counted_elsewhere(*slice.parameter, parallel))
-      gradients.push_back(slice.gradient);
-  Tensor sum = ctx.zeros({1}, DType::F64);
-  ctx.kernels->sum_squares(ctx.kernel_context(), {gradients, sum});
-  for (const Tensor& gradient : gradients)
-    ctx.trace("grad_norm", Phase::Other, 2 * static_cast<double>(gradient.numel()),
-              static_cast<double>(gradient.bytes()));
-  return sum;
+// The indices of the slices that this rank counts, of dense or of expert parameters.
+std::vector<size_t> counted(std::span<const ParameterSlice> slices, const ParallelContext& parallel,
+                            bool expert) {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < slices.size(); ++i)
+    if (slices[i].parameter->expert == expert && !counted_elsewhere(*slices[i].parameter, parallel))
+      indices.push_back(i);
+  return indices;
 }
 
-}  // namespace
-
-Tensor gradient_norm(RankContext& ctx, std::span<const ParameterSlice> slices,
-                     const ParallelContext& parallel, bool sharded) {
-  Tensor sum = sum_squares(ctx, slices, parallel, false), expert = sum_squares(ctx, slices, parallel, true);
+// Adds `own(indices, out)` up over the ranks.
+template <class Own>
+Tensor sum_over_model(RankContext& ctx, std::span<const ParameterSlice> slices,
+                      const ParallelContext& parallel, bool sharded, Own own) {
+  Tensor sum = ctx.zeros({1}, DType::F64), expert = ctx.zeros({1}, DType::F64);
+  own(counted(slices, parallel, false), sum);
+  own(counted(slices, parallel, true), expert);
   // One instance of a sharded model has every element once. Without shards, one copy of the dense part lies
   // on a tensor × pipeline group, one of the experts on their own.
   if (!sharded) {
@@ -37,9 +36,63 @@ Tensor gradient_norm(RankContext& ctx, std::span<const ParameterSlice> slices,
   }
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, sum, expert, sum});
   if (sharded) parallel.group(Axis::dist_opt).all_reduce(sum).wait();
+  return sum;
+}
+
+template <class TensorOf>
+Tensor norm_over_model(RankContext& ctx, std::span<const ParameterSlice> slices,
+                       const ParallelContext& parallel, bool sharded, const char* what, TensorOf tensor_of) {
+  Tensor sum = sum_over_model(ctx, slices, parallel, sharded,
+                              [&](const std::vector<size_t>& indices, const Tensor& out) {
+                                std::vector<Tensor> tensors;
+                                for (size_t i : indices) tensors.push_back(tensor_of(i));
+                                ctx.kernels->sum_squares(ctx.kernel_context(), {tensors, out});
+                                for (const Tensor& tensor : tensors)
+                                  ctx.trace(what, Phase::Other, 2 * static_cast<double>(tensor.numel()),
+                                            static_cast<double>(tensor.bytes()));
+                              });
   Tensor norm = ctx.empty({1}, DType::F64);
   ctx.kernels->unary(ctx.kernel_context(), {.kind = Unary::Sqrt, .x = sum, .y = norm});
   return norm;
+}
+
+// Elements of a slice that belong to no block of its shard. They stand behind all others.
+int64_t padding_of(const ParameterSlice& slice) {
+  int64_t real = 0;
+  for (const ShardBlock& block : slice.parameter->shard.blocks) real += block.extent.numel();
+  const int64_t end = slice.begin + slice.gradient.numel();
+  return std::max<int64_t>(0, end - std::max(slice.begin, real));
+}
+
+}  // namespace
+
+Tensor gradient_norm(RankContext& ctx, std::span<const ParameterSlice> slices,
+                     const ParallelContext& parallel, bool sharded) {
+  return norm_over_model(ctx, slices, parallel, sharded, "grad_norm",
+                         [&](size_t i) { return slices[i].gradient; });
+}
+
+Tensor parameter_norm(RankContext& ctx, std::span<const ParameterSlice> slices,
+                      const ParallelContext& parallel, bool sharded) {
+  return norm_over_model(ctx, slices, parallel, sharded, "params_norm",
+                         [&](size_t i) { return slices[i].value; });
+}
+
+Tensor gradient_zeros(RankContext& ctx, std::span<const ParameterSlice> slices,
+                      const ParallelContext& parallel, bool sharded) {
+  return sum_over_model(ctx, slices, parallel, sharded,
+                        [&](const std::vector<size_t>& indices, const Tensor& out) {
+                          std::vector<Tensor> tensors;
+                          int64_t padding = 0;
+                          for (size_t i : indices) {
+                            tensors.push_back(slices[i].gradient);
+                            padding += padding_of(slices[i]);
+                          }
+                          ctx.kernels->count_zeros(ctx.kernel_context(), {tensors, out});
+                          if (padding == 0) return;
+                          Tensor none = ctx.full({1}, DType::F64, static_cast<double>(padding));
+                          ctx.kernels->binary(ctx.kernel_context(), {Binary::Sub, out, none, out});
+                        });
 }
 
 Tensor clip_coefficient(RankContext& ctx, const Tensor& norm, double limit) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "megatron/nn/parameter_slice.h"
@@ -14,8 +15,23 @@ struct OptimizerTensor {
   Tensor tensor;
 };
 
-// A factor of the learning rate of one parameter; empty: 1 for all.
-using LearningRateScale = std::function<double(const Parameter&)>;
+// The rates of one step.
+struct Rates {
+  Rates(double rate) : lr(rate) {}
+  Rates(double rate, std::optional<double> decoupled, std::optional<double> decay)
+      : lr(rate), decoupled_lr(decoupled), weight_decay(decay) {}
+
+  double lr;
+  std::optional<double> decoupled_lr = {};  // of parameters that have a rate of their own; empty: lr
+  std::optional<double> weight_decay = {};  // empty: the optimizer's own
+};
+
+// How parameters differ in their rates. An empty function: all are alike.
+struct ParameterGroups {
+  std::function<double(const Parameter&)> lr_scale = {};  // a factor of the learning rate
+  std::function<bool(const Parameter&)> decoupled = {};   // whether Rates::decoupled_lr is its rate
+  std::function<bool(const Parameter&)> decayed = {};     // empty: Parameter::decayed()
+};
 
 // How the fp32 values of narrower parameters are kept.
 enum class Masters {
@@ -27,27 +43,37 @@ enum class Masters {
 // narrower.
 class Optimizer {
  public:
-  Optimizer(RankContext& ctx, std::vector<ParameterSlice> slices, Masters masters = Masters::Whole);
+  Optimizer(RankContext& ctx, std::vector<ParameterSlice> slices, ParameterGroups groups = {},
+            Masters masters = Masters::Whole);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;  // the tensors of its state point at its slices
   Optimizer& operator=(const Optimizer&) = delete;
 
   // One update with the slices' gradients times `gradient_scale` (one element, optional). Where `gate` (bool
   // [1], optional) is false, nothing changes but steps(), which the caller sets back.
-  virtual void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {},
+  virtual void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
                     const Tensor& gate = {}) = 0;
   // For checkpoints. Split masters come as whole copies, which take_masters() splits again after a load.
   virtual std::vector<OptimizerTensor> state(RankContext& ctx) const = 0;
-  void take_masters(RankContext& ctx, std::span<const OptimizerTensor> state);
-  void read_parameters(RankContext& ctx);  // after values were set from elsewhere: the masters follow
+  // Passes over the state of other optimizers.
+  virtual void take_masters(RankContext& ctx, std::span<const OptimizerTensor> state);
+  virtual void read_parameters(RankContext& ctx);  // after values were set from elsewhere: the masters follow
 
   std::span<const ParameterSlice> slices() const { return slices_; }
+  // The same with the fp32 masters as values, where they are kept whole.
+  virtual std::vector<ParameterSlice> master_slices() const;
   int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  virtual void set_steps(int64_t steps) { steps_ = steps; }
 
  protected:
-  // Biases and norms (one dimension) are not decayed.
-  static bool decayed(const ParameterSlice& slice) { return slice.parameter->decayed(); }
+  double lr_scale(const ParameterSlice& slice) const;
+  double lr_of(const ParameterSlice& slice, const Rates& rates) const;
+  // 0 where a parameter does not decay; `usual` where the step's rates say nothing.
+  double decay_of(const ParameterSlice& slice, const Rates& rates, double usual) const;
+  // The gradient of slice i times `gradient_scale` (optional), a copy in the masters' dtype.
+  Tensor scaled_gradient(RankContext& ctx, size_t i, const Tensor& gradient_scale) const;
+  // target = fresh where the gate (optional) is open.
+  static void store(RankContext& ctx, const Tensor& fresh, const Tensor& target, const Tensor& gate);
   // One for each slice, in the masters' dtype, or in this one where that is fp32.
   std::vector<Tensor> zeros(RankContext& ctx, DType narrow = DType::F32) const;
   void append_masters(RankContext& ctx, std::vector<OptimizerTensor>& list) const;
@@ -55,6 +81,7 @@ class Optimizer {
               std::span<const Tensor> tensors) const;  // those that are defined
 
   std::vector<ParameterSlice> slices_;
+  ParameterGroups groups_;
   std::vector<Tensor> masters_;     // undefined where the parameter itself is wide enough
   std::vector<Tensor> remainders_;  // defined where a master is split
   int64_t steps_ = 0;

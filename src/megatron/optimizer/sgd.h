@@ -6,7 +6,7 @@ namespace megatron {
 
 struct SgdOptions {
   double momentum = 0.9, weight_decay = 0.01;
-  LearningRateScale lr_scale = {};
+  ParameterGroups groups = {};
 };
 
 // Gradient descent with momentum; decay joins the gradient.
@@ -14,7 +14,8 @@ class Sgd final : public Optimizer {
  public:
   Sgd(RankContext& ctx, std::vector<ParameterSlice> slices, const SgdOptions& options);
 
-  void step(RankContext& ctx, double lr, const Tensor& gradient_scale = {}, const Tensor& gate = {}) override;
+  void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
+            const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state(RankContext& ctx) const override;
 
  private:

@@ -59,7 +59,11 @@ Batch shifted(const Batch& batch, int64_t depth) {
 }  // namespace
 
 TokenRows rows_of(const Batch& batch) {
-  return {.rows = batch.rows, .length = batch.length(), .documents = batch.lengths, .first = 0};
+  return {.rows = batch.rows,
+          .length = batch.length(),
+          .documents = batch.lengths,
+          .first = 0,
+          .positions = batch.positions};
 }
 
 MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,

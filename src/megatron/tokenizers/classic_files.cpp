@@ -1,5 +1,7 @@
 #include "megatron/tokenizers/classic_files.h"
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 
 namespace megatron::tokenizers {
@@ -46,7 +48,7 @@ Json gpt2_settings(const Json& vocabulary, std::string_view merges, std::string_
       {"model", Json::Object{{"type", "BPE"}, {"vocab", vocabulary}, {"merges", std::move(pairs)}}}};
 }
 
-Json bert_settings(std::string_view vocabulary, bool lower_case, std::string_view origin) {
+Json bert_settings(std::string_view vocabulary, bool lower_case, int64_t extra_ids, std::string_view origin) {
   Json::Object pieces;
   Json::Array added;
   int64_t cls = -1, sep = -1;
@@ -58,6 +60,16 @@ Json bert_settings(std::string_view vocabulary, bool lower_case, std::string_vie
     if (line == "[SEP]") sep = id;
     pieces.emplace_back(line, id);
   });
+  if (extra_ids > 0) {
+    std::vector<std::string> names{"[BOS]", "[EOS]"};
+    for (int64_t i = 0; i < extra_ids; ++i) names.push_back(fmt::format("<extra_id_{}>", i));
+    auto next = static_cast<int64_t>(pieces.size());
+    for (const std::string& name : names) {
+      const auto same = [&](const auto& piece) { return piece.first == name; };
+      const auto found = std::find_if(pieces.begin(), pieces.end(), same);
+      added.push_back(special_token(name, found == pieces.end() ? next++ : found->second.as_int()));
+    }
+  }
   require(cls >= 0 && sep >= 0, "{}: [CLS] or [SEP] is missing; is it a WordPiece vocabulary?", origin);
   return Json::Object{{"added_tokens", std::move(added)},
                       {"normalizer", Json::Object{{"type", "BertNormalizer"},

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
+#include <unordered_map>
 
-#include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/refuse.h"
 #include "megatron/base/text_file.h"
 #include "megatron/tokenizers/classic_files.h"
 #include "megatron/tokenizers/hf_tokenizer.h"
@@ -20,28 +22,31 @@ using namespace tokenizers;
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTypes[] = {
-    "HuggingFaceTokenizer", "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer",
-    "TikTokenizer",         "GPT2BPETokenizer",       "BertWordPieceLowerCase",    "BertWordPieceCase",
-    "ByteLevelTokenizer",   "NullTokenizer"};
+    "HuggingFaceTokenizer", "SFTTokenizer",       "SentencePieceTokenizer", "GPTSentencePieceTokenizer",
+    "Llama2Tokenizer",      "TikTokenizer",       "GPT2BPETokenizer",       "BertWordPieceLowerCase",
+    "BertWordPieceCase",    "ByteLevelTokenizer", "NullTokenizer"};
 
 // The file that a type reads: the path itself, or a file of that folder.
-std::string file_at(std::string_view type, const std::string& path, std::string_view name) {
-  if (path.empty()) throw ConfigError(fmt::format("{}: --tokenizer-model is missing", type));
+std::string file_at(std::string_view type, const std::string& path, std::string_view name,
+                    std::string_view flag = "--tokenizer-model") {
+  if (path.empty()) throw ConfigError(fmt::format("{}: {} is missing", type, flag));
   const fs::path file = fs::is_directory(path) ? fs::path(path) / name : fs::path(path);
   if (!fs::is_regular_file(file))
-    throw ConfigError(fmt::format("{}: {} does not exist; check --tokenizer-model", type, file.string()));
+    throw ConfigError(fmt::format("{}: {} is no file; check {}", type, file.string(), flag));
   return file.string();
 }
 
-Tokenizer make_hugging_face(std::string_view type, const std::string& path) {
+// A tokenizer.json, read or made of older files, and what it says of special tokens.
+struct TokenizerFile {
+  Json settings;
+  SpecialIds specials;
+};
+
+TokenizerFile read_hugging_face(std::string_view type, const std::string& path) {
   const std::string file = file_at(type, path, "tokenizer.json");
-  const Json settings = Json::read(file);
-  try {
-    const SpecialIds specials = find_special_ids(fs::is_directory(path) ? path : "", settings);
-    return Tokenizer(std::make_shared<HfTokenizer>(settings, specials));
-  } catch (const Error& fault) {
-    throw Error(fmt::format("{}: {}", file, fault.what()));
-  }
+  TokenizerFile result{Json::read(file), {}};
+  result.specials = find_special_ids(fs::is_directory(path) ? path : "", result.settings);
+  return result;
 }
 
 // The special tokens of upstream's TikTokenizer: these, then numbered ones.
@@ -112,20 +117,63 @@ Tokenizer make_tiktoken(std::string_view type, const std::string& path, const To
       std::move(ranks), tiktoken_pattern(pattern), static_cast<TokenId>(count), std::move(tokens), specials));
 }
 
-Tokenizer make_gpt2(std::string_view type, const std::string& path, const TokenizerOptions& options) {
-  const std::string vocabulary =
-      options.vocab_file.empty() ? file_at(type, path, "vocab.json") : file_at(type, options.vocab_file, "");
-  const std::string merges = options.merge_file.empty()
-                                 ? file_at(type, fs::path(vocabulary).parent_path() / "merges.txt", "")
-                                 : file_at(type, options.merge_file, "");
-  const Json settings = gpt2_settings(Json::read(vocabulary), read_text_file(merges), merges);
-  return Tokenizer(std::make_shared<HfTokenizer>(settings, find_special_ids("", settings)));
+TokenizerFile read_gpt2(std::string_view type, const std::string& path, const TokenizerOptions& options,
+                        bool with_merges) {
+  const std::string vocabulary = options.vocab_file.empty()
+                                     ? file_at(type, path, "vocab.json")
+                                     : file_at(type, options.vocab_file, "", "--vocab-file");
+  const std::string merges =
+      options.merge_file.empty()
+          ? file_at(type, fs::path(vocabulary).parent_path() / "merges.txt", "", "--merge-file")
+          : file_at(type, options.merge_file, "", "--merge-file");
+  TokenizerFile result{
+      gpt2_settings(Json::read(vocabulary), with_merges ? read_text_file(merges) : "", merges), {}};
+  result.specials = find_special_ids("", result.settings);
+  return result;
 }
 
-Tokenizer make_bert(std::string_view type, const std::string& path, const TokenizerOptions& options) {
-  const std::string file = file_at(type, options.vocab_file.empty() ? path : options.vocab_file, "vocab.txt");
-  const Json settings = bert_settings(read_text_file(file), type == "BertWordPieceLowerCase", file);
-  return Tokenizer(std::make_shared<HfTokenizer>(settings, find_special_ids("", settings)));
+TokenizerFile read_bert(std::string_view type, const std::string& path, const TokenizerOptions& options) {
+  const std::string file =
+      file_at(type, options.vocab_file.empty() ? path : options.vocab_file, "vocab.txt", "--vocab-file");
+  TokenizerFile result{
+      bert_settings(read_text_file(file), type == "BertWordPieceLowerCase", options.vocab_extra_ids, file),
+      {}};
+  result.specials = find_special_ids("", result.settings);
+  return result;
+}
+
+// What a type keeps in one tokenizer.json, or could; none for the other types.
+std::optional<TokenizerFile> read_settings(std::string_view type, const std::string& path,
+                                           const TokenizerOptions& options, bool with_merges) {
+  if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer") return read_hugging_face(type, path);
+  if (type == "GPT2BPETokenizer") return read_gpt2(type, path, options, with_merges);
+  if (type == "BertWordPieceLowerCase" || type == "BertWordPieceCase") return read_bert(type, path, options);
+  return std::nullopt;
+}
+
+// One more than the highest id of the model and of the added tokens. The model's own id of a token counts.
+int64_t vocabulary_size(const Json& settings) {
+  std::unordered_map<std::string, int64_t> added;
+  if (const Json* tokens = settings.find("added_tokens"))
+    for (const Json& token : tokens->as_array())
+      added[token.at("content").as_string()] = token.at("id").as_int();
+  const Json& vocabulary = settings.at("model").at("vocab");
+  int64_t end = 0;
+  if (vocabulary.is_array()) {  // Unigram: pieces and scores in the order of their ids
+    for (const Json& piece : vocabulary.as_array()) added.erase(piece[0].as_string());
+    end = static_cast<int64_t>(vocabulary.size());
+  } else {
+    for (const auto& [piece, id] : vocabulary.as_object()) {
+      end = std::max(end, id.as_int() + 1);
+      added.erase(piece);
+    }
+  }
+  for (const auto& [content, id] : added) end = std::max(end, id + 1);
+  return end;
+}
+
+std::string name_of_tokenizer(std::string_view type, const std::string& path) {
+  return fmt::format("{}{}{}", type, path.empty() ? "" : " ", path);
 }
 
 int64_t vocab_size_or(const TokenizerOptions& options, int64_t otherwise, std::string_view type) {
@@ -135,18 +183,15 @@ int64_t vocab_size_or(const TokenizerOptions& options, int64_t otherwise, std::s
   return size;
 }
 
-}  // namespace
-
-Tokenizer make_tokenizer(std::string_view type, const std::string& path, const TokenizerOptions& options) {
-  if (type == "HuggingFaceTokenizer") return make_hugging_face(type, path);
+Tokenizer make_by_type(std::string_view type, const std::string& path, const TokenizerOptions& options) {
+  if (auto file = read_settings(type, path, options, true))
+    return Tokenizer(std::make_shared<HfTokenizer>(file->settings, file->specials));
   if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer") {
     const std::string file = file_at(type, path, "tokenizer.model");
     return Tokenizer(
         std::make_shared<SpTokenizer>(SentencePieceFile::parse(read_text_file(file), file), file));
   }
   if (type == "TikTokenizer") return make_tiktoken(type, path, options);
-  if (type == "GPT2BPETokenizer") return make_gpt2(type, path, options);
-  if (type == "BertWordPieceLowerCase" || type == "BertWordPieceCase") return make_bert(type, path, options);
   if (type == "ByteLevelTokenizer") {
     const int64_t size = vocab_size_or(options, 512, type);
     if (size < 256)
@@ -163,6 +208,22 @@ Tokenizer make_tokenizer(std::string_view type, const std::string& path, const T
   std::string known;
   for (std::string_view name : kTypes) known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
   throw ConfigError(fmt::format("--tokenizer-type: '{}' is not known (expected {})", type, known));
+}
+
+}  // namespace
+
+Tokenizer make_tokenizer(std::string_view type, const std::string& path, const TokenizerOptions& options) {
+  return refuse_faults(name_of_tokenizer(type, path), [&] { return make_by_type(type, path, options); });
+}
+
+VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& path,
+                                      const TokenizerOptions& options) {
+  return refuse_faults(name_of_tokenizer(type, path), [&]() -> VocabularyFacts {
+    if (const auto file = read_settings(type, path, options, false))
+      return {vocabulary_size(file->settings), file->specials};
+    const Tokenizer tokenizer = make_by_type(type, path, options);
+    return {tokenizer.vocab_size(), tokenizer.special_ids()};
+  });
 }
 
 }  // namespace megatron

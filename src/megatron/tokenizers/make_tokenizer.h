@@ -16,16 +16,28 @@ struct TokenizerOptions {
   int64_t tiktoken_num_special_tokens = -1;  // 1000 for upstream's JSON form, none for a .tiktoken file
   std::vector<std::string> special_tokens;   // TikTokenizer: names in the order of their ids, or NAME=ID
   int64_t null_eod_id = -1, null_pad_id = -1;
+  int64_t vocab_extra_ids = 0;  // BertWordPiece types: sentinels <extra_id_0>, … behind the vocabulary
 };
 
 // A tokenizer by Megatron's name of its type:
-//   HuggingFaceTokenizer      a folder, or a tokenizer.json
-//   SentencePieceTokenizer    a .model file, also by the names GPTSentencePieceTokenizer and Llama2Tokenizer
-//   TikTokenizer              a .tiktoken file (ids are ranks), or upstream's JSON (ids are ranks behind
-//   special tokens) GPT2BPETokenizer          a folder with vocab.json and merges.txt, or the two files by
-//   options BertWordPieceLowerCase, BertWordPieceCase   a vocab.txt ByteLevelTokenizer, NullTokenizer no file
-// A ConfigError names what is wrong with type, path or options, an Error what is wrong with a file.
+//   HuggingFaceTokenizer, SFTTokenizer   a folder, or a tokenizer.json
+//   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer   a .model file
+//   TikTokenizer   a .tiktoken file (ids are ranks), or upstream's JSON (ranks behind special tokens)
+//   GPT2BPETokenizer   a folder with vocab.json and merges.txt, or the two files by options
+//   BertWordPieceLowerCase, BertWordPieceCase   a vocab.txt
+//   ByteLevelTokenizer, NullTokenizer   no file
+// A ConfigError names what is wrong with type, path, options or a file.
 Tokenizer make_tokenizer(std::string_view type, const std::string& path,
                          const TokenizerOptions& options = {});
+
+// What training on token ids needs to know of a tokenizer.
+struct VocabularyFacts {
+  int64_t size = 0;  // one more than the highest id
+  SpecialIds specials;
+};
+
+// The facts of make_tokenizer(type, path, options), read without building what encodes text.
+VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& path,
+                                      const TokenizerOptions& options = {});
 
 }  // namespace megatron

@@ -35,6 +35,12 @@ void collect(RankContext& ctx, RankTrainer& trainer, WholeTensors& gradients, Wh
     if (!parameter->trainable) add(parameters, {parameter}, parameter->value);
 }
 
+// Whatever rank tells of a step. Norms of parameters are sums in one order on all.
+bool same_verdict(const StepReport& a, const StepReport& b) {
+  return a.update == b.update && a.loss_scale == b.loss_scale && a.num_zeros == b.num_zeros &&
+         a.params_norm == b.params_norm;
+}
+
 }  // namespace
 
 void put_together(WholeTensors& all, const Parameter& parameter, const std::vector<double>& local,
@@ -77,6 +83,7 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   auto agree = [&](size_t step, double value, std::vector<double>& known) {
     std::lock_guard lock(mutex);
     if (known.size() <= step) known.push_back(value);
+    if (!std::isfinite(value) && !std::isfinite(known[step])) return;  // an overflow that all ranks saw
     const double apart = std::abs(value - known[step]) / std::max(std::abs(value), 1e-300);
     result.ranks_apart = std::max(result.ranks_apart, std::isnan(apart) ? kInfinitelyFar : apart);
   };
@@ -92,19 +99,34 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
     RankTrainer::Documents documents = run.documents;
     documents = documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp);
+    const auto from_source = [&](size_t step) {
+      const int64_t batch = config.train.global_batch_size, iteration = static_cast<int64_t>(step);
+      const Shares shares = Shares::even(batch, config.train.micro_batch_size, dp);
+      return run.source->step(
+          {iteration, iteration * batch, shares.of_replica[static_cast<size_t>(dp_rank)]});
+    };
     for (size_t step = 0; step < batches.size(); ++step) {
       std::span<const int64_t> all = batches[step];
-      StepReport report = trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr,
-                                       run.lengths, documents);
+      StepReport report = run.source
+                              ? trainer.step(ctx, from_source(step), run.lr)
+                              : trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp),
+                                             run.lr, run.lengths, documents);
       agree(step, report.loss, result.losses);
       agree(step, report.grad_norm, result.grad_norms);
+      {
+        std::lock_guard lock(mutex);
+        if (result.reports.size() <= step) result.reports.push_back(report);
+        if (!same_verdict(result.reports[step], report)) result.ranks_apart = kInfinitelyFar;
+      }
       if (run.keep_history)
         collect(ctx, trainer, result.history[step].gradients, result.history[step].parameters, mutex);
     }
     collect(ctx, trainer, result.gradients, result.parameters, mutex);
     std::span<const int64_t> first = batches[0];
-    double loss = trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
-                                   run.lengths, documents);
+    double loss = run.source
+                      ? trainer.evaluate(ctx, from_source(0))
+                      : trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
+                                         run.lengths, documents);
     agree(0, loss, evaluated);
   };
   run.launch ? run.launch(rank) : run_ranks(run.sizes.world, rank);

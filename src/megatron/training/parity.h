@@ -7,8 +7,11 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
+#include "megatron/datasets/batch_source.h"
 #include "megatron/nn/parameter.h"
+#include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/parallel_groups.h"
+#include "megatron/training/step/step_report.h"
 
 // Trains a configuration under a layout, ranks as threads, and puts the pieces of all ranks together, so that
 // layouts can be compared tensor by tensor.
@@ -29,6 +32,7 @@ struct StepTensors {
 
 struct TrainedLayout {
   std::vector<double> losses, grad_norms;  // by step
+  std::vector<StepReport> reports;         // by step, whole
   WholeTensors gradients, parameters;      // of the last step
   double evaluated = 0;                    // the first batch's loss after the last step
   double ranks_apart = 0;                  // by how much losses and norms that ranks report differ, relative
@@ -39,11 +43,13 @@ struct ParityRun {
   ParallelSizes sizes;
   DType dtype = DType::F64;
   Device device = kCpu;
-  double lr = 1e-2;
+  Rates lr = 1e-2;
   bool keep_history = false;
   std::vector<int64_t> lengths = {};  // of each micro-batch's sequences where they differ; one replica only
   // By row of the global batch, what is packed into it; none: every row is one sequence.
   std::vector<std::vector<int64_t>> documents = {};
+  // Where micro-batches come from in place of `batches`, of which only the number counts then.
+  std::shared_ptr<const BatchSource> source = {};
   // Runs the ranks of this process; threads where empty. Where other processes have ranks too, the tensors
   // are filled as far as the ranks here know them.
   std::function<void(const std::function<void(int rank, ProcessGroup& world)>&)> launch = {};

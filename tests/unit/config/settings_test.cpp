@@ -45,7 +45,7 @@ TEST(Settings, WhatActsIsRead) {
       "model.num_layers_at_end_in_bf16",
       // There are only tokens without text so far: the value is what happens anyway.
       "tokenizer.tokenizer_type",
-      // Likewise, there is one layout of checkpoints.
+      // One layout of checkpoints is written, and a note says so.
       "checkpoint.ckpt_format",
       "model.group_query_attention",
       "dataset.seq_length",

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "megatron/bridge/megatron/tensors.h"
-#include "megatron/checkpoint/index.h"
+#include "megatron/checkpoint/tensor_source.h"
 #include "megatron/config/schema/model_config.h"
 
 namespace megatron {
@@ -26,6 +26,9 @@ struct MegatronCheckpoint {
 // A checkpoint of either format (torch_dist, torch), or a root whose tracker file names one. A ConfigError
 // lists what does not fit together.
 MegatronCheckpoint open_megatron(const std::string& path);
+
+// Its tensors, to be read by ranks of any layout.
+TensorSource megatron_source(std::shared_ptr<const MegatronCheckpoint> checkpoint);
 
 // The readers, one for each format.
 MegatronCheckpoint open_torch_dist(const std::string& directory);

@@ -44,15 +44,14 @@ void take_common_state(const PickleValue& common, const TorchArchive& archive,
   for (std::string_view name : {"iteration", "checkpoint_version", "num_floating_point_operations_so_far",
                                 "opt_param_scheduler", "content_metadata"})
     if (const PickleValue* value = common.find(name)) kept[name] = to_json(*value, origin);
-  checkpoint.state.iteration = count_of(kept.find("iteration"));
+  checkpoint.state.iteration = checkpoint.state.optimizer_steps = count_of(kept.find("iteration"));
+  if (const Json* scheduler = kept.find("opt_param_scheduler"); scheduler && scheduler->is_object())
+    checkpoint.state.schedule = *scheduler;
   if (const PickleValue* optimizer = common.find("optimizer")) {
     kept["param_groups"] = groups_of(*optimizer, origin);
     if (const std::optional<int64_t> steps = optimizer_steps(*optimizer, archive)) {
       kept["optimizer_steps"] = *steps;
-      if (*steps != checkpoint.state.iteration)
-        note(fmt::format(
-            "the optimizer made {} steps in {} iterations; its bias correction goes on with iterations",
-            *steps, checkpoint.state.iteration));
+      checkpoint.state.optimizer_steps = *steps;
     }
   }
   if (common.find("rng_state") || common.find("rng_tracker_states"))

@@ -23,12 +23,16 @@ Json scheduler_state(const TrainingState& state) {
   if (const Json* scheduler = kept(state, "opt_param_scheduler")) return *scheduler;
   Json result = Json::object();
   const Json decay = value_or(setting(state, "optimizer", "weight_decay"), 0.01);
-  result["max_lr"] = value_or(setting(state, "optimizer", "lr"), 0.0);
-  result["lr_warmup_steps"] = 0;
+  const auto own = [&](std::string_view key, const Json& otherwise) {
+    return value_or(state.schedule.is_object() ? state.schedule.find(key) : nullptr, otherwise);
+  };
+  result["max_lr"] = own("max_lr", value_or(setting(state, "optimizer", "lr"), 0.0));
+  result["lr_warmup_steps"] = own("lr_warmup_steps", 0);
   result["num_steps"] = state.consumed_samples;
-  result["lr_decay_style"] = value_or(setting(state, "scheduler", "lr_decay_style"), "linear");
-  result["lr_decay_steps"] = std::max<int64_t>(state.consumed_samples, 1);
-  result["min_lr"] = value_or(setting(state, "optimizer", "min_lr"), 0.0);
+  result["lr_decay_style"] =
+      own("lr_decay_style", value_or(setting(state, "scheduler", "lr_decay_style"), "linear"));
+  result["lr_decay_steps"] = own("lr_decay_steps", std::max<int64_t>(state.consumed_samples, 1));
+  result["min_lr"] = own("min_lr", value_or(setting(state, "optimizer", "min_lr"), 0.0));
   result["start_wd"] = decay;
   result["end_wd"] = decay;
   result["wd_incr_style"] = "constant";
@@ -54,7 +58,7 @@ void write_groups(PickleWriter& pickle, const TrainingState& state) {
     group["lr"] = real("lr", 0);
     group["eps"] = real("adam_eps", 1e-8);
     group["weight_decay"] = decay * real("weight_decay", 0.01);
-    group["step"] = state.iteration;
+    group["step"] = state.optimizer_steps;
     pickle.begin_dict();
     for (const auto& [key, value] : group.as_object()) {
       pickle.text(key);
@@ -74,7 +78,7 @@ void write_args(PickleWriter& pickle, const TrainingState& state, const ModelCon
   Json args = args_from_model(model);
   args["consumed_train_samples"] = state.consumed_samples;
   args["consumed_valid_samples"] = state.consumed_valid_samples;
-  args["skipped_train_samples"] = 0;
+  args["skipped_train_samples"] = state.skipped_samples;
   args["iteration"] = state.iteration;
   args["seed"] = static_cast<int64_t>(state.seed);
   args["ckpt_format"] = "torch_dist";

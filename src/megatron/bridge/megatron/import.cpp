@@ -34,29 +34,36 @@ void check_model(const MegatronCheckpoint& checkpoint) {
 
 }  // namespace
 
+TensorSource megatron_source(std::shared_ptr<const MegatronCheckpoint> checkpoint) {
+  TensorSource source;
+  source.path = checkpoint->path;
+  source.state = checkpoint->state;
+  source.padded_vocabulary = true;
+  for (const MegatronTensor& tensor : checkpoint->tensors)
+    source.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+  source.read = [checkpoint](RankContext& ctx, const ShardedTensor& part) {
+    checkpoint->find(part.name)->read(ctx, part.shard, part.tensor);
+  };
+  return source;
+}
+
 std::string import_megatron(const std::string& directory, const std::string& root,
                             const ImportOptions& options) {
   if (std::filesystem::exists(root) && !std::filesystem::is_directory(root))
     throw ConfigError(fmt::format("{} is a file; name a new directory", root));
   if (latest_checkpoint(root))
     throw ConfigError(fmt::format("{} holds checkpoints already; name a new directory", root));
-  const MegatronCheckpoint checkpoint = open_megatron(directory);
-  if (checkpoint.model) check_model(checkpoint);
+  const auto checkpoint = std::make_shared<const MegatronCheckpoint>(open_megatron(directory));
+  if (checkpoint->model) check_model(*checkpoint);
   if (options.note)
-    for (const std::string& note : checkpoint.notes) options.note(note);
-  TensorSource source;
-  source.state = checkpoint.state;
+    for (const std::string& note : checkpoint->notes) options.note(note);
+  TensorSource source = megatron_source(checkpoint);
   int64_t total = 0, done = 0;
-  for (const MegatronTensor& tensor : checkpoint.tensors) {
+  for (StoredTensor& tensor : source.tensors) {
     const bool weight = !tensor.name.starts_with("optimizer.") && !tensor.name.ends_with(".expert_bias");
-    const DType dtype =
-        weight && is_floating(tensor.dtype) ? options.dtype.value_or(tensor.dtype) : tensor.dtype;
-    source.tensors.push_back({tensor.name, dtype, tensor.shape, {}});
-    total += tensor.shape.numel() * static_cast<int64_t>(size_of(dtype));
+    if (weight && is_floating(tensor.dtype)) tensor.dtype = options.dtype.value_or(tensor.dtype);
+    total += tensor.shape.numel() * static_cast<int64_t>(size_of(tensor.dtype));
   }
-  source.read = [&](RankContext& ctx, const ShardedTensor& part) {
-    checkpoint.find(part.name)->read(ctx, part.shard, part.tensor);
-  };
   source.on_tensor = [&](const StoredTensor& tensor) {
     if (options.progress) options.progress(tensor.name, done, total);
     done += tensor.shape.numel() * static_cast<int64_t>(size_of(tensor.dtype));

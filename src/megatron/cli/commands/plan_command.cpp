@@ -10,6 +10,7 @@
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/setup/parallel_setup.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
@@ -183,8 +184,8 @@ int run_plan(Invocation& invocation) {
   const int64_t width = line.has("--width") ? parse_int("plan", "--width", line.get("--width")) : columns;
   if (width < 20 || width > 100000)
     throw UsageError(fmt::format("plan: --width needs 20 to 100000 columns, not {}", width));
-  Resolved resolved =
-      resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}), {.purpose = Purpose::model});
+  Resolved resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}),
+                              {.purpose = Purpose::model, .vocabulary = vocabulary_size});
   Config& config = resolved.config;
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
                               config.parallel.pipeline_model_parallel_size *

@@ -4,6 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/writable_folder.h"
 #include "megatron/cli/flags.h"
 #include "megatron/datasets/text/preprocess.h"
 #include "megatron/tokenizers/make_tokenizer.h"
@@ -19,24 +20,11 @@ struct PreprocessSettings {
   bool append_eod = false, json = false;
 };
 
-// Flags that take several words have them joined by line breaks; commas separate special tokens.
-Flag words_flag(std::string_view name, std::string_view value, std::string_view help,
-                std::vector<std::string>& target) {
-  return {name, value, help, [&target](std::string_view, const std::string& text) {
-            target.clear();
-            for (size_t at = 0; at <= text.size();) {
-              const size_t end = std::min(text.find('\n', at), text.size());
-              target.push_back(text.substr(at, end - at));
-              at = end + 1;
-            }
-          }};
-}
-
 std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
   return {
-      words_flag("--input", "FILES", "JSONL, JSON, .txt or .parquet files, globs", s.options.inputs),
+      list_flag("--input", "FILES", "JSONL, JSON, .txt or .parquet files, globs", "", s.options.inputs),
       text_flag("--output-prefix", "P", "writes P_KEY_document.bin and .idx", s.options.output_prefix),
-      words_flag("--json-keys", "KEYS", "keys or columns to encode [text]", s.options.keys),
+      list_flag("--json-keys", "KEYS", "keys or columns to encode [text]", "", s.options.keys),
       int_flag("--workers", "threads that encode [1]", s.workers, 1),
       switch_flag("--append-eod", "end documents with the end-of-document token", s.append_eod),
       switch_flag("--split-sentences", "one sequence a sentence", s.options.split_sentences),
@@ -54,24 +42,11 @@ std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
       text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.tokenizer.tiktoken_pattern),
       int_flag("--tiktoken-num-special-tokens", "ids before the ranks",
                s.tokenizer.tiktoken_num_special_tokens),
-      words_flag("--tokenizer-special-tokens", "NAMES", "TikTokenizer: NAME or NAME=ID",
-                 s.tokenizer.special_tokens),
+      list_flag("--tokenizer-special-tokens", "NAMES", "TikTokenizer: NAME or NAME=ID", ",",
+                s.tokenizer.special_tokens),
       int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.tokenizer.null_eod_id),
       int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.tokenizer.null_pad_id),
       switch_flag("--json", "print one JSON document", s.json)};
-}
-
-std::vector<std::string> join_words(const std::vector<std::string>& args) {
-  std::vector<std::string> joined;
-  for (size_t i = 0; i < args.size(); ++i) {
-    joined.push_back(args[i]);
-    const bool several =
-        args[i] == "--input" || args[i] == "--json-keys" || args[i] == "--tokenizer-special-tokens";
-    if (!several || i + 1 == args.size()) continue;
-    joined.push_back(args[++i]);
-    while (i + 1 < args.size() && !args[i + 1].starts_with("--")) joined.back() += "\n" + args[++i];
-  }
-  return joined;
 }
 
 // Files by name or pattern, a pattern's in the order of their names.
@@ -103,8 +78,9 @@ std::string preprocess_help() {
 
 int run_preprocess(Invocation& invocation) {
   PreprocessSettings settings;
-  const std::vector<std::string> rest =
-      parse_flags("preprocess", join_words(invocation.args), preprocess_flags(settings));
+  const std::vector<std::string> rest = parse_flags(
+      "preprocess", join_lists(invocation.args, {"--input", "--json-keys", "--tokenizer-special-tokens"}),
+      preprocess_flags(settings));
   if (!rest.empty()) throw UsageError(fmt::format("preprocess: '{}' belongs to no option", rest[0]));
   PreprocessOptions& options = settings.options;
   if (options.inputs.empty()) throw UsageError("preprocess: --input FILES is missing");
@@ -113,6 +89,7 @@ int run_preprocess(Invocation& invocation) {
   if (options.split_sentences && settings.language != "english")
     throw ConfigError(
         fmt::format("preprocess: --lang {}: sentence rules exist for english", settings.language));
+  require_file_place("--output-prefix", options.output_prefix);
   const Tokenizer tokenizer =
       make_tokenizer(settings.tokenizer_type, settings.tokenizer_model, settings.tokenizer);
   options.inputs = expand(options.inputs);

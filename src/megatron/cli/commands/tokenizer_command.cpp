@@ -6,8 +6,8 @@
 #include <iostream>
 
 #include "megatron/base/atomic_file.h"
-#include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/refuse.h"
 #include "megatron/cli/commands/tokenizer_chat.h"
 #include "megatron/cli/flags.h"
 #include "megatron/tokenizers/make_tokenizer.h"
@@ -25,12 +25,6 @@ struct Settings {
   bool add_special_tokens = false, skip_special_tokens = false, json = false;
 };
 
-Flag list_flag(std::string_view name, std::string_view help, std::vector<std::string>& target) {
-  return {name, "A,B,…", help, [&target](std::string_view, const std::string& text) {
-            for (std::string_view word : comma_separated(text)) target.emplace_back(word);
-          }};
-}
-
 std::vector<Flag> flags(Settings& s) {
   return {text_flag("--tokenizer-type", "T", "type by Megatron's name, HuggingFaceTokenizer say", s.type),
           text_flag("--tokenizer-model", "PATH", "its file or folder", s.model),
@@ -41,8 +35,8 @@ std::vector<Flag> flags(Settings& s) {
           text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.options.tiktoken_pattern),
           int_flag("--tiktoken-num-special-tokens", "ids before the ranks [JSON 1000, .tiktoken 0]",
                    s.options.tiktoken_num_special_tokens),
-          list_flag("--tokenizer-special-tokens",
-                    "TikTokenizer: NAME or NAME=ID; train: the first ids [<|endoftext|>]",
+          list_flag("--tokenizer-special-tokens", "NAMES",
+                    "TikTokenizer: NAME or NAME=ID; train: the first ids [<|endoftext|>]", ",",
                     s.options.special_tokens),
           int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.options.null_eod_id),
           int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.options.null_pad_id),
@@ -62,13 +56,16 @@ template <class Visit>
 void for_each_line(const std::string& path, Visit visit) {
   std::ifstream file;
   if (!path.empty()) {
+    require_input(!fs::is_directory(path), "tokenizer: --input {} is a folder; name a file", path);
     file.open(path, std::ios::binary);
-    if (!file) throw ConfigError(fmt::format("tokenizer: cannot read {}: {}", path, std::strerror(errno)));
+    require_input(file.is_open(), "tokenizer: cannot read {}: {}", path, std::strerror(errno));
   }
   std::istream& in = path.empty() ? std::cin : file;
   std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number)
-    visit(line, fmt::format("{}:{}", path.empty() ? "standard input" : path, number), !in.eof());
+  for (int64_t number = 1; std::getline(in, line); ++number) {
+    const std::string origin = fmt::format("{}:{}", path.empty() ? "standard input" : path, number);
+    refuse_faults(origin, [&] { visit(line, origin, !in.eof()); });
+  }
 }
 
 Json encoded(const Tokenizer& tokenizer, const std::string& text, bool add_special_tokens) {
@@ -130,15 +127,18 @@ int train(Invocation& invocation, Settings settings) {
   BpeTrainer trainer(settings.training);
   const bool rows = settings.input.ends_with(".jsonl") || !settings.json_key.empty();
   const std::string key = settings.json_key.empty() ? "text" : settings.json_key;
+  bool empty = true;
   for_each_line(settings.input, [&](std::string& line, const std::string& origin, bool ended) {
-    if (rows) {
-      if (line.find_first_not_of(" \t\r") != std::string::npos)
-        trainer.add(Json::parse(line, origin).at(key).as_string());
-      return;
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      empty = false;
+      if (rows) trainer.add(Json::parse(line, origin).at(key).as_string());
     }
+    if (rows) return;
     if (ended) line += '\n';
     trainer.add(line);
   });
+  require_input(!empty, "tokenizer train: {} has no text to learn from",
+                settings.input.empty() ? "standard input" : settings.input);
   const TrainedBpe trained = trainer.train();
   fs::create_directories(settings.out);
   const fs::path folder = settings.out;
@@ -174,7 +174,8 @@ int run_tokenizer(Invocation& invocation) {
     return run_tokenizer_chat(invocation, std::cin);
   }
   Settings settings;
-  const std::vector<std::string> words = parse_flags("tokenizer", invocation.args, flags(settings));
+  const std::vector<std::string> words =
+      parse_flags("tokenizer", join_lists(invocation.args, {"--tokenizer-special-tokens"}), flags(settings));
   if (words.size() != 1) throw UsageError("tokenizer: say encode, decode, train or chat");
   if (words[0] == "train") return train(invocation, std::move(settings));
   if (words[0] != "encode" && words[0] != "decode")

@@ -9,6 +9,7 @@
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
@@ -85,7 +86,7 @@ int run_doctor(Invocation& invocation) {
   std::optional<Resolved> resolved;
   if (names_a_model(line) || !line.sources.problems.empty())
     resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}),
-                       {.purpose = Purpose::model, .gpus = gpu_facts});
+                       {.purpose = Purpose::model, .gpus = gpu_facts, .vocabulary = vocabulary_size});
   const GpuReport gpus = look_for_gpus();
   const Machine machine = look_at_machine();
   std::vector<CheckList> sections = {build_section(), machine_section(machine), gpu_section(gpus),

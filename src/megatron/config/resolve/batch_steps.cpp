@@ -3,7 +3,6 @@
 #include <charconv>
 
 #include "megatron/base/error.h"
-#include "megatron/config/schema/train_config.h"
 
 namespace megatron {
 namespace {
@@ -50,21 +49,19 @@ std::vector<BatchSize> parse_batch_steps(std::string_view text, int64_t seq_leng
   return steps;
 }
 
-std::vector<BatchSize> batch_sizes(const TrainConfig& train, int64_t seq_length) {
-  if (!train.step_batch_size_schedule.empty())
-    return parse_batch_steps(train.step_batch_size_schedule, seq_length);
-  const std::vector<int64_t>& ramp = train.rampup_batch_size;
-  if (ramp.empty()) return {{0, train.global_batch_size}};
+std::vector<BatchSize> batch_sizes(const BatchGrowth& batch) {
+  if (!batch.steps.empty()) return parse_batch_steps(batch.steps, batch.seq_length);
+  const std::vector<int64_t>& ramp = batch.ramp;
+  if (ramp.empty()) return {{0, batch.global_batch_size}};
   const auto refuse = [&](std::string_view why) {
-    throw ConfigError(
-        fmt::format("--rampup-batch-size: {}; give START INCREMENT SAMPLES", why));
+    throw ConfigError(fmt::format("--rampup-batch-size: {}; give START INCREMENT SAMPLES", why));
   };
   if (ramp.size() != 3) refuse(fmt::format("{} numbers are given, not 3", ramp.size()));
   const int64_t start = ramp[0], increment = ramp[1], samples = ramp[2],
-                growth = train.global_batch_size - start;
+                growth = batch.global_batch_size - start;
   if (start < 1 || increment < 1 || samples < 0 || growth < 0 || growth % increment != 0)
     refuse(fmt::format("batches do not grow from {} by steps of {} to {}", start, increment,
-                       train.global_batch_size));
+                       batch.global_batch_size));
   std::vector<BatchSize> steps = {{0, start}};
   // Megatron-LM divides the samples among the steps as real numbers, and compares whole consumed samples.
   const double each =

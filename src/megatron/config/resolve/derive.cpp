@@ -16,9 +16,10 @@ void number_formats(ConfigBuilder& builder) {
   if (!builder.given("model.params_dtype")) builder.derive("model.params_dtype", dtype, why);
   if (!builder.given("model.pipeline_dtype"))
     builder.derive("model.pipeline_dtype", precision.params_dtype, "params_dtype");
-  if (!builder.config.ddp.grad_reduce_in_fp32) builder.derive("ddp.grad_reduce_in_fp32", precision.bf16, why);
-  if (!precision.fp16) return;
-  // Overflows are the loss scaler's business.
+  if (!builder.config.ddp.grad_reduce_in_fp32)
+    builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
+  // Overflows are the business of a loss scale that adapts.
+  if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
     if (!builder.given(name)) builder.derive(name, false, "fp16 skips steps that overflow");
 }
@@ -204,7 +205,8 @@ void batches(ConfigBuilder& builder) {
   const TrainConfig& train = config.train;
   if (train.global_batch_size == 0 && !train.step_batch_size_schedule.empty()) try {
       // The largest: what iterations are converted to samples with.
-      builder.derive("train.global_batch_size", batch_sizes(train, config.model.seq_length).back().size,
+      builder.derive("train.global_batch_size",
+                     parse_batch_steps(train.step_batch_size_schedule, config.model.seq_length).back().size,
                      "the last entry of train.step_batch_size_schedule");
     } catch (const ConfigError&) {  // a rule tells what is wrong with it
     }
@@ -234,7 +236,19 @@ void recompute_defaults(ConfigBuilder& builder) {
   if (execution.recompute_num_layers == 0) builder.derive("model.recompute_num_layers", 1, "full recompute");
 }
 
+// Rows of conversations hold unequal numbers of answers, and packing decides which rows there are.
+void derive_sft(ConfigBuilder& builder) {
+  const DatasetConfig& data = builder.config.dataset;
+  if (!data.sft) return;
+  if (!builder.given("model.calculate_per_token_loss"))
+    builder.derive("model.calculate_per_token_loss", true, "sft");
+  if (data.packing == Packing::batch) builder.derive("model.variable_seq_lengths", true, "packing batch");
+}
+
 void derive_sharding(ConfigBuilder& builder) {
+  if (builder.config.optimizer.optimizer == OptimizerKind::dist_muon &&
+      !builder.given("ddp.use_distributed_optimizer"))
+    builder.derive("ddp.use_distributed_optimizer", true, "optimizer dist_muon");
   if (builder.config.ddp.use_megatron_fsdp && !builder.given("ddp.data_parallel_sharding_strategy"))
     builder.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params", "use_megatron_fsdp");
 }
@@ -255,6 +269,7 @@ void derive_defaults(ConfigBuilder& builder) {
   batches(builder);
   schedules(builder);
   recompute_defaults(builder);
+  derive_sft(builder);
   derive_sharding(builder);
 }
 

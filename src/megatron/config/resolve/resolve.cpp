@@ -1,5 +1,7 @@
 #include "megatron/config/resolve/resolve.h"
 
+#include <filesystem>
+
 #include "megatron/base/text_file.h"
 #include "megatron/config/resolve/derive.h"
 #include "megatron/config/rules/rules.h"
@@ -34,6 +36,55 @@ void find_gpus(ConfigBuilder& builder, const ResolveOptions& options) {
   builder.gpus = options.gpus();
   if (builder.world_size && *builder.world_size < static_cast<int64_t>(builder.gpus.size()))
     builder.gpus.resize(static_cast<size_t>(*builder.world_size));
+}
+
+// Without a type, the files say which it is; with --hf alone, the model's own tokenizer is meant.
+void find_tokenizer(ConfigBuilder& builder, const Sources& sources) {
+  const TokenizerConfig& t = builder.config.tokenizer;
+  const auto derive = [&](const char* type, const std::string& why) {
+    builder.derive("tokenizer.tokenizer_type", type, why);
+  };
+  if (t.tokenizer_type != TokenizerKind::none) return;
+  if (!t.merge_file.empty() || t.vocab_file.ends_with(".json"))
+    return derive("GPT2BPETokenizer", t.merge_file.empty() ? "vocab_file" : "merge_file");
+  if (!t.vocab_file.empty()) return derive("BertWordPieceLowerCase", "vocab_file");
+  const std::string& model = t.tokenizer_model;
+  if (model.ends_with(".model")) return derive("GPTSentencePieceTokenizer", "tokenizer_model");
+  if (model.ends_with(".tiktoken")) return derive("TikTokenizer", "tokenizer_model");
+  if (!model.empty()) return derive("HuggingFaceTokenizer", "tokenizer_model");
+  if (sources.hf_origin.empty()) return;
+  constexpr std::pair<const char*, const char*> kFiles[] = {{"tokenizer.json", "HuggingFaceTokenizer"},
+                                                            {"tokenizer.model", "Llama2Tokenizer"}};
+  for (const auto& [file, type] : kFiles) {
+    std::error_code absent;
+    if (!std::filesystem::is_regular_file(std::filesystem::path(sources.hf_origin) / file, absent)) continue;
+    derive(type, "--hf");
+    return builder.derive("tokenizer.tokenizer_model", sources.hf_origin, "--hf");
+  }
+}
+
+// The tokenizer's size is the model's, unless that is known to be larger.
+void find_vocabulary(ConfigBuilder& builder, const ResolveOptions& options) {
+  const TokenizerConfig& t = builder.config.tokenizer;
+  const bool of_images =
+      t.tokenizer_type == TokenizerKind::multimodal || t.tokenizer_type == TokenizerKind::null_multimodal;
+  if (!options.vocabulary || t.tokenizer_type == TokenizerKind::none || of_images) return;
+  if (t.tokenizer_type == TokenizerKind::null_ && t.vocab_size == 0) return;  // a rule says so
+  try {
+    const int64_t tokens = options.vocabulary(t), model = builder.config.model.vocab_size;
+    if (t.vocab_size > 0 && t.vocab_size < tokens)
+      builder.reject("tokenizer.vocab_size", fmt::format("the tokenizer has {} tokens", tokens),
+                     "leave it out");
+    else if (model > 0 && model < tokens)
+      builder.reject("tokenizer.tokenizer_type",
+                     fmt::format("has {} tokens, but the model's vocab_size is {} ({})", tokens, model,
+                                 show_origin(builder.origin("model.vocab_size"))),
+                     "use the tokenizer that the model was made with");
+    else if (model == 0 && t.vocab_size == 0)
+      builder.derive("model.vocab_size", tokens, "the tokenizer's size");
+  } catch (const Error& error) {
+    builder.reject("tokenizer.tokenizer_type", error.what(), "check the tokenizer's files");
+  }
 }
 
 // Settings that were changed although this build lacks what they ask for.
@@ -81,6 +132,8 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
       builder.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
   find_world(builder, sources);
   find_gpus(builder, options);
+  find_tokenizer(builder, sources);
+  find_vocabulary(builder, options);
   derive_defaults(builder);
   if (options.rules) {
     check_rules(builder);

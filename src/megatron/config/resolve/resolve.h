@@ -19,6 +19,8 @@ struct ResolveOptions {
   bool rules = true;               // check that settings suit each other, not only each by itself
   // Of the machine that will run it, asked where it would run on GPUs: what they cannot do is refused.
   std::function<std::vector<GpuFacts>()> gpus = {};
+  // Tokens of the configured tokenizer, asked where there is one: it says how large the vocabulary is.
+  std::function<int64_t(const TokenizerConfig&)> vocabulary = {};
 };
 
 // A configuration that passed every check, and where each value came from.

@@ -40,7 +40,8 @@ void batches_grow(ConfigBuilder& builder) {
     return builder.reject(key, "the batch size is given twice", "remove --step-batch-size-schedule");
   try {
     const int64_t step = train.micro_batch_size * builder.data_parallel_size.value_or(1);
-    for (const BatchSize& size : batch_sizes(train, builder.config.model.seq_length))
+    for (const BatchSize& size : batch_sizes({train.step_batch_size_schedule, train.rampup_batch_size,
+                                              train.global_batch_size, builder.config.model.seq_length}))
       if (step > 0 && size.size % step != 0 && !train.decrease_batch_size_if_needed)
         return builder.reject(
             key,

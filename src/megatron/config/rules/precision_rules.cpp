@@ -81,14 +81,6 @@ void buckets(ConfigBuilder& builder) {
                    "add --use-distributed-optimizer");
 }
 
-void sharding(ConfigBuilder& builder) {
-  const DdpConfig& d = builder.config.ddp;
-  if (d.use_megatron_fsdp && builder.config.optimizer.optimizer != OptimizerKind::adam &&
-      builder.config.optimizer.optimizer != OptimizerKind::sgd)
-    builder.reject("optimizer.optimizer", "sharded data parallelism works with adam and sgd",
-                   "use --optimizer adam");
-}
-
 void recompute(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ExecutionConfig& e = config.execution;
@@ -235,10 +227,6 @@ constexpr Rule kPrecisionRules[] = {
      "ddp.bucket_size ddp.num_buckets ddp.average_in_collective ddp.num_distributed_optimizer_instances "
      "ddp.use_distributed_optimizer model.calculate_per_token_loss model.context_parallel_size",
      "buckets and instances suit the replicas", buckets},
-    {"sharding",
-     "ddp.use_megatron_fsdp "
-     "optimizer.optimizer",
-     "sharding strategies need sharded data parallelism", sharding},
     {"recompute",
      "model.recompute_* model.distribute_saved_activations model.tensor_model_parallel_size "
      "model.sequence_parallel model.num_moe_experts model.multi_latent_attention model.fp8 "

@@ -9,8 +9,9 @@ namespace megatron {
 
 std::vector<Rule> all_rules() {
   std::vector<Rule> all;
-  for (std::span<const Rule> rules : {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(),
-                                      batch_rules(), precision_rules(), run_rules(), device_rules()})
+  for (std::span<const Rule> rules :
+       {parallel_rules(), pipeline_rules(), model_rules(), moe_rules(), batch_rules(), precision_rules(),
+        run_rules(), data_rules(), device_rules()})
     all.insert(all.end(), rules.begin(), rules.end());
   return all;
 }

@@ -23,6 +23,7 @@ std::span<const Rule> moe_rules();
 std::span<const Rule> batch_rules();
 std::span<const Rule> precision_rules();
 std::span<const Rule> run_rules();
+std::span<const Rule> data_rules();
 std::span<const Rule> device_rules();
 
 std::vector<Rule> all_rules();

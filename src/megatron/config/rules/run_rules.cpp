@@ -38,6 +38,23 @@ void profiling(ConfigBuilder& builder) {
                    fmt::format("use at least {}", p.profile_step_start + 1));
 }
 
+void checkpoints(ConfigBuilder& builder) {
+  const CheckpointConfig& c = builder.config.checkpoint;
+  if (c.ckpt_format != CheckpointFormat::safetensors)
+    builder.note(
+        fmt::format("ckpt_format = {}: --save writes safetensors; --load reads safetensors, torch_dist and "
+                    "torch; megatron "
+                    "convert export --megatron writes torch_dist",
+                    name_of(c.ckpt_format)));
+  if (c.non_persistent_save_interval > 0 && c.non_persistent_ckpt_type == NonPersistentType::none)
+    builder.reject("checkpoint.non_persistent_save_interval", "nothing says where to",
+                   "add --non-persistent-ckpt-type global");
+  const SchedulerConfig& s = builder.config.scheduler;
+  if (s.override_opt_param_scheduler && s.use_checkpoint_opt_param_scheduler)
+    builder.reject("scheduler.override_opt_param_scheduler",
+                   "use_checkpoint_opt_param_scheduler asks for the opposite", "leave it out");
+}
+
 constexpr Rule kRunRules[] = {
     {"world_agrees", "run.world_size run.ranks", "all ranks are a multiple of those of a process",
      world_agrees},
@@ -45,6 +62,10 @@ constexpr Rule kRunRules[] = {
      "tokenizer.tokenizer_type tokenizer.vocab_size tokenizer.padded_vocab_size model.vocab_size "
      "model.tensor_model_parallel_size",
      "the vocabulary is given once and holds every token", vocabulary},
+    {"checkpoints",
+     "checkpoint.ckpt_format checkpoint.non_persistent_save_interval checkpoint.non_persistent_ckpt_type "
+     "scheduler.override_opt_param_scheduler scheduler.use_checkpoint_opt_param_scheduler",
+     "non-persistent checkpoints have a place, and one schedule counts", checkpoints},
     {"profiling", "profiling.profile_step_start profiling.profile_step_end",
      "a profile covers at least one step", profiling},
 };

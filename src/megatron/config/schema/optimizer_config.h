@@ -9,11 +9,22 @@ constexpr auto names(OptimizerKind) {
   return std::array{"adam", "sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon"};
 }
 
+enum class MuonScale { spectral, unit_rms_norm, shape_scaling };
+constexpr auto names(MuonScale) { return std::array{"spectral", "unit_rms_norm", "shape_scaling"}; }
+enum class MuonCoefficients { simple, quintic, polar_express };
+constexpr auto names(MuonCoefficients) { return std::array{"simple", "quintic", "polar_express"}; }
+enum class MuonTpMode { blockwise, duplicated, distributed };
+constexpr auto names(MuonTpMode) { return std::array{"blockwise", "duplicated", "distributed"}; }
+enum class MuonScalarOptimizer { adam, lion };
+constexpr auto names(MuonScalarOptimizer) { return std::array{"adam", "lion"}; }
+
 struct OptimizerConfig {
   static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/optimizer.def"
 #undef SETTING
+
+  bool is_muon() const { return optimizer == OptimizerKind::muon || optimizer == OptimizerKind::dist_muon; }
 };
 
 enum class LrDecay { constant, linear, cosine, inverse_square_root, wsd };

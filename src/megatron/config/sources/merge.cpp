@@ -398,7 +398,7 @@ class Merger {
                                      fmt::format("not available yet in this build: {}", found->lacks),
                                      "use bf16 or fp8"});
     if (found->fp8_param)
-      note(fmt::format("fp8_param of {} ({}): parameters are kept in bf16", found->name, origin.where));
+      note(fmt::format("fp8_param of {} ({}): parameters are kept in 16 bits", found->name, origin.where));
     for (const auto& [name, preset_value] : found->settings) {
       const Catalog::Entry& target = *catalog_.find(name);
       const bool stronger =

@@ -18,6 +18,7 @@ std::vector<PrecisionPreset> make_presets() {
                          {"model.fp16", false},
                          {"model.params_dtype", "bf16"},
                          {"ddp.grad_reduce_in_fp32", true}};
+  const Settings fp16 = {{"model.bf16", false}, {"model.fp16", true}, {"model.params_dtype", "fp16"}};
   const Settings delayed = {{"model.fp8", "hybrid"},
                             {"model.fp8_recipe", "delayed"},
                             {"model.fp8_margin", 0},
@@ -33,15 +34,15 @@ std::vector<PrecisionPreset> make_presets() {
   return {
       {"fp32", fp32},
       {"bf16_mixed", bf16},
-      {"fp16_mixed", {}, "fp16"},
+      {"fp16_mixed", fp16},
       {"bf16_with_fp8_delayed_scaling_mixed", bf16 + delayed, "", true},
-      {"fp16_with_fp8_delayed_scaling_mixed", {}, "fp16"},
+      {"fp16_with_fp8_delayed_scaling_mixed", fp16 + delayed, "", true},
       {"bf16_with_fp8_current_scaling_mixed", bf16 + tensorwise + edges(1), "", true},
-      {"fp16_with_fp8_current_scaling_mixed", {}, "fp16"},
+      {"fp16_with_fp8_current_scaling_mixed", fp16 + tensorwise + edges(1), "", true},
       {"bf16_with_fp8_subchannel_scaling_mixed", bf16 + blockwise},
-      {"fp16_with_fp8_subchannel_scaling_mixed", {}, "fp16"},
+      {"fp16_with_fp8_subchannel_scaling_mixed", fp16 + blockwise},
       {"bf16_with_mxfp8_mixed", {}, "MXFP8"},
-      {"fp16_with_mxfp8_mixed", {}, "fp16"},
+      {"fp16_with_mxfp8_mixed", {}, "MXFP8"},
       {"nemotron_h_bf16_with_fp8_current_scaling_mixed", bf16 + tensorwise + edges(2), "", true},
       {"nanov2_bf16_with_fp8_current_scaling_mixed", bf16 + blockwise + edges(2), "", true},
       {"bf16_with_nvfp4_mixed", {}, "NVFP4"},
@@ -69,7 +70,7 @@ const PrecisionPreset* find_precision_preset(std::string_view name) {
 }
 
 std::vector<std::string> precision_preset_names() {
-  std::vector<std::string> names = {"bf16", "fp8"};
+  std::vector<std::string> names = {"bf16", "fp16", "fp8"};
   for (const PrecisionPreset& preset : presets())
     if (preset.lacks.empty()) names.push_back(preset.name);
   return names;

@@ -74,6 +74,14 @@ GptSample make_gpt_sample(SampleText text, int64_t seq_length, const GptSampleOp
         if (sample.tokens[i] == options.eod) begin = static_cast<int64_t>(i) + 1;
       }
     }
+    if (options.reset_attention_mask) {
+      size_t begin = 0;
+      for (size_t i = 0; i < length; ++i)
+        if (sample.tokens[i] == options.eod || i + 1 == length) {
+          sample.documents.push_back(static_cast<int64_t>(i + 1 - begin));
+          begin = i + 1;
+        }
+    }
     if (options.create_attention_mask) mask_attention(sample, options);
   }
   for (size_t i = 0; i < length; ++i) {

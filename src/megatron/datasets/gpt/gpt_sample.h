@@ -16,6 +16,7 @@ struct GptSample {
   std::vector<uint8_t> attention_mask;  // [L, L], 1 where a token must not be seen
   std::vector<int32_t> cu_seqlens;      // [L + 1], filled with L behind the last document
   int32_t max_seqlen = 0;               // of the documents in the sample
+  std::vector<int64_t> documents;       // reset_attention_mask: lengths, each with its end-of-document token
 };
 
 struct GptSampleOptions {

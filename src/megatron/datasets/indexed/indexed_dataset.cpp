@@ -3,7 +3,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 #include "megatron/datasets/indexed/idx_format.h"
 
 namespace megatron {
@@ -13,34 +13,36 @@ IndexedDataset::IndexedDataset(std::string prefix, IndexedDatasetOptions options
   const std::string& path = index_.path();
   const std::span<const std::byte> bytes = index_.bytes();
   const auto size = static_cast<int64_t>(bytes.size());
-  require(size >= kIdxHeaderBytes, "{}: {} bytes, expected at least {}; it is no index, or was cut", path,
-          size, kIdxHeaderBytes);
-  require(std::memcmp(bytes.data(), kIdxMagic.data(), kIdxMagic.size()) == 0,
-          "{}: does not begin with MMIDIDX; it is no index of a token dataset", path);
+  require_input(size >= kIdxHeaderBytes, "{}: {} bytes, expected at least {}; it is no index, or was cut",
+                path, size, kIdxHeaderBytes);
+  require_input(std::memcmp(bytes.data(), kIdxMagic.data(), kIdxMagic.size()) == 0,
+                "{}: does not begin with MMIDIDX; it is no index of a token dataset", path);
   uint64_t version, sequences, entries;
   std::memcpy(&version, bytes.data() + 9, 8);
   const auto code = static_cast<uint8_t>(bytes[17]);
   std::memcpy(&sequences, bytes.data() + 18, 8);
   std::memcpy(&entries, bytes.data() + 26, 8);
-  require(version == kIdxVersion, "{}: version {}, expected {}", path, version, kIdxVersion);
-  require(is_token_type(code), "{}: dtype code {}, expected 1 to 8", path, code);
+  require_input(version == kIdxVersion, "{}: version {}, expected {}", path, version, kIdxVersion);
+  require_input(is_token_type(code), "{}: dtype code {}, expected 1 to 8", path, code);
   const auto room = static_cast<uint64_t>(size - kIdxHeaderBytes);
-  require(sequences <= room / 12 && entries <= room / 8 && entries >= 1,
-          "{}: {} sequences and {} document entries do not fit into {} bytes", path, sequences, entries,
-          size);
+  require_input(sequences <= room / 12 && entries <= room / 8 && entries >= 1,
+                "{}: {} sequences and {} document entries do not fit into {} bytes", path, sequences, entries,
+                size);
   const auto count = static_cast<int64_t>(sequences), ends = static_cast<int64_t>(entries);
   const int64_t expected = kIdxHeaderBytes + 12 * count + 8 * ends + (options.multimodal ? count : 0);
-  require(size == expected, "{}: {} bytes, expected {} for {} sequences and {} document entries{}", path,
-          size, expected, count, ends,
-          !options.multimodal && size == expected + count ? "; it has modes: open it as multimodal" : "");
+  require_input(
+      size == expected, "{}: {} bytes, expected {} for {} sequences and {} document entries{}", path, size,
+      expected, count, ends,
+      !options.multimodal && size == expected + count ? "; it has modes: open it as multimodal" : "");
   type_ = static_cast<TokenType>(code);
   const std::byte* data = bytes.data() + kIdxHeaderBytes;
   lengths_ = {data, count};
   offsets_ = {data + 4 * count, count};
   document_index_ = {data + 12 * count, ends};
   if (options.multimodal) modes_ = {data + 12 * count + 8 * ends, count};
-  require(document_index_[ends - 1] == count, "{}: the document index ends at {}, expected {} sequences",
-          path, document_index_[ends - 1], count);
+  require_input(document_index_[ends - 1] == count,
+                "{}: the document index ends at {}, expected {} sequences", path, document_index_[ends - 1],
+                count);
   tokens_ = open_token_bytes(prefix_ + ".bin", options.mmap);
 }
 
@@ -51,8 +53,9 @@ void IndexedDataset::read_bytes(int64_t sequence, int64_t offset, std::span<std:
   const auto wanted = static_cast<int64_t>(out.size());
   const bool inside = start >= 0 && start <= total && offset >= 0 && offset <= (total - start) / item &&
                       wanted <= total - start - offset * item;
-  require(inside, "{}.bin: {} bytes from element {} of sequence {} (byte {}) leave the file of {} bytes",
-          prefix_, wanted, offset, sequence, start, total);
+  require_input(inside,
+                "{}.bin: {} bytes from element {} of sequence {} (byte {}) leave the file of {} bytes",
+                prefix_, wanted, offset, sequence, start, total);
   tokens_->read(start + offset * item, out);
 }
 
@@ -69,8 +72,8 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
         T value;
         std::memcpy(&value, raw + i * sizeof(T), sizeof(T));
         if constexpr (std::is_floating_point_v<T>)
-          require(value >= -9.2e18 && value <= 9.2e18, "{}.bin: {} in sequence {} is no token", prefix_,
-                  value, sequence);
+          require_input(value >= -9.2e18 && value <= 9.2e18, "{}.bin: {} in sequence {} is no token", prefix_,
+                        value, sequence);
         out[i] = static_cast<int64_t>(value);
       }
     }
@@ -82,18 +85,19 @@ void IndexedDataset::verify() const {
   const auto item = static_cast<int64_t>(size_of(type_));
   int64_t begin = 0;
   for (int64_t i = 0; i < sequences(); ++i) {
-    require(lengths_[i] >= 0, "{}: sequence {} has {} tokens", path, i, lengths_[i]);
-    require(offsets_[i] == begin, "{}: sequence {} begins at byte {}, expected {}", path, i, offsets_[i],
-            begin);
+    require_input(lengths_[i] >= 0, "{}: sequence {} has {} tokens", path, i, lengths_[i]);
+    require_input(offsets_[i] == begin, "{}: sequence {} begins at byte {}, expected {}", path, i,
+                  offsets_[i], begin);
     begin += lengths_[i] * item;
   }
-  require(begin == tokens_->size(), "{}.bin: {} bytes, expected {} by its index", prefix_, tokens_->size(),
-          begin);
-  require(document_index_[0] == 0, "{}: the document index begins at {}, expected 0", path,
-          document_index_[0]);
+  require_input(begin == tokens_->size(), "{}.bin: {} bytes, expected {} by its index", prefix_,
+                tokens_->size(), begin);
+  require_input(document_index_[0] == 0, "{}: the document index begins at {}, expected 0", path,
+                document_index_[0]);
   for (int64_t i = 1; i < document_index_.size(); ++i) {
-    require(document_index_[i] >= document_index_[i - 1], "{}: document {} ends at {}, before its begin {}",
-            path, i - 1, document_index_[i], document_index_[i - 1]);
+    require_input(document_index_[i] >= document_index_[i - 1],
+                  "{}: document {} ends at {}, before its begin {}", path, i - 1, document_index_[i],
+                  document_index_[i - 1]);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 
 namespace megatron {
@@ -29,11 +29,11 @@ class FileTokens final : public TokenBytes {
  public:
   explicit FileTokens(std::string path) : path_(std::move(path)) {
     fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    require(fd_ >= 0, "cannot open {}: {}", path_, std::strerror(errno));
+    require_input(fd_ >= 0, "cannot open {}: {}", path_, std::strerror(errno));
     struct stat status {};
     if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
       ::close(fd_);
-      fail("cannot read {}: it is not a regular file", path_);
+      refuse("cannot read {}: it is not a regular file", path_);
     }
     size_ = status.st_size;
   }

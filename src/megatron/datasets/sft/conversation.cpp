@@ -100,22 +100,26 @@ EncodedConversation encode_conversation(std::span<const ChatMessage> messages, c
 JsonRows::JsonRows(const std::string& path) : file_(std::make_shared<MappedFile>(path)) {
   const auto* data = reinterpret_cast<const char*>(file_->bytes().data());
   const size_t size = file_->bytes().size();
-  for (size_t at = 0; at < size;) {
-    begins_.push_back(at);
-    const void* end = std::memchr(data + at, '\n', size - at);
-    at = end ? static_cast<size_t>(static_cast<const char*>(end) - data) + 1 : size;
+  int64_t number = 1;
+  for (size_t at = 0; at < size; ++number) {
+    const void* newline = std::memchr(data + at, '\n', size - at);
+    const size_t end = newline ? static_cast<size_t>(static_cast<const char*>(newline) - data) : size;
+    if (std::string_view(data + at, end - at).find_first_not_of(" \t\r") != std::string_view::npos)
+      lines_.push_back({at, end, number});
+    at = end + 1;
   }
 }
 
-std::string JsonRows::origin(int64_t row) const { return fmt::format("{} line {}", path(), row + 1); }
+std::string JsonRows::origin(int64_t row) const {
+  return fmt::format("{} line {}", path(), lines_.at(static_cast<size_t>(row)).number);
+}
 
 Json JsonRows::row(int64_t row) const {
   require(row >= 0 && row < size(), "{}: row {} of {}", path(), row, size());
-  const auto index = static_cast<size_t>(row);
-  const size_t begin = begins_[index],
-               end = index + 1 < begins_.size() ? begins_[index + 1] : file_->bytes().size();
-  return Json::parse({reinterpret_cast<const char*>(file_->bytes().data()) + begin, end - begin},
-                     origin(row));
+  const Line& line = lines_[static_cast<size_t>(row)];
+  return Json::parse(
+      {reinterpret_cast<const char*>(file_->bytes().data()) + line.begin, line.end - line.begin},
+      origin(row));
 }
 
 }  // namespace megatron

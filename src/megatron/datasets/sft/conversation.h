@@ -9,11 +9,9 @@
 
 #include "megatron/base/json.h"
 #include "megatron/base/mapped_file.h"
+#include "megatron/nn/batch.h"
 
 namespace megatron {
-
-// The label of a token that is not predicted.
-inline constexpr int64_t kIgnoredLabel = -100;
 
 struct ChatMessage {
   std::string role, content;
@@ -47,20 +45,24 @@ struct EncodedConversation {
 EncodedConversation encode_conversation(std::span<const ChatMessage> messages, const PromptFormat& format,
                                         const EncodeMessages& encode, const std::string& origin);
 
-// Rows of a JSON lines file, found when it is opened and parsed when they are read. Safe to share between
-// threads.
+// Rows of a JSON lines file, found when it is opened and parsed when they are read; blank lines are none.
+// Safe to share between threads.
 class JsonRows {
  public:
   explicit JsonRows(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
-  int64_t size() const { return static_cast<int64_t>(begins_.size()); }
+  int64_t size() const { return static_cast<int64_t>(lines_.size()); }
   std::string origin(int64_t row) const;
   Json row(int64_t row) const;
 
  private:
+  struct Line {
+    size_t begin, end;
+    int64_t number;
+  };
   std::shared_ptr<MappedFile> file_;
-  std::vector<size_t> begins_;
+  std::vector<Line> lines_;
 };
 
 }  // namespace megatron

@@ -50,6 +50,8 @@ SftDataset::SftDataset(std::shared_ptr<const JsonRows> rows, SftOptions options,
       size_(num_samples.value_or(range_.size())) {
   require(options_.seq_length > 0, "{}: sequence length {}, expected at least 1", rows_->path(),
           options_.seq_length);
+  description_["class"] = "SFTDataset";
+  description_["dataset_path"] = rows_->path();
   if (size_ > 0 && range_.size() == 0)
     throw ConfigError(fmt::format("{}: {} samples were asked of a split without rows", rows_->path(), size_));
 }

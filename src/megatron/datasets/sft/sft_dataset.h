@@ -28,6 +28,7 @@ class SftDataset {
 
   int64_t size() const { return size_; }
   IndexRange rows() const { return range_; }
+  const Json& description() const { return description_; }
   GptSample sample(int64_t i) const;
 
  private:
@@ -36,6 +37,7 @@ class SftDataset {
   EncodeMessages encode_;
   IndexRange range_;
   int64_t size_;
+  Json description_ = Json::object();
 };
 
 }  // namespace megatron

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 #include "megatron/datasets/compression/decompressor.h"
 
 namespace megatron {
@@ -19,7 +19,7 @@ class FileSource final : public ByteSource {
  public:
   explicit FileSource(std::string path) : path_(std::move(path)) {
     fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    require(fd_ >= 0, "cannot open {}: {}", path_, std::strerror(errno));
+    require_input(fd_ >= 0, "cannot open {}: {}", path_, std::strerror(errno));
   }
   ~FileSource() override { ::close(fd_); }
 
@@ -28,7 +28,7 @@ class FileSource final : public ByteSource {
     while (total < out.size()) {
       const ssize_t count = ::read(fd_, out.data() + total, out.size() - total);
       if (count < 0 && errno == EINTR) continue;
-      require(count >= 0, "cannot read {} at byte {}: {}", path_, consumed_, std::strerror(errno));
+      require_input(count >= 0, "cannot read {} at byte {}: {}", path_, consumed_, std::strerror(errno));
       if (count == 0) break;
       total += static_cast<size_t>(count);
       consumed_ += count;

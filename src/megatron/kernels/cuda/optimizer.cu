@@ -284,16 +284,25 @@ void split_floats(const KernelContext& ctx, const SplitFloatArgs& args) {
                       args.join});
 }
 
-struct SquaresItem {
+struct SumItem {
   AnyFloat x;
   int64_t numel;
 };
-using SquaresTable = TensorTable<SquaresItem, 96>;
-static_assert(sizeof(SquaresTable) < 4096);
+using SumTable = TensorTable<SumItem, 96>;
+static_assert(sizeof(SumTable) < 4096);
 
-// bf16 and fp32 squares are summed in double per thread: fp32 would lose digits that clipping tests see.
-template <class T>
+// Terms of bf16 and fp32 elements are summed in double per thread: fp32 would lose digits that clipping tests
+// see.
+struct Square {
+  __device__ double operator()(double x) const { return x * x; }
+};
+struct IsZero {
+  __device__ double operator()(double x) const { return x == 0 ? 1 : 0; }
+};
+
+template <class Term, class T>
 __device__ double sum_chunk(const T* x, int64_t n) {
+  const Term term;
   double sum = 0;
   constexpr int W = kVector<T>;
   int64_t i = threadIdx.x * W;
@@ -302,16 +311,17 @@ __device__ double sum_chunk(const T* x, int64_t n) {
       Compute<T> values[W];
       load(values, x + i);
 #pragma unroll
-      for (int j = 0; j < W; ++j) sum += static_cast<double>(values[j]) * values[j];
+      for (int j = 0; j < W; ++j) sum += term(values[j]);
     }
   else
     for (; i + W <= n; i += kThreads * W)
-      for (int j = 0; j < W; ++j) sum += static_cast<double>(widen(x[i + j])) * widen(x[i + j]);
-  for (; i < n; ++i) sum += static_cast<double>(widen(x[i])) * widen(x[i]);
+      for (int j = 0; j < W; ++j) sum += term(widen(x[i + j]));
+  for (; i < n; ++i) sum += term(widen(x[i]));
   return sum;
 }
 
-__global__ void __launch_bounds__(kThreads) squares_kernel(SquaresTable table, double* partial) {
+template <class Term>
+__global__ void __launch_bounds__(kThreads) sum_kernel(SumTable table, double* partial) {
   int which = table.find(blockIdx.x);
   AnyFloat x = table.item[which].x;
   int64_t begin = (blockIdx.x - table.first_chunk[which]) * kChunkElements;
@@ -319,52 +329,61 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(SquaresTable table, d
   double sum = 0;
   switch (x.dtype) {
     case DType::F64:
-      sum = sum_chunk(static_cast<const double*>(x.data) + begin, n);
+      sum = sum_chunk<Term>(static_cast<const double*>(x.data) + begin, n);
       break;
     case DType::BF16:
-      sum = sum_chunk(static_cast<const bfloat*>(x.data) + begin, n);
+      sum = sum_chunk<Term>(static_cast<const bfloat*>(x.data) + begin, n);
       break;
     case DType::F16:
-      sum = sum_chunk(static_cast<const half*>(x.data) + begin, n);
+      sum = sum_chunk<Term>(static_cast<const half*>(x.data) + begin, n);
       break;
     default:
-      sum = sum_chunk(static_cast<const float*>(x.data) + begin, n);
+      sum = sum_chunk<Term>(static_cast<const float*>(x.data) + begin, n);
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-__global__ void join_squares_kernel(const double* partial, int64_t n, double* out, bool accumulate) {
+__global__ void join_sums_kernel(const double* partial, int64_t n, double* out, bool accumulate) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += partial[i];
   sum = block_sum(sum);
   if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
 }
 
-void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
+template <class Term>
+void sum_elements(const KernelContext& ctx, const char* kernel, std::span<const Tensor> tensors,
+                  const Tensor& out, bool accumulate) {
   cudaStream_t stream = stream_of(ctx);
   int64_t chunks = 0;
-  for (const Tensor& t : args.tensors) chunks += (t.numel() + kChunkElements - 1) / kChunkElements;
+  for (const Tensor& t : tensors) chunks += (t.numel() + kChunkElements - 1) / kChunkElements;
   Scratch scratch(ctx, static_cast<size_t>(std::max<int64_t>(chunks, 1)) * sizeof(double));
   double* partial = scratch.as<double>();
-  SquaresTable table;
+  SumTable table;
   auto flush = [&] {
     if (!table.count) return;
-    squares_kernel<<<table.chunks(), kThreads, 0, stream>>>(table, partial);
-    check_launch("sum_squares");
+    sum_kernel<Term><<<table.chunks(), kThreads, 0, stream>>>(table, partial);
+    check_launch(kernel);
     partial += table.chunks();
     table.count = 0;
   };
-  for (const Tensor& t : args.tensors) {
+  for (const Tensor& t : tensors) {
     if (t.numel() == 0) continue;
-    require(is_floating(t.dtype()) && !is_fp8(t.dtype()), "sum_squares: {} has no squares to sum", t);
+    require(is_floating(t.dtype()) && !is_fp8(t.dtype()), "{}: cannot sum over {}", kernel, t);
     if (table.full()) flush();
     table.add({any_float(t), t.numel()}, t.numel());
   }
   flush();
-  join_squares_kernel<<<1, 1024, 0, stream>>>(scratch.as<double>(), chunks, pointer<double>(args.out),
-                                              args.accumulate);
-  check_launch("sum_squares");
+  join_sums_kernel<<<1, 1024, 0, stream>>>(scratch.as<double>(), chunks, pointer<double>(out), accumulate);
+  check_launch(kernel);
+}
+
+void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
+  sum_elements<Square>(ctx, "sum_squares", args.tensors, args.out, args.accumulate);
+}
+
+void count_zeros(const KernelContext& ctx, const CountZerosArgs& args) {
+  sum_elements<IsZero>(ctx, "count_zeros", args.tensors, args.out, false);
 }
 
 }  // namespace
@@ -372,6 +391,7 @@ void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
 void add_optimizer_kernels(KernelTable& table) {
   table.adam = adam;
   table.sum_squares = sum_squares;
+  table.count_zeros = count_zeros;
   table.split_float = split_floats;
 }
 

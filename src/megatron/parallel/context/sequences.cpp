@@ -86,9 +86,10 @@ std::vector<int64_t> held_tokens(const TokenRows& rows, const ContextParallel& c
 }
 
 std::vector<int64_t> held_positions(const TokenRows& rows, const ContextParallel& context) {
-  std::vector<int64_t> positions;
-  for (int64_t length : rows.sequences())
-    for (int64_t i = 0; i < length; ++i) positions.push_back(rows.first + i);
+  std::vector<int64_t> positions = rows.positions;
+  if (positions.empty())
+    for (int64_t length : rows.sequences())
+      for (int64_t i = 0; i < length; ++i) positions.push_back(rows.first + i);
   std::vector<int64_t> held = held_tokens(rows, context);
   for (int64_t& token : held) token = positions[static_cast<size_t>(token)];
   return held;

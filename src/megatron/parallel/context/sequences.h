@@ -10,11 +10,13 @@ namespace megatron {
 
 // The rows of a micro-batch, `rows` of `length` tokens each. `documents` are the lengths of what is packed
 // into them, one row after the other; none: every row is one sequence. `first`: the position of each
-// sequence's first token, where others came before it.
+// sequence's first token, where others came before it. `positions`: of every token, where they do not count
+// from there.
 struct TokenRows {
   int64_t rows = 1, length = 1;
   std::vector<int64_t> documents = {};
   int64_t first = 0;
+  std::vector<int64_t> positions = {};
 
   std::vector<int64_t> sequences() const;  // lengths of all, in order
   bool operator==(const TokenRows&) const = default;

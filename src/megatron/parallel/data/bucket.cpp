@@ -80,11 +80,16 @@ std::vector<ParameterSlice> Bucket::slices() const {
     }
     int64_t begin = std::max(member.offset, own_begin), end = std::min(member.offset + member.numel, own_end);
     if (begin >= end) continue;
-    slices.push_back({&parameter, begin - member.offset,
-                      parameter_shard_.slice(0, begin - own_begin, end - own_begin),
-                      gradient_shard_.slice(0, begin - own_begin, end - own_begin)});
+    slices.push_back(
+        {&parameter, begin - member.offset, parameter_shard_.slice(0, begin - own_begin, end - own_begin),
+         gradient_shard_.slice(0, begin - own_begin, end - own_begin), member.offset, shard_size()});
   }
   return slices;
+}
+
+void Bucket::expect_uses(const std::map<const Parameter*, int64_t>& uses) {
+  for (Member& member : members_)
+    if (const auto found = uses.find(member.parameter); found != uses.end()) member.uses = found->second;
 }
 
 void Bucket::start_step(int64_t microbatches) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+
 #include "megatron/comm/process_group.h"
 #include "megatron/nn/parameter_slice.h"
 #include "megatron/parallel/data/bucket_plan.h"
@@ -41,6 +43,10 @@ class Bucket {
   // What this rank updates.
   std::vector<ParameterSlice> slices() const;
 
+  // How often a micro-batch contributes to a parameter, as far as that is known before the first step: so
+  // that it is reduced like every other, and a run that is started again has the same sums.
+  void expect_uses(const std::map<const Parameter*, int64_t>& uses);
+
   // Gradients. Between start_step() and finish_step() reductions begin by themselves where they can; the
   // three last calls are for every bucket in turn, so that they run side by side.
   void start_step(int64_t microbatches);
@@ -62,7 +68,7 @@ class Bucket {
   struct Member {
     Parameter* parameter;
     int64_t offset, numel;
-    int64_t uses = 1;                 // contributions per micro-batch, as the first step shows
+    int64_t uses = 1;                 // contributions per micro-batch, expected or as the first step shows
     int64_t count = 0, in_round = 0;  // contributions in this step; since the last reduction
   };
 

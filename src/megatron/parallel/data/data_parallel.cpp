@@ -61,6 +61,13 @@ DataParallel::DataParallel(RankContext& ctx, const DataParallelOptions& options,
                  chunk.buckets.end());  // the last layers' gradients are complete first
     watch_units(chunk);
   }
+  // A tied weight is in two units.
+  std::map<const Parameter*, int64_t> uses;
+  for (const auto& chunk : chunks_)
+    for (const ParameterUnit* unit : chunk->model.units)
+      for (const Parameter* parameter : unit->parameters) ++uses[parameter];
+  for (const auto& chunk : chunks_)
+    for (const auto& bucket : chunk->buckets) bucket->expect_uses(uses);
   collect_slices(placed);
 }
 

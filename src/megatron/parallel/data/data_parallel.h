@@ -39,6 +39,8 @@ class DataParallel {
   // What this rank updates, in the order of the parameters.
   std::span<const ParameterSlice> slices() const { return slices_; }
   Sharding sharding() const { return options_.sharding; }
+  // The ranks that share out dense or expert parameters.
+  const ProcessGroup& shard_group(bool expert) const { return (expert ? expert_ : dense_).shard; }
   // By which every loss must be multiplied before backward so that gradients come out as sums.
   double loss_factor() const { return options_.average ? parallel_.size(Axis::dp_cp) : 1.0; }
 

@@ -1,9 +1,14 @@
 #include "megatron/training/log/console_log.h"
 
+#include <atomic>
 #include <cmath>
 
 #include "megatron/base/progress.h"
+#include "megatron/training/log/memory_report.h"
 #include "megatron/training/log/metrics_file.h"
+#include "megatron/training/log/timers.h"
+#include "megatron/training/plan/theoretical_memory.h"
+#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {
@@ -13,8 +18,14 @@ class ConsoleLog final : public Callback {
   ConsoleLog(const Log& log, std::FILE* out) : log_(log), out_(out) {}
 
   void on(RunEvent event, RunView& view) override {
+    if (event == RunEvent::train_start) first_ = view.state.iteration + 1;
+    // All ranks report, the first one prints.
+    const std::string memory =
+        event == RunEvent::step_end && reports_memory(view) ? memory_report(view) : std::string();
     if (!view.is_first_rank()) return;
     if (event == RunEvent::step_end) iteration(view);
+    if (!memory.empty()) print(memory + theoretical_line(view));
+    if (view.timers) timers(view);
     if (event == RunEvent::eval_end || event == RunEvent::test_end) evaluation(*view.evaluation);
     if (event == RunEvent::train_end) progress_.reset();
   }
@@ -25,6 +36,30 @@ class ConsoleLog final : public Callback {
   }
 
  private:
+  // Lines above the progress bar.
+  void print(std::string_view lines) {
+    if (progress_) progress_->clear();
+    fmt::print(out_, "{}", lines);
+    std::fflush(out_);
+  }
+
+  // After the first two logged iterations of each start, and at --log-memory-interval.
+  bool reports_memory(const RunView& view) const {
+    const int64_t at = view.report->iteration, every = view.config.logger.log_interval,
+                  asked = view.config.logger.log_memory_interval, second = (first_ / every + 1) * every;
+    return at == first_ || at == second || (asked > 0 && at % asked == 0);
+  }
+
+  // Megatron-LM's estimate, beside the first report.
+  std::string theoretical_line(const RunView& view) const {
+    if (view.report->iteration != first_) return "";
+    const ParallelSizes sizes = parallel_sizes(view.config, view.world.size());
+    const int64_t samples = view.config.train.micro_batch_size * sizes.dp();
+    const auto memory = theoretical_memory(view.config, sizes,
+                                           view.report->global_batch_size / std::max<int64_t>(1, samples));
+    return memory ? memory->line() : "";
+  }
+
   void iteration(const RunView& view) {
     const IterationReport& report = *view.report;
     const LoggerConfig& logger = view.config.logger;
@@ -32,25 +67,33 @@ class ConsoleLog final : public Callback {
       progress_ = std::make_unique<Progress>(log_, "training", report.iterations, report.iteration);
     means_.add(report);
     const bool complete = report.iteration % logger.log_interval == 0;
-    if (complete || report.iteration == 1 || report.iteration == report.iterations) {
-      progress_->clear();
-      fmt::print(out_, "{}\n", iteration_line(means_.report(), time_stamp(), logger.log_throughput));
-      std::fflush(out_);
-    }
+    const bool shown = complete || report.iteration == first_ || report.iteration == report.iterations;
+    if (shown && !logger.skip_train_metrics_log)
+      print(iteration_line(means_.report(), time_stamp(), logger.log_throughput) + "\n");
     if (complete) means_.reset();
     progress_->update(report.iteration,
                       fmt::format("loss {:.4f}  {:.0f} tokens/s", report.loss, report.tokens_per_second));
   }
 
+  void timers(const RunView& view) {
+    const std::string block = timers_block(*view.timers, view.config.logger.timing_log_option);
+    if (!block.empty()) print(block + "\n");
+  }
+
+  // Framed by dashes, as Megatron-LM does.
   void evaluation(const EvaluationReport& report) {
     const std::string set = report.set == "validation" ? "" : fmt::format(" on {} set", report.set);
-    told(fmt::format("validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} |",
-                     report.iteration, set, report.loss, std::exp(std::min(20.0, report.loss))));
+    const std::string line =
+        fmt::format(" validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
+                    report.iteration, set, report.loss, std::exp(std::min(20.0, report.loss)));
+    const std::string dashes(line.size() + 1, '-');
+    print(fmt::format("{0}\n{1}\n{0}\n", dashes, line));
   }
 
   Log log_;
   std::FILE* out_;
-  IterationMeans means_;
+  std::atomic<int64_t> first_ = 1;  // iteration of this start, which every rank sets alike
+  IterationMeans means_;            // this and what follows are the first rank's
   std::unique_ptr<Progress> progress_;
 };
 

@@ -30,10 +30,11 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
   line += fmt::format(" learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} |", r.learning_rate,
                       r.global_batch_size, r.loss);
   for (const LossTerm& term : r.terms) line += fmt::format(" {}: {:.6E} |", term.name, term.value);
-  return line + fmt::format(
-                    " loss scale: {:.1f} | grad norm: {:.3f} | number of skipped iterations: {:3} | "
-                    "number of nan iterations: {:3} |",
-                    1.0, r.grad_norm, r.skipped, r.nans);
+  line += fmt::format(" loss scale: {:.1f} | grad norm: {:.3f} |", r.loss_scale, r.grad_norm);
+  if (r.num_zeros) line += fmt::format(" num zeros: {:.0f} |", *r.num_zeros);
+  if (r.params_norm) line += fmt::format(" params norm: {:.3f} |", *r.params_norm);
+  return line + fmt::format(" number of skipped iterations: {:3} | number of nan iterations: {:3} |",
+                            r.skipped, r.nans);
 }
 
 void IterationMeans::add(const IterationReport& report) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,11 @@ namespace megatron {
 struct IterationReport {
   int64_t iteration = 0, iterations = 0;  // counted from 1; of the whole run
   int64_t consumed_samples = 0, skipped_samples = 0, global_batch_size = 0;
-  double loss = 0, grad_norm = 0, learning_rate = 0;
-  int64_t skipped = 0, nans = 0;              // iterations whose update was not taken, whose loss was NaN
-  std::vector<LossTerm> terms;                // beside the loss
-  double milliseconds = 0, data_wait_ms = 0;  // of it, until the data was there
+  double loss = 0, grad_norm = 0, learning_rate = 0, loss_scale = 1;
+  std::optional<double> num_zeros, params_norm;  // where asked for
+  int64_t skipped = 0, nans = 0;                 // iterations whose update was not taken, whose loss was NaN
+  std::vector<LossTerm> terms;                   // beside the loss
+  double milliseconds = 0, data_wait_ms = 0;     // of it, until the data was there
   double tokens_per_second = 0, model_tflops = 0;  // per rank
   // Of rank 0, the most up to now (after the first iteration, which autotunes GEMMs, anew): what tensors
   // and scratch memory held, and what was taken from the device for it.

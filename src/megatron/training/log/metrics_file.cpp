@@ -44,6 +44,9 @@ bool MetricsFile::write(const IterationReport& r) {
   }
   if (r.skipped > 0) row["skipped"] = true;
   row["grad_norm"] = r.grad_norm;
+  if (r.loss_scale != 1) row["loss_scale"] = r.loss_scale;
+  if (r.num_zeros) row["num_zeros"] = *r.num_zeros;
+  if (r.params_norm) row["params_norm"] = *r.params_norm;
   row["learning_rate"] = r.learning_rate;
   row["iteration_ms"] = r.milliseconds;
   row["data_wait_ms"] = r.data_wait_ms;

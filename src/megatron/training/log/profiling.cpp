@@ -15,17 +15,30 @@ bool is_profiled(const ProfilingConfig& config, int64_t rank) {
 
 }  // namespace
 
-void ProfilerRanges::begin(const char* name) { begin_profiler_range(name); }
-void ProfilerRanges::end() { end_profiler_range(); }
+void ProfilerRanges::op(const char* name, Phase phase, const Cost& cost) {
+  if (next_) next_->op(name, phase, cost);
+}
+void ProfilerRanges::begin(const char* name) {
+  begin_profiler_range(name);
+  if (next_) next_->begin(name);
+}
+void ProfilerRanges::end() {
+  end_profiler_range();
+  if (next_) next_->end();
+}
 
 Profiling::Profiling(RankContext& ctx, const ProfilingConfig& config)
-    : ctx_(ctx), config_(config), chosen_(is_profiled(config, ctx.rank)) {
+    : ctx_(ctx),
+      config_(config),
+      before_(ctx.tracer),
+      ranges_(before_),
+      chosen_(is_profiled(config, ctx.rank)) {
   if (config_.nvtx_ranges) ctx_.tracer = &ranges_;
 }
 
 Profiling::~Profiling() {
   if (running_) stop_profiler();
-  if (ctx_.tracer == &ranges_) ctx_.tracer = nullptr;
+  if (ctx_.tracer == &ranges_) ctx_.tracer = before_;
 }
 
 void Profiling::before_step(int64_t steps_done) {
@@ -34,7 +47,7 @@ void Profiling::before_step(int64_t steps_done) {
   if (wanted == running_) return;
   running_ = wanted;
   wanted ? start_profiler() : stop_profiler();
-  ctx_.tracer = wanted || config_.nvtx_ranges ? &ranges_ : nullptr;
+  ctx_.tracer = wanted || config_.nvtx_ranges ? &ranges_ : before_;
 }
 
 }  // namespace megatron

@@ -5,12 +5,16 @@
 
 namespace megatron {
 
-// Tells a profiler of the ranges that a rank names.
+// Tells a profiler of the ranges that a rank names, and whoever listened before.
 class ProfilerRanges final : public Tracer {
  public:
-  void op(const char*, Phase, const Cost&) override {}
+  explicit ProfilerRanges(Tracer* next) : next_(next) {}
+  void op(const char* name, Phase phase, const Cost& cost) override;
   void begin(const char* name) override;
   void end() override;
+
+ private:
+  Tracer* next_;
 };
 
 // What a rank tells a profiler: with nvtx_ranges, its ranges in every step; with profile, the ranges of the
@@ -27,6 +31,7 @@ class Profiling {
  private:
   RankContext& ctx_;
   const ProfilingConfig& config_;
+  Tracer* before_;  // listens where the profiler does not
   ProfilerRanges ranges_;
   bool chosen_, running_ = false;
 };

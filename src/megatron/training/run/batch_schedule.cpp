@@ -7,7 +7,8 @@
 namespace megatron {
 
 BatchSchedule::BatchSchedule(const Config& config, int64_t data_parallel)
-    : sizes_(batch_sizes(config.train, config.model.seq_length)) {
+    : sizes_(batch_sizes({config.train.step_batch_size_schedule, config.train.rampup_batch_size,
+                          config.train.global_batch_size, config.model.seq_length})) {
   const int64_t micro = config.train.micro_batch_size * data_parallel;
   for (BatchSize& step : sizes_) {
     if (config.train.decrease_batch_size_if_needed) step.size = step.size / micro * micro;

@@ -10,6 +10,8 @@
 
 namespace megatron {
 
+struct TimerTable;
+
 // The mean losses of one evaluation.
 struct EvaluationReport {
   std::string set;  // "validation", "test", or the name of one of several validation sets
@@ -39,6 +41,9 @@ struct RunView {
   TrainState& state;
   const IterationReport* report = nullptr;       // at step_end
   const EvaluationReport* evaluation = nullptr;  // at eval_end and test_end
+  // At train_start those of the setup, at step_end of each --log-interval those since the last; null: not
+  // asked for by --timing-log-level.
+  const TimerTable* timers = nullptr;
   bool save_requested = false, stop_requested = false;
 
   bool is_first_rank() const { return world.rank() == 0; }

@@ -1,35 +1,68 @@
 #include "megatron/training/run/gpt_data.h"
 
-#include "megatron/datasets/gpt/gpt_source.h"
+#include "megatron/datasets/gpt/fim.h"
+#include "megatron/datasets/gpt/mock_sequences.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
 
-DataSource data_source(const DatasetConfig& data) {
-  DataSource source{.surplus = 0.005, .cache_path = data.path_to_cache};
-  source.blend =
-      parse_blend(data.data_args_path.empty() ? data.data_path : read_blend_words(data.data_args_path));
-  std::array<std::vector<std::string>, 3> own = {data.train_data_path, data.valid_data_path,
-                                                 data.test_data_path};
-  if (!data.per_split_data_args_path.empty()) own = read_split_words(data.per_split_data_args_path);
-  for (size_t s = 0; s < own.size(); ++s) source.per_split[s] = parse_blend(own[s]);
-  if (source.blend) source.matrix = split_matrix(parse_split(data.split));
-  return source;
+// Which token ends a document, and which fills up.
+void find_special_tokens(const Config& config, GptSampleOptions& sample) {
+  sample.eod = sample.pad = -1;
+  if (config.tokenizer.tokenizer_type == TokenizerKind::none) return;
+  const SpecialIds ids = vocabulary_facts(config.tokenizer).specials;
+  const std::array<int64_t, 7> others = {ids.bos, ids.eos, ids.eod, ids.unk, ids.cls, ids.sep, ids.mask};
+  sample.eod = ids.eod;
+  if (ids.pad >= 0) sample.pad = resolve_pad_id(ids.pad, others, config.dataset.allow_ambiguous_pad_tokens);
+  const bool needed = sample.reset_position_ids || sample.reset_attention_mask || sample.eod_mask_loss;
+  if (needed && sample.eod < 0)
+    throw ConfigError(fmt::format(
+        "{}: has no end-of-document token, which --reset-position-ids, --reset-attention-mask and "
+        "--eod-mask-loss look for; leave them out",
+        name_of(config.tokenizer.tokenizer_type)));
 }
 
-// Samples of a run, as Megatron-LM counts them.
-SplitSizes wanted_samples(const Config& config) {
-  const TrainConfig& train = config.train;
-  const ValidationConfig& validation = config.validation;
-  const int64_t iterations =
-      train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
-  if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
-  const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
-  const int64_t round = validation.eval_iters * evaluation_batch(config);
-  const int64_t samples =
-      train.train_samples > 0 ? train.train_samples : iterations * train.global_batch_size;
-  return {samples, rounds * round, round};
+GptDatasetConfig dataset_config(const Config& config, const DataSource& source) {
+  const DatasetConfig& data = config.dataset;
+  GptDatasetConfig options;
+  options.identity = data_identity(config, source);
+  options.sample.create_attention_mask = false;
+  options.sample.reset_position_ids = data.reset_position_ids;
+  options.sample.reset_attention_mask = data.reset_attention_mask;
+  options.sample.eod_mask_loss = data.eod_mask_loss;
+  options.sample.inter_document_masking = data.inter_document_masking;
+  find_special_tokens(config, options.sample);
+  options.cache = !data.mock_data || !data.path_to_cache.empty();
+  options.cache_path = data.path_to_cache;
+  options.threads = static_cast<int>(data.num_dataset_builder_threads);
+  return options;
+}
+
+struct FimSetup {
+  FimOptions options;
+  TextCodec codec;
+};
+
+FimSetup fim_setup(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  const Tokenizer tokenizer = open_tokenizer(config.tokenizer);
+  FimSetup fim{.codec = text_codec(tokenizer)};
+  fim.options.rate = data.fim_rate;
+  fim.options.spm_rate = data.fim_spm_rate;
+  fim.options.fragment_rate = data.fim_fragment_rate.value_or(0.5);
+  fim.options.no_prefix = data.fim_no_prefix;
+  fim.options.seed = static_cast<uint32_t>(data.random_seed);
+  find_fim_tokens(tokenizer,
+                  {.prefix = data.fim_prefix_token,
+                   .middle = data.fim_middle_token,
+                   .suffix = data.fim_suffix_token,
+                   .pad = data.fim_pad_token,
+                   .eod = data.fim_eod_token,
+                   .split = data.fim_split_sample},
+                  fim.options);
+  return fim;
 }
 
 }  // namespace
@@ -42,42 +75,43 @@ bool has_indexed_data(const DatasetConfig& data) {
 
 RunData gpt_data(const Config& config) {
   const DatasetConfig& data = config.dataset;
-  DataSource source = data_source(data);
-  GptDatasetConfig options;
-  options.identity = {.seed = static_cast<uint32_t>(data.random_seed), .seq_length = config.model.seq_length};
-  if (source.blend) {
-    options.identity.split = data.split;
-    options.identity.matrix = source.matrix;
+  const DataSource source = data_source(config);
+  const GptDatasetConfig options = dataset_config(config, source);
+  std::shared_ptr<const SequenceStore> mock;
+  if (data.mock_data) {
+    const int64_t eod = options.sample.eod >= 0 ? options.sample.eod : config.model.vocab_size - 1;
+    mock = std::make_shared<const MockSequences>(config.model.vocab_size, eod);
   }
-  // What nobody reads is not built: small data may have no document in it.
-  const bool evaluates = config.validation.eval_iters > 0 && config.validation.eval_interval > 0;
-  for (Split split : {Split::valid, Split::test}) {
-    if (evaluates) continue;
-    source.per_split[static_cast<size_t>(split)].reset();
-    if (source.matrix) (*source.matrix)[static_cast<size_t>(split)].reset();
-  }
-  options.sample.create_attention_mask = false;
-  options.sample.eod = -1;  // only options that are off ask for it
-  options.cache_path = data.path_to_cache;
-  options.threads = static_cast<int>(data.num_dataset_builder_threads);
-  auto splits = build_splits<GptDataset>(
-      source, wanted_samples(config), [&](const std::string& prefix, Split split, auto ends, auto samples) {
-        auto store =
-            std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = data.mmap_bin_files});
-        return std::make_shared<const GptDataset>(std::move(store), options, split, ends, samples);
-      });
-  RunData run;
-  auto take = [&](Split split) -> std::shared_ptr<const BatchSource> {
-    auto& own = splits[static_cast<size_t>(split)];
-    return own ? gpt_source(std::move(*own), config.model.vocab_size) : nullptr;
+  const auto open = [&](const std::string& prefix) {
+    if (mock) return mock;
+    return std::shared_ptr<const SequenceStore>(
+        std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = data.mmap_bin_files}));
   };
-  run.train = take(Split::train);
-  if (!run.train)
-    throw ConfigError(
-        "--data-path: the training split is empty; give --split or --train-data-path otherwise");
-  if (auto validation = take(Split::valid)) run.validation.push_back({"validation", std::move(validation)});
-  run.test = take(Split::test);
-  return run;
+  // Nothing is evaluated on a share of the data that is less than a document.
+  const auto is_empty = [](const SequenceStore& store, Split split, const std::array<double, 2>& ends) {
+    return split != Split::train && split_range(ends, store.lengths().size()).size() == 0;
+  };
+  using Samples = std::optional<int64_t>;
+  if (!data.fim_data)
+    return run_data_of<GptDataset>(config, source,
+                                   [&](const std::string& prefix, Split split, std::array<double, 2> ends,
+                                       Samples samples) -> std::shared_ptr<const GptDataset> {
+                                     auto store = open(prefix);
+                                     if (is_empty(*store, split, ends)) return nullptr;
+                                     return std::make_shared<const GptDataset>(std::move(store), options,
+                                                                               split, ends, samples);
+                                   });
+  const FimSetup fim = fim_setup(config);
+  return run_data_of<FimDataset>(
+      config, source,
+      [&](const std::string& prefix, Split split, std::array<double, 2> ends,
+          Samples samples) -> std::shared_ptr<const FimDataset> {
+        auto store = open(prefix);
+        if (is_empty(*store, split, ends)) return nullptr;
+        return std::make_shared<const FimDataset>(
+            GptDataset(std::move(store), options, split, ends, samples, "GPTFIMDataset"), fim.options,
+            fim.codec);
+      });
 }
 
 }  // namespace megatron

@@ -52,11 +52,11 @@ void forget_places(DatasetConfig& data) {
     for (std::string& word : *words)
       if (!is_number(word)) word.clear();
   for (std::string* path : {&data.data_args_path, &data.per_split_data_args_path, &data.replay,
-                            &data.per_dataset_sequences_path, &data.dataset_root})
+                            &data.dataset_root, &data.packed_metadata})
     if (!path->empty()) *path = "somewhere";
   const DatasetConfig usual;
   data.path_to_cache = usual.path_to_cache;
-  data.object_storage_cache_path = usual.object_storage_cache_path;
+  data.num_workers = usual.num_workers;
   data.num_dataset_builder_threads = usual.num_dataset_builder_threads;
   data.mmap_bin_files = usual.mmap_bin_files;
 }

@@ -4,7 +4,9 @@
 #include "megatron/base/error.h"
 #include "megatron/kernels/attention_dispatch.h"
 #include "megatron/training/log/profiling.h"
+#include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
+#include "megatron/training/run/rerun.h"
 #include "megatron/training/run/run_checkpoints.h"
 #include "megatron/training/run/training_run.h"
 #include "megatron/training/setup/parallel_setup.h"
@@ -31,22 +33,36 @@ class RankLoop {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        timers_(config_.logger.timing_log_level > 0
+                    ? std::make_unique<Timers>(ctx, config_.logger.timing_log_level)
+                    : nullptr),
+        setup_(std::in_place, ctx.tracer, "setup"),
         gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_), run.trainer),
-        schedule_(learning_rate_schedule(config_, run.iterations)),
+        schedule_(rate_schedule(config_, run.iterations)),
         batches_(config_, parallel_.size(Axis::dp)),
-        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length)),
+        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
+                                               config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, run.hf, [this](const std::string& what) { tell(what); }),
+        checkpoints_(ctx, world, config_, trainer_, schedule_.lr, run.hf,
+                     [this](const std::string& what) { tell(what); }),
+        rerun_(config_.rerun_state_machine, config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
+               static_cast<uint64_t>(config_.rng.seed), world),
         view_{config_, ctx, world, trainer_, state_} {}
 
   RunEnd run() {
     tell(gemm_autotune_.news());
-    state_ = checkpoints_.load();
+    setup_.reset();
+    {
+      const TraceRange range(ctx_.tracer, "load checkpoint");
+      state_ = checkpoints_.load();
+    }
     first_ = state_.iteration;
-    announce(RunEvent::train_start);
+    rerun_.restore(std::exchange(state_.rerun, {}));
+    announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
     if (!config_.validation.skip_train) end = train();
+    tell(rerun_.summary());
     checkpoints_.finish(state_);
     end.saved = !config_.checkpoint.save.empty();
     if (end.reason == RunEnd::Reason::finished) finish_evaluation();
@@ -71,7 +87,11 @@ class RankLoop {
         skip(batch);
         continue;
       }
-      iterate(batch);
+      if (const auto verdict = iterate(batch); verdict != RerunMachine::Verdict::go_on) {
+        state_.rerun = rerun_.state();
+        const bool leaves = verdict == RerunMachine::Verdict::save_and_leave;
+        return {.reason = leaves ? RunEnd::Reason::ambiguous_result : RunEnd::Reason::wrong_result};
+      }
       tell_attention();
       if (state_.iteration == first_ + 1) {
         gemm_autotune_.finish_first_step();
@@ -95,7 +115,21 @@ class RankLoop {
     for (const auto& callback : run_.callbacks) callback->on(event, view_);
   }
 
+  // All ranks' timers, which begin anew behind it.
+  void announce_with_timers(RunEvent event, int64_t iterations) {
+    std::optional<TimerTable> table;
+    if (timers_ && iterations > 0) {
+      timers_->finish_step();
+      table = gather_timers(ctx_, world_, timers_->readings(), iterations);
+      timers_->reset();
+      view_.timers = &*table;
+    }
+    announce(event);
+    view_.timers = nullptr;
+  }
+
   void save() {
+    const TraceRange range(ctx_.tracer, "save checkpoint");
     checkpoints_.save(state_);
     announce(RunEvent::save);
   }
@@ -138,6 +172,7 @@ class RankLoop {
       own = ctx_.to_vector<double>(all);
     }
     view_.save_requested = false;
+    checkpoints_.poll();
     if (checkpoints_.save_at_interval(state_))
       announce(RunEvent::save);
     else if (own[3] > 0 && !config_.checkpoint.save.empty())
@@ -206,19 +241,36 @@ class RankLoop {
       evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
   }
 
-  void iterate(int64_t batch) {
+  RerunMachine::Verdict iterate(int64_t batch) {
     profiling_.before_step(state_.iteration);
     announce(RunEvent::step_start);
     const auto start = Clock::now();
     const Shares shares = Shares::even(batch, config_.train.micro_batch_size, parallel_.size(Axis::dp));
-    const std::vector<Batch> batches =
-        run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares)});
+    const std::vector<Batch> batches = [&] {
+      const TraceRange range(ctx_.tracer, "read batches");
+      return run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares)});
+    }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
-    const double rate = schedule_.at(state_.scheduled_samples());
-    const Gradients gradients =
-        trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
-    const StepReport step = trainer_.update(ctx_, gradients, rate);
+    const Rates rates = schedule_.at(state_.scheduled_samples());
+    Gradients gradients;
+    const auto compute = [&] {
+      gradients =
+          trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
+    };
+    compute();
+    if (rerun_.active()) {
+      const auto result = [&] { return StepResult{ctx_.item(gradients.loss), ctx_.item(gradients.norm)}; };
+      const auto again = [&] {
+        compute();
+        return result();
+      };
+      const auto verdict =
+          rerun_.judge(state_.iteration, result(), again, [this](const std::string& what) { tell(what); });
+      if (verdict != RerunMachine::Verdict::go_on) return verdict;
+    }
+    checkpoints_.before_update();
+    const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
     check_finite(step);
     state_.consumed_samples += batch;
@@ -233,7 +285,10 @@ class RankLoop {
                                  .global_batch_size = batch,
                                  .loss = step.loss,
                                  .grad_norm = step.grad_norm,
-                                 .learning_rate = rate,
+                                 .learning_rate = rates.lr,
+                                 .loss_scale = step.loss_scale,
+                                 .num_zeros = step.num_zeros,
+                                 .params_norm = step.params_norm,
                                  .skipped = step.update != Update::taken,
                                  .nans = std::isnan(step.loss),
                                  .terms = step.terms,
@@ -244,8 +299,12 @@ class RankLoop {
                                  .memory_gib = static_cast<double>(memory.total.peak) / kRunGib,
                                  .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib};
     view_.report = &report;
-    announce(RunEvent::step_end);
+    if (timers_) timers_->finish_step();
+    ++timed_;
+    const bool logged = state_.iteration % config_.logger.log_interval == 0;
+    announce_with_timers(RunEvent::step_end, logged ? std::exchange(timed_, 0) : 0);
     view_.report = nullptr;
+    return RerunMachine::Verdict::go_on;
   }
 
   void check_finite(const StepReport& step) const {
@@ -254,7 +313,8 @@ class RankLoop {
           "iteration {}: the loss is not finite ({}); a lower learning rate may help, "
           "--no-check-for-nan-in-loss-and-grad skips such updates",
           state_.iteration, step.loss);
-    if (config_.ddp.check_for_nan_in_grad && !std::isfinite(step.grad_norm))
+    // In fp16 that is an overflow, which a smaller loss scale mends.
+    if (config_.ddp.check_for_nan_in_grad && !config_.precision.fp16 && !std::isfinite(step.grad_norm))
       fail(
           "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "
           "may help, ddp.check_for_nan_in_grad=false skips such updates",
@@ -282,17 +342,21 @@ class RankLoop {
   const TrainingRun& run_;
   const Config& config_;
   ParallelContext parallel_;
+  std::unique_ptr<Timers> timers_;   // null: nothing is timed
+  std::optional<TraceRange> setup_;  // open until all members are made
   GemmAutotuneCache gemm_autotune_;
   RankTrainer trainer_;
-  LearningRateSchedule schedule_;
+  RateSchedule schedule_;
   BatchSchedule batches_;
   double flops_per_token_;
   Profiling profiling_;
   RunCheckpoints checkpoints_;
   TrainState state_;
+  RerunMachine rerun_;
   RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
   int64_t validated_ = -1;                   // the iteration of the last evaluation
+  int64_t timed_ = 0;                        // iterations since timers were told
   size_t attention_told_ = 0;
 };
 

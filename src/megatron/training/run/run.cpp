@@ -14,10 +14,15 @@
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/training/log/console_log.h"
+#include "megatron/training/log/progress_file.h"
+#include "megatron/training/log/run_summary.h"
+#include "megatron/training/log/tensorboard_log.h"
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/run/rank_launch.h"
+#include "megatron/training/run/weight_hash.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
@@ -38,7 +43,7 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
   run.planned_bytes = plan.largest().bytes();
   if (place.process == 0) {
     if (choice) log.info("{}", choice->table());
-    log.info("{}", plan.memory_table());
+    log.info("{}", run_summary(run.config, plan, device == DeviceType::Cuda ? gpu_name(0) : "the CPU"));
   }
   if (device != DeviceType::Cuda) return;
   // Ranks that share a GPU may need more and less of it; what counts is their sum.
@@ -99,7 +104,7 @@ Config resolve_run(const RunSpec& spec, const LaunchPlace& place) {
   Sources sources = spec.sources;
   sources.processes = place.processes;
   if (spec.data) sources.overrides.emplace_back("dataset.mock_data=true");  // they need not be named
-  Resolved resolved = resolve(sources, {.gpus = gpu_facts});
+  Resolved resolved = resolve(sources, {.gpus = gpu_facts, .vocabulary = vocabulary_size});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) spec.log.info("{}", note);
   return std::move(resolved.config);
@@ -117,8 +122,13 @@ RunEnd run(const RunSpec& spec) {
   run.trainer = spec.trainer;
   plan_memory_of(run, place, spec.log);
   if (spec.out) run.callbacks.push_back(console_log(spec.log, spec.out));
+  if (!run.config.logger.tensorboard_dir.empty()) run.callbacks.push_back(tensorboard_log(spec.log));
+  if (run.config.logger.log_progress && !run.config.checkpoint.save.empty())
+    run.callbacks.push_back(progress_file(spec.log));
   if (const std::string& metrics = run.config.logger.metrics; !metrics.empty())
     run.callbacks.push_back(metrics_log(spec.log, metrics));
+  if (const int64_t interval = run.config.train.check_weight_hash_across_dp_replicas_interval; interval > 0)
+    run.callbacks.push_back(weight_hash_check(interval));
   run.callbacks.insert(run.callbacks.end(), spec.callbacks.begin(), spec.callbacks.end());
   const int further = signal_number(run.config.train.exit_signal);
   run.interruption = std::make_shared<Interruption>(further == SIGTERM || further == SIGINT ? 0 : further);

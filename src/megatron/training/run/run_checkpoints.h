@@ -5,44 +5,84 @@
 #include <string>
 
 #include "megatron/autograd/rank_context.h"
+#include "megatron/checkpoint/folder_lock.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
+#include "megatron/optimizer/schedule.h"
+#include "megatron/training/run/load_places.h"
 #include "megatron/training/run/train_state.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
 
 namespace megatron {
 
 class AutoBridge;
-class RankTrainer;
 
-// A rank's saving and loading, as the settings of `checkpoint.*` ask for. All ranks of `world` call each
-// function alike. Everything passed to the constructor outlives the object.
+// A rank's saving and loading, as the settings of `checkpoint.*` ask for. All ranks of `world` make one and
+// call each function alike. Everything that is passed by reference outlives it.
+//
+// A save that fails is told, and the run goes on: what was saved before is as it was, and the next interval
+// tries again. Only at the end, in finish(), does it become an error.
 class RunCheckpoints {
  public:
   // Told on the first rank: a line for people.
   using Tell = std::function<void(const std::string& line)>;
 
+  // Locks the folder of --save for this run: a ConfigError where another one has it. `schedule` is saved, and
+  // becomes the checkpoint's where --use-checkpoint-opt_param-scheduler asks for that.
   RunCheckpoints(RankContext& ctx, const ProcessGroup& world, const Config& config, RankTrainer& trainer,
-                 std::shared_ptr<const AutoBridge> hf, Tell tell);
+                 LearningRateSchedule& schedule, std::shared_ptr<const AutoBridge> hf, Tell tell);
 
-  // Fills the trainer from --load, or else from the Hugging Face model, and gives the place to go on from.
+  // Fills the trainer from --load, else --pretrained-checkpoint, else the Hugging Face model, and gives the
+  // place to go on from.
   TrainState load();
-  // Saves to --save where --save-interval asks for it after this iteration; whether it did.
+  // Saves where an interval asks for it after this iteration; whether it did.
   bool save_at_interval(const TrainState& progress);
-  // Saves to --save, unless this iteration is there already.
+  // Saves to --save, in the background where --async-save asks for that. A save under way is finished first.
   void save(const TrainState& progress);
-  // Saves what --save does not have yet; the run ends.
+  // Once an iteration: publishes what was written in the background by all ranks.
+  void poll();
+  // Before each update of parameters: on a GPU, what is being saved is copied first.
+  void before_update() { saver_.before_change(ctx_); }
+  // Waits for what is being written and saves what --save does not have yet: the run ends. An Error where
+  // that fails.
   void finish(const TrainState& progress);
 
  private:
+  // A save that was begun.
+  struct Begun {
+    std::string root;
+    int64_t iteration = 0;
+  };
+  // What a checkpoint gave.
+  struct Taken {
+    TrainState progress;
+    LoadReport report;
+    std::vector<std::string> notes;
+  };
+
   void tell(const std::string& line) const;
+  bool load_from(const std::vector<LoadPlace>& places, TrainState& progress);
+  Taken take(const LoadPlace& place, bool weights_only);
+  void tell_report(const Taken& taken);
+  void check_schedule(const TensorSource& source);
+  SaveRequest request(const std::string& root, const TrainState& progress);
+  void save_to(const std::string& root, const TrainState& progress);
+  void finish_saver();
+  void attempt(Begun begun, const std::function<void()>& save);
+  void published(const std::string& path);
 
   RankContext& ctx_;
   const ProcessGroup& world_;
   const Config& config_;
   RankTrainer& trainer_;
+  LearningRateSchedule& schedule_;
   std::shared_ptr<const AutoBridge> hf_;
   Tell tell_;
-  int64_t saved_ = -1;  // the iteration of the newest checkpoint
+  FolderLock lock_;  // the first rank's
+  SavePlanCache plans_;
+  AsyncSaver saver_;
+  Begun begun_;
+  int64_t saved_ = -1;  // the iteration of the newest checkpoint in --save
 };
 
 }  // namespace megatron

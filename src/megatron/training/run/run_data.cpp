@@ -2,10 +2,13 @@
 
 #include <memory>
 
+#include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/file_and_key.h"
+#include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/safetensors.h"
-#include "megatron/tensor/philox.h"
+#include "megatron/datasets/prefetch.h"
 #include "megatron/training/run/gpt_data.h"
+#include "megatron/training/run/sft_data.h"
 
 namespace megatron {
 namespace {
@@ -54,23 +57,6 @@ GivenTokens read_tokens(std::string_view what, const std::string& source, int64_
   return {tensor.rank() == 2 ? tensor.size(0) : 1, tensor.size(-1), std::move(tokens)};
 }
 
-RunData mock_data(const Config& config) {
-  const int64_t length = config.model.seq_length;
-  const auto seed = static_cast<uint64_t>(config.dataset.random_seed);
-  const auto vocab = static_cast<uint64_t>(config.model.vocab_size);
-  const auto stream = [=](uint64_t number) {
-    return token_source(length, -1, [=, row = length + 1](int64_t, int64_t consumed, int64_t index) {
-      std::vector<int64_t> tokens;
-      tokens.reserve(static_cast<size_t>(row));
-      for (int64_t i = (consumed + index) * row; i < (consumed + index + 1) * row; ++i)
-        tokens.push_back(
-            static_cast<int64_t>(Philox::at({seed, number}, static_cast<uint64_t>(i)).word[0] % vocab));
-      return tokens;
-    });
-  };
-  return {.train = stream(0), .validation = {{"validation", stream(1)}}, .test = stream(2)};
-}
-
 RunData replayed_data(const std::string& source, const Config& config) {
   const auto [path, key] = file_and_key(source);
   if (key.empty()) throw ConfigError(fmt::format("--replay {}: write FILE.safetensors:KEY", source));
@@ -95,7 +81,7 @@ RunData replayed_data(const std::string& source, const Config& config) {
   };
   return {.train = token_source(row - 1, tensor.size(0) * batch, take),
           .validation = {},
-          .test = nullptr,
+          .test = {},
           .iterations = tensor.size(0)};
 }
 
@@ -104,16 +90,55 @@ int64_t evaluation_batch(const Config& config) {
   return own > 0 ? own : config.train.global_batch_size;
 }
 
+namespace {
+
+// Tokens of the checkpoint that --load names; 0 where it does not say. Loading tells what is wrong with one
+// that cannot be read.
+int64_t checkpoint_vocabulary(const std::string& root) {
+  if (root.empty() || !has_checkpoint(root)) return 0;
+  try {
+    const CheckpointReader reader(root);
+    const Json& config = reader.state().config;
+    const Json* model = config.is_object() ? config.find("model") : nullptr;
+    const Json* tokens = model && model->is_object() ? model->find("vocab_size") : nullptr;
+    return tokens && tokens->is_int() ? tokens->as_int() : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+// A vocabulary that contradicts the checkpoint is told here, not as a tensor of another shape.
+void check_checkpoint_vocabulary(const Config& config) {
+  const std::string& root = config.checkpoint.load;
+  const int64_t tokens = checkpoint_vocabulary(root);
+  if (tokens == 0 || tokens == config.model.vocab_size) return;
+  throw ConfigError(fmt::format(
+      "--load {}: the checkpoint's vocabulary has {} tokens, the run's {}; use the tokenizer or --vocab-size "
+      "that it was trained with",
+      root, tokens, config.model.vocab_size));
+}
+
+RunData configured_data(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  if (!data.replay.empty()) return replayed_data(data.replay, config);
+  if (data.sft) return sft_data(config);
+  if (data.mock_data || has_indexed_data(data)) return gpt_data(config);
+  throw ConfigError(
+      "no data is given: use --data-path PREFIX, --mock-data, or --replay FILE.safetensors:KEY");
+}
+
+}  // namespace
+
 RunData run_data(const Config& config) {
   if (config.model.vocab_size == 0)
     throw ConfigError(
-        "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, or --hf "
-        "DIR");
-  if (!config.dataset.replay.empty()) return replayed_data(config.dataset.replay, config);
-  if (config.dataset.mock_data) return mock_data(config);
-  if (has_indexed_data(config.dataset)) return gpt_data(config);
-  throw ConfigError(
-      "no data is given: use --data-path PREFIX, --mock-data, or --replay FILE.safetensors:KEY");
+        "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, a tokenizer "
+        "(--tokenizer-type), or --hf DIR");
+  check_checkpoint_vocabulary(config);
+  RunData data = configured_data(config);
+  constexpr int kStepsAhead = 2;
+  data.train = prefetched(std::move(data.train), kStepsAhead, static_cast<int>(config.dataset.num_workers));
+  return data;
 }
 
 }  // namespace megatron

@@ -16,10 +16,10 @@ struct NamedSource {
 
 // What a run learns from, and what it is evaluated on.
 struct RunData {
-  std::shared_ptr<const BatchSource> train;
-  std::vector<NamedSource> validation;      // each evaluated by itself; none: no evaluation
-  std::shared_ptr<const BatchSource> test;  // at the end of the run; null: none
-  int64_t iterations = -1;                  // that there are; -1: as many as asked for
+  std::shared_ptr<const BatchSource> train = {};
+  std::vector<NamedSource> validation = {};      // each evaluated by itself; none: no evaluation
+  std::shared_ptr<const BatchSource> test = {};  // at the end of the run; null: none
+  int64_t iterations = -1;                       // that there are; -1: as many as asked for
 };
 
 // Whole numbers [rows, length] of "FILE.safetensors:KEY"; without a key, of the only tensor that the file
@@ -30,15 +30,13 @@ struct GivenTokens {
 };
 GivenTokens read_tokens(std::string_view what, const std::string& source, int64_t vocabulary);
 
-// Random tokens that depend on the seed and the sample alone.
-RunData mock_data(const Config& config);
-
 // "FILE.safetensors:KEY": an integer tensor [iterations, global batch, length + 1], used exactly as given.
 RunData replayed_data(const std::string& source, const Config& config);
 
 int64_t evaluation_batch(const Config& config);  // sequences in a batch of an evaluation
 
-// What the configuration names; a ConfigError where it names nothing.
+// What the configuration names, read ahead by its --num-workers; a ConfigError where it names nothing, or
+// where the checkpoint of --load has another vocabulary.
 RunData run_data(const Config& config);
 
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #include "megatron/training/setup/checkpoint_tensors.h"
 
+#include "megatron/training/setup/load_check.h"
+
 namespace megatron {
 namespace {
 
@@ -51,21 +53,26 @@ std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& tra
   return tensors;
 }
 
-void load_run(RankContext& ctx, CheckpointReader& reader, RankTrainer& trainer, bool with_optimizer) {
+LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& trainer,
+                    const LoadOptions& options) {
   Optimizer& optimizer = trainer.optimizer();
   std::vector<OptimizerTensor> state;
-  if (with_optimizer) state = optimizer.state(ctx);
+  if (options.optimizer || options.masters) state = optimizer.state(ctx);
+  if (!options.optimizer)
+    std::erase_if(state, [](const OptimizerTensor& tensor) { return tensor.kind != "master"; });
   std::vector<ShardedTensor> tensors = with_state(trainer, state);
   // A run that was not in fp8 so far begins its history now.
-  std::vector<ShardedTensor> fp8 = with_optimizer ? fp8_tensors(trainer) : std::vector<ShardedTensor>();
-  const bool known = !fp8.empty() && reader.index().find(fp8.front().name) != nullptr;
+  std::vector<ShardedTensor> fp8 = options.optimizer ? fp8_tensors(trainer) : std::vector<ShardedTensor>();
+  const bool known = !fp8.empty() && source.find(fp8.front().name) != nullptr;
   if (known) tensors.insert(tensors.end(), fp8.begin(), fp8.end());
-  reader.load(ctx, tensors);
+  const LoadReport report = LoadCheck(source, options).fit(tensors);
+  for (const ShardedTensor& tensor : tensors) source.read(ctx, tensor);
   if (known) trainer.fp8_history()->use(ctx);
-  if (with_optimizer)
+  if (!state.empty())
     optimizer.take_masters(ctx, state);
   else
     optimizer.read_parameters(ctx);
+  return report;
 }
 
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/tensor_source.h"
+#include "megatron/config/schema/checkpoint_config.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -15,8 +16,22 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
 std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer,
                                               bool with_optimizer = true);
 
-// Fills a run's parameters and, where asked to, the state of its optimizer and of
-// delayed scaling.
-void load_run(RankContext& ctx, CheckpointReader& reader, RankTrainer& trainer, bool with_optimizer = true);
+// What of a checkpoint a run takes.
+struct LoadOptions {
+  bool optimizer = true;  // its state, and that of delayed scaling
+  bool masters = false;   // without that, the fp32 copies of the weights
+  Strictness strictness = Strictness::assume_ok_unexpected;
+};
+
+// Tensors that only one side has, where the strictness asks for a list of them, as one rank sees it.
+struct LoadReport {
+  std::vector<std::string> missing;     // the checkpoint has none of them: they keep their values
+  std::vector<std::string> unexpected;  // this rank has none of them; others may
+};
+
+// Fills a run's parameters and, where asked to, the state of its optimizer and of delayed scaling. A
+// ConfigError lists all that does not fit, before anything is changed.
+LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& trainer,
+                    const LoadOptions& options = {});
 
 }  // namespace megatron

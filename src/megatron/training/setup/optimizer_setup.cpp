@@ -1,6 +1,9 @@
 #include "megatron/training/setup/optimizer_setup.h"
 
 #include "megatron/optimizer/adam.h"
+#include "megatron/optimizer/chained.h"
+#include "megatron/optimizer/lion.h"
+#include "megatron/optimizer/muon.h"
 #include "megatron/optimizer/sgd.h"
 #include "megatron/transformer/mup.h"
 
@@ -24,12 +27,28 @@ Sharding sharding_of(const DdpConfig& config) {
 }
 
 // A wider model takes smaller steps in its matrices; with gradient descent larger ones in all else.
-LearningRateScale mup_scale(const ModelConfig& model, OptimizerKind kind) {
+std::function<double(const Parameter&)> mup_scale(const ModelConfig& model, OptimizerKind kind) {
   if (!model.use_mup) return {};
   const double width = mup_width(model);
   if (kind == OptimizerKind::sgd)
     return [width](const Parameter& p) { return is_hidden_matrix(p) ? 1.0 : width; };
   return [width](const Parameter& p) { return is_hidden_matrix(p) ? 1 / width : 1.0; };
+}
+
+bool is_embedding_or_output(const Parameter& parameter) {
+  return parameter.name == "embedding.word_embeddings.weight" || parameter.name == "output_layer.weight";
+}
+
+bool is_qk_norm(const Parameter& parameter) {
+  return parameter.name.ends_with(".q_layernorm.weight") || parameter.name.ends_with(".k_layernorm.weight");
+}
+
+ParameterGroups parameter_groups(const OptimizerConfig& config, const ModelConfig& model) {
+  ParameterGroups groups{.lr_scale = mup_scale(model, config.optimizer)};
+  if (config.decoupled_lr) groups.decoupled = is_embedding_or_output;
+  if (config.apply_wd_to_qk_layernorm)
+    groups.decayed = [](const Parameter& p) { return p.decayed() || is_qk_norm(p); };
+  return groups;
 }
 
 AdamOptions adam_options(const OptimizerConfig& config, const ModelConfig& model) {
@@ -38,12 +57,71 @@ AdamOptions adam_options(const OptimizerConfig& config, const ModelConfig& model
                       .epsilon = config.adam_eps,
                       .weight_decay = config.weight_decay,
                       .decoupled = config.decoupled_weight_decay,
-                      .lr_scale = mup_scale(model, config.optimizer)};
+                      .groups = parameter_groups(config, model)};
   if (!config.use_precision_aware_optimizer) return options;
   if (config.store_param_remainders) options.masters = Masters::Split;
   options.first = dtype_from_name(config.exp_avg_dtype);
   options.second = dtype_from_name(config.exp_avg_sq_dtype);
   return options;
+}
+
+// Those that multiply activations: no table of the vocabulary, no filter along the sequence.
+bool is_muon_matrix(const Parameter& parameter) {
+  return is_hidden_matrix(parameter) && parameter.shard.global_shape.rank() == (parameter.expert ? 3 : 2) &&
+         !parameter.name.ends_with(".conv1d.weight");
+}
+
+// Rows of each query group: queries, their gates, one key, one value.
+std::vector<int64_t> qkv_rows(const ModelConfig& model) {
+  const int64_t heads = model.num_attention_heads, size = model.kv_channels;
+  const int64_t groups = model.num_query_groups > 0 ? model.num_query_groups : heads;
+  const int64_t queries = heads / groups * size;
+  if (model.attention_output_gate) return {queries, queries, size, size};
+  return {queries, size, size};
+}
+
+MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model,
+                         const ParallelContext& parallel, const DataParallel& data_parallel) {
+  return {.momentum = config.muon_momentum,
+          .weight_decay = config.weight_decay,
+          .nesterov = config.muon_nesterov,
+          .scale = config.muon_scale_mode,
+          .extra_scale = config.muon_extra_scale_factor,
+          .steps = newton_schulz_steps(config.muon_coefficient_type, config.muon_num_ns_steps),
+          .tp_mode = config.muon_tp_mode,
+          .qkv_rows = config.muon_split_qkv ? qkv_rows(model) : std::vector<int64_t>(),
+          .dense = {parallel.group(Axis::tp), data_parallel.shard_group(false)},
+          .expert = {parallel.group(Axis::etp), data_parallel.shard_group(true)},
+          .groups = parameter_groups(config, model)};
+}
+
+// The rule of all parameters, or of those that Muon leaves alone.
+OptimizerKind plain_kind(const OptimizerConfig& config) {
+  if (!config.is_muon()) return config.optimizer;
+  return config.muon_scalar_optimizer == MuonScalarOptimizer::lion ? OptimizerKind::lion
+                                                                   : OptimizerKind::adam;
+}
+
+std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const OptimizerConfig& config,
+                                           const ModelConfig& model, std::vector<ParameterSlice> slices) {
+  switch (plain_kind(config)) {
+    case OptimizerKind::adam:
+      return std::make_unique<Adam>(ctx, std::move(slices), adam_options(config, model));
+    case OptimizerKind::sgd:
+      return std::make_unique<Sgd>(ctx, std::move(slices),
+                                   SgdOptions{.momentum = config.sgd_momentum,
+                                              .weight_decay = config.weight_decay,
+                                              .groups = parameter_groups(config, model)});
+    case OptimizerKind::lion:
+      return std::make_unique<Lion>(ctx, std::move(slices),
+                                    LionOptions{.beta1 = config.lion_beta1,
+                                                .beta2 = config.lion_beta2,
+                                                .weight_decay = config.weight_decay,
+                                                .groups = parameter_groups(config, model)});
+    default:
+      throw ConfigError(fmt::format("optimizer.optimizer = {}: is not built; use --optimizer adam",
+                                    name_of(config.optimizer)));
+  }
 }
 
 }  // namespace
@@ -59,20 +137,27 @@ DataParallelOptions data_parallel_options(const DdpConfig& config) {
           .large_pad = config.pad_buckets_for_high_nccl_busbw};
 }
 
+LossScaleOptions loss_scale_options(const OptimizerConfig& config) {
+  return {.constant = config.loss_scale,
+          .initial = config.initial_loss_scale,
+          .minimum = config.min_loss_scale,
+          .window = config.loss_scale_window,
+          .hysteresis = config.hysteresis};
+}
+
 std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                          const ModelConfig& model, std::span<const ParameterSlice> slices) {
-  std::vector<ParameterSlice> own(slices.begin(), slices.end());
-  switch (config.optimizer) {
-    case OptimizerKind::adam:
-      return std::make_unique<Adam>(ctx, std::move(own), adam_options(config, model));
-    case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(ctx, std::move(own),
-                                   SgdOptions{.momentum = config.sgd_momentum,
-                                              .weight_decay = config.weight_decay,
-                                              .lr_scale = mup_scale(model, config.optimizer)});
-    default:
-      throw ConfigError("optimizer: only adam and sgd are built; use --optimizer adam");
-  }
+                                          const ModelConfig& model, const ParallelContext& parallel,
+                                          const DataParallel& data_parallel) {
+  std::vector<ParameterSlice> matrices, others;
+  for (const ParameterSlice& slice : data_parallel.slices())
+    (config.is_muon() && is_muon_matrix(*slice.parameter) ? matrices : others).push_back(slice);
+  std::unique_ptr<Optimizer> rest = plain_optimizer(ctx, config, model, std::move(others));
+  if (!config.is_muon()) return rest;
+  std::vector<std::unique_ptr<Optimizer>> parts;
+  parts.push_back(
+      std::make_unique<Muon>(ctx, std::move(matrices), muon_options(config, model, parallel, data_parallel)));
+  parts.push_back(std::move(rest));
+  return std::make_unique<ChainedOptimizer>(ctx, std::move(parts));
 }
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "megatron/config/config.h"
+#include "megatron/optimizer/loss_scale.h"
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
 
@@ -11,7 +12,11 @@ namespace megatron {
 // The data parallelism that a configuration asks for.
 DataParallelOptions data_parallel_options(const DdpConfig& config);
 
+LossScaleOptions loss_scale_options(const OptimizerConfig& config);
+
+// Of what this rank updates.
 std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                          const ModelConfig& model, std::span<const ParameterSlice> slices);
+                                          const ModelConfig& model, const ParallelContext& parallel,
+                                          const DataParallel& data_parallel);
 
 }  // namespace megatron

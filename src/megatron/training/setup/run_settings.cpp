@@ -25,4 +25,31 @@ LearningRateSchedule learning_rate_schedule(const Config& config, int64_t iterat
   return schedule;
 }
 
+RateSchedule rate_schedule(const Config& config, int64_t iterations) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  RateSchedule schedule{
+      .lr = learning_rate_schedule(config, iterations), .decoupled_lr = {}, .weight_decay = {}};
+  if (optimizer.decoupled_lr) {
+    schedule.decoupled_lr = schedule.lr;
+    schedule.decoupled_lr->peak = *optimizer.decoupled_lr;
+    schedule.decoupled_lr->minimum = optimizer.decoupled_min_lr.value_or(optimizer.min_lr);
+  }
+  const SchedulerConfig& scheduler = config.scheduler;
+  const bool grows = scheduler.weight_decay_incr_style != WeightDecayGrowth::constant;
+  const auto decay = [&](std::optional<double> own) {
+    return grows ? own.value_or(optimizer.weight_decay) : optimizer.weight_decay;
+  };
+  schedule.weight_decay = {.growth = scheduler.weight_decay_incr_style,
+                           .start = decay(scheduler.start_weight_decay),
+                           .end = decay(scheduler.end_weight_decay),
+                           .duration = iterations * config.train.global_batch_size};
+  return schedule;
+}
+
+Rates RateSchedule::at(int64_t samples) const {
+  std::optional<double> decoupled;
+  if (decoupled_lr) decoupled = decoupled_lr->at(samples);
+  return {lr.at(samples), decoupled, weight_decay.at(samples)};
+}
+
 }  // namespace megatron

@@ -32,6 +32,7 @@ struct RankTrainer::Passes {
     const double labels = batch.label_weight();
     if (!per_token())
       result.label = trainer.data_parallel_->loss_factor() / ((labels > 0 ? labels : 1) * result.batches);
+    if (!forward_only) result.label *= trainer.loss_scale_.value();
     if (model.mtp_num_layers > 0)
       result.mtp = model.mtp_loss_scaling_factor / static_cast<double>(model.mtp_num_layers);
     return result;
@@ -124,7 +125,8 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   data_parallel_ = std::make_unique<DataParallel>(ctx, data_parallel_options(config.ddp), parallel,
                                                   std::move(pieces), dtype);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
-  optimizer_ = make_optimizer(ctx, config.optimizer, config.model, data_parallel_->slices());
+  optimizer_ = make_optimizer(ctx, config.optimizer, config.model, parallel, *data_parallel_);
+  if (config.precision.fp16) loss_scale_ = LossScale(loss_scale_options(config.optimizer));
 }
 
 void RankTrainer::values_changed() {
@@ -216,8 +218,11 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
     Tensor divisor = ctx.full({1}, DType::F64, factor);
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, total, divisor, total});
   }
-  return {
-      .loss = total, .terms = count > 0 ? all.slice(0, 1, 1 + count) : Tensor{}, .norm = {}, .factor = {}};
+  return {.loss = total,
+          .terms = count > 0 ? all.slice(0, 1, 1 + count) : Tensor{},
+          .norm = {},
+          .zeros = {},
+          .factor = {}};
 }
 
 Gradients RankTrainer::make_gradients(RankContext& ctx, const Passes& passes) {
@@ -228,7 +233,9 @@ Gradients RankTrainer::make_gradients(RankContext& ctx, const Passes& passes) {
   }
   for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
   const TraceRange range(ctx.tracer, "gradient norm");
-  result.norm = gradient_norm(ctx, slices(), parallel_, data_parallel_->sharding() != Sharding::None);
+  const bool sharded = data_parallel_->sharding() != Sharding::None;
+  result.norm = gradient_norm(ctx, slices(), parallel_, sharded);
+  if (config_.logger.log_num_zeros_in_grad) result.zeros = gradient_zeros(ctx, slices(), parallel_, sharded);
   return result;
 }
 
@@ -260,8 +267,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
   require(!batches.empty(), "training step: there are no micro-batches");
   for (const Batch& batch : batches) {
     batch.check();
-    require(batch.positions.empty() && batch.extra.empty(),
-            "training step: a batch has positions or extra tensors, which no model here reads");
+    require(batch.extra.empty(), "training step: a batch has extra tensors, which no model here reads");
     require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
             "training step: micro-batches of different lengths need model.variable_seq_lengths");
   }
@@ -282,20 +288,32 @@ Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batche
                                         captured_ = make_gradients(ctx, {*this, batches, key, false, fixed});
                                       });
   Gradients result = replayed ? captured_ : make_gradients(ctx, passes);
-  if (passes.per_token()) {
-    result.factor = per_label_factor(ctx, labels_of(batches), parallel_.group(Axis::dp));
-    result.loss = times(ctx, result.loss, result.factor);
-    result.norm = times(ctx, result.norm, result.factor);
-  }
+  unscale(ctx, result, labels_of(batches));
   // The optimizer multiplies as it reads: gradients themselves would be rounded once more where they are
   // narrow.
   gradient_factor_ = result.factor;
   return result;
 }
 
-StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, double lr) {
+// Loss and norm are those of the loss itself, not of what backward began with: `labels` of this replica times
+// the loss scale. A CUDA graph knows neither.
+void RankTrainer::unscale(RankContext& ctx, Gradients& gradients, double labels) {
+  if (config_.model.calculate_per_token_loss)
+    gradients.factor = per_label_factor(ctx, labels, parallel_.group(Axis::dp));
+  if (const double scale = loss_scale_.value(); scale != 1) {
+    const Tensor inverse = ctx.full({1}, DType::F64, 1 / scale);
+    gradients.factor = gradients.factor ? times(ctx, gradients.factor, inverse) : inverse;
+  }
+  if (!gradients.factor) return;
+  gradients.loss = times(ctx, gradients.loss, gradients.factor);
+  gradients.norm = times(ctx, gradients.norm, gradients.factor);
+}
+
+StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, const Rates& rates) {
   const TraceRange range(ctx.tracer, "update");
-  const Tensor gate = update_gate(ctx, gradients.loss, gradients.norm);
+  const Tensor gate =
+      update_gate(ctx, gradients.loss, gradients.norm,
+                  config_.optimizer.grad_norm_skip_threshold.value_or(std::numeric_limits<double>::max()));
   {
     const TraceRange update(ctx.tracer, "optimizer");
     Tensor scale = gradients.factor;
@@ -304,7 +322,7 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, dou
       if (gradients.factor)
         ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradients.factor, scale});
     }
-    optimizer_->step(ctx, lr, scale, gate);
+    optimizer_->step(ctx, rates, scale, gate);
   }
   for (auto& chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
   {
@@ -313,34 +331,55 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, dou
   }
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_, gate);
   values_changed();
+  Tensor params_norm;
+  if (config_.logger.log_params_norm)
+    params_norm = parameter_norm(ctx, optimizer_->master_slices(), parallel_,
+                                 data_parallel_->sharding() != Sharding::None);
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
   const auto terms = static_cast<int64_t>(terms_.size());
-  Tensor all = ctx.empty({2 + terms}, DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {gradients.loss, all.slice(0, 0, 1)});
-  ctx.kernels->copy(ctx.kernel_context(), {gradients.norm, all.slice(0, 1, 2)});
-  if (terms > 0) ctx.kernels->copy(ctx.kernel_context(), {gradients.terms, all.slice(0, 2, 2 + terms)});
+  Tensor all = ctx.zeros({4 + terms}, DType::F64);
+  const auto put = [&](const Tensor& from, int64_t at) {
+    if (from) ctx.kernels->copy(ctx.kernel_context(), {from, all.slice(0, at, at + from.numel())});
+  };
+  put(gradients.loss, 0);
+  put(gradients.norm, 1);
+  put(gradients.zeros, 2);
+  put(params_norm, 3);
+  put(gradients.terms, 4);
   const auto values = ctx.to_vector<double>(all);
   parallel_.world().require_running();  // else they are what a stopped step left there
   StepReport report{.loss = values[0], .grad_norm = values[1], .terms = {}};
-  for (size_t i = 0; i < terms_.size(); ++i) report.terms.push_back({terms_[i], values[2 + i]});
-  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
-    report.update = Update::not_finite;
-    optimizer_->set_steps(optimizer_->steps() - 1);
-    if (fp8_history_ && optimizer_->steps() == 0) fp8_history_->forget_scales();
-  }
+  if (gradients.zeros) report.num_zeros = values[2];
+  if (params_norm) report.params_norm = values[3];
+  for (size_t i = 0; i < terms_.size(); ++i) report.terms.push_back({terms_[i], values[4 + i]});
+  finish_report(report);
   return report;
 }
 
-StepReport RankTrainer::step(RankContext& ctx, std::span<const Batch> batches, double lr) {
-  const TraceRange range(ctx.tracer, "step");
-  return update(ctx, gradients(ctx, batches, {.iteration = steps_taken()}), lr);
+// Says what the gate decided, and sets back what moved on regardless.
+void RankTrainer::finish_report(StepReport& report) {
+  const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
+  if (!finite)
+    report.update = config_.precision.fp16 ? Update::overflow : Update::not_finite;
+  else if (const auto limit = config_.optimizer.grad_norm_skip_threshold; limit && report.grad_norm > *limit)
+    report.update = Update::large_norm;
+  report.loss_scale = loss_scale_.value();
+  loss_scale_.update(!finite);
+  if (report.update == Update::taken) return;
+  optimizer_->set_steps(optimizer_->steps() - 1);
+  if (fp8_history_ && optimizer_->steps() == 0) fp8_history_->forget_scales();
 }
 
-StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
+StepReport RankTrainer::step(RankContext& ctx, std::span<const Batch> batches, const Rates& rates) {
+  const TraceRange range(ctx.tracer, "step");
+  return update(ctx, gradients(ctx, batches, {.iteration = steps_taken()}), rates);
+}
+
+StepReport RankTrainer::step(RankContext& ctx, std::span<const int64_t> tokens, const Rates& rates,
                              std::span<const int64_t> lengths, Documents documents) {
-  return step(ctx, batches_of(tokens, lengths, documents), lr);
+  return step(ctx, batches_of(tokens, lengths, documents), rates);
 }
 
 void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/models/objective.h"
+#include "megatron/optimizer/loss_scale.h"
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
 #include "megatron/parallel/micro_batch.h"
@@ -31,6 +32,7 @@ struct Gradients {
   Tensor loss;    // the mean, one fp64 element on the device
   Tensor terms;   // the further means that the objective reports, fp64; undefined: none
   Tensor norm;    // of the gradients, fp64 [1]
+  Tensor zeros;   // elements of the gradients that are zero, fp64 [1]; undefined: not counted
   Tensor factor;  // what the summed gradients are yet to be multiplied by; undefined: nothing
 };
 
@@ -52,19 +54,20 @@ class RankTrainer {
   // The two halves of a step on this replica's micro-batches. gradients() may be called again instead of
   // update(): nothing else has changed. update() changes nothing where loss or gradients are not finite.
   Gradients gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key);
-  StepReport update(RankContext& ctx, const Gradients& gradients, double lr);
+  StepReport update(RankContext& ctx, const Gradients& gradients, const Rates& rates);
   // Both, of the iteration after the optimizer's last step.
-  StepReport step(RankContext& ctx, std::span<const Batch> batches, double lr);
+  StepReport step(RankContext& ctx, std::span<const Batch> batches, const Rates& rates);
   // The mean loss of micro-batches, without learning from them.
   double evaluate(RankContext& ctx, std::span<const Batch> batches);
 
   // The same of rows of tokens, [micro-batches, micro-batch size, length + 1]: see batches_of_tokens().
-  StepReport step(RankContext& ctx, std::span<const int64_t> tokens, double lr,
+  StepReport step(RankContext& ctx, std::span<const int64_t> tokens, const Rates& rates,
                   std::span<const int64_t> lengths = {}, Documents documents = {});
   double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {},
                   Documents documents = {});
 
   RankModel& model() { return model_; }
+  const ParallelContext& parallel() const { return parallel_; }
   const Objective& objective() const { return *objective_; }
   std::vector<Parameter*> parameters() { return model_.parameters(); }
   // What this rank updates, and with it the gradients of the last step, whatever is sharded: as they were
@@ -72,6 +75,7 @@ class RankTrainer {
   std::span<const ParameterSlice> slices() const { return data_parallel_->slices(); }
   const Tensor& gradient_factor() const { return gradient_factor_; }
   Optimizer& optimizer() { return *optimizer_; }
+  LossScale& loss_scale() { return loss_scale_; }  // 1 but in fp16; part of a checkpoint's TrainingState
   // Values may be read directly afterwards, those of sharded parameters in slices() alone.
   void finish_parameters() { data_parallel_->finish_parameters(); }
   // `set` writes the values of parameters(), all of which have memory while it runs.
@@ -85,6 +89,8 @@ class RankTrainer {
   std::vector<Batch> batches_of(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                                 Documents documents) const;
   Gradients make_gradients(RankContext& ctx, const Passes& passes);
+  void unscale(RankContext& ctx, Gradients& gradients, double labels);
+  void finish_report(StepReport& report);
   SeqInfo sequences_of(RankContext& ctx, const TokenRows& rows);
   void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
@@ -97,6 +103,7 @@ class RankTrainer {
   StepPlans plans_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
+  LossScale loss_scale_;
   std::unique_ptr<Fp8History> fp8_history_;
   Tensor gradient_factor_;
   std::optional<TokenRows> known_rows_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,22 @@ struct LossTerm {
   bool operator==(const LossTerm&) const = default;
 };
 
-enum class Update { taken, not_finite };  // not_finite: nothing was changed
+// Whether the parameters moved. Nothing was changed but where an update was taken.
+enum class Update {
+  taken,
+  not_finite,
+  overflow,    // a gradient of fp16 was not finite: the loss scale adapts
+  large_norm,  // above grad_norm_skip_threshold
+};
 
 // What one step was like, the same on every rank.
 struct StepReport {
   double loss = 0, grad_norm = 0;
   std::vector<LossTerm> terms;
   Update update = Update::taken;
+  double loss_scale = 1;                   // that the step was made with
+  std::optional<double> params_norm = {};  // after the update, where asked for
+  std::optional<double> num_zeros = {};    // of the gradients, where asked for
 };
 
 }  // namespace megatron

@@ -149,26 +149,36 @@ void split_floats(const KernelContext& ctx, const SplitFloatArgs& args) {
   });
 }
 
-void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
-  auto pieces = pieces_of(args.tensors, [](const Tensor& t) { return t.numel(); });
+// Σ term(x) over all elements of all tensors, from `total` on.
+template <class Term>
+double sum_elements(const KernelContext& ctx, const char* kernel, std::span<const Tensor> tensors,
+                    double total, Term term) {
+  auto pieces = pieces_of(tensors, [](const Tensor& t) { return t.numel(); });
   std::vector<double> partial(pieces.size());
   ctx.pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Piece& piece = pieces[static_cast<size_t>(i)];
-      const Tensor& tensor = args.tensors[piece.tensor];
-      dispatch_float("sum_squares", tensor.dtype(), [&]<class T>(Type<T>) {
+      const Tensor& tensor = tensors[piece.tensor];
+      dispatch_float(kernel, tensor.dtype(), [&]<class T>(Type<T>) {
         const T* x = pointer<T>(tensor) + piece.begin;
-        partial[static_cast<size_t>(i)] = sum_over<double>(piece.end - piece.begin, [&](int64_t j) {
-          double value = static_cast<Compute<T>>(x[j]);
-          return value * value;
-        });
+        partial[static_cast<size_t>(i)] = sum_over<double>(
+            piece.end - piece.begin, [&](int64_t j) { return term(double{static_cast<Compute<T>>(x[j])}); });
       });
     }
   });
-  double* out = pointer<double>(args.out);
-  double total = args.accumulate ? *out : 0;
   for (double value : partial) total += value;
-  *out = total;
+  return total;
+}
+
+void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
+  double* out = pointer<double>(args.out);
+  *out = sum_elements(ctx, "sum_squares", args.tensors, args.accumulate ? *out : 0,
+                      [](double x) { return x * x; });
+}
+
+void count_zeros(const KernelContext& ctx, const CountZerosArgs& args) {
+  *pointer<double>(args.out) =
+      sum_elements(ctx, "count_zeros", args.tensors, 0, [](double x) { return x == 0 ? 1.0 : 0.0; });
 }
 
 }  // namespace
@@ -176,6 +186,7 @@ void sum_squares(const KernelContext& ctx, const SumSquaresArgs& args) {
 void add_optimizer_kernels(KernelTable& table) {
   table.adam = adam;
   table.sum_squares = sum_squares;
+  table.count_zeros = count_zeros;
   table.split_float = split_floats;
 }
 

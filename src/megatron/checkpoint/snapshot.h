@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "megatron/checkpoint/save.h"
+
+namespace megatron {
+
+// Copies of what a rank saves, in host memory that is kept from one save to the next (pinned, for a GPU). A
+// GPU's copies run on a stream of their own: the host goes on at once, and the rank's stream only waits where
+// the copied tensors are about to change. On the CPU the copies are done when take() returns.
+class Snapshot {
+ public:
+  // After whatever is queued on the rank's stream. The copies of the last one have been released.
+  void take(RankContext& ctx, std::span<const OwnChunk> pieces);
+  // To be called before the tensors change: the rank's stream waits for the copies, the host does not.
+  void hold_back(RankContext& ctx);
+  // The copies, once they are complete; waits for them. From any thread.
+  std::span<const OwnChunk> copies() const;
+  // The memory is free for the next one. By the rank's own thread, after copies().
+  void release();
+
+ private:
+  std::shared_ptr<Allocator> memory_;
+  std::optional<Stream> stream_;
+  std::optional<Event> copied_;  // while the rank's stream has not waited for it
+  std::vector<OwnChunk> copies_;
+  std::vector<Tensor> sources_;  // stay until they are copied
+};
+
+}  // namespace megatron

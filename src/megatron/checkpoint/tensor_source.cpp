@@ -1,0 +1,24 @@
+#include "megatron/checkpoint/tensor_source.h"
+
+#include <algorithm>
+
+#include "megatron/checkpoint/load.h"
+
+namespace megatron {
+
+const StoredTensor* TensorSource::find(std::string_view name) const {
+  const auto found = std::ranges::lower_bound(tensors, name, {}, &StoredTensor::name);
+  return found != tensors.end() && found->name == name ? &*found : nullptr;
+}
+
+TensorSource checkpoint_source(const std::string& path, bool verify) {
+  const auto reader = std::make_shared<CheckpointReader>(path, verify);
+  TensorSource source;
+  source.path = reader->path();
+  source.state = reader->state();
+  source.tensors = reader->index().tensors;
+  source.read = [reader](RankContext& ctx, const ShardedTensor& part) { reader->load(ctx, {&part, 1}); };
+  return source;
+}
+
+}  // namespace megatron

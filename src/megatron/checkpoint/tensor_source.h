@@ -1,0 +1,25 @@
+#pragma once
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/checkpoint/checkpoint.h"
+
+namespace megatron {
+
+// Tensors that can be read box by box: a checkpoint of ours, or files of another format.
+struct TensorSource {
+  std::string path;  // of the checkpoint, for messages
+  TrainingState state;
+  std::vector<StoredTensor> tensors;  // name, dtype and shape of each, sorted by name
+  // Fills a part that lies within the tensor's shape.
+  std::function<void(RankContext& ctx, const ShardedTensor& part)> read;
+  std::vector<CheckpointAsset> assets;
+  std::function<void(const StoredTensor& tensor)> on_tensor = {};  // told what is about to be copied
+  bool padded_vocabulary = false;  // embeddings and output layers may have more rows than there are tokens
+
+  const StoredTensor* find(std::string_view name) const;
+};
+
+// A checkpoint of ours, or the latest of a root. `verify`: whether checksums are compared.
+TensorSource checkpoint_source(const std::string& path, bool verify = true);
+
+}  // namespace megatron

@@ -1,0 +1,41 @@
+#include "megatron/optimizer/chained.h"
+
+namespace megatron {
+
+ChainedOptimizer::ChainedOptimizer(RankContext& ctx, std::vector<std::unique_ptr<Optimizer>> parts)
+    : Optimizer(ctx, {}), parts_(std::move(parts)) {}
+
+void ChainedOptimizer::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale,
+                            const Tensor& gate) {
+  for (auto& part : parts_) part->step(ctx, rates, gradient_scale, gate);
+  ++steps_;
+}
+
+std::vector<OptimizerTensor> ChainedOptimizer::state(RankContext& ctx) const {
+  std::vector<OptimizerTensor> all;
+  for (const auto& part : parts_)
+    for (OptimizerTensor& tensor : part->state(ctx)) all.push_back(std::move(tensor));
+  return all;
+}
+
+void ChainedOptimizer::take_masters(RankContext& ctx, std::span<const OptimizerTensor> state) {
+  for (auto& part : parts_) part->take_masters(ctx, state);
+}
+
+void ChainedOptimizer::read_parameters(RankContext& ctx) {
+  for (auto& part : parts_) part->read_parameters(ctx);
+}
+
+std::vector<ParameterSlice> ChainedOptimizer::master_slices() const {
+  std::vector<ParameterSlice> all;
+  for (const auto& part : parts_)
+    for (ParameterSlice& slice : part->master_slices()) all.push_back(std::move(slice));
+  return all;
+}
+
+void ChainedOptimizer::set_steps(int64_t steps) {
+  Optimizer::set_steps(steps);
+  for (auto& part : parts_) part->set_steps(steps);
+}
+
+}  // namespace megatron

@@ -1,0 +1,184 @@
+#include "megatron/optimizer/muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace megatron {
+namespace {
+
+// Calls visit(whole, own) with the views of each block of a shard in […, global rows, global columns] and in
+// this rank's own tensor. Experts are numbered as they are here.
+template <class Visit>
+void for_each_block(const ShardSpec& shard, const Tensor& whole, const Tensor& own, Visit visit) {
+  const int rank = shard.local_shape.rank();
+  for (const ShardBlock& block : shard.blocks) {
+    Tensor there = whole, here = own;
+    for (int dim = 0; dim < rank; ++dim) {
+      const int64_t from = block.local_offset[dim], extent = block.extent[dim];
+      const int64_t at = rank == 3 && dim == 0 ? from : block.global_offset[dim];
+      there = there.slice(dim, at, at + extent);
+      here = here.slice(dim, from, from + extent);
+    }
+    visit(there, here);
+  }
+}
+
+// Which dimension of its matrices other tensor-parallel ranks have the rest of; -1: none.
+int split_dimension(const Parameter& parameter) {
+  const Shape &local = parameter.shard.local_shape, &global = parameter.shard.global_shape;
+  const int first = local.rank() - 2;
+  for (int dim = 0; dim < 2; ++dim)
+    if (local[first + dim] != global[first + dim]) return dim;
+  return -1;
+}
+
+double scale_of(MuonScale mode, int64_t rows, int64_t columns) {
+  const auto m = static_cast<double>(rows), n = static_cast<double>(columns);
+  switch (mode) {
+    case MuonScale::spectral:
+      return std::sqrt(std::max(m, n));
+    case MuonScale::unit_rms_norm:
+      return std::sqrt(m / n);
+    case MuonScale::shape_scaling:
+      return std::sqrt(std::max(1.0, m / n));
+  }
+  fail("Muon: unknown scale");
+}
+
+}  // namespace
+
+Muon::Muon(RankContext& ctx, std::vector<ParameterSlice> slices, const MuonOptions& options)
+    : Optimizer(ctx, std::move(slices), options.groups), options_(options), momenta_(zeros(ctx)) {
+  for (const ParameterSlice& slice : slices_) {
+    const int rank = slice.parameter->shard.local_shape.rank();
+    require(rank == 2 || rank == 3, "Muon: {} is no matrix: {}", slice.parameter->name,
+            slice.parameter->shard.local_shape);
+  }
+}
+
+void Muon::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) {
+  const auto kernels = ctx.kernel_context();
+  const double keep = options_.momentum;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const ParameterSlice& slice = slices_[i];
+    const Tensor& target = masters_[i] ? masters_[i] : slice.value;
+    const Tensor gradient = scaled_gradient(ctx, i, gradient_scale);
+    Tensor direction = ctx.empty(target.shape(), target.dtype(), MemoryTag::Workspace);
+    ctx.kernels->axpby(kernels,
+                       {.alpha = 1 - keep, .a = gradient, .beta = keep, .b = momenta_[i], .out = direction});
+    store(ctx, direction, momenta_[i], gate);
+    if (options_.nesterov)
+      ctx.kernels->axpby(kernels,
+                         {.alpha = 1 - keep, .a = gradient, .beta = keep, .b = direction, .out = direction});
+    Tensor update = update_of(ctx, slice, direction);
+    const double lr = lr_of(slice, rates), decay = decay_of(slice, rates, options_.weight_decay);
+    ctx.kernels->axpby(kernels,
+                       {.alpha = -lr, .a = update, .beta = 1 - lr * decay, .b = target, .out = update});
+    store(ctx, update, target, gate);
+    if (masters_[i]) ctx.kernels->copy(kernels, {masters_[i], slice.value});
+  }
+  ++steps_;
+}
+
+Tensor Muon::update_of(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const {
+  const auto kernels = ctx.kernel_context();
+  const Parameter& parameter = *slice.parameter;
+  const ShardSpec& shard = parameter.shard;
+  const ProcessGroup& tensor = (parameter.expert ? options_.expert : options_.dense).tensor;
+  const int rank = shard.local_shape.rank(), split = tensor.size() > 1 ? split_dimension(parameter) : -1;
+  const int64_t count = rank == 3 ? shard.local_shape[0] : 1;
+  const auto batched = [&](const Tensor& x) { return x.view({count, x.size(rank - 2), x.size(rank - 1)}); };
+  Tensor own = own_matrix(ctx, slice, direction);
+  // A query group that several ranks share has no parts on any of them.
+  const bool cut = has_parts(parameter) && own.size(rank - 2) % group_rows() != 0;
+  const bool gathers = split >= 0 && (options_.tp_mode == MuonTpMode::duplicated ||
+                                      (options_.tp_mode == MuonTpMode::distributed && cut));
+  if (gathers) {
+    Shape shape = shard.global_shape;
+    if (rank == 3) shape[0] = count;
+    Tensor whole = ctx.zeros(shape, own.dtype(), MemoryTag::Workspace);
+    for_each_block(shard, whole, own, [&](const Tensor& there, const Tensor& here) {
+      ctx.kernels->copy(kernels, {here, there});
+    });
+    tensor.all_reduce(whole).wait();
+    whole = scaled_parts(ctx, parameter, batched(whole), nullptr).view(shape);
+    for_each_block(shard, whole, own, [&](const Tensor& there, const Tensor& here) {
+      ctx.kernels->copy(kernels, {there, here});
+    });
+  } else if (split >= 0 && options_.tp_mode == MuonTpMode::distributed) {
+    const SplitMatrix parts{tensor, split};
+    own = scaled_parts(ctx, parameter, batched(own), &parts).view(shard.local_shape);
+  } else {
+    own = scaled_parts(ctx, parameter, batched(own), nullptr).view(shard.local_shape);
+  }
+  if (slice.whole()) return own.view(direction.shape());
+  return own.view({own.numel()}).slice(0, slice.begin, slice.begin + direction.numel());
+}
+
+// A tensor of this rank's local shape, from the slices of the ranks that have a part of it.
+Tensor Muon::own_matrix(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const {
+  const Shape& shape = slice.parameter->shard.local_shape;
+  if (slice.whole()) return direction.view(shape);
+  const ProcessGroup& group = (slice.parameter->expert ? options_.expert : options_.dense).shard;
+  Tensor all = ctx.empty({shape.numel()}, direction.dtype(), MemoryTag::Workspace);
+  std::vector<Message> messages;
+  for (const ParameterSlice::Piece& piece : slice.pieces()) {
+    const Tensor place = all.slice(0, piece.begin, piece.end);
+    if (piece.rank == group.rank()) {
+      ctx.kernels->copy(ctx.kernel_context(), {direction, place});
+      continue;
+    }
+    messages.push_back({Message::Direction::Send, direction, piece.rank});
+    messages.push_back({Message::Direction::Recv, place, piece.rank});
+  }
+  group.batch_send_recv(messages).wait();
+  return all.view(shape);
+}
+
+bool Muon::has_parts(const Parameter& parameter) const {
+  return !options_.qkv_rows.empty() && parameter.name.ends_with(".linear_qkv.weight");
+}
+
+int64_t Muon::group_rows() const {
+  return std::accumulate(options_.qkv_rows.begin(), options_.qkv_rows.end(), int64_t{0});
+}
+
+Tensor Muon::scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int64_t columns,
+                    const SplitMatrix* split) const {
+  Tensor result = orthogonalize(ctx, matrices, options_.steps, split);
+  const double scale = options_.extra_scale * scale_of(options_.scale, rows, columns);
+  ctx.kernels->axpby(ctx.kernel_context(), {.alpha = scale, .a = result, .out = result});
+  return result;
+}
+
+// Scales go by the global shape, of each part of a fused projection its own.
+Tensor Muon::scaled_parts(RankContext& ctx, const Parameter& parameter, const Tensor& matrices,
+                          const SplitMatrix* split) const {
+  const Shape& global = parameter.shard.global_shape;
+  const int64_t rows = global[global.rank() - 2], columns = global[global.rank() - 1];
+  const int64_t own_rows = matrices.size(1), own_columns = matrices.size(2), group = group_rows();
+  if (!has_parts(parameter) || own_rows % group != 0) return scaled(ctx, matrices, rows, columns, split);
+  const auto kernels = ctx.kernel_context();
+  Tensor result = ctx.empty(matrices.shape(), matrices.dtype(), MemoryTag::Workspace);
+  const Shape by_group = {own_rows / group, group, own_columns};
+  int64_t at = 0;
+  for (const int64_t part : options_.qkv_rows) {
+    const Shape shape = {by_group[0], part, own_columns};
+    Tensor one = ctx.empty(shape, matrices.dtype(), MemoryTag::Workspace);
+    ctx.kernels->copy(kernels, {matrices.view(by_group).slice(1, at, at + part), one});
+    one = scaled(ctx, one.view({1, by_group[0] * part, own_columns}), rows / group * part, columns, split);
+    ctx.kernels->copy(kernels, {one.view(shape), result.view(by_group).slice(1, at, at + part)});
+    at += part;
+  }
+  return result;
+}
+
+std::vector<OptimizerTensor> Muon::state(RankContext& ctx) const {
+  std::vector<OptimizerTensor> list;
+  append_masters(ctx, list);
+  append(list, "momentum_buffer", momenta_);
+  return list;
+}
+
+}  // namespace megatron

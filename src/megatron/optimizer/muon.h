@@ -1,0 +1,53 @@
+#pragma once
+
+#include "megatron/optimizer/newton_schulz.h"
+#include "megatron/optimizer/optimizer.h"
+
+namespace megatron {
+
+// The ranks that have the rest of a matrix.
+struct MatrixGroups {
+  ProcessGroup tensor = ProcessGroup::self("tensor");  // of its global shape
+  ProcessGroup shard = ProcessGroup::self("shard");    // of this rank's own shape, where slices are parts
+};
+
+struct MuonOptions {
+  double momentum = 0.95, weight_decay = 0.01;
+  bool nesterov = false;
+  MuonScale scale = MuonScale::spectral;
+  double extra_scale = 1;
+  std::vector<NewtonSchulzStep> steps = newton_schulz_steps(MuonCoefficients::quintic, 5);
+  MuonTpMode tp_mode = MuonTpMode::duplicated;
+  // Rows of queries, keys and values in each query group of a fused projection; empty: it is one matrix.
+  std::vector<int64_t> qkv_rows = {};
+  MatrixGroups dense = {}, expert = {};
+  ParameterGroups groups = {};
+};
+
+// Momentum whose direction is made orthogonal, for matrices: [rows, columns], or [experts, rows, columns],
+// each expert's by itself. Weight decay is decoupled. A matrix that data-parallel ranks share out is put
+// together on those that have a part of it; what tensor-parallel ranks share, as the mode says.
+class Muon final : public Optimizer {
+ public:
+  Muon(RankContext& ctx, std::vector<ParameterSlice> slices, const MuonOptions& options);
+
+  void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
+            const Tensor& gate = {}) override;
+  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
+
+ private:
+  // The orthogonal, scaled form of a slice's direction.
+  Tensor update_of(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const;
+  Tensor own_matrix(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const;
+  Tensor scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int64_t columns,
+                const SplitMatrix* split) const;
+  Tensor scaled_parts(RankContext& ctx, const Parameter& parameter, const Tensor& matrices,
+                      const SplitMatrix* split) const;
+  bool has_parts(const Parameter& parameter) const;
+  int64_t group_rows() const;
+
+  MuonOptions options_;
+  std::vector<Tensor> momenta_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,106 @@
+#include "megatron/training/run/data_splits.h"
+
+namespace megatron {
+namespace {
+
+std::array<std::vector<std::string>, 3> paths_of_splits(const DatasetConfig& data) {
+  if (!data.per_split_data_args_path.empty()) return read_split_words(data.per_split_data_args_path);
+  if (data.dataset_root.empty() || !data.sft)
+    return {data.train_data_path, data.valid_data_path, data.test_data_path};
+  const std::string root = data.dataset_root + "/";
+  return {{{root + "training.jsonl"}, {root + "validation.jsonl"}, {root + "test.jsonl"}}};
+}
+
+std::string split_text(const DatasetConfig& data) { return data.mock_data ? "1,1,1" : data.split; }
+
+}  // namespace
+
+DataSource data_source(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  DataSource source{.surplus = data.mid_level_dataset_surplus, .cache_path = data.path_to_cache};
+  if (data.mock_data) {
+    source.blend = Blend{.prefixes = {"mock"}};
+  } else {
+    source.blend =
+        parse_blend(data.data_args_path.empty() ? data.data_path : read_blend_words(data.data_args_path));
+    const auto own = paths_of_splits(data);
+    for (size_t s = 0; s < own.size(); ++s) source.per_split[s] = parse_blend(own[s]);
+  }
+  if (source.blend) source.matrix = split_matrix(parse_split(split_text(data)));
+  return source;
+}
+
+bool reads(const Config& config, Split split) {
+  const ValidationConfig& validation = config.validation;
+  const bool evaluates = validation.eval_iters > 0 && validation.eval_interval > 0;
+  return split == Split::train   ? true
+         : split == Split::valid ? evaluates && config.dataset.do_validation
+                                 : evaluates && config.dataset.do_test;
+}
+
+DataSource only_split(DataSource source, Split split) {
+  for (Split other : kSplits) {
+    if (other == split) continue;
+    source.per_split[static_cast<size_t>(other)].reset();
+    if (source.matrix) (*source.matrix)[static_cast<size_t>(other)].reset();
+  }
+  return source;
+}
+
+std::vector<std::pair<std::string, DataSource>> validation_sources(const Config& config,
+                                                                   const DataSource& source) {
+  const ValidationConfig& validation = config.validation;
+  const auto valid = static_cast<size_t>(Split::valid);
+  const std::optional<Blend>& blend = source.blend ? source.blend : source.per_split[valid];
+  if (!validation.multiple_validation_sets || !blend) return {{"validation", source}};
+  if (blend->weights)
+    throw ConfigError("--multiple-validation-sets: the validation data has weights; leave them out");
+  const std::vector<std::string>& names = validation.validation_set_names;
+  if (!names.empty() && names.size() != blend->prefixes.size())
+    throw ConfigError(
+        fmt::format("--validation-set-names: {} names for {} sets", names.size(), blend->prefixes.size()));
+  std::vector<std::pair<std::string, DataSource>> sets;
+  for (const std::string& prefix : blend->prefixes) {
+    DataSource own = source;
+    (source.blend ? own.blend : own.per_split[valid]) = Blend{.prefixes = {prefix}};
+    const std::string last = prefix.substr(prefix.find_last_of('/') + 1);
+    sets.emplace_back(names.empty() ? last : names[sets.size()], std::move(own));
+  }
+  return sets;
+}
+
+DatasetIdentity data_identity(const Config& config, const DataSource& source) {
+  DatasetIdentity identity{.seed = static_cast<uint32_t>(config.dataset.random_seed),
+                           .seq_length = config.model.seq_length};
+  if (source.blend) {
+    identity.split = split_text(config.dataset);
+    identity.matrix = source.matrix;
+  }
+  return identity;
+}
+
+SplitSizes wanted_samples(const Config& config) {
+  const TrainConfig& train = config.train;
+  const ValidationConfig& validation = config.validation;
+  const int64_t iterations =
+      train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
+  if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
+  const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
+  const int64_t round = validation.eval_iters * evaluation_batch(config);
+  const int64_t samples =
+      train.train_samples > 0 ? train.train_samples : iterations * train.global_batch_size;
+  if (validation.full_validation) return {samples, std::nullopt, round};  // every sample once
+  return {samples, rounds * round, round};
+}
+
+SampleOrder sample_order(const Config& config, int64_t total) {
+  if (config.dataset.dataloader_type != DataloaderType::cyclic) return SampleOrder::in_turn(total);
+  const ParallelConfig& parallel = config.parallel;
+  const int64_t model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size *
+                              parallel.context_parallel_size;
+  const int64_t world = std::max(config.run.world_size, model_ranks);
+  return SampleOrder::cyclic(total, config.train.micro_batch_size, world / model_ranks,
+                             config.dataset.data_sharding);
+}
+
+}  // namespace megatron

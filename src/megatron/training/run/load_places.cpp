@@ -1,0 +1,64 @@
+#include "megatron/training/run/load_places.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "megatron/base/error.h"
+#include "megatron/bridge/megatron/checkpoint.h"
+#include "megatron/checkpoint/directory.h"
+
+namespace megatron {
+namespace {
+
+bool trains_from(CheckpointKind kind) {
+  return kind == CheckpointKind::megatron || kind == CheckpointKind::torch_dist ||
+         kind == CheckpointKind::torch;
+}
+
+LoadPlace of_step(const std::string& root, int64_t step) {
+  const std::string path = root + "/" + iteration_name(step);
+  const FoundCheckpoint found = recognise_checkpoint(path);
+  if (!trains_from(found.kind))
+    throw ConfigError(
+        fmt::format("--ckpt-step {}: {} is no checkpoint; leave it out for the newest", step, path));
+  return {found.kind, found.path, step};
+}
+
+}  // namespace
+
+std::string non_persistent_folder(const CheckpointConfig& config, const std::string& root) {
+  const std::string& given = config.non_persistent_global_ckpt_dir;
+  return given.empty() ? root + "/non_persistent" : given;
+}
+
+LoadPlace named_place(const std::string& flag, const std::string& path) {
+  const FoundCheckpoint found = recognise_checkpoint(path);
+  if (found.kind == CheckpointKind::hugging_face)
+    throw ConfigError(fmt::format("{} {}: it is a Hugging Face model; give --hf {}", flag, path, path));
+  if (!trains_from(found.kind)) throw ConfigError(fmt::format("{} {}: there is no checkpoint", flag, path));
+  return {found.kind, found.path, 0};
+}
+
+std::vector<LoadPlace> load_places(const CheckpointConfig& config) {
+  const std::string& root = config.load;
+  if (root.empty()) return {};
+  if (config.ckpt_step) return {of_step(root, *config.ckpt_step)};
+  std::vector<LoadPlace> places;
+  for (const CheckpointPlace& place : resume_places(non_persistent_folder(config, root)))
+    places.push_back({CheckpointKind::megatron, place.path, place.iteration});
+  for (const CheckpointPlace& place : resume_places(root))
+    places.push_back({CheckpointKind::megatron, place.path, place.iteration});
+  std::ranges::stable_sort(places, std::ranges::greater{}, &LoadPlace::iteration);
+  if (!places.empty()) return places;
+  const CheckpointKind kind = recognise_checkpoint(root).kind;
+  return kind == CheckpointKind::none ? places : std::vector{named_place("--load", root)};
+}
+
+TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes) {
+  if (place.kind == CheckpointKind::megatron) return checkpoint_source(place.path, verify);
+  const auto opened = std::make_shared<const MegatronCheckpoint>(open_megatron(place.path));
+  notes.insert(notes.end(), opened->notes.begin(), opened->notes.end());
+  return megatron_source(opened);
+}
+
+}  // namespace megatron

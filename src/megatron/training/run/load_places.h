@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/checkpoint/checkpoint_kind.h"
+#include "megatron/checkpoint/tensor_source.h"
+#include "megatron/config/schema/checkpoint_config.h"
+
+namespace megatron {
+
+// A checkpoint that a run may begin from.
+struct LoadPlace {
+  CheckpointKind kind = CheckpointKind::none;
+  std::string path;
+  int64_t iteration = 0;  // of ours alone
+};
+
+// What --load offers, best first: the newest of its own and of the non-persistent checkpoints, then older
+// ones, in case files are damaged; or the one of --ckpt-step; or one that Megatron-LM wrote. Empty where
+// there is none. A ConfigError where what is named is not there, or is no checkpoint.
+std::vector<LoadPlace> load_places(const CheckpointConfig& config);
+
+// The one checkpoint that a path names, of any kind that can be trained from. A ConfigError, which begins
+// with `flag`, where there is none.
+LoadPlace named_place(const std::string& flag, const std::string& path);
+
+// Opens it; `notes` takes what its reader should know.
+TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes);
+
+// The folder of non-persistent checkpoints beside those of `root`.
+std::string non_persistent_folder(const CheckpointConfig& config, const std::string& root);
+
+}  // namespace megatron

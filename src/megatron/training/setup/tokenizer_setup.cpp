@@ -1,0 +1,36 @@
+#include "megatron/training/setup/tokenizer_setup.h"
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+namespace {
+
+TokenizerOptions tokenizer_options(const TokenizerConfig& config) {
+  if (config.tokenizer_type == TokenizerKind::none)
+    throw ConfigError("tokenizer: none is configured; give --tokenizer-type and --tokenizer-model");
+  return {.vocab_file = config.vocab_file,
+          .merge_file = config.merge_file,
+          .vocab_size = config.vocab_size,
+          .tiktoken_pattern = config.tiktoken_pattern,
+          .tiktoken_num_special_tokens = config.tiktoken_num_special_tokens.value_or(-1),
+          .special_tokens = config.special_tokens,
+          .null_eod_id = config.null_tokenizer_eod_id.value_or(-1),
+          .null_pad_id = config.null_tokenizer_pad_id,
+          .vocab_extra_ids = config.vocab_extra_ids};
+}
+
+}  // namespace
+
+Tokenizer open_tokenizer(const TokenizerConfig& config) {
+  const TokenizerOptions options = tokenizer_options(config);
+  return make_tokenizer(name_of(config.tokenizer_type), config.tokenizer_model, options);
+}
+
+VocabularyFacts vocabulary_facts(const TokenizerConfig& config) {
+  const TokenizerOptions options = tokenizer_options(config);
+  return read_vocabulary_facts(name_of(config.tokenizer_type), config.tokenizer_model, options);
+}
+
+int64_t vocabulary_size(const TokenizerConfig& config) { return vocabulary_facts(config).size; }
+
+}  // namespace megatron

@@ -1,0 +1,200 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "megatron/checkpoint/agree.h"
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/folder_lock.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/comm/run_ranks.h"
+#include "support/temp_dir.h"
+
+// Who may save into a folder, what stays there, and what a saver keeps from one save to the next.
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::error_of;
+using testing::read_text;
+using testing::TempDir;
+using testing::write_text;
+
+SaveRequest request_of(RankContext& ctx, const std::string& root, int64_t iteration, int64_t rows = 8) {
+  SaveRequest request;
+  request.root = root;
+  request.state.iteration = iteration;
+  request.tensors = {
+      {"w", ShardSpec::whole({rows, 4}), ctx.full({rows, 4}, DType::F32, static_cast<double>(iteration))}};
+  return request;
+}
+
+void save(const std::string& root, int64_t iteration) {
+  RankContext ctx;
+  save_checkpoint(ctx, ProcessGroup::self("world"), request_of(ctx, root, iteration));
+}
+
+std::vector<int64_t> iterations(const std::vector<CheckpointPlace>& places) {
+  std::vector<int64_t> list;
+  for (const CheckpointPlace& place : places) list.push_back(place.iteration);
+  return list;
+}
+
+TEST(FolderLock, OneOwnerAtATime) {
+  TempDir dir;
+  {
+    FolderLock first(dir / "new/c", "a run");
+    EXPECT_TRUE(first.held());
+    const std::string message = error_of([&] { FolderLock second(dir / "new/c", "another"); });
+    EXPECT_EQ(message.find(dir / "new/c" + " is in use by another run (a run, process " +
+                           std::to_string(::getpid()) + " on "),
+              0u)
+        << message;
+    FolderLock moved = std::move(first);
+    EXPECT_NE(error_of([&] { FolderLock second(dir / "new/c", "another"); }), "no error");
+  }
+  FolderLock next(dir / "new/c", "the next");
+  EXPECT_EQ(read_text(dir / "new/c/.lock").find("the next, process "), 0u);
+}
+
+// The lock of a process that was killed is nobody's.
+TEST(FolderLock, GoesWithItsProcess) {
+  TempDir dir;
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FolderLock lock(dir.path(), "a child");
+    if (::write(pipe[1], "x", 1) != 1) ::_exit(1);
+    ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(pipe[0], &byte, 1), 1);
+  EXPECT_NE(error_of([&] { FolderLock lock(dir.path(), "me"); }).find("(a child, process "),
+            std::string::npos);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(error_of([&] { FolderLock lock(dir.path(), "me"); }), "no error");
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(Retain, NeverTheNewestNorWhatCameLater) {
+  TempDir dir;
+  for (int64_t iteration : {1, 2, 3, 4, 5, 6}) save(dir.path(), iteration);
+  EXPECT_TRUE(retain_checkpoints(dir.path(), 6, {}).empty());
+  EXPECT_EQ(retain_checkpoints(dir.path(), 5, {.most_recent = 2, .interval = 2}),
+            (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(iterations(list_checkpoints(dir.path())), (std::vector<int64_t>{2, 4, 5, 6}));
+  EXPECT_EQ(retain_checkpoints(dir.path(), 6, {.interval = 4}), (std::vector<int64_t>{5}))
+      << "the interval alone asks for the previous one";
+  fs::rename(dir / "iter_0000004", dir / "elsewhere");
+  fs::create_symlink(dir / "elsewhere", dir / "iter_0000004");
+  EXPECT_EQ(retain_checkpoints(dir.path(), 6, {.most_recent = 1}), (std::vector<int64_t>{2}));
+  EXPECT_TRUE(fs::exists(dir / "elsewhere/index.json"));
+}
+
+// A deletion that is killed leaves no name of a checkpoint, and the next save clears the rest.
+TEST(Retain, HalfADeletion) {
+  TempDir dir;
+  save(dir.path(), 1);
+  save(dir.path(), 2);
+  fs::rename(dir / "iter_0000001", dir / "iter_0000001.removed");
+  EXPECT_EQ(iterations(list_checkpoints(dir.path())), (std::vector<int64_t>{2}));
+  save(dir.path(), 3);
+  EXPECT_FALSE(fs::exists(dir / "iter_0000001.removed"));
+}
+
+TEST(ResumePlaces, TheLatestThenOlderOnes) {
+  TempDir dir;
+  EXPECT_TRUE(resume_places(dir / "absent").empty());
+  for (int64_t iteration : {1, 2, 3}) save(dir.path(), iteration);
+  EXPECT_EQ(iterations(resume_places(dir.path())), (std::vector<int64_t>{3, 2, 1}));
+  write_text(dir / "latest_checkpointed_iteration.txt", "2\n");
+  EXPECT_EQ(iterations(resume_places(dir.path())), (std::vector<int64_t>{2, 1}));
+}
+
+TEST(SaveCheckpoint, ReplacesNothingOfAnotherProgram) {
+  TempDir dir;
+  fs::create_directory(dir / "iter_0000003");
+  write_text(dir / "iter_0000003/.metadata", "theirs");
+  EXPECT_NE(error_of([&] { save(dir.path(), 3); }).find("was not saved by this program"), std::string::npos);
+  EXPECT_EQ(read_text(dir / "iter_0000003/.metadata"), "theirs");
+  EXPECT_FALSE(fs::exists(dir / "iter_0000003.partial"));
+}
+
+// The folder goes while files are being written: an error, and the next save makes it again.
+TEST(SaveCheckpoint, AFolderThatVanishes) {
+  TempDir dir;
+  const std::string root = dir / "c";
+  run_ranks(2, [&](int rank, ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, rank);
+    AsyncSaver saver;
+    SaveRequest request = request_of(ctx, root, 1);
+    if (rank == 0)
+      request.on_step = [&](std::string_view step) {
+        if (step == "snapshot") fs::remove_all(root);
+      };
+    saver.start(ctx, world, request);
+    EXPECT_NE(error_of([&] { saver.finish(world); }).find("the checkpoint was not saved"), std::string::npos);
+    saver.start(ctx, world, request_of(ctx, root, 2));
+    EXPECT_EQ(saver.finish(world), root + "/iter_0000002");
+  });
+  EXPECT_TRUE(verify_checkpoint(root + "/iter_0000002").empty());
+}
+
+// A plan is made again where tensors have changed, and only then told to the others.
+TEST(SaveCheckpoint, KeepsItsPlan) {
+  TempDir dir;
+  run_ranks(2, [&](int rank, ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, rank);
+    SavePlanCache plans;
+    save_checkpoint(ctx, world, request_of(ctx, dir.path(), 1), &plans);
+    const StoredTensor* kept = plans.plan.data();
+    save_checkpoint(ctx, world, request_of(ctx, dir.path(), 2), &plans);
+    EXPECT_EQ(plans.plan.data(), kept);
+    save_checkpoint(ctx, world, request_of(ctx, dir.path(), 3, 16), &plans);
+    EXPECT_EQ(plans.plan[0].shape, Shape({16, 4}));
+  });
+  for (const char* name : {"iter_0000001", "iter_0000002", "iter_0000003"})
+    EXPECT_TRUE(verify_checkpoint(dir / name).empty());
+}
+
+TEST(Snapshot, KeepsItsMemory) {
+  RankContext ctx;
+  Snapshot snapshot;
+  const Tensor values = ctx.full({100, 3}, DType::F32, 7);
+  const std::vector<OwnChunk> pieces = {{"w", values.slice(1, 0, 2)}};
+  snapshot.take(ctx, pieces);
+  const void* memory = snapshot.copies()[0].tensor.raw();
+  EXPECT_EQ(snapshot.copies()[0].tensor.data<float>()[199], 7);
+  snapshot.release();
+  ctx.kernels->fill(ctx.kernel_context(), {values, 8});
+  snapshot.take(ctx, pieces);
+  EXPECT_EQ(snapshot.copies()[0].tensor.raw(), memory);
+  EXPECT_EQ(snapshot.copies()[0].tensor.data<float>()[0], 8);
+}
+
+TEST(Agree, OneRanksFailureIsEveryRanks) {
+  run_ranks(3, [&](int rank, ProcessGroup& world) {
+    const auto failing = [&](const char* title, bool refused) {
+      return [&world, rank, title, refused] {
+        agree(world, title, [&]() -> std::string {
+          if (rank == 1 && refused) throw ConfigError("no");
+          if (rank == 1) throw Error("broken");
+          return "fine";
+        });
+      };
+    };
+    EXPECT_EQ(error_of(failing("not done", false)), "not done:\n  rank 1: broken");
+    EXPECT_EQ(error_of(failing("", true)), "no");
+    EXPECT_THROW(failing("", true)(), ConfigError);
+    EXPECT_EQ(agree(world, "", [&] { return std::to_string(rank); }),
+              (std::vector<std::string>{"0", "1", "2"}));
+  });
+}
+
+}  // namespace
+}  // namespace megatron
