@@ -178,7 +178,7 @@ TEST(Run, ResultsAreComputedAgain) {
 // Parameters that stay in fp32 can be sharded beside those in bf16.
 TEST(Run, ShardsParametersOfTwoDTypes) {
   const std::string hybrid =
-      "--train-iters 4 --ranks 4 --hybrid-layer-pattern M*M- --mamba-head-dim 8 "
+      "--train-iters 4 --ranks 4 --hybrid-layer-pattern M* --mamba-head-dim 8 "
       "--mamba-state-dim 8 --mamba-num-groups 2 --bf16 ";
   auto plain = std::make_shared<Record>();
   train(hybrid, plain);

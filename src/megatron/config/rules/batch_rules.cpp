@@ -16,6 +16,7 @@ void micro_batch_is_given(ConfigBuilder& builder) {
 void batch_divides(ConfigBuilder& builder) {
   const TrainConfig& train = builder.config.train;
   if (!builder.data_parallel_size || train.micro_batch_size == 0 || train.global_batch_size == 0) return;
+  if (!train.step_batch_size_schedule.empty()) return;  // batches_grow looks at all its sizes
   const int64_t dp = *builder.data_parallel_size, step = train.micro_batch_size * dp;
   if (train.decrease_batch_size_if_needed && train.global_batch_size >= step) return;
   if (train.global_batch_size % step != 0)
@@ -35,9 +36,8 @@ void batches_grow(ConfigBuilder& builder) {
   const bool steps = !train.step_batch_size_schedule.empty(), ramp = !train.rampup_batch_size.empty();
   if (!steps && !ramp) return;
   const char* key = steps ? "train.step_batch_size_schedule" : "train.rampup_batch_size";
-  const char* flag = steps ? "--step-batch-size-schedule" : "--rampup-batch-size";
   if (steps && (ramp || builder.given("train.global_batch_size") || train.decrease_batch_size_if_needed))
-    return builder.reject(key, "the batch size is given twice", "remove --step-batch-size-schedule");
+    return builder.reject(key, "the batch size is given twice", "leave it out");
   try {
     const int64_t step = train.micro_batch_size * builder.data_parallel_size.value_or(1);
     for (const BatchSize& size : batch_sizes({train.step_batch_size_schedule, train.rampup_batch_size,
@@ -45,12 +45,11 @@ void batches_grow(ConfigBuilder& builder) {
       if (step > 0 && size.size % step != 0 && !train.decrease_batch_size_if_needed)
         return builder.reject(
             key,
-            fmt::format("a batch of {} is not a multiple of micro_batch_size x data-parallel "
-                        "size = {}",
+            fmt::format("a batch of {} is not a multiple of micro_batch_size x data-parallel size = {}",
                         size.size, step),
-            fmt::format("give sizes that are multiples of {}", step));
+            "leave it out");
   } catch (const ConfigError& error) {
-    builder.reject(key, error.what(), fmt::format("remove {}", flag));
+    builder.reject(key, error.what(), "leave it out");
   }
 }
 
