@@ -61,7 +61,7 @@ TEST(Covering, MuonAndALossScaleAndRatesByGroup) {
       optimizer.decoupled_lr = 1;
       optimizer.apply_wd_to_qk_layernorm = true;
       config->precision.fp16 = true;
-      optimizer.initial_loss_scale = 0x1p512;  // too large for the first steps
+      optimizer.initial_loss_scale = 0x1p513;  // too large for the first steps
       optimizer.hysteresis = 1;
       config->logger.log_params_norm = config->logger.log_num_zeros_in_grad = true;
     }
@@ -76,6 +76,8 @@ TEST(Covering, MuonAndALossScaleAndRatesByGroup) {
       EXPECT_NEAR(a.loss, b.loss, kTolerance * a.loss) << "step " << i;
       EXPECT_NEAR(*a.params_norm, *b.params_norm, kTolerance * *a.params_norm) << "step " << i;
     }
+    EXPECT_EQ(one.reports.front().update, Update::overflow);
+    EXPECT_EQ(one.reports.back().update, Update::taken);
     std::string where;
     EXPECT_LE(difference(one.parameters, many.parameters, &where), kTolerance) << where;
   }
