@@ -11,6 +11,7 @@ constexpr double kGib = 1073741824.0;
 // Activation bytes that one token leaves in an average layer.
 struct TokenBytes {
   double kept, live;  // with and without recompute
+  double widest;      // gradient of the widest activation, which a backward pass holds for a moment
 };
 
 TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
@@ -18,15 +19,21 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
   const double h = static_cast<double>(m.hidden), t = plan.tp;
   const bool fp8 = plan.fp8();
   const double e = fp8 ? 1 : 2;
-  const double norm = in.stack.compiled_pointwise ? 0 : e * h / t;
+  // Norms and residuals are split by sequence parallelism alone.
+  const double residual = 2 * h / (plan.sequence_parallel ? t : 1);
+  const double norm = in.stack.compiled_pointwise                                 ? 0
+                      : in.stack.keeps_gathered_inputs || !plan.sequence_parallel ? e * h
+                                                                                  : e * h / t;
   const double qkv = m.latent() ? 2 * (2 * m.query_width() + m.value_width()) / t
                                 : 2.0 * double(m.head_dim) * double(m.heads + 2 * m.kv_heads) / t;
   double core = 2 * m.value_width() / t + 4.0 * double(m.heads) / t;
+  // A ring keeps its merged output beside the last step's.
+  if (plan.cp > 1) core += 2 * m.value_width() / t;
   if (in.stack.attention == AttentionBackend::unfused)
     core += 5.0 * double(m.heads) * static_cast<double>(plan.seq) / t;
-  const double attention = 2 * h / t + norm + qkv + core + (fp8 ? m.value_width() / t : 0);
+  const double attention = residual + norm + qkv + core + (fp8 ? m.value_width() / t : 0);
   const auto mlp = [&](double ffn) {
-    return 2 * h / t + norm + 2 * (m.gated ? 2 : 1) * ffn / t +
+    return residual + norm + 2 * (m.gated ? 2 : 1) * ffn / t +
            (in.stack.compiled_pointwise && !fp8 ? 0 : e * ffn / t);
   };
   double moe = 0;
@@ -37,7 +44,7 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
     if (m.shared_ffn > 0) moe += mlp(static_cast<double>(m.shared_ffn));
   }
   const double inner = double(m.mamba_heads) * double(m.mamba_head_dim);
-  const double mamba = 2 * h / t + norm + 12 * inner / t;
+  const double mamba = residual + norm + 12 * inner / t;
   const double live = m.attention_share() * attention + m.mlp_share() * mlp(static_cast<double>(m.ffn)) +
                       m.moe_share() * moe + m.mamba_share() * mamba;
   double kept = live;
@@ -54,10 +61,11 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
       kept *= 1 - 0.45 * plan.recompute_share;
       break;
     case Recompute::full:
-      kept += plan.recompute_share * (2 * h / t - live);
+      kept += plan.recompute_share * (residual - live);
       break;
   }
-  return {kept, live};
+  const double ffn = static_cast<double>(m.moe() ? m.topk * m.moe_ffn : m.ffn);
+  return {kept, live, 2 * std::max((m.gated ? 2 : 1) * ffn, m.query_width()) / t};
 }
 
 }  // namespace
@@ -135,8 +143,10 @@ MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
     use.activations = tokens * (bytes.kept * count * flight);
     if (plan.recompute != Recompute::none)
       use.activations += tokens * 1.3 * (bytes.live - std::min(bytes.live, bytes.kept));
+    if (!last && plan.recompute == Recompute::none) use.activations += tokens * bytes.widest;
     if (last) {
-      use.logits = in.stack.logit_bytes * tokens * static_cast<double>(m.vocab) / plan.tp;
+      use.logits = std::max(tokens * bytes.widest,
+                            in.stack.logit_bytes * tokens * static_cast<double>(m.vocab) / plan.tp);
       if (m.mtp > 0) use.activations += tokens * bytes.kept * m.mtp;
     }
     use.other = 0.03 * use.total() + (plan.gpus > 1 ? 2.5 : 1.0) * kGib;

@@ -10,7 +10,12 @@ namespace megatron::autotune {
 
 const Stack& stack_named(std::string_view name) {
   static const std::array table{
-      Stack{.name = "megatron-cpp", .pointwise = 0.75, .grad_bytes = 4, .host = 0.15},
+      Stack{.name = "megatron-cpp",
+            .pointwise = 0.75,
+            .logit_bytes = 2,
+            .grad_bytes = 4,
+            .host = 0.15,
+            .keeps_gathered_inputs = true},
       Stack{.name = "megatron-core"},
       Stack{.name = "megatron-deepspeed",
             .attention = AttentionBackend::unfused,

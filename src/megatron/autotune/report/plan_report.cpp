@@ -123,6 +123,13 @@ Json prediction_json(const CostInputs& in, const ParallelPlan& plan) {
   const MemoryUse use = memory_use(in, plan);
   json["predicted"] = figures_json(in, plan, predict(in, plan), use.total());
   json["fits"] = fits(in, use);
+  Json& memory = json["memory_bytes"] = Json::object();
+  memory["weights"] = use.weights;
+  memory["gradients"] = use.gradients;
+  memory["optimizer"] = use.optimizer;
+  memory["activations"] = use.activations;
+  memory["logits"] = use.logits;
+  memory["other"] = use.other;
   return json;
 }
 
