@@ -157,7 +157,7 @@ TEST(Autotune, MemoryIsThatOfAPlan) {
 TEST(Autotune, RefusesWithAdvice) {
   EXPECT_EQ(autotune({}).code, 2);
   EXPECT_EQ(autotune({"rank"}).code, 2);
-  EXPECT_EQ(autotune({"predict", "--table", "/nowhere.json"}).code, 3);
+  EXPECT_EQ(autotune({"predict", "--table", "/nowhere.json"}).code, 1);
   EXPECT_EQ(autotune(small_model({"predict", "--gpu", "H999"})).code, 1);
   const Outcome outcome =
       autotune(small_model({"predict", "--gpus", "16", "--tensor-model-parallel-size", "16"}));
