@@ -175,6 +175,24 @@ TEST(Run, ResultsAreComputedAgain) {
   EXPECT_EQ(checked->losses, whole->losses);  // computing twice changes nothing
 }
 
+// Parameters that stay in fp32 can be sharded beside those in bf16.
+TEST(Run, ShardsParametersOfTwoDTypes) {
+  const std::string hybrid =
+      "--train-iters 4 --ranks 4 --hybrid-layer-pattern M*M- --mamba-head-dim 8 "
+      "--mamba-state-dim 8 --mamba-num-groups 2 --bf16 ";
+  auto plain = std::make_shared<Record>();
+  train(hybrid, plain);
+  ASSERT_EQ(plain->losses.size(), 4u);
+  for (const char* sharding : {"--use-distributed-optimizer",
+                               "--use-distributed-optimizer --use-megatron-fsdp "
+                               "--data-parallel-sharding-strategy optim_grads_params"}) {
+    auto sharded = std::make_shared<Record>();
+    train(hybrid + sharding, sharded);
+    for (const auto& [iteration, loss] : plain->losses)
+      EXPECT_NEAR(sharded->losses.at(iteration), loss, 2e-3) << sharding << " iteration " << iteration;
+  }
+}
+
 // A replica whose weights were changed is named.
 TEST(Run, ReplicasAreCompared) {
   auto record = std::make_shared<Record>();

@@ -132,6 +132,19 @@ TEST(RunLog, TimersComeAtTheInterval) {
   EXPECT_EQ(lines_with(train("--train-iters 1").out, "time across ranks"), 0);
 }
 
+TEST(RunLog, StragglersAreNamedWithoutTimers) {
+  const std::string out = train("--train-iters 4 --log-interval 2 --log-straggler").out;
+  EXPECT_EQ(lines_with(out, " stragglers | passes (ms): fastest rank "), 2) << out;
+  EXPECT_EQ(lines_with(out, "time across ranks"), 0) << out;
+}
+
+TEST(RunLog, TheConfigurationIsKept) {
+  testing::TempDir folder;
+  train(fmt::format("--train-iters 1 --save-config-filepath {}", folder / "run.yaml"));
+  const std::string flags = fmt::format("--config {} --train-iters 2", folder / "run.yaml");
+  EXPECT_EQ(train(flags).losses->train.size(), 2u);
+}
+
 TEST(RunLog, EvaluationsAreFramed) {
   const Seen seen = train("--train-iters 4");
   const std::string line =
@@ -149,8 +162,8 @@ TEST(RunLog, LinesOfIterationsCanBeLeftOut) {
 
 TEST(RunLog, ProgressGoesOnOverStarts) {
   testing::TempDir folder;
-  const std::string flags =
-      fmt::format("--log-progress --save {0} --load {0} --save-interval 2 ", folder.path());
+  const std::string flags = fmt::format(
+      "--log-progress --save {0} --load {0} --save-interval 2 --lr-decay-iters 4 ", folder.path());
   train(flags + "--train-iters 3");
   train(flags + "--train-iters 4");
   const std::string text = testing::read_text(folder / "progress.txt");

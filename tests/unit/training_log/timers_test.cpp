@@ -82,33 +82,32 @@ TEST(Timers, ComeFromAllRanks) {
     RankContext ctx(kCpu, 1, rank);
     world.attach(ctx);
     const TimerTable table =
-        gather_timers(ctx, world, {{"forward-backward", 1.0 + rank}, {"optimizer", 0.5 * rank}}, 10);
-    EXPECT_EQ(table.iterations, 10);
+        gather_timers(ctx, world, {{"eval-time", 0, 1.0 + rank}, {"optimizer", 1, 5.0 * rank}}, 10);
+    // An evaluation is one; steps were ten.
     const std::vector<std::vector<double>> expected = {{1, 0}, {2, 0.5}, {3, 1}};
     EXPECT_EQ(table.seconds, expected);
-    EXPECT_EQ(table.names, (std::vector<std::string>{"forward-backward", "optimizer"}));
+    EXPECT_EQ(table.timers[1].name, "optimizer");
   });
 }
 
 // A rank on which a timer did not run says nothing of how fast it is.
 TEST(Timers, HaveMegatronLMsBlocks) {
-  TimerTable table{.names = {"forward-backward", "optimizer", "forward-send"},
-                   .seconds = {{0.1, 0, 0}, {0.3, 0.0125, 0}}};
-  table.iterations = 2;
-  EXPECT_EQ(timers_block(table, TimingLogOption::minmax),
+  const TimerTable table{.timers = {{"forward-backward", 1}, {"optimizer", 1}, {"forward-send", 2}},
+                         .seconds = {{0.1, 0, 0.5}, {0.3, 0.0125, 0.5}}};
+  EXPECT_EQ(timers_block(table, 1, TimingLogOption::minmax),
             "(min, max) time across ranks (ms):\n"
-            "    forward-backward ...............................: (50.00, 150.00)\n"
-            "    optimizer ......................................: (6.25, 6.25)");
-  table.iterations = 1;
-  EXPECT_EQ(timers_block(table, TimingLogOption::max),
+            "    forward-backward ...............................: (100.00, 300.00)\n"
+            "    optimizer ......................................: (12.50, 12.50)");
+  EXPECT_EQ(timers_block(table, 1, TimingLogOption::max),
             "max time across ranks (ms):\n"
             "    forward-backward ...............................: 300.00\n"
             "    optimizer ......................................: 12.50");
-  EXPECT_EQ(timers_block(table, TimingLogOption::all),
+  EXPECT_EQ(timers_block(table, 1, TimingLogOption::all),
             "times across ranks (ms):\n"
             "  forward-backward:\n     rank  0: 100.00\n     rank  1: 300.00\n"
             "  optimizer:\n     rank  1: 12.50");
-  EXPECT_EQ(timers_block({.names = {"optimizer"}, .seconds = {{0}}}, TimingLogOption::minmax), "");
+  EXPECT_EQ(timers_block(table, 0, TimingLogOption::minmax), "");
+  EXPECT_EQ(timers_block({.timers = {{"optimizer", 1}}, .seconds = {{0}}}, 1, TimingLogOption::minmax), "");
 }
 
 }  // namespace

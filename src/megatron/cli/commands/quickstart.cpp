@@ -157,6 +157,14 @@ RunSpec training_spec(const QuickstartOptions& options, const QuickstartReport& 
 }  // namespace
 
 QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
+  {
+    // Refuses a layout that does not fit before anything is made.
+    QuickstartReport nothing;
+    nothing.data = "text";
+    RunSpec spec = training_spec(options, nothing, options.vocab_size);
+    spec.log = Log(LogLevel::error);
+    resolve_run(spec, {});
+  }
   const std::vector<std::string> texts = collect_text(options.folder);
   size_t bytes = 0;
   for (const std::string& text : texts) bytes += text.size();
@@ -167,12 +175,6 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
   require_folder("quickstart --out", options.out);
   QuickstartReport report;
   report.tokenizer = options.out + "/tokenizer";
-  {
-    // Refuses a layout that does not fit before anything is made.
-    QuickstartReport nothing;
-    nothing.data = "text";
-    resolve_run(training_spec(options, nothing, options.vocab_size), {});
-  }
   log.info("training a tokenizer of {} tokens on {:.1f} MB of text", options.vocab_size,
            static_cast<double>(bytes) / 1e6);
   train_tokenizer(texts, options.vocab_size, report.tokenizer);

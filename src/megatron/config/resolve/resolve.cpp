@@ -157,6 +157,17 @@ const Origin& Resolved::origin(std::string_view name) const {
   return origins[entry->index];
 }
 
+Json Resolved::given() const {
+  Json result = Json::object();
+  Config& values = const_cast<Config&>(config);  // only read
+  for (const Catalog::Entry& entry : Catalog::all().entries())
+    if (origins[entry.index].source > Source::derived) {
+      const Setting& setting = *entry.setting;
+      result[setting.section][setting.key] = read_value(setting, entry.section->object(values));
+    }
+  return result;
+}
+
 Json Resolved::to_json() const {
   Json result = Json::object();
   result["config"] = config.to_json();

@@ -33,6 +33,7 @@ struct Resolved {
   std::optional<int64_t> data_parallel_size;
 
   const Origin& origin(std::string_view name) const;
+  Json given() const;    // what sources gave, by section: as a --config file, it gives the same
   Json to_json() const;  // config, origins of what is not default, notes, unavailable
 };
 

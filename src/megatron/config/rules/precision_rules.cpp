@@ -96,8 +96,6 @@ void recompute(ConfigBuilder& builder) {
                                    : "use --recompute-granularity selective, or leave it out";
   if (e.recompute_method != RecomputeMethod::none && !full)
     builder.reject("model.recompute_method", "layers are not recomputed as a whole", make_full);
-  if (e.recompute_num_layers > 0 && !full)
-    builder.reject("model.recompute_num_layers", "layers are not recomputed as a whole", make_full);
   if (!e.recompute_modules.empty() && e.recompute_granularity != RecomputeGranularity::selective)
     builder.reject("model.recompute_modules", "recompute is not selective", make_selective);
   const auto recomputes = [&](const char* module) {

@@ -19,6 +19,8 @@ CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipe
 CONDITION(has_cuda_graphs, "--cuda-graph-impl", c.execution.cuda_graph_impl != GraphImpl::none)
 CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
 CONDITION(offloads_modules, "--fine-grained-activation-offloading", c.execution.fine_grained_activation_offloading)
+CONDITION(recomputes_layers, "--recompute-granularity full",
+          c.execution.recompute_granularity == RecomputeGranularity::full)
 CONDITION(is_fsdp, "--use-megatron-fsdp", c.ddp.use_megatron_fsdp)
 CONDITION(decays_by_wsd, "--lr-decay-style WSD", c.scheduler.lr_decay_style == LrDecay::wsd)
 CONDITION(has_growing_decay, "--weight-decay-incr-style linear",
@@ -37,6 +39,7 @@ CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::s
 CONDITION(reruns, "--rerun-mode validate_results", c.rerun_state_machine.rerun_mode != RerunMode::disabled)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
 CONDITION(validates_sets, "--multiple-validation-sets", c.validation.multiple_validation_sets)
 CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)

@@ -101,12 +101,16 @@ int64_t DataParallel::bucket_size(int64_t elements, int shards, bool first_chunk
 void DataParallel::add_buckets(RankContext& ctx, Chunk& chunk, std::vector<Parameter*> parameters,
                                DType dtype) {
   std::reverse(parameters.begin(), parameters.end());
-  for (bool expert : {false, true}) {
+  // Parameters that are sharded lie in one tensor, so those of another dtype have buckets of their own.
+  const DType wide = accumulation_dtype(dtype);
+  const bool apart = options_.sharding != Sharding::None && wide != dtype;
+  for (const auto [expert, keep_fp32] :
+       {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
     std::vector<Parameter*> members;
     std::vector<BucketItem> items;
     int64_t elements = 0;
     for (Parameter* parameter : parameters) {
-      if (parameter->expert != expert) continue;
+      if (parameter->expert != expert || (apart && parameter->keep_fp32) != keep_fp32) continue;
       members.push_back(parameter);
       items.push_back({parameter->shard.local_shape.numel(), parameter == chunk.model.tied});
       elements += items.back().numel;
@@ -117,7 +121,8 @@ void DataParallel::add_buckets(RankContext& ctx, Chunk& chunk, std::vector<Param
                       .shards = options.groups.shard.size(),
                       .large_pad = options_.large_pad};
     for (const BucketPlan& plan : plan_buckets(items, rules))
-      chunk.buckets.push_back(std::make_unique<Bucket>(ctx, members, plan, dtype, options));
+      chunk.buckets.push_back(
+          std::make_unique<Bucket>(ctx, members, plan, keep_fp32 ? wide : dtype, options));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megatron/base/progress.h"
+#include "megatron/training/health/stragglers.h"
 #include "megatron/training/log/memory_report.h"
 #include "megatron/training/log/metrics_file.h"
 #include "megatron/training/log/timers.h"
@@ -76,8 +77,16 @@ class ConsoleLog final : public Callback {
   }
 
   void timers(const RunView& view) {
-    const std::string block = timers_block(*view.timers, view.config.logger.timing_log_option);
-    if (!block.empty()) print(block + "\n");
+    const LoggerConfig& logger = view.config.logger;
+    if (logger.timing_log_level > 0)
+      if (const std::string block =
+              timers_block(*view.timers, logger.timing_log_level, logger.timing_log_option);
+          !block.empty())
+        print(block + "\n");
+    if (logger.log_straggler)
+      if (const std::string report = straggler_report(*view.timers, logger.straggler_minmax_count);
+          !report.empty())
+        print(report + "\n");
   }
 
   // Framed by dashes, as Megatron-LM does.

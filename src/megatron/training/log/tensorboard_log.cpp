@@ -86,7 +86,7 @@ class TensorBoardLog final : public Callback {
     if (steps_ == 0) return;
     if (logger.log_timers_to_tensorboard) {
       both("iteration-time", milliseconds_ / static_cast<double>(steps_) / 1e3);
-      if (view.timers) timers(*view.timers);
+      if (view.timers) timers(*view.timers, logger.timing_log_level);
     }
     if (logger.log_throughput || logger.log_throughput_to_tensorboard)
       scalar("throughput", tflops_ / milliseconds_);
@@ -94,12 +94,12 @@ class TensorBoardLog final : public Callback {
     steps_ = 0;
   }
 
-  // What the slowest rank took, in seconds per iteration.
-  void timers(const TimerTable& table) {
-    for (size_t i = 0; i < table.names.size(); ++i) {
+  // What the slowest rank took, in seconds.
+  void timers(const TimerTable& table, int64_t level) {
+    for (size_t i = 0; i < table.timers.size(); ++i) {
       double most = 0;
       for (const std::vector<double>& rank : table.seconds) most = std::max(most, rank[i]);
-      if (most > 0) scalar(table.names[i] + "-time", most / table.iterations);
+      if (most > 0 && table.timers[i].level <= level) scalar(table.timers[i].name + "-time", most);
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace megatron {
 namespace {
@@ -114,7 +115,7 @@ std::vector<Timers::Reading> Timers::readings() const {
     if (!result.empty() && result.back().name == name.timer)
       result.back().seconds += timers_[row].seconds;
     else
-      result.push_back({std::string(name.timer), timers_[row].seconds});
+      result.push_back({std::string(name.timer), name.level, timers_[row].seconds});
   }
   return result;
 }
@@ -123,40 +124,39 @@ void Timers::reset() {
   for (Timer& timer : timers_) timer.seconds = 0;
 }
 
-TimerTable gather_timers(RankContext& ctx, const ProcessGroup& world,
-                         const std::vector<Timers::Reading>& readings, int64_t iterations) {
-  TimerTable table;
-  table.iterations = static_cast<double>(iterations);
+TimerTable gather_timers(RankContext& ctx, const ProcessGroup& world, std::vector<Timers::Reading> readings,
+                         int64_t iterations) {
   std::vector<double> own;
-  for (const Timers::Reading& reading : readings) {
-    table.names.push_back(reading.name);
-    own.push_back(reading.seconds);
-  }
+  for (Timers::Reading& reading : readings)
+    own.push_back(std::exchange(reading.seconds, 0) /
+                  static_cast<double>(reading.level > 0 ? iterations : 1));
   const auto count = static_cast<int64_t>(own.size());
   const Tensor mine = ctx.from_vector<double>(own, {count}),
                all = ctx.empty({count * world.size()}, DType::F64);
   world.all_gather(mine, all).wait();
   const auto values = ctx.to_vector<double>(all);
+  TimerTable table{.timers = std::move(readings), .seconds = {}};
   for (auto at = values.begin(); at != values.end(); at += count) table.seconds.emplace_back(at, at + count);
   return table;
 }
 
-std::string timers_block(const TimerTable& table, TimingLogOption option) {
+std::string timers_block(const TimerTable& table, int64_t level, TimingLogOption option) {
   std::string lines;
-  const auto milliseconds = [&](double seconds) { return 1e3 * seconds / table.iterations; };
-  for (size_t i = 0; i < table.names.size(); ++i) {
+  for (size_t i = 0; i < table.timers.size(); ++i) {
+    if (table.timers[i].level > level) continue;
+    const std::string& name = table.timers[i].name;
     std::vector<std::pair<size_t, double>> ran;  // ranks, and what they took
     for (size_t rank = 0; rank < table.seconds.size(); ++rank)
-      if (table.seconds[rank][i] > 0) ran.emplace_back(rank, milliseconds(table.seconds[rank][i]));
+      if (table.seconds[rank][i] > 0) ran.emplace_back(rank, 1e3 * table.seconds[rank][i]);
     if (ran.empty()) continue;
     if (option == TimingLogOption::all) {
-      lines += fmt::format("\n  {}:", table.names[i]);
+      lines += fmt::format("\n  {}:", name);
       for (const auto& [rank, time] : ran) lines += fmt::format("\n     rank {:2d}: {:.2f}", rank, time);
       continue;
     }
     const auto [least, most] =
         std::minmax_element(ran.begin(), ran.end(), [](auto& a, auto& b) { return a.second < b.second; });
-    lines += fmt::format("\n    {:.<48}: ", table.names[i] + " ");
+    lines += fmt::format("\n    {:.<48}: ", name + " ");
     lines += option == TimingLogOption::max ? fmt::format("{:.2f}", most->second)
                                             : fmt::format("({:.2f}, {:.2f})", least->second, most->second);
   }

@@ -32,6 +32,7 @@ class Timers final : public Tracer {
 
   struct Reading {
     std::string name;
+    int64_t level = 0;
     double seconds = 0;  // since the last reset()
   };
   // All timers of the level, in Megatron-LM's order; 0 where one did not run.
@@ -63,18 +64,17 @@ class Timers final : public Tracer {
   std::vector<Interval> intervals_;  // of this step
 };
 
-// The readings of all ranks, in their order.
+// The readings of all ranks: per iteration, but of level 0 as a whole.
 struct TimerTable {
-  std::vector<std::string> names;
-  std::vector<std::vector<double>> seconds;  // by rank, then name
-  double iterations = 1;                     // that they are of
+  std::vector<Timers::Reading> timers;       // without their seconds
+  std::vector<std::vector<double>> seconds;  // by rank, then timer
 };
 
-// All ranks of the world call it with timers of one level.
-TimerTable gather_timers(RankContext& ctx, const ProcessGroup& world,
-                         const std::vector<Timers::Reading>& readings, int64_t iterations);
+// Those of the last `iterations`. All ranks of the world call it with timers of one level.
+TimerTable gather_timers(RankContext& ctx, const ProcessGroup& world, std::vector<Timers::Reading> readings,
+                         int64_t iterations);
 
-// Megatron-LM's block, in milliseconds per iteration; "" where no timer ran.
-std::string timers_block(const TimerTable& table, TimingLogOption option);
+// Megatron-LM's block of the timers up to `level`, in milliseconds; "" where none ran.
+std::string timers_block(const TimerTable& table, int64_t level, TimingLogOption option);
 
 }  // namespace megatron

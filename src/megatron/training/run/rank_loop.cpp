@@ -33,9 +33,7 @@ class RankLoop {
         run_(run),
         config_(run.config),
         parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
-        timers_(config_.logger.timing_log_level > 0
-                    ? std::make_unique<Timers>(ctx, config_.logger.timing_log_level)
-                    : nullptr),
+        timers_(timer_level() > 0 ? std::make_unique<Timers>(ctx, timer_level()) : nullptr),
         setup_(std::in_place, ctx.tracer, "setup"),
         gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
         trainer_(ctx, config_, parallel_, model_dtype(config_), run.trainer),
@@ -99,7 +97,7 @@ class RankLoop {
       }
       follow_memory();
       evaluate_at_interval();
-      if (iterations_here_ == 1) ctx_.allocator->reset_peaks();
+      if (iterations_here_ == 1 && state_.iteration < run_.iterations) ctx_.allocator->reset_peaks();
       const RunEnd end = agree();
       if (end.reason != RunEnd::Reason::finished) return end;
     }
@@ -114,6 +112,9 @@ class RankLoop {
   void announce(RunEvent event) {
     for (const auto& callback : run_.callbacks) callback->on(event, view_);
   }
+
+  // What is timed: as --timing-log-level asks, passes too where stragglers are looked for.
+  int64_t timer_level() const { return config_.logger.log_straggler ? 2 : config_.logger.timing_log_level; }
 
   // All ranks' timers, which begin anew behind it.
   void announce_with_timers(RunEvent event, int64_t iterations) {

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <mutex>
 
+#include "megatron/base/atomic_file.h"
 #include "megatron/base/cache_folder.h"
 #include "megatron/base/error.h"
 #include "megatron/base/writable_folder.h"
@@ -107,6 +108,11 @@ Config resolve_run(const RunSpec& spec, const LaunchPlace& place) {
   Resolved resolved = resolve(sources, {.gpus = gpu_facts, .vocabulary = vocabulary_size});
   if (place.process == 0)
     for (const std::string& note : resolved.notes) spec.log.info("{}", note);
+  if (const std::string& path = resolved.config.logger.save_config_filepath;
+      !path.empty() && place.process == 0) {
+    require_file_place("--save-config-filepath", path);
+    write_file_atomically(path, resolved.given().dump(2) + "\n");
+  }
   return std::move(resolved.config);
 }
 
