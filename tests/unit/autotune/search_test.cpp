@@ -62,6 +62,11 @@ TEST(Search, KeepsWhatIsGiven) {
   }
 }
 
+TEST(Search, TakesShortSequences) {
+  const Searched s = on_h100(llama_8b(), 16);
+  EXPECT_FALSE(search(s.request(64, 64)).best.empty());
+}
+
 TEST(Search, SaysThatNothingFits) {
   const Searched s = on_h100(llama_405b(), 8);
   const SearchRequest request = s.request(64, 8192);

@@ -51,7 +51,7 @@ class Search {
     const int widest = std::min(cluster.nvlink_domain, plan.gpus);
     for (const int tp : choices(request_.tp, powers_of_two(widest)))
       for (const int cp :
-           choices(request_.cp, powers_of_two(static_cast<int>(std::min<int64_t>(64, plan.seq / 1024)))))
+           choices(request_.cp, powers_of_two(static_cast<int>(std::clamp<int64_t>(plan.seq / 1024, 1, 64)))))
         for (const int pp : choices(
                  request_.pp, divisors(std::max(1, plan.gpus / (tp * cp)), static_cast<int>(model.layers)))) {
           plan.tp = tp;

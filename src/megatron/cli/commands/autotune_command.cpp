@@ -31,7 +31,7 @@ constexpr CommandFlag kPlanFlags[] = {
     {"--cluster", 1, "YAML file that describes GPUs and network"},
     {"--gpu", 1, "GPU kind, instead of --cluster [H100]"},
     {"--gpus", 1, "how many of them [--world-size, else 8]"},
-    {"--expert-imbalance", 1, "rows of the fullest expert rank / mean [1.2]"},
+    {"--imbalance", 1, "rows of the fullest expert rank / mean [1.2]"},
     {"--constants", 1, "calibration file instead of the shipped one"},
     {"--out", 1, "search: where the recipe goes [autotune.yaml]"},
     {"--json", 0, "one JSON document"},
@@ -125,10 +125,10 @@ PlanSetup plan_setup(const CommandLine& line) {
                               : config.precision.fp16                 ? Precision::fp16
                                                                       : Precision::bf16;
   ModelShape model = model_shape(config.model);
-  const double imbalance = line.has("--expert-imbalance")
-                               ? std::max(1.0, parse_positive("autotune", "--expert-imbalance",
-                                                              line.get("--expert-imbalance"), 1e3))
-                               : 1.2;
+  const double imbalance =
+      line.has("--imbalance")
+          ? std::max(1.0, parse_positive("autotune", "--imbalance", line.get("--imbalance"), 1e3))
+          : 1.2;
   return {std::move(resolved), std::move(model), std::move(cluster), calibration_of(line, "h100"), gbs, seq,
           precision,           imbalance};
 }
