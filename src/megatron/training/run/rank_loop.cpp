@@ -43,7 +43,7 @@ class RankLoop {
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
                                                config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, schedule_.lr, run.hf,
+        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
                      [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {}
 
