@@ -16,7 +16,8 @@ void number_formats(ConfigBuilder& builder) {
   if (!builder.given("model.params_dtype")) builder.derive("model.params_dtype", dtype, why);
   if (!builder.given("model.pipeline_dtype"))
     builder.derive("model.pipeline_dtype", precision.params_dtype, "params_dtype");
-  if (!builder.config.ddp.grad_reduce_in_fp32) builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
+  if (!builder.config.ddp.grad_reduce_in_fp32)
+    builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
   // Overflows are the business of a loss scale that adapts.
   if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
