@@ -47,6 +47,40 @@ TEST(Covering, HalfPrecision) {
   }
 }
 
+// Every setting at least once with what an update can have beside Adam's one rate.
+TEST(Covering, MuonAndALossScaleAndRatesByGroup) {
+  CoveringDesign design = layout_design();
+  for (const DesignRow& row : design.rows(1)) {
+    SCOPED_TRACE(design.text(row));
+    DesignCase c = design_case(row);
+    for (Config* config : {&c.one, &c.config}) {
+      OptimizerConfig& optimizer = config->optimizer;
+      optimizer.optimizer = OptimizerKind::muon;
+      optimizer.muon_tp_mode = row[kSp] ? MuonTpMode::distributed : MuonTpMode::duplicated;
+      optimizer.muon_extra_scale_factor = 0.2;
+      optimizer.decoupled_lr = 1;
+      optimizer.apply_wd_to_qk_layernorm = true;
+      config->precision.fp16 = true;
+      optimizer.initial_loss_scale = 0x1p512;  // too large for the first steps
+      optimizer.hysteresis = 1;
+      config->logger.log_params_norm = config->logger.log_num_zeros_in_grad = true;
+    }
+    const auto batches = random_batches(c.one, 5);
+    const Rates rates{1e-2, 3e-3, 0.2};
+    const Trained one = train_layout(c.one, {.lr = rates}, batches),
+                  many = train_layout(c.config, {.sizes = c.sizes, .lr = rates}, batches);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      const StepReport &a = one.reports[i], &b = many.reports[i];
+      EXPECT_EQ(a.update, b.update) << "step " << i;
+      EXPECT_EQ(a.loss_scale, b.loss_scale) << "step " << i;
+      EXPECT_NEAR(a.loss, b.loss, kTolerance * a.loss) << "step " << i;
+      EXPECT_NEAR(*a.params_norm, *b.params_norm, kTolerance * *a.params_norm) << "step " << i;
+    }
+    std::string where;
+    EXPECT_LE(difference(one.parameters, many.parameters, &where), kTolerance) << where;
+  }
+}
+
 // Ranks that share one GPU.
 TEST(CudaParity, CoveringLayoutsOfRanksThatShareAGpu) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";

@@ -25,7 +25,8 @@ Seen run_steps(Config config, DType dtype, bool captured) {
   Seen seen;
   for (size_t step = 0; step < batches.size(); ++step) {
     const StepReport report = trainer.step(ctx, batches[step], 1e-2);
-    seen.numbers.insert(seen.numbers.end(), {report.loss, report.grad_norm});
+    const bool taken = report.update == Update::taken;  // else its norm may be NaN, which equals nothing
+    seen.numbers.insert(seen.numbers.end(), {report.loss, taken ? report.grad_norm : -1, report.loss_scale});
     // Before the CUDA graph, behind it, and twice in a row.
     if (step == 1 || step == 4 || step == 5) seen.numbers.push_back(trainer.evaluate(ctx, batches[0]));
     if (step == 5) seen.numbers.push_back(trainer.evaluate(ctx, batches[1]));
@@ -92,6 +93,16 @@ TEST(CudaParity, CapturedStepsOfAPerTokenLoss) {
   config.model.calculate_per_token_loss = true;
   config.ddp.grad_reduce_in_fp32 = false;
   expect_same_bits(config, {DType::F64, DType::BF16});
+}
+
+// The scale is read from tensors, so that a graph goes on when it changes.
+TEST(CudaParity, CapturedStepsWhoseLossScaleChanges) {
+  Config config = small_gpt();
+  config.precision.fp16 = true;
+  config.optimizer.initial_loss_scale = 1 << 24;
+  config.optimizer.hysteresis = 1;
+  config.optimizer.loss_scale_window = 2;
+  expect_same_bits(config, {DType::F64, DType::F16});
 }
 
 }  // namespace

@@ -148,5 +148,24 @@ TEST(LossScaleParity, HalfPrecision) {
   }
 }
 
+TEST(CudaLossScale, HalfPrecision) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
+  const Config config = adapting(small_gpt(), std::ldexp(1, 24), 4);
+  const auto batches = batches_for(config, 12);
+  const Trained one = train(config, {}, batches, DType::F16, {}, kGpu);
+  const Verdicts seen = verdicts(one);
+  EXPECT_FALSE(seen.taken.front());
+  std::vector<std::vector<int64_t>> taken;
+  for (size_t i = 0; i < batches.size(); ++i)
+    if (seen.taken[i]) taken.push_back(batches[i]);
+  ASSERT_GE(taken.size(), 4u);
+  const Trained wide = train(small_gpt(), {}, taken);
+  for (size_t i = 0, j = 0; i < batches.size(); ++i) {
+    if (!seen.taken[i]) continue;
+    EXPECT_NEAR(one.losses[i], wide.losses[j], 4e-3 * one.losses[i]) << "step " << i;
+    ++j;
+  }
+}
+
 }  // namespace
 }  // namespace megatron::testing

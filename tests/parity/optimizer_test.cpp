@@ -65,6 +65,14 @@ TEST(MuonParity, Experts) {
   check_layouts(config, layouts);
 }
 
+TEST(CudaMuon, TensorAndDataParallel) {
+  const std::vector<Layout> layouts = {
+      {.name = "tp2, Gram matrices", .tp = 2, .change = tp_mode<MuonTpMode::distributed>},
+      {.name = "tp2 dp2 zero 1", .tp = 2, .dp = 2, .change = [](Config& config) { shard<1>(config, 3000); }}};
+  check_on_gpu(with_muon(small_gpt()), layouts);
+  if (cuda_device_count() > 0) check_narrow_on_gpu(with_muon(small_gpt()));
+}
+
 // Blocks of other ranks do not count, so the result is another one; but every rank has the same.
 TEST(MuonParity, Blockwise) {
   Config config = with_muon(small_gpt());

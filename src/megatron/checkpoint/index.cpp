@@ -36,6 +36,7 @@ Json to_json(const TrainingState& state) {
   json["seed"] = state.seed;
   json["config"] = state.config;
   if (!state.schedule.is_null()) json["schedule"] = state.schedule;
+  if (!state.rerun.is_null()) json["rerun"] = state.rerun;
   if (!state.user.is_null()) json["user"] = state.user;
   json["extra"] = state.extra;
   if (state.loss_scale) {
@@ -59,6 +60,7 @@ TrainingState read_state(const Json& json) {
   if (const Json* samples = json.find("samples_without_update")) state.without_update = samples->as_int();
   state.seed = static_cast<uint64_t>(json.at("seed").as_int());
   if (const Json* schedule = json.find("schedule")) state.schedule = *schedule;
+  if (const Json* rerun = json.find("rerun")) state.rerun = *rerun;
   if (const Json* user = json.find("user")) state.user = *user;
   state.config = json.at("config");
   state.extra = json.at("extra");

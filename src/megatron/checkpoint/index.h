@@ -43,6 +43,7 @@ struct TrainingState {
   int64_t skipped_samples = 0;  // of those consumed, the ones of iterations that were left out
   int64_t without_update = 0;   // of those consumed, the ones whose updates were not taken
   Json schedule;                // the learning rate's, under Megatron-LM's names; null: not kept
+  Json rerun;                   // a result that another machine shall compute; null: none
   Json user;                    // whatever the program that trains keeps; null: nothing
   std::optional<LossScaleState> loss_scale = {};  // of fp16
 };

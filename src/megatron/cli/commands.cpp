@@ -51,8 +51,8 @@ std::span<const Command> commands() {
               run_parity},
       Command{"plan", "memory, arithmetic, communication and schedule of a run before it is launched",
               plan_help, run_plan},
-      Command{"autotune", "predict the speed of training plans and find the fastest", autotune_help, run_autotune,
-              autotune_part_help},
+      Command{"autotune", "predict the speed of training plans and find the fastest", autotune_help,
+              run_autotune, autotune_part_help},
       Command{"doctor", "whether this machine, its GPUs and the build can train, and what to mend",
               doctor_help, run_doctor},
   };

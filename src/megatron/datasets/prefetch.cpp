@@ -141,9 +141,9 @@ std::shared_ptr<const BatchSource> prefetched(std::shared_ptr<const BatchSource>
   return std::make_shared<const PrefetchedSource>(std::move(source), depth, threads);
 }
 
-TimedStep timed_step(const BatchSource& source, const StepRequest& request) {
+TimedBatches timed_step(const BatchSource& source, const StepRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  TimedStep result{source.step(request)};
+  TimedBatches result{source.step(request)};
   result.wait_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return result;

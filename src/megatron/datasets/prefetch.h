@@ -12,10 +12,10 @@ std::shared_ptr<const BatchSource> prefetched(std::shared_ptr<const BatchSource>
                                               int threads = 1);
 
 // A step, and how long it was waited for.
-struct TimedStep {
+struct TimedBatches {
   std::vector<Batch> batches;
   double wait_ms = 0;
 };
-TimedStep timed_step(const BatchSource& source, const StepRequest& request);
+TimedBatches timed_step(const BatchSource& source, const StepRequest& request);
 
 }  // namespace megatron

@@ -85,6 +85,29 @@ TEST_P(HuggingFace, EncodesAndDecodes) {
   }
 }
 
+// What training reads of a tokenizer is what the tokenizer itself says.
+TEST(VocabularyFacts, AreThoseOfTheTokenizer) {
+  const auto check = [](std::string_view type, const std::string& path,
+                        const TokenizerOptions& options = {}) {
+    SCOPED_TRACE(fmt::format("{} {}", type, path));
+    const Tokenizer tokenizer = make_tokenizer(type, path, options);
+    const VocabularyFacts facts = read_vocabulary_facts(type, path, options);
+    EXPECT_EQ(facts.size, tokenizer.vocab_size());
+    const SpecialIds a = facts.specials, b = tokenizer.special_ids();
+    EXPECT_EQ(std::tie(a.bos, a.eos, a.eod, a.pad, a.unk, a.cls, a.sep, a.mask),
+              std::tie(b.bos, b.eos, b.eod, b.pad, b.unk, b.cls, b.sep, b.mask));
+    return facts;
+  };
+  for (const char* name :
+       {"byte_bpe_gpt2", "byte_bpe_llama3", "byte_bpe_qwen2", "wordpiece_uncased", "wordpiece_cased"})
+    check("HuggingFaceTokenizer", kFolder + name);
+  const std::string words = kFolder + std::string("wordpiece_cased/vocab.txt");
+  const int64_t plain = check("BertWordPieceCase", words).size;
+  EXPECT_EQ(check("BertWordPieceCase", words, {.vocab_extra_ids = 100}).size, plain + 102);
+  check("NullTokenizer", "", {.vocab_size = 77, .null_eod_id = 5, .null_pad_id = 6});
+  check("ByteLevelTokenizer", "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, HuggingFace,
                          testing::Values("byte_bpe_gpt2", "byte_bpe_llama3", "byte_bpe_qwen2",
                                          "wordpiece_uncased", "wordpiece_cased"));

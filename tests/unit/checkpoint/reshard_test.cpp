@@ -309,7 +309,8 @@ TEST(Reshard, TrainingStateComesBack) {
                       78,
                       0xfedcba9876543210u,
                       Json::parse(R"({"model": {"hidden_size": 12}})"),
-                      Json::parse(R"({"loss_scale": 65536.0})")};
+                      Json::parse(R"({"note": 65536.0})")};
+  state.loss_scale = {32768, 17, 1};
   save(ctx, dir.path(), layouts()[0], state);
   const TrainingState back = CheckpointReader(dir.path()).state();
   EXPECT_EQ(back.iteration, 12);
@@ -318,6 +319,7 @@ TEST(Reshard, TrainingStateComesBack) {
   EXPECT_EQ(back.seed, 0xfedcba9876543210u);
   EXPECT_EQ(back.config, state.config);
   EXPECT_EQ(back.extra, state.extra);
+  EXPECT_EQ(back.loss_scale, state.loss_scale);
 }
 
 TEST(Reshard, ListsWhatDoesNotFitTheModel) {

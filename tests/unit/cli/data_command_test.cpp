@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <filesystem>
+
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/datasets/indexed/indexed_writer.h"
+#include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"
 
@@ -44,7 +48,7 @@ TEST(DataCommand, Inspect) {
   const Json json = Json::parse(run({"inspect", prefix + ".idx", "--json"}).out);
   EXPECT_EQ(json.at("tokens").as_int(), 380);
   EXPECT_EQ(run({"inspect"}).code, 2);
-  EXPECT_EQ(run({"inspect", dir / "absent"}).code, 3);
+  EXPECT_EQ(run({"inspect", dir / "absent"}).code, 1);
 }
 
 TEST(DataCommand, SamplesOfOneDatasetAndOfABlend) {
@@ -138,6 +142,91 @@ TEST(DataCommand, FaultsAreTold) {
                                "--eod-id", "9", "--split", "1,2,3,4", "--out", out});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.err.find("more than three numbers"), std::string::npos) << outcome.err;
+}
+
+// Megatron-LM's SFTDataset with a real tokenizer and its template, every field.
+TEST(DataCommand, SftSamplesAreMegatrons) {
+  const std::string folder = "megatron_data_masked";
+  for (const char* name :
+       {"sft_default", "sft_identity", "sft_h_aligned", "sft_nano_v2", "sft_nano_v2_cp4"}) {
+    SCOPED_TRACE(name);
+    TempDir dir;
+    const Json meta = testing::golden_json(folder, std::string("expected/") + name);
+    const SafetensorsFile expected = testing::golden_tensors(folder, std::string("expected/") + name);
+    const Json& sizes = meta.at("sizes");
+    const Outcome outcome =
+        run({"samples",
+             "--kind",
+             "sft",
+             "--data-path",
+             testing::golden_path(folder, "data/sft.jsonl"),
+             "--tokenizer-type",
+             "SFTTokenizer",
+             "--tokenizer-model",
+             std::filesystem::path(testing::golden_path(folder, "data/sft_tokenizer/tokenizer.json"))
+                 .parent_path(),
+             "--sft-tokenizer-prompt-format",
+             meta.at("prompt_format").as_string(),
+             "--split",
+             meta.at("split").as_string(),
+             "--seq-length",
+             std::to_string(meta.at("seq_length").as_int()),
+             "--context-parallel-size",
+             std::to_string(meta.at("context_parallel_size").as_int()),
+             "--samples",
+             fmt::format("{},{},{}", sizes[0].as_int(), sizes[1].as_int(), sizes[2].as_int()),
+             "--out",
+             dir / "o.safetensors"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const SafetensorsFile written(dir / "o.safetensors");
+    for (const std::string& field : expected.names()) {
+      SCOPED_TRACE(field);
+      const Tensor a = expected.tensor(field), b = written.tensor(field);
+      ASSERT_EQ(a.dtype(), b.dtype());
+      ASSERT_EQ(a.shape(), b.shape());
+      EXPECT_EQ(std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.numel()) * size_of(a.dtype())), 0);
+    }
+  }
+}
+
+TEST(DataCommand, FimSamplesHoldMarks) {
+  TempDir dir;
+  const std::string prefix = write_data(dir, "a");
+  Json vocabulary = Json::object();
+  for (const char* mark : {"<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<|endoftext|>"})
+    vocabulary[mark] = static_cast<int64_t>(vocabulary.size());
+  for (int i = 5; i < 60; ++i) vocabulary[std::string(1, static_cast<char>('A' + i - 5))] = i;
+  testing::write_text(dir / "vocab.json", vocabulary.dump());
+  testing::write_text(dir / "merges.txt", "");
+  const std::vector<std::string> args = {"samples",
+                                         "--kind",
+                                         "fim",
+                                         "--data-path",
+                                         prefix,
+                                         "--seq-length",
+                                         "16",
+                                         "--split",
+                                         "1,0,0",
+                                         "--samples",
+                                         "10,0,0",
+                                         "--fim-rate",
+                                         "1",
+                                         "--tokenizer-type",
+                                         "GPT2BPETokenizer",
+                                         "--vocab-file",
+                                         dir / "vocab.json",
+                                         "--merge-file",
+                                         dir / "merges.txt",
+                                         "--out",
+                                         dir / "o.safetensors"};
+  const Outcome outcome = run(args);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Tensor tokens = SafetensorsFile(dir / "o.safetensors").tensor("train.tokens");
+  for (int64_t row = 0; row < tokens.size(0); ++row)
+    EXPECT_EQ(tokens.data<int32_t>()[row * 16], 0) << "a sample begins with the mark of its prefix";
+  std::vector<std::string> without = args;
+  without.erase(without.begin() + 13, without.begin() + 15);
+  EXPECT_EQ(run(without).code, 2);
 }
 
 }  // namespace

@@ -135,5 +135,107 @@ TEST(PretrainData, RefusesWhatCannotBe) {
   refused({"model.vocab_size=32"}, "--data-path PREFIX");
 }
 
+// The tokenizer says how many tokens there are; the files say which tokenizer it is.
+TEST(PretrainData, TheTokenizerSaysHowLargeTheVocabularyIs) {
+  TempDir dir;
+  write_data(dir / "a", 0, 60);
+  testing::write_text(dir / "corpus", "low lower lowest slow\n");
+  ASSERT_EQ(run_command(
+                {"tokenizer", "train", "--input", dir / "corpus", "--out", dir / "t", "--vocab-size", "264"})
+                .code,
+            0);
+  const std::string vocab = dir / "t" + "/vocab.json", merges = dir / "t" + "/merges.txt";
+  const std::vector<std::string> base = {"pretrain", "--num-layers",
+                                         "1",        "--hidden-size",
+                                         "16",       "--num-attention-heads",
+                                         "2",        "--max-position-embeddings",
+                                         "8",        "--seq-length",
+                                         "8",        "--micro-batch-size",
+                                         "1",        "--train-iters",
+                                         "2",        "--lr",
+                                         "1e-3",     "--device",
+                                         "cpu",      "--data-path",
+                                         dir / "a",  "--make-vocab-size-divisible-by",
+                                         "4"};
+  const auto run = [&](const std::vector<std::string>& further) {
+    std::vector<std::string> args = base;
+    args.insert(args.end(), further.begin(), further.end());
+    return run_command(args);
+  };
+  const std::vector<std::string> files = {"--vocab-file", vocab, "--merge-file", merges};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), files.begin(), files.end());
+    return more;
+  };
+  Outcome outcome = run(with({"--save", dir / "ckpt", "--num-workers", "0"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Outcome other = run(with({"--num-workers", "3"}));
+  const auto loss = [](const Outcome& from) {
+    const size_t at = from.out.find("lm loss");
+    return from.out.substr(at, from.out.find("|", at) - at);
+  };
+  EXPECT_EQ(loss(outcome), loss(other)) << "whatever the workers";
+  outcome = run(with({"--vocab-size", "100"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("the tokenizer has 264 tokens"), std::string::npos) << outcome.err;
+  outcome = run(with({"model.vocab_size=100"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("has 264 tokens, but the model's vocab_size is 100"), std::string::npos)
+      << outcome.err;
+  outcome = run({"--tokenizer-type", "NullTokenizer", "--vocab-size", "40", "--load", dir / "ckpt"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("the checkpoint's vocabulary has 264 tokens, the run's 40"), std::string::npos)
+      << outcome.err;
+  outcome = run({"--vocab-file", dir / "absent.json", "--merge-file", merges});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("absent.json is no file"), std::string::npos) << outcome.err;
+}
+
+TEST(PretrainData, ConversationsFromTheCommandLine) {
+  TempDir dir;
+  std::string rows;
+  for (int i = 0; i < 8; ++i)
+    rows += fmt::format("{{\"prompt\": \"n{}\", \"completion\": \"m{}\"}}\n", i, i * i);
+  testing::write_text(dir / "rows.jsonl", rows);
+  for (const char* packing : {"none", "batch", "offline"}) {
+    const Outcome outcome = run_command({"pretrain",
+                                         "--num-layers",
+                                         "1",
+                                         "--hidden-size",
+                                         "16",
+                                         "--num-attention-heads",
+                                         "2",
+                                         "--max-position-embeddings",
+                                         "16",
+                                         "--seq-length",
+                                         "16",
+                                         "--micro-batch-size",
+                                         "2",
+                                         "--global-batch-size",
+                                         "4",
+                                         "--train-iters",
+                                         "3",
+                                         "--lr",
+                                         "1e-3",
+                                         "--device",
+                                         "cpu",
+                                         "--sft",
+                                         "--data-path",
+                                         dir / "rows.jsonl",
+                                         "--split",
+                                         "1,0,0",
+                                         "--tokenizer-type",
+                                         "ByteLevelTokenizer",
+                                         "--packing",
+                                         packing,
+                                         "--ranks",
+                                         "2",
+                                         "--tensor-model-parallel-size",
+                                         "2"});
+    EXPECT_EQ(outcome.code, 0) << packing << outcome.err;
+    EXPECT_NE(outcome.out.find("iteration        3/       3"), std::string::npos) << outcome.out;
+  }
+}
+
 }  // namespace
 }  // namespace megatron

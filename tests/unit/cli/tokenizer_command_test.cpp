@@ -38,6 +38,48 @@ TEST(TokenizerCommand, NamesTheLineThatIsWrong) {
   EXPECT_EQ(run_command({"tokenizer", "encode"}).code, 2);
 }
 
+// What is wrong with given files is the user's to mend: exit 1, not a fault.
+TEST(TokenizerCommand, RefusesFilesThatAreWrong) {
+  const testing::TempDir folder;
+  testing::write_text(folder / "broken.json", "{");
+  const auto refused = [&](std::vector<std::string> args, const char* why) {
+    args.insert(args.begin(), "tokenizer");
+    const Outcome outcome = run_command(args);
+    EXPECT_EQ(outcome.code, 1) << why;
+    EXPECT_NE(outcome.err.find(why), std::string::npos) << outcome.err;
+  };
+  const std::vector<std::string> hf = {"encode", "--tokenizer-type", "HuggingFaceTokenizer",
+                                       "--tokenizer-model"};
+  for (const auto& [path, why] : {std::pair{"broken.json", "malformed JSON"}, {"absent", "is no file"}}) {
+    std::vector<std::string> args = hf;
+    args.push_back(folder / path);
+    refused(args, why);
+  }
+  const std::string out = folder / "out";
+  refused({"train", "--input", folder / "", "--out", out}, "is a folder");
+  testing::write_text(folder / "empty", " \n");
+  refused({"train", "--input", folder / "empty", "--out", out}, "no text to learn from");
+  testing::write_text(folder / "rows.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n");
+  refused({"train", "--input", folder / "rows.jsonl", "--out", out}, "rows.jsonl:2");
+  testing::write_text(folder / "ids", "[1]\n[\"x\"]\n");
+  refused({"decode", "--tokenizer-type", "ByteLevelTokenizer", "--input", folder / "ids"}, "ids:2");
+  refused({"chat", "--template", folder / "absent"}, "absent");
+}
+
+TEST(TokenizerCommand, SpecialTokensAreWordsOrSeparatedByCommas) {
+  const testing::TempDir folder;
+  const auto ids = [&](std::vector<std::string> words) {
+    std::vector<std::string> args = {"train",        "--out", folder / "trained",
+                                     "--vocab-size", "260",   "--tokenizer-special-tokens"};
+    args.insert(args.end(), words.begin(), words.end());
+    EXPECT_EQ(run_on(folder, "low lower\n", args).code, 0);
+    const Json vocabulary = Json::read(folder / "trained" + "/vocab.json");
+    return std::pair(vocabulary.at("<a>").as_int(), vocabulary.at("<b>").as_int());
+  };
+  EXPECT_EQ(ids({"<a>", "<b>"}), std::pair(int64_t{0}, int64_t{1}));
+  EXPECT_EQ(ids({"<a>,<b>"}), std::pair(int64_t{0}, int64_t{1}));
+}
+
 TEST(TokenizerCommand, TrainsWhatItCanLoad) {
   const testing::TempDir folder;
   const std::string out = folder / "trained";

@@ -324,5 +324,26 @@ TEST_F(CudaIndex, SumSquares) {
   }
 }
 
+TEST_F(CudaIndex, CountZeros) {
+  std::vector<Both> held;
+  std::vector<Tensor> list[2];
+  double zeros = 0;
+  for (int i = 0; i < 200; ++i) {
+    held.push_back(uniform({1 + i * 131 % 40000}, kFloats[i % 4]));
+    const Both& one = held.back();
+    const int64_t n = one.cpu.numel() / 3;
+    for (const auto& [ctx, tensor] : {std::pair{&cpu, one.cpu}, {&gpu(), one.gpu}})
+      ctx->kernels->fill(ctx->kernel_context(), {tensor.slice(0, 0, n), i % 2 == 0 ? 0.0 : 2.0});
+    if (i % 2 == 0) zeros += static_cast<double>(n);
+    list[0].push_back(one.cpu);
+    list[1].push_back(one.gpu);
+  }
+  Both out = uniform({1}, DType::F64);
+  int which = 0;
+  run(&KernelTable::count_zeros, [&](auto on) { return CountZerosArgs{list[which++], on(out)}; });
+  same(out, "number of zeros");
+  EXPECT_GE(values(cpu, out.cpu)[0], zeros);
+}
+
 }  // namespace
 }  // namespace megatron::testing

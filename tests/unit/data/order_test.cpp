@@ -140,7 +140,7 @@ TEST(Prefetch, WaitsLessThanReadingTakes) {
   const Shares shares = Shares::even(1, 1, 1);
   double waited = 0;
   for (int64_t i = 0; i < 6; ++i) {
-    const TimedStep step = timed_step(*ahead, {i, i, shares.of_replica[0], 1});
+    const TimedBatches step = timed_step(*ahead, {i, i, shares.of_replica[0], 1});
     if (i > 0) waited += step.wait_ms;
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
   }

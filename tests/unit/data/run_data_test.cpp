@@ -1,9 +1,8 @@
 // What a configuration's data options make of a small dataset.
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "megatron/base/error.h"
+#include "megatron/base/json.h"
 #include "megatron/datasets/indexed/indexed_writer.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
@@ -170,7 +169,7 @@ TEST(RunData, EveryReplicaReadsItsPartInCyclicOrder) {
             first_step(small_run({dir / "text"}))[0].ids);
 }
 
-TEST(RunData, TheTestSetIsBuiltWhenAskedFor) {
+TEST(RunData, SplitsThatTheRunReads) {
   TempDir dir;
   Config config = small_run({write_documents(dir)});
   EXPECT_FALSE(run_data(config).test);  // nothing is evaluated
@@ -182,6 +181,63 @@ TEST(RunData, TheTestSetIsBuiltWhenAskedFor) {
   config.dataset.do_test = config.dataset.do_validation = false;
   EXPECT_FALSE(run_data(config).test);
   EXPECT_TRUE(run_data(config).validation.empty());
+  config.dataset.do_test = config.dataset.do_validation = true;
+  config.dataset.split = "998,1,1";  // less than a document: nothing to evaluate on, and no fault
+  EXPECT_FALSE(run_data(config).test);
+  EXPECT_TRUE(run_data(config).validation.empty());
+}
+
+TEST(RunData, SeveralValidationSets) {
+  TempDir dir;
+  Config config = small_run({});
+  config.dataset.train_data_path = {write_documents(dir)};
+  config.dataset.valid_data_path = {write_documents(dir, "a"), write_documents(dir, "b")};
+  config.validation.eval_interval = 2;
+  config.validation.eval_iters = 1;
+  EXPECT_EQ(run_data(config).validation.size(), 1u);
+  config.validation.multiple_validation_sets = true;
+  const RunData data = run_data(config);
+  ASSERT_EQ(data.validation.size(), 2u);
+  EXPECT_EQ(data.validation[0].name, "a");
+  EXPECT_EQ(data.validation[1].name, "b");
+  config.validation.validation_set_names = {"one", "two"};
+  config.validation.full_validation = true;
+  const RunData full = run_data(config);
+  EXPECT_EQ(full.validation[1].name, "two");
+  // 80 documents of 3 to 11 tokens, each token once.
+  EXPECT_EQ(full.validation[1].source->samples(), 34);
+  config.validation.validation_set_names = {"one"};
+  EXPECT_THROW(run_data(config), ConfigError);
+  config.dataset.valid_data_path = {"1", dir / "a", "2", dir / "b"};
+  EXPECT_THROW(run_data(config), ConfigError);
+}
+
+// A sample depends on its number alone, and holds the marks of what was moved.
+TEST(RunData, FillsInTheMiddle) {
+  TempDir dir;
+  Json vocabulary = Json::object();
+  for (const char* mark : {"<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<|endoftext|>"})
+    vocabulary[mark] = static_cast<int64_t>(vocabulary.size());
+  for (char c = 'a'; c <= 'z'; ++c) vocabulary[std::string(1, c)] = static_cast<int64_t>(vocabulary.size());
+  vocabulary["x"] = 31;  // the data's end of documents is no mark here
+  testing::write_text(dir / "vocab.json", vocabulary.dump());
+  testing::write_text(dir / "merges.txt", "");
+  Config config = small_run({write_documents(dir)});
+  config.tokenizer = {};
+  config.tokenizer.tokenizer_type = TokenizerKind::gpt2_bpe;
+  config.tokenizer.vocab_file = dir / "vocab.json";
+  config.tokenizer.merge_file = dir / "merges.txt";
+  config.dataset.fim_data = true;
+  config.dataset.fim_rate = 1;
+  const std::vector<Batch> first = first_step(config), again = first_step(config);
+  EXPECT_EQ(first[1].ids, again[1].ids);
+  int64_t marks = 0;
+  for (int64_t id : first[0].ids) marks += id == 0;
+  EXPECT_EQ(marks, 2);  // one a sample, which is one document to it
+  config.dataset.fim_rate = 0;
+  EXPECT_NE(first_step(config)[0].ids, first[0].ids);
+  config.dataset.fim_pad_token = "<none>";
+  EXPECT_THROW(first_step(config), ConfigError);
 }
 
 }  // namespace

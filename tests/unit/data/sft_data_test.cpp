@@ -1,8 +1,6 @@
 // --sft from files to losses: packed or not, on one rank or many, the same.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/datasets/parquet/parquet_writer.h"
@@ -15,10 +13,9 @@ namespace megatron {
 namespace {
 
 using testing::TempDir;
+using testing::write_text;
 
 constexpr int64_t kVocab = 256, kLength = 48, kRows = 12;
-
-void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 constexpr const char* kTemplate =
     "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }};{% endgeneration "

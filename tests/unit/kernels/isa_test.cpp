@@ -97,6 +97,7 @@ TEST_F(Isa, SumsAgree) {
       k.softmax_backward(kernel, {x, d, y});
     });
     same("sum_squares", {1}, DType::F64, [&](auto& k, auto& y) { k.sum_squares(kernel, {{&x, 1}, y}); });
+    same("count_zeros", {1}, DType::F64, [&](auto& k, auto& y) { k.count_zeros(kernel, {{&x, 1}, y}); });
   }
 }
 

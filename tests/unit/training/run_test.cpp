@@ -149,5 +149,50 @@ TEST(Run, ExceptionsOfCallbacksEndIt) {
   EXPECT_THROW(train("--train-iters 2", record), Error);
 }
 
+// A planted error that passes ends the run at once; one that stays is left to another machine.
+TEST(Run, ResultsAreComputedAgain) {
+  testing::TempDir folder;
+  auto record = std::make_shared<Record>();
+  const std::string mode = "--train-iters 6 --rerun-mode validate_results --error-injection-rate 2 ";
+  RunEnd end = train(mode + "--error-injection-type transient_error", record);
+  EXPECT_EQ(end.exit_code(), 17);
+  const int64_t at = end.state.iteration;  // before the iteration in question
+  EXPECT_GE(at, 1);
+  EXPECT_LT(at, 6);
+
+  const std::string place = fmt::format("--save {0} --load {0} ", folder.path());
+  end = train(mode + place + "--error-injection-type persistent_error", record);
+  EXPECT_EQ(end.exit_code(), 16);
+  EXPECT_EQ(end.state.iteration, at);
+  EXPECT_TRUE(end.saved);
+  end = train(mode + place + "--error-injection-type persistent_error", record);
+  EXPECT_EQ(end.exit_code(), 16) << "the same devices cannot tell";
+
+  auto whole = std::make_shared<Record>(), checked = std::make_shared<Record>();
+  train("--train-iters 4", whole);
+  end = train("--train-iters 4 --rerun-mode report_stats", checked);
+  EXPECT_EQ(end.exit_code(), 0);
+  EXPECT_EQ(checked->losses, whole->losses);  // computing twice changes nothing
+}
+
+// A replica whose weights were changed is named.
+TEST(Run, ReplicasAreCompared) {
+  auto record = std::make_shared<Record>();
+  const std::string flags = "--train-iters 4 --ranks 4 --check-weight-hash-across-dp-replicas-interval 2";
+  EXPECT_EQ(train(flags, record).state.iteration, 4);
+  record->act = [](RunEvent event, RunView& view) {
+    if (event != RunEvent::step_start || view.state.iteration != 1 || view.world.rank() != 3) return;
+    Parameter& parameter = *view.trainer.parameters().back();
+    view.ctx.kernels->fill(view.ctx.kernel_context(), {parameter.value, 7});
+  };
+  try {
+    train(flags, record);
+    FAIL() << "nothing was noticed";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("replicas have other weights"), std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace megatron

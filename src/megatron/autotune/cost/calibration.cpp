@@ -17,13 +17,32 @@ struct NamedConstant {
 };
 
 constexpr NamedConstant kConstants[] = {
-#define CONSTANT(name) {#name, &CostConstants::name}
-    CONSTANT(gemm16),          CONSTANT(gemm8),           CONSTANT(attention),          CONSTANT(memory),
-    CONSTANT(nvlink),          CONSTANT(nic),             CONSTANT(rails),              CONSTANT(exposed),
-    CONSTANT(host_moe_ms),     CONSTANT(host_forward_ms), CONSTANT(host_backward_ms),   CONSTANT(host_wait_ms),
-    CONSTANT(host_width),      CONSTANT(host_softmax_ms), CONSTANT(host_microbatch_ms), CONSTANT(kernel_us),
-    CONSTANT(shape),           CONSTANT(smooth),          CONSTANT(latency_us),         CONSTANT(step_ms),
-    CONSTANT(step_single_ms),  CONSTANT(optimizer),       CONSTANT(grad_reduce),
+#define CONSTANT(name) \
+  { #name, &CostConstants::name }
+    CONSTANT(gemm16),
+    CONSTANT(gemm8),
+    CONSTANT(gemm4),
+    CONSTANT(attention),
+    CONSTANT(memory),
+    CONSTANT(nvlink),
+    CONSTANT(nic),
+    CONSTANT(rails),
+    CONSTANT(exposed),
+    CONSTANT(host_moe_ms),
+    CONSTANT(host_forward_ms),
+    CONSTANT(host_backward_ms),
+    CONSTANT(host_wait_ms),
+    CONSTANT(host_width),
+    CONSTANT(host_softmax_ms),
+    CONSTANT(host_microbatch_ms),
+    CONSTANT(kernel_us),
+    CONSTANT(shape),
+    CONSTANT(smooth),
+    CONSTANT(latency_us),
+    CONSTANT(step_ms),
+    CONSTANT(step_single_ms),
+    CONSTANT(optimizer),
+    CONSTANT(grad_reduce),
 #undef CONSTANT
 };
 
@@ -56,15 +75,18 @@ Calibration parse_calibration(const Json& document, std::string_view origin) {
   Calibration result;
   const auto positive = [&](const Json& value, std::string_view key) {
     if (!value.is_number() || !(value.as_double() >= 0) || value.as_double() > 1e6)
-      throw ConfigError(fmt::format("{}: {}: needs a number from 0 to 1e6 (got {})", origin, key, value.dump()));
+      throw ConfigError(
+          fmt::format("{}: {}: needs a number from 0 to 1e6 (got {})", origin, key, value.dump()));
     return value.as_double();
   };
   if (!document.is_object()) throw ConfigError(fmt::format("{}: needs an object", origin));
   if (const Json* constants = document.find("constants"); constants != nullptr && constants->is_object())
     for (const auto& [key, value] : constants->as_object()) {
-      const auto* known = std::find_if(std::begin(kConstants), std::end(kConstants),
-                                       [&, name = std::string_view(key)](const NamedConstant& c) { return c.name == name; });
-      if (known == std::end(kConstants)) throw ConfigError(fmt::format("{}: {}: is no constant", origin, key));
+      const auto* known =
+          std::find_if(std::begin(kConstants), std::end(kConstants),
+                       [&, name = std::string_view(key)](const NamedConstant& c) { return c.name == name; });
+      if (known == std::end(kConstants))
+        throw ConfigError(fmt::format("{}: {}: is no constant", origin, key));
       result.constants.*known->member = positive(value, key);
     }
   if (const Json* layers = document.find("layers"); layers != nullptr && layers->is_array())
@@ -76,7 +98,8 @@ Calibration parse_calibration(const Json& document, std::string_view origin) {
                                       LayerShape{}.size(), row.dump()));
       LayerFactor layer;
       for (size_t i = 0; i < layer.shape.size(); ++i) {
-        if (!(*shape)[i].is_int()) throw ConfigError(fmt::format("{}: layers: shape {}", origin, shape->dump()));
+        if (!(*shape)[i].is_int())
+          throw ConfigError(fmt::format("{}: layers: shape {}", origin, shape->dump()));
         layer.shape[i] = (*shape)[i].as_int();
       }
       layer.factor = positive(*factor, "layers: factor");

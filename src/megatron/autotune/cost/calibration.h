@@ -10,8 +10,8 @@
 
 namespace megatron::autotune {
 
-// What decides the shapes of a layer's kernels: hidden, heads, ffn, experts, length, micro-batch, tensor, context and
-// expert ranks, and whether GEMMs are in fp8.
+// What decides the shapes of a layer's kernels: hidden, heads, ffn, experts, length, micro-batch, tensor,
+// context and expert ranks, and whether GEMMs are in fp8.
 using LayerShape = std::array<int64_t, 10>;
 
 // Measured layer time / closed form: what tiles, algorithms and launches of just these sizes add.
@@ -33,7 +33,8 @@ struct Calibration {
 Json to_json(const Calibration& calibration);
 Calibration parse_calibration(const Json& document, std::string_view origin);
 
-// Calibrations that come with the program: "h100" (published figures) and "a100" (measured plans of small models).
+// Calibrations that come with the program: "h100" (published figures) and "a100" (measured plans of small
+// models).
 const Calibration& shipped_calibration(std::string_view name);
 
 }  // namespace megatron::autotune

@@ -32,7 +32,8 @@ StageTime stage_time(const CostInputs& in, const ParallelPlan& plan, const PassP
     stage.forward += part->forward;
     stage.backward += part->backward;
   }
-  const double more = plan.cuda_graphs ? 0 : in.constants.host_microbatch_ms * in.stack.host * kMilli / in.cluster.host_speed;
+  const double more =
+      plan.cuda_graphs ? 0 : in.constants.host_microbatch_ms * in.stack.host * kMilli / in.cluster.host_speed;
   stage.forward.host += more / 3;
   stage.backward.host += 2 * more / 3;
   if (plan.pp > 1 && in.stack.synchronous_pipeline) {
@@ -64,8 +65,8 @@ double stage_exchange(const CostInputs& in, const ParallelPlan& plan) {
 }
 
 // Gradients' reduction and weights' gathering of one group of parameters, once a step.
-double data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, double params, int ranks, int stride,
-                             double forward, double backward) {
+double data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, double params, int ranks,
+                             int stride, double forward, double backward) {
   if (ranks <= 1 || params <= 0) return 0;
   const double efficiency = in.constants.grad_reduce;
   const double reduce = collective_seconds(in, in.stack.grad_bytes * params, ranks, stride) / efficiency;
@@ -80,32 +81,36 @@ double data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, dou
 }
 
 // Sharded weights are gathered for both passes of every micro-batch, gradients reduced after each.
-double sharded_seconds(const CostInputs& in, const ParallelPlan& plan, const LocalParams& params, double forward,
-                       double backward) {
+double sharded_seconds(const CostInputs& in, const ParallelPlan& plan, const LocalParams& params,
+                       double forward, double backward) {
   const double width = plan.fp8() && in.stack.fp8_weight_gather ? 1 : 2;
   const double gather = collective_seconds(in, width * params.total(), plan.shards, plan.tp);
   const double reduce = collective_seconds(in, in.stack.grad_bytes * params.total(), plan.shards, plan.tp);
-  if (plan.pp > 1) return exposed_seconds(in.constants, gather, forward) + exposed_seconds(in.constants, reduce, backward);
-  return static_cast<double>(plan.microbatches()) * (exposed_seconds(in.constants, gather, forward) +
-                                                     exposed_seconds(in.constants, gather + reduce, backward));
+  if (plan.pp > 1)
+    return exposed_seconds(in.constants, gather, forward) + exposed_seconds(in.constants, reduce, backward);
+  return static_cast<double>(plan.microbatches()) *
+         (exposed_seconds(in.constants, gather, forward) +
+          exposed_seconds(in.constants, gather + reduce, backward));
 }
 
-double spread_of(const Breakdown& b) {
+double spread_of(const Breakdown& b, bool calibrated) {
   // Relative errors by kind, independent of each other; the floor is what repeated runs differ by.
-  const std::array<std::pair<double, double>, 11> parts{{{b.gemm, 0.05},
-                                                         {b.attention, 0.08},
-                                                         {b.memory, 0.10},
-                                                         {b.tp, 0.20},
-                                                         {b.cp, 0.30},
-                                                         {b.ep, 0.25},
-                                                         {b.pp, 0.30},
-                                                         {b.dp, 0.30},
-                                                         {b.host, 0.15},
-                                                         {b.bubble, 0.15},
-                                                         {b.optimizer + b.step, 0.30}}};
+  const std::array<std::pair<double, double>, 11> parts{{{b.gemm, 0.03},
+                                                         {b.attention, 0.05},
+                                                         {b.memory, 0.06},
+                                                         {b.tp, 0.12},
+                                                         {b.cp, 0.2},
+                                                         {b.ep, 0.10},
+                                                         {b.pp, 0.2},
+                                                         {b.dp, 0.2},
+                                                         {b.host, 0.10},
+                                                         {b.bubble, 0.08},
+                                                         {b.optimizer + b.step, 0.2}}};
   double sum = 0;
   for (const auto& [seconds, error] : parts) sum += seconds * error * seconds * error;
-  return std::sqrt(sum / (b.total() * b.total()) + 0.02 * 0.02);
+  // Constants of another GPU kind carry over to about a tenth.
+  const double kind = calibrated ? 0.02 : 0.12;
+  return std::sqrt(sum / (b.total() * b.total()) + kind * kind);
 }
 
 }  // namespace
@@ -118,13 +123,24 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   const auto microbatches = static_cast<double>(plan.microbatches());
 
   const bool one = plan.pp == 1;
-  const StageTime last = stage_time(in, plan, layer, layers.last, one ? &embedding : nullptr, &head, exchange);
-  const StageTime first = one ? last : stage_time(in, plan, layer, layers.others, &embedding, nullptr, exchange);
+  const StageTime last =
+      stage_time(in, plan, layer, layers.last, one ? &embedding : nullptr, &head, exchange);
+  const StageTime first =
+      one ? last
+          : stage_time(in, plan, layer, layers.first_larger == 0 ? layers.larger : layers.first, &embedding,
+                       nullptr, exchange);
   const StageTime middle =
-      plan.pp > 2 ? stage_time(in, plan, layer, layers.others, nullptr, nullptr, exchange) : first;
-  const StageTime& slowest = first.total() > last.total() ? first : last;
+      plan.pp > 2 ? stage_time(in, plan, layer, layers.larger, nullptr, nullptr, exchange) : first;
+  const StageTime& slower = first.total() > middle.total() ? first : middle;
+  const StageTime& slowest = slower.total() > last.total() ? slower : last;
   // A micro-batch passes every stage once before the slowest one works without pause.
-  const double all = one ? last.total() : first.total() + last.total() + (plan.pp - 2) * middle.total();
+  double all = last.total();
+  if (!one) {
+    const int smaller = std::max(0, layers.first_larger - 1);
+    all += first.total() + (plan.pp - 2 - smaller) * middle.total();
+    if (smaller > 0)
+      all += smaller * stage_time(in, plan, layer, layers.first, nullptr, nullptr, exchange).total();
+  }
   const double fill = (all - slowest.total()) / plan.vpp;
 
   Breakdown b;
@@ -144,8 +160,8 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   b.bubble = fill;
 
   const bool last_binds = &slowest == &last;
-  const LocalParams params =
-      local_params(in.model, plan, last_binds ? layers.last : layers.others, one || !last_binds, last_binds);
+  const LocalParams params = local_params(in.model, plan, last_binds ? layers.last : layers.larger,
+                                          one || &slowest == &first, last_binds);
   if (!plan.lora) {
     if (plan.shards > 1) {
       b.dp = sharded_seconds(in, plan, params, slowest.forward_s, slowest.backward_s);
@@ -156,12 +172,13 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
     } else {
       b.dp = data_parallel_seconds(in, plan, params.dense, plan.dp() * plan.cp, plan.tp, slowest.forward_s,
                                    slowest.backward_s);
-      b.dp += data_parallel_seconds(in, plan, params.experts, plan.edp(), plan.etp * plan.ep, slowest.forward_s,
-                                    slowest.backward_s);
+      b.dp += data_parallel_seconds(in, plan, params.experts, plan.edp(), plan.etp * plan.ep,
+                                    slowest.forward_s, slowest.backward_s);
     }
-    const double owned = plan.shards > 1              ? params.total() / plan.shards
-                         : plan.distributed_optimizer ? params.dense / (plan.dp() * plan.cp) + params.experts / plan.edp()
-                                                      : params.total();
+    const double owned = plan.shards > 1 ? params.total() / plan.shards
+                         : plan.distributed_optimizer
+                             ? params.dense / (plan.dp() * plan.cp) + params.experts / plan.edp()
+                             : params.total();
     const double bytes = owned * in.stack.optimizer_bytes * in.constants.optimizer;
     b.optimizer = bytes / (in.constants.memory * in.cluster.gpu.memory_tbs * 1e12);
   }
@@ -170,7 +187,7 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   Prediction result;
   result.breakdown = b;
   result.seconds = b.total();
-  result.uncertainty = spread_of(b);
+  result.uncertainty = spread_of(b, in.cluster.gpu.calibrated);
   const double tokens = static_cast<double>(plan.gbs) * static_cast<double>(plan.seq);
   result.tokens_per_second_per_gpu = tokens / result.seconds / plan.gpus;
   result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.seq) / 1e12;
@@ -182,7 +199,8 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
 int balanced_last_stage(const CostInputs& in, const ParallelPlan& plan) {
   if (plan.pp == 1) return 0;
   const PassPair layer = layer_cost(in, plan), head = head_cost(in, plan);
-  const double each = std::max(layer.forward.gpu() + layer.backward.gpu(), layer.forward.host + layer.backward.host);
+  const double each =
+      std::max(layer.forward.gpu() + layer.backward.gpu(), layer.forward.host + layer.backward.host);
   const double more = head.forward.gpu() + head.backward.gpu();
   const int total = static_cast<int>(in.model.layers);
   const int even = (total + plan.pp - 1) / plan.pp;

@@ -10,7 +10,9 @@ struct Breakdown {
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;  // communication that shows
   double host = 0;                                // the GPU waits for launches
   double bubble = 0, optimizer = 0, step = 0;
-  double total() const { return gemm + attention + memory + tp + cp + ep + pp + dp + host + bubble + optimizer + step; }
+  double total() const {
+    return gemm + attention + memory + tp + cp + ep + pp + dp + host + bubble + optimizer + step;
+  }
 };
 
 struct Prediction {
@@ -26,10 +28,12 @@ struct Prediction {
 // One iteration in closed form: pipeline, gradients, update and what remains.
 Prediction predict(const CostInputs& in, const ParallelPlan& plan);
 
-// Layers of the last stage that balance it best against the others, given the costs of head and layer; 0: even.
+// Layers of the last stage that balance it best against the others, given the costs of head and layer; 0:
+// even.
 int balanced_last_stage(const CostInputs& in, const ParallelPlan& plan);
 
-// What takes most of the time beyond computation: "GEMM", "NIC", "NVLink", "host", "bubble", "memory bandwidth".
+// What takes most of the time beyond computation: "GEMM", "NIC", "NVLink", "host", "bubble", "memory
+// bandwidth".
 std::string_view what_binds(const CostInputs& in, const ParallelPlan& plan, const Prediction& prediction);
 
 }  // namespace megatron::autotune

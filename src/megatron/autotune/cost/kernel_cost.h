@@ -10,13 +10,13 @@ namespace megatron::autotune {
 
 enum class GemmType { bits16, bits8, bits4 };
 
-// Share of a device's units that an M x N x K GEMM keeps busy: whole waves of tiles, whole tiles, and a K loop long
-// enough to hide prologue and epilogue. `groups` GEMMs of that shape run as one kernel.
+// Share of a device's units that an M x N x K GEMM keeps busy: whole waves of tiles, whole tiles, and a K
+// loop long enough to hide prologue and epilogue. `groups` GEMMs of that shape run as one kernel.
 double gemm_occupancy(double m, double n, double k, int sms, double groups = 1);
 
 // Seconds of C = A B with A of M x K, in one kernel.
-double gemm_seconds(const GpuSpec& gpu, const CostConstants& constants, GemmType type, double m, double n, double k,
-                    double groups = 1);
+double gemm_seconds(const GpuSpec& gpu, const CostConstants& constants, GemmType type, double m, double n,
+                    double k, double groups = 1);
 
 // Seconds that a kernel takes which only reads and writes so many bytes.
 double memory_seconds(const GpuSpec& gpu, const CostConstants& constants, double bytes);
@@ -30,7 +30,7 @@ struct AttentionShape {
 struct AttentionSeconds {
   double forward, backward;
 };
-AttentionSeconds attention_seconds(const GpuSpec& gpu, const CostConstants& constants, AttentionBackend backend,
-                                   const AttentionShape& shape, bool fused_softmax);
+AttentionSeconds attention_seconds(const GpuSpec& gpu, const CostConstants& constants,
+                                   AttentionBackend backend, const AttentionShape& shape, bool fused_softmax);
 
 }  // namespace megatron::autotune

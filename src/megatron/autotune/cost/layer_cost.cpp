@@ -66,13 +66,19 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
 
   // A ring works on half of each rank's tokens at a time, so that causal ranks have equal work.
   const double kernel_seq = static_cast<double>(plan.seq) / (plan.cp > 1 ? 2 * plan.cp : 1);
-  AttentionShape shape{rows, in.stack.attention == AttentionBackend::unfused ? double(plan.seq) : kernel_seq, m.mean_context(plan.seq), m.heads / t,
+  AttentionShape shape{rows,
+                       in.stack.attention == AttentionBackend::unfused ? double(plan.seq) : kernel_seq,
+                       m.mean_context(plan.seq),
+                       m.heads / t,
                        m.latent() ? double(m.nope + m.rope) : double(m.head_dim),
-                       m.latent() ? double(m.v_dim) : double(m.head_dim), m.latent(),
+                       m.latent() ? double(m.v_dim) : double(m.head_dim),
+                       m.latent(),
                        static_cast<double>(plan.mbs)};
-  const bool unfused_sinks = m.sinks && in.stack.attention == AttentionBackend::fused && !in.stack.fused_sinks;
+  const bool unfused_sinks =
+      m.sinks && in.stack.attention == AttentionBackend::fused && !in.stack.fused_sinks;
   const AttentionBackend backend = unfused_sinks ? AttentionBackend::unfused : in.stack.attention;
-  const AttentionSeconds core = attention_seconds(in.cluster.gpu, in.constants, backend, shape, softmax_is_fused(in, plan));
+  const AttentionSeconds core =
+      attention_seconds(in.cluster.gpu, in.constants, backend, shape, softmax_is_fused(in, plan));
   pair.forward.attention += core.forward;
   pair.backward.attention += core.backward;
   if (plan.recompute == Recompute::core_attn) pair.backward.attention += core.forward * plan.recompute_share;
@@ -83,7 +89,8 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
 
   if (plan.cp > 1) {
     // Keys and values of the other ranks come around the ring beside attention; their gradients go twice.
-    const double ring = 4 * rows * (m.latent() ? double(m.kv_lora + m.rope) / 2 : double(m.kv_heads) * m.head_dim / t) *
+    const double ring = 4 * rows *
+                        (m.latent() ? double(m.kv_lora + m.rope) / 2 : double(m.kv_heads) * m.head_dim / t) *
                         (plan.cp - 1);
     const Placement place = place_group(in.cluster, plan.cp, plan.tp);
     const double rate = place.domains > 1 ? in.constants.nic * network_gbs(in.cluster, {1, place.domains}, 1)
@@ -117,9 +124,11 @@ PassPair mamba_block(const CostInputs& in, const ParallelPlan& plan) {
   const double inner = double(m.mamba_heads) * m.mamba_head_dim;
   const double states = 2.0 * double(m.mamba_groups * m.mamba_state);
   PassPair pair;
-  add_linear(in, plan, gemm_type(plan.precision), rows, h, (2 * inner + states + m.mamba_heads) / t, 1, 1, pair);
+  add_linear(in, plan, gemm_type(plan.precision), rows, h, (2 * inner + states + m.mamba_heads) / t, 1, 1,
+             pair);
   add_linear(in, plan, gemm_type(plan.precision), rows, inner / t, h, 1, 1, pair);
-  // The scan works in chunks of 128 tokens at a fifth of what GEMMs reach; convolution, gate and norm move bytes.
+  // The scan works in chunks of 128 tokens at a fifth of what GEMMs reach; convolution, gate and norm move
+  // bytes.
   const double scan = 2 * rows * (128 + 2.0 * double(m.mamba_state)) * inner / t /
                       (0.2 * in.constants.gemm16 * in.cluster.gpu.tflops16 * 1e12);
   pair.forward.attention += scan;
@@ -133,7 +142,7 @@ PassPair moe_block(const CostInputs& in, const ParallelPlan& plan) {
   const ModelShape& m = in.model;
   const double h = static_cast<double>(m.hidden), f = static_cast<double>(m.moe_ffn);
   const double tokens = tokens_of(plan) / plan.tp;
-  const double routed = tokens * m.topk * plan.etp;
+  const double routed = tokens * m.topk * plan.etp * plan.expert_imbalance;
   const double experts = static_cast<double>(m.experts) / plan.ep;
   const double rows = routed / experts;
   const GemmType type = gemm_type(plan.precision);
@@ -215,10 +224,11 @@ double collective_seconds(const CostInputs& in, double bytes, int ranks, int str
   const double latency = in.constants.latency_us * 1e-6;
   double seconds = 0;
   if (place.members > 1)
-    seconds = bytes * (place.members - 1) / place.members / (in.constants.nvlink * in.cluster.gpu.nvlink_gbs * 1e9);
+    seconds =
+        bytes * (place.members - 1) / place.members / (in.constants.nvlink * in.cluster.gpu.nvlink_gbs * 1e9);
   if (place.domains > 1) {
-    const double network =
-        bytes * (place.domains - 1) / place.domains / (in.constants.nic * network_gbs(in.cluster, place, in.constants.rails) * 1e9);
+    const double network = bytes * (place.domains - 1) / place.domains /
+                           (in.constants.nic * network_gbs(in.cluster, place, in.constants.rails) * 1e9);
     seconds = std::max(seconds, network);
   }
   return latency * (1 + 0.25 * std::log2(static_cast<double>(place.domains))) + seconds;
@@ -228,12 +238,13 @@ ExchangeSeconds exchange_seconds(const CostInputs& in, const ParallelPlan& plan)
   if (plan.ep == 1) return {};
   const ModelShape& m = in.model;
   const double token_bytes = tokens_of(plan) / plan.tp * static_cast<double>(m.hidden) * 2;
-  const double routed = token_bytes * static_cast<double>(m.topk) * plan.etp;
+  const double routed = token_bytes * static_cast<double>(m.topk) * plan.etp * plan.expert_imbalance;
   const Placement place = place_group(in.cluster, plan.ep, plan.etp);
   const double nvlink = 0.5 * in.constants.nvlink * in.cluster.gpu.nvlink_gbs * 1e9;
   const double nic = in.constants.nic * network_gbs(in.cluster, {1, place.domains}, 1) * 1e9;
   const double local = static_cast<double>(place.members) / plan.ep;
-  double inside = routed * (plan.deduplicating_dispatcher ? 1 - 1.0 / plan.ep : local - 1.0 / plan.ep) / nvlink;
+  double inside =
+      routed * (plan.deduplicating_dispatcher ? 1 - 1.0 / plan.ep : local - 1.0 / plan.ep) / nvlink;
   double outside = 0;
   if (place.domains > 1) {
     const double nodes = place.domains;
@@ -246,7 +257,8 @@ ExchangeSeconds exchange_seconds(const CostInputs& in, const ParallelPlan& plan)
 }
 
 LayerShape layer_shape(const ModelShape& model, const ParallelPlan& plan) {
-  return {model.hidden, model.heads, model.ffn, model.experts, plan.seq, plan.mbs, plan.tp, plan.cp, plan.ep, plan.fp8()};
+  return {model.hidden, model.heads, model.ffn, model.experts, plan.seq,
+          plan.mbs,     plan.tp,     plan.cp,   plan.ep,       plan.fp8()};
 }
 
 PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
@@ -256,7 +268,8 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
   if (m.mlp_share() > 0) add_scaled(pair, m.mlp_share(), mlp_block(in, plan, static_cast<double>(m.ffn)));
   if (m.mamba_share() > 0) add_scaled(pair, m.mamba_share(), mamba_block(in, plan));
   if (m.moe_share() > 0) add_scaled(pair, m.moe_share(), moe_block(in, plan));
-  const double blocks = m.attention_share() + m.mlp_share() + m.mamba_share() + (m.shared_ffn > 0 ? m.moe_share() : 0);
+  const double blocks =
+      m.attention_share() + m.mlp_share() + m.mamba_share() + (m.shared_ffn > 0 ? m.moe_share() : 0);
   const double tensor = tensor_exchange(in, plan, blocks);
   // Without sequence parallelism the same volume goes as all-reduces.
   pair.forward.tp = plan.tp_overlap ? exposed_seconds(in.constants, tensor, pair.forward.gemm) : tensor;
@@ -265,7 +278,8 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
     const double exchange = 2 * m.moe_share() * exchange_seconds(in, plan).seconds;
     if (plan.ep_overlap) {
       // Dispatch and combine of one micro-batch run beside another's passes.
-      const double both = exposed_seconds(in.constants, 2 * exchange, pair.forward.compute() + pair.backward.compute());
+      const double both =
+          exposed_seconds(in.constants, 2 * exchange, pair.forward.compute() + pair.backward.compute());
       pair.forward.ep = pair.backward.ep = both / 2;
     } else {
       pair.forward.ep = pair.backward.ep = exchange;
@@ -301,7 +315,8 @@ PassPair head_cost(const CostInputs& in, const ParallelPlan& plan) {
   const double vocab = static_cast<double>(in.model.vocab) / plan.tp;
   PassPair pair;
   add_linear(in, plan, GemmType::bits16, rows, h, vocab, 1, 1 + in.model.mtp, pair);
-  const double loss = memory_seconds(in.cluster.gpu, in.constants, in.stack.loss_bytes * rows * vocab * (1 + in.model.mtp));
+  const double loss =
+      memory_seconds(in.cluster.gpu, in.constants, in.stack.loss_bytes * rows * vocab * (1 + in.model.mtp));
   pair.forward.memory += 0.5 * loss;
   pair.backward.memory += 0.5 * loss;
   add_bytes(in, 8 * rows * h / plan.tp, 12 * rows * h / plan.tp, pair);

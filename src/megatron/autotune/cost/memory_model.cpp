@@ -32,7 +32,7 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
   double moe = 0;
   if (m.moe()) {
     const double k = static_cast<double>(m.topk), f = static_cast<double>(m.moe_ffn) / plan.etp;
-    const double imbalance = 1.2;
+    const double imbalance = std::max(1.2, plan.expert_imbalance);
     moe = 4 * h / t + imbalance * (k * h * (e + 2) / t + k * f * ((m.gated ? 4 : 2) + e) / t);
     if (m.shared_ffn > 0) moe += mlp(static_cast<double>(m.shared_ffn));
   }
@@ -42,27 +42,36 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
                       m.moe_share() * moe + m.mamba_share() * mamba;
   double kept = live;
   switch (plan.recompute) {
-    case Recompute::none: break;
+    case Recompute::none:
+      break;
     case Recompute::core_attn:
       kept -= plan.recompute_share * m.attention_share() * (core - 2 * m.value_width() / t) * 0.9;
       break;
-    case Recompute::moe: kept -= plan.recompute_share * m.moe_share() * std::max(0.0, moe - 4 * h / t); break;
-    case Recompute::half_gemms: kept *= 1 - 0.45 * plan.recompute_share; break;
-    case Recompute::full: kept += plan.recompute_share * (2 * h / t - live); break;
+    case Recompute::moe:
+      kept -= plan.recompute_share * m.moe_share() * std::max(0.0, moe - 4 * h / t);
+      break;
+    case Recompute::half_gemms:
+      kept *= 1 - 0.45 * plan.recompute_share;
+      break;
+    case Recompute::full:
+      kept += plan.recompute_share * (2 * h / t - live);
+      break;
   }
   return {kept, live};
 }
 
 }  // namespace
 
-LocalParams local_params(const ModelShape& m, const ParallelPlan& plan, double layers, bool embedding, bool head) {
+LocalParams local_params(const ModelShape& m, const ParallelPlan& plan, double layers, bool embedding,
+                         bool head) {
   const double h = static_cast<double>(m.hidden), t = plan.tp;
   LocalParams result;
   double dense = m.attention_share() * m.attention_params() + m.mlp_share() * m.mlp_params() +
                  m.mamba_share() * m.mamba_params() + m.moe_share() * m.shared_params();
   dense = dense / t + 2 * h + m.moe_share() * h * static_cast<double>(m.experts);
   result.dense = layers * dense;
-  result.experts = layers * m.moe_share() * static_cast<double>(m.experts) / plan.ep * m.expert_params() / plan.etp;
+  result.experts =
+      layers * m.moe_share() * static_cast<double>(m.experts) / plan.ep * m.expert_params() / plan.etp;
   const double table = h * static_cast<double>(m.vocab) / t;
   if (embedding) result.dense += table;
   if (head && !(m.tied && embedding)) result.dense += table;
@@ -74,11 +83,14 @@ LocalParams local_params(const ModelShape& m, const ParallelPlan& plan, double l
 }
 
 LayerSplit layer_split(const ModelShape& model, const ParallelPlan& plan) {
-  const double layers = static_cast<double>(model.layers);
-  if (plan.pp == 1) return {layers, layers};
-  if (plan.last_stage_layers > 0)
-    return {std::ceil((layers - plan.last_stage_layers) / (plan.pp - 1)), static_cast<double>(plan.last_stage_layers)};
-  return {std::ceil(layers / plan.pp), std::floor(layers / plan.pp)};
+  const int64_t layers = model.layers;
+  if (plan.pp == 1)
+    return {static_cast<double>(layers), static_cast<double>(layers), static_cast<double>(layers), 0};
+  const int64_t last = plan.last_stage_layers > 0 ? plan.last_stage_layers : layers / plan.pp;
+  const int64_t left = layers - last, others = plan.pp - 1;
+  const int64_t each = left / others, more = left % others;
+  return {static_cast<double>(each), static_cast<double>(each + (more > 0)), static_cast<double>(last),
+          more > 0 ? static_cast<int>(others - more) : 0};
 }
 
 MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
@@ -88,10 +100,10 @@ MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
   const TokenBytes bytes = activation_bytes(in, plan);
   const int64_t microbatches = plan.microbatches();
   MemoryUse fullest;
-  for (const bool last : {false, true}) {
-    if (plan.pp == 1 && !last) continue;
-    const double count = last ? layers.last : layers.others;
-    const LocalParams params = local_params(m, plan, count, !last || plan.pp == 1, last);
+  for (const int stage : {0, layers.first_larger, plan.pp - 1}) {
+    const bool last = stage == plan.pp - 1;
+    const double count = last ? layers.last : stage == layers.first_larger ? layers.larger : layers.first;
+    const LocalParams params = local_params(m, plan, count, stage == 0, last);
     MemoryUse use;
     const double grad = in.stack.grad_bytes;
     const double copies = plan.dp() * plan.cp;
@@ -115,17 +127,16 @@ MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
                           ? in.stack.state_bytes * (params.dense / copies + params.experts / plan.edp())
                           : in.stack.state_bytes * params.total();
     }
-    const int stage = last ? plan.pp - 1 : 0;
     double flight = static_cast<double>(std::min<int64_t>(microbatches, plan.pp - stage));
     if (plan.vpp > 1) {
       const double chunks = 2.0 * (plan.pp - stage - 1) + (plan.vpp - 1.0) * plan.pp + 1;
       flight = std::min<double>(chunks, static_cast<double>(microbatches) * plan.vpp) / plan.vpp;
     }
     use.activations = tokens * (bytes.kept * count * flight);
-    if (plan.recompute != Recompute::none) use.activations += tokens * 1.3 * (bytes.live - std::min(bytes.live, bytes.kept));
+    if (plan.recompute != Recompute::none)
+      use.activations += tokens * 1.3 * (bytes.live - std::min(bytes.live, bytes.kept));
     if (last) {
-      const double each = in.stack.loss_bytes > 20 ? 12 : 6;
-      use.logits = each * tokens * static_cast<double>(m.vocab) / plan.tp;
+      use.logits = in.stack.logit_bytes * tokens * static_cast<double>(m.vocab) / plan.tp;
       if (m.mtp > 0) use.activations += tokens * bytes.kept * m.mtp;
     }
     use.other = 0.03 * use.total() + (plan.gpus > 1 ? 2.5 : 1.0) * kGib;

@@ -15,11 +15,14 @@ struct LocalParams {
   double dense = 0, experts = 0;
   double total() const { return dense + experts; }
 };
-LocalParams local_params(const ModelShape& model, const ParallelPlan& plan, double layers, bool embedding, bool head);
+LocalParams local_params(const ModelShape& model, const ParallelPlan& plan, double layers, bool embedding,
+                         bool head);
 
-// Layers of the first stages and of the last one.
+// Layers of the stages. Where they do not divide, those before the last get one more, since the first stages
+// hold the most micro-batches.
 struct LayerSplit {
-  double others = 0, last = 0;
+  double first = 0, larger = 0, last = 0;
+  int first_larger = 0;  // stage
 };
 LayerSplit layer_split(const ModelShape& model, const ParallelPlan& plan);
 

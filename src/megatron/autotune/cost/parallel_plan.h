@@ -22,13 +22,19 @@ struct ParallelPlan {
   bool sequence_parallel = true, tp_overlap = false, dp_overlap = true, ep_overlap = false;
   bool deduplicating_dispatcher = false;  // a token crosses to a node once, however many experts it has there
   bool cuda_graphs = false;
-  bool lora = false;  // weights are frozen but for small adapters
-  int last_stage_layers = 0;  // 0: even; else layers on the last stage
+  bool lora = false;            // weights are frozen but for small adapters
+  double expert_imbalance = 1;  // rows of the fullest expert rank / mean
+  int last_stage_layers = 0;    // 0: even; else layers on the last stage
 
-  int dp() const { return std::max(1, gpus / (tp * pp * cp)); }
-  int edp() const { return std::max(1, gpus / (etp * pp * ep)); }
+  int dp() const { return replicas(int64_t{tp} * pp * cp); }
+  int edp() const { return replicas(int64_t{etp} * pp * ep); }
   int64_t microbatches() const { return std::max<int64_t>(1, gbs / (mbs * dp())); }
   bool fp8() const { return precision >= Precision::fp8; }
+
+ private:
+  int replicas(int64_t ranks) const {
+    return static_cast<int>(std::max<int64_t>(1, gpus / std::max<int64_t>(1, ranks)));
+  }
 };
 
 std::string_view precision_name(Precision precision);

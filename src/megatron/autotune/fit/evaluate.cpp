@@ -42,7 +42,9 @@ double relative_error(const TableRow& row, const Calibration& calibration) {
   return row.predicted(calibration) / row.measured - 1;
 }
 
-std::string mfu_class(const TableRow& row) { return (row.moe ? "moe " : "dense ") + std::string(row.plan.fp8() ? "8" : "16"); }
+std::string mfu_class(const TableRow& row) {
+  return (row.moe ? "moe " : "dense ") + std::string(row.plan.fp8() ? "8" : "16");
+}
 
 // Time by one share of the peak per class: what any model has to beat.
 std::map<std::string, double> constant_mfu(const Rows& rows) {
@@ -84,7 +86,9 @@ ErrorSummary summarize(std::vector<double> errors) {
   return s;
 }
 
-CostConstants prior_constants(const Table& table) { return table.published ? CostConstants{} : a100_constants(); }
+CostConstants prior_constants(const Table& table) {
+  return table.published ? CostConstants{} : a100_constants();
+}
 
 std::span<const FittedConstant> free_constants(const Table& table) {
   return table.published ? published_constants() : measured_constants();
@@ -108,6 +112,13 @@ Evaluation evaluate(const Table& table, const Calibration& given, int draws, uin
   if (table.published) result.ordering = ordering_of(judged, result.calibration);
   merge(fitted, result.fitted);
   merge(shipped, result.shipped);
+  std::vector<double> memory;
+  for (const TableRow& row : table.rows) {
+    if (row.memory_gib <= 0) continue;
+    memory.push_back(memory_use(row.inputs(given), row.plan).total() / 1073741824.0 / row.memory_gib - 1);
+    result.memory_lowest = std::min(result.memory_lowest, memory.back());
+  }
+  result.memory = summarize(std::move(memory));
 
   result.low.assign(free.size(), 1e300);
   result.high.assign(free.size(), 0);
@@ -127,7 +138,8 @@ Evaluation evaluate(const Table& table, const Calibration& given, int draws, uin
       inside += std::abs(error) <= predict(row->inputs(c), row->plan).uncertainty;
       rows += 1;
       if (const auto rate = mfu.find(mfu_class(*row)); rate != mfu.end())
-        baseline[row->set].push_back(rate->second / row->model->flops_per_token(row->plan.seq) / row->measured - 1);
+        baseline[row->set].push_back(
+            rate->second / row->model->flops_per_token(row->plan.seq) / row->measured - 1);
     }
     for (const RankedGroup& group : rank_groups(split.judge, c)) {
       loss += group.loss;
@@ -155,7 +167,8 @@ std::vector<RankedGroup> rank_groups(std::vector<const TableRow*> rows, const Ca
       plans_differ |= row->configuration != members[0]->configuration;
     }
     if (!plans_differ) continue;
-    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     RankedGroup group{name, {}, 0};
     double best = order[0].second->measured;
     for (const auto& [figure, row] : order) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kNoise = 0.03;  // by which repeated runs differ
 constexpr double kLayerSpread = 0.08;
-constexpr double kHuber = 2.0;   // errors beyond this many times the noise count linearly
+constexpr double kHuber = 2.0;  // errors beyond this many times the noise count linearly
 
 double huber(double r) {
   const double a = std::abs(r);
@@ -18,8 +18,8 @@ double huber(double r) {
 // What is searched for: logarithms of the free constants, then of the layers' factors.
 class FitProblem {
  public:
-  FitProblem(std::span<const TableRow* const> rows, const CostConstants& prior, std::span<const FittedConstant> free,
-             bool layers)
+  FitProblem(std::span<const TableRow* const> rows, const CostConstants& prior,
+             std::span<const FittedConstant> free, bool layers)
       : rows_(rows), prior_(prior), free_(free) {
     if (layers)
       for (const TableRow* row : rows) shapes_.push_back(layer_shape(*row->model, row->plan));
@@ -37,7 +37,8 @@ class FitProblem {
   Calibration calibration(const std::vector<double>& logs) const {
     Calibration c{prior_, {}};
     for (size_t i = 0; i < free_.size(); ++i) c.constants.*free_[i].member = std::exp(logs[i]);
-    for (size_t i = 0; i < shapes_.size(); ++i) c.layers.push_back({shapes_[i], std::exp(logs[free_.size() + i])});
+    for (size_t i = 0; i < shapes_.size(); ++i)
+      c.layers.push_back({shapes_[i], std::exp(logs[free_.size() + i])});
     return c;
   }
 

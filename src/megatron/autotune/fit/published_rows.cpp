@@ -22,7 +22,9 @@ std::optional<int64_t> number(const Json& row, std::string_view key) {
   return result;
 }
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 Precision precision_of(std::string_view name) {
   if (name.starts_with("FP8")) return Precision::fp8;
@@ -32,25 +34,31 @@ Precision precision_of(std::string_view name) {
 }
 
 const Stack& stack_of(std::string_view source, std::string_view note) {
-  if (contains(source, "torchtitan")) return stack_named(contains(note, "eager") ? "torch-eager" : "torchtitan");
+  if (contains(source, "torchtitan"))
+    return stack_named(contains(note, "eager") ? "torch-eager" : "torchtitan");
   if (contains(source, "llmq")) return stack_named("llmq");
   if (contains(source, "torch.compile")) return stack_named("torch-compile");
   if (contains(source, "Automodel")) return stack_named("automodel");
   return stack_named("megatron-core");
 }
 
-// Why a row says nothing about the cost model: its software or its flags are known to differ from what is assumed.
+// Why a row says nothing about the cost model: its software or its flags are known to differ from what is
+// assumed.
 std::string exclusion(const Json& row, std::string_view source, std::string_view note) {
-  const std::string model = text(row, "model"), release = text(row, "container"), system = text(row, "system");
+  const std::string model = text(row, "model"), release = text(row, "container"),
+                    system = text(row, "system");
   const std::string precision = text(row, "precision");
   if (contains(note, "tokendrop")) return "token drop, capacity padding";
   if (contains(source, "Automodel")) return "AutoModel, checkpointing or offload not stated";
-  if (model.starts_with("gpt-oss") && release < "26.06") return "gpt-oss before 26.06, attention with sinks on a slow path";
+  if (model.starts_with("gpt-oss") && release < "26.06")
+    return "gpt-oss before 26.06, attention with sinks on a slow path";
   if (model == "qwen3-30b-a3b" && system == "H100" && (release == "25.11" || release == "26.02"))
     return "Qwen3-30B 25.11 and 26.02, same plan 77 % faster a release later";
-  if (contains(source, "llmq") && system == "H100" && (model == "qwen2.5-14b" || (precision == "FP8" && (model == "qwen2.5-3b" || model == "qwen2.5-7b"))))
+  if (contains(source, "llmq") && system == "H100" &&
+      (model == "qwen2.5-14b" || (precision == "FP8" && (model == "qwen2.5-3b" || model == "qwen2.5-7b"))))
     return "llmq FP8 of 3B and more and all 14B, offload not stated";
-  if (model == "qwen3-235b-a22b" && system == "B300" && release < "26.04") return "B300 Qwen3-235B before 26.04";
+  if (model == "qwen3-235b-a22b" && system == "B300" && release < "26.04")
+    return "B300 Qwen3-235B before 26.04";
   if (contains(precision, "rowwise")) return "torchtitan rowwise FP8, a known slow kernel";
   if (contains(source, "torchtitan") && number(row, "seq").value_or(0) >= 131072)
     return "torchtitan, sequences of 128k and more";
@@ -60,7 +68,8 @@ std::string exclusion(const Json& row, std::string_view source, std::string_view
 }
 
 // What recipes switch on, as far as a row does not say it.
-void assume_flags(ParallelPlan& plan, const ModelShape& model, const std::string& system, std::string_view source) {
+void assume_flags(ParallelPlan& plan, const ModelShape& model, const std::string& system,
+                  std::string_view source) {
   const bool megatron = contains(source, "NVIDIA");
   plan.tp_overlap = megatron && plan.tp > 1 && !model.moe();
   // Experts' exchanges run beside another micro-batch where groups span nodes, then through plain all-to-all.
@@ -85,6 +94,8 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   const auto tp = number(row, "tp"), pp = number(row, "pp"), cp = number(row, "cp"), vp = number(row, "vp"),
              ep = number(row, "ep"), mbs = number(row, "mbs");
   if (!tp || !pp || !cp || *tp < 1 || *pp < 1 || *cp < 1) return {};
+  if (*tp > plan.gpus || *pp > plan.gpus || *cp > plan.gpus || *tp * *pp * *cp > plan.gpus)
+    throw ConfigError("tp x pp x cp is more than the GPUs");
   plan.tp = static_cast<int>(std::min<int64_t>(*tp, plan.gpus));
   plan.pp = static_cast<int>(std::min<int64_t>(*pp, plan.gpus));
   plan.cp = static_cast<int>(std::min<int64_t>(*cp, plan.gpus));
@@ -92,7 +103,10 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   plan.ep = static_cast<int>(std::clamp<int64_t>(ep.value_or(1), 1, plan.gpus));
   plan.mbs = std::clamp<int64_t>(mbs.value_or(1), 1, plan.gbs);
   const int64_t shards = number(row, "fsdp").value_or(0);
-  plan.shards = shards > 1 ? static_cast<int>(std::min<int64_t>(shards, plan.gpus)) : 0;
+  // Context ranks share in the sharding.
+  plan.shards = shards * plan.cp > 1 && shards > 0
+                    ? static_cast<int>(std::min<int64_t>(shards * plan.cp, plan.gpus))
+                    : 0;
   plan.precision = precision_of(text(row, "precision"));
   plan.lora = text(row, "task") == "lora";
   const std::string recompute = text(row, "recompute");
@@ -104,16 +118,19 @@ std::optional<TableRow> published_row(const Json& row, std::shared_ptr<const Mod
   if (contains(note, "async TP")) plan.tp_overlap = true;
   result.excluded = exclusion(row, source, note);
   const bool complete = mbs && vp && (ep || !model->moe());
-  const std::string kind = model->moe() ? "MoE" : complete ? "dense" : "dense, micro-batch not stated";
+  const std::string kind = model->moe() ? "MoE" : complete ? "dense" : "dense, mbs unknown";
   result.set = fmt::format("{} {}", system, kind);
   result.family = model->name;
-  result.configuration = fmt::format("{} {} {} {} gbs{} seq{} {} {}", system, model->name, text(row, "task"),
-                                     precision_name(plan.precision), plan.gbs, plan.seq, plan.gpus, plan_text(plan));
-  result.group = fmt::format("{} {} {} {} {} gbs{} seq{} {}", source, text(row, "container"), system, model->name,
-                             text(row, "task"), plan.gbs, plan.seq, text(row, "precision"));
+  result.configuration =
+      fmt::format("{} {} {} {} gbs{} seq{} {} {}", system, model->name, text(row, "task"),
+                  precision_name(plan.precision), plan.gbs, plan.seq, plan.gpus, plan_text(plan));
+  result.group = fmt::format("{} {} {} {} {} gbs{} seq{} {}", source, text(row, "container"), system,
+                             model->name, text(row, "task"), plan.gbs, plan.seq, text(row, "precision"));
   result.release = fmt::format("{} {} {}", source, text(row, "container"), system);
   result.fitted = system == "H100" && complete && result.excluded.empty();
 
+  if (const Json* memory = row.find("memory_gib"); memory != nullptr && memory->is_number())
+    result.memory_gib = memory->as_double();
   const Json* tokens = row.find("tokens_s_gpu");
   const Json* tflops = row.find("tflops_gpu");
   if (tokens != nullptr && tokens->is_number()) {

@@ -14,7 +14,8 @@ using Shapes = std::map<std::string, std::shared_ptr<const ModelShape>>;
 
 int64_t whole(const Json& row, std::string_view key, int64_t most) {
   const int64_t value = row.at(key).as_int();
-  if (value < 1 || value > most) throw ConfigError(fmt::format("{} is {}, must be 1 to {}", key, value, most));
+  if (value < 1 || value > most)
+    throw ConfigError(fmt::format("{} is {}, must be 1 to {}", key, value, most));
   return value;
 }
 
@@ -44,7 +45,7 @@ TableRow measured_row(const Json& row, Shapes& shapes) {
   plan.precision = Precision::fp16;
   plan.recompute = Recompute::full;
   plan.sequence_parallel = plan.dp_overlap = plan.distributed_optimizer = false;
-  if (plan.tp * plan.pp * whole(row, "dp", plan.gpus) != plan.gpus)
+  if (int64_t{plan.tp} * plan.pp * whole(row, "dp", plan.gpus) != plan.gpus)
     throw ConfigError("tp x pp x dp is not the number of GPUs");
   // Four NICs of 200 Gb/s serve a node's eight GPUs.
   result.cluster = cluster_of(gpu_spec("A100"), plan.gpus);
@@ -93,7 +94,8 @@ Table parse_table(const Json& document, const std::string& origin) {
       }
     } catch (const Error& error) {
       const Json* id = row.is_object() ? row.find("id") : nullptr;
-      throw ConfigError(fmt::format("{}: row {}: {}", origin, id != nullptr ? id->dump() : "without id", error.what()));
+      throw ConfigError(
+          fmt::format("{}: row {}: {}", origin, id != nullptr ? id->dump() : "without id", error.what()));
     }
   }
   return table;

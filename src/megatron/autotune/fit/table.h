@@ -16,9 +16,9 @@ struct TableRow {
   std::string group;          // rows with equal text differ in plan alone
   std::string set;            // "H100 dense", "single node": what errors are reported by
   std::string family;
-  std::string release;        // of which system and software; pairs are compared inside one
-  std::string excluded;       // why the row is not judged; "" where it is
-  bool fitted = false;        // may constants be fitted on it
+  std::string release;   // of which system and software; pairs are compared inside one
+  std::string excluded;  // why the row is not judged; "" where it is
+  bool fitted = false;   // may constants be fitted on it
   bool moe = false;
   std::shared_ptr<const ModelShape> model;
   Cluster cluster;
@@ -26,6 +26,7 @@ struct TableRow {
   const Stack* stack = nullptr;
   double measured = 0;     // tokens/s of a GPU, or ms of an iteration; 0: not known
   bool throughput = true;  // which of the two
+  double memory_gib = 0;   // measured peak; 0: not known
 
   // What the model says in the row's unit.
   double predicted(const Calibration& calibration) const;
@@ -40,8 +41,8 @@ struct Table {
   int unknown_models = 0, no_figure = 0;
 };
 
-// Reads published-performance.json or measured-plans-a100.json, known by their fields. Malformed rows give a ConfigError
-// that names the file and the row.
+// Reads published-performance.json or measured-plans-a100.json, known by their fields. Malformed rows give a
+// ConfigError that names the file and the row.
 Table read_table(const std::string& path);
 Table parse_table(const Json& document, const std::string& origin);
 

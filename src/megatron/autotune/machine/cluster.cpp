@@ -14,15 +14,15 @@ namespace {
 
 double positive(const Json& value, std::string_view origin, std::string_view key, double most) {
   if (!value.is_number() || !(value.as_double() > 0) || value.as_double() > most)
-    throw ConfigError(fmt::format("{}: {}: needs a number above 0 and at most {:g} (got {})", origin, key, most,
-                                  value.dump()));
+    throw ConfigError(fmt::format("{}: {}: needs a number above 0 and at most {:g} (got {})", origin, key,
+                                  most, value.dump()));
   return value.as_double();
 }
 
 int count(const Json& value, std::string_view origin, std::string_view key, int least) {
   if (!value.is_int() || value.as_int() < least || value.as_int() > 1'000'000)
-    throw ConfigError(
-        fmt::format("{}: {}: needs a whole number from {} to 1000000 (got {})", origin, key, least, value.dump()));
+    throw ConfigError(fmt::format("{}: {}: needs a whole number from {} to 1000000 (got {})", origin, key,
+                                  least, value.dump()));
   return static_cast<int>(value.as_int());
 }
 
@@ -54,15 +54,18 @@ GpuSpec parse_gpu(const Json& value, std::string_view origin) {
     } else if (key == "sms") {
       spec.sms = count(field, origin, place, 1);
     } else {
-      throw ConfigError(fmt::format("{}: {}: is no key of a GPU (name, like, tflops16, tflops8, tflops4, memory_gib, "
-                                    "memory_tbs, nvlink_gbs, sms)",
-                                    origin, place));
+      throw ConfigError(
+          fmt::format("{}: {}: is no key of a GPU (name, like, tflops16, tflops8, tflops4, memory_gib, "
+                      "memory_tbs, nvlink_gbs, sms)",
+                      origin, place));
     }
   }
-  if (spec.tflops16 <= 0 || spec.memory_gib <= 0 || spec.memory_tbs <= 0 || spec.nvlink_gbs <= 0 || spec.sms <= 0)
-    throw ConfigError(fmt::format("{}: gpu: tflops16, memory_gib, memory_tbs, nvlink_gbs and sms must be given; or "
-                                  "give like: H100",
-                                  origin));
+  if (spec.tflops16 <= 0 || spec.memory_gib <= 0 || spec.memory_tbs <= 0 || spec.nvlink_gbs <= 0 ||
+      spec.sms <= 0)
+    throw ConfigError(
+        fmt::format("{}: gpu: tflops16, memory_gib, memory_tbs, nvlink_gbs and sms must be given; or "
+                    "give like: H100",
+                    origin));
   return spec;
 }
 
@@ -82,7 +85,8 @@ Cluster cluster_of(const GpuSpec& gpu, int gpus) {
 
 Cluster parse_cluster(const std::string& yaml, std::string_view origin) {
   const Json document = parse_yaml(yaml, origin);
-  if (!document.is_object()) throw ConfigError(fmt::format("{}: needs a mapping (got {})", origin, document.type_name()));
+  if (!document.is_object())
+    throw ConfigError(fmt::format("{}: needs a mapping (got {})", origin, document.type_name()));
   const Json* gpu = document.find("gpu");
   if (gpu == nullptr) throw ConfigError(fmt::format("{}: gpu is missing; give gpu: H100", origin));
   Cluster cluster;
@@ -92,18 +96,27 @@ Cluster parse_cluster(const std::string& yaml, std::string_view origin) {
   cluster.nic_gbs = cluster.gpu.nic_gbs > 0 ? cluster.gpu.nic_gbs : 50;
   for (const auto& [key, value] : document.as_object()) {
     if (key == "gpu") continue;
-    if (key == "name" && value.is_string()) cluster.name = value.as_string();
-    else if (key == "nodes") cluster.nodes = count(value, origin, key, 1);
-    else if (key == "gpus_per_node") cluster.gpus_per_node = count(value, origin, key, 1);
-    else if (key == "nvlink_domain") cluster.nvlink_domain = count(value, origin, key, 1);
-    else if (key == "nic_gbs") cluster.nic_gbs = positive(value, origin, key, 1e6);
-    else if (key == "pod_nodes") cluster.pod_nodes = count(value, origin, key, 0);
-    else if (key == "oversubscription") cluster.oversubscription = positive(value, origin, key, 1e3);
-    else if (key == "host_speed") cluster.host_speed = positive(value, origin, key, 1e3);
+    if (key == "name" && value.is_string())
+      cluster.name = value.as_string();
+    else if (key == "nodes")
+      cluster.nodes = count(value, origin, key, 1);
+    else if (key == "gpus_per_node")
+      cluster.gpus_per_node = count(value, origin, key, 1);
+    else if (key == "nvlink_domain")
+      cluster.nvlink_domain = count(value, origin, key, 1);
+    else if (key == "nic_gbs")
+      cluster.nic_gbs = positive(value, origin, key, 1e6);
+    else if (key == "pod_nodes")
+      cluster.pod_nodes = count(value, origin, key, 0);
+    else if (key == "oversubscription")
+      cluster.oversubscription = positive(value, origin, key, 1e3);
+    else if (key == "host_speed")
+      cluster.host_speed = positive(value, origin, key, 1e3);
     else
-      throw ConfigError(fmt::format("{}: {}: is no key of a cluster (name, gpu, nodes, gpus_per_node, nvlink_domain, "
-                                    "nic_gbs, pod_nodes, oversubscription, host_speed)",
-                                    origin, key));
+      throw ConfigError(
+          fmt::format("{}: {}: is no key of a cluster (name, gpu, nodes, gpus_per_node, nvlink_domain, "
+                      "nic_gbs, pod_nodes, oversubscription, host_speed)",
+                      origin, key));
   }
   if (int64_t{cluster.nodes} * cluster.gpus_per_node > 1'000'000)
     throw ConfigError(fmt::format("{}: nodes x gpus_per_node: more than 1000000 GPUs", origin));

@@ -25,11 +25,13 @@ struct Cluster {
 // So many GPUs of a kind as their makers ship them.
 Cluster cluster_of(const GpuSpec& gpu, int gpus);
 
-// A description as in docs/autotuner.md; an unknown or malformed key gives a ConfigError that begins with `origin`.
+// A description as in docs/autotuner.md; an unknown or malformed key gives a ConfigError that begins with
+// `origin`.
 Cluster parse_cluster(const std::string& yaml, std::string_view origin);
 Cluster read_cluster(const std::string& path);
 
-// Ranks of one process group that lie `stride` apart: how many share a domain, and how many domains there are.
+// Ranks of one process group that lie `stride` apart: how many share a domain, and how many domains there
+// are.
 struct Placement {
   int members = 1;  // of the group in one NVLink domain
   int domains = 1;

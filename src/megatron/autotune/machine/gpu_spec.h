@@ -17,6 +17,8 @@ struct GpuSpec {
   double nvlink_gbs = 0;    // GB/s of one GPU into the NVLink domain, or of PCIe where there is none
   double nic_gbs = 0;       // GB/s of network that one GPU has as a rule
   int sms = 0;              // units that a GEMM's tiles are dealt to
+  double sustained = 1;     // share of GEMM rates that power allows, against H100's share
+  bool calibrated = false;  // constants were fitted on runs of its kind
   int nvlink_domain = 8;    // GPUs that reach each other through NVLink as a rule
 };
 

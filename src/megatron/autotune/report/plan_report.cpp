@@ -13,9 +13,13 @@ constexpr size_t kShown = 10;
 
 // 1234567 as "1,234,567".
 std::string grouped(double number) {
-  std::string digits = fmt::format("{:.0f}", number);
-  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
-  return digits;
+  const std::string digits = fmt::format("{:.0f}", number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string model_text(const ModelShape& m) {
@@ -29,15 +33,16 @@ std::string head_text(const CostInputs& in, int gpus, int64_t gbs, int64_t seq, 
 }
 
 std::string bar(double share, int width) {
-  return std::string(static_cast<size_t>(std::clamp(std::lround(share * width), 0L, static_cast<long>(width))), '#');
+  return std::string(
+      static_cast<size_t>(std::clamp(std::lround(share * width), 0L, static_cast<long>(width))), '#');
 }
 
 std::string time_text(const Prediction& p) {
   std::string text;
   for (const auto& [name, seconds] : parts_of(p.breakdown)) {
     if (seconds < 5e-4 * p.seconds) continue;
-    text += fmt::format("  {:<10} {:>9.1f} ms {:>5.1f} %  {}\n", name, seconds * 1e3, 100 * seconds / p.seconds,
-                        bar(seconds / p.seconds, 40));
+    text += fmt::format("  {:<10} {:>9.1f} ms {:>5.1f} %  {}\n", name, seconds * 1e3,
+                        100 * seconds / p.seconds, bar(seconds / p.seconds, 40));
   }
   return text;
 }
@@ -105,9 +110,10 @@ std::string prediction_text(const CostInputs& in, const ParallelPlan& plan) {
   const Prediction p = predict(in, plan);
   return head_text(in, plan.gpus, plan.gbs, plan.seq, plan.precision) +
          fmt::format("plan {} dp{}\n\n", plan_text(plan), plan.dp()) +
-         fmt::format("{:.1f} ms an iteration (+-{:.0f} %), {} tokens/s/GPU, {:.0f} TFLOP/s/GPU, MFU {:.1f} %\n",
-                     p.seconds * 1e3, 100 * p.uncertainty, grouped(p.tokens_per_second_per_gpu), p.tflops_per_gpu,
-                     100 * p.mfu) +
+         fmt::format(
+             "{:.1f} ms an iteration (+-{:.0f} %), {} tokens/s/GPU, {:.0f} TFLOP/s/GPU, MFU {:.1f} %\n",
+             p.seconds * 1e3, 100 * p.uncertainty, grouped(p.tokens_per_second_per_gpu), p.tflops_per_gpu,
+             100 * p.mfu) +
          time_text(p) + "\nmemory of the fullest GPU\n" + memory_text(in, memory_use(in, plan));
 }
 
@@ -130,8 +136,8 @@ std::string explain_text(const CostInputs& in, const ParallelPlan& plan) {
     int shown = 0;
     for (const WhatIf& other : what_if(in, plan)) {
       if (other.machine != machine || shown == 6) continue;
-      text += fmt::format("  {:<28} {:>+6.1f} % time{}\n", other.change, 100 * (other.seconds / p.seconds - 1),
-                          other.fits ? "" : ", does not fit");
+      text += fmt::format("  {:<28} {:>+6.1f} % time{}\n", other.change,
+                          100 * (other.seconds / p.seconds - 1), other.fits ? "" : ", does not fit");
       ++shown;
     }
   }
@@ -158,16 +164,22 @@ std::string search_text(const SearchRequest& request, const SearchResult& r) {
   std::string text = head_text(in, in.cluster.gpus(), request.gbs, request.seq, request.precision);
   text += fmt::format("{} plans, {} fit, in {:.2f} s\n", grouped(static_cast<double>(r.plans)),
                       grouped(static_cast<double>(r.fitting)), r.seconds);
-  if (r.best.empty()) return text + "no plan fits: take more GPUs, a smaller micro-batch or a shorter sequence\n";
-  text += fmt::format("\n{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4} {:>7}{:>6} {}\n", "", "tp", "pp", "vp",
-                      "cp", "ep", "mbs", "recompute", "shard", "tok/s/GPU", "+-%", "TFLOP/s", "GiB", "binds");
+  if (r.best.empty())
+    return text + "no plan fits: take more GPUs, a smaller micro-batch or a shorter sequence\n";
+  text += fmt::format("\n{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4} {:>7}{:>6} {}\n", "",
+                      "tp", "pp", "vp", "cp", "ep", "mbs", "recompute", "shard", "tok/s/GPU", "+-%",
+                      "TFLOP/s", "GiB", "binds");
   for (size_t i = 0; i < std::min(kShown, r.best.size()); ++i) {
     const Candidate& c = r.best[i];
     const ParallelPlan& p = c.plan;
-    text += fmt::format("{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4.0f} {:>7.0f}{:>6.1f} {}\n", i + 1, p.tp,
-                        p.pp, p.vpp, p.cp, p.ep, p.mbs, recompute_text(p), p.shards > 1 ? "fsdp" : p.dp() > 1 ? "optim" : "-",
-                        grouped(c.prediction.tokens_per_second_per_gpu), 100 * c.prediction.uncertainty,
-                        c.prediction.tflops_per_gpu, c.bytes / kGibibyte, what_binds(in, p, c.prediction));
+    text +=
+        fmt::format("{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4.0f} {:>7.0f}{:>6.1f} {}\n",
+                    i + 1, p.tp, p.pp, p.vpp, p.cp, p.ep, p.mbs, recompute_text(p),
+                    p.shards > 1 ? "fsdp"
+                    : p.dp() > 1 ? "optim"
+                                 : "-",
+                    grouped(c.prediction.tokens_per_second_per_gpu), 100 * c.prediction.uncertainty,
+                    c.prediction.tflops_per_gpu, c.bytes / kGibibyte, what_binds(in, p, c.prediction));
   }
   const Candidate& first = r.best[0];
   text += fmt::format("\nwhy the first: {} spends\n", plan_text(first.plan)) + time_text(first.prediction);
@@ -178,15 +190,18 @@ std::string search_text(const SearchRequest& request, const SearchResult& r) {
   const auto ties = std::count_if(r.best.begin(), r.best.end(), [&](const Candidate& c) {
     return c.prediction.seconds < first.prediction.seconds * (1 + first.prediction.uncertainty);
   });
-  text += fmt::format("{} of the best {} lie within the estimate's uncertainty: validate them by short runs\n", ties,
+  text += fmt::format("{} of the best {} lie within the uncertainty: compare them by short runs\n", ties,
                       r.best.size());
   text += "\nfront of time and memory\n";
   for (size_t i = 0; i < std::min<size_t>(6, r.front.size()); ++i) {
-    const Candidate& c = r.front[i * (r.front.size() - 1) / std::max<size_t>(1, std::min<size_t>(6, r.front.size()) - 1)];
-    text += fmt::format("  {:>9.1f} ms {:>6.1f} GiB  {}\n", c.prediction.seconds * 1e3, c.bytes / kGibibyte, plan_text(c.plan));
+    const Candidate& c =
+        r.front[i * (r.front.size() - 1) / std::max<size_t>(1, std::min<size_t>(6, r.front.size()) - 1)];
+    text += fmt::format("  {:>9.1f} ms {:>6.1f} GiB  {}\n", c.prediction.seconds * 1e3, c.bytes / kGibibyte,
+                        plan_text(c.plan));
   }
   text += "\nrefused:";
-  for (const auto& [reason, count] : r.refused) text += fmt::format("\n  {:>9} {}", grouped(static_cast<double>(count)), reason);
+  for (const auto& [reason, count] : r.refused)
+    text += fmt::format("\n  {:>9} {}", grouped(static_cast<double>(count)), reason);
   return text + "\n";
 }
 

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "megatron/config/schema/catalog.h"
+
 namespace megatron::autotune {
 namespace {
 
@@ -13,11 +15,11 @@ int64_t chunk_layers(int64_t stage, int64_t chunks, int64_t chunk) {
 }
 
 std::vector<int64_t> stage_sizes(const ModelShape& model, const ParallelPlan& plan) {
+  const LayerSplit split = layer_split(model, plan);
   std::vector<int64_t> sizes;
-  const int64_t last = plan.last_stage_layers > 0 ? plan.last_stage_layers : model.layers / plan.pp;
-  const int64_t left = model.layers - last, others = plan.pp - 1;
-  for (int64_t stage = 0; stage < others; ++stage) sizes.push_back(left / others + (stage < left % others ? 1 : 0));
-  sizes.push_back(last);
+  for (int stage = 0; stage + 1 < plan.pp; ++stage)
+    sizes.push_back(static_cast<int64_t>(stage >= split.first_larger ? split.larger : split.first));
+  sizes.push_back(static_cast<int64_t>(split.last));
   return sizes;
 }
 
@@ -34,19 +36,22 @@ void set_recompute(const ModelShape& model, const ParallelPlan& plan, Json& sett
     settings["recompute_method"] = all ? "uniform" : "block";
     // A chunk's first layers are recomputed.
     const double layers = std::ceil(static_cast<double>(model.layers) / plan.pp / plan.vpp);
-    settings["recompute_num_layers"] = all ? int64_t{1} : static_cast<int64_t>(std::ceil(plan.recompute_share * layers));
+    settings["recompute_num_layers"] =
+        all ? int64_t{1} : static_cast<int64_t>(std::ceil(plan.recompute_share * layers));
     return;
   }
   settings["recompute_granularity"] = "selective";
   settings["recompute_modules"] = Json(Json::Array{Json(std::string(recompute_name(plan.recompute)))});
 }
 
-// What of a section differs from its default.
-void keep_given(const Json& given, const Json& defaults, Json& out) {
-  for (const auto& [key, value] : given.as_object()) {
-    const Json* usual = defaults.find(key);
-    if (usual == nullptr || !(*usual == value)) out[key] = value;
-  }
+// Settings that a plan decides.
+bool planned(std::string_view name) {
+  for (const std::string_view part :
+       {"parallel", "pipeline", "recompute", "tp_comm_overlap", "model.bf16", "model.fp8", "micro_batch_size",
+        "global_batch_size", "moe_token_dispatcher_type", "ddp.overlap", "use_distributed_optimizer", "fsdp",
+        "sharding_strategy"})
+    if (name.find(part) != std::string_view::npos) return true;
+  return name.starts_with("run.");
 }
 
 }  // namespace
@@ -71,8 +76,10 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
   m["context_parallel_size"] = plan.cp;
   m["sequence_parallel"] = plan.tp > 1;
   if (plan.tp > 1 && plan.tp_overlap) m["tp_comm_overlap"] = true;
-  if (plan.pp > 1 && !even(model, plan)) m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan);
-  else if (plan.vpp > 1) m["virtual_pipeline_model_parallel_size"] = plan.vpp;
+  if (plan.pp > 1 && !even(model, plan))
+    m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan);
+  else if (plan.vpp > 1)
+    m["virtual_pipeline_model_parallel_size"] = plan.vpp;
   if (model.moe()) {
     m["expert_model_parallel_size"] = plan.ep;
     m["expert_tensor_parallel_size"] = plan.etp;
@@ -99,24 +106,33 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
   return result;
 }
 
-std::string recipe_text(const Config& given, const ModelShape& model, const Candidate& candidate,
+Json given_settings(const Resolved& resolved) {
+  Json result = Json::object();
+  const Json values = resolved.config.to_json();
+  for (const Catalog::Entry& entry : Catalog::all().entries()) {
+    const std::string name = entry.setting->name();
+    if (resolved.origins[entry.index].source < Source::hf || planned(name)) continue;
+    const size_t dot = name.find('.');
+    const Json* section = dot == std::string::npos ? nullptr : values.find(name.substr(0, dot));
+    const Json* value = section != nullptr ? section->find(name.substr(dot + 1)) : nullptr;
+    if (value != nullptr) result[name.substr(0, dot)][name.substr(dot + 1)] = *value;
+  }
+  return result;
+}
+
+std::string recipe_text(const Json& given, const ModelShape& model, const Candidate& candidate,
                         std::string_view machine) {
   const ParallelPlan& plan = candidate.plan;
-  Json settings = Json::object();
-  const Json values = given.to_json(), defaults = Config{}.to_json();
-  for (const char* section : {"model", "train", "optimizer", "scheduler", "ddp", "dataset", "tokenizer"}) {
-    Json kept = Json::object();
-    keep_given(values.at(section), defaults.at(section), kept);
-    if (kept.size() > 0) settings[section] = kept;
-  }
-  for (const auto& [section, entries] : plan_settings(model, plan).as_object())
+  Json settings = given;
+  const Json decided = plan_settings(model, plan);
+  for (const auto& [section, entries] : decided.as_object())
     for (const auto& [key, value] : entries.as_object()) settings[section][key] = value;
   std::string text = fmt::format(
-      "# {}, {} GPUs: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB a GPU\n", machine,
-      plan.gpus, plan_text(plan), candidate.prediction.seconds * 1e3, candidate.prediction.uncertainty * 100,
+      "# {}: {}\n# predicted: {:.0f} ms an iteration (+-{:.0f} %), {:.0f} tokens/s/GPU, {:.1f} GiB a GPU\n",
+      machine, plan_text(plan), candidate.prediction.seconds * 1e3, candidate.prediction.uncertainty * 100,
       candidate.prediction.tokens_per_second_per_gpu, candidate.bytes / 1073741824.0);
   for (const auto& [section, entries] : settings.as_object()) {
-    if (entries.size() == 0) continue;
+    if (!entries.is_object() || entries.size() == 0) continue;
     text += section + ":\n";
     // JSON is YAML.
     for (const auto& [key, value] : entries.as_object()) text += fmt::format("  {}: {}\n", key, value.dump());

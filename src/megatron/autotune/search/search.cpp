@@ -47,10 +47,13 @@ class Search {
     plan.gbs = request_.gbs;
     plan.seq = request_.seq;
     plan.precision = request_.precision;
+    plan.expert_imbalance = request_.expert_imbalance;
     const int widest = std::min(cluster.nvlink_domain, plan.gpus);
     for (const int tp : choices(request_.tp, powers_of_two(widest)))
-      for (const int cp : choices(request_.cp, powers_of_two(static_cast<int>(std::min<int64_t>(64, plan.seq / 1024)))))
-        for (const int pp : choices(request_.pp, divisors(std::max(1, plan.gpus / (tp * cp)), static_cast<int>(model.layers)))) {
+      for (const int cp :
+           choices(request_.cp, powers_of_two(static_cast<int>(std::min<int64_t>(64, plan.seq / 1024)))))
+        for (const int pp : choices(
+                 request_.pp, divisors(std::max(1, plan.gpus / (tp * cp)), static_cast<int>(model.layers)))) {
           plan.tp = tp;
           plan.cp = cp;
           plan.pp = pp;
@@ -70,7 +73,8 @@ class Search {
     std::vector<int> widths{1};
     if (plan.tp > 1) widths.push_back(plan.tp);
     for (const int etp : choices(request_.etp, widths))
-      for (const int ep : choices(request_.ep, powers_of_two(static_cast<int>(std::min<int64_t>(model.experts, ranks))))) {
+      for (const int ep :
+           choices(request_.ep, powers_of_two(static_cast<int>(std::min<int64_t>(model.experts, ranks))))) {
         plan.ep = ep;
         plan.etp = etp;
         batches(plan);
@@ -84,7 +88,8 @@ class Search {
       plan.mbs = mbs;
       plan.vpp = 1;
       plan.last_stage_layers = 0;
-      if (const std::string_view reason = illegal(request_.in.model, request_.in.cluster, plan); !reason.empty()) {
+      if (const std::string_view reason = illegal(request_.in.model, request_.in.cluster, plan);
+          !reason.empty()) {
         ++result_.refused[std::string(reason)];
         continue;
       }
@@ -140,12 +145,14 @@ class Search {
     if (result_.best.size() > 4096) trim(1024);
   }
 
-  static bool faster(const Candidate& a, const Candidate& b) { return a.prediction.seconds < b.prediction.seconds; }
+  static bool faster(const Candidate& a, const Candidate& b) {
+    return a.prediction.seconds < b.prediction.seconds;
+  }
 
   void trim(size_t count) {
     if (result_.best.size() <= count) return;
-    std::nth_element(result_.best.begin(), result_.best.begin() + static_cast<std::ptrdiff_t>(count), result_.best.end(),
-                     faster);
+    std::nth_element(result_.best.begin(), result_.best.begin() + static_cast<std::ptrdiff_t>(count),
+                     result_.best.end(), faster);
     result_.best.resize(count);
   }
 
@@ -165,10 +172,11 @@ class Search {
     const double least = std::min_element(best.begin(), best.end(), faster)->prediction.seconds;
     // One per cent is less than the model knows: the simpler plan goes first.
     const auto order = [&](const Candidate& c) {
-      return std::tuple(std::floor(std::log(c.prediction.seconds / least) / 0.01), kinds_of_communication(c.plan),
-                        c.prediction.seconds);
+      return std::tuple(std::floor(std::log(c.prediction.seconds / least) / 0.01),
+                        kinds_of_communication(c.plan), c.prediction.seconds);
     };
-    std::sort(best.begin(), best.end(), [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+    std::sort(best.begin(), best.end(),
+              [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
     std::set<std::tuple<int, int, int, int, int, int, int64_t, int>> seen;
     std::vector<Candidate> distinct;
     for (const Candidate& c : best) {
@@ -186,10 +194,14 @@ class Search {
 
 }  // namespace
 
+SearchResult search(const SearchRequest& request) { return Search(request).run(); }
+
 std::string_view illegal(const ModelShape& model, const Cluster& cluster, const ParallelPlan& plan) {
   const auto divides = [](int64_t part, int64_t whole) { return part > 0 && whole % part == 0; };
-  if (plan.tp < 1 || plan.pp < 1 || plan.cp < 1 || plan.ep < 1 || plan.etp < 1 || plan.mbs < 1) return "sizes below 1";
-  if (!divides(int64_t{plan.tp} * plan.pp * plan.cp, plan.gpus)) return "tp x pp x cp does not divide the GPUs";
+  if (plan.tp < 1 || plan.pp < 1 || plan.cp < 1 || plan.ep < 1 || plan.etp < 1 || plan.mbs < 1)
+    return "sizes below 1";
+  if (!divides(int64_t{plan.tp} * plan.pp * plan.cp, plan.gpus))
+    return "tp x pp x cp does not divide the GPUs";
   if (plan.tp > cluster.nvlink_domain) return "tp leaves the NVLink domain";
   if (model.heads > 0 && !divides(plan.tp, model.heads)) return "tp does not divide the heads";
   if (model.kv_heads > 0 && !divides(plan.tp, model.kv_heads) && !divides(model.kv_heads, plan.tp))
@@ -197,11 +209,13 @@ std::string_view illegal(const ModelShape& model, const Cluster& cluster, const 
   if (model.ffn > 0 && !divides(plan.tp, model.ffn)) return "tp does not divide ffn";
   if (plan.pp > model.layers) return "more stages than layers";
   if (plan.cp > 1 && !divides(2 * plan.cp, plan.seq)) return "2 x cp does not divide the length";
-  if (plan.tp > 1 && !divides(int64_t{plan.tp} * plan.cp, plan.seq)) return "tp x cp does not divide the length";
+  if (plan.tp > 1 && !divides(int64_t{plan.tp} * plan.cp, plan.seq))
+    return "tp x cp does not divide the length";
   if (!divides(plan.mbs * plan.dp(), plan.gbs)) return "mbs x dp does not divide the batch";
   if (model.moe()) {
     if (!divides(plan.ep, model.experts)) return "ep does not divide the experts";
-    if (!divides(int64_t{plan.ep} * plan.etp, plan.gpus / plan.pp)) return "ep x etp does not divide tp x cp x dp";
+    if (!divides(int64_t{plan.ep} * plan.etp, plan.gpus / plan.pp))
+      return "ep x etp does not divide tp x cp x dp";
     if (!divides(plan.etp, model.moe_ffn)) return "etp does not divide the experts' ffn";
   } else if (plan.ep > 1) {
     return "the model has no experts";

@@ -15,6 +15,7 @@ struct SearchRequest {
   CostInputs in;
   int64_t gbs = 1, seq = 4096;
   Precision precision = Precision::bf16;
+  double expert_imbalance = 1;
   std::optional<int> tp, pp, vpp, cp, ep, etp;
   std::optional<int64_t> mbs;
   std::function<void(int64_t plans)> progress;  // called now and then, where it is set

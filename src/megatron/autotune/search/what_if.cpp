@@ -29,8 +29,10 @@ class Neighbours {
     if (!illegal(in_.model, in_.cluster, other).empty()) return;
     other.last_stage_layers = balanced_last_stage(in_, other);
     if (other.last_stage_layers < other.vpp) other.last_stage_layers = 0;
-    if (other.vpp > 1 && (in_.model.layers / other.pp < other.vpp || other.microbatches() % other.pp != 0)) return;
-    result.push_back({std::move(change), predict(in_, other).seconds, fits(in_, memory_use(in_, other)), false});
+    if (other.vpp > 1 && (in_.model.layers / other.pp < other.vpp || other.microbatches() % other.pp != 0))
+      return;
+    result.push_back(
+        {std::move(change), predict(in_, other).seconds, fits(in_, memory_use(in_, other)), false});
   }
 
   void machine(std::string change, const Cluster& cluster) {
@@ -81,16 +83,26 @@ std::vector<WhatIf> what_if(const CostInputs& in, const ParallelPlan& plan) {
 }
 
 std::vector<std::pair<std::string_view, double>> parts_of(const Breakdown& b) {
-  return {{"GEMM", b.gemm},     {"attention", b.attention}, {"memory", b.memory}, {"TP", b.tp},
-          {"CP", b.cp},         {"EP", b.ep},               {"PP", b.pp},         {"DP", b.dp},
-          {"host", b.host},     {"bubble", b.bubble},       {"optimizer", b.optimizer}, {"step", b.step}};
+  return {{"GEMM", b.gemm},
+          {"attention", b.attention},
+          {"memory", b.memory},
+          {"TP", b.tp},
+          {"CP", b.cp},
+          {"EP", b.ep},
+          {"PP", b.pp},
+          {"DP", b.dp},
+          {"host", b.host},
+          {"bubble", b.bubble},
+          {"optimizer", b.optimizer},
+          {"step", b.step}};
 }
 
 std::string why_faster(const Prediction& first, const Prediction& other) {
   auto mine = parts_of(first.breakdown);
   const auto theirs = parts_of(other.breakdown);
   for (size_t i = 0; i < mine.size(); ++i) mine[i].second -= theirs[i].second;
-  std::sort(mine.begin(), mine.end(), [](const auto& a, const auto& b) { return std::abs(a.second) > std::abs(b.second); });
+  std::sort(mine.begin(), mine.end(),
+            [](const auto& a, const auto& b) { return std::abs(a.second) > std::abs(b.second); });
   std::string text;
   for (size_t i = 0; i < 3; ++i) {
     if (std::abs(mine[i].second) < 1e-3 * other.seconds) break;

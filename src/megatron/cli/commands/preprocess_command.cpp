@@ -4,7 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
-#include "megatron/cli/common/writable_folder.h"
+#include "megatron/base/writable_folder.h"
 #include "megatron/cli/flags.h"
 #include "megatron/datasets/text/preprocess.h"
 #include "megatron/tokenizers/make_tokenizer.h"

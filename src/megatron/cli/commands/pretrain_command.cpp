@@ -35,8 +35,7 @@ int train(Invocation& invocation, bool needs_weights) {
   spec.needs_weights = needs_weights;
   spec.log = invocation.log;
   spec.out = invocation.out;
-  run(spec);
-  return 0;
+  return run(spec).exit_code();
 }
 
 }  // namespace

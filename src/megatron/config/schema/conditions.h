@@ -21,16 +21,24 @@ CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
 CONDITION(offloads_modules, "--fine-grained-activation-offloading", c.execution.fine_grained_activation_offloading)
 CONDITION(is_fsdp, "--use-megatron-fsdp", c.ddp.use_megatron_fsdp)
 CONDITION(decays_by_wsd, "--lr-decay-style WSD", c.scheduler.lr_decay_style == LrDecay::wsd)
+CONDITION(has_growing_decay, "--weight-decay-incr-style linear",
+          c.scheduler.weight_decay_incr_style != WeightDecayGrowth::constant)
 CONDITION(in_fp16, "--fp16", c.precision.fp16)
-CONDITION(adapts_loss_scale, "--fp16 without --loss-scale", c.precision.fp16 && !c.optimizer.loss_scale)
+CONDITION(adapts_loss_scale, "--fp16 and an adapting loss scale", c.precision.fp16 && !c.optimizer.loss_scale)
 CONDITION(has_decoupled_lr, "--decoupled-lr", c.optimizer.decoupled_lr.has_value())
-CONDITION(uses_adam, "--optimizer adam", c.optimizer.scalar_optimizer() == OptimizerKind::adam)
+CONDITION(uses_adam, "--optimizer adam",
+          c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::adam
+                                : c.optimizer.optimizer == OptimizerKind::adam)
 CONDITION(uses_muon, "--optimizer muon", c.optimizer.is_muon())
-CONDITION(uses_lion, "--optimizer lion", c.optimizer.scalar_optimizer() == OptimizerKind::lion)
+CONDITION(uses_lion, "--optimizer lion",
+          c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::lion
+                                : c.optimizer.optimizer == OptimizerKind::lion)
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
+CONDITION(reruns, "--rerun-mode validate_results", c.rerun_state_machine.rerun_mode != RerunMode::disabled)
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
+CONDITION(validates_sets, "--multiple-validation-sets", c.validation.multiple_validation_sets)
 CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)
 CONDITION(fills_in, "--fim-data", c.dataset.fim_data)
 CONDITION(is_sft, "--sft", c.dataset.sft)

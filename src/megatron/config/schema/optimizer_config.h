@@ -25,11 +25,6 @@ struct OptimizerConfig {
 #undef SETTING
 
   bool is_muon() const { return optimizer == OptimizerKind::muon || optimizer == OptimizerKind::dist_muon; }
-  // The rule of what Muon leaves alone, or of all parameters.
-  OptimizerKind scalar_optimizer() const {
-    if (!is_muon()) return optimizer;
-    return muon_scalar_optimizer == MuonScalarOptimizer::lion ? OptimizerKind::lion : OptimizerKind::adam;
-  }
 };
 
 enum class LrDecay { constant, linear, cosine, inverse_square_root, wsd };

@@ -9,6 +9,13 @@ constexpr auto names(DeviceChoice) { return std::array{"auto", "cpu", "cuda"}; }
 enum class CommChoice { automatic, threads, mpi, nccl };
 constexpr auto names(CommChoice) { return std::array{"auto", "threads", "mpi", "nccl"}; }
 
+enum class RerunMode { disabled, validate_results, report_stats };
+constexpr auto names(RerunMode) { return std::array{"disabled", "validate_results", "report_stats"}; }
+enum class InjectedError { correct_result, transient_error, persistent_error };
+constexpr auto names(InjectedError) {
+  return std::array{"correct_result", "transient_error", "persistent_error"};
+}
+
 struct RunConfig {
   static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;

@@ -70,7 +70,7 @@ const PrecisionPreset* find_precision_preset(std::string_view name) {
 }
 
 std::vector<std::string> precision_preset_names() {
-  std::vector<std::string> names = {"bf16", "fp8"};
+  std::vector<std::string> names = {"bf16", "fp16", "fp8"};
   for (const PrecisionPreset& preset : presets())
     if (preset.lacks.empty()) names.push_back(preset.name);
   return names;

@@ -69,7 +69,8 @@ struct DataSource {
 using SplitSizes = std::array<std::optional<int64_t>, 3>;
 
 // Builds a dataset by make(prefix, split, ends, samples) for each prefix and split that has data, and blends
-// them as Megatron-LM does. Splits without data are absent.
+// them as Megatron-LM does. Splits without data are absent, also those of one prefix of which make gives
+// null.
 template <class Dataset, class Make>
 std::array<std::optional<BlendedDataset<Dataset>>, 3> build_splits(const DataSource& source,
                                                                    const SplitSizes& sizes, Make make) {
@@ -81,7 +82,7 @@ std::array<std::optional<BlendedDataset<Dataset>>, 3> build_splits(const DataSou
     if (!blend || (!own && !(*source.matrix)[s])) continue;
     const std::array<double, 2> ends = own ? std::array{0.0, 1.0} : *(*source.matrix)[s];
     if (blend->prefixes.size() == 1 && (own || !blend->weights)) {
-      result[s].emplace(make(blend->prefixes[0], split, ends, sizes[s]));
+      if (auto single = make(blend->prefixes[0], split, ends, sizes[s])) result[s].emplace(std::move(single));
       continue;
     }
     BlendPlan plan;
@@ -99,6 +100,11 @@ std::array<std::optional<BlendedDataset<Dataset>>, 3> build_splits(const DataSou
       std::optional<int64_t> samples;
       if (blend->weights) samples = blend_share(*sizes[s], plan.weights[i], source.surplus);
       datasets.push_back(make(blend->prefixes[i], split, ends, samples));
+      if (!datasets.back())
+        throw ConfigError(
+            fmt::format("{}: the {} split has no documents; leave it out of the blend, or give --split "
+                        "otherwise",
+                        blend->prefixes[i], name_of(split)));
       descriptions.push_back(datasets.back()->description());
       plan.sizes.push_back(datasets.back()->size());
     }

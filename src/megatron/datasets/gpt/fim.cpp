@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/base/refuse.h"
+
 namespace megatron {
 namespace {
 
@@ -66,6 +68,32 @@ Tokens between(const Tokens& tokens, int64_t mark, Permute permute) {
 }
 
 }  // namespace
+
+TextCodec text_codec(Tokenizer tokenizer) {
+  TextCodec codec;
+  codec.encode = [tokenizer](const std::string& text) {
+    const std::vector<TokenId> ids = tokenizer.encode(text);
+    return Tokens(ids.begin(), ids.end());
+  };
+  codec.decode = [tokenizer](const Tokens& tokens) {
+    return tokenizer.decode(std::vector<TokenId>(tokens.begin(), tokens.end()), true);
+  };
+  return codec;
+}
+
+void find_fim_tokens(const Tokenizer& tokenizer, const FimPieces& pieces, FimOptions& options) {
+  const auto id = [&](const char* flag, const std::string& piece) -> int64_t {
+    const auto found = tokenizer.id_of(piece);
+    require_input(found.has_value(), "{} '{}': the tokenizer has no such token", flag, piece);
+    return *found;
+  };
+  options.prefix = id("--fim-prefix-token", pieces.prefix);
+  options.middle = id("--fim-middle-token", pieces.middle);
+  options.suffix = id("--fim-suffix-token", pieces.suffix);
+  options.pad = id("--fim-pad-token", pieces.pad);
+  options.eod = id("--fim-eod-token", pieces.eod);
+  if (!pieces.split.empty()) options.split_token = id("--fim-split-sample", pieces.split);
+}
 
 std::vector<int64_t> permute_fim(const Tokens& tokens, const FimOptions& options, const TextCodec& codec,
                                  RandomState& random) {

@@ -7,6 +7,7 @@
 
 #include "megatron/datasets/gpt/gpt_dataset.h"
 #include "megatron/datasets/random/numpy_random.h"
+#include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron {
 
@@ -16,6 +17,8 @@ struct TextCodec {
   std::function<std::string(const std::vector<int64_t>& tokens)> decode;  // without special tokens
 };
 
+TextCodec text_codec(Tokenizer tokenizer);
+
 struct FimOptions {
   double rate = 0.5, spm_rate = 0.5;
   std::optional<int64_t> split_token;  // fragments between such tokens are permuted on their own
@@ -24,6 +27,14 @@ struct FimOptions {
   int64_t prefix = 0, middle = 0, suffix = 0, pad = 0, eod = 0;
   uint32_t seed = 1234;  // of streams that belong to one sample
 };
+
+// The marks as pieces of a vocabulary; `split` may be "".
+struct FimPieces {
+  std::string prefix = "<fim_prefix>", middle = "<fim_middle>", suffix = "<fim_suffix>", pad = "<fim_pad>",
+              eod = "<|endoftext|>", split;
+};
+// Fills in the ids of the marks; a ConfigError names the flag of one that the tokenizer lacks.
+void find_fim_tokens(const Tokenizer& tokenizer, const FimPieces& pieces, FimOptions& options);
 
 // Moves the middle of documents to their end: as (prefix, suffix, middle) or (suffix, prefix, middle) with
 // marks between. The result has the length of `tokens`.

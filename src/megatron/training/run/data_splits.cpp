@@ -47,6 +47,28 @@ DataSource only_split(DataSource source, Split split) {
   return source;
 }
 
+std::vector<std::pair<std::string, DataSource>> validation_sources(const Config& config,
+                                                                   const DataSource& source) {
+  const ValidationConfig& validation = config.validation;
+  const auto valid = static_cast<size_t>(Split::valid);
+  const std::optional<Blend>& blend = source.blend ? source.blend : source.per_split[valid];
+  if (!validation.multiple_validation_sets || !blend) return {{"validation", source}};
+  if (blend->weights)
+    throw ConfigError("--multiple-validation-sets: the validation data has weights; leave them out");
+  const std::vector<std::string>& names = validation.validation_set_names;
+  if (!names.empty() && names.size() != blend->prefixes.size())
+    throw ConfigError(
+        fmt::format("--validation-set-names: {} names for {} sets", names.size(), blend->prefixes.size()));
+  std::vector<std::pair<std::string, DataSource>> sets;
+  for (const std::string& prefix : blend->prefixes) {
+    DataSource own = source;
+    (source.blend ? own.blend : own.per_split[valid]) = Blend{.prefixes = {prefix}};
+    const std::string last = prefix.substr(prefix.find_last_of('/') + 1);
+    sets.emplace_back(names.empty() ? last : names[sets.size()], std::move(own));
+  }
+  return sets;
+}
+
 DatasetIdentity data_identity(const Config& config, const DataSource& source) {
   DatasetIdentity identity{.seed = static_cast<uint32_t>(config.dataset.random_seed),
                            .seq_length = config.model.seq_length};
@@ -67,6 +89,7 @@ SplitSizes wanted_samples(const Config& config) {
   const int64_t round = validation.eval_iters * evaluation_batch(config);
   const int64_t samples =
       train.train_samples > 0 ? train.train_samples : iterations * train.global_batch_size;
+  if (validation.full_validation) return {samples, std::nullopt, round};  // every sample once
   return {samples, rounds * round, round};
 }
 

@@ -9,6 +9,9 @@ namespace megatron {
 DataSource data_source(const Config& config);
 bool reads(const Config& config, Split split);  // whether the run reads this split
 DataSource only_split(DataSource source, Split split);
+// The validation data, or with --multiple-validation-sets each prefix of it by itself, with names.
+std::vector<std::pair<std::string, DataSource>> validation_sources(const Config& config,
+                                                                   const DataSource& source);
 
 // What the descriptions of all its datasets share.
 DatasetIdentity data_identity(const Config& config, const DataSource& source);
@@ -23,15 +26,16 @@ SampleOrder sample_order(const Config& config, int64_t total);
 // of one split's data. What nobody reads is not built: small data may have no document in it.
 template <class Dataset, class Make, class ToSource>
 RunData run_data_of(const Config& config, const DataSource& source, Make make, ToSource to_source) {
-  const auto take = [=](Split split) -> std::shared_ptr<const BatchSource> {
+  const auto take = [&](Split split, const DataSource& from) -> std::shared_ptr<const BatchSource> {
     if (!reads(config, split)) return nullptr;
-    auto splits = build_splits<Dataset>(only_split(source, split), wanted_samples(config), make);
+    auto splits = build_splits<Dataset>(only_split(from, split), wanted_samples(config), make);
     auto& own = splits[static_cast<size_t>(split)];
     return own ? to_source(std::make_shared<const BlendedDataset<Dataset>>(std::move(*own))) : nullptr;
   };
-  RunData run{.train = take(Split::train)};
-  if (auto validation = take(Split::valid)) run.validation.push_back({"validation", std::move(validation)});
-  run.test = take(Split::test);
+  RunData run{.train = take(Split::train, source)};
+  for (const auto& [name, set] : validation_sources(config, source))
+    if (auto validation = take(Split::valid, set)) run.validation.push_back({name, std::move(validation)});
+  run.test = take(Split::test, source);
   if (!run.train)
     throw ConfigError(
         "--data-path: the training split is empty; give --split or --train-data-path otherwise");

@@ -47,33 +47,21 @@ struct FimSetup {
 
 FimSetup fim_setup(const Config& config) {
   const DatasetConfig& data = config.dataset;
-  auto tokenizer = std::make_shared<const Tokenizer>(open_tokenizer(config.tokenizer));
-  const auto id = [&](const char* flag, const std::string& piece) -> int64_t {
-    const auto found = tokenizer->id_of(piece);
-    if (!found) throw ConfigError(fmt::format("{} '{}': the tokenizer has no such token", flag, piece));
-    return *found;
-  };
-  FimSetup fim;
-  fim.options = {.rate = data.fim_rate,
-                 .spm_rate = data.fim_spm_rate,
-                 .split_token = std::nullopt,
-                 .fragment_rate = data.fim_fragment_rate.value_or(0.5),
-                 .no_prefix = data.fim_no_prefix,
-                 .prefix = id("--fim-prefix-token", data.fim_prefix_token),
-                 .middle = id("--fim-middle-token", data.fim_middle_token),
-                 .suffix = id("--fim-suffix-token", data.fim_suffix_token),
-                 .pad = id("--fim-pad-token", data.fim_pad_token),
-                 .eod = id("--fim-eod-token", data.fim_eod_token),
-                 .seed = static_cast<uint32_t>(data.random_seed)};
-  if (!data.fim_split_sample.empty())
-    fim.options.split_token = id("--fim-split-sample", data.fim_split_sample);
-  fim.codec.encode = [tokenizer](const std::string& text) {
-    const std::vector<TokenId> ids = tokenizer->encode(text);
-    return std::vector<int64_t>(ids.begin(), ids.end());
-  };
-  fim.codec.decode = [tokenizer](const std::vector<int64_t>& tokens) {
-    return tokenizer->decode(std::vector<TokenId>(tokens.begin(), tokens.end()), true);
-  };
+  const Tokenizer tokenizer = open_tokenizer(config.tokenizer);
+  FimSetup fim{.codec = text_codec(tokenizer)};
+  fim.options.rate = data.fim_rate;
+  fim.options.spm_rate = data.fim_spm_rate;
+  fim.options.fragment_rate = data.fim_fragment_rate.value_or(0.5);
+  fim.options.no_prefix = data.fim_no_prefix;
+  fim.options.seed = static_cast<uint32_t>(data.random_seed);
+  find_fim_tokens(tokenizer,
+                  {.prefix = data.fim_prefix_token,
+                   .middle = data.fim_middle_token,
+                   .suffix = data.fim_suffix_token,
+                   .pad = data.fim_pad_token,
+                   .eod = data.fim_eod_token,
+                   .split = data.fim_split_sample},
+                  fim.options);
   return fim;
 }
 
@@ -94,22 +82,35 @@ RunData gpt_data(const Config& config) {
     const int64_t eod = options.sample.eod >= 0 ? options.sample.eod : config.model.vocab_size - 1;
     mock = std::make_shared<const MockSequences>(config.model.vocab_size, eod);
   }
-  const auto open = [=, mmap = data.mmap_bin_files](const std::string& prefix, Split split, auto ends,
-                                                    auto samples, std::string_view kind = "GPTDataset") {
-    std::shared_ptr<const SequenceStore> store = mock;
-    if (!store) store = std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = mmap});
-    return GptDataset(std::move(store), options, split, ends, samples, kind);
+  const auto open = [&](const std::string& prefix) {
+    if (mock) return mock;
+    return std::shared_ptr<const SequenceStore>(
+        std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = data.mmap_bin_files}));
   };
+  // Nothing is evaluated on a share of the data that is less than a document.
+  const auto is_empty = [](const SequenceStore& store, Split split, const std::array<double, 2>& ends) {
+    return split != Split::train && split_range(ends, store.lengths().size()).size() == 0;
+  };
+  using Samples = std::optional<int64_t>;
   if (!data.fim_data)
-    return run_data_of<GptDataset>(
-        config, source, [=](const std::string& prefix, Split split, auto ends, auto samples) {
-          return std::make_shared<const GptDataset>(open(prefix, split, ends, samples));
-        });
+    return run_data_of<GptDataset>(config, source,
+                                   [&](const std::string& prefix, Split split, std::array<double, 2> ends,
+                                       Samples samples) -> std::shared_ptr<const GptDataset> {
+                                     auto store = open(prefix);
+                                     if (is_empty(*store, split, ends)) return nullptr;
+                                     return std::make_shared<const GptDataset>(std::move(store), options,
+                                                                               split, ends, samples);
+                                   });
   const FimSetup fim = fim_setup(config);
   return run_data_of<FimDataset>(
-      config, source, [=](const std::string& prefix, Split split, auto ends, auto samples) {
-        return std::make_shared<const FimDataset>(open(prefix, split, ends, samples, "GPTFIMDataset"),
-                                                  fim.options, fim.codec);
+      config, source,
+      [&](const std::string& prefix, Split split, std::array<double, 2> ends,
+          Samples samples) -> std::shared_ptr<const FimDataset> {
+        auto store = open(prefix);
+        if (is_empty(*store, split, ends)) return nullptr;
+        return std::make_shared<const FimDataset>(
+            GptDataset(std::move(store), options, split, ends, samples, "GPTFIMDataset"), fim.options,
+            fim.codec);
       });
 }
 

@@ -6,6 +6,7 @@
 #include "megatron/training/log/profiling.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
+#include "megatron/training/run/rerun.h"
 #include "megatron/training/run/run_checkpoints.h"
 #include "megatron/training/run/training_run.h"
 #include "megatron/training/setup/parallel_setup.h"
@@ -45,6 +46,8 @@ class RankLoop {
         profiling_(ctx, config_.profiling),
         checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
                      [this](const std::string& what) { tell(what); }),
+        rerun_(config_.rerun_state_machine, config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
+               static_cast<uint64_t>(config_.rng.seed), world),
         view_{config_, ctx, world, trainer_, state_} {}
 
   RunEnd run() {
@@ -55,9 +58,11 @@ class RankLoop {
       state_ = checkpoints_.load();
     }
     first_ = state_.iteration;
+    rerun_.restore(std::exchange(state_.rerun, {}));
     announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
     if (!config_.validation.skip_train) end = train();
+    tell(rerun_.summary());
     checkpoints_.finish(state_);
     end.saved = !config_.checkpoint.save.empty();
     if (end.reason == RunEnd::Reason::finished) finish_evaluation();
@@ -82,7 +87,11 @@ class RankLoop {
         skip(batch);
         continue;
       }
-      iterate(batch);
+      if (const auto verdict = iterate(batch); verdict != RerunMachine::Verdict::go_on) {
+        state_.rerun = rerun_.state();
+        const bool leaves = verdict == RerunMachine::Verdict::save_and_leave;
+        return {.reason = leaves ? RunEnd::Reason::ambiguous_result : RunEnd::Reason::wrong_result};
+      }
       tell_attention();
       if (state_.iteration == first_ + 1) {
         gemm_autotune_.finish_first_step();
@@ -232,7 +241,7 @@ class RankLoop {
       evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
   }
 
-  void iterate(int64_t batch) {
+  RerunMachine::Verdict iterate(int64_t batch) {
     profiling_.before_step(state_.iteration);
     announce(RunEvent::step_start);
     const auto start = Clock::now();
@@ -244,8 +253,22 @@ class RankLoop {
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
     const Rates rates = schedule_.at(state_.scheduled_samples());
-    const Gradients gradients =
-        trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
+    Gradients gradients;
+    const auto compute = [&] {
+      gradients =
+          trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
+    };
+    compute();
+    if (rerun_.active()) {
+      const auto result = [&] { return StepResult{ctx_.item(gradients.loss), ctx_.item(gradients.norm)}; };
+      const auto again = [&] {
+        compute();
+        return result();
+      };
+      const auto verdict =
+          rerun_.judge(state_.iteration, result(), again, [this](const std::string& what) { tell(what); });
+      if (verdict != RerunMachine::Verdict::go_on) return verdict;
+    }
     checkpoints_.before_update();
     const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
@@ -281,6 +304,7 @@ class RankLoop {
     const bool logged = state_.iteration % config_.logger.log_interval == 0;
     announce_with_timers(RunEvent::step_end, logged ? std::exchange(timed_, 0) : 0);
     view_.report = nullptr;
+    return RerunMachine::Verdict::go_on;
   }
 
   void check_finite(const StepReport& step) const {
@@ -328,6 +352,7 @@ class RankLoop {
   Profiling profiling_;
   RunCheckpoints checkpoints_;
   TrainState state_;
+  RerunMachine rerun_;
   RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
   int64_t validated_ = -1;                   // the iteration of the last evaluation

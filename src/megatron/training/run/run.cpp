@@ -19,6 +19,7 @@
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/rank_launch.h"
+#include "megatron/training/run/weight_hash.h"
 #include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/training/setup/tokenizer_setup.h"
@@ -129,6 +130,8 @@ RunEnd run(const RunSpec& spec) {
     run.callbacks.push_back(progress_file(spec.log));
   if (const std::string& metrics = run.config.logger.metrics; !metrics.empty())
     run.callbacks.push_back(metrics_log(spec.log, metrics));
+  if (const int64_t interval = run.config.train.check_weight_hash_across_dp_replicas_interval; interval > 0)
+    run.callbacks.push_back(weight_hash_check(interval));
   run.callbacks.insert(run.callbacks.end(), spec.callbacks.begin(), spec.callbacks.end());
   const int further = signal_number(run.config.train.exit_signal);
   run.interruption = std::make_shared<Interruption>(further == SIGTERM || further == SIGINT ? 0 : further);

@@ -156,6 +156,7 @@ RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_
                       .skipped_samples = state.skipped_samples,
                       .without_update = state.without_update,
                       .validated_samples = state.consumed_valid_samples,
+                      .rerun = state.rerun,
                       .user = state.user};
   return taken;
 }
@@ -241,6 +242,7 @@ SaveRequest RunCheckpoints::request(const std::string& root, const TrainState& p
   state.config = config_.to_json();
   state.schedule = schedule_state(schedule_);
   if (config_.precision.fp16) state.loss_scale = trainer_.loss_scale().state();
+  state.rerun = progress.rerun;
   state.user = progress.user;
   if (hf_ && world_.rank() == 0) request.assets = source_files(hf_->directory(), hf_->weights().files());
   return request;

@@ -92,19 +92,30 @@ int64_t evaluation_batch(const Config& config) {
 
 namespace {
 
+// Tokens of the checkpoint that --load names; 0 where it does not say. Loading tells what is wrong with one
+// that cannot be read.
+int64_t checkpoint_vocabulary(const std::string& root) {
+  if (root.empty() || !has_checkpoint(root)) return 0;
+  try {
+    const CheckpointReader reader(root);
+    const Json& config = reader.state().config;
+    const Json* model = config.is_object() ? config.find("model") : nullptr;
+    const Json* tokens = model && model->is_object() ? model->find("vocab_size") : nullptr;
+    return tokens && tokens->is_int() ? tokens->as_int() : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
 // A vocabulary that contradicts the checkpoint is told here, not as a tensor of another shape.
 void check_checkpoint_vocabulary(const Config& config) {
   const std::string& root = config.checkpoint.load;
-  if (root.empty() || !has_checkpoint(root)) return;
-  const CheckpointReader reader(root);
-  const Json& stored = reader.state().config;
-  const Json* model = stored.is_object() ? stored.find("model") : nullptr;
-  const Json* tokens = model ? model->find("vocab_size") : nullptr;
-  if (!tokens || !tokens->is_int() || tokens->as_int() == config.model.vocab_size) return;
+  const int64_t tokens = checkpoint_vocabulary(root);
+  if (tokens == 0 || tokens == config.model.vocab_size) return;
   throw ConfigError(fmt::format(
       "--load {}: the checkpoint's vocabulary has {} tokens, the run's {}; use the tokenizer or --vocab-size "
       "that it was trained with",
-      root, tokens->as_int(), config.model.vocab_size));
+      root, tokens, config.model.vocab_size));
 }
 
 RunData configured_data(const Config& config) {
@@ -121,8 +132,8 @@ RunData configured_data(const Config& config) {
 RunData run_data(const Config& config) {
   if (config.model.vocab_size == 0)
     throw ConfigError(
-        "model.vocab_size: nothing says how many tokens the vocabulary has; give --tokenizer-type and its "
-        "files, --vocab-size N, or --hf DIR");
+        "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, a tokenizer "
+        "(--tokenizer-type), or --hf DIR");
   check_checkpoint_vocabulary(config);
   RunData data = configured_data(config);
   constexpr int kStepsAhead = 2;

@@ -1,18 +1,14 @@
 #include "megatron/training/run/sft_data.h"
 
-#include <filesystem>
-
 #include "megatron/base/atomic_file.h"
 #include "megatron/datasets/sft/packed_batches.h"
-#include "megatron/datasets/sft/sft_dataset.h"
 #include "megatron/datasets/sft/sft_rows.h"
+#include "megatron/datasets/sft/sft_templates.h"
 #include "megatron/training/run/data_splits.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
-
-namespace fs = std::filesystem;
 
 // What all SFT sets of a run share.
 struct SftSetup {
@@ -20,28 +16,12 @@ struct SftSetup {
   chat::ChatTemplates templates;
   int64_t pad = 0;
   int64_t multiple = 1, batch_multiple = 1;
-
-  // "" where neither the tokenizer nor the user has one.
-  std::string chat_template() const { return templates.sources.empty() ? "" : templates.choose(); }
 };
 
-chat::ChatTemplates find_templates(const TokenizerConfig& config) {
-  const fs::path model = config.tokenizer_model;
-  const std::string folder = (fs::is_directory(model) ? model : model.parent_path()).string();
-  chat::ChatTemplates templates;
-  if (!folder.empty()) templates = chat::read_chat_templates(folder);
-  if (!config.chat_template.empty()) {
-    if (!fs::is_regular_file(config.chat_template))
-      throw ConfigError(fmt::format("--chat-template {}: there is no such file", config.chat_template));
-    templates.sources = chat::read_chat_templates(config.chat_template).sources;
-  }
-  return templates;
-}
-
 SftSetup sft_setup(const Config& config) {
-  SftSetup setup{open_tokenizer(config.tokenizer), find_templates(config.tokenizer)};
-  const SpecialIds ids = setup.tokenizer.special_ids();
-  setup.pad = ids.pad >= 0 ? ids.pad : std::max<int64_t>(ids.eos, 0);
+  SftSetup setup{open_tokenizer(config.tokenizer),
+                 find_chat_templates(config.tokenizer.tokenizer_model, config.tokenizer.chat_template)};
+  setup.pad = sft_pad_of(setup.tokenizer);
   const ParallelConfig& parallel = config.parallel;
   const int64_t context = parallel.context_parallel_size;
   setup.multiple = context > 1 ? 2 * context : 1;
@@ -56,7 +36,7 @@ SftEncoder encoder_of(const Config& config, const SftSetup& setup) {
                    : data.sft_format == SftDataFormat::prompt_completion ? SftFormat::prompt_completion
                                                                          : SftFormat::automatic;
   options.loss = data.answer_only_loss ? LossMode::assistant : LossMode::full;
-  options.chat_template = setup.chat_template();
+  options.chat_template = chat_template_of(setup.templates);
   options.special_tokens = setup.templates.special_tokens;
   options.max_length = config.model.seq_length + 1;
   return make_sft_encoder(setup.tokenizer, std::move(options));
@@ -64,37 +44,13 @@ SftEncoder encoder_of(const Config& config, const SftSetup& setup) {
 
 // Megatron-LM's own dataset, in one of its prompt formats.
 RunData megatron_sft(const Config& config, const DataSource& source, const SftSetup& setup) {
-  const PromptFormat& format = find_prompt_format(config.dataset.sft_tokenizer_prompt_format);
-  SftOptions options{.seq_length = config.model.seq_length,
-                     .pad = setup.pad,
-                     .context_parallel = config.parallel.context_parallel_size,
-                     .format = format};
-  if (!format.pad_piece.empty()) {
-    const auto pad = setup.tokenizer.id_of(format.pad_piece);
-    if (!pad)
-      throw ConfigError(fmt::format("--sft-tokenizer-prompt-format {}: the tokenizer has no token '{}'",
-                                    format.name, format.pad_piece));
-    options.pad = *pad;
-  }
-  const std::string text =
-      format.chat_template.empty() ? setup.chat_template() : std::string(format.chat_template);
-  if (text.empty())
-    throw ConfigError(
-        "--sft-tokenizer-prompt-format default: the tokenizer has no chat template; give "
-        "--chat-template FILE");
-  auto rendered = std::make_shared<const chat::ChatTemplate>(text);
-  EncodeMessages encode = [rendered, setup](std::span<const ChatMessage> messages) {
-    Json list = Json::array();
-    for (const ChatMessage& message : messages)
-      list.push_back(Json::Object{{"role", message.role}, {"content", message.content}});
-    const Json names = chat::chat_names(setup.templates.special_tokens, Json::Object{{"messages", list}});
-    const std::vector<TokenId> ids = setup.tokenizer.encode(rendered->render(names).text);
-    return std::vector<int64_t>(ids.begin(), ids.end());
-  };
+  const MegatronSftFormat format =
+      megatron_sft_format(config.dataset.sft_tokenizer_prompt_format, setup.tokenizer, setup.templates,
+                          config.model.seq_length, config.parallel.context_parallel_size);
   return run_data_of<SftDataset>(
       config, source, [=](const std::string& path, Split, auto ends, auto samples) {
-        return std::make_shared<const SftDataset>(std::make_shared<const JsonRows>(path), options, encode,
-                                                  ends, samples);
+        return std::make_shared<const SftDataset>(std::make_shared<const JsonRows>(path), format.options,
+                                                  format.encode, ends, samples);
       });
 }
 

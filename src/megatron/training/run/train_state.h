@@ -13,6 +13,7 @@ struct TrainState {
   int64_t skipped_samples = 0;    // of iterations that --iterations-to-skip named
   int64_t without_update = 0;     // samples of iterations whose update was not taken, such as fp16 overflows
   int64_t validated_samples = 0;  // of each validation set
+  Json rerun;                     // a result that another machine shall compute; null: none
   Json user;                      // what callbacks keep, the same on every rank; null: nothing
 
   // What the schedules of learning rate and weight decay count.

@@ -46,6 +46,10 @@ std::string RunEnd::text() const {
   const std::string at = fmt::format("after iteration {}{}", state.iteration,
                                      saved ? ", which is saved" : "; nothing is saved without --save");
   switch (reason) {
+    case Reason::ambiguous_result:
+      return fmt::format("left {} so that other devices compute the next one (exit code 16)", at);
+    case Reason::wrong_result:
+      return fmt::format("ended by a result that cannot be trusted {} (exit code 17)", at);
     case Reason::finished:
       return "";
     case Reason::interval:
@@ -58,6 +62,10 @@ std::string RunEnd::text() const {
       return fmt::format("stopped by a callback {}", at);
   }
   return "";
+}
+
+int RunEnd::exit_code() const {
+  return reason == Reason::ambiguous_result ? 16 : reason == Reason::wrong_result ? 17 : 0;
 }
 
 }  // namespace megatron

@@ -34,13 +34,14 @@ TrainingRun training_run(Config config, int64_t ranks, RunData data = {});
 
 // Why a run ended.
 struct RunEnd {
-  enum class Reason { finished, interval, duration, signal, requested };
+  enum class Reason { finished, interval, duration, signal, requested, ambiguous_result, wrong_result };
   Reason reason = Reason::finished;
   int signal = 0;
   bool saved = false;  // the last iteration is in a checkpoint
   TrainState state;
 
   std::string text() const;  // one line for people
+  int exit_code() const;     // 0, or those of the rerun machine
 };
 
 // One rank's part of the run: sets up, loads the newest checkpoint of --load where there is one, trains,

@@ -95,9 +95,16 @@ MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model
           .groups = parameter_groups(config, model)};
 }
 
+// The rule of all parameters, or of those that Muon leaves alone.
+OptimizerKind plain_kind(const OptimizerConfig& config) {
+  if (!config.is_muon()) return config.optimizer;
+  return config.muon_scalar_optimizer == MuonScalarOptimizer::lion ? OptimizerKind::lion
+                                                                   : OptimizerKind::adam;
+}
+
 std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const OptimizerConfig& config,
                                            const ModelConfig& model, std::vector<ParameterSlice> slices) {
-  switch (config.scalar_optimizer()) {
+  switch (plain_kind(config)) {
     case OptimizerKind::adam:
       return std::make_unique<Adam>(ctx, std::move(slices), adam_options(config, model));
     case OptimizerKind::sgd:

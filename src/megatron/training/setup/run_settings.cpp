@@ -34,9 +34,14 @@ RateSchedule rate_schedule(const Config& config, int64_t iterations) {
     schedule.decoupled_lr->peak = *optimizer.decoupled_lr;
     schedule.decoupled_lr->minimum = optimizer.decoupled_min_lr.value_or(optimizer.min_lr);
   }
-  schedule.weight_decay = {.growth = config.scheduler.weight_decay_incr_style,
-                           .start = config.scheduler.start_weight_decay.value_or(optimizer.weight_decay),
-                           .end = config.scheduler.end_weight_decay.value_or(optimizer.weight_decay),
+  const SchedulerConfig& scheduler = config.scheduler;
+  const bool grows = scheduler.weight_decay_incr_style != WeightDecayGrowth::constant;
+  const auto decay = [&](std::optional<double> own) {
+    return grows ? own.value_or(optimizer.weight_decay) : optimizer.weight_decay;
+  };
+  schedule.weight_decay = {.growth = scheduler.weight_decay_incr_style,
+                           .start = decay(scheduler.start_weight_decay),
+                           .end = decay(scheduler.end_weight_decay),
                            .duration = iterations * config.train.global_batch_size};
   return schedule;
 }

@@ -331,14 +331,14 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
   }
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_, gate);
   values_changed();
-  // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
-  // nowhere before.
-  if (ctx.device.is_meta()) return {};
-  const auto terms = static_cast<int64_t>(terms_.size());
   Tensor params_norm;
   if (config_.logger.log_params_norm)
     params_norm = parameter_norm(ctx, optimizer_->master_slices(), parallel_,
                                  data_parallel_->sharding() != Sharding::None);
+  // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
+  // nowhere before.
+  if (ctx.device.is_meta()) return {};
+  const auto terms = static_cast<int64_t>(terms_.size());
   Tensor all = ctx.zeros({4 + terms}, DType::F64);
   const auto put = [&](const Tensor& from, int64_t at) {
     if (from) ctx.kernels->copy(ctx.kernel_context(), {from, all.slice(0, at, at + from.numel())});

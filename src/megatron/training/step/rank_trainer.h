@@ -67,6 +67,7 @@ class RankTrainer {
                   Documents documents = {});
 
   RankModel& model() { return model_; }
+  const ParallelContext& parallel() const { return parallel_; }
   const Objective& objective() const { return *objective_; }
   std::vector<Parameter*> parameters() { return model_.parameters(); }
   // What this rank updates, and with it the gradients of the last step, whatever is sharded: as they were
