@@ -117,6 +117,21 @@ TEST(Resume, StrictnessDecidesAboutTensorsOfOneSide) {
   EXPECT_EQ(with(more, "ignore_all").code, 0);
 }
 
+// The model comes from the checkpoint, ours or Megatron-LM's, whatever the command line says of it.
+TEST(Resume, TheCheckpointSaysWhatModelItIs) {
+  TempDir dir;
+  const std::string folder = dir / "c";
+  ASSERT_EQ(train(in_folder(folder, {"--swiglu", "--num-layers", "3"})).code, 0);
+  ASSERT_EQ(run_command({"convert", "export", "--ckpt", folder, "--megatron", "--out", dir / "theirs"}).code,
+            0);
+  for (const std::string& from : {folder, dir / "theirs"}) {
+    EXPECT_EQ(train({"--load", from}).code, 1);
+    expect_said(train({"--load", from, "--use-checkpoint-args"}), 0,
+                "--num-layers 2: the checkpoint " + from + " has 3");
+  }
+  EXPECT_EQ(train({"--load", dir / "absent", "--use-checkpoint-args"}).code, 0);
+}
+
 TEST(Resume, WithoutTheOptimizer) {
   TempDir dir;
   ASSERT_EQ(train({"--save", dir / "c", "--no-save-optim", "--save-interval", "5"}).code, 0);

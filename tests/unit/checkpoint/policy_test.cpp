@@ -11,6 +11,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/comm/run_ranks.h"
 #include "support/temp_dir.h"
+#include "support/test_device.h"
 
 // Who may save into a folder, what stays there, and what a saver keeps from one save to the next.
 namespace megatron {
@@ -162,19 +163,27 @@ TEST(SaveCheckpoint, KeepsItsPlan) {
     EXPECT_TRUE(verify_checkpoint(dir / name).empty());
 }
 
+// On the GPU with MEGATRON_TEST_DEVICE=cuda.
 TEST(Snapshot, KeepsItsMemory) {
-  RankContext ctx;
+  RankContext ctx(testing::test_device());
   Snapshot snapshot;
   const Tensor values = ctx.full({100, 3}, DType::F32, 7);
-  const std::vector<OwnChunk> pieces = {{"w", values.slice(1, 0, 2)}};
-  snapshot.take(ctx, pieces);
-  const void* memory = snapshot.copies()[0].tensor.raw();
-  EXPECT_EQ(snapshot.copies()[0].tensor.data<float>()[199], 7);
-  snapshot.release();
-  ctx.kernels->fill(ctx.kernel_context(), {values, 8});
-  snapshot.take(ctx, pieces);
-  EXPECT_EQ(snapshot.copies()[0].tensor.raw(), memory);
-  EXPECT_EQ(snapshot.copies()[0].tensor.data<float>()[0], 8);
+  const std::vector<OwnChunk> pieces = {{"part", values.slice(1, 0, 2)}, {"whole", values}};
+  const void* memory = nullptr;
+  for (const float value : {7.0F, 8.0F, 9.0F}) {
+    ctx.kernels->fill(ctx.kernel_context(), {values, value});
+    snapshot.take(ctx, pieces);
+    snapshot.hold_back(ctx);
+    ctx.kernels->fill(ctx.kernel_context(), {values, -1});  // the next update
+    const std::span<const OwnChunk> copies = snapshot.copies();
+    EXPECT_EQ(copies[0].tensor.shape(), Shape({100, 2}));
+    for (const OwnChunk& copy : copies)
+      for (int64_t i = 0; i < copy.tensor.numel(); ++i)
+        ASSERT_EQ(copy.tensor.data<float>()[i], value) << copy.key;
+    EXPECT_TRUE(!memory || memory == copies[1].tensor.raw());
+    memory = copies[1].tensor.raw();
+    snapshot.release();
+  }
 }
 
 TEST(Agree, OneRanksFailureIsEveryRanks) {

@@ -47,6 +47,7 @@ TEST(Settings, WhatActsIsRead) {
       "tokenizer.tokenizer_type",
       // One layout of checkpoints is written, and a note says so.
       "checkpoint.ckpt_format",
+      "checkpoint.use_checkpoint_args",
       "model.group_query_attention",
       "dataset.seq_length",
       "tokenizer.vocab_size",

@@ -207,6 +207,17 @@ Sources read_sources(const CommandLine& line, const SourceReaders& readers) {
   attempt("--config", line.config_path, [&] {
     sources.file = ConfigText{line.config_path, read_text_file(line.config_path)};
   });
+  // Whether a checkpoint is asked, the other sources say.
+  const Merged merged = merge(sources);
+  const auto value = [&](std::string_view name) {
+    return merged.values[Catalog::all().find(name)->index].value_or(Json());
+  };
+  const Json load = value("checkpoint.load");
+  if (readers.checkpoint && load.is_string() && value("checkpoint.use_checkpoint_args") == Json(true))
+    attempt("--use-checkpoint-args", load.as_string(), [&] {
+      sources.checkpoint = readers.checkpoint(load.as_string());
+      sources.checkpoint_origin = load.as_string();
+    });
   return sources;
 }
 

@@ -41,10 +41,12 @@ struct Resolved {
 // wrong.
 Resolved resolve(const Sources& sources, const ResolveOptions& options = {});
 
-// How --hf and --recipe are read; other layers know that.
+// How --hf, --recipe and checkpoints are read; other layers know that.
 struct SourceReaders {
   std::function<Json(const std::string& dir)> hf;             // the fields of `model`
   std::function<ConfigText(const std::string& name)> recipe;  // YAML
+  // The fields of `model` that the run of a checkpoint had changed; null where there is no checkpoint.
+  std::function<Json(const std::string& dir)> checkpoint = {};
 };
 
 // The command line's sources with the files that it names.

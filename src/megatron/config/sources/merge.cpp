@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "megatron/base/nearest.h"
+#include "megatron/config/config.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/compat.h"
 #include "megatron/config/sources/presets.h"
@@ -47,6 +48,7 @@ class Merger {
     if (sources_.file) yaml(*sources_.file, Source::file);
     for (const FlagUse& use : sources_.flags) flag(use);
     for (const std::string& text : sources_.overrides) override_text(text);
+    checkpoint();
     for (const Catalog::Entry& entry : catalog_.entries()) interpolate_setting(entry);
     preset();
     report_compat();
@@ -58,6 +60,25 @@ class Merger {
     if (sources_.hf.is_null()) return;
     for (const auto& [key, value] : sources_.hf.as_object())
       assign("model." + key, value, {Source::hf, sources_.hf_origin});
+  }
+
+  // What model it is, a checkpoint knows better than anybody else. The length of sequences is the run's own,
+  // and the vocabulary its tokenizer's.
+  void checkpoint() {
+    if (sources_.checkpoint.is_null()) return;
+    for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()})
+      for (const Setting& setting : rows->rows()) {
+        const Catalog::Entry& entry = *catalog_.find(setting.name());
+        const Json* saved = sources_.checkpoint.find(setting.key);
+        const std::optional<Json>& given = merged_.values[entry.index];
+        const bool of_the_run = setting.key == "seq_length" || setting.key == "vocab_size";
+        if ((!saved && !given) || (given && of_the_run)) continue;
+        const Json value = saved ? *saved : default_value(entry);
+        if (given && !(*given == value))
+          note(fmt::format("{}: the checkpoint {} has {}", merged_.origins[entry.index].where,
+                           sources_.checkpoint_origin, show_value(value)));
+        set(entry, value, {Source::checkpoint, sources_.checkpoint_origin});
+      }
   }
 
   void yaml(const ConfigText& file, Source source) {

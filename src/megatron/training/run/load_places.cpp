@@ -6,6 +6,8 @@
 #include "megatron/base/error.h"
 #include "megatron/bridge/megatron/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/config/resolve/model_settings.h"
 
 namespace megatron {
 namespace {
@@ -59,6 +61,18 @@ TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::st
   const auto opened = std::make_shared<const MegatronCheckpoint>(open_megatron(place.path));
   notes.insert(notes.end(), opened->notes.begin(), opened->notes.end());
   return megatron_source(opened);
+}
+
+Json checkpoint_model_settings(const std::string& root) {
+  const FoundCheckpoint found = recognise_checkpoint(root);
+  if (!trains_from(found.kind)) return {};
+  if (found.kind != CheckpointKind::megatron) {
+    const MegatronCheckpoint opened = open_megatron(found.path);
+    return opened.model ? model_settings(*opened.model) : Json();
+  }
+  const Json config = read_index(found.path).state.config;
+  const Json* model = config.is_object() ? config.find("model") : nullptr;
+  return model ? model_settings(*model) : Json();
 }
 
 }  // namespace megatron

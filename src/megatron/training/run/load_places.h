@@ -28,6 +28,10 @@ LoadPlace named_place(const std::string& flag, const std::string& path);
 // Opens it; `notes` takes what its reader should know.
 TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes);
 
+// The model of the checkpoint that --load names: what its run had changed of the fields of `model`. Null
+// where there is none, or it does not say.
+Json checkpoint_model_settings(const std::string& root);
+
 // The folder of non-persistent checkpoints beside those of `root`.
 std::string non_persistent_folder(const CheckpointConfig& config, const std::string& root);
 

@@ -42,7 +42,7 @@ class RankLoop {
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
                                                config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, schedule_.lr, run.hf,
+        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
                      [this](const std::string& what) { tell(what); }),
         rerun_(config_.rerun_state_machine, config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
                static_cast<uint64_t>(config_.rng.seed), world),

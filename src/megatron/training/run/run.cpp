@@ -9,7 +9,6 @@
 #include "megatron/base/writable_folder.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
-#include "megatron/checkpoint/directory.h"
 #include "megatron/config/sources/string_list.h"
 #include "megatron/device/gpu_facts.h"
 #include "megatron/device/gpu_info.h"
@@ -19,6 +18,7 @@
 #include "megatron/training/log/run_summary.h"
 #include "megatron/training/log/tensorboard_log.h"
 #include "megatron/training/plan/recompute_setup.h"
+#include "megatron/training/run/load_places.h"
 #include "megatron/training/run/rank_launch.h"
 #include "megatron/training/run/weight_hash.h"
 #include "megatron/training/setup/parallel_setup.h"
@@ -58,7 +58,10 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
 // What would be found wrong only after hours of work.
 void check_places(const RunSpec& spec, const Config& config, const LaunchPlace& place) {
   const CheckpointConfig& checkpoint = config.checkpoint;
-  if (spec.needs_weights && !spec.hf && (checkpoint.load.empty() || !has_checkpoint(checkpoint.load)))
+  const auto offers = [](const std::string& path) {
+    return !path.empty() && recognise_checkpoint(path).kind != CheckpointKind::none;
+  };
+  if (spec.needs_weights && !spec.hf && !offers(checkpoint.load) && !offers(checkpoint.pretrained_checkpoint))
     throw ConfigError(fmt::format(
         "finetune: there is nothing to begin from{}; give --hf DIR or --load DIR",
         checkpoint.load.empty() ? "" : fmt::format(", and no checkpoint in {}", checkpoint.load)));
@@ -89,7 +92,7 @@ RunSpec run_spec(std::span<const std::string> arguments) {
     spec.hf = std::make_shared<const AutoBridge>(directory);
     return hf_model_settings(*spec.hf);
   };
-  spec.sources = read_sources(line, {.hf = read_hf, .recipe = {}});
+  spec.sources = read_sources(line, {.hf = read_hf, .recipe = {}, .checkpoint = checkpoint_model_settings});
   return spec;
 }
 

@@ -59,7 +59,7 @@ std::vector<std::string> gathered_names(const ProcessGroup& world, const std::ve
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, const Config& config,
-                               RankTrainer& trainer, LearningRateSchedule& schedule,
+                               RankTrainer& trainer, RateSchedule& schedule,
                                std::shared_ptr<const AutoBridge> hf, Tell tell)
     : ctx_(ctx),
       world_(world),
@@ -81,6 +81,8 @@ void RunCheckpoints::tell(const std::string& line) const {
 
 TrainState RunCheckpoints::load() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
+  if (!checkpoint.save.empty() && !lock_.held())
+    tell(fmt::format("{} cannot be locked: take care that no other run saves into it", checkpoint.save));
   // The first rank looks, so that all see the same however their file systems lag behind.
   const std::string found =
       agree(world_, "", [&] { return world_.rank() == 0 ? to_text(load_places(checkpoint)) : ""; })[0];
@@ -182,7 +184,7 @@ void RunCheckpoints::tell_report(const Taken& taken) {
 void RunCheckpoints::check_schedule(const TensorSource& source) {
   const SchedulerConfig& settings = config_.scheduler;
   if (!source.state.schedule.is_object()) return;
-  const LearningRateSchedule stored = schedule_from_state(source.state.schedule, schedule_, source.path);
+  const RateSchedule stored = schedule_from_state(source.state.schedule, schedule_, source.path);
   const std::string difference = schedule_difference(schedule_, stored);
   if (difference.empty()) return;
   if (settings.override_opt_param_scheduler)

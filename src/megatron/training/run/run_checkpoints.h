@@ -8,10 +8,10 @@
 #include "megatron/checkpoint/folder_lock.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
-#include "megatron/optimizer/schedule.h"
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/train_state.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 
@@ -30,7 +30,7 @@ class RunCheckpoints {
   // Locks the folder of --save for this run: a ConfigError where another one has it. `schedule` is saved, and
   // becomes the checkpoint's where --use-checkpoint-opt_param-scheduler asks for that.
   RunCheckpoints(RankContext& ctx, const ProcessGroup& world, const Config& config, RankTrainer& trainer,
-                 LearningRateSchedule& schedule, std::shared_ptr<const AutoBridge> hf, Tell tell);
+                 RateSchedule& schedule, std::shared_ptr<const AutoBridge> hf, Tell tell);
 
   // Fills the trainer from --load, else --pretrained-checkpoint, else the Hugging Face model, and gives the
   // place to go on from.
@@ -75,7 +75,7 @@ class RunCheckpoints {
   const ProcessGroup& world_;
   const Config& config_;
   RankTrainer& trainer_;
-  LearningRateSchedule& schedule_;
+  RateSchedule& schedule_;
   std::shared_ptr<const AutoBridge> hf_;
   Tell tell_;
   FolderLock lock_;  // the first rank's

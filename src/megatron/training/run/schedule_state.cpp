@@ -1,5 +1,7 @@
 #include "megatron/training/run/schedule_state.h"
 
+#include <type_traits>
+
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -15,62 +17,88 @@ E choice_from(const Json& value, E otherwise, const std::string& key) {
 
 }  // namespace
 
-Json schedule_state(const LearningRateSchedule& schedule) {
+Json schedule_state(const RateSchedule& schedule) {
+  const LearningRateSchedule& lr = schedule.lr;
+  const WeightDecaySchedule& decay = schedule.weight_decay;
   Json state = Json::object();
-  state["max_lr"] = schedule.peak;
-  state["min_lr"] = schedule.minimum;
-  state["init_lr"] = schedule.initial;
-  state["lr_warmup_steps"] = schedule.warmup;
-  state["lr_decay_steps"] = schedule.duration;
-  state["lr_decay_style"] = name_of(schedule.decay);
-  state["wsd_decay_steps"] = schedule.wsd_duration;
-  state["lr_wsd_decay_style"] = name_of(schedule.wsd_decay);
+  state["max_lr"] = lr.peak;
+  state["min_lr"] = lr.minimum;
+  state["init_lr"] = lr.initial;
+  state["lr_warmup_steps"] = lr.warmup;
+  state["lr_decay_steps"] = lr.duration;
+  state["lr_decay_style"] = name_of(lr.decay);
+  state["wsd_decay_steps"] = lr.wsd_duration;
+  state["lr_wsd_decay_style"] = name_of(lr.wsd_decay);
+  state["start_wd"] = decay.start;
+  state["end_wd"] = decay.end;
+  state["wd_incr_style"] = name_of(decay.growth);
+  state["wd_incr_steps"] = decay.duration;
   return state;
 }
 
-LearningRateSchedule schedule_from_state(const Json& state, LearningRateSchedule schedule,
-                                         const std::string& origin) {
-  const auto find = [&](std::string_view key) {
+RateSchedule schedule_from_state(const Json& state, RateSchedule schedule, const std::string& origin) {
+  const auto take = [&](std::string_view key, auto& target) {
+    using Value = std::remove_reference_t<decltype(target)>;
     const Json* value = state.find(key);
-    return value && !value->is_null() ? value : nullptr;
+    if (!value || value->is_null()) return;
+    if constexpr (std::is_enum_v<Value>)
+      target = choice_from(*value, target, std::string(key));
+    else if constexpr (std::is_same_v<Value, double>)
+      target = value->as_double();
+    else
+      target = value->as_int();
   };
+  LearningRateSchedule& lr = schedule.lr;
+  WeightDecaySchedule& decay = schedule.weight_decay;
   try {
-    if (const Json* value = find("max_lr")) schedule.peak = value->as_double();
-    if (const Json* value = find("min_lr")) schedule.minimum = value->as_double();
-    if (const Json* value = find("init_lr")) schedule.initial = value->as_double();
-    if (const Json* value = find("lr_warmup_steps")) schedule.warmup = value->as_int();
-    if (const Json* value = find("lr_decay_steps")) schedule.duration = value->as_int();
-    if (const Json* value = find("lr_decay_style"))
-      schedule.decay = choice_from(*value, schedule.decay, "lr_decay_style");
-    if (const Json* value = find("wsd_decay_steps")) schedule.wsd_duration = value->as_int();
-    if (const Json* value = find("lr_wsd_decay_style"))
-      schedule.wsd_decay = choice_from(*value, schedule.wsd_decay, "lr_wsd_decay_style");
+    take("max_lr", lr.peak);
+    take("min_lr", lr.minimum);
+    take("init_lr", lr.initial);
+    take("lr_warmup_steps", lr.warmup);
+    take("lr_decay_steps", lr.duration);
+    take("lr_decay_style", lr.decay);
+    take("wsd_decay_steps", lr.wsd_duration);
+    take("lr_wsd_decay_style", lr.wsd_decay);
+    take("start_wd", decay.start);
+    take("end_wd", decay.end);
+    take("wd_incr_style", decay.growth);
+    take("wd_incr_steps", decay.duration);
   } catch (const Error& error) {
-    throw ConfigError(fmt::format("{}: its schedule cannot be used: {}; give --override-opt_param-scheduler",
-                                  origin, error.what()));
+    throw ConfigError(
+        fmt::format("{}: its schedule cannot be used: {}; give --no-load-optim to go on without it", origin,
+                    error.what()));
   }
   return schedule;
 }
 
-std::string schedule_difference(const LearningRateSchedule& ours, const LearningRateSchedule& checkpoint) {
+std::string schedule_difference(const RateSchedule& ours, const RateSchedule& checkpoint) {
   std::string text;
   const auto compare = [&](std::string_view name, const auto& a, const auto& b) {
     if (a == b) return;
     text += fmt::format("{}{} {} (the checkpoint has {})", text.empty() ? "" : ", ", name, a, b);
   };
-  compare("max_lr", ours.peak, checkpoint.peak);
-  compare("lr_decay_style", std::string_view(name_of(ours.decay)),
-          std::string_view(name_of(checkpoint.decay)));
-  compare("lr_warmup_steps", ours.warmup, checkpoint.warmup);
-  if (ours.warmup > 0 || checkpoint.warmup > 0) compare("init_lr", ours.initial, checkpoint.initial);
-  if (ours.decay == LrDecay::constant && checkpoint.decay == LrDecay::constant) return text;
-  compare("min_lr", ours.minimum, checkpoint.minimum);
-  compare("lr_decay_steps", ours.duration, checkpoint.duration);
-  if (ours.decay == LrDecay::wsd || checkpoint.decay == LrDecay::wsd) {
-    compare("wsd_decay_steps", ours.wsd_duration, checkpoint.wsd_duration);
-    compare("lr_wsd_decay_style", std::string_view(name_of(ours.wsd_decay)),
-            std::string_view(name_of(checkpoint.wsd_decay)));
+  const auto compare_choice = [&](std::string_view name, auto a, auto b) {
+    compare(name, std::string_view(name_of(a)), std::string_view(name_of(b)));
+  };
+  const LearningRateSchedule &a = ours.lr, &b = checkpoint.lr;
+  compare("max_lr", a.peak, b.peak);
+  compare_choice("lr_decay_style", a.decay, b.decay);
+  compare("lr_warmup_steps", a.warmup, b.warmup);
+  if (a.warmup > 0 || b.warmup > 0) compare("init_lr", a.initial, b.initial);
+  if (a.decay != LrDecay::constant || b.decay != LrDecay::constant) {
+    compare("min_lr", a.minimum, b.minimum);
+    compare("lr_decay_steps", a.duration, b.duration);
   }
+  if (a.decay == LrDecay::wsd || b.decay == LrDecay::wsd) {
+    compare("wsd_decay_steps", a.wsd_duration, b.wsd_duration);
+    compare_choice("lr_wsd_decay_style", a.wsd_decay, b.wsd_decay);
+  }
+  const WeightDecaySchedule &c = ours.weight_decay, &d = checkpoint.weight_decay;
+  compare_choice("wd_incr_style", c.growth, d.growth);
+  compare("end_wd", c.end, d.end);
+  if (c.growth == WeightDecayGrowth::constant && d.growth == WeightDecayGrowth::constant) return text;
+  compare("start_wd", c.start, d.start);
+  compare("wd_incr_steps", c.duration, d.duration);
   return text;
 }
 
