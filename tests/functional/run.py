@@ -10,7 +10,7 @@ resume  train, stopped after two of four iterations and started again: the metri
 infer   the inference cases: a scaled checkpoint is trained for one iteration, then `generate` with the case's flags gives as many
         tokens as asked for, the same as without the engine's options (greedy)
 
---list names cases, one a line; --exceptions those that need not hold ("name<TAB>owner<TAB>reason"), of which none may hold.
+--list names cases, one a line; --exceptions those that need not hold ("name<TAB>stages<TAB>owner<TAB>reason"), of which none may hold.
 
 Data and tokenizers are small files given by --files DIR (text.bin/.idx, vocab.json, merges.txt, tokenizer.model, …); without it
 the data flags become --mock-data with a NullTokenizer. Ranks are threads on the CPU. Needs Python alone."""
@@ -23,7 +23,7 @@ p.add_argument("--timeout", type=int, default=300); p.add_argument("--list"); p.
 o = p.parse_args()
 TMP = tempfile.mkdtemp(prefix="functional")
 LISTED = {x.strip() for x in open(o.list) if x.strip() and x[0] != "#"} if o.list else None
-EXCEPTED = {x.split("\t")[0] for x in open(o.exceptions) if x.strip() and x[0] != "#"} if o.exceptions else set()
+EXCEPTED = {x.split("\t")[0] for x in open(o.exceptions) if x[0] != "#" and o.stage in x.split("\t")[1].split(",")} if o.exceptions else set()
 
 
 def number(d, k, default):

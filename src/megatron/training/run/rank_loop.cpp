@@ -249,7 +249,7 @@ class RankLoop {
     const Shares shares = Shares::even(batch, config_.train.micro_batch_size, parallel_.size(Axis::dp));
     const std::vector<Batch> batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
-      return run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares)});
+      return run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares), batch});
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
