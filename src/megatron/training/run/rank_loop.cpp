@@ -72,7 +72,9 @@ class RankLoop {
  private:
   RunEnd train() {
     if (state_.iteration >= run_.iterations)
-      tell(fmt::format("all {} iterations are done; a larger --train-iters goes on", run_.iterations));
+      tell(fmt::format("all {} iterations are done; a larger --train-iters goes on (with "
+                       "--override-opt_param-scheduler where the learning rate decays over them)",
+                       run_.iterations));
     int64_t batch = batches_.at(state_.consumed_samples);
     while (state_.iteration < run_.iterations) {
       if (const int64_t next = batches_.at(state_.consumed_samples); next != batch) {
