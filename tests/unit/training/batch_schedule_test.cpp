@@ -26,7 +26,7 @@ TEST(BatchSchedule, Constant) {
 // Thresholds are tokens; a batch that passes one is still of the old size.
 TEST(BatchSchedule, InSteps) {
   Config config = with_batches(2, 0);
-  config.train.step_batch_size_schedule = "0:4 1K:8, 0.01M:16";
+  config.train.step_batch_size_schedule = {"0:4", "1K:8, 0.01M:16"};
   const BatchSchedule schedule(config, 2);
   EXPECT_EQ(schedule.at(0), 4);
   EXPECT_EQ(schedule.at(9), 4);
@@ -65,7 +65,7 @@ TEST(BatchSchedule, WhatDoesNotDivideIsRefusedOrMadeSmaller) {
   config.train.decrease_batch_size_if_needed = true;
   EXPECT_EQ(BatchSchedule(config, 2).at(0), 8);
   for (const char* wrong : {"8", "800:4", "0:4 0:8", "0:4 100", "0:x", "0:0", "0:4 3Q:8"}) {
-    config.train.step_batch_size_schedule = wrong;
+    config.train.step_batch_size_schedule = {wrong};
     EXPECT_THROW(BatchSchedule(config, 1), ConfigError) << wrong;
   }
 }

@@ -29,11 +29,13 @@ int64_t scaled_number(std::string_view word) {
 
 }  // namespace
 
-std::vector<BatchSize> parse_batch_steps(std::string_view text, int64_t seq_length) {
+std::vector<BatchSize> parse_batch_steps(const std::vector<std::string>& words, int64_t seq_length) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
   std::vector<BatchSize> steps;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find_first_of(" ,", at), text.size());
-    const std::string_view entry = text.substr(at, end - at);
+    const std::string_view entry = std::string_view(text).substr(at, end - at);
     at = end + 1;
     if (entry.empty()) continue;
     const size_t colon = entry.find(':');

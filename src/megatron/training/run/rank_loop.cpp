@@ -72,9 +72,10 @@ class RankLoop {
  private:
   RunEnd train() {
     if (state_.iteration >= run_.iterations)
-      tell(fmt::format("all {} iterations are done; a larger --train-iters goes on (with "
-                       "--override-opt_param-scheduler where the learning rate decays over them)",
-                       run_.iterations));
+      tell(
+          fmt::format("all {} iterations are done; a larger --train-iters goes on (with "
+                      "--override-opt_param-scheduler where the learning rate decays over them)",
+                      run_.iterations));
     int64_t batch = batches_.at(state_.consumed_samples);
     while (state_.iteration < run_.iterations) {
       if (const int64_t next = batches_.at(state_.consumed_samples); next != batch) {
@@ -132,7 +133,6 @@ class RankLoop {
   }
 
   void save() {
-    const TraceRange range(ctx_.tracer, "save checkpoint");
     checkpoints_.save(state_);
     announce(RunEvent::save);
   }
@@ -159,6 +159,19 @@ class RankLoop {
     tell(fmt::format("iteration {} is skipped, as --iterations-to-skip asks", state_.iteration));
   }
 
+  std::vector<double> largest_of_ranks(std::vector<double> own) {
+    if (world_.size() == 1) return own;
+    Tensor all = ctx_.from_vector<double>(own, {static_cast<int64_t>(own.size())});
+    world_.all_reduce(all, ReduceOp::Max).wait();
+    return ctx_.to_vector<double>(all);
+  }
+
+  // Whether a signal has reached some rank: an evaluation, which may be long, is then given up.
+  bool interrupted() {
+    if (!run_.interruption) return false;
+    return largest_of_ranks({static_cast<double>(run_.interruption->signal())})[0] > 0;
+  }
+
   // What ends or saves the run after this iteration, the same on every rank: a signal reaches ranks at
   // different times, and clocks differ.
   RunEnd agree() {
@@ -169,11 +182,7 @@ class RankLoop {
         view_.stop_requested ? 1.0 : 0.0,
         view_.save_requested ? 1.0 : 0.0,
     };
-    if (world_.size() > 1) {
-      Tensor all = ctx_.from_vector<double>(own, {static_cast<int64_t>(own.size())});
-      world_.all_reduce(all, ReduceOp::Max).wait();
-      own = ctx_.to_vector<double>(all);
-    }
+    own = largest_of_ranks(std::move(own));
     view_.save_requested = false;
     checkpoints_.poll();
     if (checkpoints_.save_at_interval(state_))
@@ -205,10 +214,12 @@ class RankLoop {
         Shares::even(evaluation_batch(config_), micro > 0 ? micro : config_.train.micro_batch_size,
                      parallel_.size(Axis::dp));
     EvaluationReport report{.set = set.name, .iteration = state_.iteration, .batches = rounds};
-    for (int64_t i = 0; i < rounds; ++i)
+    for (int64_t i = 0; i < rounds; ++i) {
+      if (interrupted()) return tell("the evaluation is given up: a signal came");
       report.loss +=
           trainer_.evaluate(ctx_, set.source->step({i, begin + i * shares.samples(), own_of(shares)})) /
           static_cast<double>(rounds);
+    }
     view_.evaluation = &report;
     announce(end);
     view_.evaluation = nullptr;

@@ -216,6 +216,7 @@ bool RunCheckpoints::save_at_interval(const TrainState& progress) {
 void RunCheckpoints::save(const TrainState& progress) { save_to(config_.checkpoint.save, progress); }
 
 void RunCheckpoints::save_to(const std::string& root, const TrainState& progress) {
+  const TraceRange range(ctx_.tracer, "save checkpoint");
   if (saver_.busy()) {
     tell(fmt::format("waiting for the save of iteration {}", begun_.iteration));
     finish_saver();
