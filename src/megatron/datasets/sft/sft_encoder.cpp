@@ -22,7 +22,8 @@ class RowEncoder {
     if (row.is_chat && !template_)
       throw ConfigError(
           fmt::format("{}: the tokenizer has no chat template; give --chat-template FILE", origin));
-    SftTokenOptions tokens{.max_length = options_.max_length};
+    // A long prompt gives way to its answer: without one there would be nothing to learn.
+    SftTokenOptions tokens{.max_length = options_.max_length, .cut_prompt_first = !row.is_chat};
     if (const TokenId eos = tokenizer_.special_ids().eos; !row.is_chat && eos >= 0) tokens.eos = eos;
     const LearnedText text =
         row.is_chat ? render_conversation(row, *template_, options_.special_tokens, options_.loss, origin)

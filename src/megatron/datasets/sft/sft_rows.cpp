@@ -92,6 +92,7 @@ PackedSftRows::PackedSftRows(SftRows rows, const PackingOptions& options, std::o
   metadata_ = packing_metadata(bins_, lengths, options.length);
   size_ = num_samples.value_or(bins());
   description_ = rows_->description();
+  if (size_ > 0) require_rows(description_.at("dataset_path").as_string(), bins());
 }
 
 PackedSftRows::PackedSftRows(const std::string& parquet, const PackingOptions& options,

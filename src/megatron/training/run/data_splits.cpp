@@ -1,5 +1,7 @@
 #include "megatron/training/run/data_splits.h"
 
+#include <filesystem>
+
 namespace megatron {
 namespace {
 
@@ -7,8 +9,12 @@ std::array<std::vector<std::string>, 3> paths_of_splits(const DatasetConfig& dat
   if (!data.per_split_data_args_path.empty()) return read_split_words(data.per_split_data_args_path);
   if (data.dataset_root.empty() || !data.sft)
     return {data.train_data_path, data.valid_data_path, data.test_data_path};
-  const std::string root = data.dataset_root + "/";
-  return {{{root + "training.jsonl"}, {root + "validation.jsonl"}, {root + "test.jsonl"}}};
+  // What is not there is not evaluated; training must be there.
+  const auto file = [&](const char* name, bool needed) -> std::vector<std::string> {
+    const std::string path = data.dataset_root + "/" + name;
+    return needed || std::filesystem::exists(path) ? std::vector{path} : std::vector<std::string>{};
+  };
+  return {file("training.jsonl", true), file("validation.jsonl", false), file("test.jsonl", false)};
 }
 
 std::string split_text(const DatasetConfig& data) { return data.mock_data ? "1,1,1" : data.split; }
@@ -93,14 +99,19 @@ SplitSizes wanted_samples(const Config& config) {
   return {samples, rounds * round, round};
 }
 
-SampleOrder sample_order(const Config& config, int64_t total) {
-  if (config.dataset.dataloader_type != DataloaderType::cyclic) return SampleOrder::in_turn(total);
+SampleOrder sample_order(const Config& config, Split split, int64_t total) {
+  const ValidationConfig& validation = config.validation;
+  // A full validation reads every sample once, whatever the loader.
+  if (config.dataset.dataloader_type != DataloaderType::cyclic ||
+      (split == Split::valid && validation.full_validation))
+    return SampleOrder::in_turn(total);
+  const bool own = split != Split::train && validation.eval_micro_batch_size > 0;
+  const int64_t micro_batch = own ? validation.eval_micro_batch_size : config.train.micro_batch_size;
   const ParallelConfig& parallel = config.parallel;
   const int64_t model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size *
                               parallel.context_parallel_size;
   const int64_t world = std::max(config.run.world_size, model_ranks);
-  return SampleOrder::cyclic(total, config.train.micro_batch_size, world / model_ranks,
-                             config.dataset.data_sharding);
+  return SampleOrder::cyclic(total, micro_batch, world / model_ranks, config.dataset.data_sharding);
 }
 
 }  // namespace megatron

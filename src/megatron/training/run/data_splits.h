@@ -20,7 +20,7 @@ DatasetIdentity data_identity(const Config& config, const DataSource& source);
 SplitSizes wanted_samples(const Config& config);
 
 // The order in which a split of so many samples is read.
-SampleOrder sample_order(const Config& config, int64_t total);
+SampleOrder sample_order(const Config& config, Split split, int64_t total);
 
 // One source a split, of datasets that make(prefix, split, ends, samples) gives; `to_source` makes a source
 // of one split's data. What nobody reads is not built: small data may have no document in it.
@@ -30,7 +30,7 @@ RunData run_data_of(const Config& config, const DataSource& source, Make make, T
     if (!reads(config, split)) return nullptr;
     auto splits = build_splits<Dataset>(only_split(from, split), wanted_samples(config), make);
     auto& own = splits[static_cast<size_t>(split)];
-    return own ? to_source(std::make_shared<const BlendedDataset<Dataset>>(std::move(*own))) : nullptr;
+    return own ? to_source(split, std::make_shared<const BlendedDataset<Dataset>>(std::move(*own))) : nullptr;
   };
   RunData run{.train = take(Split::train, source)};
   for (const auto& [name, set] : validation_sources(config, source))
@@ -45,8 +45,8 @@ RunData run_data_of(const Config& config, const DataSource& source, Make make, T
 template <class Dataset, class Make>
 RunData run_data_of(const Config& config, const DataSource& source, Make make) {
   return run_data_of<Dataset>(config, source, make,
-                              [config](std::shared_ptr<const BlendedDataset<Dataset>> data) {
-                                SampleOrder order = sample_order(config, data->size());
+                              [config](Split split, std::shared_ptr<const BlendedDataset<Dataset>> data) {
+                                SampleOrder order = sample_order(config, split, data->size());
                                 return gpt_source(read_blend(std::move(data), config.model.seq_length),
                                                   std::move(order), config.model.vocab_size);
                               });

@@ -90,9 +90,10 @@ RunData sft_data(const Config& config) {
     return std::make_shared<const SftRows>(path, encode, ends, split == Split::train ? most : 0, samples);
   };
   using Blended = std::shared_ptr<const BlendedDataset<SftRows>>;
-  const auto to_source = [config, setup](const Blended& rows) -> std::shared_ptr<const BatchSource> {
+  const auto to_source = [config, setup](Split split,
+                                         const Blended& rows) -> std::shared_ptr<const BatchSource> {
     const int64_t length = config.model.seq_length, vocab_size = config.model.vocab_size, pad = setup.pad;
-    SampleOrder order = sample_order(config, rows->size());
+    SampleOrder order = sample_order(config, split, rows->size());
     if (config.dataset.packing == Packing::batch)
       return packed_batches([rows](int64_t i) { return rows->sample(i); }, std::move(order),
                             {.length = length,
