@@ -22,6 +22,8 @@ void require_file_place(std::string_view flag, const std::string& file) {
   const std::filesystem::path path = std::filesystem::absolute(file);
   if (path.filename().empty() || std::filesystem::is_directory(path))
     throw ConfigError(fmt::format("{}: {} is a folder; name a file in it", flag, file));
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))
+    throw ConfigError(fmt::format("{}: {} is a device or a pipe; name a file", flag, file));
   require_folder(flag, path.parent_path());
 }
 

@@ -45,7 +45,7 @@ class RankLoop {
         checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
                      [this](const std::string& what) { tell(what); }),
         rerun_(config_.rerun_state_machine, config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
-               static_cast<uint64_t>(config_.rng.seed), world),
+               static_cast<uint64_t>(config_.rng.seed), layout_name(), world),
         view_{config_, ctx, world, trainer_, state_} {}
 
   RunEnd run() {
@@ -56,7 +56,7 @@ class RankLoop {
       state_ = checkpoints_.load();
     }
     first_ = state_.iteration;
-    rerun_.restore(std::exchange(state_.rerun, {}));
+    tell(rerun_.restore(std::exchange(state_.rerun, {})));
     announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
     if (!config_.validation.skip_train) end = train();
@@ -70,6 +70,11 @@ class RankLoop {
   }
 
  private:
+  std::string layout_name() const {
+    return fmt::format("tp {} pp {} cp {} dp {}", parallel_.size(Axis::tp), parallel_.size(Axis::pp),
+                       parallel_.size(Axis::cp), parallel_.size(Axis::dp));
+  }
+
   RunEnd train() {
     if (state_.iteration >= run_.iterations)
       tell(
@@ -133,8 +138,7 @@ class RankLoop {
   }
 
   void save() {
-    checkpoints_.save(state_);
-    announce(RunEvent::save);
+    if (checkpoints_.save(state_)) announce(RunEvent::save);
   }
 
   // Which kernels attention took, once per shape.
@@ -146,9 +150,10 @@ class RankLoop {
     }
   }
 
+  // Counted from 0, as Megatron-LM does: 5 is the iteration that would be logged as the sixth.
   bool skips_iteration() const {
     const std::vector<int64_t>& skipped = config_.train.iterations_to_skip;
-    return std::find(skipped.begin(), skipped.end(), state_.iteration + 1) != skipped.end();
+    return std::find(skipped.begin(), skipped.end(), state_.iteration) != skipped.end();
   }
 
   // The data of an iteration is consumed without learning from it.
@@ -206,8 +211,8 @@ class RankLoop {
     return shares.of_replica[static_cast<size_t>(parallel_.rank(Axis::dp))];
   }
 
-  // The mean loss of `rounds` batches from sample `begin` on.
-  void evaluate(const NamedSource& set, int64_t rounds, int64_t begin, RunEvent start, RunEvent end) {
+  // The mean loss of `rounds` batches from sample `begin` on; false where a signal came.
+  bool evaluate(const NamedSource& set, int64_t rounds, int64_t begin, RunEvent start, RunEvent end) {
     announce(start);
     const int64_t micro = config_.validation.eval_micro_batch_size;
     const Shares shares =
@@ -215,7 +220,10 @@ class RankLoop {
                      parallel_.size(Axis::dp));
     EvaluationReport report{.set = set.name, .iteration = state_.iteration, .batches = rounds};
     for (int64_t i = 0; i < rounds; ++i) {
-      if (interrupted()) return tell("the evaluation is given up: a signal came");
+      if (interrupted()) {
+        tell("the evaluation is given up: a signal came");
+        return false;
+      }
       report.loss +=
           trainer_.evaluate(ctx_, set.source->step({i, begin + i * shares.samples(), own_of(shares)})) /
           static_cast<double>(rounds);
@@ -223,6 +231,7 @@ class RankLoop {
     view_.evaluation = &report;
     announce(end);
     view_.evaluation = nullptr;
+    return true;
   }
 
   // Each evaluation goes on where the last one ended; a full one begins anew.
@@ -232,8 +241,12 @@ class RankLoop {
     for (const NamedSource& set : run_.data.validation) {
       const bool full = validation.full_validation && set.source->samples() >= 0;
       const int64_t rounds = full ? set.source->samples() / batch : validation.eval_iters;
-      if (rounds > 0)
-        evaluate(set, rounds, full ? 0 : state_.validated_samples, RunEvent::eval_start, RunEvent::eval_end);
+      if (full && rounds == 0)
+        tell(fmt::format("{}: its {} samples do not fill a batch of {}, so it is not evaluated", set.name,
+                         set.source->samples(), batch));
+      if (rounds > 0 && !evaluate(set, rounds, full ? 0 : state_.validated_samples, RunEvent::eval_start,
+                                  RunEvent::eval_end))
+        return;
     }
     state_.validated_samples += validation.eval_iters * batch;
     validated_ = state_.iteration;
@@ -249,9 +262,9 @@ class RankLoop {
   // At the end of the run: what was not validated yet, and the test set.
   void finish_evaluation() {
     const ValidationConfig& validation = config_.validation;
-    if (validation.eval_interval == 0 || validation.eval_iters == 0) return;
+    if (validation.eval_interval == 0) return;
     if (validated_ != state_.iteration) validate();
-    if (run_.data.test)
+    if (run_.data.test && validation.eval_iters > 0)
       evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
   }
 

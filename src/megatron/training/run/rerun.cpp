@@ -59,9 +59,9 @@ bool StepResult::operator==(const StepResult& other) const {
   return bits_of(loss) == bits_of(other.loss) && bits_of(grad_norm) == bits_of(other.grad_norm);
 }
 
-RerunMachine::RerunMachine(const RerunConfig& config, bool check_grad, uint64_t seed,
+RerunMachine::RerunMachine(const RerunConfig& config, bool check_grad, uint64_t seed, std::string layout,
                            const ProcessGroup& world)
-    : config_(config), check_grad_(check_grad), seed_(seed), world_(world) {
+    : config_(config), check_grad_(check_grad), seed_(seed), layout_(std::move(layout)), world_(world) {
   if (active()) machine_ = machine_of(world);
 }
 
@@ -172,16 +172,21 @@ Json RerunMachine::state() const {
   json["loss"] = number(suspect_->result.loss);
   json["grad_norm"] = number(suspect_->result.grad_norm);
   json["machine"] = suspect_->machine;
+  json["layout"] = layout_;
   json["injected"] = suspect_->injected;
   return json;
 }
 
-void RerunMachine::restore(const Json& state) {
-  if (!active() || !state.is_object()) return;
+std::string RerunMachine::restore(const Json& state) {
+  if (!active() || !state.is_object()) return "";
+  if (state.at("layout").as_string() != layout_)
+    return fmt::format("iteration {} was to be computed on other devices under {}; this is {}, so it is not",
+                       state.at("iteration").as_int() + 1, state.at("layout").as_string(), layout_);
   suspect_ = Suspect{state.at("iteration").as_int(),
                      {number_of(state.at("loss")), number_of(state.at("grad_norm"))},
                      state.at("machine").as_string(),
                      state.at("injected").as_bool()};
+  return "";
 }
 
 std::string RerunMachine::summary() const {

@@ -24,7 +24,9 @@ class RerunMachine {
  public:
   enum class Verdict { go_on, save_and_leave, failed };  // exit codes 16 and 17 for the latter two
 
-  RerunMachine(const RerunConfig& config, bool check_grad, uint64_t seed, const ProcessGroup& world);
+  // `layout` names how ranks divide the model: sums of another layout have other roundings.
+  RerunMachine(const RerunConfig& config, bool check_grad, uint64_t seed, std::string layout,
+               const ProcessGroup& world);
 
   bool active() const { return config_.rerun_mode != RerunMode::disabled; }
 
@@ -35,7 +37,8 @@ class RerunMachine {
 
   // What a checkpoint keeps of a result that waits for another machine; null: nothing does.
   Json state() const;
-  void restore(const Json& state);
+  // Takes it up again; the line for people where it cannot be, "" else.
+  std::string restore(const Json& state);
   std::string summary() const;  // of --rerun-mode report_stats, at the end; "" in other modes
 
  private:
@@ -55,6 +58,7 @@ class RerunMachine {
   const RerunConfig& config_;
   bool check_grad_;
   uint64_t seed_;
+  std::string layout_;
   ProcessGroup world_;
   std::string machine_;  // names of the machines and devices of all ranks
   bool first_ = true;    // nothing is judged in the first iteration

@@ -1,5 +1,7 @@
 #include "megatron/training/run/run_checkpoints.h"
 
+#include <filesystem>
+
 #include <algorithm>
 #include <map>
 
@@ -68,9 +70,22 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
       schedule_(schedule),
       hf_(std::move(hf)),
       tell_(std::move(tell)) {
-  if (config.checkpoint.save.empty()) return;
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (checkpoint.save.empty()) return;
+  if (checkpoint.non_persistent_ckpt_type == NonPersistentType::global)
+    non_persistent_ = non_persistent_folder(checkpoint, checkpoint.save);
   agree(world, "", [&] {
-    if (world.rank() == 0) lock_ = FolderLock(config.checkpoint.save, "megatron");
+    if (world.rank() != 0) return "";
+    if (!non_persistent_.empty() && std::filesystem::weakly_canonical(non_persistent_ + "/") ==
+                                        std::filesystem::weakly_canonical(checkpoint.save + "/"))
+      throw ConfigError(fmt::format(
+          "--non-persistent-global-ckpt-dir {}: it is the folder of --save, whose checkpoints would be "
+          "deleted; give another one",
+          non_persistent_));
+    lock_ = FolderLock(checkpoint.save, "megatron");
+    if (!non_persistent_.empty()) non_persistent_lock_ = FolderLock(non_persistent_, "megatron");
+    // Read once: the folder may be gone when a checkpoint is saved.
+    if (hf_) assets_ = source_files(hf_->directory(), hf_->weights().files());
     return "";
   });
 }
@@ -125,6 +140,7 @@ bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, TrainState&
       tell(fmt::format("loaded {}{}", place.path, damage.empty() ? "" : ", the newest that is sound"));
       tell_report(taken);
       progress = std::move(taken.progress);
+      loaded_rerun_ = progress.rerun.is_object();
       if (resume && place.path.starts_with(config_.checkpoint.save + "/iter_")) saved_ = progress.iteration;
       if (const auto& iteration = config_.checkpoint.override_ckpt_iteration; resume && iteration)
         progress.iteration = *iteration;
@@ -202,35 +218,35 @@ bool RunCheckpoints::save_at_interval(const TrainState& progress) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   if (checkpoint.save.empty()) return false;
   const auto due = [&](int64_t every) { return every > 0 && progress.iteration % every == 0; };
-  if (due(checkpoint.save_interval)) {
-    save(progress);
-  } else if (checkpoint.non_persistent_ckpt_type == NonPersistentType::global &&
-             due(checkpoint.non_persistent_save_interval)) {
-    save_to(non_persistent_folder(checkpoint, checkpoint.save), progress);
-  } else {
-    return false;
-  }
-  return true;
+  if (due(checkpoint.save_interval)) return save(progress);
+  if (!non_persistent_.empty() && due(checkpoint.non_persistent_save_interval))
+    return save_to(false, progress);
+  return false;
 }
 
-void RunCheckpoints::save(const TrainState& progress) { save_to(config_.checkpoint.save, progress); }
+bool RunCheckpoints::save(const TrainState& progress) { return save_to(true, progress); }
 
-void RunCheckpoints::save_to(const std::string& root, const TrainState& progress) {
+const std::string& RunCheckpoints::root_of(bool persistent) const {
+  return persistent ? config_.checkpoint.save : non_persistent_;
+}
+
+bool RunCheckpoints::save_to(bool persistent, const TrainState& progress) {
   const TraceRange range(ctx_.tracer, "save checkpoint");
   if (saver_.busy()) {
     tell(fmt::format("waiting for the save of iteration {}", begun_.iteration));
     finish_saver();
   }
-  attempt({root, progress.iteration}, [&] {
+  attempt({persistent, progress.iteration}, [&] {
     if (config_.checkpoint.async_save)
-      saver_.start(ctx_, world_, request(root, progress));
+      saver_.start(ctx_, world_, request(persistent, progress));
     else
-      published(save_checkpoint(ctx_, world_, request(root, progress), &plans_));
+      published(save_checkpoint(ctx_, world_, request(persistent, progress), &plans_));
   });
+  return !begun_.failed;
 }
 
-SaveRequest RunCheckpoints::request(const std::string& root, const TrainState& progress) {
-  SaveRequest request{.root = root,
+SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress) {
+  SaveRequest request{.root = root_of(persistent),
                       .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
   TrainingState& state = request.state;
   state.iteration = progress.iteration;
@@ -245,7 +261,7 @@ SaveRequest RunCheckpoints::request(const std::string& root, const TrainState& p
   if (config_.precision.fp16) state.loss_scale = trainer_.loss_scale().state();
   state.rerun = progress.rerun;
   state.user = progress.user;
-  if (hf_ && world_.rank() == 0) request.assets = source_files(hf_->directory(), hf_->weights().files());
+  request.assets = assets_;
   return request;
 }
 
@@ -269,7 +285,8 @@ void RunCheckpoints::attempt(Begun begun, const std::function<void()>& save) {
     save();
   } catch (const CommError&) {
     throw;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    begun_.failed = true;
     tell(fmt::format("iteration {} is not saved, the run goes on: {}", begun_.iteration, error.what()));
   }
 }
@@ -277,14 +294,14 @@ void RunCheckpoints::attempt(Begun begun, const std::function<void()>& save) {
 void RunCheckpoints::published(const std::string& path) {
   tell(fmt::format("saved {}", path));
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  const bool persistent = begun_.root == checkpoint.save;
+  const bool persistent = begun_.persistent;
   if (persistent) saved_ = begun_.iteration;
   if (world_.rank() != 0) return;
   const Retention policy = persistent ? Retention{checkpoint.most_recent_k, checkpoint.save_retain_interval}
                                       : Retention{.most_recent = 1};
   try {
-    retain_checkpoints(begun_.root, begun_.iteration, policy);
-  } catch (const Error& error) {
+    retain_checkpoints(root_of(persistent), begun_.iteration, policy);
+  } catch (const std::exception& error) {
     tell(fmt::format("older checkpoints stay: {}", error.what()));
   }
 }
@@ -292,9 +309,10 @@ void RunCheckpoints::published(const std::string& path) {
 void RunCheckpoints::finish(const TrainState& progress) {
   if (config_.checkpoint.save.empty()) return;
   finish_saver();
-  if (saved_ == progress.iteration) return;
-  begun_ = {config_.checkpoint.save, progress.iteration};
-  published(save_checkpoint(ctx_, world_, request(begun_.root, progress), &plans_));
+  const bool has_news = progress.rerun.is_object() && !loaded_rerun_;
+  if (saved_ == progress.iteration && !has_news) return;
+  begun_ = {true, progress.iteration};
+  published(save_checkpoint(ctx_, world_, request(true, progress), &plans_));
 }
 
 }  // namespace megatron

@@ -37,8 +37,9 @@ class RunCheckpoints {
   TrainState load();
   // Saves where an interval asks for it after this iteration; whether it did.
   bool save_at_interval(const TrainState& progress);
-  // Saves to --save, in the background where --async-save asks for that. A save under way is finished first.
-  void save(const TrainState& progress);
+  // Saves to --save, in the background where --async-save asks for that; whether it did, or began to. A save
+  // under way is finished first.
+  bool save(const TrainState& progress);
   // Once an iteration: publishes what was written in the background by all ranks.
   void poll();
   // Before each update of parameters: on a GPU, what is being saved is copied first.
@@ -50,8 +51,9 @@ class RunCheckpoints {
  private:
   // A save that was begun.
   struct Begun {
-    std::string root;
+    bool persistent = true;  // to --save, not to the folder of non-persistent ones
     int64_t iteration = 0;
+    bool failed = false;
   };
   // What a checkpoint gave.
   struct Taken {
@@ -65,8 +67,9 @@ class RunCheckpoints {
   Taken take(const LoadPlace& place, bool weights_only);
   void tell_report(const Taken& taken);
   void check_schedule(const TensorSource& source);
-  SaveRequest request(const std::string& root, const TrainState& progress);
-  void save_to(const std::string& root, const TrainState& progress);
+  const std::string& root_of(bool persistent) const;
+  SaveRequest request(bool persistent, const TrainState& progress);
+  bool save_to(bool persistent, const TrainState& progress);
   void finish_saver();
   void attempt(Begun begun, const std::function<void()>& save);
   void published(const std::string& path);
@@ -78,11 +81,14 @@ class RunCheckpoints {
   RateSchedule& schedule_;
   std::shared_ptr<const AutoBridge> hf_;
   Tell tell_;
-  FolderLock lock_;  // the first rank's
+  std::string non_persistent_;             // the folder of non-persistent checkpoints; empty: there are none
+  FolderLock lock_, non_persistent_lock_;  // the first rank's
+  std::vector<CheckpointAsset> assets_;    // the first rank's: what a checkpoint keeps of the folder of --hf
   SavePlanCache plans_;
   AsyncSaver saver_;
   Begun begun_;
-  int64_t saved_ = -1;  // the iteration of the newest checkpoint in --save
+  int64_t saved_ = -1;         // the iteration of the newest checkpoint in --save
+  bool loaded_rerun_ = false;  // that checkpoint holds a result that waits for another machine
 };
 
 }  // namespace megatron
