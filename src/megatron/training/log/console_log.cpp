@@ -111,8 +111,9 @@ class MetricsLog final : public Callback {
   MetricsLog(const Log& log, std::string path) : log_(log), path_(std::move(path)) {}
 
   void on(RunEvent event, RunView& view) override {
-    if (event != RunEvent::step_end || !view.is_first_rank()) return;
-    if (!file_) file_ = std::make_unique<MetricsFile>(path_, view.report->iteration - 1);
+    if (!view.is_first_rank()) return;
+    if (event == RunEvent::train_start) file_ = std::make_unique<MetricsFile>(path_, view.state.iteration);
+    if (event != RunEvent::step_end) return;
     const bool written = file_->write(*view.report);
     if (!written && !full_)
       log_.warning(

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <utility>
 
@@ -27,9 +28,13 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
   if (r.skipped_samples > 0) line += fmt::format(" skipped samples: {:12} |", r.skipped_samples);
   line += fmt::format(" elapsed time per iteration (ms): {:.1f} |", r.milliseconds);
   if (throughput) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", r.model_tflops);
-  line += fmt::format(" learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} |", r.learning_rate,
-                      r.global_batch_size, r.loss);
-  for (const LossTerm& term : r.terms) line += fmt::format(" {}: {:.6E} |", term.name, term.value);
+  line +=
+      fmt::format(" learning rate: {:.6E} | global batch size: {:5} |", r.learning_rate, r.global_batch_size);
+  // Where no update was taken there is no mean of losses, which is no NaN of the model.
+  if (!std::isnan(r.loss) || r.nans > 0) {
+    line += fmt::format(" lm loss: {:.6E} |", r.loss);
+    for (const LossTerm& term : r.terms) line += fmt::format(" {}: {:.6E} |", term.name, term.value);
+  }
   line += fmt::format(" loss scale: {:.1f} | grad norm: {:.3f} |", r.loss_scale, r.grad_norm);
   if (r.num_zeros) line += fmt::format(" num zeros: {:.0f} |", *r.num_zeros);
   if (r.params_norm) line += fmt::format(" params norm: {:.3f} |", *r.params_norm);

@@ -42,7 +42,9 @@ RateSchedule rate_schedule(const Config& config, int64_t iterations) {
   schedule.weight_decay = {.growth = scheduler.weight_decay_incr_style,
                            .start = decay(scheduler.start_weight_decay),
                            .end = decay(scheduler.end_weight_decay),
-                           .duration = iterations * config.train.global_batch_size};
+                           .duration = config.train.train_samples > 0
+                                           ? config.train.train_samples
+                                           : iterations * config.train.global_batch_size};
   return schedule;
 }
 
