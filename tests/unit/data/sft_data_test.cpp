@@ -171,6 +171,31 @@ TEST(SftData, MegatronsFormatPacksConversationsOfARow) {
   EXPECT_THROW(whole_step(config), ConfigError);  // bytes have no token that pads
 }
 
+// A prompt that is too long gives way to its answer.
+TEST(SftData, LongPromptsKeepTheirAnswers) {
+  TempDir dir;
+  std::string rows;
+  for (int64_t i = 0; i < kRows; ++i)
+    rows += fmt::format("{{\"input\": \"{}\", \"output\": \"ab\"}}\n", std::string(200, 'x'));
+  write_text(dir / "long.jsonl", rows);
+  Config config = sft_run(dir, dir / "long.jsonl");
+  config.tokenizer.chat_template.clear();
+  const std::string text = learned(whole_step(config));
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'b'), kRows) << text;
+}
+
+// A split without rows is refused before anything is computed, however rows are packed.
+TEST(SftData, EmptySplitsAreRefused) {
+  TempDir dir;
+  Config config = sft_run(dir, write_chats(dir));
+  config.validation.eval_iters = config.validation.eval_interval = 1;
+  config.dataset.split = "999,1,0";
+  for (Packing packing : {Packing::none, Packing::batch, Packing::offline}) {
+    config.dataset.packing = packing;
+    EXPECT_THROW(run_data(config), ConfigError);
+  }
+}
+
 TEST(SftData, RefusesByNameAndLine) {
   TempDir dir;
   write_chats(dir);

@@ -175,6 +175,42 @@ TEST(Run, ResultsAreComputedAgain) {
   EXPECT_EQ(checked->losses, whole->losses);  // computing twice changes nothing
 }
 
+// The state is saved also where a checkpoint of that iteration was there already.
+TEST(Run, SuspectsAreSavedBesideIntervals) {
+  testing::TempDir folder;
+  auto record = std::make_shared<Record>();
+  const std::string flags = fmt::format(
+      "--train-iters 6 --rerun-mode validate_results --error-injection-rate 2 "
+      "--error-injection-type persistent_error --save {0} --load {0} --save-interval 1",
+      folder.path());
+  const RunEnd end = train(flags, record);
+  EXPECT_EQ(end.exit_code(), 16);
+  EXPECT_EQ(train(flags, record).exit_code(), 16) << "the result waits for another machine";
+  // Another layout rounds otherwise, so it cannot tell.
+  EXPECT_NE(train(flags + " --tensor-model-parallel-size 1", record).state.iteration, end.state.iteration);
+}
+
+TEST(Run, RefusesPlacesThatWouldBeDestroyed) {
+  testing::TempDir folder;
+  auto record = std::make_shared<Record>();
+  const std::string save = folder / "save";
+  EXPECT_THROW(train(fmt::format("--train-iters 2 --save {0} --non-persistent-ckpt-type global "
+                                 "--non-persistent-save-interval 1 --non-persistent-global-ckpt-dir {0}/",
+                                 save),
+                     record),
+               ConfigError);
+  EXPECT_THROW(train("--train-iters 2 --metrics /dev/null", record), ConfigError);
+}
+
+TEST(Run, EvaluatesInCyclicOrderWithItsOwnBatches) {
+  auto record = std::make_shared<Record>();
+  const RunEnd end = train(
+      "--train-iters 2 --dataloader-type cyclic --eval-interval 1 --eval-iters 1 "
+      "--eval-micro-batch-size 2 --eval-global-batch-size 8",
+      record);
+  EXPECT_EQ(end.reason, RunEnd::Reason::finished);
+}
+
 // Parameters that stay in fp32 can be sharded beside those in bf16.
 TEST(Run, ShardsParametersOfTwoDTypes) {
   const std::string hybrid =
