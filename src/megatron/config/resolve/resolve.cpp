@@ -87,6 +87,25 @@ void find_vocabulary(ConfigBuilder& builder, const ResolveOptions& options) {
   }
 }
 
+// What gives the weights of --hf their shapes cannot be another's: it would cut them up in silence.
+void keep_shapes_of_weights(ConfigBuilder& builder, const Sources& sources) {
+  if (builder.purpose != Purpose::training && builder.purpose != Purpose::forward) return;
+  if (!sources.hf.is_object()) return;
+  for (const char* key :
+       {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+        "kv_channels", "vocab_size", "num_moe_experts", "moe_ffn_hidden_size",
+        "moe_shared_expert_intermediate_size", "moe_latent_size", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
+        "qk_pos_emb_head_dim", "v_head_dim", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups",
+        "mamba_num_heads", "hybrid_layer_pattern", "mtp_num_layers"}) {
+    const std::string name = fmt::format("model.{}", key);
+    const Json* weights = sources.hf.find(key);
+    if (!weights || builder.broken().contains(name) || builder.origin(name).source <= Source::hf) continue;
+    if (builder.value(name) == *weights) continue;
+    builder.reject(name, fmt::format("the weights of {} have {}", sources.hf_origin, show_value(*weights)),
+                   "leave it out");
+  }
+}
+
 // Settings that were changed although this build lacks what they ask for.
 std::vector<Problem> check_limits(const ConfigBuilder& builder) {
   std::vector<Problem> unavailable;
@@ -130,6 +149,7 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
   for (const Catalog::Entry& entry : Catalog::all().entries())
     if (merged.values[entry.index])
       builder.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
+  keep_shapes_of_weights(builder, sources);
   find_world(builder, sources);
   find_gpus(builder, options);
   find_tokenizer(builder, sources);
