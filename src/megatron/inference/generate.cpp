@@ -11,14 +11,15 @@ namespace {
 
 // The first rank chooses, so that rounding that differs between replicas cannot lead them apart.
 int64_t choose(RankContext& ctx, const ProcessGroup& world, const Tensor& logits, const Sampling& sampling,
-               int64_t number) {
+               int64_t number, std::span<const int64_t> text) {
   Tensor chosen = ctx.zeros({1}, DType::I64);
   if (world.rank() == 0) {
     Tensor wide = ctx.empty(logits.shape(), DType::F64);
     ctx.kernels->copy(ctx.kernel_context(), {logits, wide});
     const double uniform = Philox::at({sampling.seed, 0}, static_cast<uint64_t>(number)).uniform(0);
-    chosen = ctx.from_vector(
-        std::vector<int64_t>{sample_token(ctx.to_vector<double>(wide), sampling, uniform)}, {1});
+    std::vector<double> values = ctx.to_vector<double>(wide);
+    penalise_repetition(values, text, sampling.repetition_penalty);
+    chosen = ctx.from_vector(std::vector<int64_t>{sample_token(values, sampling, uniform)}, {1});
   }
   world.broadcast(chosen, 0).wait();
   const int64_t token = ctx.to_vector<int64_t>(chosen)[0];
@@ -34,7 +35,7 @@ std::vector<int64_t> answer(RankContext& ctx, const ProcessGroup& world, RankMod
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const Tensor logits =
         model.logits(ctx, {.tokens = prompt, .last_only = true, .decoder_tokens = text, .encoded = &encoded});
-    text.push_back(choose(ctx, world, logits, options.sampling, i));
+    text.push_back(choose(ctx, world, logits, options.sampling, i, text));
     if (options.on_token) options.on_token(text.back());
     if (std::ranges::find(options.end_tokens, text.back()) != options.end_tokens.end()) break;
   }
@@ -43,11 +44,15 @@ std::vector<int64_t> answer(RankContext& ctx, const ProcessGroup& world, RankMod
 
 }  // namespace
 
+int64_t longest_context(const ModelConfig& model) {
+  return std::max(model.seq_length, model.max_position_embeddings);
+}
+
 std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,
                               std::span<const int64_t> prompt, const GenerateOptions& options) {
   require(!prompt.empty(), "generate: the prompt is empty");
   if (is_encoder_decoder(model.config())) return answer(ctx, world, model, prompt, options);
-  const int64_t context = model.config().seq_length;  // what the model sees at most
+  const int64_t context = longest_context(model.config());
   const bool caches = options.use_cache && !options.images && model.can_cache(ctx.device);
   std::vector<int64_t> text(prompt.begin(), prompt.end()), added;
   auto length = [&] { return static_cast<int64_t>(text.size()); };
@@ -66,7 +71,7 @@ std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankM
                            .last_only = true,
                            .cache = cache ? &*cache : nullptr,
                            .images = options.images});
-    const int64_t token = choose(ctx, world, logits, options.sampling, i);
+    const int64_t token = choose(ctx, world, logits, options.sampling, i, text);
     text.push_back(token);
     added.push_back(token);
     if (options.on_token) options.on_token(token);

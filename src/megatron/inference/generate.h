@@ -20,6 +20,9 @@ struct GenerateOptions {
   std::function<void(int64_t token)> on_token;  // told on every rank
 };
 
+// Tokens that a model sees at most: what it has positions for, however short the sequences of its last run.
+int64_t longest_context(const ModelConfig& model);
+
 // Continues a prompt of one sequence, or answers it where the model has an encoder; returns the new tokens.
 // All ranks of `world` call it alike and get the same.
 std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, RankModel& model,

@@ -48,8 +48,12 @@ Json ModelSource::model_settings() const {
   return megatron::model_settings(*model);
 }
 
+std::string ModelSource::described_in() const {
+  return bridge_ ? path_ + "/" : path_ + "/" + std::string(kSourceFolder);
+}
+
 Json ModelSource::described(const char* key) const {
-  const std::string folder = bridge_ ? path_ + "/" : path_ + "/" + std::string(kSourceFolder);
+  const std::string folder = described_in();
   for (const char* name : {"generation_config.json", "config.json"}) {
     if (!fs::exists(folder + name)) continue;
     const Json file = Json::read(folder + name);
@@ -65,6 +69,19 @@ std::vector<int64_t> ModelSource::end_tokens() const {
   std::vector<int64_t> tokens;
   for (const Json& token : value.as_array()) tokens.push_back(token.as_int());
   return tokens;
+}
+
+double ModelSource::repetition_penalty() const {
+  const std::string path = described_in() + "generation_config.json";
+  if (!fs::exists(path)) return 1;
+  const Json file = Json::read(path);
+  const Json* value = file.find("repetition_penalty");
+  return value && !value->is_null() ? value->as_double() : 1;
+}
+
+std::string ModelSource::tokenizer_folder() const {
+  const std::string folder = described_in();
+  return fs::exists(folder + "tokenizer.json") ? folder : "";
 }
 
 int64_t ModelSource::start_token() const {

@@ -28,12 +28,16 @@ class ModelSource {
   const VisionConfig* vision() const { return vision_ ? &*vision_ : nullptr; }
   // The tokens that end a text, by generation_config.json or config.json; none where neither says.
   std::vector<int64_t> end_tokens() const;
+  double repetition_penalty() const;  // by generation_config.json; 1 where it says nothing
+  // The folder of the tokenizer that came with the model; "" where there is none.
+  std::string tokenizer_folder() const;
   // What the decoder of an encoder starts from, by the same files; 0 where neither says.
   int64_t start_token() const;
   // Gives one rank's parameters memory and fills it, under any layout.
   void load(RankContext& ctx, std::span<Parameter* const> parameters, DType dtype) const;
 
  private:
+  std::string described_in() const;       // the folder of those files, with a slash
   Json described(const char* key) const;  // by generation_config.json or config.json; null where neither does
 
   std::string path_;

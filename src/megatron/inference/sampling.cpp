@@ -9,6 +9,17 @@
 
 namespace megatron {
 
+void penalise_repetition(std::span<double> logits, std::span<const int64_t> text, double penalty) {
+  if (penalty == 1) return;
+  std::vector<bool> seen(logits.size());
+  for (int64_t token : text) {
+    const auto at = static_cast<size_t>(token);
+    if (at >= logits.size() || seen[at]) continue;
+    seen[at] = true;
+    logits[at] = logits[at] > 0 ? logits[at] / penalty : logits[at] * penalty;
+  }
+}
+
 int64_t sample_token(std::span<const double> logits, const Sampling& sampling, double uniform) {
   require(!logits.empty(), "sampling: there are no logits to choose from");
   if (sampling.temperature <= 0) return std::max_element(logits.begin(), logits.end()) - logits.begin();

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "megatron/base/interruption.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -223,6 +225,31 @@ TEST_F(ModelCommands, ASignalStopsBetweenTensors) {
   EXPECT_NE(testing::error_of([&] { interruption.check(); }).find("interrupted"), std::string::npos);
 }
 
+std::string tokens_of(int count) {
+  std::string list = "1";
+  for (int i = 1; i < count; ++i) list += ",1";
+  return list;
+}
+
+// A tokenizer that stands beside the model, or is named, reads the prompt and writes the text.
+TEST_F(ModelCommands, GenerateTakesAndWritesText) {
+  const std::vector<std::string> common = {"-q", "generate",     "--hf",  model_, "--max-new-tokens",
+                                           "5",  "--ignore-eos", "--json"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    const Outcome outcome = run_command(more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? Json::parse(outcome.out) : Json::object();
+  };
+  const Json text = with({"--prompt", "3 1 4", "--tokenizer-type", "NullTokenizer", "--vocab-size", "192"});
+  const Json ids = with({"--prompt-ids", "3,1,4"});
+  EXPECT_EQ(text.at("ids").dump(), ids.at("ids").dump());
+  EXPECT_FALSE(text.at("text").as_string().empty());
+  std::set<int64_t> seen = {3, 1, 4};
+  for (const Json& id : with({"--prompt-ids", "3,1,4", "--repetition-penalty", "1e6"}).at("ids").as_array())
+    EXPECT_TRUE(seen.insert(id.as_int()).second) << "nothing is repeated: " << id.as_int();
+}
+
 TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
   struct Case {
     std::vector<std::string> args;
@@ -241,7 +268,10 @@ TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
       {{"generate", "--hf", model_, "--prompt-ids", "1,x"}, 2, "--prompt-ids"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--top-p", "2"}, 2, "--top-p"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--greedy", "--temperature", "1"}, 2, "contradict"},
-      {{"generate", "--hf", model_, "--prompt", "hello"}, 2, "give --prompt-ids"},
+      {{"generate", "--hf", model_, "--prompt", "hello"}, 1, "give --tokenizer-type"},
+      {{"generate", "--hf", model_}, 2, "--prompt TEXT or --prompt-ids"},
+      {{"generate", "--hf", model_, "--prompt-ids", tokens_of(100000)}, 1, "the model sees"},
+      {{"generate", "--hf", model_, "--prompt-ids", "1", "--num-layers", "7"}, 1, "the weights of"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--max-new-tokens", "0"}, 2, "--max-new-tokens"},
       {{"logits", "--hf", model_, "--tokens", folder_ / "no.safetensors:x", "--out", "x"}, 1, "no such file"},
       {{"compare", model_}, 2, "name two models"},

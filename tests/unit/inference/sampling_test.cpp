@@ -38,6 +38,15 @@ TEST(Sampling, LowerTemperatureIsBolder) {
   EXPECT_NEAR(counts[0], 0.01 / sum, 2e-3);
 }
 
+// As Hugging Face's processor: once for each token of the text, whatever its sign.
+TEST(Sampling, RepetitionIsPenalised) {
+  std::vector<double> logits = {2, -1, 4, 0.5};
+  penalise_repetition(logits, std::vector<int64_t>{0, 1, 0, 9}, 2);
+  EXPECT_EQ(logits, (std::vector<double>{1, -2, 4, 0.5}));
+  penalise_repetition(logits, std::vector<int64_t>{2}, 1);
+  EXPECT_EQ(logits[2], 4);
+}
+
 TEST(Sampling, TopKKeepsTheLikeliest) {
   auto counts = shares({.temperature = 1, .top_k = 2});
   EXPECT_EQ(counts.size(), 2);

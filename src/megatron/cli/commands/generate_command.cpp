@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
@@ -9,12 +10,14 @@
 #include "megatron/cli/common/model_arguments.h"
 #include "megatron/cli/flags.h"
 #include "megatron/inference/generate.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
 
 constexpr CommandFlag kFlags[] = {
     {"--ckpt", 1, "a checkpoint, or what --save was given; --hf DIR: a Hugging Face model"},
+    {"--prompt", 1, "the text to go on from, by the model's own tokenizer or --tokenizer-type"},
     {"--prompt-ids", 1, "the tokens to go on from: 1,2,3"},
     {"--images", 1, "FILE.safetensors[:PREFIX]: pixel_values (and image_grid_thw) of the images in the text"},
     {"--max-new-tokens", 1, "at most (64)"},
@@ -23,6 +26,7 @@ constexpr CommandFlag kFlags[] = {
     {"--temperature", 1, "draw instead, by --seed: 1 as the model says, less is bolder"},
     {"--top-k", 1, "draw from the k likeliest tokens"},
     {"--top-p", 1, "draw from the likeliest tokens that together have this probability"},
+    {"--repetition-penalty", 1, "above 1: repeat less (what generation_config.json says, else 1)"},
     {"--json", 0, "one JSON document: {\"ids\": [new tokens]}"},
 };
 
@@ -42,32 +46,54 @@ std::vector<int64_t> prompt_ids(const std::string& list, int64_t vocabulary) {
   return ids;
 }
 
+// The tokenizer that settings name, or that came with the model.
+Tokenizer tokenizer_of(const ModelArguments& arguments) {
+  if (arguments.config.tokenizer.tokenizer_type != TokenizerKind::none)
+    return open_tokenizer(arguments.config.tokenizer);
+  const std::string folder = arguments.source.tokenizer_folder();
+  if (folder.empty())
+    throw ConfigError(fmt::format(
+        "generate --prompt: no tokenizer came with {}; give --tokenizer-type with its files, or --prompt-ids",
+        arguments.source.path()));
+  return make_tokenizer("HuggingFaceTokenizer", folder);
+}
+
+// With what its own settings put around a text, such as BOS.
+std::vector<int64_t> encoded_prompt(const Tokenizer& tokenizer, const std::string& text) {
+  const std::vector<TokenId> ids = tokenizer.encode(text, true);
+  if (ids.empty()) throw UsageError("generate: --prompt is empty");
+  return {ids.begin(), ids.end()};
+}
+
 }  // namespace
 
 std::string generate_help() {
   return model_command_help(
-      "usage: megatron generate (--hf DIR | --ckpt DIR) --prompt-ids 1,2,3 [options] [settings]\n"
+      "usage: megatron generate (--hf DIR | --ckpt DIR) (--prompt TEXT | --prompt-ids 1,2,3) [options]\n"
       "\n"
       "Lets a model go on from a prompt, under any layout (--ranks 2 --tensor-model-parallel-size 2 ...), "
       "and\n"
-      "prints the new tokens' numbers. A model with an encoder reads the prompt there and answers.\n",
+      "prints the text, or the new tokens' numbers. A model with an encoder reads the prompt there and "
+      "answers.\n",
       kFlags);
 }
 
 int run_generate(Invocation& invocation) {
-  if (std::ranges::any_of(invocation.args, [](const std::string& arg) {
-        return arg == "--prompt" || arg.starts_with("--prompt=");
-      }))
-    throw UsageError(
-        "generate: --prompt TEXT needs a tokenizer, which is not available yet in this build; give "
-        "--prompt-ids 1,2,3");
   const CommandLine line = parse_command_line(invocation.args, kFlags);
-  if (!line.has("--prompt-ids")) throw UsageError("generate: --prompt-ids 1,2,3 is missing");
+  if (line.has("--prompt-ids") == line.has("--prompt"))
+    throw UsageError("generate: say what to go on from, by --prompt TEXT or --prompt-ids 1,2,3");
   if (line.has("--greedy") && line.has("--temperature"))
     throw UsageError("generate: --greedy and --temperature contradict each other");
   const bool draws = line.has("--temperature") || line.has("--top-k") || line.has("--top-p");
   const ModelArguments arguments = model_arguments(invocation, line, "generate");
-  const std::vector<int64_t> prompt = prompt_ids(line.get("--prompt-ids"), arguments.config.model.vocab_size);
+  std::optional<Tokenizer> tokenizer;
+  if (line.has("--prompt")) tokenizer = tokenizer_of(arguments);
+  const std::vector<int64_t> prompt =
+      tokenizer ? encoded_prompt(*tokenizer, line.get("--prompt"))
+                : prompt_ids(line.get("--prompt-ids"), arguments.config.model.vocab_size);
+  if (const int64_t context = longest_context(arguments.config.model); std::ssize(prompt) > context)
+    throw ConfigError(fmt::format("generate: the prompt has {} tokens, the model sees {} at most; shorten it",
+                                  prompt.size(), context));
   if (arguments.config.model.masked_lm_head)
     throw ConfigError(
         fmt::format("{}: the model fills in masked tokens and does not go on from a prompt; "
@@ -79,7 +105,11 @@ int run_generate(Invocation& invocation) {
   options.sampling = {.temperature = draws && !line.has("--greedy") ? temperature : 0,
                       .top_k = whole(line, "--top-k", 0),
                       .top_p = parse_positive("generate", "--top-p", line.get("--top-p", "1"), 1),
-                      .seed = static_cast<uint64_t>(arguments.config.rng.seed)};
+                      .seed = static_cast<uint64_t>(arguments.config.rng.seed),
+                      .repetition_penalty = line.has("--repetition-penalty")
+                                                ? parse_positive("generate", "--repetition-penalty",
+                                                                 line.get("--repetition-penalty"))
+                                                : arguments.source.repetition_penalty()};
   options.start_token = arguments.source.start_token();
   if (!line.has("--ignore-eos")) options.end_tokens = arguments.source.end_tokens();
 
@@ -103,11 +133,16 @@ int run_generate(Invocation& invocation) {
         if (world.rank() == 0) ids = std::move(added);
       });
   if (arguments.place.process != 0) return 0;
+  const std::string written =
+      tokenizer ? tokenizer->decode(std::vector<TokenId>(ids.begin(), ids.end()), true) : "";
   if (line.has("--json")) {
     Json document = Json::object();
     Json& list = document["ids"] = Json::array();
     for (int64_t id : ids) list.push_back(id);
+    if (tokenizer) document["text"] = written;
     fmt::print(invocation.out, "{}\n", document.dump());
+  } else if (tokenizer) {
+    fmt::print(invocation.out, "{}{}\n", line.get("--prompt"), written);
   } else {
     std::string text;
     for (int64_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
