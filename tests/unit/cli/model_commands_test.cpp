@@ -246,7 +246,8 @@ TEST_F(ModelCommands, GenerateTakesAndWritesText) {
   EXPECT_EQ(text.at("ids").dump(), ids.at("ids").dump());
   EXPECT_FALSE(text.at("text").as_string().empty());
   std::set<int64_t> seen = {3, 1, 4};
-  for (const Json& id : with({"--prompt-ids", "3,1,4", "--repetition-penalty", "1e6"}).at("ids").as_array())
+  const Json penalised = with({"--prompt-ids", "3,1,4", "--repetition-penalty", "1e6"});
+  for (const Json& id : penalised.at("ids").as_array())
     EXPECT_TRUE(seen.insert(id.as_int()).second) << "nothing is repeated: " << id.as_int();
 }
 
