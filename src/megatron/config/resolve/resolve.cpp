@@ -7,6 +7,7 @@
 #include "megatron/config/rules/rules.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/merge.h"
+#include "megatron/config/sources/string_list.h"
 
 namespace megatron {
 namespace {
@@ -91,19 +92,19 @@ void find_vocabulary(ConfigBuilder& builder, const ResolveOptions& options) {
 void keep_shapes_of_weights(ConfigBuilder& builder, const Sources& sources) {
   if (builder.purpose != Purpose::training && builder.purpose != Purpose::forward) return;
   if (!sources.hf.is_object()) return;
-  for (const char* key :
-       {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
-        "kv_channels", "vocab_size", "num_moe_experts", "moe_ffn_hidden_size",
-        "moe_shared_expert_intermediate_size", "moe_latent_size", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
-        "qk_pos_emb_head_dim", "v_head_dim", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups",
-        "mamba_num_heads", "hybrid_layer_pattern", "mtp_num_layers"}) {
+  constexpr std::string_view kShapes =
+      "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels vocab_size "
+      "num_moe_experts moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_latent_size q_lora_rank "
+      "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim mamba_state_dim mamba_head_dim "
+      "mamba_num_groups mamba_num_heads hybrid_layer_pattern mtp_num_layers";
+  for_each_word(kShapes, [&](std::string_view key) {
     const std::string name = fmt::format("model.{}", key);
-    const Json* weights = sources.hf.find(key);
-    if (!weights || builder.broken().contains(name) || builder.origin(name).source <= Source::hf) continue;
-    if (builder.value(name) == *weights) continue;
+    const Json* weights = sources.hf.find(std::string(key));
+    if (!weights || builder.broken().contains(name) || builder.origin(name).source <= Source::hf) return;
+    if (builder.value(name) == *weights) return;
     builder.reject(name, fmt::format("the weights of {} have {}", sources.hf_origin, show_value(*weights)),
                    "leave it out");
-  }
+  });
 }
 
 // Settings that were changed although this build lacks what they ask for.
