@@ -55,7 +55,7 @@ std::vector<std::string> collect_text(const std::string& folder) {
   return texts;
 }
 
-// Of the last twentieth of the documents, which is not learned from.
+// Computes the unigram entropy of the validation split, the last twentieth of the documents.
 double unigram_entropy(const IndexedDataset& data, int64_t vocab_size) {
   std::vector<double> counts(static_cast<size_t>(vocab_size));
   std::vector<int64_t> tokens;
