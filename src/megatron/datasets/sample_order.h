@@ -30,4 +30,19 @@ class SampleOrder {
   std::shared_ptr<Epochs> epochs_;  // null: in turn
 };
 
+// The micro-batches of a request: fill(batch, numbers) adds the samples with these numbers to a batch that
+// knows its place in the global batch.
+template <class Fill>
+std::vector<Batch> fill_batches(const SampleOrder& order, const StepRequest& request, Fill&& fill) {
+  std::vector<Batch> batches;
+  auto share = request.shares.begin();
+  for (const std::vector<int64_t>& numbers : order.of(request)) {
+    Batch& batch = batches.emplace_back();
+    batch.rows = share->count;
+    batch.first = (share++)->first;
+    fill(batch, numbers);
+  }
+  return batches;
+}
+
 }  // namespace megatron

@@ -28,16 +28,10 @@ class GptSource final : public BatchSource {
   int64_t samples() const override { return order_.samples(); }
 
   std::vector<Batch> step(const StepRequest& request) const override {
-    std::vector<Batch> batches;
-    auto share = request.shares.begin();
-    for (const std::vector<int64_t>& numbers : order_.of(request)) {
-      Batch& batch = batches.emplace_back();
-      batch.rows = share->count;
-      batch.first = (share++)->first;
+    return fill_batches(order_, request, [&](Batch& batch, const std::vector<int64_t>& numbers) {
       for (int64_t number : numbers) append(batch, reader_.sample(number));
       finish(batch, request);
-    }
-    return batches;
+    });
   }
 
  private:

@@ -34,17 +34,11 @@ class MaskedSource final : public BatchSource {
   int64_t samples() const override { return order_.samples(); }
 
   std::vector<Batch> step(const StepRequest& request) const override {
-    std::vector<Batch> batches;
-    auto share = request.shares.begin();
-    for (const std::vector<int64_t>& numbers : order_.of(request)) {
-      Batch& batch = batches.emplace_back();
-      batch.rows = share->count;
-      batch.first = (share++)->first;
+    return fill_batches(order_, request, [&](Batch& batch, const std::vector<int64_t>& numbers) {
       std::map<std::string, ExtraRows> extra;
       for (int64_t number : numbers) fill_(batch, extra, data_->sample(number));
       for (auto& [name, rows] : extra) batch.extra[name] = rows.tensor(batch.rows);
-    }
-    return batches;
+    });
   }
 
  private:

@@ -14,19 +14,15 @@ class PackedBatches final : public BatchSource {
   int64_t samples() const override { return order_.samples(); }
 
   std::vector<Batch> step(const StepRequest& request) const override {
-    std::vector<Batch> batches;
-    auto share = request.shares.begin();
-    for (const std::vector<int64_t>& numbers : order_.of(request)) {
-      Batch& batch = batches.emplace_back();
-      batch.first = (share++)->first;
+    return fill_batches(order_, request, [&](Batch& batch, const std::vector<int64_t>& numbers) {
+      batch.rows = 1;  // all samples end to end
       for (int64_t number : numbers) {
         SftTokens tokens = sample_(number);
         pad_to_multiple(tokens, options_.multiple, options_.pad);
         append(batch, tokens);
       }
       fill(batch);
-    }
-    return batches;
+    });
   }
 
  private:
