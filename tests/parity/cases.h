@@ -20,6 +20,17 @@ inline Config small_gpt() {
   return config;
 }
 
+// The same with experts in three of its four layers.
+inline Config mixture_of_experts() {
+  Config config = small_gpt();
+  ModelConfig& model = config.model;
+  model.num_moe_experts = 4;
+  model.moe_ffn_hidden_size = 24;
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  model.moe_layer_freq = Json(Json::Array{Json(1), Json(0), Json(1), Json(1)});
+  return config;
+}
+
 inline Config with_biases_and_layernorm() {
   Config config = small_gpt();
   config.model.normalization = Normalization::layer_norm;

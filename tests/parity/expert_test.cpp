@@ -8,25 +8,15 @@
 namespace megatron::testing {
 namespace {
 
-Config mixture() {
-  Config config = small_gpt();
-  ModelConfig& model = config.model;
-  model.num_moe_experts = 4;
-  model.moe_ffn_hidden_size = 24;
-  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
-  model.moe_layer_freq = Json(Json::Array{Json(1), Json(0), Json(1), Json(1)});
-  return config;
-}
-
 Config top2_with_losses() {
-  Config config = mixture();
+  Config config = mixture_of_experts();
   config.model.moe_aux_loss_coeff = {1e-2};
   config.model.moe_z_loss_coeff = 1e-3;
   return config;
 }
 
 Config sigmoid_with_shared_expert() {
-  Config config = mixture();
+  Config config = mixture_of_experts();
   ModelConfig& model = config.model;
   model.moe_router_score_function = RouterScore::sigmoid;
   model.moe_router_enable_expert_bias = true;
@@ -42,7 +32,7 @@ Config sigmoid_with_shared_expert() {
 }
 
 Config with_capacity() {
-  Config config = mixture();
+  Config config = mixture_of_experts();
   config.model.moe_expert_capacity_factor = 0.75;
   config.model.moe_aux_loss_coeff = {1e-2};
   return config;
@@ -58,7 +48,7 @@ Config with_capacity_by_position() {
 }
 
 Config with_sinkhorn() {
-  Config config = mixture();
+  Config config = mixture_of_experts();
   config.model.moe_router_load_balancing_type = {"sinkhorn"};
   return config;
 }
@@ -126,7 +116,7 @@ TEST(ExpertParity, Biases) { check_layouts(with_biases(), kLayouts); }
 
 // The load over all replicas and micro-batches so far: the layouts that keep the order of micro-batches.
 TEST(ExpertParity, GlobalAuxLoss) {
-  Config config = mixture();
+  Config config = mixture_of_experts();
   config.model.moe_router_load_balancing_type = {"global_aux_loss", "seq_aux_loss"};
   config.model.moe_aux_loss_coeff = {1e-2, 1e-3};
   const Layout layouts[] = {{.name = "tp2", .tp = 2},

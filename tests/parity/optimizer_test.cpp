@@ -20,16 +20,6 @@ Config with_muon(Config config) {
   return config;
 }
 
-Config mixture_of_experts() {
-  Config config = small_gpt();
-  ModelConfig& model = config.model;
-  model.num_moe_experts = 4;
-  model.moe_ffn_hidden_size = 24;
-  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
-  model.moe_layer_freq = Json(Json::Array{Json(1), Json(0), Json(1), Json(1)});
-  return config;
-}
-
 TEST(MuonParity, DuplicatedAndDistributed) {
   const std::vector<Layout> layouts = {
       {.name = "tp2 sp", .tp = 2, .sp = true},
