@@ -31,7 +31,7 @@ class ConsoleLog final : public Callback {
     if (event == RunEvent::train_end) progress_.reset();
   }
 
-  void told(std::string_view what) override {
+  void on_message(std::string_view what) override {
     if (progress_) progress_->clear();
     log_.info("{}", what);
   }

@@ -58,8 +58,8 @@ class Callback {
  public:
   virtual ~Callback() = default;
   virtual void on(RunEvent, RunView&) {}
-  // A line for people, on the first rank alone: saved, loaded, what was chosen.
-  virtual void told(std::string_view) {}
+  // A log line of the run, such as "saved DIR", on the first rank alone.
+  virtual void on_message(std::string_view) {}
 };
 
 }  // namespace megatron

@@ -98,15 +98,15 @@ class RankLoop {
         const bool leaves = verdict == RerunMachine::Verdict::save_and_leave;
         return {.reason = leaves ? RunEnd::Reason::ambiguous_result : RunEnd::Reason::wrong_result};
       }
-      tell_attention();
+      log_attention_kernels();
       if (state_.iteration == first_ + 1) {
         gemm_autotune_.finish_first_step();
         tell(gemm_autotune_.news());
       }
-      follow_memory();
+      log_memory();
       evaluate_at_interval();
       if (iterations_here_ == 1 && state_.iteration < run_.iterations) ctx_.allocator->reset_peaks();
-      const RunEnd end = agree();
+      const RunEnd end = decide_exit();
       if (end.reason != RunEnd::Reason::finished) return end;
     }
     return {};
@@ -114,7 +114,7 @@ class RankLoop {
 
   void tell(const std::string& what) const {
     if (!view_.is_first_rank() || what.empty()) return;
-    for (const auto& callback : run_.callbacks) callback->told(what);
+    for (const auto& callback : run_.callbacks) callback->on_message(what);
   }
 
   void announce(RunEvent event) {
@@ -142,7 +142,7 @@ class RankLoop {
   }
 
   // Which kernels attention took, once per shape.
-  void tell_attention() {
+  void log_attention_kernels() {
     if (!view_.is_first_rank()) return;
     for (const AttentionDispatch& dispatch : attention_dispatches(ctx_.kernel_context(), attention_told_)) {
       tell(dispatch.line());
@@ -164,7 +164,7 @@ class RankLoop {
     tell(fmt::format("iteration {} is skipped, as --iterations-to-skip asks", state_.iteration));
   }
 
-  std::vector<double> largest_of_ranks(std::vector<double> own) {
+  std::vector<double> all_reduce_max(std::vector<double> own) {
     if (world_.size() == 1) return own;
     Tensor all = ctx_.from_vector<double>(own, {static_cast<int64_t>(own.size())});
     world_.all_reduce(all, ReduceOp::Max).wait();
@@ -174,12 +174,12 @@ class RankLoop {
   // Whether a signal has reached some rank: an evaluation, which may be long, is then given up.
   bool interrupted() {
     if (!run_.interruption) return false;
-    return largest_of_ranks({static_cast<double>(run_.interruption->signal())})[0] > 0;
+    return all_reduce_max({static_cast<double>(run_.interruption->signal())})[0] > 0;
   }
 
   // What ends or saves the run after this iteration, the same on every rank: a signal reaches ranks at
   // different times, and clocks differ.
-  RunEnd agree() {
+  RunEnd decide_exit() {
     const double minutes = config_.train.exit_duration_in_mins;
     std::vector<double> own = {
         run_.interruption ? static_cast<double>(run_.interruption->signal()) : 0,
@@ -187,7 +187,7 @@ class RankLoop {
         view_.stop_requested ? 1.0 : 0.0,
         view_.save_requested ? 1.0 : 0.0,
     };
-    own = largest_of_ranks(std::move(own));
+    own = all_reduce_max(std::move(own));
     view_.save_requested = false;
     checkpoints_.poll();
     if (checkpoints_.save_at_interval(state_))
@@ -350,7 +350,7 @@ class RankLoop {
 
   // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
   // once. Data-parallel ranks are alike.
-  void follow_memory() {
+  void log_memory() {
     if (++iterations_here_ != 2 || run_.planned_bytes == 0) return;
     const MemoryStatistics memory = ctx_.allocator->statistics();
     Tensor most = ctx_.full({1}, DType::F64, static_cast<double>(memory.total.peak));
