@@ -10,10 +10,13 @@ namespace {
 
 // A handler can reach nothing else. Threads of several ranks read it.
 std::atomic<int> received = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> second_ends = true, twice = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void remember(int signal) {
   if (signal == SIGINT && received == SIGINT) {
+    twice = true;
+    if (!second_ends) return;
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
   }
@@ -22,8 +25,10 @@ void remember(int signal) {
 
 }  // namespace
 
-Interruption::Interruption(int further) : signals_{SIGINT, SIGTERM, further} {
+Interruption::Interruption(int further, SecondInterrupt second) : signals_{SIGINT, SIGTERM, further} {
   received = 0;
+  twice = false;
+  second_ends = second == SecondInterrupt::ends;
   struct sigaction action = {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
@@ -40,6 +45,8 @@ Interruption::~Interruption() {
 }
 
 int Interruption::signal() const { return received; }
+
+bool Interruption::came_twice() const { return twice; }
 
 void Interruption::check() const {
   if (received) fail("interrupted; what was written is removed again, so start it once more");

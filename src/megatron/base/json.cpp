@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "megatron/base/json_reader.h"
 #include "megatron/base/refuse.h"
 #include "megatron/base/text_file.h"
 
@@ -187,6 +188,7 @@ void write(std::string& out, const Json& json, int indent, int depth) {
 }  // namespace
 
 Json Json::parse(std::string_view text, std::string_view origin) {
+  if (Json value; read_plain_json(text, value)) return value;
   Builder builder(origin);
   bool python = text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
   if (python) {

@@ -13,7 +13,7 @@
 namespace megatron {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO would wait for its writer
   require_input(fd >= 0, "cannot open {}: {}", path_, std::strerror(errno));
   struct stat status {};
   bool known = ::fstat(fd, &status) == 0;

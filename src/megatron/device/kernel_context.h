@@ -11,6 +11,7 @@ struct KernelContext {
   const Stream& stream;
   CpuPool& pool;
   Allocator& workspace;
+  bool batch_invariant = false;  // fp32 rows of a GEMM have the same bits however many there are
 };
 
 }  // namespace megatron
