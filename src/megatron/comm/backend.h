@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,10 +23,17 @@ class CommError : public Error {
   using Error::Error;
 };
 
-// This rank was stopped because another one failed; the message is that of the first failure.
-class CommAborted : public CommError {
+// Another process is gone or does not answer: starting again helps.
+class PeerLost : public CommError {
  public:
   using CommError::CommError;
+  int exit_code() const override { return 19; }
+};
+
+// This rank was stopped because another one failed; the message is that of the first failure.
+class CommAborted : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
 };
 
 using CallSite = std::source_location;
@@ -145,6 +153,10 @@ class GroupBackend {
   virtual std::string abort_reason() { return {}; }  // "" while the world runs
   virtual void require_running();                    // throws CommAborted where it does not
   virtual void attached() {}                         // the rank has said where it computes
+  // How long this rank waits for others from now on, in any group of the world.
+  virtual void set_timeout(std::chrono::milliseconds /*timeout*/) {}
+  // Breaks the connection to the process of another rank, as a network does; false: there is none.
+  virtual bool disconnect(int /*rank*/) { return false; }
 
  private:
   std::shared_ptr<RankQueue> queue_ = std::make_shared<RankQueue>();

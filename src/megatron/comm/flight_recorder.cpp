@@ -1,5 +1,7 @@
 #include "megatron/comm/flight_recorder.h"
 
+#include <fmt/ranges.h>
+
 namespace megatron {
 
 uint64_t FlightRecorder::begin(std::shared_ptr<const std::string> group, uint64_t sequence,
@@ -35,6 +37,13 @@ std::string FlightRecorder::last_in(const std::string& group) const {
     if (*entry.group == group) return tell(entry);
   }
   return "nothing";
+}
+
+std::string tell_ranks(const std::vector<int>& missing, const std::set<int>& culprits) {
+  std::string text = fmt::format("{}", fmt::join(missing, " "));
+  if (!culprits.empty() && culprits != std::set<int>(missing.begin(), missing.end()))
+    text += fmt::format("; held up by rank{} {}", culprits.size() == 1 ? "" : "s", fmt::join(culprits, " "));
+  return text;
 }
 
 std::string FlightRecorder::text() const {

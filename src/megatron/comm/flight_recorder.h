@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,5 +39,24 @@ class FlightRecorder {
   std::vector<Entry> entries_;  // a ring once full
   uint64_t begun_ = 0;
 };
+
+// Keeps an operation in the list of those that a rank waits for. The world's lock is held when it begins and
+// ends.
+template <class Op>
+class WaitingFor {
+ public:
+  WaitingFor(std::vector<const Op*>& list, const Op* op) : list_(list), op_(op) { list_.push_back(op_); }
+  ~WaitingFor() { list_.erase(std::find(list_.begin(), list_.end(), op_)); }
+  WaitingFor(const WaitingFor&) = delete;
+  WaitingFor& operator=(const WaitingFor&) = delete;
+
+ private:
+  std::vector<const Op*>& list_;
+  const Op* op_;
+};
+
+// "0 2", the ranks that an operation misses; "0 2; held up by rank 3" where these wait for others in turn, up
+// to `culprits`, which wait for nobody.
+std::string tell_ranks(const std::vector<int>& missing, const std::set<int>& culprits);
 
 }  // namespace megatron

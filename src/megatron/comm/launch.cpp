@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "megatron/comm/mpi_transport.h"
 #include "megatron/comm/nccl_group.h"
@@ -53,19 +54,63 @@ Connection connection_from_name(const std::string& name) {
 struct Launch::Impl {
   LaunchOptions options;
   std::string how;
-  bool nccl = false;
-  std::unique_ptr<Store> store;  // outlives the world: other processes may still read it
+  bool nccl = false, over_mpi = false;
+  std::unique_ptr<Store> store;  // outlives the wire: other processes may still read it
+  std::shared_ptr<Wire> wire;    // null: this process is alone
+  Generation generation;
   std::shared_ptr<ProcessWorld> world;
   std::vector<ProcessGroup> groups;  // of the ranks here, kept from run to run
+  std::vector<int64_t> gathered;
+
+  void gather_numbers();
+  void make_world(uint32_t number, const std::vector<int>& processes, const TrainingChoice& choice);
 };
+
+// The store gathers one number of each process, so that all know the same before any world is made.
+void Launch::Impl::gather_numbers() {
+  if (!options.to_gather) return;
+  gathered = {*options.to_gather};
+  if (!store) return;
+  const auto key = [](int process) { return fmt::format("gathered/{}", process); };
+  store->set(key(options.place.process), std::to_string(*options.to_gather));
+  for (int process = 0; process < options.place.processes; ++process)
+    if (process != options.place.process) gathered.push_back(std::stoll(store->get(key(process))));
+}
+
+void Launch::Impl::make_world(uint32_t number, const std::vector<int>& processes,
+                              const TrainingChoice& choice) {
+  const std::vector<int> training = choice ? choice(processes) : processes;
+  if (training.empty())
+    throw PeerLost(fmt::format("the {} processes that are left cannot train this layout: start the job again",
+                               processes.size()));
+  generation = {.number = number, .processes = training, .reserve = {}};
+  for (const int process : processes)
+    if (std::find(training.begin(), training.end(), process) == training.end())
+      generation.reserve.push_back(process);
+  generation.world = static_cast<int>(training.size()) * options.ranks;
+  const auto own = std::find(training.begin(), training.end(), wire->process());
+  generation.first_rank =
+      own == training.end() ? -1 : static_cast<int>(own - training.begin()) * options.ranks;
+  if (!generation.trains()) return;
+  world = std::make_shared<ProcessWorld>(wire, generation, options.ranks, options.timeout);
+  for (int i = 0; i < options.ranks; ++i)
+    groups.push_back(process_world_group(world, generation.first_rank + i));
+}
 
 Launch::Launch(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
   require(options.ranks >= 1, "launch: {} ranks", options.ranks);
+  if (options.ranks > kMaxThreadRanks)
+    throw ConfigError(
+        fmt::format("--ranks {}: a process has at most {} ranks; start several processes (mpirun, srun or "
+                    "torchrun), each with its share",
+                    options.ranks, kMaxThreadRanks));
   impl_->options = options;
   impl_->nccl = uses_nccl(options);
   const LaunchPlace& place = options.place;
   const Connection choice = chosen(options);
   if (choice == Connection::Threads) {
+    impl_->gather_numbers();
+    impl_->generation = {.processes = {0}, .reserve = {}, .world = options.ranks};
     impl_->how = fmt::format("{} rank{} of one process{}", options.ranks, options.ranks == 1 ? "" : "s",
                              impl_->nccl ? ", NCCL between GPUs of their own" : "");
     return;
@@ -73,25 +118,31 @@ Launch::Launch(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
   std::unique_ptr<Transport> transport;
   if (choice == Connection::Mpi) {
     transport = make_mpi_transport();
+    impl_->over_mpi = true;
   } else {
     impl_->store = place.store_folder.empty() ? make_tcp_store(place.master_addr, place.master_port,
                                                                place.process == 0, options.timeout)
                                               : make_file_store(place.store_folder, options.timeout);
+    impl_->gather_numbers();
     transport = make_tcp_transport(*impl_->store, place.process, place.processes, options.timeout);
   }
   impl_->how = fmt::format("{} processes x {} ranks over {}{}", transport->processes(), options.ranks,
                            choice == Connection::Mpi ? "MPI" : "TCP",
                            impl_->nccl ? ", NCCL between GPUs of their own" : "");
-  impl_->world = std::make_shared<ProcessWorld>(std::move(transport), options.ranks, options.timeout);
-  for (int i = 0; i < options.ranks; ++i)
-    impl_->groups.push_back(process_world_group(impl_->world, impl_->world->first_rank() + i));
+  std::vector<int> everyone(static_cast<size_t>(transport->processes()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  impl_->wire = std::make_shared<Wire>(std::move(transport), options.timeout);
+  if (choice == Connection::Tcp) impl_->wire->watch(options.heartbeat);
+  impl_->make_world(0, everyone, options.training);
 }
 
 Launch::~Launch() = default;
 
-int Launch::world_size() const { return impl_->world ? impl_->world->size() : impl_->options.ranks; }
-bool Launch::is_first() const { return !impl_->world || impl_->world->first_rank() == 0; }
+int Launch::world_size() const { return impl_->generation.world; }
+bool Launch::is_first() const { return impl_->generation.first_rank == 0; }
+const Generation& Launch::generation() const { return impl_->generation; }
 const std::string& Launch::how() const { return impl_->how; }
+const std::vector<int64_t>& Launch::gathered() const { return impl_->gathered; }
 
 void Launch::run(const RankFunction& plain) {
   RankFunction fn = plain;
@@ -109,7 +160,7 @@ void Launch::run(const RankFunction& plain) {
         throw;
       }
     };
-  if (!impl_->world) return run_ranks(impl_->options.ranks, fn, {impl_->options.timeout});
+  if (!impl_->wire) return run_ranks(impl_->options.ranks, fn, {impl_->options.timeout});
   ProcessWorld& world = *impl_->world;
   world.begin_run();
   run_rank_threads(
@@ -117,5 +168,20 @@ void Launch::run(const RankFunction& plain) {
        [&](const std::string& reason) { world.abort(reason); }, [&](int rank) { world.retire(rank); }},
       world.first_rank(), impl_->options.ranks, fn);
 }
+
+void Launch::rendezvous(const RendezvousOptions& options) {
+  const uint32_t next = impl_->generation.number + 1;
+  if (!impl_->wire) {
+    impl_->generation.number = next;
+    return;
+  }
+  if (impl_->over_mpi)
+    throw PeerLost("MPI cannot go on without a process: the launcher has to start the job again");
+  impl_->groups.clear();
+  impl_->world.reset();
+  impl_->make_world(next, impl_->wire->meet(next, options.grace), options.training);
+}
+
+bool Launch::wait_in_reserve() { return impl_->wire && impl_->wire->wait_for_call(impl_->generation); }
 
 }  // namespace megatron

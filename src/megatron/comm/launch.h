@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "megatron/comm/generation.h"
 #include "megatron/comm/rendezvous/environment.h"
 #include "megatron/comm/run_ranks.h"
 
@@ -11,12 +13,19 @@ namespace megatron {
 enum class Connection : uint8_t { Auto, Threads, Mpi, Tcp, Nccl };
 Connection connection_from_name(const std::string& name);  // auto, threads, mpi, tcp or nccl
 
+// Ranks of one process are threads, and each has its memory, contexts and connections.
+inline constexpr int kMaxThreadRanks = 4096;
+
 struct LaunchOptions {
   int ranks = 1;  // of this process; the same in all
   Connection comm = Connection::Auto;
   bool cuda = false;  // ranks compute on GPUs, rank i on number i modulo those there are
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  LaunchPlace place;  // find_place(std::getenv) for a program
+  HeartbeatOptions heartbeat;  // over TCP
+  LaunchPlace place;           // find_place(std::getenv) for a program
+  // Which processes train at first, over TCP; the others wait in reserve. Empty: all of them train.
+  TrainingChoice training = {};
+  std::optional<int64_t> to_gather = {};  // a number that all processes gather at first, over TCP
 };
 
 // The ranks of a run: threads of this process alone, or of several that mpirun, torchrun or srun started.
@@ -33,11 +42,21 @@ class Launch {
   Launch& operator=(const Launch&) = delete;
 
   int world_size() const;
-  bool is_first() const;           // this process has rank 0
-  const std::string& how() const;  // "2 processes x 2 threads over MPI"
+  bool is_first() const;                         // this process has rank 0
+  const std::string& how() const;                // "2 processes x 2 threads over MPI"
+  const std::vector<int64_t>& gathered() const;  // the number of this process, and over TCP those of others
 
   // As run_ranks, with every process calling it the same number of times.
   void run(const RankFunction& fn);
+
+  const Generation& generation() const;
+  // After run() threw on all processes: agrees with them on who is left and makes their world, in which run()
+  // may be called again where generation().trains(). A PeerLost where this process is left out, or too few
+  // are left to train; over MPI always, which cannot lose a process.
+  void rendezvous(const RendezvousOptions& options);
+  // A process in reserve waits until the others meet again (true) or have ended (false). A PeerLost where
+  // they ended after a fault.
+  bool wait_in_reserve();
 
  private:
   struct Impl;

@@ -54,11 +54,13 @@ void check_own_part(const CommRequest& request, const Tensor& whole, const Tenso
 
 }  // namespace
 
-Work::Work(std::unique_ptr<PendingOp> op) : op_(std::move(op)), exceptions_(std::uncaught_exceptions()) {}
+Work::Work(std::unique_ptr<PendingOp> op, Tracer* const* tracer)
+    : op_(std::move(op)), tracer_(tracer), exceptions_(std::uncaught_exceptions()) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   drop();
   op_ = std::move(other.op_);
+  tracer_ = other.tracer_;
   exceptions_ = other.exceptions_;
   return *this;
 }
@@ -73,6 +75,7 @@ void Work::drop() noexcept {
 void Work::wait() {
   if (!op_) return;
   const std::unique_ptr<PendingOp> op = std::move(op_);
+  const TraceRange range(tracer_ ? *tracer_ : nullptr, kWaitRange);
   op->wait();
 }
 
@@ -97,7 +100,7 @@ Work ProcessGroup::start(std::span<CommRequest> requests) const {
   Tracer* const* tracer = backend().queue()->tracer;
   if (!tracer || !*tracer) return Work(backend().start(requests));
   const TraceRange range(*tracer, fmt::format("{} {}", name_of(requests[0].kind), name()).c_str());
-  return Work(backend().start(requests));
+  return Work(backend().start(requests), tracer);
 }
 
 Work ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op, CallSite where) const {

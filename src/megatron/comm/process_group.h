@@ -9,6 +9,7 @@
 
 namespace megatron {
 
+class Tracer;
 struct RankContext;
 
 // An operation that may still be under way: its tensors may be neither read nor changed before wait(). A rank
@@ -16,7 +17,8 @@ struct RankContext;
 class [[nodiscard]] Work {
  public:
   Work() = default;  // done
-  explicit Work(std::unique_ptr<PendingOp> op);
+  // `tracer` is told of waits, where one listens then; null: none ever does.
+  explicit Work(std::unique_ptr<PendingOp> op, Tracer* const* tracer = nullptr);
   Work(Work&& other) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work();
@@ -28,6 +30,7 @@ class [[nodiscard]] Work {
   void drop() noexcept;
 
   std::unique_ptr<PendingOp> op_;
+  Tracer* const* tracer_ = nullptr;
   int exceptions_ = 0;  // in flight when the operation began
 };
 
@@ -107,6 +110,10 @@ class ProcessGroup {
   std::string flight_record() const {
     return backend().flight_record();
   }  // the last operations of every rank
+  // How long this rank waits for others from now on, in all groups of the world.
+  void set_timeout(std::chrono::milliseconds timeout) const { backend().set_timeout(timeout); }
+  // Breaks the connection to the process of another rank, for tests of faults; false: there is none.
+  bool disconnect(int rank) const { return backend().disconnect(rank); }
 
  private:
   GroupBackend& backend() const {

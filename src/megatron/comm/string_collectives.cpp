@@ -42,4 +42,42 @@ std::string broadcast_text(const ProcessGroup& group, std::string text, int root
   return text;
 }
 
+std::vector<std::string> all_to_all_strings(const ProcessGroup& group, const std::vector<std::string>& texts,
+                                            CallSite where) {
+  const auto ranks = static_cast<size_t>(group.size());
+  require(texts.size() == ranks, "all_to_all_strings: {} texts for {} ranks", texts.size(), ranks);
+  std::vector<int64_t> send, receive(ranks);
+  std::string out;
+  for (const std::string& text : texts) {
+    send.push_back(static_cast<int64_t>(text.size()));
+    out += text;
+  }
+  group
+      .all_to_all(Tensor::wrap(send.data(), {group.size()}, DType::I64),
+                  Tensor::wrap(receive.data(), {group.size()}, DType::I64), where)
+      .wait();
+  group.require_running();  // or the lengths may be rubbish
+  size_t bytes = 0;
+  for (const int64_t length : receive) bytes += static_cast<size_t>(length);
+  std::string in(bytes, '\0');
+  group.all_to_all(bytes_of(out), bytes_of(in), send, receive, where).wait();
+  group.require_running();
+  std::vector<std::string> received;
+  size_t at = 0;
+  for (const int64_t length : receive) {
+    received.push_back(in.substr(at, static_cast<size_t>(length)));
+    at += static_cast<size_t>(length);
+  }
+  return received;
+}
+
+std::vector<std::string> gather_strings(const ProcessGroup& group, const std::string& own, int root,
+                                        CallSite where) {
+  std::vector<std::string> texts(static_cast<size_t>(group.size()));
+  texts[static_cast<size_t>(root)] = own;
+  std::vector<std::string> received = all_to_all_strings(group, texts, where);
+  if (group.rank() != root) received.clear();
+  return received;
+}
+
 }  // namespace megatron

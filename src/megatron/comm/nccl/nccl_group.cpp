@@ -174,6 +174,11 @@ class NcclBackend final : public GroupBackend {
   std::string flight_record() const override { return control_.flight_record(); }
   std::string abort_reason() override { return backend_of(control_)->abort_reason(); }
   void require_running() override { watchdog_->require_running(); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    watchdog_->set_timeout(timeout);
+    control_.set_timeout(timeout);
+  }
+  bool disconnect(int rank) override { return control_.disconnect(rank); }
 
   // Of the world: every rank is here, and who does not come is named by the control group. The id of the
   // communicator travels through it.

@@ -73,7 +73,7 @@ std::string NcclOp::mismatch() {
 }
 
 NcclWatchdog::NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout)
-    : world_(std::move(world)), timeout_(timeout) {
+    : world_(std::move(world)), timeout_(timeout), patience_(timeout) {
   watching_ = std::thread([this] { watchdog(); });
   finding_ = std::thread([this] { find_ended(); });
 }
@@ -254,10 +254,11 @@ std::string NcclWatchdog::problem_locked(std::unique_lock<std::mutex>& lock) {
   const auto now = Clock::now();
   for (auto op = under_way_.begin(); op != under_way_.end(); ++op) {
     if (std::string text = (*op)->mismatch(); !text.empty()) return text;
-    if (now - (*op)->begun <= timeout_ || ((*op)->ended && !(*op)->comparison)) continue;
+    const std::chrono::milliseconds patience = patience_;
+    if (now - (*op)->begun <= patience || ((*op)->ended && !(*op)->comparison)) continue;
     under_way_.splice(under_way_.begin(), under_way_, op);
     return tell_first(
-        lock, fmt::format("it did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3));
+        lock, fmt::format("it did not end within {:.1f} s", static_cast<double>(patience.count()) / 1e3));
   }
   return {};
 }

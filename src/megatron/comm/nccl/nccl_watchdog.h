@@ -100,6 +100,7 @@ class NcclWatchdog {
   std::shared_ptr<NcclCommunicator> connect(const ProcessGroup& control,
                                             const std::shared_ptr<DeviceRuntime>& runtime);
   void add(std::shared_ptr<NcclOp> op);
+  void set_timeout(std::chrono::milliseconds timeout) { patience_ = timeout; }  // of operations from now on
   // Runs `fn`, which calls NCCL for an operation that was added, while no communicator is ended; then waits
   // until NCCL has done what it said it would.
   void call(NcclCommunicator& communicator, const char* doing, const std::function<ncclResult_t()>& fn);
@@ -131,7 +132,8 @@ class NcclWatchdog {
   void finish();
 
   std::shared_ptr<GroupBackend> world_;
-  std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_;                // of connecting and ending
+  std::atomic<std::chrono::milliseconds> patience_;  // with an operation
   std::timed_mutex calls_;  // held by the rank within NCCL, and by who ends communicators
   std::mutex mutex_;
   std::condition_variable wake_;

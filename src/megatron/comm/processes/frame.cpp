@@ -1,5 +1,6 @@
 #include "megatron/comm/processes/frame.h"
 
+#include <charconv>
 #include <cstring>
 
 namespace megatron {
@@ -107,6 +108,18 @@ uint64_t signature_of(const CommRequest& request) {
   signature = mix(signature, static_cast<uint64_t>(request.tensor().dtype()));
   if (message) return mix(signature, count(request.tensor()));
   return request.kind == CommKind::AllToAll ? signature : mix(signature, count(request.input));
+}
+
+std::vector<int> numbers_in(std::string_view text) {
+  std::vector<int> numbers;
+  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+    int value = 0;
+    const auto [next, problem] = std::from_chars(at, end, value);
+    if (problem != std::errc()) break;
+    numbers.push_back(value);
+    at = next + 1;
+  }
+  return numbers;
 }
 
 }  // namespace megatron

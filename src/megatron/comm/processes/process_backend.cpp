@@ -81,6 +81,13 @@ class ProcessBackend : public GroupBackend {
   void note_done(uint64_t entry) override { world_->note_done(*state_, entry); }
   std::string last_calls(int rank) override { return world_->last_calls(*state_, rank); }
   std::string abort_reason() override { return world_->abort_reason(); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    world_->set_timeout(state_->world_rank(), timeout);
+  }
+  bool disconnect(int rank) override {
+    world_->disconnect(state_->world_ranks[static_cast<size_t>(rank)]);
+    return true;
+  }
 
  private:
   // Host memory takes the place of GPU tensors; those that are written are noted for the way back.

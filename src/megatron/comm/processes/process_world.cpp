@@ -11,8 +11,7 @@
 namespace megatron {
 namespace {
 
-constexpr auto kPatience = std::chrono::milliseconds(200);
-constexpr auto kGrace = std::chrono::seconds(2);  // for answers and goodbyes of processes in trouble
+constexpr auto kGrace = std::chrono::seconds(2);  // for answers of processes in trouble
 
 std::string tell_group(const ProcessGroupState& group) {
   return fmt::format("group {} (ranks {})", *group.name, fmt::join(group.world_ranks, " "));
@@ -24,24 +23,28 @@ std::string tell_call(const CommRequest& request) {
 
 }  // namespace
 
-ProcessWorld::ProcessWorld(std::unique_ptr<Transport> transport, int ranks_here,
+ProcessWorld::ProcessWorld(std::shared_ptr<Wire> wire, Generation generation, int ranks_here,
                            std::chrono::milliseconds timeout)
-    : transport_(std::move(transport)),
-      timeout_(timeout),
-      size_(transport_->processes() * ranks_here),
-      first_rank_(transport_->process() * ranks_here),
+    : wire_(std::move(wire)),
+      generation_(std::move(generation)),
+      size_(generation_.world),
+      first_rank_(generation_.first_rank),
       returned_from_(static_cast<size_t>(size_), 0) {
-  for (int i = 0; i < ranks_here; ++i) ranks_.emplace_back();
-  server_ = std::thread([this] { serve(); });
+  for (int i = 0; i < ranks_here; ++i) ranks_.emplace_back().timeout = timeout;
+  wire_->listen(generation_, {[this](int process, Frame frame) { receive(process, std::move(frame)); },
+                              [this](int process, const std::string& why) { mark_lost(process, why); },
+                              [this](int process, const std::string& why) { mark_silent(process, why); },
+                              [this](const std::string& why) {
+                                Lock lock(mutex_);
+                                abort_locked(why, false);
+                              }});
 }
 
 ProcessWorld::~ProcessWorld() {
-  {
-    Lock lock(mutex_);
-    tell_all(FrameKind::Goodbye, first_rank_, "");
-    leaving_ = true;
-  }
-  server_.join();
+  Lock lock(mutex_);
+  const bool sound = !aborted_;
+  lock.unlock();
+  wire_->close(generation_, sound);
 }
 
 std::shared_ptr<ProcessGroupState> ProcessWorld::world_group(int rank) const {
@@ -53,38 +56,22 @@ std::shared_ptr<ProcessGroupState> ProcessWorld::world_group(int rank) const {
   return group;
 }
 
-// Receives frames until everybody has said goodbye, or the world is stopped and nothing comes any more.
-void ProcessWorld::serve() {
-  const Transport::Receiver receiver{
-      [this](int process, Frame frame) { receive(process, std::move(frame)); },
-      [this](int process, const std::string& why) { mark_lost(process, why); }};
-  std::optional<std::chrono::steady_clock::time_point> end;
-  while (true) {
-    try {
-      transport_->poll(kPatience, receiver);
-    } catch (const std::exception& error) {
-      Lock lock(mutex_);
-      abort_locked(fmt::format("the ranks of process {} cannot be reached any more: {}",
-                               transport_->process(), error.what()),
-                   false);
-      if (leaving_) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    Lock lock(mutex_);
-    if (!leaving_) continue;
-    const auto now = std::chrono::steady_clock::now();
-    if (!end) end = now + (aborted_ ? std::chrono::milliseconds(kGrace) : timeout_);
-    if (aborted_) end = std::min(*end, now + kGrace);
-    if ((static_cast<int>(gone_.size()) == transport_->processes() - 1 && transport_->idle()) || now > *end)
-      return;
-  }
+std::vector<int> ProcessWorld::ranks_of(int process) const {
+  const auto& all = generation_.processes;
+  const auto place = std::find(all.begin(), all.end(), process);
+  if (place == all.end()) return {};  // it waits in reserve
+  std::vector<int> ranks(ranks_.size());
+  std::iota(ranks.begin(), ranks.end(),
+            static_cast<int>(place - all.begin()) * static_cast<int>(ranks.size()));
+  return ranks;
 }
 
 void ProcessWorld::tell_all(FrameKind kind, int from, const std::string& text) {
-  for (int process = 0; process < transport_->processes(); ++process)
-    if (process != transport_->process())
-      transport_->send(process, make_frame({.kind = kind, .from = from, .sequence = run_}, nullptr, text,
-                                           transport_->pool()));
+  for (const int process : generation_.processes)
+    if (process != wire_->process())
+      wire_->send(process,
+                  make_frame({.kind = kind, .from = from, .generation = generation_.number, .sequence = run_},
+                             nullptr, text, wire_->pool()));
 }
 
 ProcessWorld::FrameKey ProcessWorld::key_of(const ProcessOp& op, int member) const {
@@ -101,13 +88,14 @@ void ProcessWorld::send_part(const ProcessOp& op, int member, const void* data, 
                             .phase = op.phase,
                             .from = op.group->world_rank(),
                             .to = world_rank(op, member),
+                            .generation = generation_.number,
                             .group = op.group->id,
                             .sequence = op.sequence,
                             .signature = signature_of(op.request),
                             .payload = bytes},
-                           data, tell_call(op.request), transport_->pool());
+                           data, tell_call(op.request), wire_->pool());
   const int to = world_rank(op, member);
-  if (!is_here(to)) return transport_->send(process_of(to), std::move(frame));
+  if (!is_here(to)) return wire_->send(process_of(to), std::move(frame));
   Lock lock(mutex_);
   store(std::move(frame), lock);
 }
@@ -222,7 +210,9 @@ void ProcessWorld::check_frame(const ProcessOp& op, int member, const Frame& fra
 void ProcessWorld::wait(const OpPtr& op) {
   Lock lock(mutex_);
   Rank& self = here(op->group->world_rank());
-  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  const std::chrono::milliseconds timeout = self.timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const WaitingFor<ProcessOp> waiting(self.waiting, op.get());
   while (!op->done) {
     if (aborted_) {
       self.wake.wait(lock, [&] { return !op->running; });
@@ -237,8 +227,7 @@ void ProcessWorld::wait(const OpPtr& op) {
     if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op->done && !op->running &&
         !aborted_)
       reject(tell_missing(
-          *op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3),
-          lock));
+          *op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3), lock));
   }
   self.recorder.finish(op->entry);
   op->request.input = op->request.output = {};
@@ -277,7 +266,12 @@ void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
 void ProcessWorld::reject(const std::string& reason) {
   if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
   abort_locked(reason, true);
-  throw CommError(reason);
+  throw PeerLost(reason);
+}
+
+void ProcessWorld::set_timeout(int world_rank, std::chrono::milliseconds timeout) {
+  Lock lock(mutex_);
+  here(world_rank).timeout = timeout;
 }
 
 void ProcessWorld::begin_run() {
@@ -294,14 +288,32 @@ void ProcessWorld::retire(int world_rank) {
 
 void ProcessWorld::mark_lost(int process, const std::string& why) {
   Lock lock(mutex_);
-  if (!gone_.insert(process).second) return;
-  const int each = static_cast<int>(ranks_.size());
-  for (int rank = process * each; rank < (process + 1) * each; ++rank)
+  for (const int rank : ranks_of(process))
     if (!is_gone(rank)) {
       died_.insert(rank);
-      answers_[rank] = why;
+      answers_[rank] = {{}, why};
     }
   for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+// Nobody may be waiting for its ranks yet, and they cannot be asked.
+void ProcessWorld::mark_silent(int process, const std::string& why) {
+  Lock lock(mutex_);
+  std::string text;
+  for (const int rank : ranks_of(process)) {
+    if (is_gone(rank)) continue;
+    died_.insert(rank);
+    answers_[rank] = {{}, why};
+    text += fmt::format("; rank {}: {}", rank, last_heard(rank));
+  }
+  if (!text.empty()) abort_locked(fmt::format("process {} {}{}", process, why, text), true);
+}
+
+std::string ProcessWorld::last_heard(int world_rank) const {
+  const auto heard = heard_.find(world_rank);
+  if (heard == heard_.end()) return "no call of it is known";
+  const std::chrono::duration<double> ago = std::chrono::steady_clock::now() - heard->second.when;
+  return fmt::format("its last call that is known: {}, {:.1f} s ago", heard->second.call, ago.count());
 }
 
 void ProcessWorld::receive(int process, Frame frame) {
@@ -310,6 +322,7 @@ void ProcessWorld::receive(int process, Frame frame) {
   const std::string text(text_of(frame));
   switch (head.kind) {
     case FrameKind::Data:
+      heard_[head.from] = {text, std::chrono::steady_clock::now()};
       return store(std::move(frame), lock);
     case FrameKind::Abort:
       return abort_locked(text, false);
@@ -317,51 +330,83 @@ void ProcessWorld::receive(int process, Frame frame) {
       returned_from_[static_cast<size_t>(head.from)] = head.sequence;
       break;
     case FrameKind::Question:
-      return transport_->send(process, make_frame({.kind = FrameKind::Answer, .from = head.to}, nullptr,
-                                                  own_calls(head.to, text), transport_->pool()));
+      return wire_->send(
+          process, make_frame({.kind = FrameKind::Answer, .from = head.to, .generation = generation_.number},
+                              nullptr, to_text(own_calls(head.to, text)), wire_->pool()));
     case FrameKind::Answer:
-      answers_[head.from] = text;
+      answers_[head.from] = answer_from(text);
       break;
-    case FrameKind::Goodbye:
-      gone_.insert(process);
+    default:  // the wire's own
       break;
   }
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
-std::string ProcessWorld::own_calls(int world_rank, const std::string& group) {
-  const FlightRecorder& recorder = here(world_rank).recorder;
-  return fmt::format("its last call here: {}; its last call anywhere: {}", recorder.last_in(group),
-                     recorder.last());
+std::string ProcessWorld::to_text(const Answer& answer) {
+  return fmt::format("{}\n{}", fmt::join(answer.waits_for, " "), answer.text);
 }
 
-// Asks the rank's process, which answers even while the rank itself is stuck.
-std::string ProcessWorld::last_calls(int world_rank, const std::string& group, Lock& lock) {
-  if (is_here(world_rank)) return own_calls(world_rank, group);
-  if (died_.count(world_rank) == 0) {
-    answers_.erase(world_rank);
-    transport_->send(process_of(world_rank), make_frame({.kind = FrameKind::Question, .to = world_rank},
-                                                        nullptr, group, transport_->pool()));
-    ranks_.front().wake.wait_for(lock, kGrace, [&] { return answers_.count(world_rank) > 0 || aborted_; });
-  }
-  const auto answer = answers_.find(world_rank);
-  return answer == answers_.end() ? "its process does not answer" : answer->second;
+ProcessWorld::Answer ProcessWorld::answer_from(const std::string& text) {
+  const size_t end = std::min(text.find('\n'), text.size());
+  return {numbers_in(std::string_view(text).substr(0, end)), text.substr(std::min(end + 1, text.size()))};
 }
 
-std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& what, Lock& lock) {
+std::vector<int> ProcessWorld::missing_of(const ProcessOp& op) const {
   std::vector<int> missing;
   for (int member : op.awaited)
     if (!inbox_.count(key_of(op, member))) missing.push_back(world_rank(op, member));
+  return missing;
+}
+
+ProcessWorld::Answer ProcessWorld::own_calls(int world_rank, const std::string& group) {
+  const Rank& rank = here(world_rank);
+  Answer answer;
+  for (const ProcessOp* op : rank.waiting)
+    for (const int other : missing_of(*op)) answer.waits_for.push_back(other);
+  answer.text = fmt::format("its last call here: {}; its last call anywhere: {}",
+                            rank.recorder.last_in(group), rank.recorder.last());
+  return answer;
+}
+
+// Asks the rank's process, which answers even while the rank itself is stuck.
+ProcessWorld::Answer ProcessWorld::last_calls(int world_rank, const std::string& group, Lock& lock) {
+  if (is_here(world_rank)) return own_calls(world_rank, group);
+  if (died_.count(world_rank) == 0) {
+    answers_.erase(world_rank);
+    wire_->send(process_of(world_rank),
+                make_frame({.kind = FrameKind::Question, .to = world_rank, .generation = generation_.number},
+                           nullptr, group, wire_->pool()));
+    ranks_.front().wake.wait_for(lock, kGrace, [&] { return answers_.count(world_rank) > 0 || aborted_; });
+  }
+  const auto answer = answers_.find(world_rank);
+  if (answer != answers_.end()) return answer->second;
+  return {{}, fmt::format("its process does not answer; {}", last_heard(world_rank))};
+}
+
+// Where a missing rank waits for another one, that one is asked too, up to ranks that wait for nobody.
+std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& what, Lock& lock) {
+  const std::vector<int> missing = missing_of(op);
   std::string text;
-  for (int rank : missing)
-    text += fmt::format("\n  rank {} did not come{}; {}", rank,
-                        died_.count(rank) ? ", its process has died"
-                        : is_gone(rank)   ? ", it has returned"
-                                          : "",
-                        last_calls(rank, *op.group->name, lock));
+  std::set<int> seen(missing.begin(), missing.end()), culprits;
+  std::vector<int> left = missing;
+  for (size_t i = 0; i < left.size() && !aborted_; ++i) {
+    const int rank = left[i];
+    const Answer answer = last_calls(rank, *op.group->name, lock);
+    if (answer.waits_for.empty()) culprits.insert(rank);
+    for (const int other : answer.waits_for)
+      if (seen.insert(other).second) left.push_back(other);
+    if (i < missing.size())
+      text += fmt::format("\n  rank {} did not come{}; {}", rank,
+                          died_.count(rank) ? ", its process has died"
+                          : is_gone(rank)   ? ", it has returned"
+                                            : "",
+                          answer.text);
+    else if (answer.waits_for.empty())
+      text += fmt::format("\n  rank {} waits for nobody; {}", rank, answer.text);
+  }
   return fmt::format("{} #{} on {} {}: missing ranks {}\n  rank {} called {}{}",
                      describe(CommCall(op.request)), op.sequence, tell_group(*op.group), what,
-                     fmt::join(missing, " "), op.group->world_rank(), tell_call(op.request), text);
+                     tell_ranks(missing, culprits), op.group->world_rank(), tell_call(op.request), text);
 }
 
 uint64_t ProcessWorld::note_begin(const ProcessGroupState& group, uint64_t sequence,
@@ -378,13 +423,13 @@ void ProcessWorld::note_done(const ProcessGroupState& group, uint64_t entry) {
 
 std::string ProcessWorld::last_calls(const ProcessGroupState& group, int rank) {
   Lock lock(mutex_);
-  return last_calls(group.world_ranks[static_cast<size_t>(rank)], *group.name, lock);
+  return last_calls(group.world_ranks[static_cast<size_t>(rank)], *group.name, lock).text;
 }
 
 std::string ProcessWorld::abort_reason() {
   Lock lock(mutex_);
   if (aborted_ || died_.empty()) return reason_;
-  return fmt::format("the process of rank {} has died; {}", *died_.begin(), answers_[*died_.begin()]);
+  return fmt::format("the process of rank {} has died; {}", *died_.begin(), answers_[*died_.begin()].text);
 }
 
 std::string ProcessWorld::flight_record() {

@@ -6,11 +6,10 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "megatron/comm/flight_recorder.h"
-#include "megatron/comm/processes/frame.h"
+#include "megatron/comm/processes/wire.h"
 
 namespace megatron {
 
@@ -18,9 +17,9 @@ namespace megatron {
 // frames; a collective is one or two phases in which each rank sends the others their parts and combines what
 // came, sums in rank order, so that results are bitwise those of threads in one process.
 //
-// One thread per process owns the transport and carries operations on as frames come, whatever the ranks do
-// meanwhile; they sleep until it wakes them. Frames are copies: no operation touches a rank's memory but in
-// begin() and while it is marked as running.
+// The wire's thread carries operations on as frames come, whatever the ranks do meanwhile; they sleep until
+// it wakes them. A world belongs to one generation of processes and ends with it. Frames are copies: no
+// operation touches a rank's memory but in begin() and while it is marked as running.
 
 // A group as one of its ranks sees it; only that rank's thread counts in it.
 struct ProcessGroupState {
@@ -49,8 +48,9 @@ class ProcessWorld {
  public:
   using OpPtr = std::shared_ptr<ProcessOp>;
 
-  ProcessWorld(std::unique_ptr<Transport> transport, int ranks_here, std::chrono::milliseconds timeout);
-  ~ProcessWorld();  // waits until the other processes leave too
+  ProcessWorld(std::shared_ptr<Wire> wire, Generation generation, int ranks_here,
+               std::chrono::milliseconds timeout);
+  ~ProcessWorld();
 
   int size() const { return size_; }
   int first_rank() const { return first_rank_; }  // of those here
@@ -65,6 +65,8 @@ class ProcessWorld {
   // Ranks may run functions one after another: they are back from one until the next begins.
   void begin_run();
   void retire(int world_rank);
+  void set_timeout(int world_rank, std::chrono::milliseconds timeout);  // of its waits from now on
+  void disconnect(int world_rank) { wire_->disconnect(process_of(world_rank)); }
   std::string flight_record();  // of the ranks here
 
   uint64_t note_begin(const ProcessGroupState& group, uint64_t sequence, const CommRequest& request);
@@ -82,13 +84,26 @@ class ProcessWorld {
   struct Rank {  // of this process
     std::condition_variable wake;
     FlightRecorder recorder;
+    std::chrono::milliseconds timeout;
+    std::vector<const ProcessOp*> waiting;  // what its threads wait for
+  };
+  struct Answer {                // of a rank's process, about the rank
+    std::vector<int> waits_for;  // ranks
+    std::string text;
+  };
+  struct Heard {  // the last call that another rank is known to have made
+    std::string call;
+    std::chrono::steady_clock::time_point when;
   };
 
   bool is_here(int world_rank) const {
     return world_rank >= first_rank_ && world_rank < first_rank_ + static_cast<int>(ranks_.size());
   }
   Rank& here(int world_rank) { return ranks_[static_cast<size_t>(world_rank - first_rank_)]; }
-  int process_of(int world_rank) const { return world_rank / static_cast<int>(ranks_.size()); }
+  int process_of(int world_rank) const {
+    return generation_.processes[static_cast<size_t>(world_rank) / ranks_.size()];
+  }
+  std::vector<int> ranks_of(int process) const;
   bool is_gone(int world_rank) const {
     return died_.count(world_rank) > 0 || returned_from_[static_cast<size_t>(world_rank)] >= run_;
   }
@@ -108,15 +123,19 @@ class ProcessWorld {
   void check_frame(const ProcessOp& op, int member, const Frame& frame) const;
 
   std::string tell_missing(const ProcessOp& op, const std::string& what, Lock& lock);
-  std::string last_calls(int world_rank, const std::string& group, Lock& lock);
-  std::string own_calls(int world_rank, const std::string& group);
+  Answer last_calls(int world_rank, const std::string& group, Lock& lock);
+  Answer own_calls(int world_rank, const std::string& group);
+  static std::string to_text(const Answer& answer);
+  static Answer answer_from(const std::string& text);
+  std::vector<int> missing_of(const ProcessOp& op) const;
   void abort_locked(const std::string& reason, bool tell_others);
   [[noreturn]] void reject(const std::string& reason);
   void mark_lost(int process, const std::string& why);
-  void serve();
+  void mark_silent(int process, const std::string& why);
+  std::string last_heard(int world_rank) const;
 
-  std::unique_ptr<Transport> transport_;
-  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Wire> wire_;
+  Generation generation_;
   int size_, first_rank_;
   std::mutex mutex_;
   std::deque<Rank> ranks_;
@@ -125,11 +144,10 @@ class ProcessWorld {
   std::set<int> died_;                   // world ranks
   std::map<FrameKey, Frame> inbox_;
   std::map<OpKey, OpPtr> ops_;
-  std::map<int, std::string> answers_;  // by world rank: what it did last
-  std::set<int> gone_;                  // processes that said goodbye or died
-  bool aborted_ = false, leaving_ = false;
+  std::map<int, Answer> answers_;  // by world rank: what it did last
+  std::map<int, Heard> heard_;     // by world rank
+  bool aborted_ = false;
   std::string reason_;
-  std::thread server_;
 };
 
 }  // namespace megatron

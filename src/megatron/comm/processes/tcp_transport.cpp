@@ -98,6 +98,10 @@ class TcpTransport final : public Transport {
     }
   }
 
+  void disconnect(int process) override {
+    ::shutdown(peers_[static_cast<size_t>(process)].socket.descriptor(), SHUT_RDWR);
+  }
+
   bool idle() override {
     std::lock_guard lock(mutex_);
     for (const Peer& peer : peers_)

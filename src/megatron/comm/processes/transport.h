@@ -62,6 +62,8 @@ class Transport {
   // Moves what can be moved. Where nothing can, sleeps until something happens, at most for `patience`.
   virtual void poll(std::chrono::milliseconds patience, const Receiver& receiver) = 0;
   virtual bool idle() = 0;  // all that was queued has left
+  // Breaks the connection to a process, as a network does. From any thread.
+  virtual void disconnect(int /*process*/) {}
 
   const std::shared_ptr<FramePool>& pool() const { return pool_; }
 

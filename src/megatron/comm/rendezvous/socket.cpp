@@ -72,15 +72,24 @@ Socket Socket::listen(int port) {
   return result;
 }
 
-Socket Socket::connect(const std::string& host, int port, Deadline deadline) {
+Socket Socket::connect(const std::string& host, int port, Deadline deadline,
+                       std::chrono::milliseconds unknown_for) {
   const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  const Deadline known_by = std::chrono::steady_clock::now() + unknown_for;
   std::string problem;
+  bool known = false;
   do {
     addrinfo* list = nullptr;
     const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
     if (failed != 0) {
       problem = gai_strerror(failed);
+      if (!known && std::chrono::steady_clock::now() >= known_by)
+        throw ConfigError(fmt::format(
+            "MASTER_ADDR={}: this machine does not know the name ({}); set MASTER_ADDR to the name "
+            "or address of the machine that the first process runs on",
+            host, problem));
     } else {
+      known = true;
       int descriptor = -1;
       problem = last_problem_of(list, descriptor);
       ::freeaddrinfo(list);

@@ -22,8 +22,10 @@ class Socket {
   ~Socket();
 
   static Socket listen(int port);  // on every interface; 0: any free port
-  // Tries again until the deadline: the other side may not have started yet.
-  static Socket connect(const std::string& host, int port, Deadline deadline);
+  // Tries again until the deadline: the other side may not have started yet. A name that nobody knows is
+  // refused earlier, after `unknown_for`; clusters may publish the names of their machines late.
+  static Socket connect(const std::string& host, int port, Deadline deadline,
+                        std::chrono::milliseconds unknown_for = std::chrono::seconds(60));
   Socket accept(Deadline deadline) const;
 
   explicit operator bool() const { return descriptor_ >= 0; }

@@ -96,7 +96,9 @@ class TcpStore final : public Store {
  public:
   TcpStore(const std::string& host, int port, bool serve, std::chrono::milliseconds timeout)
       : server_(serve ? std::make_unique<StoreServer>(port) : nullptr),
-        socket_(Socket::connect(host, port, std::chrono::steady_clock::now() + timeout)),
+        // The process that serves asks for its own name, which cannot become known later.
+        socket_(Socket::connect(host, port, std::chrono::steady_clock::now() + timeout,
+                                std::chrono::seconds(serve ? 0 : 60))),
         timeout_(timeout) {}
 
   void set(const std::string& key, const std::string& value) override {

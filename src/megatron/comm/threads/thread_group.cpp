@@ -73,6 +73,9 @@ class ThreadGroup : public GroupBackend {
   void note_done(uint64_t entry) override { world_->note_done(*state_, rank_, entry); }
   std::string last_calls(int rank) override { return world_->last_calls(*state_, rank); }
   std::string abort_reason() override { return world_->abort_reason(); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    world_->set_timeout(state_->world_ranks[static_cast<size_t>(rank_)], timeout);
+  }
 
  private:
   std::shared_ptr<ThreadWorld> world_;

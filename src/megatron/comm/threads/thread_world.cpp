@@ -67,10 +67,10 @@ ThreadOp::ThreadOp(ThreadGroupState& group, uint64_t sequence, std::vector<int> 
   taken.resize(this->members.size());
 }
 
-ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout) : timeout_(timeout) {
+ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout) {
   std::vector<int> everyone(static_cast<size_t>(size));
   std::iota(everyone.begin(), everyone.end(), 0);
-  for (int i = 0; i < size; ++i) ranks_.emplace_back();
+  for (int i = 0; i < size; ++i) ranks_.emplace_back().timeout = timeout;
   world_group_ = make_group("world", std::move(everyone));
 }
 
@@ -238,7 +238,9 @@ void ThreadWorld::wait(const Ticket& ticket) {
   ThreadOp& op = *ticket.op;
   Lock lock(mutex_);
   Rank& self = rank_of(op, ticket.member);
-  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  const std::chrono::milliseconds timeout = self.timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::optional<WaitingFor<ThreadOp>> waiting(std::in_place, self.waiting, &op);
   while (!op.done) {
     if (aborted_) {
       self.wake.wait(lock, [&] { return op.running == 0; });
@@ -252,8 +254,9 @@ void ThreadWorld::wait(const Ticket& ticket) {
     if (misses_retired(op)) reject(tell_missing(op, "cannot end: a rank has returned"));
     if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op.complete() && !aborted_)
       reject(tell_missing(
-          op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout_.count()) / 1e3)));
+          op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3)));
   }
+  waiting.reset();
   if (op.carried_out) op.carried_out->wait(*ticket.queue->stream);
   self.recorder.finish(ticket.entry);
   const CommRequest released = std::move(op.requests[ticket.member]);
@@ -301,6 +304,11 @@ void ThreadWorld::retire(int world_rank) {
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
+void ThreadWorld::set_timeout(int world_rank, std::chrono::milliseconds timeout) {
+  Lock lock(mutex_);
+  ranks_[static_cast<size_t>(world_rank)].timeout = timeout;
+}
+
 void ThreadWorld::abort_locked(const std::string& reason) {
   if (aborted_) return;
   aborted_ = true;
@@ -327,8 +335,27 @@ bool ThreadWorld::misses_retired(const ThreadOp& op) {
   return false;
 }
 
+// Ranks that an operation waits for and that wait for nobody themselves, other ranks between them or not.
+std::set<int> ThreadWorld::culprits_of(const ThreadOp& op) {
+  std::set<int> seen, culprits;
+  std::vector<const ThreadOp*> left = {&op};
+  while (!left.empty()) {
+    const ThreadOp& next = *left.back();
+    left.pop_back();
+    for (size_t member = 0; member < next.members.size(); ++member) {
+      const int rank = next.group->world_ranks[static_cast<size_t>(next.members[member])];
+      if (next.arrived[member] || !seen.insert(rank).second) continue;
+      const std::vector<const ThreadOp*>& waiting = ranks_[static_cast<size_t>(rank)].waiting;
+      if (waiting.empty()) culprits.insert(rank);
+      left.insert(left.end(), waiting.begin(), waiting.end());
+    }
+  }
+  return culprits;
+}
+
 std::string ThreadWorld::tell_missing(const ThreadOp& op, const std::string& what) {
-  std::string missing, text;
+  std::string text;
+  std::vector<int> absent;
   const CommRequest* example = nullptr;
   for (size_t member = 0; member < op.members.size(); ++member) {
     const int world_rank = op.group->world_ranks[static_cast<size_t>(op.members[member])];
@@ -338,14 +365,19 @@ std::string ThreadWorld::tell_missing(const ThreadOp& op, const std::string& wha
       text += fmt::format("\n  rank {} called {} at {}", world_rank, describe(CommCall(*example)),
                           describe(example->where));
     } else {
-      missing += fmt::format(" {}", world_rank);
+      absent.push_back(world_rank);
       text += fmt::format("\n  rank {} did not come{}; its last call here: {}; its last call anywhere: {}",
                           world_rank, rank.retired ? ", it has returned" : "",
                           rank.recorder.last_in(*op.group->name), rank.recorder.last());
     }
   }
-  return fmt::format("{} #{} on {} {}: missing ranks{}{}", describe(CommCall(*example)), op.sequence,
-                     tell_group(*op.group), what, missing, text);
+  const std::set<int> culprits = culprits_of(op);
+  for (const int rank : culprits)
+    if (std::find(absent.begin(), absent.end(), rank) == absent.end())
+      text += fmt::format("\n  rank {} waits for nobody; its last call anywhere: {}", rank,
+                          ranks_[static_cast<size_t>(rank)].recorder.last());
+  return fmt::format("{} #{} on {} {}: missing ranks {}{}", describe(CommCall(*example)), op.sequence,
+                     tell_group(*op.group), what, tell_ranks(absent, culprits), text);
 }
 
 void ThreadWorld::make_groups(ThreadOp& op) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -82,6 +83,7 @@ class ThreadWorld {
 
   void abort(const std::string& reason);  // the first reason stays
   void retire(int world_rank);            // its thread has ended: nobody should wait for it
+  void set_timeout(int world_rank, std::chrono::milliseconds timeout);  // of its waits from now on
   std::string flight_record();
 
   uint64_t note_begin(const ThreadGroupState& group, int rank, uint64_t sequence, const CommRequest& request);
@@ -95,6 +97,8 @@ class ThreadWorld {
     std::condition_variable wake;
     FlightRecorder recorder;
     bool retired = false;
+    std::chrono::milliseconds timeout;
+    std::vector<const ThreadOp*> waiting;  // what its threads wait for
   };
 
   std::pair<std::shared_ptr<ThreadOp>, size_t> place_collective(
@@ -117,11 +121,11 @@ class ThreadWorld {
   void check_complete(const ThreadOp& op);
   bool misses_retired(const ThreadOp& op);
   std::string tell_missing(const ThreadOp& op, const std::string& what);
+  std::set<int> culprits_of(const ThreadOp& op);
 
   std::mutex mutex_;
   std::deque<Rank> ranks_;
   std::shared_ptr<ThreadGroupState> world_group_;
-  std::chrono::milliseconds timeout_;
   bool aborted_ = false;
   std::string reason_;
 };

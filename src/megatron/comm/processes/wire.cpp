@@ -1,0 +1,340 @@
+#include "megatron/comm/processes/wire.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+namespace megatron {
+namespace {
+
+constexpr auto kServePatience = std::chrono::milliseconds(200);
+constexpr auto kStuckGrace = std::chrono::seconds(20);  // for ranks of a process that was left out
+constexpr auto kLeaveGrace = std::chrono::seconds(2);   // for goodbyes after a world was stopped
+constexpr const char* kAfterFault = "after a fault";    // what a goodbye says then
+
+bool contains(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+}  // namespace
+
+Wire::Wire(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout)
+    : transport_(std::move(transport)),
+      timeout_(timeout),
+      heard_(static_cast<size_t>(transport_->processes()), Clock::now()) {
+  std::vector<int>& all = decided_[0];
+  all.resize(static_cast<size_t>(processes()));
+  std::iota(all.begin(), all.end(), 0);
+  server_ = std::thread([this] { serve(); });
+}
+
+Wire::~Wire() {
+  {
+    Lock lock(mutex_);
+    tell_all(FrameKind::Goodbye, 0, sound_ ? "" : kAfterFault);
+    leaving_ = true;
+  }
+  server_.join();
+}
+
+void Wire::watch(const HeartbeatOptions& heartbeat) {
+  Lock lock(mutex_);
+  heartbeat_ = heartbeat;
+  std::fill(heard_.begin(), heard_.end(), Clock::now());
+}
+
+void Wire::serve() {
+  const Transport::Receiver receiver{[this](int process, Frame frame) { receive(process, std::move(frame)); },
+                                     [this](int process, const std::string& why) { lose(process, why); }};
+  std::optional<Clock::time_point> end;
+  while (true) {
+    auto patience = kServePatience;
+    {
+      Lock lock(mutex_);
+      if (heartbeat_.interval.count() > 0)
+        patience = std::clamp(heartbeat_.interval, std::chrono::milliseconds(1), kServePatience);
+    }
+    try {
+      transport_->poll(patience, receiver);
+      beat();
+    } catch (const std::exception& error) {
+      {
+        std::lock_guard delivering(delivering_);
+        if (listener_)
+          listener_->broken(
+              fmt::format("the ranks of process {} cannot be reached any more: {}", process(), error.what()));
+      }
+      Lock lock(mutex_);
+      if (leaving_) return;
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (may_leave(end)) return;
+  }
+}
+
+// Everybody of the last world has said goodbye, or nothing comes any more.
+bool Wire::may_leave(std::optional<Clock::time_point>& end) {
+  Lock lock(mutex_);
+  if (!leaving_) return false;
+  const auto now = Clock::now();
+  if (!end) end = now + (sound_ ? timeout_ : std::chrono::milliseconds(kLeaveGrace));
+  const std::vector<int>& members = decided_.rbegin()->second;
+  const bool alone = std::all_of(members.begin(), members.end(), [&](int other) {
+    return other == process() || left_.count(other) > 0 || lost_.count(other) > 0;
+  });
+  // A process that has stopped takes nothing any more.
+  if (alone) end = std::min(*end, now + kLeaveGrace);
+  return (alone && transport_->idle()) || now > *end;
+}
+
+// A process that was only silent hears it too, once it goes on; where the connection is gone, the transport
+// drops it.
+void Wire::tell(int other, FrameKind kind, uint32_t generation, const std::string& text) {
+  if (other == process() || left_.count(other) > 0) return;
+  transport_->send(other, make_frame({.kind = kind, .from = process(), .to = other, .generation = generation},
+                                     nullptr, text, pool()));
+}
+
+void Wire::tell_all(FrameKind kind, uint32_t generation, const std::string& text) {
+  for (int other = 0; other < processes(); ++other) tell(other, kind, generation, text);
+}
+
+void Wire::receive(int from, Frame frame) {
+  const FrameHead head = head_of(frame);
+  {
+    Lock lock(mutex_);
+    heard_[static_cast<size_t>(from)] = Clock::now();
+  }
+  if (head.kind == FrameKind::Heartbeat) return;
+  if (head.kind == FrameKind::Join || head.kind == FrameKind::Members || head.kind == FrameKind::Goodbye)
+    return handle(from, head, std::string(text_of(frame)));
+  std::lock_guard delivering(delivering_);
+  if (listener_ && head.generation == open_) return listener_->frame(from, std::move(frame));
+  if (head.generation < next_) return;
+  Lock lock(mutex_);
+  waiting_[head.generation].emplace_back(from, std::move(frame));
+}
+
+void Wire::handle(int from, const FrameHead& head, const std::string& text) {
+  std::string left_out;
+  {
+    Lock lock(mutex_);
+    const std::vector<int> numbers = numbers_in(text);
+    if (head.kind == FrameKind::Goodbye) {
+      left_[from] = text.empty();
+    } else if (head.kind == FrameKind::Join) {
+      joined_[from] = {head.generation, {numbers.begin(), numbers.end()}};
+    } else if (decided_.count(head.generation) == 0) {
+      decide(head.generation, numbers);
+      if (!contains(numbers, process()))
+        left_out = fmt::format("process {} was left out of generation {}", process(), head.generation);
+    }
+    changed_.notify_all();
+  }
+  if (left_out.empty()) return;
+  std::lock_guard delivering(delivering_);
+  if (!listener_ || open_ >= head.generation) return;
+  listener_->broken(left_out);
+  left_out_ = Clock::now();
+}
+
+// Everybody hears of it from everybody, also those who cannot reach the one that decided.
+void Wire::decide(uint32_t generation, const std::vector<int>& members) {
+  decided_[generation] = members;
+  tell_all(FrameKind::Members, generation, fmt::format("{}", fmt::join(members, " ")));
+}
+
+void Wire::lose(int other, const std::string& why) {
+  {
+    Lock lock(mutex_);
+    if (left_.count(other) > 0 || !lost_.emplace(other, why).second) {
+      changed_.notify_all();
+      return;
+    }
+    changed_.notify_all();
+  }
+  std::lock_guard delivering(delivering_);
+  if (listener_) listener_->lost(other, why);
+}
+
+void Wire::beat() {
+  std::vector<std::pair<int, std::string>> silent;
+  {
+    Lock lock(mutex_);
+    const auto now = Clock::now();
+    if (heartbeat_.interval.count() == 0) return;
+    if (now - last_beat_ >= heartbeat_.interval) {
+      last_beat_ = now;
+      for (const int other : decided_.rbegin()->second) tell(other, FrameKind::Heartbeat, 0, "");
+    }
+    // This process itself may have been stopped: then the others were not silent.
+    if (now - std::exchange(last_look_, now) > heartbeat_.timeout / 2)
+      std::fill(heard_.begin(), heard_.end(), now);
+    for (const int other : decided_.rbegin()->second) {
+      const std::chrono::duration<double> quiet = now - heard_[static_cast<size_t>(other)];
+      if (other == process() || quiet < heartbeat_.timeout || left_.count(other) > 0) continue;
+      const std::string why = fmt::format("has not been heard of for {:.1f} s", quiet.count());
+      if (lost_.emplace(other, why).second) silent.emplace_back(other, why);
+    }
+    if (!silent.empty()) changed_.notify_all();
+  }
+  std::lock_guard delivering(delivering_);
+  if (!listener_) return;
+  for (const auto& [other, why] : silent) listener_->silent(other, why);
+  // A rank that is stuck keeps its world open. Nobody needs this process any more, and it cannot be tidied
+  // up.
+  if (left_out_ && Clock::now() - *left_out_ > kStuckGrace) {
+    std::fputs("megatron: the others go on without this process, and a rank of it is stuck\n", stderr);
+    std::_Exit(PeerLost("").exit_code());
+  }
+}
+
+void Wire::listen(const Generation& generation, Listener listener) {
+  std::lock_guard delivering(delivering_);
+  open_ = generation.number;
+  next_ = open_ + 1;
+  listener_ = std::move(listener);
+  std::vector<std::pair<int, Frame>> frames;
+  std::map<int, std::string> lost;
+  {
+    Lock lock(mutex_);
+    sound_ = true;
+    if (const auto own = waiting_.find(open_); own != waiting_.end()) frames = std::move(own->second);
+    waiting_.erase(waiting_.begin(), waiting_.upper_bound(open_));
+    for (const int other : generation.processes)
+      if (lost_.count(other) > 0) lost[other] = lost_[other];
+  }
+  for (auto& [from, frame] : frames) listener_->frame(from, std::move(frame));
+  for (const auto& [other, why] : lost) listener_->lost(other, why);
+}
+
+void Wire::close(const Generation& generation, bool sound) {
+  std::lock_guard delivering(delivering_);
+  if (!listener_ || open_ != generation.number) return;
+  listener_.reset();
+  left_out_.reset();
+  Lock lock(mutex_);
+  sound_ = sound;
+}
+
+std::set<int> Wire::unreachable(const std::set<int>& given_up) const {
+  std::set<int> out = given_up;
+  for (const auto& [other, why] : lost_) out.insert(other);
+  for (const auto& [other, sound] : left_) out.insert(other);
+  // Who was left out before does not come back. This process need not have noticed itself that it was silent.
+  for (int other = 0; other < processes(); ++other)
+    if (!contains(decided_.rbegin()->second, other)) out.insert(other);
+  return out;
+}
+
+// No process before this one is there for anybody who has come.
+bool Wire::leads(uint32_t generation, const std::set<int>& out) const {
+  for (int lower = 0; lower < process(); ++lower) {
+    if (out.count(lower) == 0) return false;
+    for (const auto& [other, joined] : joined_)
+      if (joined.generation == generation && out.count(other) == 0 && joined.unreachable.count(lower) == 0)
+        return false;
+  }
+  return true;
+}
+
+bool Wire::all_joined(uint32_t generation, const std::set<int>& out) const {
+  for (int other = 0; other < processes(); ++other) {
+    if (other == process() || out.count(other) > 0) continue;
+    const auto joined = joined_.find(other);
+    if (joined == joined_.end() || joined->second.generation != generation) return false;
+  }
+  return true;
+}
+
+std::vector<int> Wire::chosen(const std::set<int>& out) const {
+  std::vector<int> members;
+  for (int other = 0; other < processes(); ++other) {
+    if (out.count(other) > 0) continue;
+    const auto reach = [&](int from, int to) {
+      const auto joined = joined_.find(from);
+      return from == process() || joined == joined_.end() || joined->second.unreachable.count(to) == 0;
+    };
+    if (std::all_of(members.begin(), members.end(),
+                    [&](int member) { return reach(member, other) && reach(other, member); }))
+      members.push_back(other);
+  }
+  return members;
+}
+
+// A quorum decides: more than half of the last generation, without those that have left, or the half that has
+// its lowest process.
+bool Wire::may_go_on(const std::vector<int>& members) const {
+  std::vector<int> before;
+  for (const int other : decided_.rbegin()->second)
+    if (left_.count(other) == 0) before.push_back(other);
+  const auto there =
+      std::count_if(before.begin(), before.end(), [&](int other) { return contains(members, other); });
+  const auto all = static_cast<std::ptrdiff_t>(before.size());
+  return 2 * there > all || (2 * there == all && contains(members, before.front()));
+}
+
+std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace) {
+  Lock lock(mutex_);
+  const auto begin = Clock::now();
+  std::set<int> given_up;
+  std::optional<std::set<int>> told;
+  while (true) {
+    if (const auto& [newest, members] = *decided_.rbegin(); newest >= generation) {
+      if (newest == generation && contains(members, process())) return members;
+      throw PeerLost(fmt::format("process {} was left out of generation {}: the others go on without it",
+                                 process(), newest));
+    }
+    std::set<int> out = unreachable(given_up);
+    if (told != out) {
+      tell_all(FrameKind::Join, generation, fmt::format("{}", fmt::join(out, " ")));
+      told = out;
+    }
+    if (all_joined(generation, out) && leads(generation, out)) {
+      const std::vector<int> members = chosen(out);
+      if (!may_go_on(members))
+        throw PeerLost(fmt::format(
+            "generation {}: {} of {} processes are left, and the others may go on without them; start the "
+            "job again",
+            generation, members.size(), decided_.rbegin()->second.size()));
+      decide(generation, members);
+      continue;
+    }
+    const auto now = Clock::now();
+    if (now > begin + grace)
+      for (int other = 0; other < processes(); ++other)
+        if (const auto joined = joined_.find(other);
+            other != process() && (joined == joined_.end() || joined->second.generation < generation))
+          given_up.insert(other);
+    if (now > begin + 3 * grace)
+      throw PeerLost(fmt::format("generation {}: the processes that are left did not agree within {:.1f} s",
+                                 generation, std::chrono::duration<double>(3 * grace).count()));
+    changed_.wait_for(lock, std::chrono::milliseconds(20));
+  }
+}
+
+bool Wire::wait_for_call(const Generation& generation) {
+  Lock lock(mutex_);
+  while (true) {
+    for (const auto& [other, joined] : joined_)
+      if (joined.generation > generation.number) return true;
+    const std::vector<int>& training = generation.processes;
+    const auto gone = [&](int other) { return left_.count(other) > 0; };
+    if (std::all_of(training.begin(), training.end(), gone)) {
+      if (std::all_of(training.begin(), training.end(), [&](int other) { return left_.at(other); }))
+        return false;
+      throw PeerLost(
+          fmt::format("process {} waited in reserve, and those that trained ended after a fault", process()));
+    }
+    if (std::any_of(training.begin(), training.end(),
+                    [&](int other) { return lost_.count(other) > 0 && !gone(other); }))
+      return true;
+    changed_.wait_for(lock, std::chrono::milliseconds(200));
+  }
+}
+
+}  // namespace megatron
