@@ -27,10 +27,11 @@ struct RankContext {
   Tracer* tracer = nullptr;
   SavedTensorPacker* packer = nullptr;
   bool deterministic = true;        // only kernels that give the same bits each run
+  bool batch_invariant = false;     // fp32: what a token becomes does not depend on the others of its batch
   bool defer_weight_grads = false;  // backward leaves W for Tape::backward_weight
   uint32_t tapes_made = 0;
 
-  KernelContext kernel_context() { return {stream, pool, *allocator}; }
+  KernelContext kernel_context() { return {stream, pool, *allocator, batch_invariant}; }
   void trace(const char* name, Phase phase, double flops, double bytes) {
     if (tracer) tracer->op(name, phase, {flops, bytes});
   }

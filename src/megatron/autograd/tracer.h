@@ -20,6 +20,9 @@ class Tracer {
   virtual void end() {}
 };
 
+// The range in which a rank, or its stream, waits for an operation of other ranks.
+inline constexpr const char* kWaitRange = "wait";
+
 // Names what happens within its life to whoever listens; null: nobody.
 class TraceRange {
  public:

@@ -40,9 +40,12 @@ MEGATRON_HOST_DEVICE inline AttentionOrigin attention_origin(const AttentionOffs
 
 // softmax(scale · q kᵀ (+ bias), masked) v without ever holding the score matrix. Tokens are batch-major:
 // `batch` sequences of equal length, or, with cu_queries/cu_keys (int32 [batch + 1]), packed sequences of any
-// length. Query heads share key/value heads in groups (GQA). With `causal`, the last query of a sequence sees
-// its last key, so that queries may stand against a longer cache. A query that sees no key gets 0 and, where
-// there is no sink, an lse of −∞. Packed sequences cover all tokens of q and k.
+// length. With `blocks`, keys and values are rows of a pool, of which each sequence has blocks: its key i is
+// row blocks[sequence, i / block_size] · block_size + i % block_size, and key_lengths says how many it has; a
+// query's result then does not depend on the other queries. Query heads share key/value heads in groups
+// (GQA). With `causal`, the last query of a sequence sees its last key, so that queries may stand against a
+// longer cache. A query that sees no key gets 0 and, where there is no sink, an lse of −∞. Packed sequences
+// cover all tokens of q and k.
 struct AttentionArgs {
   Tensor q, k,
       v;  // [query tokens, heads, d], [key tokens, kv heads, d], [key tokens, kv heads, dv]; unit stride in d
@@ -51,6 +54,8 @@ struct AttentionArgs {
   int64_t batch = 1;
   Tensor cu_queries, cu_keys;             // optional, both or neither
   int64_t max_queries = 0, max_keys = 0;  // longest sequence where packed
+  Tensor blocks, key_lengths;             // int32 [batch, most] and [batch], optional; with cu_queries alone
+  int64_t block_size = 0;
   double scale = 1;
   bool causal = true;
   int64_t window_left = -1;   // keys before the query's own position that it may see; -1: all

@@ -12,7 +12,9 @@ namespace megatron {
 // the device) multiply their elements: one scale for all, or one for each block of block_rows × 128, the
 // latter along k: [⌈m / block_rows⌉, ⌈k / 128⌉] for a and the transpose of that for b. block_rows is 1, with
 // unit stride along m (n), or 128 for one of the operands, with unit stride along k and a multiple of four
-// between rows. fast_accum lets tensor cores accumulate in fewer bits where each operand has one scale.
+// between rows. int8 weights (the CPU alone): b is [k, n] with unit stride along k, a and c are fp32 or bf16,
+// and b_scale is fp32 [n, ⌈k / 128⌉], contiguous: of each 128 numbers of a column. fast_accum lets tensor
+// cores accumulate in fewer bits where each operand has one scale.
 struct GemmArgs {
   Tensor a, b, c;
   double alpha = 1, beta = 0;

@@ -18,6 +18,12 @@ struct ScatterAddRowsArgs {
   bool accumulate = true;
 };
 
+// out[ids[i]] = source[i], rows of any dtype and shape; no id comes twice, and all are within. out and source
+// have contiguous rows.
+struct PutRowsArgs {
+  Tensor source, ids, out;
+};
+
 // out[r, j] = x[r, indices[r, j]]. x [rows, n], indices int64 [rows, k], within the row.
 struct GatherColumnsArgs {
   Tensor x, indices, out;

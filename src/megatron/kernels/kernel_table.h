@@ -65,6 +65,7 @@ struct KernelTable {
 
   Kernel<GatherRowsArgs> gather_rows = nullptr;
   Kernel<ScatterAddRowsArgs> scatter_add_rows = nullptr;
+  Kernel<PutRowsArgs> put_rows = nullptr;
   Kernel<GatherColumnsArgs> gather_columns = nullptr;
   Kernel<ScatterColumnsArgs> scatter_columns = nullptr;
   Kernel<TopKArgs> top_k = nullptr;
@@ -105,7 +106,8 @@ struct KernelTable {
     v("gated_norm_backward", t.gated_norm_backward), v("ssd", t.ssd), v("ssd_backward", t.ssd_backward);
     v("delta_rule", t.delta_rule), v("delta_rule_backward", t.delta_rule_backward);
     v("gather_rows", t.gather_rows);
-    v("scatter_add_rows", t.scatter_add_rows), v("gather_columns", t.gather_columns);
+    v("scatter_add_rows", t.scatter_add_rows), v("put_rows", t.put_rows),
+        v("gather_columns", t.gather_columns);
     v("scatter_columns", t.scatter_columns), v("top_k", t.top_k);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
     v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);

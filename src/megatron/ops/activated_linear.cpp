@@ -110,15 +110,16 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
   require(x.rank() == 2 && w.rank() == 2 && x.size(1) == options.activation.inputs() * w.size(1),
           "activated_linear: x {} and weight {} do not fit; they must be [tokens, {}] and [out, in]", x, w,
           options.activation.gated ? "2 in (gate, then up)" : "in");
-  check_dtype("activated_linear", "weight", w, x.dtype());
+  check_weight(ctx, "activated_linear", weight, x.dtype());
   check_vector(ctx, "activated_linear", "bias", bias.value, w.size(0), x.dtype());
   Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   if (!active) {
     active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
     apply_activation(ctx, options.activation, input, active);
   }
-  ctx.kernels->gemm(ctx.kernel_context(),
-                    {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value});
+  ctx.kernels->gemm(
+      ctx.kernel_context(),
+      {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value, .b_scale = weight.scale});
   trace(ctx, "linear", Phase::Forward, gemm_flops(x, w), {&active, &w, &y});
   if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,

@@ -150,6 +150,22 @@ void check_packed(const RankContext& ctx, const AttentionOptions& options, const
           options.bias);
 }
 
+void check_blocks(const RankContext& ctx, const AttentionOptions& options, int64_t rows) {
+  for (const Tensor* x : {&options.blocks, &options.key_lengths}) {
+    check_input(ctx, "attention", "blocks", *x);
+    check_dtype("attention", "blocks", *x, DType::I32);
+  }
+  const int64_t sequences = options.cu_queries ? options.cu_queries.size(0) - 1 : 0;
+  require(options.blocks.rank() == 2 && options.blocks.size(0) == sequences &&
+              options.key_lengths.shape() == Shape{sequences} && options.key_lengths.is_contiguous(),
+          "attention: blocks {} and key lengths {} do not fit {} packed sequences", options.blocks,
+          options.key_lengths, sequences);
+  require(options.block_size > 0 && rows % options.block_size == 0,
+          "attention: a pool of {} rows is not made of blocks of {}", rows, options.block_size);
+  require(options.dropout == 0 && options.window_right < 0,
+          "attention: keys in blocks are for decoding, without dropout or keys behind the query");
+}
+
 AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const AttentionOptions& options) {
   for (auto [name, x] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) {
@@ -179,7 +195,17 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
       .dropout_key = options.dropout_key,
       .offsets = options.offsets};
   if (args.offsets.global_heads == 0) args.offsets.global_heads = q.size(1);
-  if (options.cu_queries) {
+  if (options.blocks) {
+    check_blocks(ctx, options, k.size(0));
+    check_packed(ctx, options, options.cu_queries);
+    args.cu_queries = options.cu_queries;
+    args.blocks = options.blocks;
+    args.key_lengths = options.key_lengths;
+    args.block_size = options.block_size;
+    args.batch = args.cu_queries.size(0) - 1;
+    args.max_queries = options.max_queries;
+    args.max_keys = options.max_keys;
+  } else if (options.cu_queries) {
     args.cu_queries = options.cu_queries;
     args.cu_keys = options.cu_keys ? options.cu_keys : options.cu_queries;
     check_packed(ctx, options, args.cu_keys);
@@ -241,8 +267,9 @@ AttentionResult attention(RankContext& ctx, const Tensor& q, const Tensor& k, co
                           const AttentionOptions& options) {
   AttentionArgs args = attend(ctx, q, k, v, options);
   AttentionResult result{args.o, args.lse};
-  if (needs_grad(ctx, {&q, &k, &v, &options.bias}, {&options.sinks}))
-    record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
+  const bool recorded = needs_grad(ctx, {&q, &k, &v, &options.bias}, {&options.sinks});
+  require(!recorded || !options.blocks, "attention: keys in blocks have no gradient; use NoGrad");
+  if (recorded) record(ctx, std::make_unique<AttentionNode>(ctx, q, k, v, args, options), result.o);
   return result;
 }
 
@@ -276,7 +303,8 @@ Tensor sinks_gradient(RankContext& ctx, const Weight& sinks, int64_t begin, int6
 AttentionGrads attention_backward(RankContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                   const AttentionResult& result, const Tensor& grad_o,
                                   const AttentionOptions& options, const Tensor& dsinks) {
-  AttentionBackwardArgs args{.forward = make_args(ctx, q, k, v, options), .grad_o = grad_o};
+  AttentionBackwardArgs args{
+      .forward = make_args(ctx, q, k, v, options), .grad_o = grad_o, .deterministic = ctx.deterministic};
   args.forward.o = result.o, args.forward.lse = result.lse;
   args.dq = ctx.empty(q.shape(), q.dtype());
   args.dk = ctx.empty(k.shape(), k.dtype());

@@ -9,7 +9,10 @@ struct AttentionOptions {
   Tensor cu_queries, cu_keys;             // int32 [sequences + 1]: packed sequences instead; keys as queries
                                           // where left out
   int64_t max_queries = 0, max_keys = 0;  // longest packed sequence
-  double scale = 0;                       // 0: 1/√d
+  Tensor blocks, key_lengths;             // int32 [sequences, most] and [sequences]: k and v are pools, of
+                                          // which each packed sequence of queries has blocks
+  int64_t block_size = 0;
+  double scale = 0;  // 0: 1/√d
   bool causal = true;
   int64_t window_left = -1, window_right = -1;  // keys seen before and after the query's own; -1: all
   double softcap = 0;

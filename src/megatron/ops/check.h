@@ -51,6 +51,18 @@ inline void check_vector(const RankContext& ctx, const char* op, const char* wha
   check_dtype(op, what, vector, dtype);
 }
 
+// A weight [.., rows, columns] of the activations' dtype, or of int8 with a scale for each 128 of a row.
+inline void check_weight(const RankContext& ctx, const char* op, const Weight& weight, DType dtype) {
+  if (!weight.scale) return check_dtype(op, "weight", weight.value, dtype);
+  check_dtype(op, "int8 weight", weight.value, DType::I8);
+  require(dtype == DType::F32 || dtype == DType::BF16,
+          "{}: x is {}, but beside an int8 weight it must be fp32 or bf16", op, dtype);
+  require(ctx.device.type != DeviceType::Cuda, "{}: int8 weights are not built for {}", op, ctx.device);
+  Shape scales = weight.value.shape();
+  scales[-1] = (scales[-1] + 127) / 128;
+  check_shape(op, "the weight's scale", weight.scale, scales);
+}
+
 // The tensor's values without gaps: itself, or a copy. Not differentiable.
 inline Tensor detach_contiguous(RankContext& ctx, const Tensor& tensor) {
   if (!tensor.defined() || tensor.is_contiguous()) return tensor.detach();

@@ -53,6 +53,20 @@ class GroupedLinearNode final : public Node {
   Tensor offsets_, dy_;
 };
 
+// Expert by expert: on the CPU, where such weights are, the offsets can be read.
+void multiply_int8(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& offsets,
+                   const Tensor& y) {
+  const std::vector<int32_t> ends = ctx.to_vector<int32_t>(offsets);
+  for (int64_t e = 0; e < weight.value.size(0); ++e) {
+    const int64_t begin = ends[static_cast<size_t>(e)], end = ends[static_cast<size_t>(e) + 1];
+    if (begin == end) continue;
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = x.slice(0, begin, end),
+                                             .b = weight.value.detach().select(0, e).transpose(0, 1),
+                                             .c = y.slice(0, begin, end),
+                                             .b_scale = weight.scale.select(0, e)});
+  }
+}
+
 }  // namespace
 
 Tensor grouped_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& offsets) {
@@ -64,11 +78,14 @@ Tensor grouped_linear(RankContext& ctx, const Tensor& x, const Weight& weight, c
   require(x.rank() == 2 && w.rank() == 3 && x.size(1) == w.size(2),
           "grouped_linear: x {} and weight {} do not fit; they must be [rows, in] and [experts, out, in]", x,
           w);
-  check_dtype("grouped_linear", "weight", w, x.dtype());
+  check_weight(ctx, "grouped_linear", weight, x.dtype());
   check_dtype("grouped_linear", "offsets", offsets, DType::I32);
   check_shape("grouped_linear", "offsets", offsets, {w.size(0) + 1});
   Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
-  ctx.kernels->grouped_gemm(ctx.kernel_context(), {input, w.detach().transpose(1, 2), y, offsets});
+  if (weight.scale)
+    multiply_int8(ctx, input, weight, offsets, y);
+  else
+    ctx.kernels->grouped_gemm(ctx.kernel_context(), {input, w.detach().transpose(1, 2), y, offsets});
   trace(ctx, "grouped_linear", Phase::Forward, flops_of(x, w), {&x, &w, &y});
   if (needs_grad(ctx, {&x}, {&weight}))
     record(ctx, std::make_unique<GroupedLinearNode>(ctx, input, x.grad_slot(), weight, offsets), y);

@@ -11,6 +11,9 @@ Tensor gather_rows(RankContext& ctx, const Tensor& x, const Tensor& ids);
 // left out.
 Tensor scatter_add_rows(RankContext& ctx, const Tensor& source, const Tensor& ids, int64_t rows);
 
+// out[ids[i]] = source[i] in place: rows of any shape, ids int64 [n], no id twice. Records nothing.
+void put_rows(RankContext& ctx, const Tensor& source, const Tensor& ids, const Tensor& out);
+
 // out[r, j] = x[r, indices[r, j]]: x [rows, n], indices int64 [rows, k], each in [0, n) (looked at on the
 // CPU).
 Tensor gather_columns(RankContext& ctx, const Tensor& x, const Tensor& indices);

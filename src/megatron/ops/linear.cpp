@@ -73,18 +73,21 @@ class LinearNode final : public Node {
   Tensor dy_;
 };
 
-void check_operands(RankContext& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+void check_operands(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias) {
+  const Tensor& w = weight.value;
   check_input(ctx, "linear", "x", x);
-  check_input(ctx, "linear", "weight", weight);
-  require(x.rank() == 2 && weight.rank() == 2 && x.size(1) == weight.size(1),
-          "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, weight);
-  check_dtype("linear", "weight", weight, x.dtype());
-  check_vector(ctx, "linear", "bias", bias, weight.size(0), x.dtype());
+  check_input(ctx, "linear", "weight", w);
+  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
+          "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
+  check_weight(ctx, "linear", weight, x.dtype());
+  check_vector(ctx, "linear", "bias", bias, w.size(0), x.dtype());
 }
 
-void multiply(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
-  ctx.kernels->gemm(ctx.kernel_context(),
-                    {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias});
+void multiply(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias, const Tensor& y) {
+  const Tensor& w = weight.value;
+  ctx.kernels->gemm(
+      ctx.kernel_context(),
+      {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias, .b_scale = weight.scale});
   ctx.trace("linear", Phase::Forward, gemm_flops(x, w),
             static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
 }
@@ -104,9 +107,9 @@ void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, cons
 }  // namespace
 
 Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias) {
-  check_operands(ctx, x, weight.value, bias.value);
+  check_operands(ctx, x, weight, bias.value);
   Tensor y = ctx.empty({x.size(0), weight.value.size(0)}, x.dtype());
-  multiply(ctx, x, weight.value, bias.value, y);
+  multiply(ctx, x, weight, bias.value, y);
   record_linear(ctx, x, weight, bias, y);
   return y;
 }
@@ -114,15 +117,15 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
 ActivatedLinear linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
                                  const Weight& weight, const Weight& bias) {
   const Tensor& w = weight.value;
-  check_operands(ctx, x, w, bias.value);
+  check_operands(ctx, x, weight, bias.value);
   require(w.size(0) % options.inputs() == 0,
           "linear_activated: weight {} must have as many rows for up as for the gate", w);
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype()),
          active = ctx.empty({x.size(0), w.size(0) / options.inputs()}, x.dtype());
-  if (multiply_and_activate(ctx, options, x.detach(), w.detach(), bias.value, y, active)) {
+  if (!weight.scale && multiply_and_activate(ctx, options, x.detach(), w.detach(), bias.value, y, active)) {
     trace(ctx, "linear_activated", Phase::Forward, gemm_flops(x, w), {&x, &w, &y, &active});
   } else {
-    multiply(ctx, x, w, bias.value, y);
+    multiply(ctx, x, weight, bias.value, y);
     apply_activation(ctx, options, y, active);
   }
   record_linear(ctx, x, weight, bias, y);

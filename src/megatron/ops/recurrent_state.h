@@ -11,7 +11,6 @@ inline void check_recurrent_state(const RankContext& ctx, const char* op, const 
   check_input(ctx, op, "state", state);
   check_shape(op, "state", state, shape);
   check_dtype(op, "state", state, dtype);
-  require(ctx.device.is_cpu(), "{}: states are carried on by the CPU's kernels alone", op);
   require(state.is_contiguous() && !recorded, "{}: a state that is carried on has no gradient; use NoGrad",
           op);
 }

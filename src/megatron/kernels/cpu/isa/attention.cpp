@@ -5,6 +5,7 @@ namespace megatron::cpu::MEGATRON_ISA {
 
 void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args);
 void attention_merge(const KernelContext& ctx, const AttentionMergeArgs& args);
+void paged_attention(const KernelContext& ctx, const AttentionArgs& args);
 
 namespace {
 
@@ -94,6 +95,7 @@ void forward_block(const AttentionArgs& args, const Sequence& sequence, int64_t 
 }
 
 void attention(const KernelContext& ctx, const AttentionArgs& args) {
+  if (args.blocks) return paged_attention(ctx, args);
   dispatch_float("attention", args.q.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     int64_t kv_heads = args.k.size(1), group = group_of(args);

@@ -1,7 +1,9 @@
 #include <vector>
 
+#include "megatron/kernels/cpu/isa/dot_gemm.h"
 #include "megatron/kernels/cpu/isa/packed_gemm.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
+#include "megatron/kernels/cpu/isa/stream_gemm.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -24,12 +26,27 @@ GemmProblem problem_of(const Tensor& a, const Tensor& b, const Tensor& c) {
           .c_column = c.stride(-1)};
 }
 
+// Batch invariance asks for sums that do not know how many rows there are, which libraries do not promise.
+bool by_library(const KernelContext& ctx, const GemmProblem& p) {
+  return !(ctx.batch_invariant && p.in == DType::F32) && library_supports(p);
+}
+
+bool by_dots(const KernelContext& ctx, const GemmProblem& p) {
+  return ctx.batch_invariant && dot_gemm_supports(p);
+}
+
+void cut_evenly(const GemmProblem& p, int64_t rows, int64_t columns, std::vector<GemmProblem>& tasks) {
+  for (int64_t j = 0; j < p.n; j += columns)
+    for (int64_t i = 0; i < p.m; i += rows)
+      tasks.push_back(p.part(i, std::min(rows, p.m - i), j, std::min(columns, p.n - j)));
+}
+
 // Cuts a GEMM into tasks: a few per thread, to even out unequal speeds, each large enough for the library
 // to reach its full speed. Along the longer side, so that the smaller operand is the one packed for each
 // task.
-void cut(const GemmProblem& p, int width, std::vector<GemmProblem>& tasks) {
+void cut(const KernelContext& ctx, const GemmProblem& p, int width, std::vector<GemmProblem>& tasks) {
   if (p.m == 0 || p.n == 0) return;
-  if (library_supports(p)) {
+  if (by_library(ctx, p)) {
     constexpr int64_t grain = 32, smallest = 96;
     constexpr double min_flops = 2e6;
     int64_t longer = std::max(p.m, p.n);
@@ -45,13 +62,13 @@ void cut(const GemmProblem& p, int width, std::vector<GemmProblem>& tasks) {
     }
     return;
   }
-  for (int64_t i = 0; i < p.m; i += kTaskRows)
-    for (int64_t j = 0; j < p.n; j += kTaskColumns)
-      tasks.push_back(p.part(i, std::min(kTaskRows, p.m - i), j, std::min(kTaskColumns, p.n - j)));
+  if (by_dots(ctx, p)) return cut_evenly(p, kDotRows, kDotColumns, tasks);
+  cut_evenly(p, kTaskRows, kTaskColumns, tasks);
 }
 
 void run_task(const KernelContext& ctx, const GemmProblem& p) {
-  if (library_supports(p)) return library_run(p);
+  if (by_library(ctx, p)) return library_run(p);
+  if (by_dots(ctx, p)) return dot_gemm(p);
   dispatch_float("gemm", p.in, [&]<class In>(Type<In>) { packed_gemm<In>(ctx, p); });
 }
 
@@ -91,6 +108,12 @@ void fp8_gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (args.bias) kernels.binary(ctx, {Binary::Add, args.c, args.bias.expand(args.c.shape()), args.c});
 }
 
+void int8_gemm(const KernelContext& ctx, const GemmProblem& p, const Tensor& scales) {
+  if (p.in == DType::F32) return stream_gemm<Int8Stream, float, float>(ctx, p, pointer<float>(scales));
+  if (p.in == DType::BF16) return stream_gemm<Int8Stream, bf16, bf16>(ctx, p, pointer<float>(scales));
+  reject_dtype("gemm with int8 weights", p.in);
+}
+
 void gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (is_fp8(args.a.dtype())) return fp8_gemm(ctx, args);
   std::vector<GemmProblem> tasks;
@@ -98,8 +121,10 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
   p.alpha = args.alpha;
   p.beta = args.beta;
   if (args.bias.defined()) p.bias = args.bias.raw();
+  if (args.b.dtype() == DType::I8) return int8_gemm(ctx, p, args.b_scale);
   if (args.c.rank() == 2) {
-    cut(p, ctx.pool.width(), tasks);
+    if (streams_bf16(p)) return stream_bf16(ctx, p);
+    cut(ctx, p, ctx.pool.width(), tasks);
   } else {
     int64_t batch = args.c.size(0);
     auto in_size = static_cast<int64_t>(size_of(p.in)), out_size = static_cast<int64_t>(size_of(p.out));
@@ -109,7 +134,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
       one.a = static_cast<const char*>(p.a) + i * args.a.stride(0) * in_size;
       one.b = static_cast<const char*>(p.b) + i * args.b.stride(0) * in_size;
       one.c = static_cast<char*>(p.c) + i * args.c.stride(0) * out_size;
-      cut(one, width, tasks);
+      cut(ctx, one, width, tasks);
     }
   }
   run_all(ctx, tasks);
@@ -120,7 +145,11 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
   std::vector<GemmProblem> tasks;
   for (int64_t e = 0; e < args.b.size(0); ++e) {
     Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), c = args.c.slice(0, offsets[e], offsets[e + 1]);
-    cut(problem_of(a, args.b.select(0, e), c), ctx.pool.width(), tasks);
+    const GemmProblem p = problem_of(a, args.b.select(0, e), c);
+    if (streams_bf16(p))
+      stream_bf16(ctx, p);
+    else
+      cut(ctx, p, ctx.pool.width(), tasks);
   }
   run_all(ctx, tasks);
 }
@@ -132,7 +161,7 @@ void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& 
     Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), b = args.b.slice(0, offsets[e], offsets[e + 1]);
     GemmProblem p = problem_of(a.transpose(0, 1), b, args.c.select(0, e));
     p.beta = args.beta;
-    cut(p, ctx.pool.width(), tasks);
+    cut(ctx, p, ctx.pool.width(), tasks);
   }
   run_all(ctx, tasks);
 }

@@ -25,6 +25,20 @@ void gather_rows(const KernelContext& ctx, const GatherRowsArgs& args) {
   });
 }
 
+void put_rows(const KernelContext& ctx, const PutRowsArgs& args) {
+  const int64_t count = args.ids.numel(), columns = count > 0 ? args.source.numel() / count : 0;
+  const int64_t* ids = pointer<int64_t>(args.ids);
+  dispatch_any(args.source.dtype(), [&]<class T>(Type<T>) {
+    const T* source = pointer<T>(args.source);
+    T* out = pointer<T>(args.out);
+    ctx.pool.parallel_for(
+        count, std::max<int64_t>(1, kGrain / std::max<int64_t>(columns, 1)), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i)
+            std::copy_n(source + i * args.source.stride(0), columns, out + ids[i] * args.out.stride(0));
+        });
+  });
+}
+
 void gather_columns(const KernelContext& ctx, const GatherColumnsArgs& args) {
   int64_t n = args.x.size(1), k = args.indices.size(1);
   const int64_t* indices = pointer<int64_t>(args.indices);
@@ -127,6 +141,7 @@ void top_k(const KernelContext& ctx, const TopKArgs& args) {
 void add_index_kernels(KernelTable& table) {
   table.gather_rows = gather_rows;
   table.scatter_add_rows = scatter_add_rows;
+  table.put_rows = put_rows;
   table.gather_columns = gather_columns;
   table.scatter_columns = scatter_columns;
   table.top_k = top_k;

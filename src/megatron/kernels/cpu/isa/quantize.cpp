@@ -45,6 +45,30 @@ void dispatch_fp8(const char* kernel, DType dtype, F&& f) {
   reject_dtype(kernel, dtype);
 }
 
+// int8 as another narrow format: symmetric, nearest even.
+struct Int8 {
+  uint8_t bits = 0;
+  static constexpr float max = 127;
+  explicit operator float() const { return static_cast<float>(static_cast<int8_t>(bits)); }
+};
+
+template <class Q>
+void store_narrow(Q* p, Vector<float> x) {
+  if constexpr (std::is_same_v<Q, Int8>) {
+    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits.
+    const FloatBits bits = reinterpret_cast<FloatBits>(x + 12582912.f);
+    *reinterpret_cast<QuarterBits*>(p) = __builtin_convertvector(bits & 0xff, QuarterBits);
+  } else {
+    store_as_fp8(p, x);
+  }
+}
+
+template <class F>
+void dispatch_fp8_or_int8(const char* kernel, DType dtype, F&& f) {
+  if (dtype == DType::I8) return f(Type<Int8>{});
+  dispatch_fp8(kernel, dtype, std::forward<F>(f));
+}
+
 // Clamped before the cast; written so that NaN stays NaN.
 template <class Q>
 Vector<float> clamp_to(Vector<float> x) {
@@ -58,11 +82,11 @@ void quantize_run(const T* x, int64_t n, float scale, bool multiply, Q* q) {
   auto scaled = [&](Vector<float> v) { return clamp_to<Q>(multiply ? v * scale : v / scale); };
   int64_t i = 0;
   if constexpr (!std::is_same_v<T, double>)
-    for (; i + w <= n; i += w) store_as_fp8(q + i, scaled(load_as<float>(x + i)));
+    for (; i + w <= n; i += w) store_narrow(q + i, scaled(load_as<float>(x + i)));
   for (; i < n; ++i) {
     float rest[w] = {static_cast<float>(x[i])};
     Q narrow[w];
-    store_as_fp8(narrow, scaled(load_vector(rest)));
+    store_narrow(narrow, scaled(load_vector(rest)));
     q[i] = narrow[0];
   }
 }
@@ -108,7 +132,7 @@ void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
 
 void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   dispatch_float("quantize", args.x.dtype(), [&]<class T>(Type<T>) {
-    dispatch_fp8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) { quantize_as<T, Q>(ctx, args); });
+    dispatch_fp8_or_int8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) { quantize_as<T, Q>(ctx, args); });
   });
 }
 
@@ -174,7 +198,7 @@ void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
   const float* inverse_scale = pointer<float>(args.inverse_scale);
   const int64_t down = args.inverse_scale.stride(0), across = args.inverse_scale.stride(1);
   dispatch_float("dequantize", args.x.dtype(), [&]<class T>(Type<T>) {
-    dispatch_fp8("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
+    dispatch_fp8_or_int8("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
       const Q* q = pointer<Q>(args.q);
       T* x = pointer<T>(args.x);
       float values[256];  // of every pattern

@@ -19,14 +19,14 @@ template <class T>
 std::string_view run_forward(const KernelContext& ctx, const AttentionArgs& args) {
   AttentionTask<T> task(args);
   if constexpr (kTensorCores<T>)
-    if (mma_attention(ctx, task)) return kFlash;
+    if (!args.blocks && mma_attention(ctx, task)) return kFlash;
   simt_attention(ctx, task);
   return kSimple;
 }
 
 void attention(const KernelContext& ctx, const AttentionArgs& args) {
   if (args.o.numel() == 0) return;
-  std::string_view refused = cudnn_attention(ctx, args), kernel = kCudnn;
+  std::string_view refused = args.blocks ? "keys lie in blocks" : cudnn_attention(ctx, args), kernel = kCudnn;
   if (!refused.empty())
     dispatch_float("attention", args.q.dtype(),
                    [&]<class T>(Type<T>) { kernel = run_forward<T>(ctx, args); });

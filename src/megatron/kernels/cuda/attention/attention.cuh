@@ -50,6 +50,9 @@ struct AttentionTask {
   int queries, keys;  // of the longest sequence
   int query_tokens;
   const int32_t *cu_queries, *cu_keys;
+  const int32_t *blocks, *key_lengths;  // keys in blocks of a pool; null: one sequence after the other
+  int64_t blocks_stride;
+  int block_size;
   C scale, softcap, dropout_scale;
   bool causal;
   int window_left, window_right;
@@ -76,6 +79,10 @@ struct AttentionTask {
         query_tokens(static_cast<int>(args.q.size(0))),
         cu_queries(args.cu_queries ? pointer<int32_t>(args.cu_queries) : nullptr),
         cu_keys(args.cu_keys ? pointer<int32_t>(args.cu_keys) : nullptr),
+        blocks(args.blocks ? pointer<int32_t>(args.blocks) : nullptr),
+        key_lengths(args.key_lengths ? pointer<int32_t>(args.key_lengths) : nullptr),
+        blocks_stride(args.blocks ? args.blocks.stride(0) : 0),
+        block_size(static_cast<int>(args.block_size)),
         scale(static_cast<C>(args.scale)),
         softcap(static_cast<C>(args.softcap)),
         dropout_scale(static_cast<C>(args.dropout > 0 ? 1 / (1 - args.dropout) : 1)),
@@ -91,7 +98,8 @@ struct AttentionTask {
     int64_t key_tokens = args.k.size(0);
     queries = static_cast<int>(cu_queries ? (args.max_queries ? args.max_queries : query_tokens)
                                           : query_tokens / args.batch);
-    keys = static_cast<int>(cu_keys ? (args.max_keys ? args.max_keys : key_tokens) : key_tokens / args.batch);
+    keys = static_cast<int>(cu_keys || blocks ? (args.max_keys ? args.max_keys : key_tokens)
+                                              : key_tokens / args.batch);
     if (bias) {
       bias_batch = args.bias.size(0) == 1 ? 0 : args.bias.stride(0);
       bias_head = args.bias.size(1) == 1 ? 0 : args.bias.stride(1);
@@ -102,7 +110,14 @@ struct AttentionTask {
 
   __device__ SequenceSpan sequence(int b) const {
     if (!cu_queries) return {b * queries, queries, b * keys, keys};
+    if (blocks) return {cu_queries[b], cu_queries[b + 1] - cu_queries[b], 0, key_lengths[b]};
     return {cu_queries[b], cu_queries[b + 1] - cu_queries[b], cu_keys[b], cu_keys[b + 1] - cu_keys[b]};
+  }
+
+  // The row of k and v that holds a key of sequence b.
+  __device__ int64_t key_row(const SequenceSpan& s, int b, int key) const {
+    if (!blocks) return s.first_key + key;
+    return static_cast<int64_t>(blocks[b * blocks_stride + key / block_size]) * block_size + key % block_size;
   }
 
   __device__ int shift(const SequenceSpan& s) const {

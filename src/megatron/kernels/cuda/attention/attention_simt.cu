@@ -9,6 +9,17 @@ struct LargestScore {
   __device__ C operator()(C a, C b) const { return a > b || a != a ? a : b; }
 };
 
+// Keys [key0, key0 + count) of a sequence, wherever their rows lie.
+template <class T>
+__device__ void load_keys(const AttentionTask<T>& task, const HeadTensor<T>& x, const SequenceSpan& s, int b,
+                          int key0, int count, int head, int head_dim, int stride, Compute<T>* to) {
+  for (int i = threadIdx.x; i < kTile * head_dim; i += kWarps * 32) {
+    int row = i / head_dim, c = i - row * head_dim;
+    to[row * stride + c] =
+        row < count ? widen(x.row(task.key_row(s, b, key0 + row), head)[c]) : Compute<T>(0);
+  }
+}
+
 template <class T, int N>
 __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> task) {
   using C = Compute<T>;
@@ -30,11 +41,12 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
   const int first = task.visible(s, block_first).begin;
   const int last = task.visible(s, min(block_first + kWarps, s.queries) - 1).end;
   C maximum = lowest, sum = 0, acc[N] = {};
-  for (int key0 = first; key0 < last; key0 += kTile) {
+  // In blocks, tiles begin at multiples of their size: what a query gets does not depend on its neighbours.
+  for (int key0 = task.blocks ? first / kTile * kTile : first; key0 < last; key0 += kTile) {
     __syncthreads();
     int count = min(kTile, s.keys - key0);
-    load_tile(task.k, s.first_key + key0, kv_head, count, task.d, stride, keys);
-    load_tile(task.v, s.first_key + key0, kv_head, count, task.dv, task.dv, values);
+    load_keys(task, task.k, s, b, key0, count, kv_head, task.d, stride, keys);
+    load_keys(task, task.v, s, b, key0, count, kv_head, task.dv, task.dv, values);
     __syncthreads();
     int key = key0 + lane;
     C score = lowest, slope;
@@ -63,11 +75,19 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
     task.lse[head * task.lse_stride + s.first_query + query] = sum == 0 ? lowest : maximum + log_of(sum);
 }
 
+// Only values are held by lanes, so the latent vectors of a cache fit up to 512 elements. Elsewhere the
+// backward pass sets the limit.
+template <class F>
+void dispatch_value_dim(int dv, bool paged, F&& f) {
+  if (paged && dv > limits::kMaxHeadDim && dv <= 512) return f(std::integral_constant<int, 16>{});
+  dispatch_head_dim(dv, std::forward<F>(f));
+}
+
 }  // namespace
 
 template <class T>
 void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
-  dispatch_head_dim(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
+  dispatch_value_dim(task.dv, task.blocks != nullptr, [&]<int N>(std::integral_constant<int, N>) {
     size_t bytes = sizeof(Compute<T>) * (kTile * (task.d + 1 + task.dv) + kWarps * task.d);
     allow_shared(forward_kernel<T, N>, bytes);
     dim3 grid(blocks_for(task.queries, kWarps), task.heads, task.batch);

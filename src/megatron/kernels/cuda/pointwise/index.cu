@@ -71,6 +71,41 @@ void gather_rows(const KernelContext& ctx, const GatherRowsArgs& args) {
   gather(ctx, args.table, args.ids, args.out, args.first, 1);
 }
 
+// out[ids[i]] = source[i]; columns and strides are counted in units of V.
+template <class V>
+struct PutRowsOp {
+  const V* source;
+  const int64_t* ids;
+  V* out;
+  int64_t columns, source_stride, out_stride;
+  template <int W>
+  __device__ void run(int64_t i) const {
+    const int64_t row = i / columns, column = i - row * columns;
+    out[ids[row] * out_stride + column] = source[row * source_stride + column];
+  }
+};
+
+template <class V>
+void put(const KernelContext& ctx, const PutRowsArgs& args, int64_t columns, int64_t units) {
+  for_each<1>(ctx, "put_rows", args.ids.numel() * columns, false,
+              PutRowsOp<V>{pointer<V>(args.source), pointer<int64_t>(args.ids), pointer<V>(args.out), columns,
+                           args.source.stride(0) / units, args.out.stride(0) / units});
+}
+
+void put_rows(const KernelContext& ctx, const PutRowsArgs& args) {
+  if (args.source.numel() == 0) return;
+  const int64_t columns = args.source.numel() / args.ids.numel(),
+                element = static_cast<int64_t>(size_of(args.source.dtype())), units = 16 / element;
+  const bool vectors = columns % units == 0 && args.source.stride(0) % units == 0 &&
+                       args.out.stride(0) % units == 0 && aligned(args.source.raw()) &&
+                       aligned(args.out.raw());
+  if (vectors) return put<uint4>(ctx, args, columns / units, units);
+  if (element == 8) return put<uint64_t>(ctx, args, columns, 1);
+  if (element == 4) return put<uint32_t>(ctx, args, columns, 1);
+  if (element == 2) return put<uint16_t>(ctx, args, columns, 1);
+  put<uint8_t>(ctx, args, columns, 1);
+}
+
 template <class T>
 struct GatherColumnsOp {
   const T* x;
@@ -184,6 +219,7 @@ void top_k(const KernelContext& ctx, const TopKArgs& args) {
 void add_index_kernels(KernelTable& table) {
   table.gather_rows = gather_rows;
   table.scatter_add_rows = scatter_add_rows;
+  table.put_rows = put_rows;
   table.gather_columns = gather_columns;
   table.scatter_columns = scatter_columns;
   table.top_k = top_k;

@@ -43,6 +43,12 @@ __global__ void __launch_bounds__(kStateThreads) forward_kernel(DeltaTask<T> tas
     if (span.begin == span.end) continue;
     const int64_t first = task.sequences.first_slot(s, task.chunk);
     C state[N] = {};
+    if (task.carried && column < task.values) {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (int channel = state_channel(i); channel < task.keys)
+          state[i] = task.carried_state(s, head)[channel * task.values + column];
+    }
     DeltaToken<T, N> next;
     next.load(task, span.begin, head, column);
     for (int64_t t = span.begin; t < span.end; ++t) {
@@ -63,6 +69,12 @@ __global__ void __launch_bounds__(kStateThreads) forward_kernel(DeltaTask<T> tas
       if (lane == 0 && column < task.values)
         o[(t * task.value_heads + head) * task.values + column] = narrow<T>(out);
     }
+    if (task.carried && column < task.values) {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (int channel = state_channel(i); channel < task.keys)
+          task.carried_state(s, head)[channel * task.values + column] = state[i];
+    }
   }
 }
 
@@ -71,7 +83,8 @@ void delta_rule(const KernelContext& ctx, const DeltaRuleArgs& args) {
   dispatch_float("delta_rule", args.qkv.dtype(), [&]<class T>(Type<T>) {
     DeltaTask<T> task(args);
     if constexpr (std::is_same_v<T, bfloat>)
-      if (fits_delta_tiles(task)) return delta_rule_on_tensor_cores(ctx, task, pointer<T>(args.o));
+      if (!args.state && fits_delta_tiles(task))
+        return delta_rule_on_tensor_cores(ctx, task, pointer<T>(args.o));
     Scratch scratch(ctx, task.scratch_bytes());
     task.use(scratch.as<Compute<T>>());
     prepare_delta_rule(ctx, task);

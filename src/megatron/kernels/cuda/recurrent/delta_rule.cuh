@@ -37,6 +37,7 @@ struct DeltaTask {
   C *q_length, *k_length;  // [tokens, key heads]
   C *decay, *beta;         // [tokens, value heads]
   C* before;               // [slots, value heads, keys, values]; may be null
+  C* carried;  // [sequences, value heads, keys, values]: moved on by a decoder's step; may be null
 
   explicit DeltaTask(const DeltaRuleArgs& args)
       : sequences(args.rows, args.qkv.size(0)),
@@ -58,7 +59,8 @@ struct DeltaTask {
         a_in(pointer<T>(args.a)),
         a_log(pointer<C>(args.a_log)),
         dt_bias(pointer<C>(args.dt_bias)),
-        before(pointer<C>(args.before)) {}
+        before(pointer<C>(args.before)),
+        carried(pointer<C>(args.state)) {}
 
   size_t scratch_bytes() const {
     return static_cast<size_t>(2 * sequences.tokens * (key_heads * (keys + 1) + value_heads)) * sizeof(C);
@@ -76,6 +78,9 @@ struct DeltaTask {
   __device__ C rate(int64_t head) const { return -exp_of(a_log[head]); }
   __device__ C raw(int64_t t, int64_t head) const { return widen(a_in[t * a_stride + head]) + dt_bias[head]; }
   __device__ int64_t value_at(int64_t head) const { return 2 * key_heads * keys + head * values; }
+  __device__ C* carried_state(int64_t sequence, int64_t head) const {
+    return carried + (sequence * value_heads + head) * keys * values;
+  }
   __device__ C* state_before(int64_t slot, int64_t head) const {
     return before + (slot * value_heads + head) * keys * values;
   }

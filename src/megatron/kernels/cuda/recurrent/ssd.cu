@@ -1,4 +1,5 @@
 #include "megatron/base/kernel_limits.h"
+#include "megatron/kernels/cuda/recurrent/ssd_decode.cuh"
 #include "megatron/kernels/cuda/recurrent/ssd_mma.cuh"
 
 namespace megatron::cuda {
@@ -131,6 +132,7 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
   dispatch_float("ssd", args.xbc.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     SsdTask<T> task(args);
+    if (args.state) return ssd_decode(ctx, task, pointer<C>(args.state), pointer<T>(args.y));
     if constexpr (std::is_same_v<T, bfloat>)
       if (fits_scan_tiles(task)) return ssd_on_tensor_cores(ctx, task, pointer<T>(args.y));
     SsdScratch<T> scratch(ctx, task);
