@@ -32,6 +32,21 @@ void Batch::check() const {
   require(lengths.empty() || packed == static_cast<int64_t>(tokens),
           "batch: packed sequences have {} tokens, but {} rows of {} have {}", packed, rows, length(),
           tokens);
+  const auto pixels = extra.find("pixels");
+  int64_t patches = 0;
+  for (const PatchGrid& grid : image_grids()) patches += grid.patches();
+  require((pixels != extra.end() ? pixels->second.size(0) : 0) == patches,
+          "batch: its image grids have {} patches, but its pixels others", patches);
+}
+
+std::vector<PatchGrid> Batch::image_grids() const {
+  const auto found = extra.find("image_grids");
+  std::vector<PatchGrid> grids;
+  if (found == extra.end()) return grids;
+  const auto* numbers = found->second.data<int64_t>();
+  for (int64_t i = 0; i < found->second.size(0); ++i, numbers += 3)
+    grids.push_back({numbers[0], numbers[1], numbers[2]});
+  return grids;
 }
 
 std::vector<Batch> batches_of_tokens(std::span<const int64_t> tokens, int64_t size, int64_t length,

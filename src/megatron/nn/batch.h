@@ -11,6 +11,13 @@ namespace megatron {
 
 inline constexpr int64_t kIgnoredLabel = -100;
 
+// An image or video as patches: frames, rows and columns.
+struct PatchGrid {
+  int64_t frames = 1, rows = 1, columns = 1;
+
+  int64_t patches() const { return frames * rows * columns; }
+};
+
 // A micro-batch on the host: `rows` rows of equally many tokens, end to end, packed or not. Every stage of a
 // pipeline is given the same one, because shapes and the number of labels count on all of them.
 struct Batch {
@@ -20,11 +27,14 @@ struct Batch {
   std::vector<int64_t> lengths;      // of the sequences packed into the rows; empty: a row is a sequence
   int64_t rows = 1;
   int64_t first = 0;  // index of its first sample in the global batch: keys dropout
+  // Of BERT and T5: see masked_source.h. Of models with a vision tower: `pixels`, fp32, a patch in a row, and
+  // `image_grids`, int64 [images, 3]: the PatchGrid of each, in the order of the text.
   std::map<std::string, Tensor> extra;
 
   int64_t length() const { return rows > 0 ? static_cast<int64_t>(ids.size()) / rows : 0; }
-  double label_weight() const;  // Σ of the weights of the labels that are predicted
-  void check() const;           // throws where its parts do not fit together
+  double label_weight() const;                 // Σ of the weights of the labels that are predicted
+  void check() const;                          // throws where its parts do not fit together
+  std::vector<PatchGrid> image_grids() const;  // of extra; none where it has no images
 };
 
 // Micro-batches of `size` rows from rows of length + 1 tokens: each row is its own input and, shifted by one,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/nn/batch.h"
 #include "megatron/nn/seq_info.h"
 
 namespace megatron {
@@ -22,7 +23,16 @@ struct MicroBatch {
   Tensor weights;      // [tokens]: of each token's loss in the loss of the step; stride 0 where all are alike
   SeqInfo seq;
   std::vector<MtpTokens> mtp;
+  // As in Batch::extra: int64, and of the model's dtype `pixels`. `image_rows`, int64 [tokens of this rank]:
+  // for each token the row of the text or, behind all of those, of the tower that is its embedding.
   std::map<std::string, Tensor> extra;
+  std::vector<PatchGrid> image_grids;
+  // fp64 [1], beside extra tensors: what a mean over the micro-batch counts in the loss of the step, and in
+  // the mean that is reported.
+  Tensor mean_weight, share;
+  // Where a chunk keeps what its encoder layers made of the source: a pass that finds it there does not run
+  // them again. Null: nowhere.
+  Tensor* encoded = nullptr;
 };
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "megatron/base/hash.h"
+#include "megatron/ops/quantize.h"
 
 namespace megatron {
 namespace {
@@ -39,6 +40,19 @@ void Parameter::allocate_gradient(RankContext& ctx) {
         ctx.zeros(shard.local_shape, accumulation_dtype(value.dtype()), MemoryTag::Gradient);
 }
 
+void Parameter::quantize_int8(RankContext& ctx) {
+  require(takes_int8, "{}: something reads it that takes no int8 values", name);
+  const Shape shape = value.shape();
+  const int64_t columns = shape[-1], rows = value.numel() / std::max<int64_t>(columns, 1);
+  const ops::Quantized small = ops::quantize(ctx, value.view({rows, columns}), DType::I8, 1, 128);
+  Shape scales = shape;
+  scales[-1] = small.inverse_scale.size(1);
+  wide = value.dtype();
+  value = small.data.view(shape);
+  scale = small.inverse_scale.view(scales);
+  trainable = false;
+}
+
 void Parameter::initialize(RankContext& ctx, uint64_t seed) {
   if (initializer.kind == Initializer::Kind::Constant) {
     ctx.kernels->fill(ctx.kernel_context(), {value, initializer.value});
@@ -52,6 +66,12 @@ void Parameter::initialize(RankContext& ctx, uint64_t seed) {
   double low = initializer.value, high = initializer.upper;
   if (kind == Kind::StepBias) low = std::log(low), high = std::log(high);
   if (kind == Kind::Normal) low = 0, high = initializer.value;
+  if (kind == Kind::XavierUniform) {
+    require(strides.rank() >= 2, "{}: Xavier's initialisation is for matrices", name);
+    const auto rows = static_cast<double>(shard.global_shape[-2]),
+               columns = static_cast<double>(shard.global_shape[-1]);
+    high = std::sqrt(6 / (rows + columns)), low = -high;
+  }
   for (const ShardBlock& block : shard.blocks) {
     Tensor piece = ctx.empty(block.extent, value.dtype(), MemoryTag::Workspace);
     Tensor target = value;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "megatron/autograd/rank_context.h"
-#include "megatron/nn/shard_spec.h"
+#include "megatron/nn/unit_map.h"
 #include "megatron/ops/fp8_linear.h"
 
 namespace megatron {
@@ -13,13 +13,22 @@ namespace megatron {
 // How a parameter starts. Values come from the seed, the parameter's name and the global index of each
 // element, so they do not depend on the layout.
 struct Initializer {
-  enum class Kind : uint8_t { Normal, Constant, Uniform, LogUniform, StepBias } kind = Kind::Constant;
+  enum class Kind : uint8_t {
+    Normal,
+    Constant,
+    Uniform,
+    XavierUniform,
+    LogUniform,
+    StepBias
+  } kind = Kind::Constant;
   double value = 0;  // the deviation of Normal, the constant, the lower bound of the others
   double upper = 0;
 
   static Initializer normal(double deviation) { return {Kind::Normal, deviation}; }
   static Initializer constant(double value) { return {Kind::Constant, value}; }
   static Initializer uniform(double bound) { return {Kind::Uniform, -bound, bound}; }
+  // Uniform within ±√(6 / (rows + columns)) of the whole matrix, whatever share of it a rank holds.
+  static Initializer xavier_uniform() { return {Kind::XavierUniform}; }
   // ln u, u uniform in [low, high).
   static Initializer log_uniform(double low, double high) { return {Kind::LogUniform, low, high}; }
   // softplus⁻¹(u), ln u uniform in [ln low, ln high).
@@ -29,24 +38,32 @@ struct Initializer {
 struct Parameter {
   Parameter(std::string name, ShardSpec shard, Initializer initializer)
       : name(std::move(name)), shard(std::move(shard)), initializer(initializer) {}
+  Parameter(std::string name, SplitShard split, Initializer initializer)
+      : Parameter(std::move(name), std::move(split.shard), initializer) {
+    holders = std::move(split.holders);
+  }
   Parameter(const Parameter&) = delete;  // the tape and the gradient buffer point at the accumulator
   Parameter& operator=(const Parameter&) = delete;
 
   std::string name;  // global: the layer's index counts over all pipeline stages
   ShardSpec shard;
+  HolderMap holders;  // where replicas share it out differently; empty otherwise, or where it is held whole
   Initializer initializer;
   bool trainable = true;
   bool expert = false;  // lives on the expert grid: its gradient is summed over Axis::edp
   bool partial_over_tp =
-      false;               // held whole by every TP (expert: ETP) rank, each with a part of the gradient
-  bool keep_fp32 = false;  // fp32 (fp64 in an fp64 model) whatever the model's dtype
-  bool tied_copy = false;  // the last stage's copy of the embedding: counted once in norms, never saved
+      false;                // held whole by every TP (expert: ETP) rank, each with a part of the gradient
+  bool keep_fp32 = false;   // fp32 (fp64 in an fp64 model) whatever the model's dtype
+  bool takes_int8 = false;  // only linears and a table's look-up read it, which take int8 values
+  bool tied_copy = false;   // the last stage's copy of the embedding: counted once in norms, never saved
 
   std::optional<bool> decays;  // whether weight decay touches it, instead of the usual rule
 
   bool sharded = false;  // value has memory only while its unit is in use
 
   Tensor value;
+  Tensor scale;             // of int8 values, and
+  DType wide = DType::F32;  // the dtype before, as Weight has them
   GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
   std::unique_ptr<ops::Fp8Weight> fp8;           // where set, GEMMs with it are made in fp8
@@ -54,7 +71,7 @@ struct Parameter {
   // The weight at the point of use.
   Weight get(RankContext& ctx) {
     if (before_use) before_use(ctx);
-    return {value, trainable ? &accumulator : nullptr};
+    return {value, trainable ? &accumulator : nullptr, scale, wide};
   }
 
   // Over the ranks that split its kind: TP, or ETP for an expert's, whose first dimension counts experts.
@@ -64,6 +81,9 @@ struct Parameter {
   void allocate(RankContext& ctx, DType dtype);
   void allocate_gradient(RankContext& ctx);
   void initialize(RankContext& ctx, uint64_t seed);
+  // Weight-only quantisation: int8 values, a scale for each 128 of them along a row. For forward passes on
+  // the CPU; it is not trained afterwards.
+  void quantize_int8(RankContext& ctx);
 };
 
 using ParameterVisitor = std::function<void(Parameter&)>;

@@ -14,6 +14,7 @@ struct ParameterUnit {
   std::function<void(RankContext&, UnitPass)> acquire;
   std::function<void(RankContext&)> release;
   bool needed_in_backward = true;  // an embedding's gradient does not ask for its table
+  int64_t uses = 1;                // in one micro-batch
 
   explicit ParameterUnit(Module& module) : parameters(module.parameters()) {}
   explicit ParameterUnit(Parameter& parameter) : parameters{&parameter} {}

@@ -5,7 +5,9 @@
 
 namespace megatron {
 
-class KvCache;
+class PagedCache;
+class RoutingRecord;
+struct SequenceBatch;
 
 // A rearrangement of rows and its inverse, int64: new row i is old row forward[i]. Undefined: none.
 struct RowOrder {
@@ -31,26 +33,31 @@ struct ContextSlices {
 // How the tokens of a micro-batch are grouped into sequences, handed to every block beside the activations
 // [tokens, hidden]. Training, packing and decoding differ only in this.
 struct SeqInfo {
-  int64_t batch = 1, length = 1;  // tokens = batch · length unless packed; of this rank
-  int64_t row_length = 1;         // tokens of one row of the batch, over all ranks
-  Tensor cu_seqlens;              // int32 [sequences + 1] where packed, else undefined
-  int64_t max_length = 0;         // of the packed sequences
-  Tensor positions;               // int64 [tokens]
-  Tensor token_index;             // int64 [tokens], in the whole micro-batch; undefined: in turn
-  ContextSlices context;          // where sequences are split over ranks
-  Tensor rope_cos, rope_sin;      // [tokens, rotary frequencies], made once per micro-batch
-  Tensor local_cos, local_sin;    // the same for layers with a window, where their base differs
-  Tensor query_scale;             // [tokens, 1, 1], where queries grow with their position
-  KvCache* cache = nullptr;       // decoding: what came before these tokens of one sequence; takes theirs too
-  Tensor token_types;             // int64 [tokens], where the embedding knows types
-  Tensor attention_bias;          // [1 or batch, 1 or heads, length, length]: added to scores of attention
-  Tensor encoder_states;          // [tokens, hidden] of an encoder that layers attend to, and
-  Tensor encoder_bias;            // [batch, 1, length, its length]: what is added to those scores
-  uint64_t seed = 0;              // of dropout
-  int64_t step = 0;               // of the run, so that every one draws other numbers
-  Tensor step_offset;             // int64 [1]: a step's stream that is added when numbers are drawn; optional
-  int64_t batch_begin = 0;        // of this rank's first sequence in the global batch
-  bool training = true;           // else evaluation: no dropout, no noise, no balancing
+  int64_t batch = 1, length = 1;             // tokens = batch · length unless packed; of this rank
+  int64_t row_length = 1;                    // tokens of one row of the batch, over all ranks
+  Tensor cu_seqlens;                         // int32 [sequences + 1] where packed, else undefined
+  int64_t max_length = 0;                    // of the packed sequences
+  Tensor positions;                          // int64 [tokens]
+  Tensor token_index;                        // int64 [tokens], in the whole micro-batch; undefined: in turn
+  ContextSlices context;                     // where sequences are split over ranks
+  Tensor rope_cos, rope_sin;                 // [tokens, rotary frequencies], made once per micro-batch
+  Tensor local_cos, local_sin;               // the same for layers with a window, where their base differs
+  Tensor query_scale;                        // [tokens, 1, 1], where queries grow with their position
+  PagedCache* cache = nullptr;               // decoding: what came before these tokens; takes theirs too
+  const SequenceBatch* sequences = nullptr;  // and which blocks and slots of it they have
+  Tensor token_types;                        // int64 [tokens], where the embedding knows types
+  Tensor attention_bias;  // [1 or batch, 1 or heads, length, length]: added to scores of attention
+  Tensor encoder_states;  // [tokens, hidden] of an encoder that layers attend to, and
+  Tensor encoder_bias;    // [batch, 1, length, its length]: what is added to those scores
+  // int64 [tokens of the whole micro-batch, layers with experts, k]: experts that routers choose whatever
+  // their logits say; −1: by their logits.
+  Tensor replayed_experts;
+  RoutingRecord* routing_record = nullptr;  // takes what routers choose
+  uint64_t seed = 0;                        // of dropout
+  int64_t step = 0;                         // of the run, so that every one draws other numbers
+  Tensor step_offset;       // int64 [1]: a step's stream that is added when numbers are drawn; optional
+  int64_t batch_begin = 0;  // of this rank's first sequence in the global batch
+  bool training = true;     // else evaluation: no dropout, no noise, no balancing
   Tensor
       aux_loss_weight;  // fp64 [1]: of this micro-batch's mean losses in the loss of the step; undefined: 1
 
