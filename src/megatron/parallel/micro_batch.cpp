@@ -37,6 +37,15 @@ struct Held {
   }
 };
 
+// An int64 tensor of the batch.
+Tensor extra_on_device(RankContext& ctx, const Batch& batch, const std::string& name) {
+  const auto found = batch.extra.find(name);
+  require(found != batch.extra.end(), "micro-batch: it has no {}, which the model reads", name);
+  const Tensor& host = found->second;
+  const auto* values = host.data<int64_t>();
+  return ctx.from_vector(std::vector<int64_t>(values, values + host.numel()), host.shape());
+}
+
 // Moves ids and labels `depth` tokens forward within their sequences. Beyond the end of one ids are 0 and
 // labels ignored.
 Batch shifted(const Batch& batch, int64_t depth) {
@@ -68,7 +77,7 @@ TokenRows rows_of(const Batch& batch) {
 
 MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
                      const StageNeeds& needs, const LossFactors& factors, DType dtype) {
-  if (!needs.ids && !needs.labels && needs.mtp_layers == 0) return {};
+  if (!needs.ids && !needs.labels && needs.mtp_layers == 0 && needs.extra.empty()) return {};
   Held held{ctx, held_tokens(rows_of(batch), context), {}};
   held.shape = {static_cast<int64_t>(held.tokens.size())};
   MicroBatch result;
@@ -78,6 +87,11 @@ MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel
     result.weights = held.weights(batch.weights, factors.label, dtype);
   }
   const double main = factors.label * batch.label_weight();  // of this micro-batch's mean loss
+  for (const std::string& name : needs.extra) result.extra[name] = extra_on_device(ctx, batch, name);
+  if (!needs.extra.empty() && needs.labels) {
+    result.mean_weight = ctx.full({1}, DType::F64, main);
+    result.share = ctx.full({1}, DType::F64, 1 / factors.batches);
+  }
   for (int64_t depth = 1; depth <= needs.mtp_layers; ++depth) {
     const Batch next = shifted(batch, depth);
     const double weight = next.label_weight(), count = weight > 0 ? weight : 1;

@@ -10,6 +10,7 @@ namespace megatron {
 struct StageNeeds {
   bool ids = true, labels = true;
   int64_t mtp_layers = 0;
+  std::vector<std::string> extra = {};  // names of the tensors that it reads of Batch::extra
 };
 
 // How a micro-batch's losses count in the loss of the step.
@@ -21,7 +22,8 @@ struct LossFactors {
 
 TokenRows rows_of(const Batch& batch);
 
-// Copies this rank's share of the tokens to the device; `seq` is left to the model. Weights are of `dtype`.
+// Copies this rank's share of the tokens, and extra tensors whole, to the device; `seq` is left to the model.
+// Weights are of `dtype`.
 MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
                      const StageNeeds& needs, const LossFactors& factors, DType dtype);
 

@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "megatron/base/error.h"
+#include "megatron/parallel/replica_layout.h"
 
 namespace megatron {
 namespace {
@@ -43,6 +45,28 @@ std::pair<int, int> place_in(const std::vector<const GroupRanks*>& lists, int wo
   return {-1, 0};
 }
 
+UnequalReplicas meet_replicas(const ParallelContext& parallel, const ReplicaLayout& layout) {
+  const ProcessGroup &tp = parallel.group(Axis::tp), &mp = parallel.group(Axis::mp);
+  UnequalReplicas unequal{.tp_sizes = layout.tp_sizes(),
+                          .replica = layout.replica_of(parallel.world_rank()),
+                          .sync = layout.sync(),
+                          .core = tp.rank() < layout.sync(),
+                          .fold = tp.split_by([](int) { return 0; }, "fold"),
+                          .model_core = {},
+                          .all_cores = {}};
+  std::set<int> cores;
+  for (const GroupRanks& list : parallel.lists())
+    if (list.axis == Axis::tp) cores.insert(list.ranks.begin(), list.ranks.begin() + layout.sync());
+  const auto cores_of = [&](const ProcessGroup& group, const char* name) {
+    return group.split_by(
+        [&](int rank) { return cores.contains(group.world_ranks()[static_cast<size_t>(rank)]) ? 0 : -1; },
+        name);
+  };
+  unequal.model_core = cores_of(mp, "model-core");
+  unequal.all_cores = cores_of(parallel.world(), "cores");
+  return unequal;
+}
+
 }  // namespace
 
 ParallelContext::ParallelContext() : ParallelContext(from_sizes(ProcessGroup::self("world"), {})) {}
@@ -67,16 +91,39 @@ ParallelContext::ParallelContext(ProcessGroup world, std::vector<GroupRanks> gro
 
 ParallelContext ParallelContext::from_sizes(ProcessGroup world, const ParallelSizes& sizes) {
   const std::vector<int>& ranks = world.world_ranks();
-  if (static_cast<int>(ranks.size()) != sizes.world)
-    throw ConfigError(fmt::format("parallel context: the layout is for {} ranks, but there are {}",
-                                  sizes.world, ranks.size()));
-  ParallelContext context(world, parallel_groups(sizes));
+  const std::vector<GroupRanks> lists = parallel_groups(sizes);
+  std::optional<ReplicaLayout> unequal;
+  if (!sizes.inactive.empty()) unequal.emplace(sizes);
+  const int expected = unequal ? static_cast<int>(unequal->active().size()) : sizes.world;
+  if (static_cast<int>(ranks.size()) != expected)
+    throw ConfigError(fmt::format("parallel context: the layout is for {} ranks, but there are {}", expected,
+                                  ranks.size()));
+  ParallelContext context(world, lists);
   for (Axis axis : all_axes()) {
     const Axis shared = alias(axis, sizes);
     if (shared != axis && context.has(shared))
       context.groups_.emplace(GroupKey{axis, 0}, context.group(shared));
   }
+  if (unequal) context.unequal_ = meet_replicas(context, *unequal);
   return context;
+}
+
+ProcessGroup active_world(const ProcessGroup& world, const ParallelSizes& sizes) {
+  if (sizes.inactive.empty()) return world;
+  const ReplicaLayout layout(sizes);
+  return world.split_by(
+      [&](int rank) {
+        const int known = world.world_ranks()[static_cast<size_t>(rank)];
+        return std::binary_search(layout.idle().begin(), layout.idle().end(), known) ? -1 : 0;
+      },
+      "active");
+}
+
+// Ranks without peers in other replicas get the sum from the first rank of their tensor-parallel group.
+void ParallelContext::sum_over_replicas(const Tensor& tensor, Axis axis) const {
+  if (!unequal_) return group(axis).all_reduce(tensor).wait();
+  if (rank(Axis::tp) == 0) group(axis).all_reduce(tensor).wait();
+  group(Axis::tp).broadcast(tensor, 0).wait();
 }
 
 const ProcessGroup& ParallelContext::group(Axis axis, int level) const {

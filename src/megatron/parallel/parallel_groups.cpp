@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "megatron/base/error.h"
+#include "megatron/parallel/replica_layout.h"
 
 namespace megatron {
 namespace {
@@ -264,6 +265,7 @@ std::vector<std::string> parallel_problems(const ParallelSizes& s) {
     problems.push_back(
         fmt::format("hybrid context parallelism needs an even dp*cp, which is {}", s.dp() * s.cp));
 
+  for (std::string& problem : inactive_problems(s)) problems.push_back(std::move(problem));
   try {
     const RankGrid dense_ranks = dense_grid(s), expert_ranks = expert_grid(s);
     const bool pp_last = split_names(s.order).back() == "pp";
@@ -289,6 +291,7 @@ void check_parallel(const ParallelSizes& sizes) {
 
 std::vector<GroupRanks> parallel_groups(const ParallelSizes& sizes) {
   check_parallel(sizes);
+  if (!sizes.inactive.empty()) return ReplicaLayout(sizes).groups(sizes);
   return GroupLister(sizes).list();
 }
 

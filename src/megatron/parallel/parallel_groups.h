@@ -47,6 +47,13 @@ const std::vector<Axis>& all_axes();           // in creation sequence
 
 inline constexpr std::string_view kDefaultRankOrder = "tp-cp-ep-dp-pp";
 
+// Slots of tensor-parallel groups that take no part: lost, or idle.
+struct InactiveSlots {
+  int dp = 0, cp = -1, pp = -1;  // whose; -1: of every context slice, of every stage
+  std::vector<int> slots;
+  bool operator==(const InactiveSlots&) const = default;
+};
+
 // How the ranks are divided. dp and edp follow from the world size.
 struct ParallelSizes {
   int world = 1;
@@ -64,6 +71,12 @@ struct ParallelSizes {
   int rank_offset = 0;
   // Pipeline ranks with a copy of the word embeddings; empty: the first and the last.
   std::vector<int> embedding_stages;
+  // Slots of the `world` ranks that are lost; replicas may have tensor-parallel groups of different sizes
+  // then, tp at most.
+  std::vector<InactiveSlots> inactive = {};
+  // The slot of each rank, ascending, where processes of a run are gone and inactive slots have no rank;
+  // empty: rank i has slot i.
+  std::vector<int> slot_of_rank = {};
 
   int expert_tp() const { return etp.value_or(tp); }
   int dp() const { return world / (tp * pp * cp * gtp); }

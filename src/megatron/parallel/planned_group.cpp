@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megatron/parallel/replica_layout.h"
+
 namespace megatron {
 namespace {
 
@@ -90,6 +92,7 @@ class PlannedGroup final : public GroupBackend {
 ProcessGroup planned_world(const ParallelSizes& sizes, int rank, std::shared_ptr<TrafficLog> log) {
   std::vector<int> everyone(static_cast<size_t>(sizes.world));
   std::iota(everyone.begin(), everyone.end(), sizes.rank_offset);
+  if (!sizes.inactive.empty()) everyone = ReplicaLayout(sizes).active();
   auto lists = std::make_shared<const std::vector<GroupRanks>>(parallel_groups(sizes));
   return ProcessGroup(
       std::make_shared<PlannedGroup>("world", std::move(everyone), rank, std::move(log), std::move(lists)));

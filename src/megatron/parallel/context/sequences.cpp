@@ -131,18 +131,32 @@ SeqInfo held_sequences(RankContext& ctx, const TokenRows& rows, const ContextPar
   return seq;
 }
 
-Tensor padding_bias(RankContext& ctx, std::span<const int64_t> lengths, int64_t queries, int64_t keys,
-                    DType dtype) {
-  // Not an infinity: a block of keys that is hidden whole must still have a largest score.
-  constexpr double hidden = -1e30;
-  const auto count = static_cast<int64_t>(lengths.size());
-  std::vector<double> values;
+namespace {
+
+// What is added to the score of a hidden key. Not an infinity: a block of keys that is hidden whole must
+// still have a largest score.
+double hidden_score(DType dtype) { return dtype == DType::F16 ? -6e4 : -1e30; }
+
+}  // namespace
+
+Tensor mask_bias(RankContext& ctx, const Tensor& mask, int64_t queries, DType dtype) {
+  auto kernels = ctx.kernel_context();
+  const Shape shape = mask.shape();
+  Tensor seen = ctx.empty(shape, DType::F32), hidden = ctx.empty(shape, DType::Bool);
+  Tensor bias = ctx.empty(shape, dtype);
+  ctx.kernels->copy(kernels, {mask, seen});
+  ctx.kernels->compare(kernels,
+                       {Comparison::Less, seen, ctx.full({1, 1}, DType::F32, 1).expand(shape), hidden});
+  ctx.kernels->where(kernels, {hidden, ctx.full({1, 1}, dtype, hidden_score(dtype)).expand(shape),
+                               ctx.full({1, 1}, dtype, 0).expand(shape), bias});
+  return bias.view({shape[0], 1, 1, shape[1]}).expand({shape[0], 1, queries, shape[1]});
+}
+
+Tensor padding_mask(RankContext& ctx, std::span<const int64_t> lengths, int64_t keys) {
+  std::vector<int64_t> seen;
   for (int64_t length : lengths)
-    for (int64_t query = 0; query < queries; ++query)
-      for (int64_t key = 0; key < keys; ++key) values.push_back(key < length ? 0 : hidden);
-  Tensor wide = ctx.from_vector(values, {count, 1, queries, keys}), bias = ctx.empty(wide.shape(), dtype);
-  ctx.kernels->copy(ctx.kernel_context(), {wide, bias});
-  return bias;
+    for (int64_t key = 0; key < keys; ++key) seen.push_back(key < length ? 1 : 0);
+  return ctx.from_vector(seen, {static_cast<int64_t>(lengths.size()), keys});
 }
 
 }  // namespace megatron

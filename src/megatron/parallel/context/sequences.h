@@ -32,9 +32,9 @@ std::vector<int64_t> held_tokens(const TokenRows& rows, const ContextParallel& c
 std::vector<int64_t> held_positions(const TokenRows& rows, const ContextParallel& context);
 SeqInfo held_sequences(RankContext& ctx, const TokenRows& rows, const ContextParallel& context);
 
-// What hides the keys of padding when it is added to scores: [sequences, 1, queries, keys], 0 for the first
-// lengths[i] keys of sequence i.
-Tensor padding_bias(RankContext& ctx, std::span<const int64_t> lengths, int64_t queries, int64_t keys,
-                    DType dtype);
+// int64 [sequences, keys]: 1 for the first lengths[i] keys of sequence i, 0 for padding.
+Tensor padding_mask(RankContext& ctx, std::span<const int64_t> lengths, int64_t keys);
+// What hides the keys where a mask is less than 1 when it is added to scores: [sequences, 1, queries, keys].
+Tensor mask_bias(RankContext& ctx, const Tensor& mask, int64_t queries, DType dtype);
 
 }  // namespace megatron

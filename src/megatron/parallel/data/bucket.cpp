@@ -14,7 +14,7 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     return flat.slice(0, member.offset, member.offset + member.numel)
         .view(member.parameter->shard.local_shape);
   };
-  DType sums = options_.bf16_grads && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
+  const DType sums = options_.gradient_dtype(dtype);
   gradients_ = ctx.zeros({numel_}, sums, MemoryTag::Gradient);
   gradient_shard_ = by_round() ? ctx.zeros({shard_size()}, sums, MemoryTag::Gradient) : own_part(gradients_);
   if (options_.sharding != Sharding::None) {
@@ -27,7 +27,7 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
     Parameter& parameter = *member.parameter;
     if (parameters_)
       parameter.value = view(parameters_, member);
-    else
+    else if (!options_.gradients_only)
       parameter.allocate(ctx, dtype);
     parameter.sharded = options_.sharding == Sharding::Parameters;
     parameter.accumulator.main_grad = view(gradients_, member);
@@ -42,6 +42,7 @@ Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const B
 }
 
 void Bucket::initialize(RankContext& ctx, uint64_t seed) {
+  if (options_.gradients_only) return;
   bool sharded = options_.sharding == Sharding::Parameters;
   if (sharded) {
     parameters_.storage().restore();

@@ -21,10 +21,16 @@ struct BucketOptions {
   Sharding sharding = Sharding::None;
   DataGroups groups = {};
   bool bf16_grads = false;      // bf16 parameters: gradients in bf16 too, otherwise fp32
+  bool gradients_only = false;  // values are elsewhere
   bool overlap = false;         // a reduction begins as soon as the last gradient is there
   ReduceOp op = ReduceOp::Sum;  // or the average over the groups
   double factor = 1;            // of the gradients, before they are reduced
   std::function<void(RankContext&, class Bucket&)> before_reduction = {};  // of sharded gradients
+
+  // Of gradients of parameters of `dtype`.
+  DType gradient_dtype(DType dtype) const {
+    return bf16_grads && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
+  }
 };
 
 // Parameters whose gradients lie in one flat buffer and are reduced together. Where states are sharded, their

@@ -37,6 +37,9 @@ DataParallel::DataParallel(RankContext& ctx, const DataParallelOptions& options,
                            const ParallelContext& parallel, std::vector<DataParallelChunk> chunks,
                            DType dtype)
     : options_(options), parallel_(parallel) {
+  require(!parallel.unequal() || (options_.sharding <= Sharding::Optimizer && !options_.average),
+          "data parallelism: replicas with different tensor-parallel sizes share out optimizer states alone, "
+          "and sum gradients");
   bool sharded = options_.sharding != Sharding::None;
   dense_ = divide(parallel.group(Axis::dp_cp), parallel.group(Axis::intra_dp_cp), sharded);
   expert_ = divide(parallel.group(Axis::edp), parallel.group(Axis::intra_edp), sharded);
@@ -61,13 +64,17 @@ DataParallel::DataParallel(RankContext& ctx, const DataParallelOptions& options,
                  chunk.buckets.end());  // the last layers' gradients are complete first
     watch_units(chunk);
   }
-  // A tied weight is in two units.
+  // A tied weight is in two units, and MTP layers use embedding and output layer once more each.
   std::map<const Parameter*, int64_t> uses;
   for (const auto& chunk : chunks_)
     for (const ParameterUnit* unit : chunk->model.units)
-      for (const Parameter* parameter : unit->parameters) ++uses[parameter];
-  for (const auto& chunk : chunks_)
-    for (const auto& bucket : chunk->buckets) bucket->expect_uses(uses);
+      for (const Parameter* parameter : unit->parameters) uses[parameter] += unit->uses;
+  for (const auto& chunk : chunks_) {
+    if (parallel.unequal())
+      for (const auto& bucket : chunk->folded) bucket->expect_uses(uses);
+    else
+      for (const auto& bucket : chunk->buckets) bucket->expect_uses(uses);
+  }
   collect_slices(placed);
 }
 
@@ -104,7 +111,7 @@ void DataParallel::add_buckets(RankContext& ctx, Chunk& chunk, std::vector<Param
   // Parameters that are sharded lie in one tensor, so those of another dtype have buckets of their own.
   const DType wide = accumulation_dtype(dtype);
   const bool apart = options_.sharding != Sharding::None && wide != dtype;
-  for (const auto [expert, keep_fp32] :
+  for (const auto& [expert, keep_fp32] :
        {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
     std::vector<Parameter*> members;
     std::vector<BucketItem> items;
@@ -112,7 +119,7 @@ void DataParallel::add_buckets(RankContext& ctx, Chunk& chunk, std::vector<Param
     for (Parameter* parameter : parameters) {
       if (parameter->expert != expert || (apart && parameter->keep_fp32) != keep_fp32) continue;
       members.push_back(parameter);
-      items.push_back({parameter->shard.local_shape.numel(), parameter == chunk.model.tied});
+      items.push_back({bucket_share(*parameter), parameter == chunk.model.tied});
       elements += items.back().numel;
     }
     BucketOptions options = bucket_options(expert);
@@ -121,9 +128,51 @@ void DataParallel::add_buckets(RankContext& ctx, Chunk& chunk, std::vector<Param
                       .shards = options.groups.shard.size(),
                       .large_pad = options_.large_pad};
     for (const BucketPlan& plan : plan_buckets(items, rules))
-      chunk.buckets.push_back(
-          std::make_unique<Bucket>(ctx, members, plan, keep_fp32 ? wide : dtype, options));
+      add_bucket(ctx, chunk, members, plan, keep_fp32 ? wide : dtype, options);
   }
+}
+
+// Where replicas differ in size, all ranks come to the same buckets by what a sync position has on average.
+int64_t DataParallel::bucket_share(const Parameter& parameter) const {
+  if (!parallel_.unequal()) return parameter.shard.local_shape.numel();
+  const int64_t sync = parallel_.unequal()->sync;
+  return (parameter.shard.global_shape.numel() + sync - 1) / sync;
+}
+
+void DataParallel::add_bucket(RankContext& ctx, Chunk& chunk, std::span<Parameter* const> members,
+                              const BucketPlan& plan, DType dtype, BucketOptions options) {
+  const UnequalReplicas* unequal = parallel_.unequal();
+  if (!unequal) {
+    chunk.buckets.push_back(std::make_unique<Bucket>(ctx, members, plan, dtype, std::move(options)));
+    return;
+  }
+  std::vector<Parameter*> together;
+  for (const BucketPlan::Place& place : plan.places) together.push_back(members[place.item]);
+  chunk.folded.push_back(std::make_unique<FoldedBucket>(together, numbered_, unequal->fold, unequal->sync,
+                                                        options.gradient_dtype(dtype),
+                                                        options_.overlap_reduce));
+  numbered_ += together.size();
+  FoldedBucket& folded = *chunk.folded.back();
+  folded.on_begin = [this](RankContext& rank, FoldedBucket& begun) {
+    if (FoldedBucket* previous = std::exchange(folding_, &begun)) previous->finish_fold(rank);
+  };
+  const std::vector<Parameter*> owned = folded.sync_parameters();
+  if (owned.empty()) return folded.allocate(ctx, dtype);
+  std::vector<BucketItem> items;
+  for (const Parameter* parameter : owned) items.push_back({parameter->shard.local_shape.numel()});
+  options.gradients_only = options_.sharding == Sharding::None;
+  const BucketRules rules{.shards = options.groups.shard.size(), .large_pad = options_.large_pad};
+  chunk.buckets.push_back(
+      std::make_unique<Bucket>(ctx, owned, plan_buckets(items, rules).front(), dtype, std::move(options)));
+  folded.allocate(ctx, dtype);
+}
+
+Parameter* DataParallel::reduced(Parameter* parameter) const {
+  if (!parallel_.unequal()) return parameter;
+  for (const auto& chunk : chunks_)
+    for (const auto& bucket : chunk->folded)
+      if (Parameter* owned = bucket->sync_of(parameter)) return owned;
+  return nullptr;
 }
 
 void DataParallel::watch_units(Chunk& chunk) {
@@ -159,18 +208,24 @@ void DataParallel::acquire(Chunk& chunk, size_t unit, UnitPass pass) {
 
 void DataParallel::collect_slices(const std::vector<Parameter*>& order) {
   std::map<const Parameter*, size_t> place;
-  for (const Parameter* parameter : order) place.emplace(parameter, place.size());
+  for (Parameter* parameter : order)
+    if (const Parameter* own = reduced(parameter)) place.emplace(own, place.size());
   for (auto& chunk : chunks_)
     for (auto& bucket : chunk->buckets)
       for (ParameterSlice& slice : bucket->slices()) slices_.push_back(std::move(slice));
   std::sort(slices_.begin(), slices_.end(), [&](const ParameterSlice& a, const ParameterSlice& b) {
     return place.at(a.parameter) < place.at(b.parameter);
   });
+  if (!parallel_.unequal()) return;
+  reduced_ = slices_;
+  if (options_.sharding == Sharding::None) slices_ = whole_slices(order);
 }
 
 void DataParallel::initialize(RankContext& ctx, uint64_t seed) {
   for (auto& chunk : chunks_) {
     for (auto& bucket : chunk->buckets) bucket->initialize(ctx, seed);
+    for (auto& bucket : chunk->folded)
+      for (Parameter* parameter : bucket->parameters()) parameter->initialize(ctx, seed);
     for (ParameterUnit* unit : chunk->model.units)
       for (Parameter* parameter : unit->parameters)
         if (!parameter->trainable) parameter->initialize(ctx, seed);
@@ -179,11 +234,22 @@ void DataParallel::initialize(RankContext& ctx, uint64_t seed) {
 
 void DataParallel::start_step(int64_t microbatches) {
   reducing_ = nullptr;
+  folding_ = nullptr;
+  const bool unequal = parallel_.unequal() != nullptr;
+  for (auto& chunk : chunks_) {
+    for (auto& bucket : chunk->folded) bucket->start_step(microbatches);
+    for (auto& bucket : chunk->buckets) bucket->start_step(unequal ? 1 : microbatches);  // folded once
+  }
+}
+
+void DataParallel::finish_folds(RankContext& ctx) {
   for (auto& chunk : chunks_)
-    for (auto& bucket : chunk->buckets) bucket->start_step(microbatches);
+    for (auto& bucket : chunk->folded) bucket->begin_fold(ctx);
+  if (folding_) folding_->finish_fold(ctx);
 }
 
 void DataParallel::finish_gradients(RankContext& ctx) {
+  finish_folds(ctx);
   for (auto& chunk : chunks_)
     for (auto& bucket : chunk->buckets) bucket->begin_last_reduction(ctx);
   for (auto& chunk : chunks_)
@@ -191,10 +257,17 @@ void DataParallel::finish_gradients(RankContext& ctx) {
   for (auto& chunk : chunks_)
     for (auto& bucket : chunk->buckets) bucket->finish_step();
   // First and last stage each hold a copy of a tied weight, and part of its gradient.
-  for (auto& chunk : chunks_)
+  for (auto& chunk : chunks_) {
+    const Parameter* tied = chunk->model.tied ? reduced(chunk->model.tied) : nullptr;
     for (auto& bucket : chunk->buckets)
-      if (chunk->model.tied && bucket->holds(chunk->model.tied))
-        parallel_.group(Axis::embd).all_reduce(bucket->gradient()).wait();
+      if (tied && bucket->holds(tied)) parallel_.group(Axis::embd).all_reduce(bucket->gradient()).wait();
+  }
+  if (parallel_.unequal()) {
+    for (auto& chunk : chunks_)
+      for (auto& bucket : chunk->folded)
+        if (options_.sharding == Sharding::None) bucket->unfold_gradients(ctx);
+    return;
+  }
   for (bool expert : {false, true}) sum_partial_gradients(ctx, expert);
 }
 
@@ -227,12 +300,21 @@ void DataParallel::sum_partial_gradients(RankContext& ctx, bool expert) {
   });
 }
 
-void DataParallel::publish_parameters() {
+void DataParallel::publish_parameters(RankContext& ctx) {
   if (options_.sharding == Sharding::None || options_.sharding == Sharding::Parameters) return;
   for (auto& chunk : chunks_)  // in the order in which the next forward pass uses them
     for (auto bucket = chunk->buckets.rbegin(); bucket != chunk->buckets.rend(); ++bucket)
       (*bucket)->begin_gather();
-  if (!options_.overlap_gather) finish_parameters();
+  if (!options_.overlap_gather || parallel_.unequal()) finish_parameters();
+  for (auto& chunk : chunks_)
+    for (auto bucket = chunk->folded.rbegin(); bucket != chunk->folded.rend(); ++bucket)
+      (*bucket)->unfold_values(ctx);
+}
+
+void DataParallel::values_written(RankContext& ctx) {
+  if (options_.sharding == Sharding::None) return;
+  for (auto& chunk : chunks_)
+    for (auto& bucket : chunk->folded) bucket->fold_values(ctx);
 }
 
 void DataParallel::set_parameters(RankContext& ctx, const std::function<void()>& set) {
@@ -245,6 +327,7 @@ void DataParallel::set_parameters(RankContext& ctx, const std::function<void()>&
       bucket->keep_own_part(ctx);
       bucket->release();
     }
+  values_written(ctx);
 }
 
 void DataParallel::finish_parameters() {

@@ -4,6 +4,7 @@
 
 #include "megatron/nn/parameter_unit.h"
 #include "megatron/parallel/data/bucket.h"
+#include "megatron/parallel/data/folded_bucket.h"
 #include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
@@ -38,6 +39,9 @@ class DataParallel {
 
   // What this rank updates, in the order of the parameters.
   std::span<const ParameterSlice> slices() const { return slices_; }
+  // The summed gradients, each element once in a replica: what norms are made of. Where replicas have
+  // tensor-parallel groups of different sizes these are not what ranks compute with.
+  std::span<const ParameterSlice> reduced_slices() const { return parallel_.unequal() ? reduced_ : slices_; }
   Sharding sharding() const { return options_.sharding; }
   // The ranks that share out dense or expert parameters.
   const ProcessGroup& shard_group(bool expert) const { return (expert ? expert_ : dense_).shard; }
@@ -50,10 +54,11 @@ class DataParallel {
   void finish_gradients(RankContext& ctx);
 
   // After the update of slices(): every rank gets the new values, at once or, overlapped, when it uses them.
-  void publish_parameters();
+  void publish_parameters(RankContext& ctx);
   // Runs `set`, which writes values from elsewhere; all parameters have memory meanwhile.
   void set_parameters(RankContext& ctx, const std::function<void()>& set);
-  void finish_parameters();  // before values are read other than by Parameter::get()
+  void values_written(RankContext& ctx);  // otherwise than by it: what slices() say of them follows
+  void finish_parameters();               // before values are read other than by Parameter::get()
 
  private:
   struct Unit {
@@ -62,25 +67,33 @@ class DataParallel {
   };
   struct Chunk {
     DataParallelChunk model;
-    std::vector<std::unique_ptr<Bucket>> buckets;  // in the order in which gradients complete
+    std::vector<std::unique_ptr<FoldedBucket>> folded;  // where replicas differ in size, else none
+    std::vector<std::unique_ptr<Bucket>> buckets;       // in the order in which gradients complete
     std::vector<Unit> units;
     const Unit* prefetched = nullptr;
   };
 
   BucketOptions bucket_options(bool expert);
   int64_t bucket_size(int64_t elements, int shards, bool first_chunk) const;
+  int64_t bucket_share(const Parameter& parameter) const;  // its elements as buckets are planned
   void add_buckets(RankContext& ctx, Chunk& chunk, std::vector<Parameter*> parameters, DType dtype);
+  void add_bucket(RankContext& ctx, Chunk& chunk, std::span<Parameter* const> members, const BucketPlan& plan,
+                  DType dtype, BucketOptions options);
+  Parameter* reduced(Parameter* parameter) const;  // whose gradient is summed over replicas for it; or null
   void watch_units(Chunk& chunk);
   void acquire(Chunk& chunk, size_t unit, UnitPass pass);
   void collect_slices(const std::vector<Parameter*>& order);
   void sum_partial_gradients(RankContext& ctx, bool expert);
+  void finish_folds(RankContext& ctx);
 
   DataParallelOptions options_;
   const ParallelContext& parallel_;
   DataGroups dense_, expert_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
-  std::vector<ParameterSlice> slices_;
-  Bucket* reducing_ = nullptr;  // sharded gradients: the bucket whose reduction began last
+  std::vector<ParameterSlice> slices_, reduced_;
+  FoldedBucket* folding_ = nullptr;  // whose fold began last
+  size_t numbered_ = 0;              // parameters in folded buckets so far
+  Bucket* reducing_ = nullptr;       // sharded gradients: the bucket whose reduction began last
 };
 
 }  // namespace megatron

@@ -116,13 +116,14 @@ Dispatched ExpertDispatcher::exchange(RankContext& ctx, const Tensor& x, const R
                        static_cast<size_t>(begin_of(rank, first + e + 1) - begin_of(rank, first + e)), e);
     }
   }
-  Tensor arrived = all_to_all_rows(ctx, ops::permute(ctx, x, order), send, recv, all, meanwhile);
+  Tensor arrived = all_to_all_rows(ctx, ops::permute(ctx, x, order), send, recv, all, meanwhile, -1,
+                                   options_.fill_backward);
   Tensor ids = ctx.from_vector(experts, {static_cast<int64_t>(experts.size()), 1});
   Dispatched result = this->order(ctx, arrived, ids, {});
-  result.combine = [=, probs = repeated(ctx, routing.probs, parts), back = std::move(result.combine)](
-                       RankContext& ctx, const Tensor& results) {
+  result.combine = [=, fill = options_.fill_backward, probs = repeated(ctx, routing.probs, parts),
+                    back = std::move(result.combine)](RankContext& ctx, const Tensor& results) {
     Tensor returned =
-        all_to_all_rows(ctx, back(ctx, results), recv, send, all, {}, order.copy_of_row.size(0));
+        all_to_all_rows(ctx, back(ctx, results), recv, send, all, {}, order.copy_of_row.size(0), fill);
     return ops::unpermute(ctx, returned, order, probs);
   };
   return result;

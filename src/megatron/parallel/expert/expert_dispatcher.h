@@ -26,7 +26,8 @@ struct Dispatched {
 struct DispatchOptions {
   bool all_to_all = true;  // else every rank gets all tokens, and no number of tokens is read by the host
   bool expert_of_row = false;
-  int64_t alignment = 1;  // an expert's rows are padded to a multiple of it
+  bool fill_backward = false;  // waiting weight gradients are made while gradients travel
+  int64_t alignment = 1;       // an expert's rows are padded to a multiple of it
 };
 
 // Carries tokens to the experts that the router chose and brings the results back. Ranks may have different

@@ -25,6 +25,7 @@ ExpertParallel ExpertParallel::of(const ParallelContext& parallel) {
                         .all = parallel.group(Axis::etp_ep),
                         .microbatch = parallel.group(Axis::tp_cp),
                         .batch = parallel.group(Axis::tp_dp_cp)};
+  if (const UnequalReplicas* unequal = parallel.unequal()) expert.replica_sizes = unequal->tp_sizes;
   expert.places.assign(static_cast<size_t>(expert.all.size()), 0);
   for (int i = 0; i < expert.all.size(); ++i) {
     int world_rank = expert.all.world_ranks()[static_cast<size_t>(i)];

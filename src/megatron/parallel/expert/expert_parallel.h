@@ -16,6 +16,7 @@ struct ExpertParallel {
   ProcessGroup all = ProcessGroup::self("etp-ep");        // everyone with a part of one set of experts
   ProcessGroup microbatch = ProcessGroup::self("tp-cp");  // those who share the tokens of a micro-batch
   ProcessGroup batch = ProcessGroup::self("tp-dp-cp");    // … of a step
+  std::vector<int> replica_sizes = {};  // of `tensor` in all replicas, where they differ; else empty
   std::vector<int> places = {0};  // [expert rank · tensor size + tensor rank]: that one's rank in `all`
 
   // The groups of a rank.

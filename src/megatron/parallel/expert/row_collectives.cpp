@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-using Backward = std::function<Tensor(RankContext&, const Tensor& grad)>;
+using Backward = std::function<Tensor(RankContext&, Tape&, const Tensor& grad)>;
 
 class RowsNode final : public Node {
  public:
@@ -15,7 +15,7 @@ class RowsNode final : public Node {
       : name_(name), slot_(slot), backward_(std::move(backward)) {}
   const char* name() const override { return name_; }
   void backward_data(RankContext& ctx, Tape& tape) override {
-    tape.add_grad(ctx, slot_, backward_(ctx, tape.take_grad(output())));
+    tape.add_grad(ctx, slot_, backward_(ctx, tape, tape.take_grad(output())));
     backward_ = nullptr;
   }
 
@@ -76,12 +76,15 @@ Tensor exchanged(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& 
 
 Tensor all_to_all_rows(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& send,
                        const std::vector<int64_t>& recv, const ProcessGroup& group,
-                       const std::function<void()>& meanwhile, int64_t rows) {
+                       const std::function<void()>& meanwhile, int64_t rows, bool fill_backward) {
   Tensor y = exchanged(ctx, ops::detach_contiguous(ctx, x), send, recv, group, meanwhile, rows);
   // Rows of x that were not sent get no gradient: nothing reads them.
-  record_rows(ctx, "all_to_all_rows", x, y, [=, rows = x.size(0)](RankContext& ctx, const Tensor& grad) {
-    return exchanged(ctx, grad, recv, send, group, {}, rows);
-  });
+  record_rows(ctx, "all_to_all_rows", x, y,
+              [=, rows = x.size(0)](RankContext& ctx, Tape& tape, const Tensor& grad) {
+                std::function<void()> fill;
+                if (fill_backward) fill = [&] { tape.backward_weight(ctx); };
+                return exchanged(ctx, grad, recv, send, group, fill, rows);
+              });
   return y;
 }
 
@@ -90,15 +93,16 @@ Tensor all_gather_rows(RankContext& ctx, const Tensor& x, int64_t share, const P
   int64_t rows = x.size(0);
   Tensor y = gathered(ctx, x.detach(), share, group, padding);
   record_rows(ctx, "all_gather_rows", x, y,
-              [=](RankContext& ctx, const Tensor& grad) { return scattered(ctx, grad, rows, group); });
+              [=](RankContext& ctx, Tape&, const Tensor& grad) { return scattered(ctx, grad, rows, group); });
   return y;
 }
 
 Tensor reduce_scatter_rows(RankContext& ctx, const Tensor& x, int64_t rows, const ProcessGroup& group) {
   int64_t share = x.size(0) / group.size();
   Tensor y = scattered(ctx, x.detach(), rows, group);
-  record_rows(ctx, "reduce_scatter_rows", x, y,
-              [=](RankContext& ctx, const Tensor& grad) { return gathered(ctx, grad, share, group, 0); });
+  record_rows(ctx, "reduce_scatter_rows", x, y, [=](RankContext& ctx, Tape&, const Tensor& grad) {
+    return gathered(ctx, grad, share, group, 0);
+  });
   return y;
 }
 
@@ -111,7 +115,7 @@ Tensor take_rows(RankContext& ctx, const Tensor& x, const ProcessGroup& group) {
   int64_t tokens = x.size(0);
   RowShare own = share_of_rows(tokens, group);
   Tensor y = ops::detach_contiguous(ctx, x).slice(0, own.begin, own.begin + own.rows);
-  record_rows(ctx, "take_rows", x, y, [=](RankContext& ctx, const Tensor& grad) {
+  record_rows(ctx, "take_rows", x, y, [=](RankContext& ctx, Tape&, const Tensor& grad) {
     return gathered(ctx, grad, own.share, group, 0).slice(0, 0, tokens);
   });
   return y;
@@ -120,7 +124,7 @@ Tensor take_rows(RankContext& ctx, const Tensor& x, const ProcessGroup& group) {
 Tensor join_rows(RankContext& ctx, const Tensor& x, int64_t tokens, const ProcessGroup& group) {
   RowShare own = share_of_rows(tokens, group);
   Tensor y = gathered(ctx, x.detach(), own.share, group, 0).slice(0, 0, tokens);
-  record_rows(ctx, "join_rows", x, y, [=](RankContext&, const Tensor& grad) {
+  record_rows(ctx, "join_rows", x, y, [=](RankContext&, Tape&, const Tensor& grad) {
     return grad.slice(0, own.begin, own.begin + own.rows);
   });
   return y;

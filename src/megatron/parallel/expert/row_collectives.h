@@ -11,9 +11,11 @@ namespace megatron {
 
 // The first Σ send rows of x go out, send[i] of them to rank i; recv[i] come from it. `meanwhile` runs while
 // they travel. With `rows` the result has that many, of which those beyond the arrived hold nothing.
+// `fill_backward`: while gradients travel back, weight gradients that wait for their step are made.
 Tensor all_to_all_rows(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& send,
                        const std::vector<int64_t>& recv, const ProcessGroup& group,
-                       const std::function<void()>& meanwhile = {}, int64_t rows = -1);
+                       const std::function<void()>& meanwhile = {}, int64_t rows = -1,
+                       bool fill_backward = false);
 
 // [rows, columns] to [size · share, columns]: the rows of all ranks, each padded to `share` with `padding`.
 // The gradient is summed over the ranks.

@@ -70,14 +70,4 @@ LayerRange stage_layers(const LayerSplit& s, int pp_rank, int vp_stage) {
   return range;
 }
 
-int virtual_stages_for(const LayerSplit& s, int layers_per_virtual_stage) {
-  check(!s.first_stage_layers && !s.last_stage_layers,
-        "layers per virtual stage cannot be given with the layers of the first or last stage");
-  const int slots = s.num_layers + s.account_for_embedding + s.account_for_loss;
-  check(s.pp >= 1 && slots % s.pp == 0, "{} layers do not divide among pp={} ranks", slots, s.pp);
-  check(layers_per_virtual_stage >= 1 && slots / s.pp % layers_per_virtual_stage == 0,
-        "{} layers per rank do not divide into virtual stages of {}", slots / s.pp, layers_per_virtual_stage);
-  return slots / s.pp / layers_per_virtual_stage;
-}
-
 }  // namespace megatron

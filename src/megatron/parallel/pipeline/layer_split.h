@@ -25,7 +25,4 @@ struct LayerRange {
 // Throws a ConfigError where the layers cannot be divided.
 LayerRange stage_layers(const LayerSplit& split, int pp_rank, int vp_stage = 0);
 
-// The virtual pipeline size that puts `layers_per_virtual_stage` layers in each virtual stage.
-int virtual_stages_for(const LayerSplit& split, int layers_per_virtual_stage);
-
 }  // namespace megatron

@@ -20,7 +20,8 @@ constexpr KindName kKinds[] = {
     {PipelineKind::one_f_one_b, "1f1b"}, {PipelineKind::interleaved, "interleaved"},
     {PipelineKind::zb_h1, "zb-h1"},      {PipelineKind::zb_v, "zb-v"}};
 
-bool splits_backward(PipelineKind kind) { return kind == PipelineKind::zb_h1 || kind == PipelineKind::zb_v; }
+bool fills_bubbles(PipelineKind kind) { return kind == PipelineKind::zb_h1 || kind == PipelineKind::zb_v; }
+bool splits_backward(const PipelineShape& shape) { return fills_bubbles(shape.kind) || shape.delay_weights; }
 
 int cost(StepKind kind) { return kind == StepKind::backward ? 2 : 1; }
 
@@ -97,6 +98,8 @@ class Weaver {
       if (rank.weight_steps.empty()) return std::nullopt;
       return Choice{r, true, rank.free};
     }
+    // Outside of zero-bubble schedules W follows its B at once.
+    if (!rank.weight_steps.empty() && !fills_bubbles(shape_.kind)) return Choice{r, true, rank.free};
     const Step& step = rank.order[rank.next];
     const int ready = input_ready(r, step);
     const int start = ready == kNever ? kNever : std::max(ready, rank.free);
@@ -116,7 +119,7 @@ class Weaver {
       step = rank.order[rank.next++];
       if (step.kind == StepKind::forward)
         ++rank.in_flight;
-      else if (splits_backward(shape_.kind)) {
+      else if (splits_backward(shape_)) {
         step.kind = StepKind::backward_data;
         Step weight = step;
         weight.kind = StepKind::backward_weight;
@@ -169,13 +172,6 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
 
 std::string_view pipeline_kind_name(PipelineKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
 
-PipelineKind parse_pipeline_kind(std::string_view name) {
-  for (const KindName& row : kKinds)
-    if (row.name == name) return row.kind;
-  throw ConfigError(fmt::format(
-      "pipeline schedule \"{}\" is unknown: use none, gpipe, 1f1b, interleaved, zb-h1 or zb-v", name));
-}
-
 std::string to_string(const Step& step) {
   constexpr std::string_view letters[] = {"F", "BW", "B", "W"};
   if (step.kind < StepKind::send)
@@ -205,6 +201,7 @@ void check_pipeline(const PipelineShape& s) {
     check(s.vpp == 2, "zb-v gives every rank two chunks, but vpp={}: use vpp=2, or zb-h1 with vpp=1", s.vpp);
   else if (s.kind == PipelineKind::interleaved) {
     check(s.pp > 1 || s.vpp == 1, "interleaving {} chunks needs pp > 1", s.vpp);
+    if (s.forward_only) return;  // a pass without a way back waits for nobody, however few there are
     const int group = s.group == 0 ? s.pp : s.group;
     check(group >= s.pp && group <= s.microbatches,
           "interleaving groups of {} micro-batches; a group holds at least pp={} and at most all {}: use "

@@ -18,7 +18,6 @@ enum class PipelineKind {
   zb_v,         // two chunks per rank laid out as a V, weight gradients in the bubble
 };
 std::string_view pipeline_kind_name(PipelineKind kind);
-PipelineKind parse_pipeline_kind(std::string_view name);
 
 enum class StepKind : uint8_t {
   forward,
@@ -53,6 +52,7 @@ struct PipelineShape {
   bool forward_only = false;
   bool overlap_experts =
       false;  // interleaved: one more warm-up forward, so that the F and B of a pair are independent
+  bool delay_weights = false;  // W behind B, once the gradient of the input is on its way
   friend auto operator<=>(const PipelineShape&, const PipelineShape&) = default;
 };
 

@@ -1,5 +1,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 
+#include "megatron/ops/shape.h"
+
 namespace megatron {
 namespace {
 
@@ -86,6 +88,34 @@ Tensor sum_tensor_parallel(RankContext& ctx, const Tensor& x, const TensorParall
            std::make_unique<MappingNode>(x.grad_slot(), tp, "sum_tensor_parallel", false, Mapping::AllReduce),
            y);
   return y;
+}
+
+Tensor with_rows(RankContext& ctx, const Tensor& x, int64_t rows) {
+  if (x.size(0) == rows) return x;
+  if (x.size(0) > rows) return ops::slice(ctx, x, 0, 0, rows);
+  Shape shape = x.shape();
+  shape[0] = rows - x.size(0);
+  const Tensor parts[] = {x, ctx.zeros(shape, x.dtype())};
+  return ops::concat(ctx, parts, 0);
+}
+
+Tensor with_padding(RankContext& ctx, const Tensor& x, const TensorParallel& tp) {
+  return tp.pads_tokens() ? with_rows(ctx, x, tp.token_rows(x.size(0)) * tp.size()) : x;
+}
+
+Tensor without_padding(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const TensorParallel& tp) {
+  return tp.pads_tokens() ? with_rows(ctx, x, seq.positions.size(0)) : x;
+}
+
+Tensor rows_from(RankContext& ctx, const Tensor& all, int64_t begin, int64_t rows) {
+  const int64_t tokens = all.size(0), first = std::min(begin, tokens), end = std::min(begin + rows, tokens);
+  if (end - first == rows) return all.slice(0, first, end);
+  Shape shape = all.shape();
+  shape[0] = rows;
+  Tensor own = ctx.zeros(shape, all.dtype());
+  if (end > first)
+    ctx.kernels->copy(ctx.kernel_context(), {all.slice(0, first, end), own.slice(0, 0, end - first)});
+  return own;
 }
 
 }  // namespace megatron

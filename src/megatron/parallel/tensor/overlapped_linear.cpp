@@ -82,7 +82,11 @@ void run_gemm(RankContext& ctx, Phase phase, const GemmArgs& args) {
 void forward_gemm(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias,
                   const Tensor& y) {
   run_gemm(ctx, Phase::Forward,
-           {.a = x, .b = weight.value.detach().transpose(0, 1), .c = y, .bias = bias.value});
+           {.a = x,
+            .b = weight.value.detach().transpose(0, 1),
+            .c = y,
+            .bias = bias.value,
+            .b_scale = weight.scale});
 }
 
 void weight_gemm(RankContext& ctx, const Tensor& dy, const Tensor& x, GradAccumulator& accumulator) {
@@ -220,7 +224,7 @@ class RowParallelNode final : public Node {
 void check(const RankContext& ctx, const char* op, const Tensor& x, const Weight& weight) {
   ops::check_input(ctx, op, "x", x);
   ops::check_input(ctx, op, "weight", weight.value);
-  ops::check_dtype(op, "weight", weight.value, x.dtype());
+  ops::check_weight(ctx, op, weight, x.dtype());
   require(x.rank() == 2 && weight.value.rank() == 2 && x.size(1) == weight.value.size(1),
           "{}: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", op, x, weight.value);
 }

@@ -32,6 +32,10 @@ ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel
   loss.z_loss = options.z_loss;
   loss.vocab_size = options.vocab_size;
   loss.vocab_begin = weight.size(0) * tp.rank();
+  if (options.rows) {
+    loss.vocab_begin = options.rows->begin(weight.size(0));
+    loss.ignore_index = options.rows->ignored(options.ignore_index);
+  }
   if (tp.size() > 1)
     loss.reduce = [group = tp.group](RankContext& ctx, ops::CrossEntropyStats& stats) {
       reduce_over_group(ctx, stats, group);
@@ -42,6 +46,15 @@ ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel
 // Whether more than the GEMM makes the logits, so that they must exist whole.
 bool needs_logits(const VocabLossOptions& options) {
   return options.logit_softcap > 0 || options.bias.defined();
+}
+
+Tensor own_labels(RankContext& ctx, const Tensor& labels, const VocabLossOptions& options) {
+  return options.rows ? options.rows->renamed(ctx, labels) : labels;
+}
+
+// Every token's states; with sequence parallelism they may come with padding.
+Tensor all_tokens(RankContext& ctx, const Tensor& hidden, const Tensor& labels, const TensorParallel& tp) {
+  return with_rows(ctx, enter_tensor_parallel(ctx, hidden, tp), labels.size(0));
 }
 
 }  // namespace
@@ -55,9 +68,11 @@ Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weigh
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
                            const TensorParallel& tp, const VocabLossOptions& options) {
   ops::CrossEntropyOptions loss = loss_options(weight.value, tp, options);
+  const Tensor own = own_labels(ctx, labels, options);
   if (!needs_logits(options))
-    return ops::linear_cross_entropy(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, loss);
-  return ops::cross_entropy(ctx, vocab_parallel_logits(ctx, hidden, weight, tp, options), labels, loss);
+    return ops::linear_cross_entropy(ctx, all_tokens(ctx, hidden, labels, tp), weight, own, loss);
+  const Tensor logits = vocab_parallel_logits(ctx, hidden, weight, tp, options);
+  return ops::cross_entropy(ctx, with_rows(ctx, logits, labels.size(0)), own, loss);
 }
 
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
@@ -65,7 +80,8 @@ Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Wei
                                const VocabLossOptions& options) {
   if (needs_logits(options))
     return ops::weighted_sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options), weights);
-  return ops::linear_cross_entropy_sum(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, labels, weights,
+  return ops::linear_cross_entropy_sum(ctx, all_tokens(ctx, hidden, labels, tp), weight,
+                                       own_labels(ctx, labels, options), weights,
                                        loss_options(weight.value, tp, options));
 }
 

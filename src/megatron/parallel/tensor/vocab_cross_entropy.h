@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/autograd/rank_context.h"
-#include "megatron/parallel/tensor/tensor_parallel.h"
+#include "megatron/parallel/tensor/vocabulary_rows.h"
 
 namespace megatron {
 
@@ -10,7 +10,8 @@ struct VocabLossOptions {
   double label_smoothing = 0, z_loss = 0;
   double logit_softcap = 0;  // 0: none; such logits are always kept for the backward pass
   int64_t ignore_index = -100;
-  Weight bias = {};  // of the logits, split as the rows of the weight; optional
+  Weight bias = {};                // of the logits, split as the rows of the weight; optional
+  VocabularyRows* rows = nullptr;  // which a rank holds; null: equally many, in order
 };
 
 // hidden [tokens, hidden] · weightᵀ (+ bias), capped: this rank's columns of the logits.
