@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/ops/reduce.h"
+
 namespace megatron {
 namespace {
 
@@ -21,10 +23,33 @@ std::vector<size_t> counted(std::span<const ParameterSlice> slices, const Parall
   return indices;
 }
 
+// Replicas of different sizes have the reduced gradients in one layout: partial sums of its positions are
+// added in one order everywhere, so that no replica clips by another factor than the others.
+template <class Own>
+Tensor sum_over_cores(RankContext& ctx, std::span<const ParameterSlice> slices,
+                      const ParallelContext& parallel, const UnequalReplicas& unequal, bool sharded,
+                      Own own) {
+  Tensor sum = ctx.zeros({1}, DType::F64);
+  if (unequal.core) {
+    std::vector<size_t> indices;
+    for (size_t i = 0; i < slices.size(); ++i)
+      if (!slices[i].parameter->tied_copy) indices.push_back(i);
+    own(indices, sum);
+    const ProcessGroup& cores = sharded ? unequal.all_cores : unequal.model_core;
+    Tensor all = ctx.empty({cores.size()}, DType::F64);
+    cores.all_gather(sum, all).wait();
+    sum = ops::sum(ctx, all, 0, true);
+  }
+  parallel.group(Axis::tp).broadcast(sum, 0).wait();
+  return sum;
+}
+
 // Adds `own(indices, out)` up over the ranks.
 template <class Own>
 Tensor sum_over_model(RankContext& ctx, std::span<const ParameterSlice> slices,
                       const ParallelContext& parallel, bool sharded, Own own) {
+  if (const UnequalReplicas* unequal = parallel.unequal())
+    return sum_over_cores(ctx, slices, parallel, *unequal, sharded, own);
   Tensor sum = ctx.zeros({1}, DType::F64), expert = ctx.zeros({1}, DType::F64);
   own(counted(slices, parallel, false), sum);
   own(counted(slices, parallel, true), expert);

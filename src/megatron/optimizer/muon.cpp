@@ -107,7 +107,7 @@ Tensor Muon::update_of(RankContext& ctx, const ParameterSlice& slice, const Tens
       ctx.kernels->copy(kernels, {there, here});
     });
   } else if (split >= 0 && options_.tp_mode == MuonTpMode::distributed) {
-    const SplitMatrix parts{tensor, split};
+    const ShardedMatrix parts{tensor, split};
     own = scaled_parts(ctx, parameter, batched(own), &parts).view(shard.local_shape);
   } else {
     own = scaled_parts(ctx, parameter, batched(own), nullptr).view(shard.local_shape);
@@ -145,7 +145,7 @@ int64_t Muon::group_rows() const {
 }
 
 Tensor Muon::scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int64_t columns,
-                    const SplitMatrix* split) const {
+                    const ShardedMatrix* split) const {
   Tensor result = orthogonalize(ctx, matrices, options_.steps, split);
   const double scale = options_.extra_scale * scale_of(options_.scale, rows, columns);
   ctx.kernels->axpby(ctx.kernel_context(), {.alpha = scale, .a = result, .out = result});
@@ -154,7 +154,7 @@ Tensor Muon::scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int6
 
 // Scales go by the global shape, of each part of a fused projection its own.
 Tensor Muon::scaled_parts(RankContext& ctx, const Parameter& parameter, const Tensor& matrices,
-                          const SplitMatrix* split) const {
+                          const ShardedMatrix* split) const {
   const Shape& global = parameter.shard.global_shape;
   const int64_t rows = global[global.rank() - 2], columns = global[global.rank() - 1];
   const int64_t own_rows = matrices.size(1), own_columns = matrices.size(2), group = group_rows();

@@ -40,9 +40,9 @@ class Muon final : public Optimizer {
   Tensor update_of(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const;
   Tensor own_matrix(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const;
   Tensor scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int64_t columns,
-                const SplitMatrix* split) const;
+                const ShardedMatrix* split) const;
   Tensor scaled_parts(RankContext& ctx, const Parameter& parameter, const Tensor& matrices,
-                      const SplitMatrix* split) const;
+                      const ShardedMatrix* split) const;
   bool has_parts(const Parameter& parameter) const;
   int64_t group_rows() const;
 

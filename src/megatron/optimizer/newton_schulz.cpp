@@ -8,7 +8,7 @@ namespace {
 constexpr double kSmallestNorm = 1e-7;
 
 // X / max(‖X‖, 1e-7), in place.
-void normalize(RankContext& ctx, const Tensor& x, const SplitMatrix* split) {
+void normalize(RankContext& ctx, const Tensor& x, const ShardedMatrix* split) {
   const auto kernels = ctx.kernel_context();
   const int64_t count = x.size(0);
   Tensor norms = ctx.zeros({count}, DType::F64);
@@ -42,7 +42,7 @@ std::vector<NewtonSchulzStep> newton_schulz_steps(MuonCoefficients kind, int64_t
 }
 
 Tensor orthogonalize(RankContext& ctx, const Tensor& matrices, std::span<const NewtonSchulzStep> steps,
-                     const SplitMatrix* split) {
+                     const ShardedMatrix* split) {
   require(matrices.rank() == 3, "Newton-Schulz: {} is not [count, rows, columns]", matrices);
   const auto kernels = ctx.kernel_context();
   // The Gram matrix is of the shorter dimension, or sums over the one that is split.

@@ -16,7 +16,7 @@ using NewtonSchulzStep = std::array<double, 3>;
 std::vector<NewtonSchulzStep> newton_schulz_steps(MuonCoefficients kind, int64_t count);
 
 // Matrices of which other ranks have further rows (dim 0) or columns (dim 1).
-struct SplitMatrix {
+struct ShardedMatrix {
   ProcessGroup group;
   int dim = 0;
 };
@@ -25,6 +25,6 @@ struct SplitMatrix {
 // Newton-Schulz iteration from X / ‖X‖, in their own dtype (fp32 or fp64). With `split`, they are parts of
 // larger ones: Gram matrices are summed over the ranks, nothing is gathered.
 Tensor orthogonalize(RankContext& ctx, const Tensor& matrices, std::span<const NewtonSchulzStep> steps,
-                     const SplitMatrix* split = nullptr);
+                     const ShardedMatrix* split = nullptr);
 
 }  // namespace megatron
