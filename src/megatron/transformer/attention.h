@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/transformer/attention_heads.h"
+#include "megatron/transformer/head_groups.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
 #include "megatron/transformer/token_mixer.h"
@@ -15,6 +16,7 @@ class SelfAttention final : public TokenMixer {
                 const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
+  CacheShape cache_shape() const override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   void visit(const ParameterVisitor& visitor) override;
 
@@ -23,7 +25,15 @@ class SelfAttention final : public TokenMixer {
   Tensor attend_apart(RankContext& ctx, const Tensor& fused, const SeqInfo& seq,
                       const ops::Rotation& rotation, const ops::AttentionOptions& options);
   std::pair<Tensor, Tensor> split_gate(RankContext& ctx, const Tensor& both) const;
+  struct Heads {
+    Tensor q, k, v;  // [tokens, heads, head_dim]
+    Tensor gate;     // [tokens, heads · head_dim]; undefined: none
+  };
+  Heads split_heads(RankContext& ctx, const Tensor& fused, const ops::Rotation& rotation) const;
+  Heads split_shared_groups(RankContext& ctx, const Tensor& fused) const;
 
+  TensorParallel tp_;
+  HeadGroups groups_of_ranks_;
   AttentionHeads heads_;
   int64_t groups_, head_dim_;  // groups of this rank
   double softcap_;
@@ -36,6 +46,7 @@ class SelfAttention final : public TokenMixer {
   ProcessGroup key_group_;
   ColumnParallelLinear qkv_;
   std::unique_ptr<Norm> q_norm_, k_norm_;  // of each head on its own
+  std::optional<double> l2_epsilon_;       // of norms without weights
   std::unique_ptr<WideNorm> wide_q_norm_, wide_k_norm_;
   std::unique_ptr<Parameter> sinks_;
   RowParallelLinear projection_;

@@ -2,13 +2,14 @@
 
 #include "megatron/ops/attention.h"
 #include "megatron/ops/shape.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
 
 LinearOptions input_options(const ModelConfig& config) {
-  return {.initializer = Initializer::normal(config.init_method_std),
+  return {.initializer = input_initializer(config),
           .bias = config.add_bias_linear || config.add_qkv_bias,
           .parts = {}};
 }
@@ -25,7 +26,7 @@ CrossAttention::CrossAttention(const std::string& name, int64_t layer, const Mod
                  parallel.tensor, input_options(config)),
       projection_(name + ".linear_proj", config.num_attention_heads * channels_, config.hidden_size,
                   parallel.tensor,
-                  {.initializer = Initializer::normal(output_deviation(config)),
+                  {.initializer = output_initializer(config),
                    .bias = config.add_attention_output_bias.value_or(config.add_bias_linear)}) {
   require(parallel.context.size() == 1, "cross attention: sequences cannot be split over {} ranks yet",
           parallel.context.size());

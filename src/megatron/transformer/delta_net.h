@@ -14,10 +14,12 @@ class DeltaNet final : public TokenMixer {
   DeltaNet(const std::string& name, int64_t layer, const ModelConfig& config, const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
+  CacheShape cache_shape() const override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
   int64_t layer_;
+  TensorParallel tp_;
   int64_t key_heads_, value_heads_, key_channels_, value_channels_;  // heads of this rank
   double epsilon_;
   RecurrentContextParallel share_;  // of queries, keys, values, strengths, decays

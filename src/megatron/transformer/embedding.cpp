@@ -12,14 +12,13 @@ int64_t padded_vocab_size(const ModelConfig& config, int tensor_parallel) {
   return (config.vocab_size + multiple - 1) / multiple * multiple;
 }
 
-ShardSpec vocabulary_shard(const ModelConfig& config, const TensorParallel& tp) {
-  return ShardSpec::split_padded({config.vocab_size, config.hidden_size}, 0,
-                                 padded_vocab_size(config, tp.size()), tp.rank(), tp.size());
+SplitShard vocabulary_shard(const ModelConfig& config, const TensorParallel& tp) {
+  return tp.split_vocabulary("vocabulary", {config.vocab_size, config.hidden_size},
+                             padded_vocab_size(config, tp.size()));
 }
 
-ShardSpec vocabulary_bias_shard(const ModelConfig& config, const TensorParallel& tp) {
-  return ShardSpec::split_padded({config.vocab_size}, 0, padded_vocab_size(config, tp.size()), tp.rank(),
-                                 tp.size());
+SplitShard vocabulary_bias_shard(const ModelConfig& config, const TensorParallel& tp) {
+  return tp.split_vocabulary("vocabulary", {config.vocab_size}, padded_vocab_size(config, tp.size()));
 }
 
 namespace {
@@ -39,10 +38,12 @@ std::unique_ptr<Parameter> further_table(const std::string& name, int64_t rows, 
 Embedding::Embedding(const std::string& name, const ModelConfig& config, const TensorParallel& tp)
     : tp_(tp),
       vocab_size_(config.vocab_size),
+      rows_(tp, config.vocab_size),
       dropout_(config.hidden_dropout),
       multiplier_(config.embedding_multiplier.value_or(1)),
       words_(name + ".word_embeddings.weight", vocabulary_shard(config, tp),
              Initializer::normal(config.embedding_init_method_std.value_or(config.init_method_std))) {
+  words_.takes_int8 = true;
   if (config.position_embedding_type == PositionEmbedding::learned_absolute)
     positions_ =
         further_table(name + ".position_embeddings.weight", config.max_position_embeddings, config, tp);
@@ -53,12 +54,12 @@ Embedding::Embedding(const std::string& name, const ModelConfig& config, const T
 }
 
 Tensor Embedding::forward(RankContext& ctx, const Tensor& tokens, const SeqInfo& seq) {
-  int64_t first = words_.shard.local_shape[0] * tp_.rank();
-  Tensor x =
-      leave_tensor_parallel(ctx, ops::embedding(ctx, words_.get(ctx), tokens, first, vocab_size_), tp_);
+  const int64_t first = rows_.begin(words_.shard.local_shape[0]);
+  Tensor x = ops::embedding(ctx, words_.get(ctx), rows_.renamed(ctx, tokens), first, vocab_size_);
+  x = leave_tensor_parallel(ctx, with_padding(ctx, x, tp_), tp_);
   auto add_rows = [&](Parameter& table, const Tensor& ids) {
     const int64_t rows = x.size(0), begin = tp_.splits_tokens() ? rows * tp_.rank() : 0;
-    x = ops::add(ctx, x, ops::embedding(ctx, table.get(ctx), ids.slice(0, begin, begin + rows)));
+    x = ops::add(ctx, x, ops::embedding(ctx, table.get(ctx), rows_from(ctx, ids, begin, rows)));
   };
   if (positions_) add_rows(*positions_, seq.positions);
   if (types_) {

@@ -2,7 +2,7 @@
 
 #include "megatron/nn/seq_info.h"
 #include "megatron/ops/dropout.h"
-#include "megatron/parallel/tensor/tensor_parallel.h"
+#include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
 
@@ -14,7 +14,7 @@ inline Tensor hidden_dropout(RankContext& ctx, const Tensor& x, double p, const 
   int64_t begin = tp.splits_tokens() ? x.size(0) * tp.rank() : 0;  // in the tokens of this context rank
   ops::DropoutOffsets offsets{.row_begin = seq.batch_begin * seq.row_length, .global_columns = x.size(1)};
   if (seq.token_index)
-    offsets.rows = seq.token_index.slice(0, begin, begin + x.size(0));
+    offsets.rows = rows_from(ctx, seq.token_index, begin, x.size(0));
   else
     offsets.row_begin += begin;
   return ops::dropout(ctx, x, p, dropout_key(seq, layer, site), offsets);

@@ -3,6 +3,7 @@
 #include "megatron/transformer/attention_heads.h"
 #include "megatron/transformer/linear.h"
 #include "megatron/transformer/norm.h"
+#include "megatron/transformer/sparse_indexer.h"
 #include "megatron/transformer/token_mixer.h"
 
 namespace megatron {
@@ -15,7 +16,9 @@ class LatentAttention final : public TokenMixer {
                   const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
+  CacheShape cache_shape() const override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
+  std::vector<AuxLossSum> take_losses() override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -29,10 +32,18 @@ class LatentAttention final : public TokenMixer {
     Tensor query, latent, shared;
   };
   Latents latents(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
-  Projected project(RankContext& ctx, const Latents& latents, const RecomputeFn& recompute_input);
+  Projected project(RankContext& ctx, const Latents& latents, const RecomputeFn& recompute_input,
+                    const SeqInfo& seq);
   // Queries, keys and values [tokens, heads, channels], turned by their positions.
   std::vector<Tensor> heads_of(RankContext& ctx, const Projected& projected, const SeqInfo& seq) const;
-  Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq) const;
+  // `bias`: what is added to scores, where something is.
+  Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq,
+              const Tensor& bias = {}) const;
+  // Attention to the keys that the indexer chooses.
+  Tensor sparse(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute_input);
+  // A decoder's step: the cache holds latent vectors and shared keys, and the projections that make heads of
+  // them are applied to queries and results instead (weight absorption).
+  Tensor absorbed(RankContext& ctx, const Tensor& x, const SeqInfo& seq);
   Tensor with_recomputed_heads(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                                const RecomputeFn& recompute_input, HostOffload* host);
 
@@ -48,6 +59,7 @@ class LatentAttention final : public TokenMixer {
   Norm kv_norm_;
   ColumnParallelLinear kv_up_;
   RowParallelLinear projection_;
+  std::unique_ptr<SparseIndexer> indexer_;  // absent where a query attends to all keys
   ActivationPlan plan_;
 };
 

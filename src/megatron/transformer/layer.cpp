@@ -54,6 +54,7 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
                                    const ModelParallel& parallel, bool cross_attention)
     : index_(index),
       dropout_(config.hidden_dropout),
+      parallel_(config.parallel_residual),
       tp_(parallel.tensor),
       mixer_(make_mixer(name, index, config, parallel)) {
   const bool before = config.pre_layernorm && !config.layernorm_after_residual,
@@ -71,7 +72,8 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
   }
   const FeedForwardKind kind = feed_forward_kind(config, index);
   if (kind == FeedForwardKind::none) return;
-  mlp_norm_ = norm_if(before, name + ".pre_mlp_layernorm", config, tp_);
+  const bool shares_norm = parallel_ && config.parallel_residual_shared_layernorm && mixer_;
+  mlp_norm_ = norm_if(before && !shares_norm, name + ".pre_mlp_layernorm", config, tp_);
   mlp_sum_norm_ = norm_if(after, name + ".post_mlp_layernorm", config, tp_);
   post_mlp_norm_ = norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_);
   if (kind == FeedForwardKind::experts)
@@ -119,23 +121,38 @@ Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const Se
 }
 
 void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
-  if (mixer_) mix(ctx, residual, seq, host);
-  if (cross_) look_at_encoder(ctx, residual, seq);
-  if (mlp_ || moe_) feed_forward(ctx, residual, seq, host);
+  const bool feeds = mlp_ || moe_;
+  if (parallel_ && mixer_ && feeds) {
+    Tensor normed;
+    const Tensor mixed = mix(ctx, residual, seq, host, &normed);
+    const Tensor fed = feed_forward(ctx, residual, seq, host, mlp_norm_ ? Tensor() : normed);
+    residual.update = ops::add(ctx, mixed, fed);
+  } else {
+    if (mixer_) {
+      residual.update = mix(ctx, residual, seq, host);
+      norm_sum(ctx, mixer_sum_norm_.get(), residual);
+    }
+    if (cross_) look_at_encoder(ctx, residual, seq);
+    if (feeds) {
+      residual.update = feed_forward(ctx, residual, seq, host);
+      norm_sum(ctx, mlp_sum_norm_.get(), residual);
+    }
+  }
   if (host) host->forget();
 }
 
-void TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
+Tensor TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host,
+                             Tensor* normed) {
   const TraceRange range(ctx.tracer, "mixer");
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
     x = enter(ctx, mixer_norm_.get(), residual);
   }
+  if (normed) *normed = x;
   x = mixer_->forward(ctx, x, seq, recompute_norm(ctx, mixer_norm_.get(), residual), host);
   if (post_mixer_norm_) x = post_mixer_norm_->forward(ctx, x);
-  residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
-  norm_sum(ctx, mixer_sum_norm_.get(), residual);
+  return hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
 }
 
 void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq) {
@@ -143,19 +160,19 @@ void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, con
   residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 5, tp_);
 }
 
-void TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq,
-                                    HostOffload* host) {
+Tensor TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq,
+                                      HostOffload* host, const Tensor& normed) {
   const TraceRange range(ctx.tracer, moe_ ? "experts" : "mlp");
-  Tensor x;
-  {
+  Tensor x = normed;
+  if (!x) {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
     x = enter(ctx, mlp_norm_.get(), residual);
   }
-  RecomputeFn recompute_input = recompute_norm(ctx, mlp_norm_.get(), residual);
+  Norm* norm = normed ? mixer_norm_.get() : mlp_norm_.get();
+  RecomputeFn recompute_input = recompute_norm(ctx, norm, residual);
   x = moe_ ? run_experts(ctx, x, seq, recompute_input, host) : run_mlp(ctx, x, recompute_input);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
-  residual.update = hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
-  norm_sum(ctx, mlp_sum_norm_.get(), residual);
+  return hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
 }
 
 void TransformerLayer::visit(const ParameterVisitor& visitor) {
@@ -174,6 +191,13 @@ void TransformerLayer::visit(const ParameterVisitor& visitor) {
 
 void TransformerLayer::finish_batch(RankContext& ctx) {
   if (moe_) moe_->finish_batch(ctx);
+}
+
+std::vector<AuxLossSum> TransformerLayer::take_losses() {
+  std::vector<AuxLossSum> all = mixer_ ? mixer_->take_losses() : std::vector<AuxLossSum>();
+  if (!moe_) return all;
+  for (AuxLossSum& loss : moe_->take_losses()) all.push_back(std::move(loss));
+  return all;
 }
 
 void TransformerLayer::update_expert_bias(RankContext& ctx, const Tensor& gate) {

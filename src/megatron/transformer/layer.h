@@ -10,7 +10,8 @@ namespace megatron {
 
 // One layer: x += mixer(norm(x)); x += mlp(norm(x)). The first part is attention or a state space, the second
 // may be experts; layers of hybrid models have one of them alone, decoders of an encoder attention to it in
-// between. Some models also norm what is added, or that alone; BERT norms the sums.
+// between. Some models also norm what is added, or that alone; BERT norms the sums. With a parallel residual
+// both parts read the layer's input: x += mixer(norm(x)) + mlp(norm(x)), by a norm each or one for both.
 class TransformerLayer final : public Module {
  public:
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
@@ -18,15 +19,22 @@ class TransformerLayer final : public Module {
   void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host = nullptr);
   // Before parameters have memory; the layer must have a mixer.
   void replace_mixer(std::unique_ptr<TokenMixer> mixer);
+  const TokenMixer* mixer() const { return mixer_.get(); }  // null: a feed-forward part alone
   void set_activation_plan(const ActivationPlan& plan);
   void visit(const ParameterVisitor& visitor) override;
   void finish_batch(RankContext& ctx);
   void update_expert_bias(RankContext& ctx, const Tensor& gate);
+  // What its router's losses were since they were last taken.
+  std::vector<AuxLossSum> take_losses();
 
  private:
-  void mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
+  // What the stream is to grow by. `normed`, where it is given, gets what the mixer read.
+  Tensor mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host,
+             Tensor* normed = nullptr);
   void look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq);
-  void feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host);
+  // What the stream is to grow by; `normed`: what the mixer read, where that serves here too.
+  Tensor feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host,
+                      const Tensor& normed = {});
   RecomputeFn recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const;
   Tensor run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
   Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
@@ -34,6 +42,7 @@ class TransformerLayer final : public Module {
 
   int64_t index_;
   double dropout_;
+  bool parallel_;  // both parts read the layer's input
   TensorParallel tp_;
   std::unique_ptr<TokenMixer> mixer_;
   std::unique_ptr<Norm> mixer_norm_, post_mixer_norm_;

@@ -71,11 +71,6 @@ bool carries_states(const ModelConfig& config) {
   return false;
 }
 
-double output_deviation(const ModelConfig& config) {
-  const double parts = config.is_hybrid_model ? 1 : 2;  // of a layer
-  return config.init_method_std / std::sqrt(parts * static_cast<double>(config.num_layers));
-}
-
 bool has_window(const ModelConfig& config, int64_t layer) {
   if (config.window_size.empty()) return false;
   const Json& skip = config.window_attn_skip_freq;
@@ -100,6 +95,24 @@ bool has_experts(const ModelConfig& config, int64_t layer) {
   return layer % pattern.as_int() == 0;
 }
 
+int64_t expert_layers_before(const ModelConfig& config, int64_t layer) {
+  int64_t count = 0;
+  for (int64_t before = 0; before < layer; ++before) count += has_experts(config, before) ? 1 : 0;
+  return count;
+}
+
+int64_t expert_layers(const ModelConfig& config) { return expert_layers_before(config, config.num_layers); }
+
+bool fills_exchanges(const ModelConfig& config) {
+  return config.num_moe_experts > 0 &&
+         (config.overlap_moe_expert_parallel_comm || config.overlap_dispatch_backward_with_experts_wgrad);
+}
+
+int64_t mtp_inner_layers(const ModelConfig& config) {
+  if (!config.is_hybrid_model) return 1;
+  return static_cast<int64_t>(parse_hybrid_pattern(config.hybrid_layer_pattern).mtp_layers.size());
+}
+
 ModelConfig continue_patterns(const ModelConfig& config, int64_t layers) {
   Json windows = Json::array(), without_rope = Json::array(), experts = Json::array(), linear = Json::array();
   for (int64_t i = 0; i < layers; ++i) {
@@ -110,6 +123,12 @@ ModelConfig continue_patterns(const ModelConfig& config, int64_t layers) {
     linear.push_back(is_linear(config, layer) ? 1 : 0);
   }
   ModelConfig longer = config;
+  if (config.is_hybrid_model) {
+    const HybridPattern pattern = parse_hybrid_pattern(config.hybrid_layer_pattern);
+    longer.hybrid_layer_pattern = pattern.layers;
+    for (int64_t depth = 0; depth < pattern.mtp_depths; ++depth)
+      longer.hybrid_layer_pattern += pattern.mtp_layers;
+  }
   longer.window_attn_skip_freq = windows;
   longer.no_rope_freq = without_rope;
   longer.moe_layer_freq = experts;

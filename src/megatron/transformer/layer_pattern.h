@@ -13,16 +13,23 @@ FeedForwardKind feed_forward_kind(const ModelConfig& config, int64_t layer);
 // Whether some layer carries a state along the sequence.
 bool carries_states(const ModelConfig& config);
 
-// Of the initial weights that lead back to the residual stream: smaller the more parts add to it.
-double output_deviation(const ModelConfig& config);
-
 // Which layers (counted from 0 over the whole model) differ from the others.
 bool has_window(const ModelConfig& config, int64_t layer);   // sees only the last window_size[0] + 1 keys
 bool has_rope(const ModelConfig& config, int64_t layer);     // turns queries and keys by their positions
 bool has_experts(const ModelConfig& config, int64_t layer);  // in place of an MLP
 
-// The same model with its patterns written out for `layers` layers: those
-// beyond its own are as its last.
+// Layers with experts among the decoder's own, and among those before `layer`.
+int64_t expert_layers(const ModelConfig& config);
+int64_t expert_layers_before(const ModelConfig& config, int64_t layer);
+
+// Whether weight gradients are made while gradients travel between experts.
+bool fills_exchanges(const ModelConfig& config);
+
+// Layers of one MTP layer: those of a hybrid model's own pattern, else one.
+int64_t mtp_inner_layers(const ModelConfig& config);
+
+// The same model with its patterns written out for `layers` layers: those beyond its own are as its last, or
+// as the pattern of a hybrid model's MTP layers says.
 ModelConfig continue_patterns(const ModelConfig& config, int64_t layers);
 
 }  // namespace megatron

@@ -25,15 +25,15 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
     : tp_(tp),
       overlap_(!tp.sequence_parallel || (tp.overlap.on && options.overlap)),
       weight_(name + ".weight",
-              options.parts.empty()
-                  ? ShardSpec::split({out, in}, 0, tp.rank(), tp.size())
-                  : ShardSpec::split_parts({out, in}, 0, options.parts, tp.rank(), tp.size()),
+              options.split ? options.split({out, in})
+                            : tp.split(name, {out, in}, 0, options.units, options.parts),
               options.initializer) {
+  weight_.takes_int8 = options.takes_int8;
   if (!options.bias) return;
-  ShardSpec shard = options.parts.empty()
-                        ? ShardSpec::split({out}, 0, tp.rank(), tp.size())
-                        : ShardSpec::split_parts({out}, 0, options.parts, tp.rank(), tp.size());
-  bias_ = std::make_unique<Parameter>(name + ".bias", std::move(shard), Initializer::constant(0));
+  bias_ = std::make_unique<Parameter>(
+      name + ".bias",
+      options.split ? options.split({out}) : tp.split(name, {out}, 0, options.units, options.parts),
+      Initializer::constant(0));
 }
 
 // f(what the GEMM takes, whether it communicates beside it)
@@ -78,7 +78,8 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
                                      const TensorParallel& tp, const LinearOptions& options)
     : tp_(tp),
       overlap_(tp.sequence_parallel && tp.overlap.on && options.overlap),
-      weight_(name + ".weight", ShardSpec::split({out, in}, 1, tp.rank(), tp.size()), options.initializer) {
+      weight_(name + ".weight", tp.split(name, {out, in}, 1, options.units), options.initializer) {
+  weight_.takes_int8 = options.takes_int8;
   if (!options.bias) return;
   bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({out}), Initializer::constant(0));
   bias_->partial_over_tp = tp.splits_tokens();

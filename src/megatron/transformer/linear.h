@@ -11,8 +11,11 @@ namespace megatron {
 struct LinearOptions {
   Initializer initializer;
   bool bias = false;
-  std::vector<int64_t> parts;  // of the output, each split over TP on its own; empty: one part
-  bool overlap = true;         // may run beside its communication, where the layout asks for that
+  std::vector<int64_t> parts = {};  // of the output, each split over TP on its own; empty: one part
+  int64_t units = 0;                // of which a rank has whole ones, such as query groups; 0: any
+  std::function<SplitShard(const Shape&)> split = {};  // of the output, in place of parts and units
+  bool takes_int8 = true;                              // nothing but the linear reads its weight
+  bool overlap = true;  // may run beside its communication, where the layout asks for that
 };
 
 // The output is split over the TP group: each rank has out/tp rows of the weight [out, in].
@@ -25,6 +28,7 @@ class ColumnParallelLinear final : public Module {
   // The same and, where one kernel may make both, its activation.
   ops::ActivatedLinear forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
                                          const Tensor& x, const RecomputeFn& recompute_input = {});
+  Weight weight(RankContext& ctx) { return weight_.get(ctx); }  // this rank's rows
   void visit(const ParameterVisitor& visitor) override;
 
  private:

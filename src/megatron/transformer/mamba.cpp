@@ -6,6 +6,8 @@
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 #include "megatron/transformer/recurrent_cache.h"
 
@@ -31,8 +33,9 @@ int64_t sum(const std::vector<int64_t>& parts) {
   return total;
 }
 
-ShardSpec mamba_heads(const ModelConfig& config, const TensorParallel& tp) {
-  return ShardSpec::split({config.mamba_num_heads}, 0, tp.rank(), tp.size());
+// Ranks share out groups of heads.
+SplitShard mamba_heads(const ModelConfig& config, const TensorParallel& tp) {
+  return tp.split("mamba", {config.mamba_num_heads}, 0, config.mamba_num_groups);
 }
 
 Initializer convolution(const ModelConfig& config) {
@@ -45,9 +48,9 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
                        const ModelParallel& parallel)
     : layer_(layer),
       tp_(parallel.tensor),
-      heads_(config.mamba_num_heads / tp_.size()),
+      groups_(tp_.count("mamba: groups of heads", config.mamba_num_groups)),
+      heads_(config.mamba_num_heads / config.mamba_num_groups * groups_),
       channels_(config.mamba_head_dim),
-      groups_(config.mamba_num_groups / tp_.size()),
       states_(config.mamba_state_dim),
       chunk_(config.mamba_chunk_size),
       inner_(config.mamba_num_heads * config.mamba_head_dim),
@@ -58,28 +61,30 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
       share_("mamba", parallel.context,
              {{heads_, channels_}, {groups_, states_, true}, {groups_, states_, true}, {heads_, 1}}),
       in_(name + ".in_proj", config.hidden_size, sum(mamba_columns(config)), tp_,
-          {.initializer = Initializer::normal(config.init_method_std),
+          {.initializer = input_initializer(config),
            .bias = config.mamba_proj_bias,
-           .parts = mamba_columns(config)}),
+           .parts = mamba_columns(config),
+           .units = config.mamba_num_groups}),
       conv_weight_(name + ".conv1d.weight",
-                   ShardSpec::split_parts({sum(convolved(config)), 1, config.mamba_conv_kernel}, 0,
-                                          convolved(config), tp_.rank(), tp_.size()),
+                   tp_.split(name, {sum(convolved(config)), 1, config.mamba_conv_kernel}, 0,
+                             config.mamba_num_groups, convolved(config)),
                    convolution(config)),
       a_log_(name + ".A_log", mamba_heads(config, tp_), Initializer::log_uniform(1, 16)),
       d_(name + ".D", mamba_heads(config, tp_), Initializer::constant(1)),
       dt_bias_(name + ".dt_bias", mamba_heads(config, tp_), Initializer::step_bias(1e-3, 1e-1)),
-      norm_weight_(name + ".norm.weight", ShardSpec::split({inner_}, 0, tp_.rank(), tp_.size()),
+      norm_weight_(name + ".norm.weight", tp_.split(name, {inner_}, 0, config.mamba_num_groups),
                    Initializer::constant(1)),
       out_(name + ".out_proj", inner_, config.hidden_size, tp_,
-           {.initializer = Initializer::normal(output_deviation(config)), .bias = config.mamba_proj_bias}) {
-  require(heads_ * tp_.size() == config.mamba_num_heads && groups_ * tp_.size() == config.mamba_num_groups,
-          "mamba: {} heads in {} groups cannot be split over {} ranks", config.mamba_num_heads,
-          config.mamba_num_groups, tp_.size());
+           {.initializer = output_initializer(config),
+            .bias = config.mamba_proj_bias,
+            .units = config.mamba_num_groups}) {
+  require(config.mamba_num_heads % config.mamba_num_groups == 0, "mamba: {} heads are not {} equal groups",
+          config.mamba_num_heads, config.mamba_num_groups);
   for (Parameter* parameter : {&a_log_, &d_, &dt_bias_}) parameter->keep_fp32 = true;
   if (config.mamba_conv_bias)
     conv_bias_ = std::make_unique<Parameter>(
         name + ".conv1d.bias",
-        ShardSpec::split_parts({sum(convolved(config))}, 0, convolved(config), tp_.rank(), tp_.size()),
+        tp_.split(name, {sum(convolved(config))}, 0, config.mamba_num_groups, convolved(config)),
         convolution(config));
 }
 
@@ -87,24 +92,26 @@ Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq
                            const RecomputeFn& recompute_input, HostOffload*) {
   const SequenceRows rows = share_.rows(seq);
   const int64_t inner = heads_ * channels_, sizes[] = {inner, inner + 2 * groups_ * states_, heads_};
-  const std::vector<Tensor> parts = ops::split(ctx, in_.forward(ctx, x, recompute_input), sizes, 1);
+  const std::vector<Tensor> parts =
+      ops::split(ctx, without_padding(ctx, in_.forward(ctx, x, recompute_input), seq, tp_), sizes, 1);
   const std::vector<Tensor> states = share_.whole(ctx, {parts[1], parts[2]}, seq);
   const RecurrentCache carried(seq, layer_);
   Tensor xbc = carried.convolve(ctx, states[0], share_.weight(ctx, conv_weight_, 0, 3),
                                 conv_bias_ ? share_.weight(ctx, *conv_bias_, 0, 3) : Weight{}, rows);
   const auto per_head = [&](Parameter& parameter) { return share_.weight(ctx, parameter, 3, 1, true); };
-  Tensor y =
-      ops::ssd(ctx, xbc, states[1], {per_head(a_log_), per_head(d_), per_head(dt_bias_)},
-               {.heads = share_.heads(0),
-                .channels = channels_,
-                .groups = share_.heads(1),
-                .states = states_,
-                .chunk = chunk_,
-                .step_min = step_min_,
-                .step_max = step_max_},
-               rows, carried.state(ctx, {rows.count, heads_, channels_, states_}, a_log_.value.dtype()));
+  RecurrentState state = carried.state(ctx);
+  Tensor y = ops::ssd(ctx, xbc, states[1], {per_head(a_log_), per_head(d_), per_head(dt_bias_)},
+                      {.heads = share_.heads(0),
+                       .channels = channels_,
+                       .groups = share_.heads(1),
+                       .states = states_,
+                       .chunk = seq.cache ? 1 : chunk_,  // where steps end then does not change the sums
+                       .step_min = step_min_,
+                       .step_max = step_max_},
+                      rows, state.value);
+  state.keep(ctx);
   y = share_.held(ctx, y, seq);
-  return out_.forward(ctx, norm(ctx, y, parts[0]));
+  return out_.forward(ctx, with_padding(ctx, norm(ctx, y, parts[0]), tp_));
 }
 
 // Of each group, all of which this rank holds, or of all heads, some of which other ranks hold.
@@ -118,6 +125,12 @@ Tensor MambaMixer::norm(RankContext& ctx, const Tensor& y, const Tensor& gate) {
     };
   }
   return ops::gated_norm(ctx, y, gate, norm_weight_.get(ctx), options);
+}
+
+CacheShape MambaMixer::cache_shape() const {
+  return {.convolved = heads_ * channels_ + 2 * groups_ * states_,
+          .kept = conv_weight_.shard.local_shape[2] - 1,
+          .state = {heads_, channels_, states_}};
 }
 
 void MambaMixer::visit(const ParameterVisitor& visitor) {

@@ -14,6 +14,7 @@ class MambaMixer final : public TokenMixer {
              const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
+  CacheShape cache_shape() const override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -21,7 +22,7 @@ class MambaMixer final : public TokenMixer {
 
   int64_t layer_;
   TensorParallel tp_;
-  int64_t heads_, channels_, groups_, states_, chunk_;  // heads and groups of this rank
+  int64_t groups_, heads_, channels_, states_, chunk_;  // groups and heads of this rank
   int64_t inner_;                                       // channels of all ranks' heads
   double step_min_, step_max_, epsilon_;
   bool full_width_norm_;

@@ -2,6 +2,7 @@
 
 #include "megatron/ops/activation.h"
 #include "megatron/ops/linear.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/mlp.h"
 
 namespace megatron {
@@ -9,7 +10,7 @@ namespace megatron {
 MaskedLmHead::MaskedLmHead(const std::string& name, const ModelConfig& config, const TensorParallel& tp)
     : activation_(activation_kernel(config.activation_func)),
       weight_(name + ".dense.weight", ShardSpec::whole({config.hidden_size, config.hidden_size}),
-              Initializer::normal(config.init_method_std)),
+              input_initializer(config)),
       bias_(name + ".dense.bias", ShardSpec::whole({config.hidden_size}), Initializer::constant(0)),
       norm_(name + ".layer_norm", config.hidden_size, config, tp) {
   weight_.partial_over_tp = bias_.partial_over_tp = tp.splits_tokens();

@@ -2,6 +2,7 @@
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/activation.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -31,7 +32,7 @@ Unary activation_kernel(Activation activation) {
 namespace {
 
 LinearOptions fc1_options(const ModelConfig& config, const TensorParallel& tp) {
-  LinearOptions options{.initializer = Initializer::normal(config.init_method_std),
+  LinearOptions options{.initializer = input_initializer(config),
                         .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
   options.overlap = tp.overlap.fc1;
   if (config.gated_linear_unit) options.parts = {config.ffn_hidden_size, config.ffn_hidden_size};
@@ -39,7 +40,7 @@ LinearOptions fc1_options(const ModelConfig& config, const TensorParallel& tp) {
 }
 
 LinearOptions fc2_options(const ModelConfig& config) {
-  return {.initializer = Initializer::normal(output_deviation(config)),
+  return {.initializer = output_initializer(config),
           .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
 }
 

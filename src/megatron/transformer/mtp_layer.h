@@ -4,23 +4,26 @@
 
 namespace megatron {
 
-// Multi-token prediction: a layer that looks one token further ahead than what
-// comes before it, from that layer's result and the embedding of the token it
-// has reached.
+// Multi-token prediction: a layer that looks one token further ahead than what comes before it, from that
+// layer's result and the embedding of the token it has reached. In a hybrid model it holds the layers of its
+// own pattern.
 class MtpLayer final : public Module {
  public:
-  // `index`: of the layer it contains, counted on from the decoder's.
-  MtpLayer(const std::string& name, int64_t index, const ModelConfig& config, const ModelParallel& parallel);
+  // `depth`: how many MTP layers come before it.
+  MtpLayer(const std::string& name, int64_t depth, const ModelConfig& config, const ModelParallel& parallel);
   Tensor forward(RankContext& ctx, const Tensor& embedded, const Tensor& hidden, const SeqInfo& seq);
-  void set_activation_plan(const ActivationPlan& plan) { layer_.set_activation_plan(plan); }
-  void finish_batch(RankContext& ctx) { layer_.finish_batch(ctx); }
-  void update_expert_bias(RankContext& ctx, const Tensor& gate) { layer_.update_expert_bias(ctx, gate); }
+  CacheShapes cache_shapes() const;  // of its layers, by their place in the whole model
+  void set_activation_plan(const ActivationPlan& plan);
+  void finish_batch(RankContext& ctx);
+  void update_expert_bias(RankContext& ctx, const Tensor& gate);
+  std::vector<AuxLossSum> take_losses();
   void visit(const ParameterVisitor& visitor) override;
 
  private:
   Norm embedding_norm_, hidden_norm_;
+  int64_t first_;         // its first layer's place
   Parameter projection_;  // [hidden, 2 · hidden], whole on every rank
-  TransformerLayer layer_;
+  std::vector<std::unique_ptr<TransformerLayer>> layers_;
   Norm final_norm_;
 };
 

@@ -28,10 +28,10 @@ int64_t relative_bucket(int64_t distance, int64_t buckets, int64_t max_distance,
 RelativeBias::RelativeBias(const std::string& name, const ModelConfig& config, const TensorParallel& tp)
     : buckets_(config.relative_attention_num_buckets),
       max_distance_(config.relative_attention_max_distance),
-      heads_(config.num_attention_heads / tp.size()),
+      heads_(tp.count("relative bias: heads", config.num_attention_heads)),
       bidirectional_(config.bidirectional_attention),
       table_(name + ".relative_attention_bias.weight",
-             ShardSpec::split({buckets_, config.num_attention_heads}, 1, tp.rank(), tp.size()),
+             tp.split(name, {buckets_, config.num_attention_heads}, 1, config.num_attention_heads),
              Initializer::normal(config.init_method_std)) {}
 
 Tensor RelativeBias::forward(RankContext& ctx, int64_t queries, int64_t keys) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "megatron/config/schema/model_config.h"
+#include "megatron/nn/paged_cache.h"
 #include "megatron/nn/seq_info.h"
 #include "megatron/parallel/model_parallel.h"
 #include "megatron/transformer/activation_plan.h"
+#include "megatron/transformer/moe/aux_loss.h"
 
 namespace megatron {
 
@@ -14,7 +16,11 @@ class TokenMixer : public Module {
   // where the plan's activations wait.
   virtual Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                          const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) = 0;
+  // What it keeps of the tokens that a decoder has seen.
+  virtual CacheShape cache_shape() const { fail("token mixer: this kind cannot decode, it keeps nothing"); }
   virtual void set_activation_plan(const ActivationPlan&) {}
+  // What losses of its own were since they were last taken.
+  virtual std::vector<AuxLossSum> take_losses() { return {}; }
 };
 
 // Sequences as ops along them take them.

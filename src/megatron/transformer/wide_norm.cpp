@@ -10,11 +10,12 @@
 
 namespace megatron {
 
-WideNorm::WideNorm(const std::string& name, int64_t size, const ModelConfig& config, const TensorParallel& tp)
+WideNorm::WideNorm(const std::string& name, int64_t size, int64_t units, const ModelConfig& config,
+                   const TensorParallel& tp)
     : size_(size),
       epsilon_(config.layernorm_epsilon),
       tp_(tp),
-      weight_(name + ".weight", ShardSpec::split({size}, 0, tp.rank(), tp.size()), Initializer::constant(1)) {
+      weight_(name + ".weight", tp.split(name, {size}, 0, units), Initializer::constant(1)) {
   require(config.normalization == Normalization::rms_norm && !config.layernorm_zero_centered_gamma,
           "attention: norms of all heads at once are plain RMSNorms");
   require(tp.key_group.size() == 1,

@@ -9,7 +9,9 @@ namespace megatron {
 // RMSNorm over the channels of all heads at once (OLMo), of which each tensor-parallel rank has its share.
 class WideNorm final : public Module {
  public:
-  WideNorm(const std::string& name, int64_t size, const ModelConfig& config, const TensorParallel& tp);
+  // `units`: of which a rank has whole ones.
+  WideNorm(const std::string& name, int64_t size, int64_t units, const ModelConfig& config,
+           const TensorParallel& tp);
   Tensor forward(RankContext& ctx, const Tensor& x);  // [tokens, heads, channels]
   void visit(const ParameterVisitor& visitor) override { visitor(weight_); }
 

@@ -1,11 +1,21 @@
 #pragma once
 
+#include <string>
+
 #include "megatron/autograd/rank_context.h"
 #include "megatron/comm/process_group.h"
 
 // Losses that keep the experts evenly loaded. Each is this rank's part: the parts of all ranks of the group
 // add up to the loss.
 namespace megatron {
+
+// What a router's losses of one kind ("aux_loss", "z_loss", …) were in a step, coefficient included: this
+// rank's part of the sum over its micro-batches, fp64 [1].
+struct AuxLossSum {
+  std::string kind;
+  int64_t layer = 0;  // of the whole model, from 0
+  Tensor sum;
+};
 
 // Which sequence each token of a rank belongs to, and how many tokens a sequence has over all ranks.
 struct AuxLossUnits {

@@ -3,6 +3,8 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/grouped_linear.h"
+#include "megatron/parallel/tensor/tensor_parallel.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 #include "megatron/transformer/mlp.h"
 
@@ -25,9 +27,13 @@ ShardSpec of_experts(const ShardSpec& part, int64_t experts, const ExpertParalle
   return spec;
 }
 
-std::unique_ptr<Parameter> expert_parameter(const std::string& name, const ShardSpec& part, int64_t experts,
+std::unique_ptr<Parameter> expert_parameter(const std::string& name, SplitShard split, int64_t experts,
                                             const ExpertParallel& parallel, Initializer initializer) {
-  auto parameter = std::make_unique<Parameter>(name, of_experts(part, experts, parallel), initializer);
+  split.shard = of_experts(split.shard, experts, parallel);
+  if (split.holders)
+    for (auto* part : {&split.holders.held, &split.holders.owned})
+      *part = [experts, parallel, one = *part](int rank) { return of_experts(one(rank), experts, parallel); };
+  auto parameter = std::make_unique<Parameter>(name, std::move(split), initializer);
   parameter->expert = true;
   return parameter;
 }
@@ -42,21 +48,20 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
   int64_t hidden = config.moe_latent_size ? config.moe_latent_size : config.hidden_size,
           experts = config.num_moe_experts;
   int64_t width = config.moe_ffn_hidden_size ? config.moe_ffn_hidden_size : config.ffn_hidden_size;
-  int rank = parallel.tensor.rank(), size = parallel.tensor.size();
+  const TensorParallel tensor{.group = parallel.tensor, .replica_sizes = parallel.replica_sizes};
   std::vector<int64_t> parts(gated_ ? 2 : 1, width);
   int64_t rows = width * static_cast<int64_t>(parts.size());
-  fc1_ = expert_parameter(name + ".linear_fc1.weight",
-                          ShardSpec::split_parts({rows, hidden}, 0, parts, rank, size), experts, parallel,
-                          Initializer::normal(config.init_method_std));
-  fc2_ = expert_parameter(name + ".linear_fc2.weight", ShardSpec::split({hidden, width}, 1, rank, size),
-                          experts, parallel, Initializer::normal(output_deviation(config)));
+  fc1_ = expert_parameter(name + ".linear_fc1.weight", tensor.split(name, {rows, hidden}, 0, 0, parts),
+                          experts, parallel, input_initializer(config));
+  fc2_ = expert_parameter(name + ".linear_fc2.weight", tensor.split(name, {hidden, width}, 1), experts,
+                          parallel, output_initializer(config));
+  fc1_->takes_int8 = fc2_->takes_int8 = true;
   if (!config.add_mlp_bias.value_or(config.add_bias_linear)) return;
-  fc1_bias_ =
-      expert_parameter(name + ".linear_fc1.bias", ShardSpec::split_parts({rows}, 0, parts, rank, size),
-                       experts, parallel, Initializer::constant(0));
-  fc2_bias_ = expert_parameter(name + ".linear_fc2.bias", ShardSpec::whole({hidden}), experts, parallel,
+  fc1_bias_ = expert_parameter(name + ".linear_fc1.bias", tensor.split(name, {rows}, 0, 0, parts), experts,
+                               parallel, Initializer::constant(0));
+  fc2_bias_ = expert_parameter(name + ".linear_fc2.bias", {ShardSpec::whole({hidden})}, experts, parallel,
                                Initializer::constant(0));
-  fc2_bias_->partial_over_tp = size > 1;  // only one part of an expert adds it
+  fc2_bias_->partial_over_tp = tensor.size() > 1;  // only one part of an expert adds it
 }
 
 Tensor Experts::activate(RankContext& ctx, const Tensor& up) const {

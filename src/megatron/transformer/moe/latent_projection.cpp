@@ -4,9 +4,9 @@
 
 namespace megatron {
 
-LatentProjection::LatentProjection(const std::string& name, int64_t in, int64_t out, double deviation,
+LatentProjection::LatentProjection(const std::string& name, int64_t in, int64_t out, Initializer initializer,
                                    const ModelConfig& config, const TensorParallel& tp)
-    : weight_(name + ".weight", ShardSpec::whole({out, in}), Initializer::normal(deviation)) {
+    : weight_(name + ".weight", ShardSpec::whole({out, in}), initializer) {
   if (config.add_mlp_bias.value_or(config.add_bias_linear))
     bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({out}), Initializer::constant(0));
   visit([&](Parameter& parameter) { parameter.partial_over_tp = tp.size() > 1; });

@@ -10,7 +10,7 @@ namespace megatron {
 // its own tokens through.
 class LatentProjection final : public Module {
  public:
-  LatentProjection(const std::string& name, int64_t in, int64_t out, double deviation,
+  LatentProjection(const std::string& name, int64_t in, int64_t out, Initializer initializer,
                    const ModelConfig& config, const TensorParallel& tp);
   Tensor forward(RankContext& ctx, const Tensor& x);
   void visit(const ParameterVisitor& visitor) override;

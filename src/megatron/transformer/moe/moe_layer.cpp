@@ -3,6 +3,8 @@
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/expert/row_collectives.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -10,20 +12,21 @@ namespace megatron {
 MoeLayer::MoeLayer(const std::string& name, int64_t layer, const ModelConfig& config,
                    const ModelParallel& parallel)
     : parallel_(parallel),
-      overlap_shared_(config.moe_shared_expert_overlap),
+      overlap_shared_(config.moe_shared_expert_overlap || config.overlap_moe_expert_parallel_comm),
       probs_on_input_(config.moe_apply_probs_on_input),
       router_(name + ".router", layer, config, parallel),
       experts_(name + ".experts.experts", config, parallel.expert),
       dispatcher_(config.num_moe_experts, parallel.expert,
                   {.all_to_all = config.moe_token_dispatcher_type != TokenDispatcher::allgather,
-                   .expert_of_row = experts_.has_biases()}) {
+                   .expert_of_row = experts_.has_biases(),
+                   .fill_backward = fills_exchanges(config)}) {
   if (config.moe_latent_size > 0) {
     into_latent_ = std::make_unique<LatentProjection>(name + ".fc1_latent_proj", config.hidden_size,
-                                                      config.moe_latent_size, config.init_method_std, config,
-                                                      parallel.tensor);
+                                                      config.moe_latent_size, input_initializer(config),
+                                                      config, parallel.tensor);
     out_of_latent_ = std::make_unique<LatentProjection>(name + ".fc2_latent_proj", config.moe_latent_size,
-                                                        config.hidden_size, output_deviation(config), config,
-                                                        parallel.tensor);
+                                                        config.hidden_size, output_initializer(config),
+                                                        config, parallel.tensor);
   }
   if (config.moe_shared_expert_intermediate_size > 0)
     shared_ = std::make_unique<SharedExperts>(name + ".shared_experts", config, parallel.tensor);
@@ -41,6 +44,7 @@ MicrobatchShare MoeLayer::share_of(const Tensor& x, const SeqInfo& seq) const {
                         .group = parallel_.expert.microbatch,
                         .parts = parallel_.context.group.size()};
   if (tp.splits_tokens()) share.tokens *= tp.size();
+  if (tp.pads_tokens()) share.tokens = seq.positions.size(0);
   RowShare own = share_of_rows(share.tokens, tp.group);
   share.begin = own.begin;
   share.rows = own.rows;
@@ -62,6 +66,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   const bool divide = tp.size() > 1 && !tp.splits_tokens();
   MicrobatchShare share = share_of(x, seq);
   Tensor own = divide ? take_rows(ctx, x, tp.group) : x;
+  if (tp.pads_tokens()) own = with_rows(ctx, x, share.rows);
   Router::Result routed = router_.forward(ctx, own, seq, share);
   Routing& routing = routed.routing;
   if (probs_on_input_) {  // one choice per token
@@ -80,6 +85,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host));
   if (out_of_latent_) y = out_of_latent_->forward(ctx, y);
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
+  if (tp.pads_tokens()) y = with_rows(ctx, y, x.size(0));
   if (shared) y = ops::add(ctx, y, shared);
   return routed.loss ? attach_aux_loss(ctx, y, routed.loss, seq.aux_loss_weight) : y;
 }

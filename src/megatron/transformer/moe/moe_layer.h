@@ -19,6 +19,7 @@ class MoeLayer final : public Module {
   void set_activation_plan(const ActivationPlan& plan);
   void finish_batch(RankContext& ctx) { router_.finish_batch(ctx); }
   void update_expert_bias(RankContext& ctx, const Tensor& gate) { router_.update_bias(ctx, gate); }
+  std::vector<AuxLossSum> take_losses() { return router_.take_losses(); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:

@@ -1,12 +1,18 @@
 #include "megatron/transformer/moe/router.h"
 
+#include <algorithm>
+
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
+#include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
 #include "megatron/ops/weight_tensor.h"
+#include "megatron/transformer/initializers.h"
+#include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/moe/routing_record.h"
 #include "megatron/transformer/moe/sinkhorn.h"
 
 namespace megatron {
@@ -55,8 +61,8 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
       random_(config.moe_router_force_load_balancing),
       dtype_(config.moe_router_dtype),
       batch_group_(parallel.expert.batch),
-      weight_(name + ".weight", ShardSpec::whole({experts_, config.hidden_size}),
-              Initializer::normal(config.init_method_std)) {
+      weight_(name + ".weight", ShardSpec::whole({experts_, config.hidden_size}), input_initializer(config)) {
+  if (layer < config.num_layers) replay_layer_ = expert_layers_before(config, layer);
   const auto& coefficients = config.moe_aux_loss_coeff;
   for (size_t i = 0; i < config.moe_router_load_balancing_type.size(); ++i) {
     const std::string& kind = config.moe_router_load_balancing_type[i];
@@ -117,15 +123,31 @@ Tensor Router::random_logits(RankContext& ctx, const Tensor& logits, const SeqIn
   return y;
 }
 
+// What tokens of a share are to choose, [rows, k]; undefined: what their logits say.
+Tensor Router::replayed(RankContext& ctx, const SeqInfo& seq, const MicrobatchShare& share) const {
+  if (!seq.replayed_experts || replay_layer_ < 0) return {};
+  const Tensor all = seq.replayed_experts.select(1, replay_layer_);
+  if (seq.token_index) {
+    const Tensor own = ctx.empty({share.rows, all.size(1)}, DType::I64);
+    ctx.kernels->gather_rows(
+        ctx.kernel_context(),
+        {ops::contiguous(ctx, all), seq.token_index.slice(0, share.begin, share.begin + share.rows), own});
+    return own;
+  }
+  return ops::contiguous(ctx, all.slice(0, share.begin, share.begin + share.rows));
+}
+
 Routing Router::route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
                       const MicrobatchShare& share) {
   if (!sinkhorn_) {
     Tensor bias = expert_bias_ ? expert_bias_->value : Tensor{};
     if (bias) bias = ops::cast(ctx, bias, logits.dtype());
-    return choose_experts(ctx, logits, choice_, bias);
+    return choose_experts(ctx, logits, choice_, bias, replayed(ctx, seq, share));
   }
   Tensor plan = seq.training ? sinkhorn(ctx, logits, share) : logits.detach();
-  Routing routing{.experts = ops::top_k(ctx, plan, choice_.k).indices, .probs = {}};
+  Routing routing{
+      .experts = with_replayed(ctx, ops::top_k(ctx, plan, choice_.k).indices, replayed(ctx, seq, share)),
+      .probs = {}};
   Tensor scores = choice_.k == 1 ? ops::activation(ctx, Unary::Sigmoid, logits) : ops::softmax(ctx, logits);
   routing.probs = ops::gather_columns(ctx, scores, routing.experts);
   return routing;
@@ -145,10 +167,24 @@ void Router::count(RankContext& ctx, const Tensor& experts) {
                                              .accumulate = !first});
 }
 
+void Router::log_loss(RankContext& ctx, const std::string& kind, const Tensor& loss) {
+  const auto found = std::find_if(logged_.begin(), logged_.end(),
+                                  [&](const AuxLossSum& logged) { return logged.kind == kind; });
+  Tensor value = ctx.empty({1}, DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {loss.detach().view({1}), value});
+  if (found == logged_.end())
+    logged_.push_back({kind, layer_, value});
+  else
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, found->sum, value, found->sum});
+}
+
 Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& routing,
                       const MicrobatchShare& share) {
   Tensor total;
-  if (z_coefficient_ != 0) total = z_loss(ctx, logits, z_coefficient_, share.all_tokens());
+  if (z_coefficient_ != 0) {
+    total = z_loss(ctx, logits, z_coefficient_, share.all_tokens());
+    log_loss(ctx, "z_loss", total);
+  }
   if (balance_.empty()) return total;
   Tensor scores = aux_loss_scores(ctx, logits, choice_.score);
   // What would be chosen by the scores alone.
@@ -184,7 +220,9 @@ Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& rou
       }
       load = expert_load(ctx, map, units, share.group);
     }
-    total = sum_of(ctx, total, load_balancing_loss(ctx, scores, load, units, coefficient, choice_.k));
+    Tensor loss = load_balancing_loss(ctx, scores, load, units, coefficient, choice_.k);
+    log_loss(ctx, balance.kind, loss);
+    total = sum_of(ctx, total, loss);
   }
   return total;
 }
@@ -194,6 +232,8 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   Tensor scores = logits(ctx, noisy(ctx, x, seq, share));
   if (random_) scores = random_logits(ctx, scores, seq, share);
   Result result{.routing = route(ctx, scores, seq, share), .loss = {}};
+  if (seq.routing_record && replay_layer_ >= 0)
+    seq.routing_record->put(ctx, replay_layer_, share.begin, result.routing.experts);
   // Where a layer is computed twice, only the pass that is recorded counts.
   if (seq.training && ctx.tape) {
     result.loss = losses(ctx, scores, result.routing, share);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "megatron/nn/parameter.h"
 #include "megatron/nn/seq_info.h"
 #include "megatron/parallel/model_parallel.h"
@@ -25,6 +27,8 @@ class Router final : public Module {
   // in update_bias() where `gate` (bool [1]) is true.
   void finish_batch(RankContext& ctx);
   void update_bias(RankContext& ctx, const Tensor& gate);
+  // The losses since they were last taken.
+  std::vector<AuxLossSum> take_losses() { return std::exchange(logged_, {}); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -37,10 +41,13 @@ class Router final : public Module {
   Tensor random_logits(RankContext& ctx, const Tensor& logits, const SeqInfo& seq,
                        const MicrobatchShare& share) const;
   Routing route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq, const MicrobatchShare& share);
+  Tensor replayed(RankContext& ctx, const SeqInfo& seq, const MicrobatchShare& share) const;
   Tensor losses(RankContext& ctx, const Tensor& logits, const Routing& routing, const MicrobatchShare& share);
   void count(RankContext& ctx, const Tensor& experts);
+  void log_loss(RankContext& ctx, const std::string& kind, const Tensor& loss);
 
   int64_t layer_, experts_;
+  int64_t replay_layer_ = -1;  // among the layers with experts; −1: an MTP layer's, which is not replayed
   ChoiceOptions choice_;
   std::vector<Balance> balance_;
   double z_coefficient_, jitter_, bias_rate_;
@@ -55,6 +62,7 @@ class Router final : public Module {
   Tensor load_;                             // [1, experts]: tokens of each expert in this step, on this rank
   Tensor global_load_;                      // … over all ranks, for the global loss
   int64_t global_microbatches_ = 0;
+  std::vector<AuxLossSum> logged_;
 };
 
 }  // namespace megatron

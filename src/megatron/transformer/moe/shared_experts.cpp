@@ -3,6 +3,7 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/transformer/initializers.h"
 
 namespace megatron {
 namespace {
@@ -19,7 +20,7 @@ SharedExperts::SharedExperts(const std::string& name, const ModelConfig& config,
     : mlp_(name, as_mlp(config), tp) {
   if (!config.moe_shared_expert_gate) return;
   gate_ = std::make_unique<Parameter>(name + ".gate_weight", ShardSpec::whole({1, config.hidden_size}),
-                                      Initializer::normal(config.init_method_std));
+                                      input_initializer(config));
   gate_->partial_over_tp = tp.splits_tokens();
 }
 

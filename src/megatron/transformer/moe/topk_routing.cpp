@@ -43,14 +43,21 @@ Tensor without_closed_groups(RankContext& ctx, const Tensor& scores, const Choic
   return ops::where(ctx, is_open, scores.view({tokens, o.groups, size}), closed).view(scores.shape());
 }
 
-Tensor chosen(RankContext& ctx, const Tensor& scores, const ChoiceOptions& o, const Tensor& bias) {
+Tensor chosen(RankContext& ctx, const Tensor& scores, const ChoiceOptions& o, const Tensor& bias,
+              const Tensor& replayed) {
   Tensor plain = scores.detach();
   if (bias) plain = ops::add(ctx, plain, bias);
   if (o.groups > 0) plain = without_closed_groups(ctx, plain, o);
-  return ops::top_k(ctx, plain, o.k).indices;
+  return with_replayed(ctx, ops::top_k(ctx, plain, o.k).indices, replayed);
 }
 
 }  // namespace
+
+Tensor with_replayed(RankContext& ctx, const Tensor& experts, const Tensor& replayed) {
+  if (!replayed) return experts;
+  const Tensor free = ops::compare(ctx, Comparison::Less, replayed, ctx.full({1}, DType::I64, 0));
+  return ops::where(ctx, free, experts, replayed);
+}
 
 ChoiceOptions ChoiceOptions::of(const ModelConfig& config) {
   ChoiceOptions o{.score = config.moe_router_score_function,
@@ -68,14 +75,15 @@ ChoiceOptions ChoiceOptions::of(const ModelConfig& config) {
   return o;
 }
 
-Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptions& o, const Tensor& bias) {
+Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptions& o, const Tensor& bias,
+                       const Tensor& replayed) {
   Routing result;
   if (o.score == RouterScore::softmax && !o.pre_softmax) {
-    result.experts = chosen(ctx, logits, o, bias);
+    result.experts = chosen(ctx, logits, o, bias, replayed);
     result.probs = ops::softmax(ctx, ops::gather_columns(ctx, logits, result.experts));
   } else {
     Tensor scores = scores_of(ctx, logits, o.score);
-    result.experts = chosen(ctx, scores, o, bias);
+    result.experts = chosen(ctx, scores, o, bias, replayed);
     result.probs = ops::gather_columns(ctx, scores, result.experts);
     if (o.score != RouterScore::softmax && o.k > 1 && o.normalize)
       result.probs = made_to_sum_to_one(ctx, result.probs);

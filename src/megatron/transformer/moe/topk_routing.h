@@ -21,9 +21,13 @@ struct ChoiceOptions {
 };
 
 // The k experts of each row of logits [tokens, experts] and their probabilities. `bias` [experts], optional,
-// is added to the scores for choosing alone.
+// is added to the scores for choosing alone. `replayed` [tokens, k], optional: the experts themselves; −1: by
+// the scores.
 Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptions& options,
-                       const Tensor& bias = {});
+                       const Tensor& bias = {}, const Tensor& replayed = {});
+
+// `experts` where `replayed` is −1 or not given, else `replayed`.
+Tensor with_replayed(RankContext& ctx, const Tensor& experts, const Tensor& replayed);
 
 // Scores of all experts that balancing looks at; each row sums to 1.
 Tensor aux_loss_scores(RankContext& ctx, const Tensor& logits, RouterScore score);
