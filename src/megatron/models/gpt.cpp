@@ -1,81 +1,19 @@
 #include "megatron/models/gpt.h"
 
-#include <cmath>
-
 #include "megatron/autograd/recompute.h"
+#include "megatron/models/model_sequences.h"
+#include "megatron/models/vision_language.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/reduce.h"
-#include "megatron/ops/rope.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/mup.h"
 
 namespace megatron {
 namespace {
-
-int64_t rotated_channels(const ModelConfig& config) {
-  if (config.multi_latent_attention) return config.qk_pos_emb_head_dim;
-  return static_cast<int64_t>(static_cast<double>(config.kv_channels) * config.rotary_percent);
-}
-
-ops::RopeFrequencies rotary_frequencies(const ModelConfig& config, int64_t length) {
-  ops::RopeScaling scaling;
-  if (config.multi_latent_attention) {
-    if (config.rope_type == RopeType::rope)
-      return ops::rope_frequencies(rotated_channels(config), config.rotary_base);
-    scaling.kind = ops::RopeScalingKind::Yarn;
-    scaling.factor = config.rotary_scaling_factor;
-    scaling.original_max_position = config.original_max_position_embeddings;
-    scaling.beta_fast = config.beta_fast;
-    scaling.beta_slow = config.beta_slow;
-    scaling.mscale = config.mscale;
-    scaling.mscale_all_dim = config.mscale_all_dim;
-  } else if (config.position_embedding_type == PositionEmbedding::yarn) {
-    scaling.kind = ops::RopeScalingKind::Yarn;
-    scaling.factor = config.yarn_rotary_scaling_factor;
-    scaling.original_max_position = config.yarn_original_max_position_embeddings;
-    scaling.beta_fast = config.yarn_beta_fast;
-    scaling.beta_slow = config.yarn_beta_slow;
-    scaling.truncate = config.yarn_correction_range_round_to_int;
-    scaling.mscale = config.yarn_mscale.value_or(0);
-    scaling.mscale_all_dim = config.yarn_mscale_all_dim.value_or(0);
-    scaling.attention_factor = config.yarn_attention_factor;
-  } else if (!config.longrope_short_factor.empty()) {
-    scaling.kind = ops::RopeScalingKind::LongRope;
-    scaling.factor = config.longrope_scaling_factor;
-    scaling.original_max_position = config.longrope_original_max_position_embeddings;
-    scaling.attention_factor = config.longrope_attention_factor;
-    scaling.short_factor = config.longrope_short_factor;
-    scaling.long_factor = config.longrope_long_factor;
-  } else if (config.dynamic_rope_factor) {
-    scaling.kind = ops::RopeScalingKind::Dynamic;
-    scaling.factor = *config.dynamic_rope_factor;
-    scaling.max_position = config.max_position_embeddings;
-  } else if (config.rope_scaling) {
-    scaling.kind = ops::RopeScalingKind::Llama3;
-    scaling.factor = config.rope_scaling_factor;
-    scaling.low_freq_factor = config.rope_scaling_low_freq_factor;
-    scaling.high_freq_factor = config.rope_scaling_high_freq_factor;
-    scaling.original_max_position = config.rope_scaling_original_max_position_embeddings;
-  } else if (config.seq_len_interpolation_factor) {
-    scaling.kind = ops::RopeScalingKind::Linear;
-    scaling.factor = *config.seq_len_interpolation_factor;
-  }
-  return ops::rope_frequencies(rotated_channels(config), config.rotary_base, scaling, length);
-}
-
-// 1 + β ln(1 + ⌊position / original length⌋) of every token.
-Tensor query_scale(RankContext& ctx, const ModelConfig& config, const std::vector<int64_t>& positions,
-                   DType dtype) {
-  std::vector<double> factors;
-  for (int64_t position : positions)
-    factors.push_back(1 + *config.query_scaling_beta *
-                              std::log1p(position / config.yarn_original_max_position_embeddings));
-  auto count = static_cast<int64_t>(factors.size());
-  return ops::cast(ctx, ctx.from_vector(factors, {count, 1, 1}), dtype);
-}
 
 Tensor total(RankContext& ctx, const Residual& residual) {
   return residual.update ? ops::add(ctx, residual.hidden, residual.update) : residual.hidden;
@@ -85,8 +23,14 @@ Tensor total(RankContext& ctx, const Residual& residual) {
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
                    DType dtype, Embedding* embedding)
-    : config_(with_mup(config)), slice_(slice), parallel_(parallel), dtype_(dtype) {
+    : config_(with_mup(config)),
+      slice_(slice),
+      parallel_(parallel),
+      dtype_(dtype),
+      rows_(parallel.tensor, config.vocab_size) {
   if (slice.embedding) embedding_ = std::make_unique<Embedding>("embedding", config_, parallel.tensor);
+  if (slice.embedding && config_.has_tower())
+    tower_ = std::make_unique<VisionTower>(config_, parallel, dtype);
   for (int64_t i = slice.first_layer; i < slice.first_layer + slice.layers; ++i)
     layers_.push_back(
         std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config_, parallel));
@@ -98,8 +42,10 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   make_units();
 }
 
+GptModel::~GptModel() = default;
+
 void GptModel::make_head(Embedding* embedding) {
-  if (config_.masked_lm_head)
+  if (config_.masked_lm_head || config_.output_layer_bias)
     output_bias_ = std::make_unique<Parameter>(
         "output_layer.bias", vocabulary_bias_shard(config_, parallel_.tensor), Initializer::constant(0));
   bool tied = config_.share_embeddings_and_output_weights;
@@ -113,13 +59,14 @@ void GptModel::make_head(Embedding* embedding) {
     return;
   }
   // The last stage's copy of a tied weight has the embedding's name, so that both start from the same values.
-  double deviation = tied || config_.use_mup
-                         ? config_.embedding_init_method_std.value_or(config_.init_method_std)
-                         : config_.init_method_std;
+  const Initializer initializer =
+      tied || config_.use_mup
+          ? Initializer::normal(config_.embedding_init_method_std.value_or(config_.init_method_std))
+          : input_initializer(config_);
   output_ = std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
-                                        vocabulary_shard(config_, parallel_.tensor),
-                                        Initializer::normal(deviation));
+                                        vocabulary_shard(config_, parallel_.tensor), initializer);
   output_->tied_copy = tied;
+  output_->takes_int8 = true;
 }
 
 void GptModel::make_mtp_layers(Embedding* embedding) {
@@ -128,8 +75,7 @@ void GptModel::make_mtp_layers(Embedding* embedding) {
     for (double& coefficient : own.moe_aux_loss_coeff)
       coefficient /= static_cast<double>(config_.mtp_num_layers);
   for (int64_t i = 0; i < (config_.mtp_use_repeated_layer ? 1 : config_.mtp_num_layers); ++i)
-    mtp_.push_back(std::make_unique<MtpLayer>("mtp.layers." + std::to_string(i), config_.num_layers + i, own,
-                                              parallel_));
+    mtp_.push_back(std::make_unique<MtpLayer>("mtp.layers." + std::to_string(i), i, own, parallel_));
   mtp_embedding_ = embedding;
   if (embedding) return;
   mtp_copy_ = std::make_unique<Embedding>("embedding", config_, parallel_.tensor);
@@ -156,8 +102,13 @@ void GptModel::make_units() {
     mtp_embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
   for (auto& layer : mtp_) mtp_units_.push_back(std::make_unique<ParameterUnit>(*layer));
+  const int64_t depths = mtp_.empty() ? 0 : config_.mtp_num_layers;
+  if (embedding_unit_) embedding_unit_->uses += depths;
+  if (mtp_embedding_unit_) mtp_embedding_unit_->uses = depths;
+  if (mtp_.size() == 1) mtp_units_[0]->uses = depths;
   if (!slice_.head) return;
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
+  output_unit_->uses += depths;
   if (output_bias_) output_unit_->parameters.push_back(output_bias_.get());
 }
 
@@ -173,6 +124,8 @@ void GptModel::replace_mixers(const MixerFactory& make) {
 std::vector<ParameterUnit*> GptModel::units() {
   std::vector<ParameterUnit*> list;
   if (embedding_unit_) list.push_back(embedding_unit_.get());
+  if (tower_)
+    for (ParameterUnit* unit : tower_->units()) list.push_back(unit);
   for (auto& unit : layer_units_) list.push_back(unit.get());
   if (final_unit_) list.push_back(final_unit_.get());
   if (mtp_embedding_unit_) list.push_back(mtp_embedding_unit_.get());
@@ -182,40 +135,65 @@ std::vector<ParameterUnit*> GptModel::units() {
 }
 
 SeqInfo GptModel::sequences(RankContext& ctx, const TokenRows& rows) const {
-  SeqInfo seq = held_sequences(ctx, rows, parallel_.context);
-  auto type = config_.position_embedding_type;
-  // Tokens of text have one position in all rows of multimodal ones.
-  if (type == PositionEmbedding::rope || type == PositionEmbedding::yarn ||
-      type == PositionEmbedding::mrope) {
-    auto rotation =
-        ops::rope_tables(ctx, seq.positions, rotary_frequencies(config_, rows.first + rows.length), dtype_);
-    seq.rope_cos = rotation.cos;
-    seq.rope_sin = rotation.sin;
-  }
-  if (config_.rotary_base_local) {
-    auto local = ops::rope_tables(
-        ctx, seq.positions, ops::rope_frequencies(rotated_channels(config_), *config_.rotary_base_local),
-        dtype_);
-    seq.local_cos = local.cos;
-    seq.local_sin = local.sin;
-  }
-  if (config_.query_scaling_beta)
-    seq.query_scale = query_scale(ctx, config_, held_positions(rows, parallel_.context), dtype_);
-  return seq;
+  return model_sequences(ctx, rows, config_, parallel_.context, dtype_);
 }
 
-Tensor GptModel::forward(RankContext& ctx, const Tensor& input, const SeqInfo& seq,
-                         const LayerObserver& on_layer) {
-  return forward_from(ctx, embedding_ ? embed(ctx, input, seq) : input, seq, on_layer);
+SeqInfo GptModel::sequences(RankContext& ctx, const SequenceBatch& batch) const {
+  return model_sequences(ctx, batch, config_, dtype_);
+}
+
+CacheShapes GptModel::cache_shapes() const {
+  CacheShapes shapes;
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (const TokenMixer* mixer = layers_[i]->mixer())
+      shapes.emplace(slice_.first_layer + static_cast<int64_t>(i), mixer->cache_shape());
+  return shapes;
 }
 
 Tensor GptModel::embed(RankContext& ctx, const Tensor& ids, const SeqInfo& seq) {
-  require(embedding_ != nullptr, "model: this chunk has no embedding");
   const TraceRange range(ctx.tracer, "embedding");
   return use_unit(ctx, *embedding_unit_, [&] { return embedding_->forward(ctx, ids, seq); });
 }
 
-Tensor GptModel::forward_from(RankContext& ctx, const Tensor& hidden, const SeqInfo& seq,
+std::vector<std::string> GptModel::extra_inputs() const {
+  if (config_.model_type != ModelType::bert) return {};
+  std::vector<std::string> names = {"padding_mask"};
+  if (slice_.embedding && config_.num_tokentypes > 0) names.emplace_back("token_types");
+  if (slice_.head && config_.bert_binary_head) names.emplace_back("is_random");
+  return names;
+}
+
+StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, const MicroBatch& micro,
+                                 const LayerObserver& on_layer) {
+  SeqInfo seq = micro.seq;
+  if (auto mask = micro.extra.find("padding_mask"); mask != micro.extra.end())
+    seq.attention_bias = mask_bias(ctx, mask->second, seq.length, dtype_);
+  if (auto types = micro.extra.find("token_types"); types != micro.extra.end())
+    seq.token_types = types->second.view({types->second.numel()});
+  StageTensors states = input;
+  if (states.empty()) states.emplace_back();
+  Tensor hidden = embedding_ ? embed(ctx, micro.ids, seq) : input[0];
+  if (tower_) hidden = with_images(ctx, hidden, micro);
+  Residual residual = run_layers(ctx, hidden, seq, on_layer);
+  if (!final_) {
+    states[0] = total(ctx, residual);
+    return states;
+  }
+  Tensor sentence;
+  states[0] = use_unit(ctx, *final_unit_, [&] { return final_->forward(ctx, residual, &seq, &sentence); });
+  if (sentence) states.push_back(std::move(sentence));
+  if (!slice_.mtp || micro.mtp.empty()) return states;
+  for (Tensor& state : run_mtp(ctx, states[0], micro.mtp, seq)) states.push_back(std::move(state));
+  return states;
+}
+
+Tensor GptModel::with_images(RankContext& ctx, const Tensor& text, const MicroBatch& micro) {
+  if (micro.image_grids.empty()) return text;
+  const Tensor rows = tower_->forward(ctx, micro.extra.at("pixels"), micro.image_grids);
+  return join_images(ctx, text, rows, micro.extra.at("image_rows"), parallel_.tensor);
+}
+
+Residual GptModel::run_layers(RankContext& ctx, const Tensor& hidden, const SeqInfo& seq,
                               const LayerObserver& on_layer) {
   Residual residual{hidden, {}};
   if (plan_.offloads() && ctx.tape) {
@@ -231,8 +209,7 @@ Tensor GptModel::forward_from(RankContext& ctx, const Tensor& hidden, const SeqI
     i += std::max<int64_t>(1, region);
     if (on_layer) on_layer(slice_.first_layer + i - 1, total(ctx, residual));
   }
-  if (final_) return use_unit(ctx, *final_unit_, [&] { return final_->forward(ctx, residual); });
-  return total(ctx, residual);
+  return residual;
 }
 
 void GptModel::run_layer(RankContext& ctx, int64_t i, Residual& residual, const SeqInfo& seq) {
@@ -258,7 +235,8 @@ Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, cons
 VocabLossOptions GptModel::loss_options(RankContext& ctx) {
   return {.vocab_size = config_.vocab_size,
           .logit_softcap = config_.final_logit_softcapping.value_or(0),
-          .bias = output_bias_ ? output_bias_->get(ctx) : Weight{}};
+          .bias = output_bias_ ? output_bias_->get(ctx) : Weight{},
+          .rows = &rows_};
 }
 
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {
@@ -288,20 +266,28 @@ std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
   require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,
           "multi-token prediction: {} layers were given tokens for {}", config_.mtp_num_layers,
           tokens.size());
-  ParameterUnit& table = embedding_ ? *embedding_unit_ : *mtp_embedding_unit_;
   std::vector<Tensor> states;
-  for (size_t depth = 0; depth < tokens.size(); ++depth) {
-    const size_t i = mtp_.size() == 1 ? 0 : depth;  // one for all
-    Tensor embedded =
-        use_unit(ctx, table, [&] { return mtp_embedding_->forward(ctx, tokens[depth].ids, seq); });
-    const Tensor& before = depth == 0 ? hidden : states.back();
-    states.push_back(
-        use_unit(ctx, *mtp_units_[i], [&] { return mtp_[i]->forward(ctx, embedded, before, seq); }));
-  }
+  for (size_t depth = 0; depth < tokens.size(); ++depth)
+    states.push_back(run_mtp_layer(ctx, static_cast<int64_t>(depth), tokens[depth].ids,
+                                   depth == 0 ? hidden : states.back(), seq));
   return states;
 }
 
+Tensor GptModel::run_mtp_layer(RankContext& ctx, int64_t depth, const Tensor& ids, const Tensor& before,
+                               const SeqInfo& seq) {
+  ParameterUnit& table = embedding_ ? *embedding_unit_ : *mtp_embedding_unit_;
+  const size_t i = mtp_.size() == 1 ? 0 : static_cast<size_t>(depth);  // one for all
+  const Tensor embedded = use_unit(ctx, table, [&] { return mtp_embedding_->forward(ctx, ids, seq); });
+  return use_unit(ctx, *mtp_units_[i], [&] { return mtp_[i]->forward(ctx, embedded, before, seq); });
+}
+
+CacheShapes GptModel::mtp_cache_shapes(int64_t depth) const {
+  if (mtp_.empty()) return {};
+  return mtp_[mtp_.size() == 1 ? 0 : static_cast<size_t>(depth)]->cache_shapes();
+}
+
 void GptModel::visit(const ParameterVisitor& visitor) {
+  if (tower_) tower_->visit(visitor);
   if (embedding_) embedding_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
   if (final_) final_->visit(visitor);
@@ -319,6 +305,16 @@ void GptModel::finish_batch(RankContext& ctx) {
 void GptModel::update_expert_bias(RankContext& ctx, const Tensor& gate) {
   for (auto& layer : layers_) layer->update_expert_bias(ctx, gate);
   for (auto& layer : mtp_) layer->update_expert_bias(ctx, gate);
+}
+
+std::vector<AuxLossSum> GptModel::take_losses() {
+  std::vector<AuxLossSum> all;
+  const auto take = [&](auto& layer) {
+    for (AuxLossSum& loss : layer.take_losses()) all.push_back(std::move(loss));
+  };
+  for (auto& layer : layers_) take(*layer);
+  for (auto& layer : mtp_) take(*layer);
+  return all;
 }
 
 Parameter* GptModel::tied_weight() {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "megatron/nn/causal_mask.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
+#include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
 namespace {
@@ -12,24 +15,35 @@ namespace {
 // Causal, but that the tokens of one image see each other: [batch, 1, length, length], added to scores.
 Tensor image_bias(RankContext& ctx, const std::vector<bool>& image, int64_t batch, DType dtype) {
   const auto length = static_cast<int64_t>(image.size()) / batch;
-  std::vector<double> values;
-  for (int64_t row = 0; row < batch; ++row) {
-    std::vector<int64_t> run(static_cast<size_t>(length), -1);  // which image a token belongs to
-    for (int64_t i = 0; i < length; ++i) {
-      if (!image[static_cast<size_t>(row * length + i)]) continue;
-      const bool goes_on = i > 0 && run[static_cast<size_t>(i - 1)] >= 0;
-      run[static_cast<size_t>(i)] = goes_on ? run[static_cast<size_t>(i - 1)] : i;
-    }
-    for (size_t i = 0; i < run.size(); ++i)
-      for (size_t j = 0; j < run.size(); ++j)
-        values.push_back(j <= i || (run[i] >= 0 && run[i] == run[j]) ? 0 : -1e30);
+  std::vector<int64_t> run(image.size());  // which image a token belongs to; text is alone
+  for (int64_t i = 0; i < std::ssize(run); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool goes_on = image[at] && i % length > 0 && image[at - 1];
+    run[at] = goes_on ? run[at - 1] : i;
   }
-  Tensor wide = ctx.from_vector(values, {batch, 1, length, length}), bias = ctx.empty(wide.shape(), dtype);
-  ctx.kernels->copy(ctx.kernel_context(), {wide, bias});
-  return bias;
+  const Tensor runs = ctx.from_vector(run, {batch, length});
+  const Tensor together = ops::compare(ctx, Comparison::Equal, runs.view({batch, 1, 1, length}),
+                                       runs.view({batch, 1, length, 1}));
+  const Tensor seen = ctx.zeros({1}, dtype);
+  return ops::where(ctx, causal_mask(ctx, length), seen,
+                    ops::where(ctx, together, seen, ctx.full({1}, dtype, -1e30)));
+}
+
+// Columns of a matrix [3, count].
+std::vector<int64_t> columns_of(const std::vector<int64_t>& matrix, int64_t count,
+                                std::span<const int64_t> columns) {
+  std::vector<int64_t> result;
+  for (int64_t row = 0; row < 3; ++row)
+    for (int64_t column : columns) result.push_back(matrix[static_cast<size_t>(row * count + column)]);
+  return result;
 }
 
 }  // namespace
+
+ModelConfig with_tower(ModelConfig config, const VisionConfig& vision) {
+  static_cast<VisionConfig&>(config) = vision;
+  return config;
+}
 
 std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch,
                                      const std::function<bool(int64_t)>& is_image,
@@ -65,66 +79,128 @@ std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch
   return positions;
 }
 
-VisionLanguageModel::VisionLanguageModel(const ModelConfig& config, const VisionConfig& vision,
-                                         const ModelParallel& parallel, DType dtype)
-    : config_(config),
-      vision_(vision),
-      dtype_(dtype),
-      tower_(vision, parallel, dtype),
-      language_(config, ModelSlice{.first_layer = 0, .layers = config.num_layers}, parallel, dtype) {}
-
-bool is_image_token(const VisionConfig& vision, int64_t id) {
-  return id == vision.image_token_id || id == vision.video_token_id;
-}
-
-void add_images(RankContext& ctx, const ModelConfig& config, const VisionConfig& vision,
-                std::span<const int64_t> ids, int64_t batch, const std::vector<PatchGrid>& grids, DType dtype,
-                SeqInfo& seq) {
+void add_images(RankContext& ctx, const ModelConfig& config, std::span<const int64_t> ids, int64_t batch,
+                const std::vector<PatchGrid>& grids, DType dtype, SeqInfo& seq,
+                std::span<const int64_t> held) {
   const auto tokens = static_cast<int64_t>(ids.size());
   if (config.position_embedding_type == PositionEmbedding::mrope) {
     require(config.mrope_section.size() == 3, "images: mrope_section must have three numbers");
-    const auto positions = image_positions(
-        ids, batch, [&](int64_t id) { return is_image_token(vision, id); }, grids, vision.spatial_merge_size);
+    std::vector<int64_t> positions = image_positions(
+        ids, batch, [&](int64_t id) { return !grids.empty() && config.is_image_token(id); }, grids,
+        config.vision_spatial_merge_size);
+    if (!held.empty()) positions = columns_of(positions, tokens, held);
     const auto& s = config.mrope_section;
-    auto rotation = ops::rope_tables(ctx, ctx.from_vector(positions, {3, tokens}),
+    const auto own = static_cast<int64_t>(positions.size()) / 3;
+    auto rotation = ops::rope_tables(ctx, ctx.from_vector(positions, {3, own}),
                                      ops::rope_frequencies(config.kv_channels, config.rotary_base), dtype,
                                      false, {s[0], s[1], s[2]});
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
-  if (vision.bidirectional_images) {
+  if (config.vision_bidirectional) {
+    require(held.empty(), "images: tokens that see each other cannot be split over ranks");
     std::vector<bool> image;
-    for (int64_t id : ids) image.push_back(is_image_token(vision, id));
+    for (int64_t id : ids) image.push_back(!grids.empty() && config.is_image_token(id));
     seq.attention_bias = image_bias(ctx, image, batch, dtype);
   }
 }
 
-Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, const VisionConfig& vision,
-                   std::span<const int64_t> ids) {
-  const auto tokens = static_cast<int64_t>(ids.size());
-  std::vector<int64_t> source;  // a row of the text, or behind all of them one of the tower
-  int64_t next = tokens;
+std::vector<int64_t> image_rows(const VisionConfig& vision, std::span<const int64_t> ids,
+                                const std::vector<PatchGrid>& grids, std::span<const int64_t> held) {
+  const auto tokens = static_cast<int64_t>(ids.size()),
+             own = held.empty() ? tokens : static_cast<int64_t>(held.size());
+  std::vector<int64_t> row(ids.size(), -1);  // of the tower
+  int64_t next = 0, given = 0;
   for (int64_t i = 0; i < tokens; ++i)
-    source.push_back(is_image_token(vision, ids[static_cast<size_t>(i)]) ? next++ : i);
-  require(next - tokens == rows.size(0), "images: the tower gives {} rows for {} tokens of the text",
-          rows.size(0), next - tokens);
-  return ops::gather_rows(ctx, ops::concat(ctx, std::vector{text, rows}, 0),
-                          ctx.from_vector(source, {tokens}));
+    if (!grids.empty() && vision.is_image_token(ids[static_cast<size_t>(i)]))
+      row[static_cast<size_t>(i)] = next++;
+  for (const PatchGrid& grid : grids) given += vision.image_tokens(grid.patches());
+  require(next == given, "images: the tower gives {} rows for {} tokens of the text", given, next);
+  std::vector<int64_t> sources;
+  for (int64_t i = 0; i < own; ++i) {
+    const int64_t at = row[static_cast<size_t>(held.empty() ? i : held[static_cast<size_t>(i)])];
+    sources.push_back(at < 0 ? i : own + at);
+  }
+  return sources;
 }
 
-Tensor VisionLanguageModel::forward(RankContext& ctx, const std::vector<int64_t>& ids, int64_t batch,
-                                    const Images& images) {
-  const auto tokens = static_cast<int64_t>(ids.size());
-  SeqInfo seq = language_.sequences(ctx, batch, tokens / batch);
-  add_images(ctx, config_, vision_, ids, batch, images.grids, dtype_, seq);
-  const Tensor rows = tower_.forward(ctx, images.pixels, images.grids);
-  const Tensor text = language_.embed(ctx, ctx.from_vector(ids, {tokens}), seq);
-  return language_.forward_from(ctx, join_images(ctx, text, rows, vision_, ids), seq);
+Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, const Tensor& sources,
+                   const TensorParallel& tp) {
+  if (!tp.splits_tokens())
+    return ops::gather_rows(ctx, ops::concat(ctx, std::vector{text, rows}, 0), sources);
+  // A rank holds a run of the tokens, and each has a part of the gradient of the tower's rows.
+  const int64_t own = text.size(0), begin = own * tp.rank();
+  TensorParallel whole = tp;
+  whole.sequence_parallel = false;
+  const Tensor shared = enter_tensor_parallel(ctx, rows, whole);
+  const Tensor all = ops::concat(ctx, std::vector{text, shared}, 0);
+  // A text token's row is its own; those of the tower stand behind this rank's text, not behind all of it.
+  const int64_t tokens = sources.size(0);
+  const Tensor run = sources.slice(0, begin, begin + own);
+  Tensor mine = ctx.empty({own}, DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {run, mine});
+  std::vector<double> in_turn;
+  for (int64_t i = 0; i < own; ++i) in_turn.push_back(static_cast<double>(i));
+  const Tensor of_tower = ops::sub(ctx, mine, ctx.full({1}, DType::F64, static_cast<double>(tokens - own)));
+  const Tensor is_text =
+      ops::compare(ctx, Comparison::Less, run, ctx.full({1}, DType::I64, static_cast<double>(tokens)));
+  Tensor ids = ctx.empty({own}, DType::I64);
+  ctx.kernels->copy(ctx.kernel_context(),
+                    {ops::where(ctx, is_text, ctx.from_vector(in_turn, {own}), of_tower), ids});
+  return ops::gather_rows(ctx, all, ids);
 }
 
-void VisionLanguageModel::visit(const ParameterVisitor& visitor) {
-  tower_.visit(visitor);
-  language_.visit(visitor);
+namespace {
+
+// As small as the tower reads.
+Images blank_images(RankContext& ctx, const VisionConfig& vision, DType dtype) {
+  const int64_t side = vision.is_qwen() ? vision.vision_spatial_merge_size
+                                        : vision.vision_image_size / vision.vision_patch_size;
+  const int64_t frames = vision.is_qwen() ? vision.vision_temporal_patch_size : 1,
+                features =
+                    vision.vision_in_channels * frames * vision.vision_patch_size * vision.vision_patch_size;
+  return {ctx.zeros({side * side, features}, dtype), {{1, side, side}}};
+}
+
+}  // namespace
+
+void put_images(RankContext& ctx, const VisionConfig& vision, std::span<const int64_t> ids,
+                std::span<const int64_t> held, const Images& images, MicroBatch& micro) {
+  const std::vector<int64_t> sources = image_rows(vision, ids, images.grids, held);
+  micro.extra["image_rows"] = ctx.from_vector(sources, {static_cast<int64_t>(sources.size())});
+  micro.extra["pixels"] = images.pixels;
+  micro.image_grids = images.grids;
+}
+
+void upload_images(RankContext& ctx, const VisionConfig& vision, const Batch& batch,
+                   std::span<const int64_t> held, DType dtype, bool always, MicroBatch& micro) {
+  const std::vector<PatchGrid> grids = batch.image_grids();
+  if (grids.empty() && !always) return;
+  if (grids.empty()) {
+    put_images(ctx, vision, batch.ids, held, {}, micro);
+    const Images blank = blank_images(ctx, vision, dtype);
+    micro.image_grids = blank.grids;
+    micro.extra["pixels"] = blank.pixels;
+    return;
+  }
+  const Tensor& host = batch.extra.at("pixels");
+  const Tensor single = ctx.from_host(host.raw(), host.shape(), DType::F32, MemoryTag::Activation);
+  Tensor pixels = ctx.empty(host.shape(), dtype);
+  ctx.kernels->copy(ctx.kernel_context(), {single, pixels});
+  put_images(ctx, vision, batch.ids, held, {pixels, grids}, micro);
+}
+
+void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) {
+    const std::string_view name = parameter->name;
+    const bool projection = name.starts_with("vision_model.merger.") ||
+                            name.starts_with("multi_modal_projector.") ||
+                            name.starts_with("vision_projection.");
+    const bool frozen = projection                          ? vision.freeze_vision_projection
+                        : name.starts_with("vision_model.") ? vision.freeze_vision_model
+                                                            : vision.freeze_language_model;
+    if (frozen) parameter->trainable = false;
+  }
 }
 
 }  // namespace megatron

@@ -11,35 +11,35 @@ struct Images {
   std::vector<PatchGrid> grids;
 };
 
-bool is_image_token(const VisionConfig& vision, int64_t id);
+// A model's configuration with that of its tower in it.
+ModelConfig with_tower(ModelConfig config, const VisionConfig& vision);
+
 // What images change in how tokens (ids [batch · length] on the host) form sequences: positions and, in
-// Gemma 3, what tokens see.
-void add_images(RankContext& ctx, const ModelConfig& config, const VisionConfig& vision,
-                std::span<const int64_t> ids, int64_t batch, const std::vector<PatchGrid>& grids, DType dtype,
-                SeqInfo& seq);
-// Embeddings of the text [tokens, hidden], with the tower's rows in place of those of image tokens.
-Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, const VisionConfig& vision,
-                   std::span<const int64_t> ids);
+// Gemma 3, what tokens see. In a text without images every token is text. Of the tokens a rank holds those of
+// `held`; empty: all.
+void add_images(RankContext& ctx, const ModelConfig& config, std::span<const int64_t> ids, int64_t batch,
+                const std::vector<PatchGrid>& grids, DType dtype, SeqInfo& seq,
+                std::span<const int64_t> held = {});
+// For each token of `held` (empty: of all) the row of these tokens or, behind them, of the tower, that is its
+// embedding. An Error where the tower's rows are not as many as image tokens.
+std::vector<int64_t> image_rows(const VisionConfig& vision, std::span<const int64_t> ids,
+                                const std::vector<PatchGrid>& grids, std::span<const int64_t> held = {});
+// Embeddings of a rank's text [tokens, hidden] with the tower's rows in place of those of image tokens.
+// `sources` [all tokens]: of image_rows(); with sequence parallelism the rank takes its part of them.
+Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, const Tensor& sources,
+                   const TensorParallel& tp);
 
-// A decoder some of whose tokens are images: the tower's rows stand in place of their embeddings.
-class VisionLanguageModel final : public Module {
- public:
-  VisionLanguageModel(const ModelConfig& config, const VisionConfig& vision, const ModelParallel& parallel,
-                      DType dtype);
+// Images on the device, for the tokens `ids` of which this rank holds `held`, in a micro-batch's extra
+// tensors.
+void put_images(RankContext& ctx, const VisionConfig& vision, std::span<const int64_t> ids,
+                std::span<const int64_t> held, const Images& images, MicroBatch& micro);
+// The same of a training step's batch, whose images are on the host. Without any, one blank image that no
+// token stands for, where `always`: ranks whose towers learn use them together.
+void upload_images(RankContext& ctx, const VisionConfig& vision, const Batch& batch,
+                   std::span<const int64_t> held, DType dtype, bool always, MicroBatch& micro);
 
-  // ids [batch · length] on the host: where images stand decides positions and, in Gemma 3, what tokens see.
-  Tensor forward(RankContext& ctx, const std::vector<int64_t>& ids, int64_t batch, const Images& images);
-  GptModel& language() { return language_; }
-
-  void visit(const ParameterVisitor& visitor) override;
-
- private:
-  ModelConfig config_;
-  VisionConfig vision_;
-  DType dtype_;
-  VisionTower tower_;
-  GptModel language_;
-};
+// Which of a model's parameters learn, by its freeze settings.
+void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters);
 
 // Three rows of positions for each token, [3, tokens]: text counts on, the tokens of an image count by frame,
 // row and column from where it begins, and text goes on behind the larger side.

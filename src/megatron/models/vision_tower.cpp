@@ -20,17 +20,25 @@ namespace {
 
 constexpr double kTheta = 1e4;  // of the tower's rotary positions
 
-bool is_siglip(const VisionConfig& config) { return config.kind == VisionTowerKind::siglip; }
+bool is_siglip(const VisionConfig& config) { return config.vision_tower == VisionTowerKind::siglip; }
+bool is_clip(const VisionConfig& config) { return config.vision_tower == VisionTowerKind::clip; }
+
+const char* norm_name(const VisionConfig& config) {
+  if (is_clip(config)) return "vision_model.ln_pre";
+  return is_siglip(config) ? "vision_model.final_layernorm" : "vision_model.merger.patch_norm";
+}
 
 int64_t merged_cells(const VisionConfig& config) {
-  return config.spatial_merge_size * config.spatial_merge_size;
+  return config.vision_spatial_merge_size * config.vision_spatial_merge_size;
 }
 
 // [output, …]: as the files keep the kernel of a convolution whose steps are as wide as itself.
 Shape patch_shape(const VisionConfig& config) {
-  const int64_t side = config.patch_size;
-  if (is_siglip(config)) return {config.hidden_size, config.in_channels, side, side};
-  return {config.hidden_size, config.in_channels, config.temporal_patch_size, side, side};
+  const int64_t side = config.vision_patch_size;
+  if (is_siglip(config) || is_clip(config))
+    return {config.vision_hidden_size, config.vision_in_channels, side, side};
+  return {config.vision_hidden_size, config.vision_in_channels, config.vision_temporal_patch_size, side,
+          side};
 }
 
 Tensor rows_of(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& ids) {
@@ -55,17 +63,21 @@ SeqInfo packed(RankContext& ctx, const SeqInfo& like, const std::vector<int32_t>
 
 ModelConfig tower_config(const VisionConfig& config) {
   ModelConfig own;
-  own.num_layers = config.num_layers;
-  own.hidden_size = config.hidden_size;
-  own.num_attention_heads = own.num_query_groups = config.num_attention_heads;
+  own.num_layers = config.vision_num_layers;
+  own.hidden_size = config.vision_hidden_size;
+  own.num_attention_heads = own.num_query_groups = config.vision_num_attention_heads;
   own.kv_channels = own.hidden_size / std::max<int64_t>(1, own.num_attention_heads);
-  own.ffn_hidden_size = config.ffn_hidden_size;
-  own.layernorm_epsilon = config.layernorm_epsilon;
-  own.init_method_std = config.init_method_std;
+  own.ffn_hidden_size = config.vision_ffn_hidden_size;
+  own.layernorm_epsilon = config.vision_layernorm_epsilon;
+  own.init_method_std = config.vision_init_method_std;
   own.attention_dropout = own.hidden_dropout = 0;
   own.bidirectional_attention = true;
   own.position_embedding_type = PositionEmbedding::rope;
-  switch (config.kind) {
+  switch (config.vision_tower) {
+    case VisionTowerKind::clip:
+      own.position_embedding_type = PositionEmbedding::none;
+      own.activation_func = Activation::quick_gelu;
+      break;
     case VisionTowerKind::qwen2:
       own.activation_func = Activation::quick_gelu;
       break;
@@ -106,48 +118,93 @@ VisionTower::VisionTower(const VisionConfig& config, const ModelParallel& parall
     : config_(config),
       own_(tower_config(config)),
       dtype_(dtype),
-      patches_("vision_model.patch_embed.proj", patch_shape(config), config.init_method_std,
+      patches_("vision_model.patch_embed.proj", patch_shape(config), config.vision_init_method_std,
                is_siglip(config)),
-      norm_(is_siglip(config) ? "vision_model.final_layernorm" : "vision_model.merger.patch_norm",
-            config.hidden_size, own_, {}) {
+      norm_(norm_name(config), config.vision_hidden_size, own_, {}) {
   ModelParallel split;
   split.tensor = parallel.tensor;
-  split.tensor.sequence_parallel = false;                  // patches need not divide
+  split.tensor.sequence_parallel = false;  // patches need not divide
+  split.tensor.overlap = {};
   split.tensor.key_group = ProcessGroup::self("tp-keys");  // every head has keys of its own
   for (int64_t i = 0; i < own_.num_layers; ++i)
     layers_.push_back(std::make_unique<TransformerLayer>("vision_model.decoder.layers." + std::to_string(i),
                                                          i, own_, split));
-  const double deviation = config.init_method_std;
-  if (is_siglip(config)) {
-    const int64_t side = config.image_size / config.patch_size;
-    positions_ = std::make_unique<Parameter>("vision_model.position_embeddings.weight",
-                                             ShardSpec::whole({side * side, own_.hidden_size}),
-                                             Initializer::normal(deviation));
+  if (is_clip(config)) {
+    class_token_ =
+        std::make_unique<Parameter>("vision_model.class_token", ShardSpec::whole({own_.hidden_size}),
+                                    Initializer::normal(config.vision_init_method_std));
+    make_places(config.image_patches() + 1);
+    make_projector("vision_projection.encoder", own_.hidden_size, config.vision_projector_size);
+  } else if (is_siglip(config)) {
+    make_places(config.image_patches());
     ModelConfig zero_centred = own_;
     zero_centred.normalization = Normalization::rms_norm;
     zero_centred.layernorm_zero_centered_gamma = true;
     pooled_norm_ = std::make_unique<Norm>("multi_modal_projector.mm_soft_embed_norm", own_.hidden_size,
                                           zero_centred, TensorParallel{});
     project_ = std::make_unique<Parameter>("multi_modal_projector.proj.weight",
-                                           ShardSpec::whole({own_.hidden_size, config.output_size}),
-                                           Initializer::normal(deviation));
-    return;
+                                           ShardSpec::whole({own_.hidden_size, config.vision_output_size}),
+                                           Initializer::normal(config.vision_init_method_std));
+  } else {
+    const int64_t wide = own_.hidden_size * merged_cells(config);
+    make_projector("vision_model.merger", wide, wide);
   }
-  const int64_t wide = own_.hidden_size * merged_cells(config);
-  up_ = std::make_unique<Dense>("vision_model.merger.linear_fc1", Shape{wide, wide}, deviation, true);
-  down_ = std::make_unique<Dense>("vision_model.merger.linear_fc2", Shape{config.output_size, wide},
-                                  deviation, true);
+  make_units();
 }
 
-Tensor VisionTower::run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows) {
+void VisionTower::make_places(int64_t places) {
+  positions_ = std::make_unique<Parameter>("vision_model.position_embeddings.weight",
+                                           ShardSpec::whole({places, own_.hidden_size}),
+                                           Initializer::normal(config_.vision_init_method_std));
+}
+
+void VisionTower::make_projector(const std::string& name, int64_t input, int64_t inner) {
+  const double deviation = config_.vision_init_method_std;
+  up_ = std::make_unique<Dense>(name + ".linear_fc1", Shape{inner, input}, deviation, true);
+  down_ = std::make_unique<Dense>(name + ".linear_fc2", Shape{config_.vision_output_size, inner}, deviation,
+                                  true);
+}
+
+void VisionTower::make_units() {
+  begin_ = std::make_unique<ParameterUnit>(patches_.weight);
+  const auto add = [](ParameterUnit& unit) {
+    return [&unit](Parameter& parameter) { unit.parameters.push_back(&parameter); };
+  };
+  if (patches_.bias) begin_->parameters.push_back(patches_.bias.get());
+  if (class_token_) begin_->parameters.push_back(class_token_.get());
+  if (positions_) begin_->parameters.push_back(positions_.get());
+  if (is_clip(config_)) norm_.visit(add(*begin_));
+  for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
+  end_ =
+      project_ ? std::make_unique<ParameterUnit>(*project_) : std::make_unique<ParameterUnit>(down_->weight);
+  if (!is_clip(config_)) norm_.visit(add(*end_));
+  if (pooled_norm_) pooled_norm_->visit(add(*end_));
+  if (up_) up_->visit(add(*end_));
+  if (down_) end_->parameters.push_back(down_->bias.get());
+}
+
+std::vector<ParameterUnit*> VisionTower::units() {
+  std::vector<ParameterUnit*> list{begin_.get()};
+  for (auto& unit : layer_units_) list.push_back(unit.get());
+  list.push_back(end_.get());
+  return list;
+}
+
+bool VisionTower::learns() {
+  bool any = false;
+  visit([&](Parameter& parameter) { any |= parameter.trainable; });
+  return any;
+}
+
+Residual VisionTower::run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows) {
   Residual residual{std::move(x), {}};
-  const std::vector<int64_t>& full = config_.full_attention_layers;
+  const std::vector<int64_t>& full = config_.vision_full_attention_layers;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const bool sees_all = config_.window_size == 0 ||
+    const bool sees_all = config_.vision_window_size == 0 ||
                           std::find(full.begin(), full.end(), static_cast<int64_t>(i)) != full.end();
-    layers_[i]->forward(ctx, residual, sees_all ? whole : windows);
+    use_unit(ctx, *layer_units_[i], [&] { layers_[i]->forward(ctx, residual, sees_all ? whole : windows); });
   }
-  return norm_.forward(ctx, residual);
+  return residual;
 }
 
 Tensor VisionTower::forward(RankContext& ctx, const Tensor& pixels, const std::vector<PatchGrid>& grids) {
@@ -155,15 +212,19 @@ Tensor VisionTower::forward(RankContext& ctx, const Tensor& pixels, const std::v
   for (const PatchGrid& grid : grids) patches += grid.patches();
   require(pixels.rank() == 2 && pixels.size(0) == patches, "vision tower: pixels {} are not {} patches",
           pixels, patches);
-  Tensor x = patches_.forward(ctx, pixels);
-  return is_siglip(config_) ? forward_siglip(ctx, x, static_cast<int64_t>(grids.size()))
-                            : forward_qwen(ctx, x, grids);
+  const TraceRange range(ctx.tracer, "vision tower");
+  const auto images = static_cast<int64_t>(grids.size());
+  if (is_clip(config_)) return forward_clip(ctx, pixels, images);
+  return is_siglip(config_) ? forward_siglip(ctx, pixels, images) : forward_qwen(ctx, pixels, grids);
 }
 
-Tensor VisionTower::forward_qwen(RankContext& ctx, const Tensor& x, const std::vector<PatchGrid>& grids) {
-  const int64_t side = config_.spatial_merge_size, cells = merged_cells(config_), width = x.size(1),
+Tensor VisionTower::forward_qwen(RankContext& ctx, const Tensor& pixels,
+                                 const std::vector<PatchGrid>& grids) {
+  const Tensor x = use_unit(ctx, *begin_, [&] { return patches_.forward(ctx, pixels); });
+  const int64_t side = config_.vision_spatial_merge_size, cells = merged_cells(config_), width = x.size(1),
                 patches = x.size(0);
-  const PatchOrder order = patch_order(grids, side, config_.window_size / side / config_.patch_size);
+  const PatchOrder order =
+      patch_order(grids, side, config_.vision_window_size / side / config_.vision_patch_size);
 
   // Half of the angles follow the row, half the column.
   std::vector<int64_t> places(static_cast<size_t>(3 * patches));
@@ -186,36 +247,73 @@ Tensor VisionTower::forward_qwen(RankContext& ctx, const Tensor& x, const std::v
   seq.rope_sin = rotation.sin;
 
   Tensor blocks = rows_of(ctx, ops::view(ctx, x, {patches / cells, cells * width}), order.by_window);
-  Tensor y = run_layers(ctx, ops::view(ctx, blocks, {patches, width}), packed(ctx, seq, order.frame_ends),
-                        packed(ctx, seq, order.window_ends));
-  y = merge(ctx, y);
+  Residual residual = run_layers(ctx, ops::view(ctx, blocks, {patches, width}),
+                                 packed(ctx, seq, order.frame_ends), packed(ctx, seq, order.window_ends));
+  const Tensor y = use_unit(ctx, *end_, [&] { return merge(ctx, norm_.forward(ctx, residual)); });
   return rows_of(ctx, y, order.back);
 }
 
 // Patches of a block side by side, through two layers.
 Tensor VisionTower::merge(RankContext& ctx, const Tensor& x) {
   const int64_t cells = merged_cells(config_);
-  Tensor wide = ops::view(ctx, x, {x.size(0) / cells, cells * x.size(1)});
-  return down_->forward(ctx, ops::activation(ctx, Unary::Gelu, up_->forward(ctx, wide)));
+  return project(ctx, ops::view(ctx, x, {x.size(0) / cells, cells * x.size(1)}));
 }
 
-Tensor VisionTower::forward_siglip(RankContext& ctx, const Tensor& x, int64_t images) {
+Tensor VisionTower::project(RankContext& ctx, const Tensor& x) {
+  return down_->forward(ctx, ops::activation(ctx, Unary::Gelu, up_->forward(ctx, x)));
+}
+
+// One row for each place of every image is added.
+Tensor VisionTower::add_positions(RankContext& ctx, const Tensor& x, int64_t images) {
   const int64_t places = positions_->shard.global_shape[0];
-  require(x.size(0) == images * places, "vision tower: {} patches of {} images; each must have {}", x.size(0),
+  require(x.size(0) == images * places, "vision tower: {} rows of {} images; each must have {}", x.size(0),
           images, places);
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < x.size(0); ++i) ids.push_back(i % places);
-  Tensor own = ops::embedding(ctx, positions_->get(ctx), ctx.from_vector(ids, {x.size(0)}));
+  return ops::add(ctx, x, ops::embedding(ctx, positions_->get(ctx), ctx.from_vector(ids, {x.size(0)})));
+}
+
+Tensor VisionTower::forward_siglip(RankContext& ctx, const Tensor& pixels, int64_t images) {
+  const Tensor x =
+      use_unit(ctx, *begin_, [&] { return add_positions(ctx, patches_.forward(ctx, pixels), images); });
   SeqInfo seq;
   seq.batch = images;
-  seq.length = seq.row_length = places;
-  return pool(ctx, run_layers(ctx, ops::add(ctx, x, own), seq, seq), images);
+  seq.length = seq.row_length = x.size(0) / images;
+  Residual residual = run_layers(ctx, x, seq, seq);
+  return use_unit(ctx, *end_, [&] { return pool(ctx, norm_.forward(ctx, residual), images); });
+}
+
+Tensor VisionTower::forward_clip(RankContext& ctx, const Tensor& pixels, int64_t images) {
+  const int64_t patches = pixels.size(0) / images, length = patches + 1;
+  const Tensor x = use_unit(ctx, *begin_, [&] {
+    // The class token, one for all images, comes before the patches of each.
+    const Tensor rows = patches_.forward(ctx, pixels);
+    const Tensor first =
+        ops::view(ctx, ops::weight_tensor(ctx, class_token_->get(ctx), rows.dtype()), {1, rows.size(1)});
+    std::vector<int64_t> order;
+    for (int64_t i = 0; i < images * length; ++i)
+      order.push_back(i % length == 0 ? 0 : i / length * patches + i % length);
+    const Tensor all = rows_of(ctx, ops::concat(ctx, std::vector{first, rows}, 0), order);
+    return norm_.forward(ctx, add_positions(ctx, all, images));
+  });
+  SeqInfo seq;
+  seq.batch = images;
+  seq.length = seq.row_length = length;
+  Residual residual = run_layers(ctx, x, seq, seq);
+  Tensor y = residual.update ? ops::add(ctx, residual.hidden, residual.update) : residual.hidden;
+  if (!config_.vision_class_token) {
+    std::vector<int64_t> kept;
+    for (int64_t i = 0; i < images * length; ++i)
+      if (i % length != 0) kept.push_back(i);
+    y = rows_of(ctx, y, kept);
+  }
+  return use_unit(ctx, *end_, [&] { return project(ctx, y); });
 }
 
 // The mean over square cells of patches, normed and projected to the model's width.
 Tensor VisionTower::pool(RankContext& ctx, const Tensor& x, int64_t images) {
-  const int64_t side = config_.image_size / config_.patch_size;
-  const auto cells = static_cast<int64_t>(std::lround(std::sqrt(config_.tokens_per_image)));
+  const int64_t side = config_.vision_image_size / config_.vision_patch_size;
+  const auto cells = static_cast<int64_t>(std::lround(std::sqrt(config_.vision_tokens_per_image)));
   const int64_t cell = side / cells;
   std::vector<int64_t> order;
   for (int64_t image = 0; image < images; ++image)
@@ -230,6 +328,7 @@ Tensor VisionTower::pool(RankContext& ctx, const Tensor& x, int64_t images) {
 
 void VisionTower::visit(const ParameterVisitor& visitor) {
   patches_.visit(visitor);
+  if (class_token_) visitor(*class_token_);
   if (positions_) visitor(*positions_);
   for (auto& layer : layers_) layer->visit(visitor);
   norm_.visit(visitor);

@@ -13,7 +13,7 @@ bool is_encoder_decoder(const ModelConfig& config) {
 bool is_decoder(const ModelConfig& config) { return !is_encoder_decoder(config) && !config.masked_lm_head; }
 
 std::unique_ptr<Module> whole_model(const ModelConfig& config, const VisionConfig* vision) {
-  if (vision) return std::make_unique<VisionLanguageModel>(config, *vision, ModelParallel{}, DType::F32);
+  if (vision) return whole_model(with_tower(config, *vision));
   if (is_encoder_decoder(config)) return std::make_unique<T5Model>(config, ModelParallel{}, DType::F32);
   return std::make_unique<GptModel>(config, ModelSlice{.first_layer = 0, .layers = config.num_layers},
                                     ModelParallel{}, DType::F32);

@@ -67,6 +67,7 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
   if (known) tensors.insert(tensors.end(), fp8.begin(), fp8.end());
   const LoadReport report = LoadCheck(source, options).fit(tensors);
   for (const ShardedTensor& tensor : tensors) source.read(ctx, tensor);
+  trainer.values_written(ctx);
   if (known) trainer.fp8_history()->use(ctx);
   if (!state.empty())
     optimizer.take_masters(ctx, state);

@@ -2,6 +2,7 @@
 
 #include "megatron/optimizer/adam.h"
 #include "megatron/optimizer/chained.h"
+#include "megatron/optimizer/host_optimizer.h"
 #include "megatron/optimizer/lion.h"
 #include "megatron/optimizer/muon.h"
 #include "megatron/optimizer/sgd.h"
@@ -124,6 +125,20 @@ std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const OptimizerConf
   }
 }
 
+// With --optimizer-cpu-offload the host updates a part of the parameters, and the device the others.
+std::unique_ptr<Optimizer> plain_or_offloaded(RankContext& ctx, const OptimizerConfig& config,
+                                              const ModelConfig& model, std::vector<ParameterSlice> slices) {
+  if (!config.optimizer_cpu_offload) return plain_optimizer(ctx, config, model, std::move(slices));
+  SplitSlices split = split_slices(std::move(slices), config.optimizer_offload_fraction);
+  std::vector<std::unique_ptr<Optimizer>> parts;
+  parts.push_back(std::make_unique<HostOptimizer>(
+      ctx, std::move(split.on_host), [&](RankContext& host, std::vector<ParameterSlice> mirrors) {
+        return plain_optimizer(host, config, model, std::move(mirrors));
+      }));
+  parts.push_back(plain_optimizer(ctx, config, model, std::move(split.on_device)));
+  return std::make_unique<ChainedOptimizer>(ctx, std::move(parts));
+}
+
 }  // namespace
 
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
@@ -151,7 +166,7 @@ std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfi
   std::vector<ParameterSlice> matrices, others;
   for (const ParameterSlice& slice : data_parallel.slices())
     (config.is_muon() && is_muon_matrix(*slice.parameter) ? matrices : others).push_back(slice);
-  std::unique_ptr<Optimizer> rest = plain_optimizer(ctx, config, model, std::move(others));
+  std::unique_ptr<Optimizer> rest = plain_or_offloaded(ctx, config, model, std::move(others));
   if (!config.is_muon()) return rest;
   std::vector<std::unique_ptr<Optimizer>> parts;
   parts.push_back(

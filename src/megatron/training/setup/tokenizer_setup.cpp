@@ -1,6 +1,10 @@
 #include "megatron/training/setup/tokenizer_setup.h"
 
+#include <filesystem>
+
 #include "megatron/base/error.h"
+#include "megatron/base/text_file.h"
+#include "megatron/tokenizers/identifiers.h"
 
 namespace megatron {
 namespace {
@@ -29,6 +33,15 @@ Tokenizer open_tokenizer(const TokenizerConfig& config) {
 VocabularyFacts vocabulary_facts(const TokenizerConfig& config) {
   const TokenizerOptions options = tokenizer_options(config);
   return read_vocabulary_facts(name_of(config.tokenizer_type), config.tokenizer_model, options);
+}
+
+Json tokenizer_description(const TokenizerConfig& config) {
+  if (config.tokenizer_type == TokenizerKind::none) return Json::object();
+  // Upstream is given the template's text, we are given its file.
+  std::string text = config.chat_template;
+  if (std::filesystem::is_regular_file(text)) text = read_text_file(text);
+  return tokenizer_identifiers(name_of(config.tokenizer_type), config.tokenizer_model,
+                               tokenizer_options(config), text);
 }
 
 int64_t vocabulary_size(const TokenizerConfig& config) { return vocabulary_facts(config).size; }

@@ -11,6 +11,9 @@ Tokenizer open_tokenizer(const TokenizerConfig& config);
 // Its facts alone, which opening a run needs; cheap for large vocabularies.
 VocabularyFacts vocabulary_facts(const TokenizerConfig& config);
 
+// How the names of index caches describe it (tokenizer_identifiers); {} where none is configured.
+Json tokenizer_description(const TokenizerConfig& config);
+
 // Its tokens: what ResolveOptions::vocabulary asks for.
 int64_t vocabulary_size(const TokenizerConfig& config);
 

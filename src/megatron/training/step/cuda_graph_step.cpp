@@ -29,6 +29,8 @@ void copy_to(RankContext& ctx, const MicroBatch& from, const MicroBatch& to) {
     copy_to(ctx, from.mtp[i].share, to.mtp[i].share);
   }
   for (const auto& [name, tensor] : from.extra) copy_to(ctx, tensor, to.extra.at(name));
+  copy_to(ctx, from.mean_weight, to.mean_weight);
+  copy_to(ctx, from.share, to.share);
 }
 
 }  // namespace

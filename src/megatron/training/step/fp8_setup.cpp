@@ -29,6 +29,7 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
     for (const char* name :
          {"linear_qkv.weight", "linear_proj.weight", "linear_fc1.weight", "linear_fc2.weight"})
       linear |= parameter->name.ends_with(name);
+    if (parameter->name.starts_with("vision_")) continue;
     if (!linear || parameter->expert || layer < first || layer >= last) continue;
     parameter->fp8 = std::make_unique<ops::Fp8Weight>();
     parameter->fp8->blocks = p.fp8_recipe == Fp8Recipe::blockwise;

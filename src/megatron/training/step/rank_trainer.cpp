@@ -2,11 +2,12 @@
 
 #include <cmath>
 
+#include "megatron/models/objectives/bert_objective.h"
 #include "megatron/models/objectives/lm_objective.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/optimizer/update_gate.h"
-#include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/setup/optimizer_setup.h"
+#include "megatron/training/step/replayed_experts.h"
 
 namespace megatron {
 
@@ -20,7 +21,7 @@ struct RankTrainer::Passes {
 
   int64_t all_batches() const {
     return key.batches > 0 ? key.batches
-                           : static_cast<int64_t>(batches.size()) * trainer.parallel_.size(Axis::dp);
+                           : static_cast<int64_t>(batches.size()) * trainer.parallel_.replicas();
   }
   bool per_token() const { return trainer.config_.model.calculate_per_token_loss; }
 
@@ -38,28 +39,43 @@ struct RankTrainer::Passes {
     return result;
   }
 
-  StageNeeds needs(const ModelSlice& slice) const {
-    return {
-        .ids = slice.embedding,
-        .labels = slice.head,
-        .mtp_layers = (slice.mtp || slice.head) && !forward_only ? trainer.config_.model.mtp_num_layers : 0};
+  StageNeeds needs(const ModelChunk& chunk) const {
+    const ModelSlice& slice = chunk.slice();
+    const bool mtp = (slice.mtp || slice.head) && !forward_only;
+    return {.ids = slice.embedding,
+            .labels = slice.head,
+            .mtp_layers = mtp ? trainer.config_.model.mtp_num_layers : 0,
+            .extra = chunk.extra_inputs()};
   }
   StageNeeds needs_of_rank() const {
     StageNeeds all{.ids = false, .labels = false};
-    for (auto& chunk : trainer.model_.chunks()) {
-      const StageNeeds own = needs(chunk->slice());
-      all = {all.ids || own.ids, all.labels || own.labels, std::max(all.mtp_layers, own.mtp_layers)};
+    for (const ModelChunk* chunk : trainer.model_.chunks()) {
+      const StageNeeds own = needs(*chunk);
+      all.ids |= own.ids;
+      all.labels |= own.labels;
+      all.mtp_layers = std::max(all.mtp_layers, own.mtp_layers);
+      all.extra.insert(all.extra.end(), own.extra.begin(), own.extra.end());
     }
     return all;
   }
 
+  // Which of a micro-batch's tokens this rank has; empty: all.
+  std::vector<int64_t> held(const Batch& batch) const {
+    const ContextParallel& context = trainer.model_.parallel().context;
+    return context.size() > 1 ? held_tokens(rows_of(batch), context) : std::vector<int64_t>{};
+  }
+
   SeqInfo sequences(RankContext& ctx, const Batch& batch) const {
     SeqInfo seq = trainer.sequences_of(ctx, rows_of(batch));
+    const ModelConfig& model = trainer.config_.model;
+    if (model.has_tower())
+      add_images(ctx, model, batch.ids, batch.rows, batch.image_grids(), trainer.dtype_, seq, held(batch));
     seq.seed = static_cast<uint64_t>(trainer.config_.rng.seed);
     seq.step = key.iteration;
     seq.batch_begin = batch.first;
     seq.training = !forward_only;
-    if (trainer.config_.model.num_moe_experts > 0 && !forward_only)
+    seq.replayed_experts = replayed_experts(ctx, batch);
+    if ((model.num_moe_experts > 0 || model.dsa_indexer_loss_coeff > 0) && !forward_only)
       seq.aux_loss_weight = ctx.full({1}, DType::F64, factors(batch).label * batch.label_weight());
     return seq;
   }
@@ -68,7 +84,17 @@ struct RankTrainer::Passes {
     MicroBatch micro = to_device(ctx, batch, trainer.model_.parallel().context, what, factors(batch),
                                  accumulation_dtype(trainer.dtype_));
     micro.seq = seq;
+    const ModelConfig& model = trainer.config_.model;
+    if (model.has_tower() && what.ids)
+      upload_images(ctx, model, batch, held(batch), trainer.dtype_, !forward_only && trainer.tower_learns(),
+                    micro);
     return micro;
+  }
+
+  StageTokens tokens(const Batch& batch) const {
+    const auto source = batch.extra.find("encoder_mask");
+    return {.own = std::ssize(batch.ids) / trainer.model_.parallel().context.size(),
+            .source = source != batch.extra.end() ? source->second.numel() : 0};
   }
 
   // All that this rank's chunks need, with the iteration's random numbers in a tensor.
@@ -88,16 +114,24 @@ struct RankTrainer::Passes {
   Gradients run(RankContext& ctx) const;
 };
 
+namespace {
+
+std::unique_ptr<Objective> usual_objective(const ModelConfig& model) {
+  if (model.model_type == ModelType::bert && model.bert_binary_head) return std::make_unique<BertObjective>();
+  return std::make_unique<LmObjective>(model.mtp_num_layers);
+}
+
+}  // namespace
+
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype,
                          const TrainerOptions& options)
     : config_(config),
       parallel_(parallel),
       model_(config, parallel, dtype),
       dtype_(dtype),
-      objective_(options.objective ? options.objective(config)
-                                   : std::make_unique<LmObjective>(config.model.mtp_num_layers)),
+      objective_(options.objective ? options.objective(config) : usual_objective(config.model)),
       terms_(objective_->terms()),
-      plans_(parallel.rank(Axis::pp)) {
+      aux_losses_(config.model) {
   if (config.execution.cuda_graph_impl == GraphImpl::full_iteration) {
     if (!ctx.device.is_cuda() && !ctx.device.is_meta())
       throw ConfigError(
@@ -114,19 +148,28 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   ctx.deterministic = config.precision.deterministic_mode;
   if (options.prepare) options.prepare(model_);
   PipelineShape shape = pipeline_shape(config, 1);
-  for (auto& chunk : model_.chunks()) chunk->set_activation_plan(ActivationPlan::from(config.execution));
+  for (ModelChunk* chunk : model_.chunks())
+    chunk->set_activation_plan(ActivationPlan::from(config.execution));
   choose_fp8(config, parameters());
   if (config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed)
     fp8_history_ = std::make_unique<Fp8History>(ctx, config.precision, parameters());
   const bool copies = embedding_holders(config, shape).size() > 1;
   std::vector<DataParallelChunk> pieces;
-  for (auto& chunk : model_.chunks())
+  for (ModelChunk* chunk : model_.chunks())
     pieces.push_back({chunk->units(), copies ? chunk->tied_weight() : nullptr});
   data_parallel_ = std::make_unique<DataParallel>(ctx, data_parallel_options(config.ddp), parallel,
                                                   std::move(pieces), dtype);
+  if (options.weights_follow)
+    for (Parameter* parameter : parameters()) parameter->initializer = Initializer::constant(0);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
   optimizer_ = make_optimizer(ctx, config.optimizer, config.model, parallel, *data_parallel_);
   if (config.precision.fp16) loss_scale_ = LossScale(loss_scale_options(config.optimizer));
+}
+
+bool RankTrainer::tower_learns() {
+  for (const std::unique_ptr<GptModel>& chunk : model_.decoders())
+    if (chunk->tower() && chunk->tower()->learns()) return true;
+  return false;
 }
 
 void RankTrainer::values_changed() {
@@ -138,7 +181,7 @@ std::vector<Batch> RankTrainer::batches_of(std::span<const int64_t> tokens, std:
                                            Documents documents) const {
   const int64_t size = config_.train.micro_batch_size, length = config_.model.seq_length;
   std::vector<Batch> batches = batches_of_tokens(tokens, size, length, lengths, documents);
-  const int64_t first = static_cast<int64_t>(batches.size()) * size * parallel_.rank(Axis::dp);
+  const int64_t first = static_cast<int64_t>(batches.size()) * size * parallel_.replica();
   for (Batch& batch : batches) batch.first += first;
   return batches;
 }
@@ -153,54 +196,30 @@ SeqInfo RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows) {
 }
 
 Gradients RankTrainer::Passes::run(RankContext& ctx) const {
-  const Config& config = trainer.config_;
   const ParallelContext& parallel = trainer.parallel_;
   DataParallel& data_parallel = *trainer.data_parallel_;
-  const auto microbatches = static_cast<int64_t>(batches.size());
-  PipelineShape shape = pipeline_shape(config, microbatches);
-  shape.forward_only = forward_only;
-  if (!forward_only) data_parallel.start_step(microbatches);
+  if (!forward_only) data_parallel.start_step(std::ssize(batches));
 
   std::vector<SeqInfo> seqs;  // made before the passes: what they share is made once
   if (fixed.empty())
     for (const Batch& batch : batches) seqs.push_back(sequences(ctx, batch));
-  const auto micro_batch = [&](RankContext& rank, int microbatch, const ModelSlice& slice) {
+  const auto micro_batch = [&](RankContext& rank, int microbatch, const ModelChunk& chunk) {
     const auto at = static_cast<size_t>(microbatch);
-    return fixed.empty() ? upload(rank, batches[at], needs(slice), seqs[at]) : fixed[at];
+    return fixed.empty() ? upload(rank, batches[at], needs(chunk), seqs[at]) : fixed[at];
   };
   std::vector<Tensor> terms;
   for (size_t i = 0; i < trainer.terms_.size(); ++i) terms.push_back(ctx.zeros({1}, DType::F64));
 
-  PipelineWork work;
-  work.dtype = trainer.dtype_;
-  work.overlap = config.parallel.overlap_p2p_comm.value_or(true);
-  work.captured = !fixed.empty();
-  const ModelParallel& model_parallel = trainer.model_.parallel();
-  const int64_t ranks = model_parallel.context.size() *
-                        (model_parallel.tensor.splits_tokens() ? model_parallel.tensor.size() : 1);
-  // Behind the stage of the MTP layers, what they made travels on beside the hidden states.
-  const int predicting = mtp_stage(config, shape);
-  work.input_shapes = [&](int stage, int microbatch) {
-    const auto tokens = static_cast<int64_t>(batches[static_cast<size_t>(microbatch)].ids.size());
-    const bool mtp = config.model.mtp_num_layers > 0 && !forward_only && stage > predicting;
-    return std::vector(static_cast<size_t>(1 + (mtp ? config.model.mtp_num_layers : 0)),
-                       Shape{tokens / ranks, config.model.hidden_size});
-  };
-  MicroBatch last;  // of the chunk with the head, between its forward pass and its loss
-  work.forward = [&](RankContext& rank, int chunk, int microbatch, const StageTensors& input) {
-    const ModelSlice& slice = trainer.model_.chunks()[static_cast<size_t>(chunk)]->slice();
-    MicroBatch micro = micro_batch(rank, microbatch, slice);
-    if (!slice.mtp && !slice.head) micro.mtp.clear();
-    StageTensors states = trainer.model_.forward(rank, chunk, input, micro);
-    if (slice.head) last = std::move(micro);
-    return states;
-  };
-  work.last = [&](RankContext& rank, int, const StageTensors& states) {
-    const MicroBatch micro = std::exchange(last, {});
-    return trainer.objective_->loss(rank, *trainer.model_.head(), states, micro, terms);
-  };
-  const std::vector<Tensor> losses =
-      run_pipeline(ctx, trainer.plans_.of(shape), work, parallel.group(Axis::pp));
+  const std::vector<Tensor> losses = trainer.model_.run(
+      ctx, {.microbatches = static_cast<int>(batches.size()),
+            .forward_only = forward_only,
+            .captured = !fixed.empty(),
+            .tokens = [&](int microbatch) { return tokens(batches[static_cast<size_t>(microbatch)]); },
+            .micro_batch = micro_batch,
+            .last =
+                [&](RankContext& rank, const StageTensors& states, const MicroBatch& micro) {
+                  return trainer.objective_->loss(rank, *trainer.model_.head(), states, micro, terms);
+                }});
 
   // Only the last stage has losses; the others add nothing.
   const auto count = static_cast<int64_t>(terms.size());
@@ -213,13 +232,14 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
   for (int64_t i = 0; i < count; ++i)
     ctx.kernels->copy(ctx.kernel_context(), {terms[static_cast<size_t>(i)], all.slice(0, 1 + i, 2 + i)});
   parallel.group(Axis::pp).all_reduce(all).wait();
-  parallel.group(Axis::dp_cp).all_reduce(all).wait();
+  parallel.sum_over_replicas(all, Axis::dp_cp);
   if (const double factor = data_parallel.loss_factor(); factor != 1 && !per_token()) {
     Tensor divisor = ctx.full({1}, DType::F64, factor);
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, total, divisor, total});
   }
   return {.loss = total,
           .terms = count > 0 ? all.slice(0, 1, 1 + count) : Tensor{},
+          .aux = {},
           .norm = {},
           .zeros = {},
           .factor = {}};
@@ -231,20 +251,22 @@ Gradients RankTrainer::make_gradients(RankContext& ctx, const Passes& passes) {
     const TraceRange range(ctx.tracer, "finish gradients");
     data_parallel_->finish_gradients(ctx);
   }
-  for (auto& chunk : model_.chunks()) chunk->finish_batch(ctx);
+  for (ModelChunk* chunk : model_.chunks()) chunk->finish_batch(ctx);
+  result.aux = aux_losses_.means(ctx, model_.chunks(), parallel_, passes.all_batches());
   const TraceRange range(ctx.tracer, "gradient norm");
   const bool sharded = data_parallel_->sharding() != Sharding::None;
-  result.norm = gradient_norm(ctx, slices(), parallel_, sharded);
-  if (config_.logger.log_num_zeros_in_grad) result.zeros = gradient_zeros(ctx, slices(), parallel_, sharded);
+  const std::span<const ParameterSlice> counted = data_parallel_->reduced_slices();
+  result.norm = gradient_norm(ctx, counted, parallel_, sharded);
+  if (config_.logger.log_num_zeros_in_grad) result.zeros = gradient_zeros(ctx, counted, parallel_, sharded);
   return result;
 }
 
 namespace {
 
 // 1 / the labels of all replicas, of which this one has `own`.
-Tensor per_label_factor(RankContext& ctx, double own, const ProcessGroup& replicas) {
+Tensor per_label_factor(RankContext& ctx, double own, const ParallelContext& parallel) {
   Tensor labels = ctx.full({1}, DType::F64, own), factor = ctx.full({1}, DType::F64, 1);
-  replicas.all_reduce(labels).wait();
+  parallel.sum_over_replicas(labels, Axis::dp);
   Tensor none = ctx.full({1}, DType::F64, 1e-30);  // a batch without labels has loss 0, not 0/0
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Max, labels, none, labels});
   ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, factor, labels, factor});
@@ -267,7 +289,12 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
   require(!batches.empty(), "training step: there are no micro-batches");
   for (const Batch& batch : batches) {
     batch.check();
-    require(batch.extra.empty(), "training step: a batch has extra tensors, which no model here reads");
+    const auto routed = batch.extra.find(kRoutedExperts);
+    if (routed != batch.extra.end())
+      check_routed_experts(routed->second, static_cast<int64_t>(batch.ids.size()), config.model);
+    require(batch.extra.empty() || config.model.masks_text() || config.model.has_tower() ||
+                (batch.extra.size() == 1 && routed != batch.extra.end()),
+            "training step: a batch has extra tensors, which BERT, T5 and models with a vision tower read");
     require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
             "training step: micro-batches of different lengths need model.variable_seq_lengths");
   }
@@ -298,8 +325,7 @@ Gradients RankTrainer::gradients(RankContext& ctx, std::span<const Batch> batche
 // Loss and norm are those of the loss itself, not of what backward began with: `labels` of this replica times
 // the loss scale. A CUDA graph knows neither.
 void RankTrainer::unscale(RankContext& ctx, Gradients& gradients, double labels) {
-  if (config_.model.calculate_per_token_loss)
-    gradients.factor = per_label_factor(ctx, labels, parallel_.group(Axis::dp));
+  if (config_.model.calculate_per_token_loss) gradients.factor = per_label_factor(ctx, labels, parallel_);
   if (const double scale = loss_scale_.value(); scale != 1) {
     const Tensor inverse = ctx.full({1}, DType::F64, 1 / scale);
     gradients.factor = gradients.factor ? times(ctx, gradients.factor, inverse) : inverse;
@@ -324,10 +350,10 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
     }
     optimizer_->step(ctx, rates, scale, gate);
   }
-  for (auto& chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
+  for (ModelChunk* chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
   {
     const TraceRange publish(ctx.tracer, "publish parameters");
-    data_parallel_->publish_parameters();
+    data_parallel_->publish_parameters(ctx);
   }
   if (fp8_history_) fp8_history_->finish_step(ctx, parallel_, gate);
   values_changed();
@@ -338,8 +364,9 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
   // On the meta device a step is made for its costs and memory alone. Elsewhere the host waits here, and
   // nowhere before.
   if (ctx.device.is_meta()) return {};
-  const auto terms = static_cast<int64_t>(terms_.size());
-  Tensor all = ctx.zeros({4 + terms}, DType::F64);
+  const auto terms = static_cast<int64_t>(terms_.size()),
+             aux = static_cast<int64_t>(aux_losses_.names().size());
+  Tensor all = ctx.zeros({4 + terms + aux}, DType::F64);
   const auto put = [&](const Tensor& from, int64_t at) {
     if (from) ctx.kernels->copy(ctx.kernel_context(), {from, all.slice(0, at, at + from.numel())});
   };
@@ -348,12 +375,17 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
   put(gradients.zeros, 2);
   put(params_norm, 3);
   put(gradients.terms, 4);
+  put(gradients.aux, 4 + terms);
   const auto values = ctx.to_vector<double>(all);
   parallel_.world().require_running();  // else they are what a stopped step left there
   StepReport report{.loss = values[0], .grad_norm = values[1], .terms = {}};
   if (gradients.zeros) report.num_zeros = values[2];
   if (params_norm) report.params_norm = values[3];
-  for (size_t i = 0; i < terms_.size(); ++i) report.terms.push_back({terms_[i], values[4 + i]});
+  const auto add_terms = [&](const std::vector<std::string>& names) {
+    for (const std::string& name : names) report.terms.push_back({name, values[4 + report.terms.size()]});
+  };
+  add_terms(terms_);
+  add_terms(aux_losses_.names());
   finish_report(report);
   return report;
 }
@@ -365,8 +397,8 @@ void RankTrainer::finish_report(StepReport& report) {
     report.update = config_.precision.fp16 ? Update::overflow : Update::not_finite;
   else if (const auto limit = config_.optimizer.grad_norm_skip_threshold; limit && report.grad_norm > *limit)
     report.update = Update::large_norm;
-  report.loss_scale = loss_scale_.value();
   loss_scale_.update(!finite);
+  report.loss_scale = loss_scale_.value();
   if (report.update == Update::taken) return;
   optimizer_->set_steps(optimizer_->steps() - 1);
   if (fp8_history_ && optimizer_->steps() == 0) fp8_history_->forget_scales();
@@ -388,13 +420,12 @@ void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set
   optimizer_->read_parameters(ctx);
 }
 
-double RankTrainer::evaluate(RankContext& ctx, std::span<const Batch> batches) {
+double RankTrainer::evaluate(RankContext& ctx, std::span<const Batch> batches, int64_t all) {
   const TraceRange range(ctx.tracer, "evaluate");
   check_batches(batches, config_);
-  const Passes passes{*this, batches, {.iteration = steps_taken()}, true};
+  const Passes passes{*this, batches, {.iteration = steps_taken(), .batches = all}, true};
   Tensor loss = passes.run(ctx).loss;
-  if (passes.per_token())
-    loss = times(ctx, loss, per_label_factor(ctx, labels_of(batches), parallel_.group(Axis::dp)));
+  if (passes.per_token()) loss = times(ctx, loss, per_label_factor(ctx, labels_of(batches), parallel_));
   if (ctx.device.is_meta()) return 0;
   const double value = ctx.item(loss);
   parallel_.world().require_running();

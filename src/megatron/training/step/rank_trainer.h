@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "megatron/models/model.h"
 #include "megatron/models/objective.h"
+#include "megatron/models/pipeline_setup.h"
 #include "megatron/optimizer/loss_scale.h"
 #include "megatron/optimizer/optimizer.h"
 #include "megatron/parallel/data/data_parallel.h"
 #include "megatron/parallel/micro_batch.h"
 #include "megatron/parallel/parallel_context.h"
-#include "megatron/parallel/pipeline/step_plan.h"
-#include "megatron/training/setup/pipeline_setup.h"
+#include "megatron/training/step/aux_loss_log.h"
 #include "megatron/training/step/cuda_graph_step.h"
 #include "megatron/training/step/fp8_setup.h"
-#include "megatron/training/step/rank_model.h"
 #include "megatron/training/step/step_report.h"
 
 namespace megatron {
@@ -31,6 +31,7 @@ struct StepKey {
 struct Gradients {
   Tensor loss;    // the mean, one fp64 element on the device
   Tensor terms;   // the further means that the objective reports, fp64; undefined: none
+  Tensor aux;     // those of the routers' losses, fp64; undefined: none
   Tensor norm;    // of the gradients, fp64 [1]
   Tensor zeros;   // elements of the gradients that are zero, fp64 [1]; undefined: not counted
   Tensor factor;  // what the summed gradients are yet to be multiplied by; undefined: nothing
@@ -38,7 +39,8 @@ struct Gradients {
 
 // What a program adds to training.
 struct TrainerOptions {
-  std::function<void(RankModel&)> prepare = {};  // adapters, freezing: before buffers exist
+  std::function<void(Model&)> prepare = {};  // adapters, freezing: before buffers exist
+  bool weights_follow = false;  // all values are set before the first step, so that none need be drawn
   std::function<std::unique_ptr<Objective>(const Config&)> objective = {};  // empty: the language-model loss
 };
 
@@ -57,8 +59,9 @@ class RankTrainer {
   StepReport update(RankContext& ctx, const Gradients& gradients, const Rates& rates);
   // Both, of the iteration after the optimizer's last step.
   StepReport step(RankContext& ctx, std::span<const Batch> batches, const Rates& rates);
-  // The mean loss of micro-batches, without learning from them.
-  double evaluate(RankContext& ctx, std::span<const Batch> batches);
+  // The mean loss of micro-batches, without learning from them. `all`: micro-batches of all replicas; 0: all
+  // have as many as this one.
+  double evaluate(RankContext& ctx, std::span<const Batch> batches, int64_t all = 0);
 
   // The same of rows of tokens, [micro-batches, micro-batch size, length + 1]: see batches_of_tokens().
   StepReport step(RankContext& ctx, std::span<const int64_t> tokens, const Rates& rates,
@@ -66,7 +69,7 @@ class RankTrainer {
   double evaluate(RankContext& ctx, std::span<const int64_t> tokens, std::span<const int64_t> lengths = {},
                   Documents documents = {});
 
-  RankModel& model() { return model_; }
+  Model& model() { return model_; }
   const ParallelContext& parallel() const { return parallel_; }
   const Objective& objective() const { return *objective_; }
   std::vector<Parameter*> parameters() { return model_.parameters(); }
@@ -78,9 +81,11 @@ class RankTrainer {
   LossScale& loss_scale() { return loss_scale_; }  // 1 but in fp16; part of a checkpoint's TrainingState
   // Values may be read directly afterwards, those of sharded parameters in slices() alone.
   void finish_parameters() { data_parallel_->finish_parameters(); }
+  // The values of parameters() were written one by one, as a checkpoint is read.
+  void values_written(RankContext& ctx) { data_parallel_->values_written(ctx); }
   // `set` writes the values of parameters(), all of which have memory while it runs.
   void set_weights(RankContext& ctx, const std::function<void()>& set);
-  GptModel& chunk(int i) { return *model_.chunks()[static_cast<size_t>(i)]; }
+  GptModel& chunk(int i) { return model_.decoder(i); }
   int64_t steps_taken() const { return optimizer_->steps(); }
   Fp8History* fp8_history() { return fp8_history_.get(); }  // null but with delayed scaling
 
@@ -92,15 +97,16 @@ class RankTrainer {
   void unscale(RankContext& ctx, Gradients& gradients, double labels);
   void finish_report(StepReport& report);
   SeqInfo sequences_of(RankContext& ctx, const TokenRows& rows);
+  bool tower_learns();
   void values_changed();  // of parameters: their fp8 forms are made again at the next use
 
   const Config& config_;
   const ParallelContext& parallel_;
-  RankModel model_;
+  Model model_;
   DType dtype_;
   std::unique_ptr<Objective> objective_;
   std::vector<std::string> terms_;  // names of what it reports
-  StepPlans plans_;
+  AuxLossLog aux_losses_;           // reported behind them
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
   LossScale loss_scale_;

@@ -26,7 +26,7 @@ struct StepReport {
   double loss = 0, grad_norm = 0;
   std::vector<LossTerm> terms;
   Update update = Update::taken;
-  double loss_scale = 1;                   // that the step was made with
+  double loss_scale = 1;                   // of the next step, as Megatron logs it
   std::optional<double> params_norm = {};  // after the update, where asked for
   std::optional<double> num_zeros = {};    // of the gradients, where asked for
 };

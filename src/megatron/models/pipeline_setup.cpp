@@ -1,9 +1,11 @@
-#include "megatron/training/setup/pipeline_setup.h"
+#include "megatron/models/pipeline_setup.h"
 
 #include <algorithm>
 
+#include "megatron/models/whole_model.h"
 #include "megatron/parallel/pipeline/layer_split.h"
 #include "megatron/parallel/pipeline/stage_layout.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -38,6 +40,7 @@ PipelineShape pipeline_shape(const Config& config, int64_t microbatches) {
   shape.kind = kind_of(parallel.pipeline_schedule, shape.pp, shape.vpp);
   if (shape.kind == PipelineKind::interleaved)
     shape.group = static_cast<int>(parallel.microbatch_group_size_per_vp_stage.value_or(0));
+  shape.delay_weights = config.model.delay_wgrad_compute || fills_exchanges(config.model);
   return shape;
 }
 
@@ -84,7 +87,10 @@ ModelSlice model_slice(const Config& config, const PipelineShape& shape, int pip
             layout.count(LayerKind::loss, rank, virtual_stage) > 0,
             layout.count(LayerKind::mtp, rank, virtual_stage) > 0};
   }
-  LayerSplit split{.num_layers = static_cast<int>(config.model.num_layers), .pp = shape.pp, .vpp = shape.vpp};
+  const int64_t layers = is_encoder_decoder(config.model)
+                             ? config.model.encoder_num_layers + config.model.decoder_num_layers
+                             : config.model.num_layers;
+  LayerSplit split{.num_layers = static_cast<int>(layers), .pp = shape.pp, .vpp = shape.vpp};
   if (parallel.num_layers_in_first_pipeline_stage)
     split.first_stage_layers = static_cast<int>(parallel.num_layers_in_first_pipeline_stage);
   if (parallel.num_layers_in_last_pipeline_stage)
