@@ -86,8 +86,20 @@ void AddedTokens::build(const Normalizer* normalizer) {
     finder.tokens.push_back(i);
     finder.first[static_cast<unsigned char>(token.shown[0])] = true;
   }
+  for (Finder* finder : {&plain_, &normalized_})
+    if (std::count(std::begin(finder->first), std::end(finder->first), true) == 1)
+      finder->only_first = static_cast<int>(
+          std::find(std::begin(finder->first), std::end(finder->first), true) - std::begin(finder->first));
   plain_.trie = ByteTrie(std::move(plain));
   normalized_.trie = ByteTrie(std::move(normalized));
+}
+
+// Most vocabularies' tokens all begin with <, which memchr finds several bytes at a time.
+size_t AddedTokens::Finder::next_begin(std::string_view text, size_t at) const {
+  if (tokens.empty()) return text.size();
+  if (only_first >= 0) return std::min(text.find(static_cast<char>(only_first), at), text.size());
+  while (at < text.size() && !first[static_cast<unsigned char>(text[at])]) ++at;
+  return at;
 }
 
 std::vector<AddedTokens::Part> AddedTokens::find(std::string_view text, const Finder& finder) const {
@@ -96,11 +108,9 @@ std::vector<AddedTokens::Part> AddedTokens::find(std::string_view text, const Fi
   const auto tell = [&](size_t begin, size_t end, const AddedToken* token) {
     parts.push_back({{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}, token});
   };
-  for (size_t at = 0; !finder.tokens.empty() && at < text.size();) {
-    if (!finder.first[static_cast<unsigned char>(text[at])]) {
-      ++at;
-      continue;
-    }
+  for (size_t at = 0;;) {
+    at = finder.next_begin(text, at);
+    if (at >= text.size()) break;
     size_t length = 0;
     int32_t index = -1;
     finder.trie.prefixes(text.substr(at), [&](size_t prefix, int32_t number) {

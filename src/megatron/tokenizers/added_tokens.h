@@ -53,6 +53,10 @@ class AddedTokens {
     ByteTrie trie;
     std::vector<uint32_t> tokens;  // places in tokens_
     bool first[256] = {};          // bytes with which some begin
+    int only_first = -1;           // the byte, where all begin with the same one
+
+    // The next place at which one may begin; the text's size where there is none.
+    size_t next_begin(std::string_view text, size_t at) const;
   };
   void build(const Normalizer* normalizer);
   std::vector<Part> find(std::string_view text, const Finder& finder) const;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "megatron/tokenizers/cut_points.h"
 #include "megatron/tokenizers/models/merges.h"
+#include "megatron/tokenizers/short_merges.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/word_scanner.h"
 
@@ -23,7 +25,7 @@ class ByteBpe {
   // `pieces` are the bytes of each piece with its id; with `whole_words` a word that is a piece is that
   // piece, whatever merges say. All 256 single bytes must be among them.
   ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces,
-          MergeTable merges, bool whole_words);
+          std::shared_ptr<const MergeTable> merges, bool whole_words);
   ~ByteBpe();
 
   // Appends the ids of a text of valid UTF-8; `memory` may be null, else it is one of ours.
@@ -31,19 +33,19 @@ class ByteBpe {
   std::unique_ptr<EncodeMemory> make_memory(size_t bytes) const;
 
  private:
-  struct Pieces;
+  class Pieces;
+  class Run;
   // Rules are a type where they are known to the compiler.
   template <class Rules>
   void encode_words(Rules rules, std::string_view text, WordMemory& memory, std::vector<TokenId>& ids) const;
-  void encode_long(std::string_view word, WordMemory& memory, std::vector<TokenId>& ids) const;
-  void encode_part(const char* text, size_t length, size_t readable, WordMemory& memory,
-                   std::vector<TokenId>& ids) const;
+  // Appends the ids of a word, or of a part of one, that is not remembered.
   void encode_new(std::string_view word, bool part, WordMemory& memory, std::vector<TokenId>& ids) const;
 
   WordRules rules_;
   bool prefix_space_, whole_words_;
   std::array<TokenId, 256> byte_ids_;
-  MergeTable merges_;
+  std::shared_ptr<const MergeTable> merges_;
+  std::optional<ShortMerges> short_merges_;
   CutPoints cuts_;
   std::unique_ptr<const Pieces> pieces_;
 };

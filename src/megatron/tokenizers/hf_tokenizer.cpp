@@ -1,8 +1,10 @@
 #include "megatron/tokenizers/hf_tokenizer.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "megatron/base/error.h"
+#include "megatron/tokenizers/bert_characters.h"
 #include "megatron/tokenizers/models/bpe.h"
 #include "megatron/tokenizers/models/byte_characters.h"
 #include "megatron/tokenizers/settings.h"
@@ -27,6 +29,7 @@ std::unique_ptr<const ByteBpe> make_byte_bpe(const Json& settings, const Model& 
   std::vector<std::pair<std::string, TokenId>> pieces;
   size_t single = 0;
   const Vocabulary& vocabulary = bpe->vocabulary();
+  pieces.reserve(vocabulary.count());
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
     if (!vocabulary.has(id) || vocabulary.find(vocabulary.piece(id)) != id) continue;
     if (auto bytes = bytes_of_piece(vocabulary.piece(id)); bytes && !bytes->empty()) {
@@ -56,6 +59,12 @@ bool is_local(const Json& normalizer) {
 bool drops_spaces(const Json& pre_tokenizer) {
   return !pre_tokenizer.is_null() &&
          one_of(pre_tokenizer, {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"});
+}
+
+// Whether words are what Bert makes of each character.
+bool is_bert(const Json& normalizer, const Json& pre_tokenizer) {
+  return !pre_tokenizer.is_null() && one_of(pre_tokenizer, {"BertPreTokenizer"}) &&
+         (normalizer.is_null() || one_of(normalizer, {"BertNormalizer"}));
 }
 
 // Bytes to characters of a text, as Hugging Face counts places.
@@ -95,11 +104,34 @@ HfTokenizer::HfTokenizer(const Json& settings, SpecialIds specials)
     added_ = AddedTokens(*added, model_->vocabulary(), normalizer_.get());
   by_chunks_ = !added_.any_normalized() && is_local(setting(settings, "normalizer")) &&
                drops_spaces(setting(settings, "pre_tokenizer"));
+  is_bert_ = by_chunks_ && is_bert(setting(settings, "normalizer"), setting(settings, "pre_tokenizer"));
+  if (const Json& normalizer = setting(settings, "normalizer"); is_bert_ && !normalizer.is_null())
+    orders_marks_ = bool_or(normalizer, "strip_accents", normalizer.at("lowercase").as_bool());
+}
+
+// Words of a chunk without spaces, each remembered apart from the punctuation around it. False, and no ids,
+// where they depend on how characters meet.
+bool HfTokenizer::encode_bert_chunk(std::string_view chunk, BertMemory& memory,
+                                    std::vector<TokenId>& ids) const {
+  const size_t before = ids.size();
+  const bool told = memory.words(chunk, [&](std::string_view word) {
+    memory.remember(word, word.size(), true, ids, [&](std::vector<TokenId>& made) {
+      memory.tokens.clear();
+      model_->tokenize(word, memory.tokens);
+      for (const WordToken& token : memory.tokens) made.push_back(token.id);
+    });
+  });
+  if (!told) ids.resize(before);
+  return told;
 }
 
 template <class Emit>
 void HfTokenizer::run_section(AlignedText text, Emit emit) const {
-  const auto size = static_cast<uint32_t>(text.text().size());
+  const size_t bytes = text.text().size();
+  require(bytes <= std::numeric_limits<uint32_t>::max(),
+          "tokenizer: a text has {} bytes once it is normalized, expected at most {}; encode it in parts",
+          bytes, std::numeric_limits<uint32_t>::max());
+  const auto size = static_cast<uint32_t>(bytes);
   if (size == 0) return;
   Section section{std::move(text), {{0, size}}};
   if (pre_tokenizer_) pre_tokenizer_->apply(section);
@@ -194,6 +226,7 @@ void HfTokenizer::encode_chunks(std::string_view text, EncodeMemory* memory,
       const std::string_view chunk = text.substr(at, end - at);
       if (!chunk.empty())
         words.remember(chunk, text.size() - at, false, ids, [&](std::vector<TokenId>& made) {
+          if (is_bert_ && encode_bert_chunk(chunk, static_cast<BertMemory&>(words), made)) return;
           AlignedText section(chunk, static_cast<uint32_t>(at), false);
           if (normalizer_) normalizer_->apply(section);
           run_section(std::move(section),
@@ -241,6 +274,7 @@ std::string HfTokenizer::decode(std::span<const TokenId> ids, bool skip_special_
 
 std::unique_ptr<EncodeMemory> HfTokenizer::make_memory(size_t bytes) const {
   if (byte_bpe_) return byte_bpe_->make_memory(bytes);
+  if (is_bert_) return std::make_unique<BertMemory>(bytes, normalizer_.get(), orders_marks_);
   return by_chunks_ ? std::make_unique<WordMemory>(bytes) : nullptr;
 }
 

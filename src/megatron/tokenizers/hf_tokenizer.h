@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "megatron/base/json.h"
@@ -15,6 +16,8 @@
 #include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron::tokenizers {
+
+class BertMemory;
 
 // A tokenizer as a tokenizer.json describes it: added tokens, normalizer, pre-tokenizer, model,
 // post-processor, decoder.
@@ -36,6 +39,7 @@ class HfTokenizer : public TokenizerBackend {
 
  private:
   void encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
+  bool encode_bert_chunk(std::string_view chunk, BertMemory& memory, std::vector<TokenId>& ids) const;
   void encode_chunks(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
   // Calls emit(id, range of the original, text of an added token or "") for every token.
   template <class Emit>
@@ -51,7 +55,9 @@ class HfTokenizer : public TokenizerBackend {
   std::unique_ptr<const Decoder> decoder_;
   LengthSettings lengths_;
   SpecialIds specials_;
-  bool by_chunks_ = false;  // what stands between spaces is encoded apart from the rest
+  bool by_chunks_ = false;     // what stands between spaces is encoded apart from the rest
+  bool is_bert_ = false;       // and words are what Bert makes of each character
+  bool orders_marks_ = false;  // of Bert: accents are stripped
   std::unique_ptr<const ByteBpe>
       byte_bpe_;  // where the model is a byte-level one that the fast path can serve
 };

@@ -12,6 +12,7 @@ namespace {
 
 Vocabulary vocabulary_of(const std::vector<std::pair<std::string, uint32_t>>& ranks, TokenId first_id) {
   Vocabulary vocabulary;
+  vocabulary.reserve(ranks.size());
   for (const auto& [bytes, rank] : ranks) vocabulary.add(bytes, static_cast<TokenId>(rank) + first_id);
   return vocabulary;
 }
@@ -38,7 +39,8 @@ ByteBpe bpe_of(const std::vector<std::pair<std::string, uint32_t>>& ranks, std::
   require(rules.has_value(), "TikTokenizer: the pattern '{}' is not known", pattern);
   std::vector<std::pair<std::string, TokenId>> pieces;
   for (const auto& [bytes, rank] : ranks) pieces.emplace_back(bytes, *vocabulary.find(bytes));
-  return ByteBpe(*rules, false, std::move(pieces), merges_of(ranks, vocabulary), true);
+  return ByteBpe(*rules, false, std::move(pieces),
+                 std::make_shared<const MergeTable>(merges_of(ranks, vocabulary)), true);
 }
 
 }  // namespace

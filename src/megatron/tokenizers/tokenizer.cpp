@@ -3,19 +3,36 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <limits>
 #include <thread>
 
 #include "megatron/base/error.h"
 
 namespace megatron {
+namespace {
+
+// Places in a text have 32 bits.
+constexpr size_t kMostBytes = std::numeric_limits<uint32_t>::max();
+
+void check_size(std::string_view text) {
+  if (text.size() > kMostBytes)
+    throw ConfigError(
+        fmt::format("tokenizer: a text has {} bytes, expected at most {}; encode it in parts, cut at ends of "
+                    "lines say",
+                    text.size(), kMostBytes));
+}
+
+}  // namespace
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  check_size(text);
   std::vector<TokenId> ids;
   kind_->encode(text, add_special_tokens, nullptr, ids);
   return ids;
 }
 
 Encoding Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
+  check_size(text);
   return kind_->encode_with_offsets(text, add_special_tokens);
 }
 
@@ -55,6 +72,7 @@ Encoder::Encoder(Tokenizer tokenizer, size_t memory_bytes)
     : tokenizer_(std::move(tokenizer)), memory_(tokenizer_.kind().make_memory(memory_bytes)) {}
 
 void Encoder::encode(std::string_view text, std::vector<TokenId>& ids, bool add_special_tokens) {
+  check_size(text);
   tokenizer_.kind().encode(text, add_special_tokens, memory_.get(), ids);
 }
 

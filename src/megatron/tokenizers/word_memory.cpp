@@ -7,57 +7,100 @@ namespace megatron::tokenizers {
 namespace {
 
 constexpr size_t kFirstSlots = 4096;
+constexpr size_t kMostSymbols = 1024;  // of a word, kept from one to the next
+
+size_t slots_within(size_t bytes, size_t slot) {
+  return std::max(kFirstSlots / 4, std::bit_floor(bytes / slot));
+}
 
 }  // namespace
 
-// Half of the memory is for short words; the rest is shared by long ones, their text and ids.
+// A third of the memory each is for short and for longer words; the rest is shared by the longest, their text
+// and the ids of words that have many.
 WordMemory::WordMemory(size_t bytes)
-    : short_(kFirstSlots),
-      long_(kFirstSlots / 4),
-      short_mask_(short_.size() - 1),
-      long_mask_(long_.size() - 1),
-      most_short_(std::max(kFirstSlots, std::bit_floor(bytes / 2 / sizeof(ShortSlot)))),
-      most_long_(std::max(kFirstSlots / 4, std::bit_floor(bytes / 8 / sizeof(LongSlot)))),
-      most_text_(std::max<size_t>(1 << 16, bytes / 8)),
-      most_ids_(std::max<size_t>(1 << 14, bytes / 8 / sizeof(TokenId))) {}
+    : most_text_(std::max<size_t>(1 << 16, bytes / 12)),
+      most_ids_(std::max<size_t>(1 << 14, bytes / 12 / sizeof(TokenId))) {
+  short_.most = slots_within(bytes / 3, sizeof(ShortSlot));
+  medium_.most = slots_within(bytes / 3, sizeof(MediumSlot));
+  text_.most = slots_within(bytes / 6, sizeof(TextSlot));
+  reset(short_, std::min(kFirstSlots, short_.most));
+  reset(medium_, std::min(kFirstSlots / 4, medium_.most));
+  reset(text_, std::min(kFirstSlots / 4, text_.most));
+}
+
+template <class Slot>
+void WordMemory::reset(Table<Slot>& table, size_t slots) {
+  table.slots = ZeroedArray<Slot>(slots);
+  table.mask = slots - 1;
+  table.count = 0;
+}
+
+void WordMemory::release_scratch() {
+  if (symbols.capacity() <= kMostSymbols) return;
+  symbols = std::vector<Symbol>();
+  scratch.nodes = std::vector<MergeScratch::Node>();
+  scratch.heap = std::vector<uint64_t>();
+}
+
+size_t WordMemory::bytes() const {
+  const auto of = [](const auto& vector) { return vector.capacity() * sizeof(vector[0]); };
+  return short_.slots.bytes() + medium_.slots.bytes() + text_.slots.bytes() + of(texts_) + of(more_ids_) +
+         of(symbols) + of(scratch.nodes) + of(scratch.heap) + sizeof(*this);
+}
 
 void WordMemory::forget() {
-  std::fill(short_.begin(), short_.end(), ShortSlot{});
-  std::fill(long_.begin(), long_.end(), LongSlot{});
-  long_text_.clear();
-  long_ids_.clear();
-  short_count_ = long_count_ = 0;
+  reset(short_, short_.slots.size());
+  reset(medium_, medium_.slots.size());
+  reset(text_, text_.slots.size());
+  texts_.clear();
+  more_ids_.clear();
 }
 
-void WordMemory::place(const ShortSlot& slot) {
-  size_t i = WordKey{slot.low, slot.high}.hash() & short_mask_;
-  while (short_[i].high != 0) i = (i + 1) & short_mask_;
-  short_[i] = slot;
-}
-
-void WordMemory::keep_short(WordKey key, std::span<const TokenId> ids) {
-  if (long_ids_.size() + ids.size() > most_ids_) forget();
-  if (2 * (short_count_ + 1) > short_.size()) {
-    if (short_.size() >= most_short_) {
-      forget();
-    } else {
-      std::vector<ShortSlot> old(short_.size() * 2);
-      old.swap(short_);
-      short_mask_ = short_.size() - 1;
-      for (const ShortSlot& slot : old)
-        if (slot.high != 0) place(slot);
-    }
+// Makes sure that one more word fits: at most three quarters of the slots are taken. Common words come first
+// and lie where they are looked for. The table grows by four, since new memory costs as much as many words.
+// `hash` gives a slot's.
+template <class Slot, class Hash>
+void WordMemory::make_room(Table<Slot>& table, Hash hash) {
+  const size_t size = table.slots.size();
+  if (4 * (table.count + 1) <= 3 * size) return;
+  if (size >= table.most) return forget();
+  ZeroedArray<Slot> old = std::move(table.slots);
+  const size_t count = table.count;
+  reset(table, std::min(4 * size, table.most));
+  table.count = count;
+  for (const Slot& slot : old) {
+    if (slot.count == 0) continue;
+    size_t i = hash(slot) & table.mask;
+    while (table.slots[i].count != 0) i = (i + 1) & table.mask;
+    table.slots[i] = slot;
   }
-  ShortSlot slot{key.low, key.high, {}, static_cast<uint32_t>(ids.size())};
-  if (ids.size() <= 3) {
+}
+
+void WordMemory::keep_ids(std::span<const TokenId> ids) {
+  more_ids_.insert(more_ids_.end(), ids.begin(), ids.end());
+  more_ids_.resize((more_ids_.size() + 3) / 4 * 4);
+}
+
+template <class Slot, class Key>
+void WordMemory::keep_in(Table<Slot>& table, const Key& key, uint64_t hash, std::span<const TokenId> ids) {
+  if (ids.empty()) return;
+  if (more_ids_.size() + ids.size() + 3 > most_ids_) forget();
+  make_room(table, [](const Slot& slot) { return slot.key.hash(); });
+  Slot slot{key, {}, static_cast<uint32_t>(ids.size())};
+  if (ids.size() <= std::size(slot.ids)) {
     std::copy(ids.begin(), ids.end(), slot.ids);
   } else {
-    slot.ids[0] = static_cast<TokenId>(long_ids_.size());
-    long_ids_.insert(long_ids_.end(), ids.begin(), ids.end());
+    slot.ids[0] = static_cast<TokenId>(more_ids_.size());
+    keep_ids(ids);
   }
-  place(slot);
-  ++short_count_;
+  size_t i = hash & table.mask;
+  while (table.slots[i].count != 0) i = (i + 1) & table.mask;
+  table.slots[i] = slot;
+  ++table.count;
 }
+
+template void WordMemory::keep_in(Table<ShortSlot>&, const WordKey&, uint64_t, std::span<const TokenId>);
+template void WordMemory::keep_in(Table<MediumSlot>&, const LongWordKey&, uint64_t, std::span<const TokenId>);
 
 uint64_t WordMemory::hash_of(std::string_view word, bool part) {
   uint64_t hash = 0x9E3779B97F4A7C15u ^ (word.size() * 2 + part);
@@ -77,42 +120,29 @@ uint64_t WordMemory::hash_of(std::string_view word, bool part) {
   return hash;
 }
 
-bool WordMemory::find_long(std::string_view word, uint64_t hash, std::vector<TokenId>& ids) const {
-  for (size_t i = hash & long_mask_;; i = (i + 1) & long_mask_) {
-    const LongSlot& slot = long_[i];
-    if (slot.length == 0) return false;
+bool WordMemory::find_text(std::string_view word, uint64_t hash, std::vector<TokenId>& ids) const {
+  for (size_t i = hash & text_.mask;; i = (i + 1) & text_.mask) {
+    const TextSlot& slot = text_.slots[i];
+    if (slot.count == 0) return false;
     if (slot.hash == hash && slot.length == word.size() &&
-        std::memcmp(long_text_.data() + slot.text, word.data(), word.size()) == 0) {
-      ids.insert(ids.end(), long_ids_.begin() + slot.ids, long_ids_.begin() + slot.ids + slot.count);
+        std::memcmp(texts_.data() + slot.text, word.data(), word.size()) == 0) {
+      ids.insert(ids.end(), more_ids_.begin() + slot.ids, more_ids_.begin() + slot.ids + slot.count);
       return true;
     }
   }
 }
 
-void WordMemory::keep_long(std::string_view word, uint64_t hash, std::span<const TokenId> ids) {
-  if (long_text_.size() + word.size() > most_text_ || long_ids_.size() + ids.size() > most_ids_) forget();
-  if (2 * (long_count_ + 1) > long_.size()) {
-    if (long_.size() >= most_long_) {
-      forget();
-    } else {
-      std::vector<LongSlot> old(long_.size() * 2);
-      old.swap(long_);
-      long_mask_ = long_.size() - 1;
-      for (const LongSlot& slot : old) {
-        if (slot.length == 0) continue;
-        size_t i = slot.hash & long_mask_;
-        while (long_[i].length != 0) i = (i + 1) & long_mask_;
-        long_[i] = slot;
-      }
-    }
-  }
-  size_t i = hash & long_mask_;
-  while (long_[i].length != 0) i = (i + 1) & long_mask_;
-  long_[i] = {hash, static_cast<uint32_t>(long_text_.size()), static_cast<uint32_t>(word.size()),
-              static_cast<uint32_t>(long_ids_.size()), static_cast<uint32_t>(ids.size())};
-  long_text_ += word;
-  long_ids_.insert(long_ids_.end(), ids.begin(), ids.end());
-  ++long_count_;
+void WordMemory::keep_text(std::string_view word, uint64_t hash, std::span<const TokenId> ids) {
+  if (ids.empty()) return;
+  if (texts_.size() + word.size() > most_text_ || more_ids_.size() + ids.size() + 3 > most_ids_) forget();
+  make_room(text_, [](const TextSlot& slot) { return slot.hash; });
+  size_t i = hash & text_.mask;
+  while (text_.slots[i].count != 0) i = (i + 1) & text_.mask;
+  text_.slots[i] = {hash, static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(word.size()),
+                    static_cast<uint32_t>(more_ids_.size()), static_cast<uint32_t>(ids.size())};
+  texts_ += word;
+  keep_ids(ids);
+  ++text_.count;
 }
 
 }  // namespace megatron::tokenizers

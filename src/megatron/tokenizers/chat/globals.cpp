@@ -20,6 +20,9 @@ ValuePairs dict_pairs(Runtime& runtime, Arguments& arguments, std::string_view f
       if (equal(runtime, known, key)) return void(held = std::move(value));
     pairs.emplace_back(std::move(key), std::move(value));
   };
+  // Python asks for keys(), which something undefined refuses, though it iterates as nothing.
+  if (!arguments.positional.empty() && arguments.positional[0].is_undefined())
+    fault("{}", arguments.positional[0].undefined().message);
   if (!arguments.positional.empty() && arguments.positional[0].is_dict()) {
     pairs = arguments.positional[0].pairs();
   } else if (!arguments.positional.empty()) {

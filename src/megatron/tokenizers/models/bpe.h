@@ -20,22 +20,20 @@ class BpeModel : public Model {
   };
   explicit BpeModel(const Json& settings);
   BpeModel(Vocabulary vocabulary, MergeTable merges, Options options)
-      : Model(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {}
+      : Model(std::move(vocabulary)),
+        merges_(std::make_shared<const MergeTable>(std::move(merges))),
+        options_(std::move(options)) {}
 
   void tokenize(std::string_view word, std::vector<WordToken>& tokens) const override;
 
-  const MergeTable& merges() const { return merges_; }
+  const std::shared_ptr<const MergeTable>& merges() const { return merges_; }
   const Options& options() const { return options_; }
-
-  // Adds the merge of two pieces; an Error where one of them or what they become is no piece.
-  static void add_merge(const Vocabulary& vocabulary, MergeTable& merges, std::string_view left,
-                        std::string_view right, uint32_t rank, std::string_view continuing_prefix);
 
  private:
   void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
   bool byte_symbols(std::string_view text, std::vector<Symbol>& symbols) const;
 
-  MergeTable merges_;
+  std::shared_ptr<const MergeTable> merges_;
   Options options_;
 };
 

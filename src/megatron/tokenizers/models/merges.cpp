@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <utility>
+
+#include "megatron/base/error.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -14,7 +17,10 @@ constexpr uint32_t kMostRank = kNoKey >> 7;  // a key has seven bits for the pla
 
 // Words of a few symbols: the least key of all is found by looking at each, several at a time.
 void merge_few(const MergeTable& merges, std::vector<Symbol>& symbols, MergeScratch& scratch) {
-  auto& [keys, ids, merged, lengths, next, previous, nodes, heap] = scratch;
+  int32_t* const keys = scratch.keys;
+  TokenId *const ids = scratch.ids, *const merged = scratch.merged;
+  uint32_t* const lengths = scratch.lengths;
+  uint8_t *const next = scratch.next, *const previous = scratch.previous;
   const auto count = static_cast<int>(symbols.size());
   for (int i = 0; i < count; ++i) {
     ids[i] = symbols[i].id;
@@ -31,9 +37,10 @@ void merge_few(const MergeTable& merges, std::vector<Symbol>& symbols, MergeScra
     merged[i] = merge.id;
   };
   for (int i = 0; i < count; ++i) look(i);
+  const int padded = (count + kKeyLanes - 1) / kKeyLanes * kKeyLanes;
+  for (int i = count; i < padded; ++i) keys[i] = kNoKey;
   for (;;) {
-    int32_t least = kNoKey;
-    for (int i = 0; i < count; ++i) least = std::min(least, keys[i]);
+    const int32_t least = least_key(keys, padded);
     if (least == kNoKey) break;
     const int at = least & 127, gone = next[at];
     ids[at] = merged[at];
@@ -97,35 +104,38 @@ void merge_many(const MergeTable& merges, std::vector<Symbol>& symbols, MergeScr
 
 }  // namespace
 
-void MergeTable::grow() {
-  std::vector<Slot> old(slots_.empty() ? 1024 : slots_.size() * 2);
-  old.swap(slots_);
+void MergeTable::grow(size_t slots) {
+  const ZeroedArray<uint64_t> old = std::exchange(slots_, ZeroedArray<uint64_t>(slots));
+  const ZeroedArray<TokenId> old_ids = std::exchange(ids_, ZeroedArray<TokenId>(slots));
   mask_ = slots_.size() - 1;
   shift_ = 64 - std::countr_zero(slots_.size());
-  for (const Slot& slot : old) {
-    if (slot.key == kFree) continue;
-    size_t i = place(slot.key);
-    while (slots_[i].key != kFree) i = (i + 1) & mask_;
-    slots_[i] = slot;
+  for (size_t k = 0; k < old.size(); ++k) {
+    if (old[k] == 0) continue;
+    size_t i = (old[k] >> kRankBits) * kFactor >> shift_;
+    while (slots_[i] != 0) i = (i + 1) & mask_;
+    slots_[i] = old[k];
+    ids_[i] = old_ids[k];
   }
 }
 
+void MergeTable::reserve(size_t merges) {
+  if (const size_t slots = std::bit_ceil(merges + merges / 2 + 1); slots > slots_.size()) grow(slots);
+}
+
 void MergeTable::add(TokenId left, TokenId right, uint32_t rank, TokenId id, bool replace) {
-  if (size_ * 2 >= slots_.size()) grow();
-  const uint64_t key = key_of(left, right), bit = key * 0x9E3779B97F4A7C15u >> (64 - kFilterBits);
+  require(left >= 0 && right >= 0 && !((left | right) >> kIdBits) && rank < kMaxRank,
+          "BPE: the merge of {} and {} has rank {}; ids are below {} and ranks below {}", left, right, rank,
+          1 << kIdBits, kMaxRank);
+  if (3 * (size_ + 1) > 2 * slots_.size()) grow(std::max<size_t>(1024, 2 * slots_.size()));
+  const uint64_t key = key_of(left, right), hash = key * kFactor, bit = hash >> (64 - kFilterBits);
   filter_[bit >> 6] |= uint64_t{1} << (bit & 63);
   max_rank_ = std::max(max_rank_, rank);
-  for (size_t i = place(key);; i = (i + 1) & mask_) {
-    if (slots_[i].key == key) {
-      if (replace) slots_[i].merge = {rank, id};
-      return;
-    }
-    if (slots_[i].key == kFree) {
-      slots_[i] = {key, {rank, id}};
-      ++size_;
-      return;
-    }
-  }
+  size_t i = hash >> shift_;
+  while (slots_[i] != 0 && slots_[i] >> kRankBits != key) i = (i + 1) & mask_;
+  if (slots_[i] != 0 && !replace) return;
+  size_ += slots_[i] == 0;
+  slots_[i] = key << kRankBits | (rank + 1);
+  ids_[i] = id;
 }
 
 void merge_symbols(const MergeTable& merges, std::vector<Symbol>& symbols, MergeScratch& scratch) {

@@ -22,6 +22,7 @@ std::string model_type(const Json& settings) {
 
 Vocabulary read_vocabulary(const Json& pieces) {
   Vocabulary vocabulary;
+  vocabulary.reserve(pieces.as_object().size());
   for (const auto& [piece, id] : pieces.as_object()) {
     const int64_t value = id.as_int();
     require(value >= 0 && value <= INT32_MAX, "vocabulary: piece '{}' has id {}", piece, value);

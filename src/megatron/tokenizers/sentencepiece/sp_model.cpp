@@ -116,6 +116,7 @@ class SpBpe : public SpModel {
       made.push_back(id < 0 || id >= named_ ? unknown_ : id);
       made.push_back(static_cast<TokenId>(symbol.length));
     }
+    memory.release_scratch();
   }
 
   // Remembers the characters that stand before a ▁ inside some piece. Before any other ▁ nothing merges, so
