@@ -25,6 +25,10 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual std::vector<Batch> step(const StepRequest& request) const = 0;
+  // The same without a copy, where the source keeps what it has made.
+  virtual std::shared_ptr<const std::vector<Batch>> shared_step(const StepRequest& request) const {
+    return std::make_shared<const std::vector<Batch>>(step(request));
+  }
   virtual int64_t length() const = 0;             // tokens of a row
   virtual int64_t samples() const { return -1; }  // -1: endless
 };

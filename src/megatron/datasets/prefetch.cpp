@@ -50,9 +50,12 @@ class PrefetchedSource final : public BatchSource {
   int64_t length() const override { return source_->length(); }
   int64_t samples() const override { return source_->samples(); }
 
-  std::vector<Batch> step(const StepRequest& request) const override {
+  std::vector<Batch> step(const StepRequest& request) const override { return *shared_step(request); }
+
+  Batches shared_step(const StepRequest& request) const override {
     Prepared step;
-    bool own = false;  // whether this thread makes it: nobody has begun
+    bool own = false;   // whether this thread makes it: nobody has begun
+    bool more = false;  // whether there is something to do ahead
     {
       const std::lock_guard lock(mutex_);
       Replica& replica = replicas_[request.shares.empty() ? 0 : request.shares[0].first];
@@ -64,10 +67,11 @@ class PrefetchedSource final : public BatchSource {
       own = !step->begun;
       step->begun = true;
       foresee(replica, std::move(wanted));
+      more = !queue_.empty();
     }
-    wake_.notify_all();
+    if (more) wake_.notify_all();
     if (own) make(*step);
-    return *step->result.get();
+    return step->result.get();
   }
 
  private:

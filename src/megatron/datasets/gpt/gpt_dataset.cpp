@@ -41,7 +41,8 @@ GptDataset::GptDataset(std::shared_ptr<const SequenceStore> store, const GptData
       .extra_token = options_.extra_token,
       .drop_last_partial = split != Split::valid || config.drop_last_partial_validation};
   CpuPool pool(config.threads);
-  indices_ = load_or_build_gpt_indices(store_->lengths(), sequences_, store_->name(), options, cache, pool);
+  indices_ = load_or_build_gpt_indices(store_->lengths(), sequences_, store_->name(), options, cache, pool,
+                                       store_->tokens_between(sequences_.begin, sequences_.end));
 }
 
 SampleText GptDataset::text(int64_t i) const {

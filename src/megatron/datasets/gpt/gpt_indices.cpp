@@ -186,7 +186,8 @@ EpochPlan plan_epochs(int64_t tokens, const GptIndexOptions& options, std::strin
 }
 
 GptIndices load_or_build_gpt_indices(PackedArray<int32_t> lengths, IndexRange range, std::string_view name,
-                                     const GptIndexOptions& options, const IndexCache& cache, CpuPool& pool) {
+                                     const GptIndexOptions& options, const IndexCache& cache, CpuPool& pool,
+                                     int64_t stated_tokens) {
   require(range.begin >= 0 && range.begin <= range.end && range.end <= lengths.size() &&
               range.end <= std::numeric_limits<int32_t>::max(),
           "{}: sequences {} to {} of {} (at most 2^31-1)", name, range.begin, range.end, lengths.size());
@@ -196,11 +197,16 @@ GptIndices load_or_build_gpt_indices(PackedArray<int32_t> lengths, IndexRange ra
   facts["first_sequence"] = range.begin;
   facts["last_sequence"] = range.end;
   facts["sequences"] = lengths.size();
-  const int64_t tokens = count_tokens(lengths, range, name);
+  const int64_t tokens = stated_tokens >= 0 ? stated_tokens : count_tokens(lengths, range, name);
   facts["tokens"] = tokens;
   const std::optional<GptIndices> cached = open(cache);
   const IndexCache::Facts known = cached ? cache.compare(facts) : IndexCache::Facts::different;
   if (known == IndexCache::Facts::same) return *cached;
+  const int64_t counted = stated_tokens >= 0 ? count_tokens(lengths, range, name) : tokens;
+  require(counted == tokens,
+          "{}: its sequences have {} tokens by their lengths and {} by their offsets; the "
+          "index is damaged",
+          name, counted, tokens);
   const EpochPlan plan = plan_epochs(tokens, options, name);
   if (known == IndexCache::Facts::absent && fits(*cached, lengths, range, options, plan, pool)) {
     cache.remember(facts);

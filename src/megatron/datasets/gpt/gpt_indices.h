@@ -37,9 +37,10 @@ struct GptIndices {
 };
 
 // Reads the cached indices, or builds and caches them. A cache that Megatron-LM wrote is taken once it is
-// found to fit these options, which its name does not hold.
+// found to fit these options, which its name does not hold. With `stated_tokens`, the sequences' tokens as
+// the store knows them, a cache is opened without reading all lengths; -1: they are added up.
 GptIndices load_or_build_gpt_indices(PackedArray<int32_t> lengths, IndexRange sequences,
                                      std::string_view name, const GptIndexOptions& options,
-                                     const IndexCache& cache, CpuPool& pool);
+                                     const IndexCache& cache, CpuPool& pool, int64_t stated_tokens = -1);
 
 }  // namespace megatron

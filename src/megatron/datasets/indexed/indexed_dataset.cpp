@@ -46,6 +46,12 @@ IndexedDataset::IndexedDataset(std::string prefix, IndexedDatasetOptions options
   tokens_ = open_token_bytes(prefix_ + ".bin", options.mmap);
 }
 
+// By the offsets of a sound index; verify() tells of others.
+int64_t IndexedDataset::tokens_between(int64_t begin, int64_t end) const {
+  const auto byte_of = [&](int64_t i) { return i < sequences() ? offsets_[i] : bin_bytes(); };
+  return (byte_of(end) - byte_of(begin)) / static_cast<int64_t>(size_of(type_));
+}
+
 void IndexedDataset::read_bytes(int64_t sequence, int64_t offset, std::span<std::byte> out) const {
   require(sequence >= 0 && sequence < sequences(), "{}: sequence {} of {}", prefix_, sequence, sequences());
   const auto item = static_cast<int64_t>(size_of(type_));

@@ -25,7 +25,7 @@ struct IndexedDatasetOptions {
 
 // Megatron's token dataset, PREFIX.bin and PREFIX.idx. Opening checks the header and all sizes; verify()
 // checks every entry.
-class IndexedDataset final : public SequenceStore {
+class IndexedDataset final : public SentenceStore {
  public:
   explicit IndexedDataset(std::string prefix, IndexedDatasetOptions options = {});
 
@@ -34,9 +34,10 @@ class IndexedDataset final : public SequenceStore {
   int64_t documents() const { return document_index_.size() - 1; }
   int64_t bin_bytes() const { return tokens_->size(); }
   PackedArray<int32_t> lengths() const override { return lengths_; }
+  int64_t tokens_between(int64_t begin, int64_t end) const override;
   PackedArray<int64_t> offsets() const { return offsets_; }  // in bytes of the .bin
-  // Entry d is the first sequence of document d; the last entry is the number of sequences.
-  PackedArray<int64_t> document_index() const { return document_index_; }
+  PackedArray<int64_t> document_index() const override { return document_index_; }
+  int64_t max_length() const override { return bin_bytes() / static_cast<int64_t>(size_of(type_)); }
   PackedArray<int8_t> modes() const { return modes_; }  // empty unless multimodal
   const std::string& name() const override { return prefix_; }
 

@@ -17,7 +17,7 @@ void append(std::vector<int64_t>& target, const std::vector<int64_t>& tokens) {
 
 }  // namespace
 
-BertDataset::BertDataset(std::shared_ptr<const IndexedDataset> dataset, const MaskedDatasetConfig& config,
+BertDataset::BertDataset(std::shared_ptr<const SentenceStore> dataset, const MaskedDatasetConfig& config,
                          bool classification_head, Split split, std::array<double, 2> ends,
                          std::optional<int64_t> num_samples)
     : seq_length_(config.identity.seq_length),

@@ -14,7 +14,7 @@ struct BertSample {
 // Megatron-LM's BERTMaskedWordPieceDataset. Safe to share between threads.
 class BertDataset {
  public:
-  BertDataset(std::shared_ptr<const IndexedDataset> dataset, const MaskedDatasetConfig& config,
+  BertDataset(std::shared_ptr<const SentenceStore> dataset, const MaskedDatasetConfig& config,
               bool classification_head, Split split, std::array<double, 2> ends,
               std::optional<int64_t> num_samples);
 

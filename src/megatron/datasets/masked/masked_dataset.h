@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "megatron/datasets/gpt/gpt_dataset.h"
-#include "megatron/datasets/indexed/indexed_dataset.h"
+#include "megatron/datasets/indexed/sequence_store.h"
 #include "megatron/datasets/masked/masking.h"
 #include "megatron/datasets/masked/sentence_map.h"
 
@@ -22,7 +22,7 @@ struct MaskedDatasetConfig {
 class SentenceSamples {
  public:
   // `extra` is what the class adds to the description; `special_tokens` a sample needs room for.
-  SentenceSamples(std::shared_ptr<const IndexedDataset> dataset, const MaskedDatasetConfig& config,
+  SentenceSamples(std::shared_ptr<const SentenceStore> dataset, const MaskedDatasetConfig& config,
                   Split split, std::array<double, 2> ends, std::optional<int64_t> num_samples,
                   std::string_view class_name, const Json& extra, int64_t special_tokens,
                   int64_t min_sentences);
@@ -40,7 +40,7 @@ class SentenceSamples {
   Sample sample(int64_t i) const;
 
  private:
-  std::shared_ptr<const IndexedDataset> dataset_;
+  std::shared_ptr<const SentenceStore> dataset_;
   uint32_t seed_;
   Json description_;
   IndexRange documents_;

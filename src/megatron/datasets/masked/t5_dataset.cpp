@@ -24,7 +24,7 @@ std::vector<int64_t> pad_ids(std::vector<int64_t>& ids, size_t length, int64_t p
 
 }  // namespace
 
-T5Dataset::T5Dataset(std::shared_ptr<const IndexedDataset> dataset, const MaskedDatasetConfig& config,
+T5Dataset::T5Dataset(std::shared_ptr<const SentenceStore> dataset, const MaskedDatasetConfig& config,
                      int64_t decoder_length, Split split, std::array<double, 2> ends,
                      std::optional<int64_t> num_samples)
     : seq_length_(config.identity.seq_length),

@@ -15,7 +15,7 @@ struct T5Sample {
 // Megatron-LM's T5MaskedWordPieceDataset. Safe to share between threads.
 class T5Dataset {
  public:
-  T5Dataset(std::shared_ptr<const IndexedDataset> dataset, const MaskedDatasetConfig& config,
+  T5Dataset(std::shared_ptr<const SentenceStore> dataset, const MaskedDatasetConfig& config,
             int64_t decoder_length, Split split, std::array<double, 2> ends,
             std::optional<int64_t> num_samples);
 

@@ -1,5 +1,8 @@
 #include "megatron/datasets/parquet/thrift.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -14,12 +17,15 @@ class Parser {
   ThriftValue structure(int depth) {
     require(depth < 32, "{}: its header is nested too deeply", origin_);
     ThriftValue value;
-    int id = 0;
+    int64_t id = 0;
     while (true) {
       const auto head = byte();
       if (head == 0) return value;
-      id = head >> 4 ? id + (head >> 4) : static_cast<int>(zigzag());
-      value.fields.emplace_back(id, element(head & 15, depth, true));
+      id = head >> 4 ? id + (head >> 4) : zigzag();
+      require(id > 0 && id <= std::numeric_limits<int16_t>::max(), "{}: its header holds a field {}", origin_,
+              id);
+      value.ids.push_back(static_cast<int>(id));
+      value.list.push_back(element(head & 15, depth, true));
     }
   }
 
@@ -107,9 +113,8 @@ class Parser {
 }  // namespace
 
 const ThriftValue* ThriftValue::find(int id) const {
-  for (const auto& [own, value] : fields)
-    if (own == id) return &value;
-  return nullptr;
+  const auto found = std::find(ids.begin(), ids.end(), id);
+  return found == ids.end() ? nullptr : &list[static_cast<size_t>(found - ids.begin())];
 }
 
 const ThriftValue& ThriftValue::at(int id, const std::string& origin) const {

@@ -3,17 +3,16 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace megatron {
 
 // A value of Thrift's compact protocol, of which Parquet's headers are made.
 struct ThriftValue {
-  int64_t integer = 0;     // also booleans
-  std::string_view bytes;  // of the text that was parsed
-  std::vector<ThriftValue> list;
-  std::vector<std::pair<int, ThriftValue>> fields;
+  int64_t integer = 0;            // also booleans
+  std::string_view bytes;         // of the text that was parsed
+  std::vector<ThriftValue> list;  // elements, or the fields of a struct
+  std::vector<int> ids;           // of fields
 
   // The field of a struct; nullptr where it is absent.
   const ThriftValue* find(int id) const;

@@ -46,8 +46,9 @@ SftDataset::SftDataset(std::shared_ptr<const JsonRows> rows, SftOptions options,
     : rows_(std::move(rows)),
       options_(std::move(options)),
       encode_(std::move(encode)),
-      range_(split_range(ends, rows_->size())),
-      size_(num_samples.value_or(range_.size())) {
+      range_(split_range(ends, rows_->size())) {
+  if (options_.max_rows > 0) range_.end = std::min(range_.end, range_.begin + options_.max_rows);
+  size_ = num_samples.value_or(range_.size());
   require(options_.seq_length > 0, "{}: sequence length {}, expected at least 1", rows_->path(),
           options_.seq_length);
   description_["class"] = "SFTDataset";

@@ -11,6 +11,7 @@ namespace megatron {
 struct SftOptions {
   int64_t seq_length = 0;
   int64_t pad = 0;
+  int64_t max_rows = 0;          // of a split that are used at most; 0: all
   int64_t context_parallel = 1;  // above 1, conversations are padded so that all ranks get equal shares
   PromptFormat format;
 };

@@ -1,5 +1,7 @@
 #include "megatron/datasets/sft/sft_encoder.h"
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -28,8 +30,13 @@ class RowEncoder {
     const LearnedText text =
         row.is_chat ? render_conversation(row, *template_, options_.special_tokens, options_.loss, origin)
                     : fill_prompt(row, options_.prompt_form, options_.loss, origin);
-    return encode_learned(
+    SftTokens result = encode_learned(
         text, [&](std::string_view part) { return encode_with_byte_offsets(tokenizer_, part); }, tokens);
+    // The first token is predicted from nothing.
+    const bool learns = std::find(result.learned.begin() + (result.learned.empty() ? 0 : 1),
+                                  result.learned.end(), 1) != result.learned.end();
+    if (!learns && options_.on_nothing_learned) options_.on_nothing_learned(origin);
+    return result;
   }
 
  private:

@@ -16,6 +16,8 @@ struct SftEncoderOptions {
   Json special_tokens = Json::object();          // that the template may name
   std::string prompt_form = "{input} {output}";  // of prompts with completions, which end with eos
   int64_t max_length = 0;                        // tokens, with the last label; 0: any
+  // Told of each row that has no token to learn, by whichever thread reads it.
+  std::function<void(const std::string& origin)> on_nothing_learned;
 };
 
 // A row of an SFT file as tokens; a ConfigError names `origin`. Safe to share between threads.

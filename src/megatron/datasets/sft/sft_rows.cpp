@@ -114,21 +114,20 @@ PackedSftRows::PackedSftRows(const std::string& parquet, const PackingOptions& o
   description_ = describe_sft("PackedSftRows", parquet, range);
 }
 
-GptSample PackedSftRows::sample(int64_t i) const {
-  PackedRow row;
-  if (rows_) {
-    std::vector<SftTokens> sequences;
-    for (int64_t index : bins_[static_cast<size_t>(i % bins())]) {
-      sequences.push_back(rows_->row(index));
-      pad_to_multiple(sequences.back(), options_.multiple, options_.pad);
-    }
-    std::vector<const SftTokens*> pointers;
-    for (const SftTokens& sequence : sequences) pointers.push_back(&sequence);
-    row = pack_row(pointers);
-  } else {
-    row = packed_[static_cast<size_t>(i % bins())];
+PackedRow PackedSftRows::packed_row(int64_t bin) const {
+  if (!rows_) return packed_.at(static_cast<size_t>(bin));
+  std::vector<SftTokens> sequences;
+  for (int64_t index : bins_.at(static_cast<size_t>(bin))) {
+    sequences.push_back(rows_->row(index));
+    pad_to_multiple(sequences.back(), options_.multiple, options_.pad);
   }
-  PackedSample packed = collate_packed(row, options_.length, options_.pad);
+  std::vector<const SftTokens*> pointers;
+  for (const SftTokens& sequence : sequences) pointers.push_back(&sequence);
+  return pack_row(pointers);
+}
+
+GptSample PackedSftRows::sample(int64_t i) const {
+  PackedSample packed = collate_packed(packed_row(i % bins()), options_.length, options_.pad);
   GptSample sample{.tokens = std::move(packed.tokens), .labels = std::move(packed.labels)};
   sample.loss_mask = std::move(packed.loss_mask);
   sample.position_ids = std::move(packed.positions);

@@ -54,6 +54,7 @@ class PackedSftRows {
   int64_t bins() const { return static_cast<int64_t>(rows_ ? bins_.size() : packed_.size()); }
   const Json& description() const { return description_; }
   const Json& metadata() const { return metadata_; }  // as Bridge writes it; null of a packed file
+  PackedRow packed_row(int64_t bin) const;            // whole sequences, as they are kept in packed files
   GptSample sample(int64_t i) const;
 
  private:

@@ -62,7 +62,7 @@ class LineReader {
     }
     block.input_bytes = source_->consumed() - consumed_;
     consumed_ = source_->consumed();
-    line_ += std::count(text.begin(), text.end(), '\n');
+    for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; ++at) ++line_;
     return !text.empty();
   }
 

@@ -1,21 +1,51 @@
 #include "megatron/datasets/text/json_fields.h"
 
 #include <fmt/core.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
+
+#include "megatron/tokenizers/unicode/utf8.h"
 
 namespace megatron {
 namespace {
 
+static_assert(std::endian::native == std::endian::little);  // the first byte is the lowest
 constexpr uint64_t kOnes = 0x0101010101010101u, kHighs = 0x8080808080808080u;
 
 constexpr uint64_t has_zero(uint64_t word) { return (word - kOnes) & ~word & kHighs; }
 
-// Whether any of eight bytes is a quote, a backslash, a control character or not ASCII.
+// The high bit of each of eight bytes that is a quote, a backslash or a control character. The lowest one is
+// right; those above it may be set by a borrow.
 uint64_t special_bytes(uint64_t word) {
   return has_zero(word ^ (kOnes * '"')) | has_zero(word ^ (kOnes * '\\')) |
-         ((word - kOnes * 0x20) & ~word & kHighs) | (word & kHighs);
+         ((word - kOnes * 0x20) & ~word & kHighs);
+}
+
+// The next quote, backslash or control character, or at most a few bytes before it or the end.
+const char* skip_plain(const char* at, const char* end) {
+#ifdef __AVX2__
+  for (; end - at >= 32; at += 32) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    const __m256i control =
+        _mm256_cmpeq_epi8(_mm256_max_epu8(bytes, _mm256_set1_epi8(0x1F)), _mm256_set1_epi8(0x1F));
+    const __m256i special =
+        _mm256_or_si256(control, _mm256_or_si256(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('"')),
+                                                 _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('\\'))));
+    if (const auto hit = static_cast<uint32_t>(_mm256_movemask_epi8(special)))
+      return at + std::countr_zero(hit);
+  }
+#endif
+  for (; end - at >= 8; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, at, 8);
+    if (const uint64_t special = special_bytes(word)) return at + std::countr_zero(special) / 8;
+  }
+  return at;
 }
 
 class Scanner {
@@ -48,12 +78,7 @@ class Scanner {
       if (out) out->append(run, static_cast<size_t>(at_ - run));
     };
     while (true) {
-      while (end_ - at_ >= 8) {
-        uint64_t word;
-        std::memcpy(&word, at_, 8);
-        if (special_bytes(word)) break;
-        at_ += 8;
-      }
+      at_ = skip_plain(at_, end_);
       if (at_ == end_) return refuse("a string does not end");
       const auto c = static_cast<uint8_t>(*at_);
       if (c == '"') {
@@ -68,10 +93,8 @@ class Scanner {
         run = at_;
       } else if (c < 0x20) {
         return refuse("a control character stands in a string");
-      } else if (c < 0x80) {
+      } else {
         ++at_;
-      } else if (!multibyte()) {
-        return refuse("malformed UTF-8");
       }
     }
   }
@@ -195,28 +218,6 @@ class Scanner {
     }
   }
 
-  // One well-formed sequence of several bytes: no overlong ones, no surrogates, none above U+10FFFF.
-  bool multibyte() {
-    const auto* p = reinterpret_cast<const uint8_t*>(at_);
-    const ptrdiff_t left = end_ - at_;
-    auto tail = [&](int i) { return (p[i] & 0xc0) == 0x80; };
-    if (p[0] >= 0xc2 && p[0] < 0xe0 && left >= 2 && tail(1)) {
-      at_ += 2;
-      return true;
-    }
-    if (p[0] >= 0xe0 && p[0] < 0xf0 && left >= 3 && tail(1) && tail(2)) {
-      if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0)) return false;
-      at_ += 3;
-      return true;
-    }
-    if (p[0] >= 0xf0 && p[0] < 0xf5 && left >= 4 && tail(1) && tail(2) && tail(3)) {
-      if ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90)) return false;
-      at_ += 4;
-      return true;
-    }
-    return false;
-  }
-
   const char *begin_, *at_, *end_;
   std::string problem_;
 };
@@ -224,6 +225,11 @@ class Scanner {
 }  // namespace
 
 std::optional<std::string> JsonFields::parse(std::string_view line, std::vector<std::string>& values) const {
+  if (!tokenizers::is_utf8(line)) {
+    size_t at = 0;
+    for (tokenizers::Utf8Char c; (c = tokenizers::decode_utf8(line.substr(at))).valid;) at += c.length;
+    return fmt::format("malformed UTF-8 at byte {}", at);
+  }
   Scanner scanner(line);
   values.resize(keys_.size());
   std::vector<char> found(keys_.size(), 0);  // 1: a string; 2: something else

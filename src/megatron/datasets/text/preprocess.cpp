@@ -87,9 +87,10 @@ class BlockQueue {
 // The reader and the workers; they end with the object.
 class Workers {
  public:
+  // The first blocks of the input are passed over: they are written already.
   Workers(BlockQueue& queue, const PreprocessOptions& options,
-          const std::function<EncodeText()>& make_encoder)
-      : queue_(queue) {
+          const std::function<EncodeText()>& make_encoder, int64_t skipped)
+      : queue_(queue), skipped_(skipped) {
     std::vector<EncodeText> encoders;
     for (int i = 0; i < std::max(1, options.workers); ++i) encoders.push_back(make_encoder());
     try {
@@ -113,8 +114,9 @@ class Workers {
   void read(const PreprocessOptions& options) {
     try {
       const auto reader = open_documents(options.inputs, options.format, options.keys, options.block_bytes);
-      for (DocumentBlock block; reader->next(block);)
-        if (!queue_.put(std::move(block))) return;
+      DocumentBlock block;
+      for (int64_t i = 0; reader->next(block); ++i)
+        if (i >= skipped_ && !queue_.put(std::move(block))) return;
       queue_.close({});
     } catch (...) {
       queue_.close(std::current_exception());
@@ -135,6 +137,7 @@ class Workers {
   }
 
   BlockQueue& queue_;
+  int64_t skipped_;
   std::vector<std::thread> threads_;
 };
 
@@ -164,28 +167,35 @@ PreprocessReport preprocess(const PreprocessOptions& options,
   PreprocessReport report;
   PreprocessOutput output(options);
   report.prefixes = output.prefixes();
+  const PreprocessState& state = output.state();
+  report.resumed_bytes = state.input_bytes;
+  int64_t bad_lines = state.bad_lines;
+  if (state.blocks > 0)
+    options.log.info("preprocess: going on behind {} documents of {}.segments", state.documents,
+                     options.output_prefix);
   Progress progress(options.log, "preprocess", size_of_inputs(options.inputs));
   BlockQueue queue(2 * std::max(1, options.workers) + 2);
   {
-    Workers workers(queue, options, make_encoder);
+    Workers workers(queue, options, make_encoder, state.blocks);
     for (Outcome outcome; queue.next(outcome);) {
       if (outcome.fault) std::rethrow_exception(outcome.fault);
       EncodedBlock& block = outcome.block;
       if (block.bad_lines > 0 && !options.skip_bad_lines)
         throw ConfigError(fmt::format("{}; --skip-bad-lines leaves such lines out", block.first_bad));
-      if (block.bad_lines > 0 && report.bad_lines == 0) options.log.warning("left out: {}", block.first_bad);
+      if (block.bad_lines > 0 && bad_lines == 0) options.log.warning("left out: {}", block.first_bad);
+      bad_lines += block.bad_lines;
       output.add(block);
-      report.documents += block.documents;
-      report.tokens += block.tokens;
-      report.bad_lines += block.bad_lines;
-      report.input_bytes += block.input_bytes;
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      progress.update(report.input_bytes,
-                      fmt::format("{} documents, {:.1f} MB/s", report.documents,
-                                  static_cast<double>(report.input_bytes) / 1e6 / seconds));
+      const auto bytes = static_cast<double>(state.input_bytes - report.resumed_bytes);
+      progress.update(state.input_bytes,
+                      fmt::format("{} documents, {:.1f} MB/s", state.documents, bytes / 1e6 / seconds));
     }
   }
   progress.clear();
+  report.documents = state.documents;
+  report.tokens = state.tokens;
+  report.bad_lines = state.bad_lines;
+  report.input_bytes = state.input_bytes;
   if (report.bad_lines > 0) options.log.warning("{} malformed lines were left out", report.bad_lines);
   output.commit();
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -28,12 +28,15 @@ struct PreprocessOptions {
   bool keep_sequential = false;  // keep the input's order also with several partitions
   bool skip_bad_lines = false;   // count malformed documents instead of stopping at the first
   size_t block_bytes = size_t{1} << 20;
+  int64_t segment_bytes = int64_t{4} << 30;  // of input after which what is written is kept for a next run
+  std::string encoder;                       // describes what encodes: a run with another starts anew
   Log log = Log(LogLevel::error);
 };
 
 struct PreprocessReport {
   std::vector<std::string> prefixes;  // that were written, one a key
   int64_t documents = 0, tokens = 0, bad_lines = 0, input_bytes = 0;
+  int64_t resumed_bytes = 0;  // of the input that an earlier run had encoded
   double seconds = 0;
 };
 
@@ -42,7 +45,8 @@ std::string preprocess_output(const PreprocessOptions& options, const std::strin
 
 // Reads, parses, encodes and writes at once: one thread reads, `workers` encode, the caller's writes. What is
 // written does not depend on their number. Files appear when all of them are complete; an Error names file
-// and line of the first malformed document.
+// and line of the first malformed document. A run that was stopped is continued by one with the same inputs
+// and options (PreprocessOutput).
 PreprocessReport preprocess(const PreprocessOptions& options,
                             const std::function<EncodeText()>& make_encoder);
 
