@@ -1,6 +1,5 @@
 #include "megatron/checkpoint/checkpoint.h"
 
-#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -14,26 +13,16 @@ namespace {
 
 constexpr std::string_view kNotSaved = "the checkpoint was not saved";
 
-std::string to_text(const std::optional<WrittenFile>& written) {
-  if (!written) return "";
-  const Json::Array checksums(written->checksums.begin(), written->checksums.end());
-  return Json(Json::Array{written->file.name, written->file.bytes, written->file.header_checksum, checksums})
-      .dump();
-}
-
-std::optional<WrittenFile> file_from_text(const std::string& text) {
-  if (text.empty()) return {};
-  const Json json = Json::parse(text, "description of a file");
-  WrittenFile written{{json[0].as_string(), json[1].as_int(), {}, json[2].as_string()}, {}};
-  for (const Json& checksum : json[3].as_array()) written.checksums.push_back(checksum.as_string());
-  return written;
-}
-
 // One save from its plan to its publication, in the steps that both ways of saving share.
 class Save {
  public:
   Save(const ProcessGroup& world, SaveRequest request, SavePlanCache& plans) : request_(std::move(request)) {
-    make_plan(world, plans);
+    const auto own = [&] {
+      step("describe");
+      return describe(request_.tensors);
+    };
+    update_plan(world, kNotSaved, own, plans);
+    plan_ = plans.plan;
     directory_ = guarded(world, [&] {
       return agree(world, kNotSaved, [&] {
         step("create");
@@ -60,34 +49,22 @@ class Save {
     request_.tensors.clear();
   }
 
-  // `write` gives what this rank wrote.
+  // `write` gives what this rank wrote. Only the first rank learns what all of them did, for the index.
   std::string publish(const ProcessGroup& world, const std::function<std::optional<WrittenFile>()>& write) {
     return guarded(world, [&] {
-      const std::vector<std::string> texts = agree(world, kNotSaved, [&] {
+      std::string share;
+      agree(world, kNotSaved, [&] {
         step("write");
-        return to_text(write());
+        const std::optional<WrittenFile> written = write();
+        share = share_index({}, std::move(plan_), written).to_json().dump();
+        return "";
       });
-      return agree(world, kNotSaved, [&] { return world.rank() == 0 ? publish_all(texts) : ""; })[0];
+      const std::vector<std::string> shares = gather_strings(world, share, 0);
+      return agree(world, kNotSaved, [&] { return world.rank() == 0 ? publish_all(shares) : ""; })[0];
     });
   }
 
  private:
-  // Ranks tell each other what they hold only where that has changed on some rank.
-  void make_plan(const ProcessGroup& world, SavePlanCache& plans) {
-    std::string own;
-    const std::vector<std::string> changed = agree(world, kNotSaved, [&] {
-      step("describe");
-      own = megatron::to_text(describe(request_.tensors));
-      return plans.plan.empty() || own != plans.own ? "changed" : "";
-    });
-    if (std::ranges::any_of(changed, [](const std::string& mark) { return !mark.empty(); })) {
-      std::vector<std::vector<ShardDescription>> ranks;
-      for (const std::string& text : all_gather_strings(world, own)) ranks.push_back(shards_from_text(text));
-      plans = {own, plan_save(ranks)};
-    }
-    plan_ = plans.plan;
-  }
-
   // What was begun is cleared away where it fails.
   std::string guarded(const ProcessGroup& world, const std::function<std::string()>& work) {
     try {
@@ -101,9 +78,11 @@ class Save {
   }
 
   std::string publish_all(const std::vector<std::string>& texts) {
-    std::vector<std::optional<WrittenFile>> files;
-    for (const std::string& text : texts) files.push_back(file_from_text(text));
-    CheckpointIndex index = make_index(request_.state, std::move(plan_), files);
+    std::vector<CheckpointIndex> shares;
+    for (const std::string& text : texts)
+      shares.push_back(
+          CheckpointIndex::from_json(Json::parse(text, "share of a save"), "the share", IndexScope::share));
+    CheckpointIndex index = merge_shares(request_.state, std::move(shares));
     step("assets");
     for (const CheckpointAsset& asset : request_.assets)
       index.files.push_back(write_asset(directory_, asset.name, std::as_bytes(std::span(asset.contents))));
@@ -114,7 +93,7 @@ class Save {
   }
 
   SaveRequest request_;
-  std::vector<StoredTensor> plan_;
+  std::vector<StoredTensor> plan_;  // this rank's share
   std::string directory_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "megatron/checkpoint/plan_exchange.h"
 #include "megatron/checkpoint/snapshot.h"
 #include "megatron/comm/process_group.h"
 
@@ -20,13 +21,6 @@ struct SaveRequest {
   std::vector<ShardedTensor> tensors;                  // this rank's
   std::vector<CheckpointAsset> assets;                 // rank 0's are written
   std::function<void(std::string_view step)> on_step;  // told, on every rank, what is about to begin
-};
-
-// The plan of the last save, so that ranks whose tensors are laid out as before need not make it again. One a
-// rank, kept by whoever saves.
-struct SavePlanCache {
-  std::string own;  // what this rank told the others
-  std::vector<StoredTensor> plan;
 };
 
 // Saves what the ranks of `world` hold; all of them call it. Returns the checkpoint's path. Where one rank

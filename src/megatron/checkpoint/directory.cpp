@@ -102,6 +102,13 @@ std::vector<CheckpointPlace> resume_places(const std::string& root) {
   return places;
 }
 
+std::string index_checksum(const std::string& directory) {
+  std::ifstream file(fs::path(directory) / "index.json.xxh64");
+  std::string checksum;
+  file >> checksum;
+  return checksum;
+}
+
 bool has_checkpoint(const std::string& path) {
   return is_complete(path) || latest_checkpoint(path).has_value();
 }

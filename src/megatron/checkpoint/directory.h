@@ -35,6 +35,10 @@ std::optional<CheckpointPlace> latest_checkpoint(const std::string& root);
 // tracker names are not among them: somebody went back.
 std::vector<CheckpointPlace> resume_places(const std::string& root);
 
+// The checksum of a checkpoint's index, as the file beside it says: it stands for all of the checkpoint.
+// Empty where there is none.
+std::string index_checksum(const std::string& directory);
+
 // Whether `path` is a checkpoint, or a root that holds one.
 bool has_checkpoint(const std::string& path);
 

@@ -15,27 +15,43 @@
 namespace megatron {
 namespace {
 
-std::string describe_owner(const std::string& owner) {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  char time[32] = {};
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  std::strftime(time, sizeof time, "%Y-%m-%d %H:%M:%S UTC", ::gmtime_r(&now, &utc));
-  return fmt::format("{}, process {} on {}, since {}\n", owner, ::getpid(), host, time);
-}
+constexpr const char* kUnnamed = "a process that did not tell its name";
 
 std::string read_owner(int file) {
   char text[512] = {};
   const ssize_t count = ::pread(file, text, sizeof text - 1, 0);
   std::string owner(text, count > 0 ? static_cast<size_t>(count) : 0);
   owner = owner.substr(0, owner.find('\n'));
-  return owner.empty() ? "a process that did not tell its name" : owner;
+  return owner.empty() ? kUnnamed : owner;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& folder, const std::string& owner) {
+FolderInUse::FolderInUse(const std::string& folder, std::string holder)
+    : ConfigError(fmt::format("{} is in use by another run ({}); wait until it ends, or name another folder",
+                              folder, holder)),
+      holder_(std::move(holder)) {}
+
+std::string FolderLock::owner_of(const std::string& run) {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  char time[32] = {};
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::strftime(time, sizeof time, "%Y-%m-%d %H:%M:%S UTC", ::gmtime_r(&now, &utc));
+  return fmt::format("{}, process {} on {}, since {}", run, ::getpid(), host, time);
+}
+
+std::string FolderLock::unnamed_holder(const std::string& folder) {
+  const int file = ::open((folder + "/.lock").c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return kUnnamed;
+  const bool is_free = ::flock(file, LOCK_SH | LOCK_NB) == 0;
+  const std::string holder = is_free ? read_owner(file) : "";
+  ::close(file);
+  return holder;
+}
+
+FolderLock::FolderLock(const std::string& folder, std::string owner) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw ConfigError(fmt::format("cannot create {}: {}", folder, error.message()));
@@ -47,11 +63,11 @@ FolderLock::FolderLock(const std::string& folder, const std::string& owner) {
     const std::string holder = read_owner(file);
     ::close(file);
     if (reason != EWOULDBLOCK) return;  // no locks here: nothing is known of other runs
-    throw ConfigError(fmt::format(
-        "{} is in use by another run ({}); wait until it ends, or name another folder", folder, holder));
+    throw FolderInUse(folder, holder);
   }
   file_ = file;
-  const std::string text = describe_owner(owner);
+  owner_ = std::move(owner);
+  const std::string text = owner_ + "\n";
   // What the file says helps people only: a full disk is no reason to stop.
   if (::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) < 0) errno = 0;
 }
@@ -60,10 +76,12 @@ FolderLock::~FolderLock() {
   if (file_ >= 0) ::close(file_);
 }
 
-FolderLock::FolderLock(FolderLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+FolderLock::FolderLock(FolderLock&& other) noexcept
+    : file_(std::exchange(other.file_, -1)), owner_(std::move(other.owner_)) {}
 
 FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
   std::swap(file_, other.file_);
+  std::swap(owner_, other.owner_);
   return *this;
 }
 

@@ -9,6 +9,9 @@ namespace {
 constexpr std::string_view format_name = "megatron-checkpoint";
 constexpr int64_t format_version = 2, oldest_version = 1;  // 1: checksums of whole files alone
 
+// Pieces of a real layout leave a few; an index that was made to keep a reader busy leaves ever more.
+constexpr size_t max_open_boxes = 4096;
+
 Json to_json(const Shape& shape) { return Json(Json::Array(shape.begin(), shape.end())); }
 
 // Sizes whose product, too, can be counted.
@@ -46,6 +49,12 @@ Json to_json(const TrainingState& state) {
     scale["tolerance"] = state.loss_scale->tolerance;
     json["loss_scale"] = scale;
   }
+  if (state.base) {
+    Json base = Json::object();
+    base["iteration"] = state.base->iteration;
+    base["xxh64"] = state.base->checksum;
+    json["base"] = base;
+  }
   return json;
 }
 
@@ -67,6 +76,8 @@ TrainingState read_state(const Json& json) {
   if (const Json* scale = json.find("loss_scale"))
     state.loss_scale = {scale->at("scale").as_double(), scale->at("clean_steps").as_int(),
                         scale->at("tolerance").as_int()};
+  if (const Json* base = json.find("base"))
+    state.base = {base->at("iteration").as_int(), base->at("xxh64").as_string()};
   return state;
 }
 
@@ -103,7 +114,7 @@ std::string piece_key(const StoredTensor& tensor, const Box& box) {
   return box.extent == tensor.shape ? tensor.name : tensor.name + box.str();
 }
 
-void check_pieces(const StoredTensor& tensor, Problems& problems) {
+void check_pieces(const StoredTensor& tensor, Problems& problems, IndexScope scope) {
   const Box whole = whole_box(tensor.shape);
   std::vector<Box> open = {whole};
   if (whole.volume() == 0) open.clear();
@@ -114,15 +125,26 @@ void check_pieces(const StoredTensor& tensor, Problems& problems) {
     }
     int64_t found = 0;
     std::vector<Box> rest;
-    for (const Box& part : open) {
-      if (std::optional<Box> both = intersect(part, piece.box)) found += both->volume();
-      std::vector<Box> left = subtract(part, piece.box);
+    for (size_t i = 0; i < open.size();) {
+      const std::optional<Box> both = intersect(open[i], piece.box);
+      if (!both) {
+        ++i;
+        continue;
+      }
+      found += both->volume();
+      std::vector<Box> left = subtract(open[i], piece.box);
       rest.insert(rest.end(), left.begin(), left.end());
+      open[i] = open.back();
+      open.pop_back();
     }
     if (found != piece.box.volume())
       problems.add("{}: the piece {} overlaps another one", tensor.name, piece.box);
-    open = std::move(rest);
+    open.insert(open.end(), rest.begin(), rest.end());
+    if (open.size() > max_open_boxes)
+      return problems.add("{}: its pieces are scattered beyond reason", tensor.name);
   }
+  if (scope == IndexScope::share) return;
+  std::ranges::sort(open, std::ranges::lexicographical_compare, &Box::offset);
   for (const Box& part : open) problems.add("{}: no piece holds {}", tensor.name, part);
 }
 
@@ -162,7 +184,7 @@ Json CheckpointIndex::to_json() const {
   return json;
 }
 
-CheckpointIndex CheckpointIndex::from_json(const Json& json, const std::string& origin) {
+CheckpointIndex CheckpointIndex::from_json(const Json& json, const std::string& origin, IndexScope scope) {
   CheckpointIndex index;
   Problems problems;
   try {
@@ -188,7 +210,7 @@ CheckpointIndex CheckpointIndex::from_json(const Json& json, const std::string& 
     for (const StoredChunk& piece : tensor.pieces)
       if (piece.file < 0 || piece.file >= static_cast<int>(index.files.size()))
         problems.add("{}: there is no file {}", tensor.name, piece.file);
-    check_pieces(tensor, problems);
+    check_pieces(tensor, problems, scope);
   }
   problems.raise(origin + " does not fit together");
   return index;

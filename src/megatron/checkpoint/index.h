@@ -31,6 +31,13 @@ struct StoredFile {
   std::string header_checksum = {};  // of a file of tensors: what stands before their data
 };
 
+// The checkpoint of --save behind which a non-persistent one was saved.
+struct BaseCheckpoint {
+  int64_t iteration = 0;
+  std::string checksum;  // of its index, which holds those of all its tensors; "": it was still being written
+  friend bool operator==(const BaseCheckpoint&, const BaseCheckpoint&) = default;
+};
+
 // What a run needs beside its tensors to go on where it stopped.
 struct TrainingState {
   int64_t iteration = 0;
@@ -46,7 +53,11 @@ struct TrainingState {
   Json rerun;                   // a result that another machine shall compute; null: none
   Json user;                    // whatever the program that trains keeps; null: nothing
   std::optional<LossScaleState> loss_scale = {};  // of fp16
+  std::optional<BaseCheckpoint> base = {};        // of a non-persistent checkpoint
 };
+
+// Whether an index tells of all of a checkpoint, or of what one rank wrote.
+enum class IndexScope { whole, share };
 
 // The file index.json of a checkpoint.
 struct CheckpointIndex {
@@ -56,8 +67,9 @@ struct CheckpointIndex {
 
   Json to_json() const;
   // A ConfigError that lists everything that does not fit together: files that do not exist in the list,
-  // boxes outside their tensor, overlaps, elements that no piece holds.
-  static CheckpointIndex from_json(const Json& json, const std::string& origin);
+  // boxes outside their tensor, overlaps, and, unless it is one rank's share, elements that no piece holds.
+  static CheckpointIndex from_json(const Json& json, const std::string& origin,
+                                   IndexScope scope = IndexScope::whole);
 
   const StoredTensor* find(std::string_view name) const;
 };
@@ -66,6 +78,6 @@ struct CheckpointIndex {
 std::string piece_key(const StoredTensor& tensor, const Box& box);
 
 // Adds what is wrong with a tensor's pieces: boxes outside, overlaps, elements that none holds.
-void check_pieces(const StoredTensor& tensor, Problems& problems);
+void check_pieces(const StoredTensor& tensor, Problems& problems, IndexScope scope = IndexScope::whole);
 
 }  // namespace megatron

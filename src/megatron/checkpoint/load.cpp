@@ -1,5 +1,8 @@
 #include "megatron/checkpoint/load.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "megatron/base/checksum.h"
@@ -33,11 +36,32 @@ void check_sizes(const std::string& directory, const CheckpointIndex& index, Pro
   }
 }
 
+// Asks the system to read a part of a mapped file into memory, without waiting for it.
+void read_ahead(std::span<const std::byte> bytes) {
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data()), begin = address / page * page;
+  if (!bytes.empty())
+    ::madvise(reinterpret_cast<void*>(begin), bytes.size() + (address - begin), MADV_WILLNEED);
+}
+
+// The checksum of a part of a mapped file. Page faults would read in small pieces, and one after the other.
+std::string checksum_of_mapped(std::span<const std::byte> bytes) {
+  constexpr size_t step = size_t{4} << 20, ahead = 8 * step;
+  Checksum sum;
+  read_ahead(bytes.first(std::min(ahead, bytes.size())));
+  for (size_t at = 0; at < bytes.size(); at += step) {
+    const size_t next = std::min(at + ahead, bytes.size());
+    read_ahead(bytes.subspan(next, std::min(step, bytes.size() - next)));
+    sum.update(bytes.subspan(at, std::min(step, bytes.size() - at)));
+  }
+  return sum.hex();
+}
+
 // What is wrong with a chunk's bytes; empty where nothing is, or no checksum was made.
 std::string chunk_damage(const SafetensorsFile& file, const SafetensorsEntry& entry,
                          const StoredChunk& chunk) {
   if (chunk.checksum.empty()) return {};
-  const std::string found = checksum_of(file.bytes(entry));
+  const std::string found = checksum_of_mapped(file.bytes(entry));
   if (found == chunk.checksum) return {};
   return fmt::format("{}: its checksum is {}, not {}: its contents have changed", entry.name, found,
                      chunk.checksum);
@@ -78,7 +102,7 @@ void check_contents(const SafetensorsFile& contents, const CheckpointIndex& inde
 
 }  // namespace
 
-CheckpointIndex read_index(const std::string& directory) {
+CheckpointIndex read_index(const std::string& directory, IndexScope scope) {
   const std::string path = directory + "/index.json";
   try {
     const MappedFile text(path), checksum(path + ".xxh64");
@@ -86,7 +110,7 @@ CheckpointIndex read_index(const std::string& directory) {
     if (!as_text(checksum).starts_with(found))
       throw DamagedCheckpoint(
           fmt::format("{} is damaged: its checksum is {}, not that of {}.xxh64", path, found, path));
-    return CheckpointIndex::from_json(Json::parse(as_text(text), path), path);
+    return CheckpointIndex::from_json(Json::parse(as_text(text), path), path, scope);
   } catch (const DamagedCheckpoint&) {
     throw;
   } catch (const Error& error) {
@@ -94,8 +118,8 @@ CheckpointIndex read_index(const std::string& directory) {
   }
 }
 
-CheckpointReader::CheckpointReader(const std::string& path, bool verify)
-    : path_(resolve_checkpoint(path)), index_(read_index(path_)), verify_(verify) {
+CheckpointReader::CheckpointReader(const std::string& path, bool verify, IndexScope scope)
+    : path_(resolve_checkpoint(path)), index_(read_index(path_, scope)), verify_(verify) {
   Problems problems;
   check_sizes(path_, index_, problems);
   if (!problems.empty())
@@ -152,19 +176,22 @@ void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
       plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
   for (const Transfer& transfer : plan.transfers) {
     const StoredChunk& piece = stored.pieces[static_cast<size_t>(transfer.source)];
-    const std::string key = piece_key(stored, piece.box);
-    if (!file(piece.file).contains(key))
-      throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} has no {}", path_,
-                                          index_.files[static_cast<size_t>(piece.file)].name, key));
-    verify_chunk(stored, piece);
-    const Tensor source = file(piece.file).tensor(key);
-    if (source.dtype() != stored.dtype || !(source.shape() == piece.box.extent))
-      throw DamagedCheckpoint(
-          fmt::format("the checkpoint {} is damaged: {} is {} there, but {}{} in the index", path_, key,
-                      source, stored.dtype, piece.box.extent));
-    copy_from_host(ctx, box_of(source, {transfer.source_offset, transfer.extent}),
+    copy_from_host(ctx, box_of(chunk(stored, piece), {transfer.source_offset, transfer.extent}),
                    box_of(target.tensor, {transfer.target_offset, transfer.extent}));
   }
+}
+
+Tensor CheckpointReader::chunk(const StoredTensor& tensor, const StoredChunk& chunk) {
+  const std::string key = piece_key(tensor, chunk.box);
+  if (!file(chunk.file).contains(key))
+    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} has no {}", path_,
+                                        index_.files[static_cast<size_t>(chunk.file)].name, key));
+  verify_chunk(tensor, chunk);
+  Tensor source = file(chunk.file).tensor(key);
+  if (source.dtype() != tensor.dtype || !(source.shape() == chunk.box.extent))
+    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} is {} there, but {}{} in the index",
+                                        path_, key, source, tensor.dtype, chunk.box.extent));
+  return source;
 }
 
 void CheckpointReader::verify_chunk(const StoredTensor& tensor, const StoredChunk& chunk) {

@@ -23,7 +23,8 @@ class CheckpointReader {
   // A root (its latest checkpoint) or a checkpoint. Reads the index and checks that its files are there, in
   // full; else it is a DamagedCheckpoint. `verify`: whether the checksum of each chunk is compared before
   // anything of it is used, once.
-  explicit CheckpointReader(const std::string& path, bool verify = true);
+  explicit CheckpointReader(const std::string& path, bool verify = true,
+                            IndexScope scope = IndexScope::whole);
 
   const std::string& path() const { return path_; }
   const CheckpointIndex& index() const { return index_; }
@@ -32,6 +33,8 @@ class CheckpointReader {
   // Fills the tensors; floating-point values are converted to the tensor's dtype. A ConfigError lists every
   // tensor that is missing or has another shape, before anything is written.
   void load(RankContext& ctx, std::span<const ShardedTensor> tensors);
+  // A chunk of a tensor of the index, as a view of its file.
+  Tensor chunk(const StoredTensor& tensor, const StoredChunk& chunk);
 
  private:
   const SafetensorsFile& file(int index);
@@ -45,7 +48,8 @@ class CheckpointReader {
   std::map<int, SafetensorsFile> files_;  // those that were needed so far
 };
 
-CheckpointIndex read_index(const std::string& directory);  // a DamagedCheckpoint where it is that
+// A DamagedCheckpoint where it is that.
+CheckpointIndex read_index(const std::string& directory, IndexScope scope = IndexScope::whole);
 
 // Reads every byte of the checkpoint: sizes and checksums of its files, and that the files hold the pieces
 // that the index says. `progress` is told the name of each file before it is read.

@@ -23,14 +23,14 @@ std::string find_ending(const std::string& directory, std::string_view ending) {
   return found.empty() ? "" : found[0];
 }
 
-// The index of the shards, or the one file of tensors.
+// The index of the shards, or the one file of tensors; "" where there is neither.
 std::string weights_in(const std::string& path) {
   if (!fs::is_directory(path)) return path;
   for (const char* name : {"model.safetensors.index.json", "model.safetensors"})
     if (const fs::path file = fs::path(path) / name; fs::exists(file)) return file.string();
   for (const char* ending : {".safetensors.index.json", ".safetensors"})
     if (std::string file = find_ending(path, ending); !file.empty()) return file;
-  throw ConfigError(fmt::format("{} holds no .safetensors file", path));
+  return "";
 }
 
 bool is_plain_name(const std::string& name) {
@@ -40,8 +40,23 @@ bool is_plain_name(const std::string& name) {
 
 }  // namespace
 
+bool holds_safetensors(const std::string& path) { return !weights_in(path).empty(); }
+
+bool holds_whole_safetensors(const std::string& path) {
+  const std::string file = weights_in(path);
+  if (file.empty()) return false;
+  if (!file.ends_with(".json")) return true;
+  const Json index = Json::read(file);
+  const Json* map = index.find("weight_map");
+  if (!map || !map->is_object()) return true;  // who reads it tells what is wrong with it
+  for (const auto& [name, shard] : map->as_object())
+    if (shard.is_string() && !fs::exists(fs::path(file).parent_path() / shard.as_string())) return false;
+  return true;
+}
+
 SafetensorsDirectory::SafetensorsDirectory(const std::string& path) : path_(path) {
   const std::string file = weights_in(path);
+  if (file.empty()) throw ConfigError(fmt::format("{} holds no .safetensors file", path));
   if (file.ends_with(".json")) {
     open_sharded(file);
   } else {

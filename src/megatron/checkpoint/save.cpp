@@ -1,6 +1,8 @@
 #include "megatron/checkpoint/save.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "megatron/base/checksum.h"
 #include "megatron/checkpoint/directory.h"
@@ -13,10 +15,12 @@ namespace {
 
 constexpr int64_t staging_elements = int64_t{16} << 20;
 
+using ByName = std::multimap<std::string_view, const ShardedTensor*>;
+
 // The rank's own memory of a box that it holds.
-Tensor local_view(std::span<const ShardedTensor> tensors, const std::string& name, const Box& box) {
-  for (const ShardedTensor& tensor : tensors) {
-    if (tensor.name != name) continue;
+Tensor local_view(const ByName& tensors, const std::string& name, const Box& box) {
+  for (auto [found, end] = tensors.equal_range(name); found != end; ++found) {
+    const ShardedTensor& tensor = *found->second;
     for (const ShardBlock& block : tensor.shard.blocks)
       if (Box{block.global_offset, block.extent}.contains(box))
         return box_of(tensor.tensor,
@@ -48,12 +52,32 @@ void write_piece(SafetensorsWriter& writer, const OwnChunk& piece, const ToHost&
 
 std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
                                  std::span<const StoredTensor> plan) {
+  ByName by_name;
+  for (const ShardedTensor& tensor : tensors) by_name.emplace(tensor.name, &tensor);
   std::vector<OwnChunk> pieces;
   for (const StoredTensor& tensor : plan)
     for (const StoredChunk& piece : tensor.pieces)
       if (piece.file == rank)
-        pieces.push_back({piece_key(tensor, piece.box), local_view(tensors, tensor.name, piece.box)});
+        pieces.push_back({piece_key(tensor, piece.box), local_view(by_name, tensor.name, piece.box)});
   return pieces;
+}
+
+std::vector<StoredTensor> whole_share(int rank, std::span<const ShardDescription> own) {
+  std::map<std::string, StoredTensor> share;
+  for (const ShardDescription& shard : own) {
+    StoredTensor& tensor =
+        share.try_emplace(shard.name, StoredTensor{shard.name, shard.dtype, shard.shard.global_shape, {}})
+            .first->second;
+    for (const ShardBlock& block : shard.shard.blocks) {
+      const Box box{block.global_offset, block.extent};
+      const bool known = std::ranges::any_of(
+          tensor.pieces, [&](const StoredChunk& piece) { return intersect(piece.box, box).has_value(); });
+      if (!known && box.volume() > 0) tensor.pieces.push_back({rank, box});
+    }
+  }
+  std::vector<StoredTensor> tensors;
+  for (auto& [name, tensor] : share) tensors.push_back(std::move(tensor));
+  return tensors;
 }
 
 std::optional<WrittenFile> write_pieces(const std::string& directory, int rank,
@@ -102,6 +126,47 @@ CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
       piece.file = place.at(rank);
       piece.checksum = files[rank]->checksums.at(next[rank]++);
     }
+  return index;
+}
+
+CheckpointIndex share_index(TrainingState state, std::vector<StoredTensor> plan,
+                            const std::optional<WrittenFile>& written) {
+  CheckpointIndex index{std::move(state), {}, std::move(plan)};
+  if (written) index.files.push_back(written->file);
+  size_t next = 0;
+  for (StoredTensor& tensor : index.tensors)
+    for (StoredChunk& piece : tensor.pieces) {
+      piece.file = 0;
+      piece.checksum = written.value().checksums.at(next++);
+    }
+  return index;
+}
+
+CheckpointIndex merge_shares(TrainingState state, std::vector<CheckpointIndex> shares) {
+  CheckpointIndex index{std::move(state), {}, {}};
+  std::map<std::string, StoredTensor> tensors;
+  for (CheckpointIndex& share : shares) {
+    const auto file = static_cast<int>(index.files.size());
+    for (StoredFile& stored : share.files) index.files.push_back(std::move(stored));
+    for (StoredTensor& tensor : share.tensors) {
+      StoredTensor& all =
+          tensors.try_emplace(tensor.name, StoredTensor{tensor.name, tensor.dtype, tensor.shape, {}})
+              .first->second;
+      for (StoredChunk& piece : tensor.pieces) {
+        piece.file += file;
+        all.pieces.push_back(std::move(piece));
+      }
+    }
+  }
+  Problems problems;
+  for (auto& [name, tensor] : tensors) {
+    std::ranges::sort(tensor.pieces, [](const StoredChunk& a, const StoredChunk& b) {
+      return std::ranges::lexicographical_compare(a.box.offset, b.box.offset);
+    });
+    check_pieces(tensor, problems);
+    index.tensors.push_back(std::move(tensor));
+  }
+  problems.raise("checkpoint: what the ranks wrote does not fit together");
   return index;
 }
 

@@ -18,6 +18,9 @@ struct OwnChunk {
 std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
                                  std::span<const StoredTensor> plan);
 
+// All that this rank holds, each box once: a plan in which no rank relies on another.
+std::vector<StoredTensor> whole_share(int rank, std::span<const ShardDescription> own);
+
 // Brings a tensor to the host, contiguously.
 using ToHost = std::function<void(const Tensor& tensor, void* data)>;
 
@@ -42,6 +45,11 @@ StoredFile write_asset(const std::string& directory, const std::string& name,
 // The index of what the ranks wrote: files[r] is what write_pieces gave rank r. Written last.
 CheckpointIndex make_index(TrainingState state, std::vector<StoredTensor> plan,
                            std::span<const std::optional<WrittenFile>> files);
+// What one rank wrote, as an index of its own: `plan` are its pieces alone, in the order of the checksums.
+CheckpointIndex share_index(TrainingState state, std::vector<StoredTensor> plan,
+                            const std::optional<WrittenFile>& written);
+// One index of all shares. A ConfigError where these do not hold every element once.
+CheckpointIndex merge_shares(TrainingState state, std::vector<CheckpointIndex> shares);
 // Beside it its checksum, as `xxh64sum --check` reads it.
 void write_index(const std::string& directory, const CheckpointIndex& index);
 

@@ -40,6 +40,7 @@ void Snapshot::hold_back(RankContext& ctx) {
   if (!copied_) return;
   copied_->wait(ctx.stream);
   copied_.reset();
+  sources_.clear();  // whatever takes their memory next is queued behind the copies
 }
 
 std::span<const OwnChunk> Snapshot::copies() const {

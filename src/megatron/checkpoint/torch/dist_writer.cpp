@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-constexpr std::string_view kMetadata = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 
 std::string storage_type(DType dtype) {
   switch (dtype) {
@@ -77,7 +77,7 @@ size_t end_archive(ZipWriter& zip) {
 }
 
 void write_properties(PickleWriter& pickle, DType dtype) {
-  pickle.object(kMetadata, "TensorProperties");
+  pickle.object(kMetadataModule, "TensorProperties");
   pickle.begin_tuple();
   pickle.global("torch", torch_name(dtype));
   pickle.global("torch.serialization", "_get_layout");
@@ -86,7 +86,7 @@ void write_properties(PickleWriter& pickle, DType dtype) {
   pickle.end_tuple();
   pickle.call();
   pickle.boolean(false);  // requires_grad
-  pickle.global(kMetadata, "_MEM_FORMAT_ENCODING");
+  pickle.global(kMetadataModule, "_MEM_FORMAT_ENCODING");
   pickle.begin_tuple();
   pickle.integer(0);  // contiguous
   pickle.end_tuple();
@@ -97,7 +97,7 @@ void write_properties(PickleWriter& pickle, DType dtype) {
 }
 
 void write_tensor(PickleWriter& pickle, const DistTensor& tensor) {
-  pickle.object(kMetadata, "TensorStorageMetadata");
+  pickle.object(kMetadataModule, "TensorStorageMetadata");
   pickle.begin_dict();
   pickle.text("properties");
   write_properties(pickle, tensor.dtype);
@@ -106,7 +106,7 @@ void write_tensor(PickleWriter& pickle, const DistTensor& tensor) {
   pickle.text("chunks");
   pickle.begin_list();
   for (const DistChunk& chunk : tensor.chunks) {
-    pickle.object(kMetadata, "ChunkStorageMetadata");
+    pickle.object(kMetadataModule, "ChunkStorageMetadata");
     pickle.begin_dict();
     pickle.text("offsets");
     pickle.sizes(chunk.box.offset);
@@ -123,7 +123,7 @@ void write_tensor(PickleWriter& pickle, const DistTensor& tensor) {
 // An entry of storage_data; `chunk` is null for an object.
 void write_place(PickleWriter& pickle, const std::string& key, const DistChunk* chunk, int64_t index,
                  const DistPlace& place) {
-  pickle.object(kMetadata, "MetadataIndex");
+  pickle.object(kMetadataModule, "MetadataIndex");
   pickle.begin_dict();
   pickle.text("fqn");
   pickle.text(key);
@@ -162,7 +162,7 @@ std::string torch_archive(const std::string& pickle) {
 
 std::string dist_metadata_pickle(const DistMetadata& metadata) {
   PickleWriter pickle;
-  pickle.object(kMetadata, "Metadata");
+  pickle.object(kMetadataModule, "Metadata");
   pickle.begin_dict();
   pickle.text("state_dict_metadata");
   pickle.begin_dict();
@@ -172,7 +172,7 @@ std::string dist_metadata_pickle(const DistMetadata& metadata) {
   }
   for (const DistObject& object : metadata.objects) {
     pickle.text(object.key);
-    pickle.object(kMetadata, "BytesStorageMetadata");
+    pickle.object(kMetadataModule, "BytesStorageMetadata");
   }
   pickle.end_dict();
   pickle.text("planner_data");

@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kAlignment = 64, kLocalSize = 30, kLimit = 0xffffffff;
+constexpr size_t kAlignment = 64, kLocalHeader = 30, kLimit = 0xffffffff;
 
 // table[k][b]: the remainder of byte b with k zero bytes behind it, for eight bytes at a time.
 constexpr auto kTables = [] {
@@ -51,7 +51,7 @@ void ZipWriter::put(std::string_view bytes) {
 
 // Ends, by an extra field, where the data begin.
 std::string ZipWriter::local_header(const Entry& entry) const {
-  const size_t end = entry.header + kLocalSize + entry.name.size() + 4;
+  const size_t end = entry.header + kLocalHeader + entry.name.size() + 4;
   const size_t padding = (kAlignment - end % kAlignment) % kAlignment;
   std::string header;
   add_number(header, 0x04034b50, 4);
