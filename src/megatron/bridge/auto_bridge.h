@@ -25,9 +25,8 @@ class AutoBridge {
   const HfWeights& weights() const { return weights_; }
   // Tensors that the files hold and the model does not use: buffers, copies, heads of other tasks.
   const std::vector<std::string>& left_out() const { return left_out_; }
-  // A ConfigError where the model is more than a decoder of text (an encoder, a vision tower), which `what`
-  // cannot run.
-  void require_decoder(std::string_view what) const;
+  // What a user should know and no error tells: keys of config.json that are unknown here, tensors left out.
+  std::vector<std::string> notes() const;
 
   // Where the elements of one of our tensors are in the files.
   std::vector<HfPart> parts(std::string_view name, const Shape& global_shape) const;
@@ -39,6 +38,7 @@ class AutoBridge {
 
  private:
   void check();
+  bool same_as_embedding(std::string_view head) const;
   void copy_part(RankContext& ctx, const HfPart& part, const Box& source, const Tensor& target) const;
 
   HfConfig config_;

@@ -31,21 +31,33 @@ void check_sizes(const ModelConfig& model) {
   problems.raise("config.json: its numbers do not fit together");
 }
 
+// Files of a model without a head (LlamaModel) leave out how names of the one with a head begin.
+std::vector<Spelling> with_base(std::vector<Spelling> spellings) {
+  spellings.push_back({"model.", ""});
+  return spellings;
+}
+
 }  // namespace
 
 FamilyModel::FamilyModel(const Family& own, const HfSource& source)
-    : family(own), files(source.holds, own.spellings) {
-  HfSource spelled{source.config, {}};
+    : family(own), files(source.holds, with_base(own.spellings)) {
+  const auto asked = std::make_shared<HfConfig::Keys>();
+  const HfConfig config = source.config.noting(asked);
+  HfSource spelled{config, {}};
   if (files.known()) spelled.holds = [this](std::string_view name) { return files.hold(name); };
   try {
     model = family.configure(spelled);
-    if (family.configure_vision) vision = family.configure_vision(spelled);
+    if (family.configure_vision) {
+      vision = family.configure_vision(spelled);
+      static_cast<VisionConfig&>(model) = *vision;
+    }
   } catch (const ConfigError&) {
     throw;
   } catch (const Error& error) {  // a value of another type, deep in a list
     throw ConfigError(fmt::format("config.json: {}", error.what()));
   }
   check_sizes(model);
+  unknown_keys = source.config.unknown_keys(*asked);
 }
 
 std::vector<HfPart> FamilyModel::parts(std::string_view name, const Shape& global_shape) const {
@@ -67,11 +79,20 @@ std::vector<std::string_view> supported_architectures() {
   return names;
 }
 
+bool is_base_model(std::string_view architecture) {
+  return architecture.ends_with("Model") && !architecture.ends_with("LMHeadModel");
+}
+
 const Family& find_family(std::string_view architecture) {
+  std::vector<std::string> names{std::string(architecture)};
+  if (is_base_model(architecture)) {
+    const std::string_view stem =
+        architecture.substr(0, architecture.size() - std::string_view("Model").size());
+    for (const char* head : {"ForCausalLM", "LMHeadModel"}) names.push_back(std::string(stem) + head);
+  }
   for (const Family& family : families())
-    if (std::find(family.architectures.begin(), family.architectures.end(), architecture) !=
-        family.architectures.end())
-      return family;
+    for (const std::string_view own : family.architectures)
+      if (std::find(names.begin(), names.end(), own) != names.end()) return family;
   std::string known;
   for (std::string_view name : supported_architectures()) known += "\n  " + std::string(name);
   throw ConfigError(

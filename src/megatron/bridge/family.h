@@ -33,6 +33,7 @@ struct FamilyModel {
   TensorNames files;
   ModelConfig model;
   std::optional<VisionConfig> vision;
+  std::vector<std::string> unknown_keys;  // of config.json: nobody here knows whether they change the model
 
   // A ConfigError where the configuration makes no sense.
   FamilyModel(const Family& family, const HfSource& source);
@@ -43,7 +44,11 @@ struct FamilyModel {
   ModelConfig sizes_of(std::string_view name) const;  // whose heads the tensor has
 };
 
-// A ConfigError with what there is, where no family has the architecture.
+// Whether an architecture is a model without a head (LlamaModel): its embedding is the head, or it has none.
+bool is_base_model(std::string_view architecture);
+
+// A ConfigError with what there is, where no family has the architecture. A base model is of the family of
+// the model that has a head.
 const Family& find_family(std::string_view architecture);
 std::vector<std::string_view> supported_architectures();  // sorted
 

@@ -1,5 +1,6 @@
 #include "megatron/bridge/hf_config.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "megatron/base/error.h"
@@ -17,6 +18,108 @@ std::string joined(std::initializer_list<std::string_view> keys) {
   for (std::string_view key : keys) text += (text.empty() ? "" : " or ") + std::string(key);
   return text;
 }
+
+// What training tools, generation and other frameworks read, and what follows from other keys: no tensor of
+// the model depends on them.
+constexpr std::string_view kWithoutEffect[] = {"_attn_implementation",
+                                               "_name_or_path",
+                                               "_sliding_window_pattern",
+                                               "architectures",
+                                               "auto_map",
+                                               "bad_words_ids",
+                                               "begin_suppress_tokens",
+                                               "boi_token_id",
+                                               "boi_token_index",
+                                               "bos_token_id",
+                                               "cache_implementation",
+                                               "chunk_size_feed_forward",
+                                               "classifier_dropout",
+                                               "cross_attention_hidden_size",
+                                               "decoder_start_token_id",
+                                               "dense_act_fn",
+                                               "diversity_penalty",
+                                               "do_sample",
+                                               "dtype",
+                                               "early_stopping",
+                                               "embd_pdrop",
+                                               "encoder_no_repeat_ngram_size",
+                                               "eoi_token_id",
+                                               "eoi_token_index",
+                                               "eos_token_id",
+                                               "expand",
+                                               "exponential_decay_length_penalty",
+                                               "finetuning_task",
+                                               "forced_bos_token_id",
+                                               "forced_eos_token_id",
+                                               "gradient_checkpointing",
+                                               "id2label",
+                                               "initializer_factor",
+                                               "initializer_range",
+                                               "is_encoder_decoder",
+                                               "is_gated_act",
+                                               "label2id",
+                                               "length_penalty",
+                                               "mamba_proj_bias",
+                                               "mamba_ssm_cache_dtype",
+                                               "max_length",
+                                               "max_window_layers",
+                                               "min_length",
+                                               "model_type",
+                                               "moe_shared_expert_overlap",
+                                               "mtp_layers_block_type",
+                                               "no_repeat_ngram_size",
+                                               "num_beam_groups",
+                                               "num_beams",
+                                               "num_labels",
+                                               "num_logits_to_keep",
+                                               "num_return_sequences",
+                                               "output_attentions",
+                                               "output_hidden_states",
+                                               "output_router_logits",
+                                               "output_scores",
+                                               "pad_token_id",
+                                               "prefix",
+                                               "pretraining_tp",
+                                               "problem_type",
+                                               "pruned_heads",
+                                               "qk_head_dim",
+                                               "remove_invalid_values",
+                                               "reorder_and_upcast_attn",
+                                               "repetition_penalty",
+                                               "rescale_prenorm_residual",
+                                               "residual_in_fp32",
+                                               "return_dict",
+                                               "return_dict_in_generate",
+                                               "router_aux_loss_coef",
+                                               "router_jitter_noise",
+                                               "sep_token_id",
+                                               "summary_activation",
+                                               "summary_first_dropout",
+                                               "summary_proj_to_labels",
+                                               "summary_type",
+                                               "summary_use_proj",
+                                               "suppress_tokens",
+                                               "task_specific_params",
+                                               "temperature",
+                                               "tf_legacy_loss",
+                                               "time_step_floor",
+                                               "time_step_max",
+                                               "time_step_min",
+                                               "time_step_rank",
+                                               "tokenizer_class",
+                                               "top_k",
+                                               "top_p",
+                                               "torch_dtype",
+                                               "torchscript",
+                                               "transformers_version",
+                                               "typical_p",
+                                               "unsloth_fixed",
+                                               "unsloth_version",
+                                               "use_bfloat16",
+                                               "use_cache",
+                                               "use_mamba_kernels",
+                                               "vision_end_token_id",
+                                               "vision_start_token_id"};
 
 constexpr int64_t kMaxValue = int64_t{1} << 40, kMaxLayers = 1 << 16;
 
@@ -78,6 +181,7 @@ std::string HfConfig::architecture() const {
 std::string HfConfig::dtype() const { return text({"dtype", "torch_dtype"}, "float32"); }
 
 std::optional<HfConfig::Entry> HfConfig::entry(std::initializer_list<std::string_view> keys) const {
+  if (asked_) asked_->insert(keys.begin(), keys.end());
   for (std::string_view key : keys)
     if (const Json* value = present(json_, key)) return Entry{key, value};
   return {};
@@ -148,8 +252,32 @@ void HfConfig::expect(std::string_view key, const Json& value, std::string_view 
                             value.dump()));
 }
 
+void HfConfig::pass_over(std::initializer_list<std::string_view> keys) const { entry(keys); }
+
+HfConfig HfConfig::noting(std::shared_ptr<Keys> asked) const {
+  HfConfig config = *this;
+  config.asked_ = std::move(asked);
+  return config;
+}
+
+HfConfig HfConfig::with(Json json) const {
+  HfConfig config(std::move(json));
+  config.asked_ = asked_;
+  return config;
+}
+
+std::vector<std::string> HfConfig::unknown_keys(const Keys& asked) const {
+  std::vector<std::string> unknown;
+  for (const auto& [key, value] : json_.as_object())
+    if (!value.is_null() && !asked.contains(key) &&
+        std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), key) == std::end(kWithoutEffect))
+      unknown.push_back(key);
+  return unknown;
+}
+
 HfRope HfConfig::rope(std::string_view layer_type) const {
   HfRope rope;
+  pass_over({"rope_theta", "partial_rotary_factor"});  // where the dictionary has them
   const Json* dict = nullptr;
   if (const std::optional<Entry> found = entry({"rope_parameters", "rope_scaling"})) {
     dict = found->value;

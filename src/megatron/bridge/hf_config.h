@@ -1,7 +1,9 @@
 #pragma once
 
 #include <initializer_list>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,8 +44,18 @@ class HfConfig {
   // A ConfigError where the key has another value: it changes `what`, which is built for this one alone.
   void expect(std::string_view key, const Json& value, std::string_view what) const;
   const std::vector<Json>& list(std::string_view key, int64_t size = -1) const;  // of `size` entries
+  // Keys that are known, and that another one's value leaves without effect.
+  void pass_over(std::initializer_list<std::string_view> keys) const;
 
   HfRope rope(std::string_view layer_type = "full_attention") const;
+
+  using Keys = std::set<std::string, std::less<>>;
+  // The same file, or another text of it, that notes in `asked` which keys it is asked for. Who reads it
+  // alone does so: `asked` is shared with copies.
+  HfConfig noting(std::shared_ptr<Keys> asked) const;
+  HfConfig with(Json json) const;
+  // Keys that are in the file, not among those asked for, and not known to leave the arithmetic as it is.
+  std::vector<std::string> unknown_keys(const Keys& asked) const;
 
  private:
   struct Entry {
@@ -54,6 +66,7 @@ class HfConfig {
   int64_t size_of(const Entry& entry) const;
 
   Json json_;
+  std::shared_ptr<Keys> asked_;  // null: nobody wants to know
 };
 
 }  // namespace megatron

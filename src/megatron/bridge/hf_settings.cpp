@@ -5,11 +5,13 @@
 
 namespace megatron {
 
-Json hf_model_settings(const AutoBridge& bridge) {
-  bridge.require_decoder("a training run");
-  return model_settings(bridge.model_config());
-}
+Json hf_model_settings(const AutoBridge& bridge) { return model_settings(bridge.model_config()); }
 
-Json read_hf_settings(const std::string& directory) { return hf_model_settings(AutoBridge(directory)); }
+Json read_hf_settings(const std::string& directory) {
+  if (holds_whole_safetensors(directory)) return hf_model_settings(AutoBridge(directory));
+  const HfConfig config = HfConfig::read(directory);
+  const FamilyModel model(find_family(config.architecture()), {config, {}});
+  return model_settings(model.model);
+}
 
 }  // namespace megatron

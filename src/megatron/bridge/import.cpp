@@ -12,13 +12,17 @@
 namespace megatron {
 namespace {
 
-// The widest of the dtypes that the tensor's parts have.
+// The widest of the dtypes that the tensor's parts have; fp16 and bf16 meet in fp32, since neither holds the
+// other.
 DType stored_dtype(const AutoBridge& bridge, const Parameter& parameter) {
   DType widest = DType::BF16;
   bool first = true;
   for (const HfPart& part : bridge.parts(parameter.name, parameter.shard.global_shape)) {
     DType dtype = bridge.weights().dtype(part.name);
-    if (first || size_of(dtype) > size_of(widest)) widest = dtype;
+    if (first || size_of(dtype) > size_of(widest))
+      widest = dtype;
+    else if (dtype != widest && size_of(dtype) == size_of(widest))
+      widest = DType::F32;
     first = false;
   }
   return widest;
@@ -35,9 +39,8 @@ std::string import_model(const std::string& hf_directory, const std::string& roo
     throw ConfigError(fmt::format("{} holds checkpoints already; name a new directory", root));
   const AutoBridge bridge(hf_directory);
   const ModelConfig& config = bridge.model_config();
-  if (const std::vector<std::string>& unused = bridge.left_out(); options.note && !unused.empty())
-    options.note(fmt::format("{} tensors that the model does not use are left out: {}{}", unused.size(),
-                             unused.front(), unused.size() > 1 ? fmt::format(" to {}", unused.back()) : ""));
+  if (options.note)
+    for (const std::string& note : bridge.notes()) options.note(note);
   TensorSource source;
   Config resolved;
   resolved.model = config;

@@ -45,7 +45,7 @@ ModelConfig decoder_config(const HfSource& source) {
   model.add_attention_output_bias = source.has_tensor("model.layers.0.self_attn.o_proj.bias", attention_bias);
   model.add_mlp_bias = source.has_tensor("model.layers.0.mlp.down_proj.bias", mlp_bias);
   model.attention_dropout = hf.real({"attention_dropout"}, 0);
-  model.hidden_dropout = 0;
+  model.hidden_dropout = hf.real({"resid_pdrop"}, 0);  // Phi-3's
   model.init_method_std = hf.real({"initializer_range"}, 0.02);
   // A file may leave the flag out, but then it has no head of its own where the embedding serves.
   model.share_embeddings_and_output_weights =

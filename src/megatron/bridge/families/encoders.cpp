@@ -29,6 +29,7 @@ ModelConfig bert(const HfSource& source) {
   model.layernorm_after_residual = true;
   model.embedding_layernorm = true;
   model.bidirectional_attention = true;
+  model.model_type = ModelType::bert;
   model.masked_lm_head = true;
   model.bert_binary_head = false;
   model.activation_func = read_activation(hf.text({"hidden_act"}, "gelu"));
@@ -82,7 +83,9 @@ std::vector<WeightRule> bert_rules() {
 
 ModelConfig t5(const HfSource& source) {
   const HfConfig& hf = source.config;
+  hf.expect("is_decoder", false, "the layers");
   ModelConfig model;
+  model.model_type = ModelType::t5;
   model.encoder_num_layers = hf.layers({"num_layers"});
   model.num_layers = model.decoder_num_layers = hf.layers({"num_decoder_layers"}, model.encoder_num_layers);
   model.hidden_size = hf.integer({"d_model"});

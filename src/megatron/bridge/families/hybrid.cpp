@@ -104,6 +104,7 @@ void read_experts(const HfConfig& hf, ModelConfig& model) {
   model.moe_router_dtype = RouterDType::fp32;
   model.moe_router_topk_scaling_factor = hf.real({"routed_scaling_factor"}, 1);
   model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  hf.pass_over({"topk_group"});  // of one group
   if (const int64_t groups = hf.integer({"n_group"}, 1); groups > 1) {
     model.moe_router_num_groups = groups;
     model.moe_router_group_topk = hf.integer({"topk_group"});
@@ -115,6 +116,8 @@ ModelConfig nemotron_h(const HfSource& source) {
   const HfConfig& hf = source.config;
   ModelConfig model = hybrid_config(source, nemotron_pattern(hf));
   model.mamba_time_step_min = hf.real({"time_step_min"}, 0.001);  // as over whole sequences
+  hf.pass_over({"time_step_limit", "n_shared_experts"});  // sizes of shared experts say how many there are
+  hf.expect("num_nextn_predict_layers", 0, "the layers");
   model.activation_func = read_activation(hf.text({"mlp_hidden_act"}, "relu2"));
   model.add_qkv_bias = hf.flag("attention_bias");
   model.add_attention_output_bias = hf.flag("attention_bias");

@@ -12,8 +12,6 @@ namespace {
 
 using enum WeightLayout;
 
-bool every_layer(const HfConfig&, int64_t) { return true; }
-
 ModelConfig llama(const HfSource& source) {
   ModelConfig model = decoder_config(source);
   read_rope(source.config.rope(), source.config, 1e4, model);
@@ -56,7 +54,7 @@ ModelConfig llama_nemotron(const HfSource& source) {
   Json json = source.config.json();
   if (!source.config.has("intermediate_size"))
     json["intermediate_size"] = source.config.integer({"hidden_size"});
-  const HfConfig filled(json);
+  const HfConfig filled = source.config.with(json);
   ModelConfig model = llama({filled, source.holds});
   Json list = Json::array();
   for (const Json& block : filled.list("block_configs", model.num_layers)) {

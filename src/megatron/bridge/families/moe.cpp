@@ -98,8 +98,6 @@ std::vector<WeightRule> qwen_shared_expert_rules() {
 
 namespace {
 
-bool every_layer(const HfConfig&, int64_t) { return true; }
-
 ModelConfig mixtral(const HfSource& source) {
   ModelConfig model = mixture_config(source);
   model.moe_router_pre_softmax = false;
@@ -116,6 +114,7 @@ ModelConfig qwen2_moe(const HfSource& source) {
   model.moe_shared_expert_intermediate_size = hf.integer({"shared_expert_intermediate_size"});
   model.moe_shared_expert_gate = true;
   read_qwen_layers(hf, model);
+  hf.pass_over({"sliding_window", "layer_types", "max_window_layers"});  // without windows
   if (hf.flag("use_sliding_window"))
     read_windows(hf, model, [](const HfConfig& config, int64_t layer) {
       return layer % 2 == 0 && layer < config.integer({"max_window_layers"}, 28);
@@ -129,6 +128,7 @@ ModelConfig qwen3_moe(const HfSource& source) {
   read_rope(hf.rope(), hf, 1e4, model);
   model.qk_layernorm = true;
   read_qwen_layers(hf, model);
+  hf.pass_over({"sliding_window", "layer_types", "max_window_layers"});  // without windows
   if (hf.flag("use_sliding_window")) read_windows(hf, model, every_layer);
   return model;
 }
@@ -145,6 +145,7 @@ ModelConfig olmoe(const HfSource& source) {
 void read_groups(const HfConfig& hf, ModelConfig& model) {
   model.moe_router_dtype = RouterDType::fp32;
   model.moe_router_topk_scaling_factor = hf.real({"routed_scaling_factor"}, 1);
+  hf.pass_over({"topk_group"});  // of one group
   if (const int64_t groups = hf.integer({"n_group"}, 1); groups > 1) {
     model.moe_router_num_groups = groups;
     model.moe_router_group_topk = hf.integer({"topk_group"});

@@ -64,6 +64,43 @@ ModelConfig gpt2(const HfSource& source) {
   return model;
 }
 
+// LayerNorms, biases everywhere, a plain MLP, and attention beside the MLP: what GPT-NeoX and Phi share.
+ModelConfig beside(const HfSource& source, const char* activation) {
+  ModelConfig model = decoder_config(source);
+  model.normalization = Normalization::layer_norm;
+  model.layernorm_epsilon = source.config.real({"layer_norm_eps"}, 1e-5);
+  model.activation_func = read_activation(source.config.text({"hidden_act"}, activation));
+  model.gated_linear_unit = false;
+  model.add_qkv_bias = true;
+  model.add_attention_output_bias = model.add_mlp_bias = true;
+  model.share_embeddings_and_output_weights = source.config.flag("tie_word_embeddings", false);
+  return model;
+}
+
+ModelConfig gpt_neox(const HfSource& source) {
+  const HfConfig& hf = source.config;
+  hf.expect("is_decoder", false, "the layers");
+  ModelConfig model = beside(source, "gelu");
+  model.rotary_percent = hf.real({"rotary_pct"}, 0.25);  // of older files
+  read_rope(hf.rope(), hf, hf.real({"rotary_emb_base"}, 1e4), model);
+  model.add_qkv_bias = hf.flag("attention_bias", true);
+  model.add_attention_output_bias = model.add_qkv_bias;
+  model.hidden_dropout = hf.real({"hidden_dropout"}, 0);
+  model.parallel_residual = hf.flag("use_parallel_residual", true);
+  return model;
+}
+
+ModelConfig phi(const HfSource& source) {
+  const HfConfig& hf = source.config;
+  hf.expect("qk_layernorm", false, "queries and keys");
+  ModelConfig model = beside(source, "gelu_new");
+  model.rotary_percent = 0.5;
+  read_rope(hf.rope(), hf, 1e4, model);
+  model.parallel_residual = model.parallel_residual_shared_layernorm = true;
+  model.output_layer_bias = true;
+  return model;
+}
+
 std::vector<WeightRule> glm4_rules() {
   return std::vector<WeightRule>{
              {same, "decoder.layers.*.mlp.linear_fc1.weight", {"model.layers.*.mlp.gate_up_proj.weight"}}} +
@@ -117,13 +154,47 @@ std::vector<WeightRule> gpt2_rules() {
       {same, "decoder.layers.*.mlp.linear_fc2.bias", {"transformer.h.*.mlp.c_proj.bias"}}};
 }
 
+// The weight and the bias of one module.
+void add_module(std::vector<WeightRule>& rules, const std::string& ours, const std::string& theirs) {
+  for (const char* part : {".weight", ".bias"}) rules.push_back({same, ours + part, {theirs + part}});
+}
+
+// Its heads lie one behind the other, each with query, key and value: as ours do where no heads are shared.
+std::vector<WeightRule> gpt_neox_rules() {
+  std::vector<WeightRule> rules = {{same, "embedding.word_embeddings.weight", {"gpt_neox.embed_in.weight"}},
+                                   {same, "output_layer.weight", {"embed_out.weight"}}};
+  const std::string ours = "decoder.layers.*.", theirs = "gpt_neox.layers.*.";
+  add_module(rules, "decoder.final_layernorm", "gpt_neox.final_layer_norm");
+  add_module(rules, ours + "input_layernorm", theirs + "input_layernorm");
+  add_module(rules, ours + "pre_mlp_layernorm", theirs + "post_attention_layernorm");
+  add_module(rules, ours + "self_attention.linear_qkv", theirs + "attention.query_key_value");
+  add_module(rules, ours + "self_attention.linear_proj", theirs + "attention.dense");
+  add_module(rules, ours + "mlp.linear_fc1", theirs + "mlp.dense_h_to_4h");
+  add_module(rules, ours + "mlp.linear_fc2", theirs + "mlp.dense_4h_to_h");
+  return rules;
+}
+
+std::vector<WeightRule> phi_rules() {
+  std::vector<WeightRule> rules = {
+      {same, "output_layer.bias", {"lm_head.bias"}},
+      {same, "decoder.layers.*.input_layernorm.bias", {"model.layers.*.input_layernorm.bias"}}};
+  const std::string ours = "decoder.layers.*.", theirs = "model.layers.*.";
+  add_module(rules, "decoder.final_layernorm", "model.final_layernorm");
+  add_module(rules, ours + "self_attention.linear_proj", theirs + "self_attn.dense");
+  add_module(rules, ours + "mlp.linear_fc1", theirs + "mlp.fc1");
+  add_module(rules, ours + "mlp.linear_fc2", theirs + "mlp.fc2");
+  return rules + embedding_rules() + attention_rules();
+}
+
 }  // namespace
 
 std::vector<Family> other_families() {
   return {{{"Glm4ForCausalLM"}, glm4, glm4_rules()},
           {{"NemotronForCausalLM"}, nemotron, nemotron_rules()},
           {{"Olmo2ForCausalLM"}, olmo2, olmo2_rules()},
-          {{"GPT2LMHeadModel"}, gpt2, gpt2_rules(), nullptr, {}, {{"transformer.", ""}}}};
+          {{"GPT2LMHeadModel"}, gpt2, gpt2_rules(), nullptr, {}, {{"transformer.", ""}}},
+          {{"GPTNeoXForCausalLM"}, gpt_neox, gpt_neox_rules(), nullptr, {}, {{"gpt_neox.", ""}}},
+          {{"PhiForCausalLM"}, phi, phi_rules()}};
 }
 
 }  // namespace megatron

@@ -12,6 +12,7 @@ ModelConfig qwen2(const HfSource& source) {
   ModelConfig model = decoder_config(source);
   read_rope(source.config.rope(), source.config, 1e4, model);
   model.add_qkv_bias = source.has_tensor("model.layers.0.self_attn.q_proj.bias", true);
+  source.config.pass_over({"sliding_window", "layer_types", "max_window_layers"});  // without windows
   if (source.config.flag("use_sliding_window")) read_windows(source.config, model, from_max_window_layers);
   return model;
 }
