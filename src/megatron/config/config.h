@@ -6,6 +6,7 @@
 #include "megatron/config/schema/data_config.h"
 #include "megatron/config/schema/ddp_config.h"
 #include "megatron/config/schema/execution_config.h"
+#include "megatron/config/schema/inference_config.h"
 #include "megatron/config/schema/logger_config.h"
 #include "megatron/config/schema/model_config.h"
 #include "megatron/config/schema/optimizer_config.h"
@@ -37,6 +38,9 @@ struct Config {
   ProfilingConfig profiling;
   RngConfig rng;
   RerunConfig rerun_state_machine;
+  FtConfig ft;
+  InProcessRestartConfig inprocess_restart;
+  InferenceConfig inference;
   RunConfig run;
 
   Json to_json() const;  // {"model": {"num_layers": 2, ...}, "train": {...}, ...}

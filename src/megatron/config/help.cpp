@@ -55,6 +55,26 @@ std::string shown_default(const Catalog::Entry& entry) {
   return show_value(default_of(entry));
 }
 
+// What of a setting this build does not have, for lists of settings; "" where all of it acts.
+std::string missing_part(const Setting& setting) {
+  if (!setting.limit) return "";
+  std::string which;
+  for (std::string_view value : setting.limit->values)
+    which += (which.empty() ? ": " : ", ") + std::string(value);
+  return fmt::format(" (not available yet{})", which);
+}
+
+// Limits of kernels depend on many settings; they are a rule of the one that would be refused.
+bool concerns(const Rule& rule, const Setting& setting) {
+  constexpr std::string_view kDevice = "run.device ";
+  std::string_view keys = rule.keys;
+  if (keys.starts_with(kDevice) && rule.says.starts_with("on GPUs")) {
+    keys.remove_prefix(kDevice.size());
+    return covers_name(keys.substr(0, keys.find(' ')), setting.name());
+  }
+  return covers_name(rule.keys, setting.name());
+}
+
 struct FlagHelp {
   std::string flag, help;
 };
@@ -65,8 +85,9 @@ FlagHelp help_of(const Setting& setting) {
   const bool is_on = setting.is_boolean() && default_of(entry) == Json(true);
   const std::vector<std::string>& flags = is_on ? setting.off_flags : setting.flags;
   return {flags.empty() ? setting.name() + "=" : flags.front() + placeholder(setting),
-          fmt::format("{}{}{}", is_on ? "off: " : "", setting.help,
-                      setting.is_boolean() ? "" : fmt::format(" [{}]", shown_default(entry)))};
+          fmt::format("{}{}{}{}", is_on ? "off: " : "", setting.help,
+                      setting.is_boolean() ? "" : fmt::format(" [{}]", shown_default(entry)),
+                      missing_part(setting))};
 }
 
 // A key may come with its section or without.
@@ -132,7 +153,6 @@ std::string explain_limit(const Setting& setting) {
   const Limit& limit = *setting.limit;
   std::string which;
   for (std::string_view value : limit.values) which += (which.empty() ? " " : ", ") + std::string(value);
-  if (limit.training_only) return fmt::format("acts where a model is run, not in training yet{}", which);
   return fmt::format("not available yet{} ({})", which, limit.feature);
 }
 
@@ -156,7 +176,7 @@ Json explain_json(std::string_view name) {
   result["off_flags"] = list(setting.off_flags);
   Json& rules = result["rules"] = Json::array();
   for (const Rule& rule : all_rules())
-    if (covers_name(rule.keys, setting.name())) rules.push_back(rule.says);
+    if (concerns(rule, setting)) rules.push_back(rule.says);
   return result;
 }
 
@@ -169,8 +189,8 @@ std::string settings_overview() {
       "model.expert_model_parallel_size ddp.use_distributed_optimizer checkpoint.save "
       "checkpoint.save_interval checkpoint.load logger.log_interval";
   std::string text =
-      "settings by Megatron's names; the weakest source first: --hf DIR, --config FILE.yaml, flags, "
-      "section.key=value\n";
+      "settings by Megatron's names; the weakest source first: --hf DIR, --recipe NAME,\n"
+      "--config FILE.yaml, flags, section.key=value\n";
   for_each_word(usual, [&](std::string_view name) {
     const auto [flag, help] = help_of(*Catalog::all().find(name)->setting);
     text += fmt::format("  {:<{}}  {}\n", flag, 34, help);
@@ -184,7 +204,8 @@ std::string settings_overview() {
 
 std::string settings_help() {
   std::string text =
-      "settings, weakest source first: --hf DIR, --config FILE.yaml, flags, section.key=value\n"
+      "settings, weakest source first: --hf DIR, --recipe NAME, --config FILE.yaml, flags,\n"
+      "section.key=value\n"
       "(megatron explain KEY tells more about one of them)\n";
   for (const Section& section : sections()) {
     text += fmt::format("\n{} ({}.*)\n", section.schema->title(), section.schema->section());
@@ -224,7 +245,7 @@ std::string explain_setting(std::string_view name) {
     if (shorthand.settings.find(setting.name() + "=") != std::string_view::npos)
       text += fmt::format("  set by:   {}\n", shorthand.flag);
   for (const Rule& rule : all_rules())
-    if (covers_name(rule.keys, setting.name())) text += fmt::format("  rule:     {}\n", rule.says);
+    if (concerns(rule, setting)) text += fmt::format("  rule:     {}\n", rule.says);
   return text;
 }
 

@@ -4,7 +4,9 @@
 #include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/layer_blocks.h"
+#include "megatron/config/resolve/model_type.h"
 #include "megatron/config/resolve/pipeline_layout.h"
+#include "megatron/config/resolve/vision_tower.h"
 
 namespace megatron {
 namespace {
@@ -18,10 +20,21 @@ void number_formats(ConfigBuilder& builder) {
     builder.derive("model.pipeline_dtype", precision.params_dtype, "params_dtype");
   if (!builder.config.ddp.grad_reduce_in_fp32)
     builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
+  // Blocks of 32 numbers need matrix units of later GPUs; those of 128 scale as finely as Hopper's can.
+  if (precision.fp8 != Fp8Format::none && precision.fp8_recipe == Fp8Recipe::mxfp8) {
+    builder.derive("model.fp8_recipe", "blockwise", "mxfp8 has no kernels here");
+    builder.note("fp8_recipe mxfp8: blocks of 32 have no kernels here; blockwise (blocks of 128) is used");
+  }
   // Overflows are the business of a loss scale that adapts.
   if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
     if (!builder.given(name)) builder.derive(name, false, "fp16 skips steps that overflow");
+}
+
+void whole_replicas(ConfigBuilder& builder) {
+  const ParallelConfig& parallel = builder.config.parallel;
+  if (parallel.tp_base > 0 && !builder.given("model.tensor_model_parallel_size"))
+    builder.derive("model.tensor_model_parallel_size", parallel.tp_base, "tp_base");
 }
 
 void hybrid_layers(ConfigBuilder& builder) {
@@ -110,6 +123,7 @@ void lengths_and_vocabulary(ConfigBuilder& builder) {
     builder.derive("model.seq_length", config.dataset.seq_length, "dataset.seq_length");
   if (config.model.seq_length != config.dataset.seq_length && model > data)
     builder.derive("dataset.seq_length", config.model.seq_length, "model.seq_length");
+  add_image_tokens(builder);
   if (config.model.max_position_embeddings == 0 && config.model.seq_length > 0)
     builder.derive("model.max_position_embeddings", config.model.seq_length, "seq_length");
   if (config.model.vocab_size == 0 && config.tokenizer.vocab_size > 0)
@@ -257,9 +271,12 @@ void derive_sharding(ConfigBuilder& builder) {
 
 void derive_defaults(ConfigBuilder& builder) {
   number_formats(builder);
+  derive_model_type(builder);
+  whole_replicas(builder);
   hybrid_layers(builder);
   differing_layers(builder);
   layer_widths(builder);
+  derive_vision(builder);
   layer_blocks(builder);
   lengths_and_vocabulary(builder);
   padded_vocabulary(builder);

@@ -7,7 +7,7 @@ namespace megatron {
 Json model_settings(const Json& model) {
   const Json defaults = Config().to_json().at("model");
   Json settings = Json::object();
-  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()})
+  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>(), &schema<VisionConfig>()})
     for (const Setting& setting : rows->rows())
       if (const Json* value = model.find(setting.key); value && !(*value == defaults.at(setting.key)))
         settings[setting.key] = *value;

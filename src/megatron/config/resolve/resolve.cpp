@@ -29,6 +29,14 @@ void find_world(ConfigBuilder& builder, const Sources& sources) {
     builder.world_size = sources.processes.value_or(1) * run.ranks;
     builder.derive("run.world_size", *builder.world_size, "processes x ranks");
   }
+  const InProcessRestartConfig& restart = builder.config.inprocess_restart;
+  if (!restart.enabled || restart.active_world_size == 0 || !builder.world_size) return;
+  if (restart.active_world_size > *builder.world_size || restart.active_world_size % run.ranks != 0)
+    return builder.reject(
+        "inprocess_restart.active_world_size",
+        fmt::format("the job has {} ranks, {} in each process", *builder.world_size, run.ranks),
+        fmt::format("use {}, or leave it out", *builder.world_size));
+  builder.world_size = restart.active_world_size;  // the others wait in reserve
 }
 
 // Rank i is on GPU i mod n, so that fewer ranks than GPUs leave some unused.
@@ -91,15 +99,19 @@ void find_vocabulary(ConfigBuilder& builder, const ResolveOptions& options) {
 // What gives the weights of --hf their shapes cannot be another's: it would cut them up in silence.
 void keep_shapes_of_weights(ConfigBuilder& builder, const Sources& sources) {
   if (builder.purpose != Purpose::training && builder.purpose != Purpose::forward) return;
-  if (!sources.hf.is_object()) return;
+  if (!sources.hf.is_object() || !sources.hf_has_weights) return;
   constexpr std::string_view kShapes =
       "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels vocab_size "
       "num_moe_experts moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_latent_size q_lora_rank "
       "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim mamba_state_dim mamba_head_dim "
-      "mamba_num_groups mamba_num_heads hybrid_layer_pattern mtp_num_layers";
+      "mamba_num_groups mamba_num_heads hybrid_layer_pattern mtp_num_layers normalization gated_linear_unit "
+      "multi_latent_attention qk_layernorm qk_l2_norm share_embeddings_and_output_weights parallel_residual "
+      "attention_output_gate softmax_type add_bias_linear add_qkv_bias";
+  const Json defaults = Config().to_json().at("model");
   for_each_word(kShapes, [&](std::string_view key) {
     const std::string name = fmt::format("model.{}", key);
     const Json* weights = sources.hf.find(std::string(key));
+    if (!weights) weights = defaults.find(std::string(key));  // what is usual is left out
     if (!weights || builder.broken().contains(name) || builder.origin(name).source <= Source::hf) return;
     if (builder.value(name) == *weights) return;
     builder.reject(name, fmt::format("the weights of {} have {}", sources.hf_origin, show_value(*weights)),
@@ -116,7 +128,6 @@ std::vector<Problem> check_limits(const ConfigBuilder& builder) {
     const Setting& setting = *entry.setting;
     if (!setting.limit || origin.source <= Source::derived || builder.broken().contains(setting.name()))
       continue;
-    if (setting.limit->training_only && builder.purpose == Purpose::forward) continue;
     const Json value = builder.value(setting.name());
     if (!setting.limit->covers(value) || value == read_value(setting, entry.section->object(defaults)))
       continue;

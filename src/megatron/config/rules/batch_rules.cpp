@@ -3,6 +3,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/batch_steps.h"
+#include "megatron/config/resolve/inactive_slots.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -19,6 +20,11 @@ void batch_divides(ConfigBuilder& builder) {
   if (!train.step_batch_size_schedule.empty()) return;  // batches_grow looks at all its sizes
   const int64_t dp = *builder.data_parallel_size, step = train.micro_batch_size * dp;
   if (train.decrease_batch_size_if_needed && train.global_batch_size >= step) return;
+  // Unequal replicas get different numbers of micro-batches; interleaved schedules want rounds of them.
+  const ParallelConfig& parallel = builder.config.parallel;
+  if (has_inactive_slots(parallel) && parallel.virtual_pipeline_model_parallel_size <= 1 &&
+      train.global_batch_size >= step && train.global_batch_size % train.micro_batch_size == 0)
+    return;
   if (train.global_batch_size % step != 0)
     builder.reject("train.global_batch_size",
                    fmt::format("is not a multiple of micro_batch_size {} x data-parallel size {} = {}",
@@ -36,9 +42,14 @@ void batches_grow(ConfigBuilder& builder) {
   const bool steps = !train.step_batch_size_schedule.empty(), ramp = !train.rampup_batch_size.empty();
   if (!steps && !ramp) return;
   const char* key = steps ? "train.step_batch_size_schedule" : "train.rampup_batch_size";
-  if (steps && (ramp || builder.given("train.global_batch_size") || train.decrease_batch_size_if_needed))
+  if (steps && (ramp || train.decrease_batch_size_if_needed))
     return builder.reject(key, "the batch size is given twice", "leave it out");
   try {
+    // Scripts name the batch that the steps lead to as well.
+    if (steps && builder.given("train.global_batch_size") &&
+        parse_batch_steps(train.step_batch_size_schedule, builder.config.model.seq_length).back().size !=
+            train.global_batch_size)
+      return builder.reject(key, "the batch size is given twice", "leave it out");
     const int64_t step = train.micro_batch_size * builder.data_parallel_size.value_or(1);
     for (const BatchSize& size : batch_sizes({train.step_batch_size_schedule, train.rampup_batch_size,
                                               train.global_batch_size, builder.config.model.seq_length}))

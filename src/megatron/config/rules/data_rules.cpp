@@ -49,6 +49,12 @@ void conversations(ConfigBuilder& builder) {
   if (!d.sft_tokenizer_prompt_format.empty() && d.packing != Packing::none)
     builder.reject("dataset.packing", "sft_tokenizer_prompt_format packs the conversations of a row itself",
                    "leave it out");
+  // These formats read conversations, and say themselves what of them is learned.
+  if (!d.sft_tokenizer_prompt_format.empty() && d.sft_format == SftDataFormat::prompt_completion)
+    builder.reject("dataset.sft_format", "sft_tokenizer_prompt_format reads conversations", "leave it out");
+  if (!d.sft_tokenizer_prompt_format.empty() && builder.given("dataset.answer_only_loss"))
+    builder.reject("dataset.answer_only_loss", "sft_tokenizer_prompt_format says what is learned",
+                   "leave it out");
 }
 
 constexpr Rule kDataRules[] = {
@@ -62,7 +68,8 @@ constexpr Rule kDataRules[] = {
      "model.context_parallel_size dataset.reset_attention_mask dataset.inter_document_masking",
      "attention within documents is not split over context-parallel ranks", documents_and_context},
     {"conversations",
-     "dataset.sft dataset.packing dataset.sft_tokenizer_prompt_format dataset.reset_position_ids "
+     "dataset.sft dataset.sft_format dataset.packing dataset.sft_tokenizer_prompt_format "
+     "dataset.answer_only_loss dataset.reset_position_ids "
      "dataset.reset_attention_mask dataset.eod_mask_loss dataset.inter_document_masking dataset.fim_data "
      "dataset.mock_data",
      "options of documents are not those of conversations", conversations},

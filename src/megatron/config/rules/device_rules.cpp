@@ -269,6 +269,12 @@ void ranks_that_share(ConfigBuilder& builder) {
                    or_cpu("start more processes"));
 }
 
+void sparse_attention(ConfigBuilder& builder) {
+  if (builder.config.model.experimental_attention_variant == AttentionVariant::dsa)
+    builder.reject("model.experimental_attention_variant", "dsa has no CUDA kernels",
+                   or_cpu("leave it out for multi-latent attention"));
+}
+
 constexpr Rule kDeviceRules[] = {
     {"gpu_generation", "run.device", "GPUs are not older than the kernels", where_on_gpus<gpu_generation>},
     {"fp8_generation", "run.device model.fp8 model.fp8_recipe", "GPUs have products in fp8",
@@ -280,6 +286,8 @@ constexpr Rule kDeviceRules[] = {
     {"delta_net_width",
      "run.device model.linear_key_head_dim model.experimental_attention_variant model.hybrid_layer_pattern",
      "on GPUs a delta net's keys are not too wide for the kernels", where_on_gpus<delta_net_width>},
+    {"sparse_attention", "run.device model.experimental_attention_variant",
+     "sparse attention runs on the CPU", where_on_gpus<sparse_attention>},
     {"scan_size",
      "run.device model.mamba_chunk_size model.mamba_head_dim model.mamba_state_dim "
      "model.hybrid_layer_pattern",

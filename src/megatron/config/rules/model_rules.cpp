@@ -64,10 +64,15 @@ void lengths_agree(ConfigBuilder& builder) {
   if (config.model.seq_length != config.dataset.seq_length)
     return builder.reject("dataset.seq_length",
                           fmt::format("model.seq_length is {}", config.model.seq_length), "leave it out");
-  if (config.model.max_position_embeddings < config.model.seq_length)
-    builder.reject("model.max_position_embeddings",
-                   fmt::format("is less than seq_length = {}", config.model.seq_length),
-                   fmt::format("use at least {}", config.model.seq_length));
+  const int64_t positions = config.model.max_position_embeddings;
+  if (positions >= config.model.seq_length) return;
+  // Positions that a model has learned are as many as its weights have.
+  const bool learned = config.model.position_embedding_type == PositionEmbedding::learned_absolute &&
+                       builder.origin("model.max_position_embeddings").source == Source::hf;
+  builder.reject("model.max_position_embeddings",
+                 fmt::format("is less than seq_length = {}", config.model.seq_length),
+                 learned ? fmt::format("use --seq-length {}", positions)
+                         : fmt::format("use at least {}", config.model.seq_length));
 }
 
 void positions(ConfigBuilder& builder) {
@@ -93,11 +98,8 @@ void positions(ConfigBuilder& builder) {
 // Channels are rotated in pairs.
 void rotated_channels_fit(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  const bool turns = turns_heads(model);
-  const bool latent = model.multi_latent_attention;
-  if (latent && !turns)
-    builder.reject("model.multi_latent_attention", "turns a part of every head by its position",
-                   "use --position-embedding-type rope");
+  const bool latent = model.multi_latent_attention;  // turns a part of every head, whatever embeddings have
+  const bool turns = turns_heads(model) || latent;
   if (!turns || model.kv_channels == 0) return;
   const int64_t rotated =
       latent ? model.qk_pos_emb_head_dim
@@ -132,12 +134,51 @@ void attention_kinds(ConfigBuilder& builder) {
       {"model.attn_logit_softcapping", model.attn_logit_softcapping.has_value()},
       {"model.attention_output_gate", model.attention_output_gate},
       {"model.query_scaling_beta", model.query_scaling_beta.has_value()},
-      {"model.add_qkv_bias", model.add_qkv_bias}};
+      {"model.add_qkv_bias", model.add_qkv_bias},
+      {"model.qk_l2_norm", model.qk_l2_norm}};
   for (const auto& [key, set] : not_latent)
     if (model.multi_latent_attention && set)
       builder.reject(key, "is not built for multi-latent attention", "leave it out");
+  if (model.qk_l2_norm && model.qk_layernorm_full_width)
+    builder.reject("model.qk_l2_norm", "norms each head on its own", "leave qk_layernorm_full_width out");
   if (builder.given("model.window_attn_skip_freq") && model.window_size.empty())
     builder.reject("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
+}
+
+// What DeepSeek's sparse attention needs, and what it does not go with.
+void sparse_attention_fits(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  const ModelConfig& model = config.model;
+  if (model.experimental_attention_variant != AttentionVariant::dsa) return;
+  const char* kind = "model.experimental_attention_variant";
+  if (!model.multi_latent_attention || !model.q_lora_rank)
+    builder.reject(kind, "dsa chooses keys of multi-latent attention by its latent queries",
+                   "give --multi-latent-attention and --q-lora-rank N");
+  for (const auto& [key, flag, value] :
+       {std::tuple{"model.dsa_indexer_n_heads", "--dsa-indexer-n-heads", model.dsa_indexer_n_heads},
+        {"model.dsa_indexer_head_dim", "--dsa-indexer-head-dim", model.dsa_indexer_head_dim},
+        {"model.dsa_indexer_topk", "--dsa-indexer-topk", model.dsa_indexer_topk}})
+    if (value == 0) builder.reject(key, "dsa needs it", fmt::format("give {} N", flag));
+  if (model.dsa_indexer_head_dim > 0 && model.dsa_indexer_head_dim < model.qk_pos_emb_head_dim)
+    builder.reject("model.dsa_indexer_head_dim",
+                   fmt::format("is less than the {} channels that are turned", model.qk_pos_emb_head_dim),
+                   fmt::format("use {} or more", model.qk_pos_emb_head_dim));
+  if (config.parallel.context_parallel_size > 1)
+    builder.reject(kind, "dsa does not split sequences over ranks", "use --context-parallel-size 1");
+  for (const auto& [key, given] :
+       {std::pair{"dataset.reset_attention_mask", config.dataset.reset_attention_mask},
+        {"dataset.inter_document_masking", config.dataset.inter_document_masking},
+        {"dataset.sft", config.dataset.sft}})
+    if (given) builder.reject(key, "dsa reads rows of one sequence each", "leave it out");
+  const std::vector<std::string>& parts = config.execution.recompute_modules;
+  const auto recomputed = [&](const char* part) {
+    return std::find(parts.begin(), parts.end(), part) != parts.end();
+  };
+  if (config.execution.recompute_granularity == RecomputeGranularity::selective &&
+      (parts.empty() || recomputed("core_attn") || recomputed("mla_up_proj") || recomputed("auto")))
+    builder.reject("model.recompute_granularity",
+                   "dsa keeps what its indexer chose, so core_attn and mla_up_proj are not recomputed alone",
+                   "use --recompute-granularity full, or name other --recompute-modules");
 }
 
 void mamba_heads_fit(ConfigBuilder& builder) {
@@ -191,10 +232,6 @@ void mtp_layers(ConfigBuilder& builder) {
   if (model.mtp_num_layers > 0 && model.position_embedding_type == PositionEmbedding::learned_absolute)
     builder.reject("model.mtp_num_layers", "MTP layers have no learned positions",
                    "use --position-embedding-type rope");
-  if (model.is_hybrid_model && model.mtp_num_layers > 0 && builder.purpose != Purpose::inspect)
-    builder.reject(
-        "model.hybrid_layer_pattern", "MTP layers of hybrid models are not built",
-        fmt::format("use {}", model.hybrid_layer_pattern.substr(0, model.hybrid_layer_pattern.find('/'))));
 }
 
 // What the layers of one model cannot do where they differ.
@@ -240,6 +277,17 @@ void heterogeneous(ConfigBuilder& builder) {
     builder.reject("model.heterogeneous_layers_config_path", "layers are described twice", "leave it out");
 }
 
+// Both parts of a layer read its input: there is no sum between them that could be normed or asked about.
+void parallel_residual(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.parallel_residual) return;
+  if (model.layernorm_after_residual || model.model_type == ModelType::t5)
+    builder.reject("model.parallel_residual",
+                   model.layernorm_after_residual ? "layernorm_after_residual norms the sum after attention"
+                                                  : "T5's decoders look at the encoder after attention",
+                   "leave it out");
+}
+
 constexpr Rule kModelRules[] = {
     {"sizes_are_given", "model.num_layers model.hidden_size model.num_attention_heads",
      "layers, width and heads are given", sizes_are_given},
@@ -257,10 +305,16 @@ constexpr Rule kModelRules[] = {
      "model.position_embedding_type model.kv_channels model.rotary_percent model.multi_latent_attention "
      "model.qk_pos_emb_head_dim model.longrope_short_factor model.longrope_long_factor",
      "heads have pairs of channels to turn", rotated_channels_fit},
+    {"sparse_attention_fits",
+     "model.experimental_attention_variant model.multi_latent_attention model.q_lora_rank "
+     "model.dsa_indexer_* "
+     "model.qk_pos_emb_head_dim model.context_parallel_size dataset.reset_attention_mask "
+     "dataset.inter_document_masking dataset.sft model.recompute_modules model.recompute_granularity",
+     "sparse attention has what it needs", sparse_attention_fits},
     {"mamba_heads_fit", "model.mamba_num_heads model.mamba_num_groups model.hybrid_layer_pattern",
      "groups share Mamba's heads", mamba_heads_fit},
     {"attention_kinds",
-     "model.multi_latent_attention model.num_query_groups "
+     "model.multi_latent_attention model.num_query_groups model.qk_l2_norm model.qk_layernorm_full_width "
      "model.window_size model.window_attn_skip_freq model.experimental_attention_variant",
      "options of attention suit its kind", attention_kinds},
     {"layer_lists",
@@ -272,8 +326,10 @@ constexpr Rule kModelRules[] = {
      "model.activation_func_clamp_value",
      "options of gated units need one", gated_units},
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
-    {"mtp_layers", "model.mtp_num_layers model.position_embedding_type model.hybrid_layer_pattern",
-     "options of MTP layers need them", mtp_layers},
+    {"parallel_residual", "model.parallel_residual model.layernorm_after_residual model.model_type",
+     "attention and MLP side by side have no sum between them", parallel_residual},
+    {"mtp_layers", "model.mtp_num_layers model.position_embedding_type", "options of MTP layers need them",
+     mtp_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "
      "model.num_layers model.tensor_model_parallel_size",

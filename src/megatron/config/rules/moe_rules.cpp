@@ -21,7 +21,9 @@ void topk_fits(ConfigBuilder& builder) {
     builder.reject("model.moe_router_topk", fmt::format("there are {} experts", model.num_moe_experts),
                    model.num_moe_experts == 1 ? fmt::format("use 1{}", one_expert)
                                               : fmt::format("use at most {}", model.num_moe_experts));
-  if (model.moe_router_topk == 1 && constant)
+  // A model of files is what it is: another score would make another one of it.
+  const bool of_files = builder.origin("model.moe_router_topk").source == Source::hf;
+  if (model.moe_router_topk == 1 && constant && !of_files && builder.purpose != Purpose::forward)
     builder.reject("model.moe_router_topk",
                    "softmax over one chosen expert is always 1, so the router would not learn",
                    "add --moe-router-pre-softmax");
@@ -99,6 +101,13 @@ void dispatcher_fits(ConfigBuilder& builder) {
   if (model.moe_shared_expert_overlap && dispatcher == TokenDispatcher::allgather)
     builder.reject("model.moe_shared_expert_overlap", "the allgather dispatcher cannot overlap",
                    "use --moe-token-dispatcher-type alltoall");
+  for (const auto& [key, given] :
+       {std::pair{"model.overlap_moe_expert_parallel_comm", model.overlap_moe_expert_parallel_comm},
+        {"model.overlap_dispatch_backward_with_experts_wgrad",
+         model.overlap_dispatch_backward_with_experts_wgrad}})
+    if (given && dispatcher == TokenDispatcher::allgather)
+      builder.reject(key, "the allgather dispatcher cannot overlap",
+                     "use --moe-token-dispatcher-type alltoall");
   if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
     builder.reject("model.moe_shared_expert_gate", "there are no shared experts",
                    "give --moe-shared-expert-intermediate-size N");
@@ -121,6 +130,7 @@ constexpr Rule kMoeRules[] = {
      "capacities suit the balancing", capacity_fits},
     {"dispatcher_fits",
      "model.num_moe_experts model.moe_token_dispatcher_type model.moe_shared_expert_overlap "
+     "model.overlap_moe_expert_parallel_comm model.overlap_dispatch_backward_with_experts_wgrad "
      "model.moe_shared_expert_gate "
      "model.moe_shared_expert_intermediate_size model.variable_seq_lengths",
      "options of experts suit the dispatcher", dispatcher_fits},

@@ -2,6 +2,7 @@
 #include <array>
 #include <numeric>
 
+#include "megatron/config/resolve/inactive_slots.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -60,6 +61,7 @@ std::string tp_sizes(const ConfigBuilder& builder) {
 }
 
 void heads_divide_by_tp(ConfigBuilder& builder) {
+  if (has_inactive_slots(builder.config.parallel)) return;  // ranks hold unequal parts
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
                 heads = builder.config.model.num_attention_heads;
   if (heads > 0 && heads % tp != 0)
@@ -68,6 +70,7 @@ void heads_divide_by_tp(ConfigBuilder& builder) {
 }
 
 void query_groups_fit_tp(ConfigBuilder& builder) {
+  if (has_inactive_slots(builder.config.parallel)) return;  // ranks hold unequal parts
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
                 groups = builder.config.model.num_query_groups;
   const int64_t sections = builder.config.model.attention_output_gate ? 2 : 1;  // queries, and their gates
@@ -88,6 +91,7 @@ void query_groups_fit_tp(ConfigBuilder& builder) {
 }
 
 void ffn_divides_by_tp(ConfigBuilder& builder) {
+  if (has_inactive_slots(builder.config.parallel)) return;  // ranks hold unequal parts
   const ModelConfig& model = builder.config.model;
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size,
                 etp = builder.config.parallel.expert_tensor_parallel_size;
@@ -107,6 +111,7 @@ void ffn_divides_by_tp(ConfigBuilder& builder) {
 }
 
 void mamba_divides_by_tp(ConfigBuilder& builder) {
+  if (has_inactive_slots(builder.config.parallel)) return;  // ranks hold unequal parts
   const ModelConfig& model = builder.config.model;
   const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
   if (!has_layers(model, 'M')) return;
@@ -153,7 +158,7 @@ void delta_net_divides_by_tp(ConfigBuilder& builder) {
     builder.reject("model.linear_num_value_heads",
                    fmt::format("is not a multiple of linear_num_key_heads = {}", model.linear_num_key_heads),
                    fmt::format("use a multiple of {}", model.linear_num_key_heads));
-  if (model.linear_num_key_heads % tp != 0)
+  if (model.linear_num_key_heads % tp != 0 && !has_inactive_slots(builder.config.parallel))
     builder.reject(tp_key,
                    fmt::format("does not divide linear_num_key_heads = {}", model.linear_num_key_heads),
                    fmt::format("use {}", tp_sizes(builder)));
@@ -168,7 +173,7 @@ void sequence_divides(ConfigBuilder& builder) {
     return builder.reject("model.seq_length",
                           fmt::format("2 x context_parallel_size = {} does not divide it", 2 * cp),
                           fmt::format("use a multiple of {}", 2 * cp));
-  if (p.sequence_parallel && length / cp % p.tensor_model_parallel_size != 0)
+  if (p.sequence_parallel && length / cp % p.tensor_model_parallel_size != 0 && !has_inactive_slots(p))
     builder.reject("model.seq_length",
                    fmt::format("sequence_parallel splits {} tokens over {} ranks unevenly", length / cp,
                                p.tensor_model_parallel_size),

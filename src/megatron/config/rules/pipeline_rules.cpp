@@ -43,7 +43,8 @@ void layers_divide_by_stages(ConfigBuilder& builder) {
   const ParallelConfig& p = builder.config.parallel;
   const ModelConfig& model = builder.config.model;
   const int64_t stages = p.pipeline_model_parallel_size, chunks = p.virtual_pipeline_model_parallel_size;
-  if (model.num_layers == 0 || !p.pipeline_model_parallel_layout.empty() || is_uneven(p) ||
+  if (model.num_layers == 0 || model.model_type == ModelType::t5 ||
+      !p.pipeline_model_parallel_layout.empty() || is_uneven(p) ||
       model.hybrid_layer_pattern.find('|') != std::string::npos)
     return;
   const int64_t extra = p.account_for_embedding_in_pipeline_split + p.account_for_loss_in_pipeline_split;
@@ -219,16 +220,16 @@ void hybrid_pattern_is_right(ConfigBuilder& builder) {
       builder.reject("model.mtp_num_layers",
                      fmt::format("the hybrid_layer_pattern has {} MTP layers", pattern.mtp_depths),
                      "leave out --mtp-num-layers");
-    if (pattern.layers.find('D') != std::string::npos)
+    if (model.hybrid_layer_pattern.find('D') != std::string::npos)
       builder.reject(
           key, "sparse attention (D) is not built yet",
           fmt::format("use {}", with_layers(model, "D", model.multi_latent_attention ? '+' : '*')));
-    if ((pattern.layers.find('+') != std::string::npos) != model.multi_latent_attention)
+    if ((model.hybrid_layer_pattern.find('+') != std::string::npos) != model.multi_latent_attention)
       builder.reject(key, "multi-latent attention is + in a pattern, and needs its sizes",
                      model.multi_latent_attention
                          ? "leave out --multi-latent-attention"
                          : "add --multi-latent-attention with --position-embedding-type rope");
-    if (pattern.layers.find('E') != std::string::npos && model.num_moe_experts == 0)
+    if (model.hybrid_layer_pattern.find('E') != std::string::npos && model.num_moe_experts == 0)
       builder.reject(key, "it has expert layers (E) but the model no experts", "give --num-experts N");
     if (pattern.segments > 1 && pattern.segments % p.pipeline_model_parallel_size != 0)
       builder.reject(key,

@@ -21,8 +21,8 @@ void fp8_needs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const PrecisionConfig& p = config.precision;
   const bool on = p.fp8 != Fp8Format::none;
-  if (on && !p.bf16 && !p.fp16)
-    builder.reject("model.fp8", "what is not fp8 must be bf16 or fp16", "add --bf16");
+  if (on && !p.bf16 && !p.fp16 && builder.on_gpus() && config.model.add_bias_linear)
+    builder.reject("model.fp8", "fp8 GEMMs of a GPU add no bias to fp32 results", "add --bf16");
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
@@ -190,7 +190,15 @@ void graphs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ModelConfig& m = config.model;
   const ExecutionConfig& e = config.execution;
+  if (e.cuda_graph_impl == GraphImpl::local || e.cuda_graph_impl == GraphImpl::transformer_engine)
+    builder.note(
+        fmt::format("cuda_graph_impl {}: parts of a step are not captured, so steps run without CUDA graphs; "
+                    "--cuda-graph-impl full_iteration captures all of a dense model's step",
+                    name_of(e.cuda_graph_impl)));
   if (e.cuda_graph_impl != GraphImpl::full_iteration) return;
+  if (e.cuda_graph_warmup_steps < 1)
+    builder.reject("model.cuda_graph_warmup_steps", "the first step measures and cannot be captured",
+                   "use at least 1");
   const auto reject_if = [&](bool what, const char* why, const char* fix) {
     if (what) builder.reject("model.cuda_graph_impl", why, fix);
   };
@@ -211,7 +219,8 @@ constexpr Rule kPrecisionRules[] = {
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
      "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
-     "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers",
+     "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers model.add_bias_linear "
+     "run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"optimizer_states",
      "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype  "
@@ -237,7 +246,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers model.num_moe_experts",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl "
+     "model.cuda_graph_impl model.cuda_graph_warmup_steps "
      "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
      "model.variable_seq_lengths",

@@ -18,6 +18,7 @@ struct Rule {
 };
 
 std::span<const Rule> parallel_rules();
+std::span<const Rule> nonuniform_rules();
 std::span<const Rule> pipeline_rules();
 std::span<const Rule> model_rules();
 std::span<const Rule> moe_rules();
@@ -25,6 +26,8 @@ std::span<const Rule> batch_rules();
 std::span<const Rule> precision_rules();
 std::span<const Rule> run_rules();
 std::span<const Rule> data_rules();
+std::span<const Rule> masked_rules();
+std::span<const Rule> vision_rules();
 std::span<const Rule> device_rules();
 
 std::vector<Rule> all_rules();

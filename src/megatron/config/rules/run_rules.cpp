@@ -49,10 +49,23 @@ void checkpoints(ConfigBuilder& builder) {
   if (c.non_persistent_save_interval > 0 && c.non_persistent_ckpt_type == NonPersistentType::none)
     builder.reject("checkpoint.non_persistent_save_interval", "nothing says where to",
                    "add --non-persistent-ckpt-type global");
+  if (c.non_persistent_ckpt_type == NonPersistentType::local && c.non_persistent_local_ckpt_dir.empty())
+    builder.reject("checkpoint.non_persistent_ckpt_type", "nothing says where the local disks are",
+                   "add --non-persistent-local-ckpt-dir DIR");
   const SchedulerConfig& s = builder.config.scheduler;
   if (s.override_opt_param_scheduler && s.use_checkpoint_opt_param_scheduler)
     builder.reject("scheduler.override_opt_param_scheduler",
                    "use_checkpoint_opt_param_scheduler asks for the opposite", "leave it out");
+}
+
+void faults(ConfigBuilder& builder) {
+  const InProcessRestartConfig& restart = builder.config.inprocess_restart;
+  if (restart.enabled && restart.heartbeat_timeout <= restart.heartbeat_interval)
+    builder.reject("inprocess_restart.heartbeat_timeout",
+                   fmt::format("is not above heartbeat_interval = {}", restart.heartbeat_interval),
+                   fmt::format("use {}", 10 * restart.heartbeat_interval));
+  if (!builder.config.ft.preemption_file.empty() && builder.config.checkpoint.save.empty())
+    builder.reject("ft.preemption_file", "there is nowhere to save to", "give --save DIR, or leave it out");
 }
 
 constexpr Rule kRunRules[] = {
@@ -64,8 +77,13 @@ constexpr Rule kRunRules[] = {
      "the vocabulary is given once and holds every token", vocabulary},
     {"checkpoints",
      "checkpoint.ckpt_format checkpoint.non_persistent_save_interval checkpoint.non_persistent_ckpt_type "
+     "checkpoint.non_persistent_local_ckpt_dir "
      "scheduler.override_opt_param_scheduler scheduler.use_checkpoint_opt_param_scheduler",
      "non-persistent checkpoints have a place, and one schedule counts", checkpoints},
+    {"faults",
+     "inprocess_restart.enabled inprocess_restart.heartbeat_timeout inprocess_restart.heartbeat_interval "
+     "ft.preemption_file checkpoint.save",
+     "a process misses several heartbeats before it is given up, and a run that is to go on saves", faults},
     {"profiling", "profiling.profile_step_start profiling.profile_step_end",
      "a profile covers at least one step", profiling},
 };

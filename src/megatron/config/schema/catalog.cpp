@@ -6,6 +6,28 @@
 
 namespace megatron {
 
+namespace {
+
+// How trainers and servers of other projects call what is the same here.
+constexpr std::pair<std::string_view, std::string_view> kOtherSpellings[] = {
+    {"--learning-rate", "--lr"},
+    {"--adam-epsilon", "--adam-eps"},
+    {"--max-grad-norm", "--clip-grad"},
+    {"--warmup-steps", "--lr-warmup-iters"},
+    {"--per-device-train-batch-size", "--micro-batch-size"},
+    {"--train-batch-size", "--global-batch-size"},
+    {"--max-seq-length", "--seq-length"},
+    {"--max-seq-len", "--seq-length"},
+    {"--logging-steps", "--log-interval"},
+    {"--save-steps", "--save-interval"},
+    {"--eval-steps", "--eval-interval"},
+    {"--tensor-parallel-size", "--tensor-model-parallel-size"},
+    {"--pipeline-parallel-size", "--pipeline-model-parallel-size"},
+    {"--expert-parallel-size", "--expert-model-parallel-size"},
+};
+
+}  // namespace
+
 std::string canonical_flag(std::string_view flag) {
   std::string result(flag);
   std::replace(result.begin(), result.end(), '_', '-');
@@ -44,7 +66,10 @@ const Catalog::Entry* Catalog::find(std::string_view name) const {
 }
 
 const Catalog::Flag* Catalog::find_flag(std::string_view flag) const {
-  const auto found = by_flag_.find(canonical_flag(flag));
+  std::string name = canonical_flag(flag);
+  for (const auto& [other, own] : kOtherSpellings)
+    if (name == other) name = own;
+  const auto found = by_flag_.find(name);
   return found == by_flag_.end() ? nullptr : &found->second;
 }
 

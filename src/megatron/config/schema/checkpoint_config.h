@@ -13,6 +13,10 @@ constexpr auto names(CheckpointFormat) {
 enum class NonPersistentType { none, global, local, in_memory };
 constexpr auto names(NonPersistentType) { return std::array{"none", "global", "local", "in_memory"}; }
 
+// What a rank writes of a local checkpoint: its share of what replicas hold alike, or all that it holds.
+enum class LocalCheckpointAlgo { fully_parallel, atomic };
+constexpr auto names(LocalCheckpointAlgo) { return std::array{"fully_parallel", "atomic"}; }
+
 // What a load does with tensors that only the checkpoint has (unexpected) or only the model (missing).
 enum class Strictness {
   assume_ok_unexpected,

@@ -8,15 +8,20 @@ namespace megatron::conditions {
 
 // clang-format off
 #define CONDITION(name, needs, holds) inline constexpr Condition name{[](const Config& c) { return holds; }, needs};
+CONDITION(has_indexer, "--experimental-attention-variant dsa",
+          c.model.experimental_attention_variant == AttentionVariant::dsa)
 CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
+CONDITION(has_parallel_residual, "--parallel-residual", c.model.parallel_residual)
 CONDITION(in_fp8, "--fp8-format", c.precision.fp8 != Fp8Format::none)
 CONDITION(in_delayed_fp8, "--fp8-format and --fp8-recipe delayed",
           c.precision.fp8 != Fp8Format::none && c.precision.fp8_recipe == Fp8Recipe::delayed)
 CONDITION(keeps_layers_in_bf16, "--first-last-layers-bf16", c.precision.first_last_layers_bf16)
 CONDITION(overlaps_tp, "--tp-comm-overlap", c.parallel.tp_comm_overlap)
+CONDITION(has_tp_spares, "--tp-spares", c.parallel.tp_spares > 0)
 CONDITION(has_stages, "--pipeline-model-parallel-size above 1", c.parallel.pipeline_model_parallel_size > 1)
 CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipeline_model_parallel_size > 1)
-CONDITION(has_cuda_graphs, "--cuda-graph-impl", c.execution.cuda_graph_impl != GraphImpl::none)
+CONDITION(has_cuda_graphs, "--cuda-graph-impl full_iteration",
+          c.execution.cuda_graph_impl == GraphImpl::full_iteration)
 CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
 CONDITION(offloads_modules, "--fine-grained-activation-offloading", c.execution.fine_grained_activation_offloading)
 CONDITION(recomputes_layers, "--recompute-granularity full",
@@ -31,22 +36,40 @@ CONDITION(has_decoupled_lr, "--decoupled-lr", c.optimizer.decoupled_lr.has_value
 CONDITION(uses_adam, "--optimizer adam",
           c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::adam
                                 : c.optimizer.optimizer == OptimizerKind::adam)
+CONDITION(offloads_optimizer, "--optimizer-cpu-offload", c.optimizer.optimizer_cpu_offload)
 CONDITION(uses_muon, "--optimizer muon", c.optimizer.is_muon())
 CONDITION(uses_lion, "--optimizer lion",
           c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::lion
                                 : c.optimizer.optimizer == OptimizerKind::lion)
 CONDITION(uses_sgd, "--optimizer sgd", c.optimizer.optimizer == OptimizerKind::sgd)
 CONDITION(reruns, "--rerun-mode validate_results", c.rerun_state_machine.rerun_mode != RerunMode::disabled)
+CONDITION(restarts, "--inprocess-restart", c.inprocess_restart.enabled)
+CONDITION(names_hangs, "--enable-ft-package or --inprocess-restart",
+          c.ft.enable_ft_package || c.inprocess_restart.enabled)
+CONDITION(learns_timeouts, "--save DIR and --enable-ft-package or --inprocess-restart",
+          !c.checkpoint.save.empty() && (c.ft.enable_ft_package || c.inprocess_restart.enabled))
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
+CONDITION(saves_locally, "--non-persistent-ckpt-type local",
+          c.checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
+CONDITION(replicates, "--replication", c.checkpoint.replication)
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(detects_stragglers, "--detect-stragglers", c.logger.detect_stragglers)
 CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
 CONDITION(validates_sets, "--multiple-validation-sets", c.validation.multiple_validation_sets)
 CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)
 CONDITION(fills_in, "--fim-data", c.dataset.fim_data)
+CONDITION(is_bert, "--model-type bert", c.model.model_type == ModelType::bert)
+CONDITION(masks_text, "--model-type bert or t5", c.model.masks_text())
+CONDITION(sees_images, "a vision tower (--vision-model-type, --img-h, --hf)", c.model.has_tower())
+CONDITION(sees_by_clip, "--vision-model-type clip", c.model.vision_tower == VisionTowerKind::clip)
 CONDITION(is_sft, "--sft", c.dataset.sft)
 CONDITION(packs_offline, "--packing offline", c.dataset.packing == Packing::offline)
-CONDITION(profiles, "--profile", c.profiling.profile)
+CONDITION(replays, "--replay", !c.dataset.replay.empty())
+CONDITION(profiles, "--profile or --record-memory-history",
+          c.profiling.profile || c.profiling.record_memory_history)
+CONDITION(records_memory, "--record-memory-history", c.profiling.record_memory_history)
+CONDITION(generates, "megatron generate or megatron serve", (static_cast<void>(c), false))
 #undef CONDITION
 // clang-format on
 

@@ -2,9 +2,12 @@
 
 #include "megatron/config/schema/moe_config.h"
 #include "megatron/config/schema/setting.h"
+#include "megatron/config/schema/vision_config.h"
 
 namespace megatron {
 
+enum class ModelType { none, gpt, bert, t5 };
+constexpr auto names(ModelType) { return std::array{"none", "gpt", "bert", "t5"}; }
 enum class PositionEmbedding { learned_absolute, rope, yarn, mrope, relative, none };
 constexpr auto names(PositionEmbedding) {
   return std::array{"learned_absolute", "rope", "yarn", "mrope", "relative", "none"};
@@ -28,11 +31,14 @@ struct LayerBlock {
   int64_t query_groups = 0, ffn_hidden_size = 0;
 };
 
-struct ModelConfig : MoeConfig {
+struct ModelConfig : MoeConfig, VisionConfig {
   static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
 #include "megatron/config/settings/model.def"
 #undef SETTING
+
+  // Whether it learns to restore masked text, and not to go on from it.
+  bool masks_text() const { return model_type == ModelType::bert || model_type == ModelType::t5; }
 
   std::vector<LayerBlock> layer_blocks;  // what that text says; no setting
 };

@@ -37,4 +37,18 @@ struct RerunConfig {
 #undef SETTING
 };
 
+struct FtConfig {
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/ft.def"
+#undef SETTING
+};
+
+struct InProcessRestartConfig {
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/inprocess_restart.def"
+#undef SETTING
+};
+
 }  // namespace megatron

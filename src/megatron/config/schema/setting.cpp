@@ -17,13 +17,6 @@ bool Limit::covers(const Json& value) const {
   return std::any_of(value.as_array().begin(), value.as_array().end(), is_one);
 }
 
-Setting& Setting::forward_only(std::initializer_list<std::string_view> values) {
-  limit = Limit{.feature = "training of encoder-decoder models and BERT from the command line",
-                .values = values,
-                .training_only = true};
-  return *this;
-}
-
 Setting& Setting::dtype(std::initializer_list<std::string_view> names) {
   is_dtype = true;
   return one_of(names);

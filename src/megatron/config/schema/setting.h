@@ -29,7 +29,6 @@ struct Limit {
   std::string_view feature;              // "the flex dispatcher"
   std::vector<std::string_view> values;  // those that need it; none: every value but the default
   std::string_view fix = "leave it out";
-  bool training_only = false;            // a model that has it can be run, but not trained
   bool covers(const Json& value) const;  // of a list, any of its elements
 };
 
@@ -103,7 +102,6 @@ class Setting {
                    std::string_view fix = "leave it out") {
     return limit = Limit{feature, values, fix}, *this;
   }
-  Setting& forward_only(std::initializer_list<std::string_view> values = {});
 
   std::string name() const { return std::string(section) + "." + std::string(key); }
   bool is_list() const;

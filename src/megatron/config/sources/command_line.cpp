@@ -89,7 +89,7 @@ class Parser {
   }
 
   std::string* source_flag(std::string_view name) {
-    if (name == "--hf") return &line_.hf_dir;
+    if (name == "--hf" || canonical_flag(name) == "--model-name-or-path") return &line_.hf_dir;
     if (name == "--recipe") return &line_.recipe_name;
     if (name == "--config") return &line_.config_path;
     return nullptr;

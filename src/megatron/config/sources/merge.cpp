@@ -66,7 +66,7 @@ class Merger {
   // and the vocabulary its tokenizer's.
   void checkpoint() {
     if (sources_.checkpoint.is_null()) return;
-    for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()})
+    for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>(), &schema<VisionConfig>()})
       for (const Setting& setting : rows->rows()) {
         const Catalog::Entry& entry = *catalog_.find(setting.name());
         const Json* saved = sources_.checkpoint.find(setting.key);

@@ -27,6 +27,7 @@ struct ConfigText {
 struct Sources {
   std::string hf_origin;               // the folder of --hf
   Json hf;                             // its fields of `model`, an object
+  bool hf_has_weights = true;          // whose shapes no other source may change
   std::optional<ConfigText> recipe;    // YAML
   std::optional<ConfigText> file;      // YAML
   std::vector<FlagUse> flags;          // in order; the last of a kind wins

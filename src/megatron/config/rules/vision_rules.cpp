@@ -1,0 +1,114 @@
+#include <cmath>
+
+#include "megatron/config/resolve/inactive_slots.h"
+#include "megatron/config/rules/rules.h"
+
+namespace megatron {
+namespace {
+
+void tower_sizes(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.has_tower()) return;
+  const int64_t heads = model.vision_num_attention_heads,
+                tp = builder.config.parallel.tensor_model_parallel_size;
+  if (heads > 0 && model.vision_hidden_size % heads != 0)
+    builder.reject("model.vision_num_attention_heads",
+                   fmt::format("does not divide the tower's width of {}", model.vision_hidden_size),
+                   fmt::format("use a divisor of {}", model.vision_hidden_size));
+  else if (heads > 0 && builder.purpose != Purpose::model && heads % tp != 0)
+    builder.reject("model.tensor_model_parallel_size",
+                   fmt::format("does not divide the tower's {} heads", heads),
+                   fmt::format("use {}", common_divisors(std::array{heads})));
+  if (builder.purpose != Purpose::model && model.vision_ffn_hidden_size % tp != 0)
+    builder.reject("model.vision_ffn_hidden_size",
+                   fmt::format("is not shared out evenly by {} tensor ranks", tp),
+                   fmt::format("use a multiple of {}", tp));
+  if (model.vision_output_size != model.hidden_size && model.hidden_size > 0)
+    builder.reject("model.vision_output_size",
+                   fmt::format("the language model's width is {}", model.hidden_size),
+                   fmt::format("use {}", model.hidden_size));
+  if (model.vision_tower != VisionTowerKind::clip &&
+      (model.image_token_id < 0 || (model.vocab_size > 0 && model.image_token_id >= model.vocab_size)))
+    builder.reject("model.image_token_id", "an image's token must be in the vocabulary",
+                   "give the one that the tokenizer has for images");
+  if (model.is_qwen()) return;
+  if (model.vision_tower == VisionTowerKind::siglip) {
+    const auto cells = static_cast<int64_t>(std::lround(std::sqrt(model.vision_tokens_per_image)));
+    const int64_t side = model.vision_image_size / std::max<int64_t>(1, model.vision_patch_size);
+    if (cells < 1 || cells * cells != model.vision_tokens_per_image || side % cells != 0)
+      builder.reject("model.vision_tokens_per_image",
+                     fmt::format("{} x {} patches are not pooled into as many squares", side, side),
+                     fmt::format("use {}", side * side));
+  }
+  if (model.vision_image_size < model.vision_patch_size)
+    builder.reject("model.vision_image_size",
+                   fmt::format("is less than a patch of {}", model.vision_patch_size),
+                   fmt::format("use a multiple of {}, such as {}", model.vision_patch_size,
+                               24 * model.vision_patch_size));
+  if (model.vision_image_width != 0 && model.vision_image_width != model.vision_image_size)
+    builder.reject("model.vision_image_width",
+                   fmt::format("the tower sees squares of {}", model.vision_image_size), "leave it out");
+}
+
+// What a step with images cannot do yet.
+void tower_layouts(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  const ModelConfig& model = config.model;
+  if (!model.has_tower() || builder.purpose == Purpose::forward) return;
+  if (model.masks_text())
+    builder.reject("model.vision_tower", "belongs to a decoder", "leave it out, or use --model-type gpt");
+  if (model.vision_bidirectional && config.parallel.context_parallel_size > 1)
+    builder.reject("model.context_parallel_size",
+                   "tokens of one image see each other, and are not split over ranks", "use 1");
+  if (model.mtp_num_layers > 0) builder.reject("model.mtp_num_layers", "images are not predicted", "use 0");
+  if (config.execution.cuda_graph_impl == GraphImpl::full_iteration)
+    builder.reject("model.cuda_graph_impl", "images differ in size from step to step", "leave it out");
+  if (has_inactive_slots(config.parallel))
+    builder.reject("model.vision_tower", "is not shared out among unequal replicas",
+                   "leave out --non-active-ranks and --tp-spares");
+  if (model.freeze_language_model && model.freeze_vision_model && model.freeze_vision_projection)
+    builder.reject("model.freeze_vision_projection", "nothing would be left to learn",
+                   "leave one of the three out");
+}
+
+void tower_data(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  const DatasetConfig& data = config.dataset;
+  if (builder.purpose == Purpose::forward) return;
+  if (!config.model.has_tower()) {
+    if (data.dataloader_type == DataloaderType::external)
+      builder.reject("dataset.dataloader_type", "is for loaders of images, which a vision tower reads",
+                     "use single or cyclic");
+    return;
+  }
+  for (const auto& [name, on] : {std::pair{"dataset.packing", data.packing != Packing::none},
+                                 {"dataset.fim_data", data.fim_data},
+                                 {"dataset.inter_document_masking", data.inter_document_masking}})
+    if (on) builder.reject(name, "does not go with images", "leave it out");
+}
+
+constexpr Rule kVisionRules[] = {
+    {"tower_sizes",
+     "model.vision_tower model.vision_hidden_size model.vision_num_attention_heads "
+     "model.vision_ffn_hidden_size "
+     "model.vision_output_size model.hidden_size model.image_token_id model.vocab_size "
+     "model.vision_tokens_per_image "
+     "model.vision_image_size model.vision_image_width model.vision_patch_size "
+     "model.tensor_model_parallel_size",
+     "a vision tower's sizes fit together and are shared out evenly", tower_sizes},
+    {"tower_layouts",
+     "model.vision_tower model.model_type model.vision_bidirectional model.context_parallel_size "
+     "model.mtp_num_layers model.cuda_graph_impl model.non_active_ranks_per_dp model.tp_spares "
+     "model.freeze_language_model model.freeze_vision_model model.freeze_vision_projection",
+     "models with a vision tower train under layouts that its images allow", tower_layouts},
+    {"tower_data",
+     "model.vision_tower dataset.dataloader_type dataset.packing dataset.fim_data "
+     "dataset.inter_document_masking",
+     "images belong to rows that are not packed", tower_data},
+};
+
+}  // namespace
+
+std::span<const Rule> vision_rules() { return kVisionRules; }
+
+}  // namespace megatron

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "megatron/config/schema/setting.h"
+
+namespace megatron {
+
+enum class VisionTowerKind { none, clip, siglip, qwen2, qwen2_5 };
+constexpr auto names(VisionTowerKind) { return std::array{"none", "clip", "siglip", "qwen2", "qwen2_5"}; }
+
+enum class ModelProvider { none, gpt, mamba, hybrid, llava_vlm };
+constexpr auto names(ModelProvider) { return std::array{"none", "gpt", "mamba", "hybrid", "llava_vlm"}; }
+
+// The sizes of a vision tower, which tokens of the text its rows stand for, and what of it all learns.
+struct VisionConfig {
+  static const Schema& rows();
+#define SETTING(type, name, value, ...) type name = value;
+#include "megatron/config/settings/vision.def"
+#undef SETTING
+
+  bool has_tower() const { return vision_tower != VisionTowerKind::none; }
+  bool is_qwen() const {
+    return vision_tower == VisionTowerKind::qwen2 || vision_tower == VisionTowerKind::qwen2_5;
+  }
+  // LLaVA's stands outside of the vocabulary.
+  bool is_image_token(int64_t id) const { return id != -1 && (id == image_token_id || id == video_token_id); }
+  // Tokens of an image of so many patches.
+  int64_t image_tokens(int64_t patches) const {
+    if (vision_tower == VisionTowerKind::siglip) return vision_tokens_per_image;
+    if (vision_tower == VisionTowerKind::clip) return patches + (vision_class_token ? 1 : 0);
+    return patches / (vision_spatial_merge_size * vision_spatial_merge_size);
+  }
+  // Of a tower whose images are all alike.
+  int64_t image_patches() const {
+    const int64_t side = vision_image_size / vision_patch_size;
+    return side * side;
+  }
+};
+
+}  // namespace megatron
