@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -31,8 +32,10 @@ void collect(RankContext& ctx, RankTrainer& trainer, WholeTensors& gradients, Wh
     add(gradients, slice, slice.gradient, trainer.gradient_factor());
     add(parameters, slice, slice.value);
   }
+  // Where replicas differ in size, what ranks compute with may not be what is updated.
+  const bool all = trainer.parallel().unequal() != nullptr;
   for (Parameter* parameter : trainer.parameters())
-    if (!parameter->trainable) add(parameters, {parameter}, parameter->value);
+    if (all || !parameter->trainable) add(parameters, {parameter}, parameter->value);
 }
 
 // Whatever rank tells of a step. Norms of parameters are sums in one order on all.
@@ -90,27 +93,44 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
   ParallelSizes sizes = run.sizes;
   sizes.embedding_stages = embedding_stages(config);
   const RankFunction rank = [&](int, const ProcessGroup& plain) {
-    ProcessGroup world = run.interpose ? run.interpose(plain) : plain;
-    RankContext ctx(run.device, 1, world.rank());
+    ProcessGroup everyone = run.interpose ? run.interpose(plain) : plain;
+    RankContext ctx(run.device, 1, everyone.rank());
     plain.attach(ctx);
-    world.attach(ctx);
+    everyone.attach(ctx);
+    const ProcessGroup world = active_world(everyone, sizes);
+    if (!world) return;  // it idles
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     RankTrainer trainer(ctx, config, parallel, run.dtype);
-    int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
+    int dp = parallel.replicas(), dp_rank = parallel.replica();
     RankTrainer::Documents documents = run.documents;
     documents = documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp);
+    const Shares shares = batch_shares(config, parallel, config.train.global_batch_size);
+    const std::vector<Share>& own = shares.of_replica[static_cast<size_t>(dp_rank)];
     const auto from_source = [&](size_t step) {
       const int64_t batch = config.train.global_batch_size, iteration = static_cast<int64_t>(step);
-      const Shares shares = Shares::even(batch, config.train.micro_batch_size, dp);
-      return run.source->step(
-          {iteration, iteration * batch, shares.of_replica[static_cast<size_t>(dp_rank)]});
+      return run.source->step({iteration, iteration * batch, own});
     };
+    // Replicas of different sizes have different numbers of micro-batches.
+    const auto unequal_batches = [&](size_t step) {
+      const std::span<const int64_t> all = batches[step];
+      const int64_t row = config.model.seq_length + 1, first = own.front().first;
+      return batches_of_tokens(
+          all.subspan(static_cast<size_t>(first * row),
+                      static_cast<size_t>((own.back().first + own.back().count - first) * row)),
+          config.train.micro_batch_size, config.model.seq_length, {}, {}, first);
+    };
+    const bool unequal = parallel.unequal() && !run.source;
     for (size_t step = 0; step < batches.size(); ++step) {
       std::span<const int64_t> all = batches[step];
-      StepReport report = run.source
-                              ? trainer.step(ctx, from_source(step), run.lr)
-                              : trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp),
-                                             run.lr, run.lengths, documents);
+      StepReport report =
+          run.source ? trainer.step(ctx, from_source(step), run.lr)
+          : unequal  ? trainer.update(ctx,
+                                      trainer.gradients(
+                                          ctx, unequal_batches(step),
+                                          {.iteration = trainer.steps_taken(), .batches = shares.batches()}),
+                                      run.lr)
+                     : trainer.step(ctx, all.subspan(all.size() / dp * dp_rank, all.size() / dp), run.lr,
+                                    run.lengths, documents);
       agree(step, report.loss, result.losses);
       agree(step, report.grad_norm, result.grad_norms);
       {
@@ -123,8 +143,9 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     }
     collect(ctx, trainer, result.gradients, result.parameters, mutex);
     std::span<const int64_t> first = batches[0];
-    double loss = run.source
-                      ? trainer.evaluate(ctx, from_source(0))
+    double loss = run.source ? trainer.evaluate(ctx, from_source(0))
+                  : unequal
+                      ? trainer.evaluate(ctx, unequal_batches(0), shares.batches())
                       : trainer.evaluate(ctx, first.subspan(first.size() / dp * dp_rank, first.size() / dp),
                                          run.lengths, documents);
     agree(0, loss, evaluated);

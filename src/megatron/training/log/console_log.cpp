@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include "megatron/base/progress.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/training/health/stragglers.h"
 #include "megatron/training/log/memory_report.h"
 #include "megatron/training/log/metrics_file.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/plan/theoretical_memory.h"
-#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/models/parallel_setup.h"
 
 namespace megatron {
 
@@ -19,12 +19,14 @@ std::string memory_report(RunView& view) {
   const auto figures = view.ctx.to_vector<double>(all);
 
   std::vector<int> ranks;
-  for (const GroupRanks& group : parallel_groups(parallel_sizes(view.config, view.world.size())))
+  for (const GroupRanks& group : view.trainer.parallel().lists())
     if (group.axis == Axis::dp) ranks.push_back(group.ranks[0]);
   std::sort(ranks.begin(), ranks.end());
   std::string lines;
   for (const int rank : ranks) {
-    const double* of_rank = &figures[static_cast<size_t>(rank * kFigures)];
+    const std::vector<int>& world = view.world.world_ranks();
+    const auto place = std::find(world.begin(), world.end(), rank) - world.begin();
+    const double* of_rank = &figures[static_cast<size_t>(place * kFigures)];
     lines += fmt::format(
         "[Rank {}] (after {} iterations) memory (MB) | allocated: {:.2f} | max allocated: {:.2f} | "
         "reserved: {:.2f} | max reserved: {:.2f}\n",

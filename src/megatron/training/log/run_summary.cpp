@@ -9,15 +9,15 @@
 #include "megatron/transformer/embedding.h"
 
 namespace megatron {
-namespace {
 
-// 354.9 M, 6.74 B
 std::string count_text(double count) {
   if (count >= 1e12) return fmt::format("{:.2f} T", count / 1e12);
   if (count >= 1e9) return fmt::format("{:.2f} B", count / 1e9);
   if (count >= 1e6) return fmt::format("{:.1f} M", count / 1e6);
   return fmt::format("{:.1f} k", count / 1e3);
 }
+
+namespace {
 
 std::string attention_text(const ModelConfig& model) {
   if (model.multi_latent_attention)
@@ -80,15 +80,15 @@ std::string layout_table(const Config& config, const RunPlan& plan) {
 }  // namespace
 
 std::string run_summary(const Config& config, const RunPlan& plan, const std::string& device) {
-  const int64_t tokens = config.train.global_batch_size * config.model.seq_length;
+  const int64_t batch = config.train.global_batch_size, tokens = batch * config.model.seq_length,
+                passes = batch / (config.train.micro_batch_size * plan.sizes.dp());
   const double flops = static_cast<double>(tokens) *
                        model_flops_per_token(config.model, config.model.seq_length, plan.sizes.tp);
   std::string text = fmt::format("model    {}\n", model_text(config.model, plan));
   text += fmt::format("         feed-forward {}\n", feed_forward_text(config.model));
   text +=
-      fmt::format("step     {} sequences of {} tokens in {} micro-batches of {} a replica, {:.4g} TFLOP\n",
-                  config.train.global_batch_size, config.model.seq_length,
-                  config.train.global_batch_size / (config.train.micro_batch_size * plan.sizes.dp()),
+      fmt::format("step     {} sequence{} of {} tokens in {} micro-batch{} of {} a replica, {:.4g} TFLOP\n",
+                  batch, batch == 1 ? "" : "s", config.model.seq_length, passes, passes == 1 ? "" : "es",
                   config.train.micro_batch_size, flops / 1e12);
   text += fmt::format("kernels  {} on {}\n", number_text(config), device);
   text += fmt::format("layout   {}\n", layout_table(config, plan));

@@ -1,7 +1,10 @@
 #include "megatron/training/plan/flops.h"
 
+#include <algorithm>
+
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/layer_blocks.h"
+#include "megatron/models/vision_config.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/transformer/embedding.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -132,10 +135,67 @@ LayerWork mtp_work(const ModelConfig& config) {
   return work;
 }
 
+// An encoder and its decoder, per token of the encoder: there are `share` decoder tokens for each. Cross
+// attention makes queries of the decoder's tokens, keys and values of the encoder's.
+LayerWork encoder_decoder_work(const ModelConfig& config, double padded_vocab_size) {
+  const double encoder = number(config.encoder_num_layers), decoder = number(config.decoder_num_layers),
+               share = number(config.decoder_seq_length) /
+                       number(std::max<int64_t>(1, config.encoder_seq_length)),
+               width = number(config.hidden_size),
+               cross = width * number(config.kv_channels * config.num_attention_heads);
+  const LayerWork attention = attention_work(config, config.num_query_groups),
+                  mlp = mlp_work(config, config.ffn_hidden_size);
+  const double layer = attention.per_token + mlp.per_token, square = attention.per_square;
+  return {encoder * layer + decoder * (share * (layer + 2 * cross) + 2 * cross) +
+              share * width * padded_vocab_size,
+          2 * encoder * square + decoder * (share * share + 2 * share) * square};
+}
+
+// The projector's multiply-adds for one row that stands for an image's token.
+double projector_work(const VisionConfig& config) {
+  const double width = number(config.vision_hidden_size), out = number(config.vision_output_size);
+  if (config.vision_tower == VisionTowerKind::siglip) return width * out;
+  const double merged =
+      config.is_qwen() ? width * number(config.vision_spatial_merge_size * config.vision_spatial_merge_size)
+                       : width;
+  const double inner = config.is_qwen() ? merged : number(config.vision_projector_size);
+  return inner * (merged + out);
+}
+
 }  // namespace
+
+double tower_flops(const ModelConfig& config, std::span<const PatchGrid> grids) {
+  if (!config.has_tower() || grids.empty()) return 0;
+  const ModelConfig own = tower_config(config);
+  const int64_t side = config.vision_patch_size,
+                frames = config.is_qwen() ? config.vision_temporal_patch_size : 1;
+  const double pixels = number(config.vision_in_channels * frames * side * side);
+  LayerWork layer = attention_work(own, own.num_query_groups);
+  layer += mlp_work(own, own.ffn_hidden_size);
+  const bool windows = config.vision_tower == VisionTowerKind::qwen2_5 && config.vision_window_size > 0;
+  const double layers = number(own.num_layers),
+               whole = windows ? number(std::ssize(config.vision_full_attention_layers)) : layers,
+               across = number(config.vision_window_size / side), window = across * across;
+  double tower = 0, projector = 0;
+  for (const PatchGrid& grid : grids) {
+    const bool clip = config.vision_tower == VisionTowerKind::clip;  // has a class token beside its patches
+    const double patches = number(grid.patches()), rows = patches + (clip ? number(grid.frames) : 0),
+                 seen = rows / number(grid.frames);  // by each, in its frame
+    tower += patches * pixels * number(own.hidden_size) + rows * layers * layer.per_token +
+             2 * rows * layer.per_square * (whole * seen + (layers - whole) * std::min(window, seen));
+    projector += number(config.image_tokens(grid.patches())) * projector_work(config);
+  }
+  const double passes = config.freeze_vision_model ? 1 : 3,
+               behind = config.freeze_vision_model && config.freeze_vision_projection ? 1 : 3;
+  return 2 * (passes * tower + behind * projector);
+}
 
 double model_flops(const ModelConfig& config, int64_t padded_vocab_size, double tokens,
                    double squared_lengths) {
+  if (is_encoder_decoder(config)) {
+    const LayerWork work = encoder_decoder_work(config, number(padded_vocab_size));
+    return 6 * (work.per_token * tokens + work.per_square * squared_lengths);
+  }
   LayerWork work = mtp_work(config);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) work += layer_work(config, layer);
   const double heads = 1 + number(config.mtp_num_layers);

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "megatron/models/parallel_setup.h"
+#include "megatron/parallel/replica_layout.h"
+#include "megatron/training/plan/blank_batches.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/step/rank_trainer.h"
 
@@ -38,14 +41,42 @@ RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const Pipel
     plan.chunks.push_back(model_slice(config, shape, plan.pipeline_rank, chunk));
   for (const Parameter* parameter : trainer.parameters())
     plan.parameters += parameter->shard.local_shape.numel();
-  int64_t sequences = shape.microbatches * config.train.micro_batch_size;
-  std::vector<int64_t> tokens(static_cast<size_t>(sequences * (config.model.seq_length + 1)), 0);
+  // Replicas of different sizes have different numbers of micro-batches.
+  int64_t microbatches = shape.microbatches;
+  if (parallel.unequal())
+    microbatches = static_cast<int64_t>(batch_shares(config, parallel, config.train.global_batch_size)
+                                            .of_replica[static_cast<size_t>(parallel.replica())]
+                                            .size());
   CountCosts count(plan, speed);
   ctx.tracer = &count;
-  trainer.step(ctx, tokens, 0);
+  trainer.step(ctx, blank_batches(config, microbatches), 0);
   plan.memory = ctx.allocator->statistics();
   plan.traffic = *log;
   return plan;
+}
+
+// The ranks of a pipeline: all others are like them. Where replicas differ in size, those of each size, and
+// of its positions that have peers in other replicas or none.
+std::vector<int> planned_ranks(const ParallelSizes& sizes) {
+  if (sizes.inactive.empty()) {
+    for (const GroupRanks& group : parallel_groups(sizes))
+      if (group.axis == Axis::pp && group.ranks[0] == sizes.rank_offset) return group.ranks;
+    return {};
+  }
+  check_parallel(sizes);
+  const ReplicaLayout layout(sizes);
+  std::vector<int> ranks, seen;
+  for (int replica = 0; replica < layout.replicas(); ++replica) {
+    const int size = layout.tp_sizes()[static_cast<size_t>(replica)];
+    if (std::find(seen.begin(), seen.end(), size) != seen.end()) continue;
+    seen.push_back(size);
+    for (int stage = 0; stage < sizes.pp; ++stage) {
+      const std::vector<int>& own = layout.ranks(replica, 0, stage);
+      ranks.push_back(own.front());
+      if (size > layout.sync()) ranks.push_back(own.back());
+    }
+  }
+  return ranks;
 }
 
 }  // namespace
@@ -94,7 +125,9 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   RunPlan plan;
   plan.sizes = sizes;
   int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
-  if (per_pass == 0 || batch == 0 || batch % per_pass != 0)
+  // Unequal replicas need not share it evenly.
+  const int64_t step = sizes.inactive.empty() ? per_pass : config.train.micro_batch_size;
+  if (per_pass == 0 || batch < per_pass || batch % step != 0)
     throw ConfigError(fmt::format(
         "plan: a global batch of {} cannot be cut into micro-batches of {} on {} data-parallel ranks", batch,
         config.train.micro_batch_size, sizes.dp()));
@@ -104,10 +137,8 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   plan.tokens_per_step = batch * config.model.seq_length;
   plan.flops_per_step = static_cast<double>(plan.tokens_per_step) *
                         model_flops_per_token(config.model, config.model.seq_length, sizes.tp);
-  for (const GroupRanks& group : parallel_groups(sizes))
-    if (group.axis == Axis::pp && group.ranks[0] == sizes.rank_offset)
-      for (int rank : group.ranks)
-        plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed, options));
+  for (int rank : planned_ranks(sizes))
+    plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed, options));
   return plan;
 }
 

@@ -1,12 +1,11 @@
 #include "megatron/training/plan/recompute_setup.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "megatron/base/error.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/runtime.h"
+#include "megatron/device/system_memory.h"
 
 namespace megatron {
 namespace {
@@ -20,7 +19,7 @@ double usable_memory(DeviceType device, int64_t sharing) {
     if (bytes == 0)
       throw ConfigError("--recompute-modules auto: no GPU is there to ask; give --recompute-memory-gib");
   } else {
-    bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    bytes = system_memory();
   }
   return 0.9 * bytes / static_cast<double>(sharing);
 }

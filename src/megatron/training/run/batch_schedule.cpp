@@ -3,16 +3,20 @@
 #include <limits>
 
 #include "megatron/base/error.h"
+#include "megatron/config/resolve/inactive_slots.h"
 
 namespace megatron {
 
 BatchSchedule::BatchSchedule(const Config& config, int64_t data_parallel)
     : sizes_(batch_sizes({config.train.step_batch_size_schedule, config.train.rampup_batch_size,
                           config.train.global_batch_size, config.model.seq_length})) {
-  const int64_t micro = config.train.micro_batch_size * data_parallel;
+  // Unequal replicas get different numbers of micro-batches, each at least one.
+  const bool unequal = has_inactive_slots(config.parallel);
+  const int64_t least = config.train.micro_batch_size * data_parallel;
+  const int64_t micro = unequal ? config.train.micro_batch_size : least;
   for (BatchSize& step : sizes_) {
     if (config.train.decrease_batch_size_if_needed) step.size = step.size / micro * micro;
-    if (step.size == 0 || step.size % micro != 0)
+    if (step.size < least || step.size % micro != 0)
       throw ConfigError(fmt::format(
           "a batch of {} sequences is no whole number of micro-batches of {} on {} replicas; give "
           "batch sizes that are multiples of {}, or --decrease-batch-size-if-needed",

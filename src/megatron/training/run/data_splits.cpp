@@ -1,6 +1,9 @@
 #include "megatron/training/run/data_splits.h"
 
+#include <algorithm>
 #include <filesystem>
+
+#include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
@@ -78,6 +81,7 @@ std::vector<std::pair<std::string, DataSource>> validation_sources(const Config&
 DatasetIdentity data_identity(const Config& config, const DataSource& source) {
   DatasetIdentity identity{.seed = static_cast<uint32_t>(config.dataset.random_seed),
                            .seq_length = config.model.seq_length};
+  identity.tokenizer = tokenizer_description(config.tokenizer);
   if (source.blend) {
     identity.split = split_text(config.dataset);
     identity.matrix = source.matrix;
@@ -88,9 +92,9 @@ DatasetIdentity data_identity(const Config& config, const DataSource& source) {
 SplitSizes wanted_samples(const Config& config) {
   const TrainConfig& train = config.train;
   const ValidationConfig& validation = config.validation;
-  const int64_t iterations =
-      train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size;
-  if (iterations <= 0) throw ConfigError("--data-path: give --train-iters N or --train-samples N");
+  // A run of no iterations, which reads weights and saves them, has the data of one.
+  const int64_t iterations = std::max<int64_t>(
+      1, train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size);
   const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
   const int64_t round = validation.eval_iters * evaluation_batch(config);
   const int64_t samples =
@@ -110,7 +114,8 @@ SampleOrder sample_order(const Config& config, Split split, int64_t total) {
   const ParallelConfig& parallel = config.parallel;
   const int64_t model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size *
                               parallel.context_parallel_size;
-  const int64_t world = std::max(config.run.world_size, model_ranks);
+  const int64_t training = config.inprocess_restart.active_world_size;  // 0: all ranks
+  const int64_t world = std::max(training > 0 ? training : config.run.world_size, model_ranks);
   return SampleOrder::cyclic(total, micro_batch, world / model_ranks, config.dataset.data_sharding);
 }
 

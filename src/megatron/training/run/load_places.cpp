@@ -26,7 +26,26 @@ LoadPlace of_step(const std::string& root, int64_t step) {
   return {found.kind, found.path, step};
 }
 
+// What a checkpoint says of it; where it is damaged, a load will tell.
+std::optional<BaseCheckpoint> base_of(const std::string& path) try {
+  return read_index(path).state.base;
+} catch (const Error&) {
+  return {};
+}
+
 }  // namespace
+
+bool is_left_behind(const std::optional<BaseCheckpoint>& base, int64_t iteration, const std::string& root) {
+  const std::optional<CheckpointPlace> tracked = latest_checkpoint(root);
+  if (!tracked || iteration <= tracked->iteration) return false;
+  if (!base) return false;  // it does not say
+  const bool same = base->checksum.empty() || base->checksum == index_checksum(tracked->path);
+  if (same && base->iteration == tracked->iteration) return false;
+  if (base->iteration <= tracked->iteration) return true;
+  return std::ranges::any_of(list_checkpoints(root), [&](const CheckpointPlace& place) {
+    return place.iteration == base->iteration && index_checksum(place.path) == base->checksum;
+  });
+}
 
 std::string non_persistent_folder(const CheckpointConfig& config, const std::string& root) {
   const std::string& given = config.non_persistent_global_ckpt_dir;
@@ -47,7 +66,8 @@ std::vector<LoadPlace> load_places(const CheckpointConfig& config) {
   if (config.ckpt_step) return {of_step(root, *config.ckpt_step)};
   std::vector<LoadPlace> places;
   for (const CheckpointPlace& place : resume_places(non_persistent_folder(config, root)))
-    places.push_back({CheckpointKind::megatron, place.path, place.iteration});
+    if (!is_left_behind(base_of(place.path), place.iteration, root))
+      places.push_back({CheckpointKind::megatron, place.path, place.iteration, false});
   for (const CheckpointPlace& place : resume_places(root))
     places.push_back({CheckpointKind::megatron, place.path, place.iteration});
   std::ranges::stable_sort(places, std::ranges::greater{}, &LoadPlace::iteration);

@@ -14,6 +14,8 @@ struct LoadPlace {
   CheckpointKind kind = CheckpointKind::none;
   std::string path;
   int64_t iteration = 0;  // of ours alone
+  bool persistent = true;
+  bool local = false;  // on disks of the ranks' machines; path is the set
 };
 
 // What --load offers, best first: the newest of its own and of the non-persistent checkpoints, then older
@@ -31,6 +33,10 @@ TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::st
 // The model of the checkpoint that --load names: what its run had changed of the fields of `model`. Null
 // where there is none, or it does not say.
 Json checkpoint_model_settings(const std::string& root);
+
+// Whether a run has gone on from the checkpoints of `root` without a non-persistent one, which was saved
+// behind `base`: somebody went back to before it (--ckpt-step, the tracker), and has saved since.
+bool is_left_behind(const std::optional<BaseCheckpoint>& base, int64_t iteration, const std::string& root);
 
 // The folder of non-persistent checkpoints beside those of `root`.
 std::string non_persistent_folder(const CheckpointConfig& config, const std::string& root);

@@ -20,4 +20,13 @@ DeviceType device_type(const Config& config);  // where the ranks of this proces
 void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log,
                   const std::function<void(RankContext&, const ProcessGroup& world)>& fn);
 
+// How the processes and threads of a run are connected.
+LaunchOptions launch_options(const Config& config, const LaunchPlace& place);
+
+// Does so on a launch whose processes may change, for one generation of them. `failed` becomes the moment of
+// the first fault here.
+void run_generation(Launch& launch, const Config& config, const LaunchPlace& place, const Log& log,
+                    const std::function<void(RankContext&, const ProcessGroup& world)>& fn,
+                    std::chrono::steady_clock::time_point& failed);
+
 }  // namespace megatron

@@ -1,15 +1,24 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <filesystem>
 
 #include "megatron/base/error.h"
+#include "megatron/config/rules/nonuniform_refusals.h"
 #include "megatron/kernels/attention_dispatch.h"
+#include "megatron/models/parallel_setup.h"
+#include "megatron/training/health/straggler_detector.h"
+#include "megatron/training/health/suspects.h"
 #include "megatron/training/log/profiling.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/rerun.h"
+#include "megatron/training/run/restart.h"
 #include "megatron/training/run/run_checkpoints.h"
+#include "megatron/training/run/section_timeouts.h"
 #include "megatron/training/run/training_run.h"
-#include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/training/step/gemm_autotune_cache.h"
 
@@ -19,60 +28,152 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kRunGib = 1 << 30;
+constexpr const char* kMemory = "memory";  // where a run goes on from
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Weights of --hf alone are whole: nothing of them is drawn. A checkpoint may lack tensors.
+TrainerOptions trainer_options(const TrainingRun& run) {
+  const CheckpointConfig& checkpoint = run.config.checkpoint;
+  TrainerOptions options = run.trainer;
+  options.weights_follow =
+      run.hf && !options.prepare && checkpoint.load.empty() && checkpoint.pretrained_checkpoint.empty();
+  return options;
+}
+
 // One rank's loop over iterations.
 class RankLoop {
  public:
-  RankLoop(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run)
+  RankLoop(RankContext& ctx, const ProcessGroup& world, const ParallelSizes& sizes, const TrainingRun& run)
       : ctx_(ctx),
         world_(world),
         run_(run),
         config_(run.config),
-        parallel_(ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()))),
+        parallel_(ParallelContext::from_sizes(world, sizes)),
         timers_(timer_level() > 0 ? std::make_unique<Timers>(ctx, timer_level()) : nullptr),
         setup_(std::in_place, ctx.tracer, "setup"),
         gemm_autotune_(ctx, world, config_.precision.deterministic_mode ? "" : run.cache),
-        trainer_(ctx, config_, parallel_, model_dtype(config_), run.trainer),
+        trainer_(ctx, config_, parallel_, model_dtype(config_), trainer_options(run)),
         schedule_(rate_schedule(config_, run.iterations)),
-        batches_(config_, parallel_.size(Axis::dp)),
+        batches_(config_, parallel_.replicas()),
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
                                                config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf,
+        kept_(run.restart ? run.restart->ranks[rank_here()] : own_),
+        memory_(run.restart ? &kept_.snapshot : nullptr),
+        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf, restarted(), kept_.lock_holders,
                      [this](const std::string& what) { tell(what); }),
-        rerun_(config_.rerun_state_machine, config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
+        rerun_(config_.rerun_state_machine,
+               {.finite = config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
+                .large = config_.ddp.check_for_large_grads},
                static_cast<uint64_t>(config_.rng.seed), layout_name(), world),
-        view_{config_, ctx, world, trainer_, state_} {}
+        timeouts_(config_, world, kept_.steps),
+        view_{config_, ctx, world, trainer_, state_} {
+    if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
+  }
+
+  // What is kept in memory for the next generation holds on to no weight of this one.
+  ~RankLoop() {
+    if (memory_) try {
+        memory_->before_change(ctx_);
+      } catch (...) {  // of a device that has failed
+      }
+  }
 
   RunEnd run() {
     tell(gemm_autotune_.news());
     setup_.reset();
     {
       const TraceRange range(ctx_.tracer, "load checkpoint");
-      state_ = checkpoints_.load();
+      state_ = load();
     }
     first_ = state_.iteration;
+    tell_about_snapshots();
+    keep_snapshot();
     tell(rerun_.restore(std::exchange(state_.rerun, {})));
     announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
     if (!config_.validation.skip_train) end = train();
     tell(rerun_.summary());
+    timeouts_.begin(SectionTimeouts::Section::checkpointing);
     checkpoints_.finish(state_);
+    timeouts_.finish(first_ > 0 && restored_from_ != kMemory);
     end.saved = !config_.checkpoint.save.empty();
     if (end.reason == RunEnd::Reason::finished) finish_evaluation();
     announce(RunEvent::train_end);
     end.state = state_;
+    const bool told_to = end.reason == RunEnd::Reason::duration || end.reason == RunEnd::Reason::preempted ||
+                         (end.reason == RunEnd::Reason::signal && end.signal != SIGINT);
+    end.goes_on = end.saved && told_to && (run_.started_again || end.reason == RunEnd::Reason::preempted);
     return end;
   }
 
  private:
+  size_t rank_here() const {
+    const int rank = world_.world_ranks()[static_cast<size_t>(world_.rank())];  // ranks may idle beside it
+    return static_cast<size_t>(rank - run_.restart->first_rank);
+  }
+  bool restarted() const { return run_.restart && run_.restart->number > 0; }
+  bool keeps_snapshots() const { return memory_ && config_.inprocess_restart.snapshot_interval > 0; }
+
+  // After a fault from the nearest place: the ranks' memory, then a checkpoint.
+  TrainState load() {
+    if (!restarted()) return checkpoints_.load();
+    if (std::optional<TrainState> kept = checkpoints_.restore(*memory_)) {
+      memory_->forget_all_but(kept->iteration);
+      restored_from_ = kMemory;
+      return *kept;
+    }
+    memory_->forget();
+    TrainState loaded = checkpoints_.load();
+    restored_from_ = loaded.iteration > 0 ? "a checkpoint" : "the weights that the run began with";
+    return loaded;
+  }
+
+  void tell_about_snapshots() const {
+    if (restarted() || !keeps_snapshots()) return;
+    tell(
+        fmt::format("after a fault the run goes on from memory, copied every {} steps, where replicas hold "
+                    "everything; else from the newest checkpoint",
+                    config_.inprocess_restart.snapshot_interval));
+    const int64_t tp = config_.parallel.tensor_model_parallel_size;
+    if (tp == 1 || may_lose_ranks(config_)) return;
+    const auto refused = nonuniform_refusals(config_);
+    tell(fmt::format("a replica that loses one of its {} tensor-parallel ranks is dropped{}", tp,
+                     refused.empty() ? ""
+                                     : fmt::format("; for it to go on with fewer, {} ({})", refused[0].fix,
+                                                   refused[0].key)));
+  }
+
+  void keep_snapshot() {
+    if (!keeps_snapshots()) return;
+    if (const int64_t every = config_.inprocess_restart.snapshot_interval;
+        state_.iteration % every == 0 || state_.iteration == first_)
+      checkpoints_.keep(*memory_, state_);
+  }
+
+  // One line for each restart, behind its first step.
+  void tell_about_restart() const {
+    if (!restarted() || state_.iteration != first_ + 1) return;
+    const RestartState& restart = *run_.restart;
+    tell(
+        fmt::format("restart {}: {}; {} ({}), from iteration {} in {}; {:.2f} s from the fault to the end of "
+                    "the next step",
+                    restart.number, restart.fault, restart.change, layout_name(), first_, restored_from_,
+                    seconds_since(restart.noticed)));
+  }
+
   std::string layout_name() const {
-    return fmt::format("tp {} pp {} cp {} dp {}", parallel_.size(Axis::tp), parallel_.size(Axis::pp),
-                       parallel_.size(Axis::cp), parallel_.size(Axis::dp));
+    const UnequalReplicas* unequal = parallel_.unequal();
+    return fmt::format(
+        "tp {} pp {} cp {} dp {}{}",
+        unequal ? fmt::format("{}", fmt::join(unequal->tp_sizes, "+"))
+                : std::to_string(parallel_.size(Axis::tp)),
+        parallel_.size(Axis::pp), parallel_.size(Axis::cp), parallel_.replicas(),
+        unequal ? fmt::format(" without slots {}", fmt::join(config_.parallel.non_active_ranks_per_dp, " "))
+                : "");
   }
 
   RunEnd train() {
@@ -93,11 +194,13 @@ class RankLoop {
         skip(batch);
         continue;
       }
+      timeouts_.begin(SectionTimeouts::Section::step);
       if (const auto verdict = iterate(batch); verdict != RerunMachine::Verdict::go_on) {
         state_.rerun = rerun_.state();
         const bool leaves = verdict == RerunMachine::Verdict::save_and_leave;
         return {.reason = leaves ? RunEnd::Reason::ambiguous_result : RunEnd::Reason::wrong_result};
       }
+      tell_about_restart();
       log_attention_kernels();
       if (state_.iteration == first_ + 1) {
         gemm_autotune_.finish_first_step();
@@ -108,6 +211,7 @@ class RankLoop {
       if (iterations_here_ == 1 && state_.iteration < run_.iterations) ctx_.allocator->reset_peaks();
       const RunEnd end = decide_exit();
       if (end.reason != RunEnd::Reason::finished) return end;
+      keep_snapshot();
     }
     return {};
   }
@@ -138,6 +242,7 @@ class RankLoop {
   }
 
   void save() {
+    timeouts_.begin(SectionTimeouts::Section::checkpointing);
     if (checkpoints_.save(state_)) announce(RunEvent::save);
   }
 
@@ -186,38 +291,59 @@ class RankLoop {
         minutes > 0 && seconds_since(run_.start) > 60 * minutes ? 1.0 : 0.0,
         view_.stop_requested ? 1.0 : 0.0,
         view_.save_requested ? 1.0 : 0.0,
+        is_preempted() ? 1.0 : 0.0,
+        checkpoints_.is_time_to_save() ? 1.0 : 0.0,
+        stragglers_ && stragglers_->is_due() ? 1.0 : 0.0,
     };
     own = all_reduce_max(std::move(own));
+    const bool slow = own[6] > 0 && tell_about_stragglers() && config_.logger.stop_if_straggler;
     view_.save_requested = false;
     checkpoints_.poll();
-    if (checkpoints_.save_at_interval(state_))
+    if (checkpoints_.saves_at(state_) || own[5] > 0) timeouts_.begin(SectionTimeouts::Section::checkpointing);
+    if (own[5] == 0 && checkpoints_.save_at_interval(state_))
       announce(RunEvent::save);
-    else if (own[3] > 0 && !config_.checkpoint.save.empty())
+    else if (own[3] + own[5] > 0 && !config_.checkpoint.save.empty())
       save();
     const int64_t every = config_.train.exit_interval;
     RunEnd end;
     if (own[0] > 0)
       end = {RunEnd::Reason::signal, static_cast<int>(own[0]), false, {}};
+    else if (own[4] > 0)
+      end.reason = RunEnd::Reason::preempted;
     else if (own[1] > 0)
       end.reason = RunEnd::Reason::duration;
     else if (own[2] > 0)
       end.reason = RunEnd::Reason::requested;
+    else if (slow)
+      end.reason = RunEnd::Reason::straggler;
     else if (every > 0 && state_.iteration % every == 0)
       end.reason = RunEnd::Reason::interval;
     return end;
   }
 
+  // Whether a rank is slow.
+  bool tell_about_stragglers() {
+    const auto [lines, slow] = stragglers_->report();
+    tell(lines);
+    return slow;
+  }
+
   std::span<const Share> own_of(const Shares& shares) const {
-    return shares.of_replica[static_cast<size_t>(parallel_.rank(Axis::dp))];
+    return shares.of_replica[static_cast<size_t>(parallel_.replica())];
+  }
+
+  // Somebody has written the file of --preemption-file since the run began.
+  bool is_preempted() const {
+    const std::string& path = config_.ft.preemption_file;
+    return !path.empty() && write_time(path) > run_.old_notice;
   }
 
   // The mean loss of `rounds` batches from sample `begin` on; false where a signal came.
   bool evaluate(const NamedSource& set, int64_t rounds, int64_t begin, RunEvent start, RunEvent end) {
     announce(start);
     const int64_t micro = config_.validation.eval_micro_batch_size;
-    const Shares shares =
-        Shares::even(evaluation_batch(config_), micro > 0 ? micro : config_.train.micro_batch_size,
-                     parallel_.size(Axis::dp));
+    const Shares shares = batch_shares(config_, parallel_, evaluation_batch(config_),
+                                       micro > 0 ? micro : config_.train.micro_batch_size);
     EvaluationReport report{.set = set.name, .iteration = state_.iteration, .batches = rounds};
     for (int64_t i = 0; i < rounds; ++i) {
       if (interrupted()) {
@@ -225,7 +351,8 @@ class RankLoop {
         return false;
       }
       report.loss +=
-          trainer_.evaluate(ctx_, set.source->step({i, begin + i * shares.samples(), own_of(shares)})) /
+          trainer_.evaluate(ctx_, set.source->step({i, begin + i * shares.samples(), own_of(shares)}),
+                            shares.batches()) /
           static_cast<double>(rounds);
     }
     view_.evaluation = &report;
@@ -254,9 +381,11 @@ class RankLoop {
 
   void evaluate_at_interval() {
     const ValidationConfig& validation = config_.validation;
-    if (validation.eval_interval > 0 && state_.iteration % validation.eval_interval == 0 &&
-        state_.iteration >= validation.start_eval_at_iter)
-      validate();
+    if (validation.eval_interval == 0 || state_.iteration % validation.eval_interval != 0 ||
+        state_.iteration < validation.start_eval_at_iter)
+      return;
+    timeouts_.begin(SectionTimeouts::Section::evaluation);
+    validate();
   }
 
   // At the end of the run: what was not validated yet, and the test set.
@@ -268,14 +397,23 @@ class RankLoop {
       evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
   }
 
+  // Counts the towers' FLOPs of all replicas as if each had images like this one's.
+  double image_flops(const std::vector<Batch>& batches) const {
+    double flops = 0;
+    for (const Batch& batch : batches) flops += tower_flops(config_.model, batch.image_grids());
+    return flops * parallel_.replicas();
+  }
+
   RerunMachine::Verdict iterate(int64_t batch) {
     profiling_.before_step(state_.iteration);
+    const auto begun = Clock::now();
+    if (stragglers_) stragglers_->start_step();
     announce(RunEvent::step_start);
     const auto start = Clock::now();
-    const Shares shares = Shares::even(batch, config_.train.micro_batch_size, parallel_.size(Axis::dp));
-    const std::vector<Batch> batches = [&] {
+    const Shares shares = batch_shares(config_, parallel_, batch);
+    const auto batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
-      return run_.data.train->step({state_.iteration, state_.consumed_samples, own_of(shares), batch});
+      return run_.data.train->shared_step({state_.iteration, state_.consumed_samples, own_of(shares), batch});
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
@@ -283,7 +421,7 @@ class RankLoop {
     Gradients gradients;
     const auto compute = [&] {
       gradients =
-          trainer_.gradients(ctx_, batches, {.iteration = state_.iteration, .batches = shares.batches()});
+          trainer_.gradients(ctx_, *batches, {.iteration = state_.iteration, .batches = shares.batches()});
     };
     compute();
     if (rerun_.active()) {
@@ -292,18 +430,26 @@ class RankLoop {
         compute();
         return result();
       };
-      const auto verdict =
-          rerun_.judge(state_.iteration, result(), again, [this](const std::string& what) { tell(what); });
+      bool suspected = false;  // on every rank alike
+      const auto verdict = rerun_.judge(state_.iteration, result(), again, [&](const std::string& what) {
+        tell(what);
+        suspected = true;
+      });
+      if (suspected) tell_suspects();
       if (verdict != RerunMachine::Verdict::go_on) return verdict;
     }
     checkpoints_.before_update();
+    if (memory_) memory_->before_change(ctx_);
     const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
     check_finite(step);
+    kept_.reached = std::max(kept_.reached, state_.iteration);
     state_.consumed_samples += batch;
     if (step.update != Update::taken) state_.without_update += batch;
     const double seconds = seconds_since(start);
+    if (stragglers_) stragglers_->finish_step(seconds_since(begun));
     const auto rows = static_cast<double>(batch * config_.model.seq_length);
+    const double flops = rows * flops_per_token_ + image_flops(*batches);
     const MemoryStatistics memory = ctx_.allocator->statistics();
     const IterationReport report{.iteration = state_.iteration,
                                  .iterations = run_.iterations,
@@ -322,7 +468,7 @@ class RankLoop {
                                  .milliseconds = seconds * 1e3,
                                  .data_wait_ms = waited * 1e3,
                                  .tokens_per_second = rows / seconds,
-                                 .model_tflops = rows * flops_per_token_ / seconds / world_.size() * 1e-12,
+                                 .model_tflops = flops / seconds / world_.size() * 1e-12,
                                  .memory_gib = static_cast<double>(memory.total.peak) / kRunGib,
                                  .reserved_gib = static_cast<double>(memory.peak_reserved) / kRunGib};
     view_.report = &report;
@@ -334,24 +480,36 @@ class RankLoop {
     return RerunMachine::Verdict::go_on;
   }
 
-  void check_finite(const StepReport& step) const {
+  // " (rank 0: the gradient of …)", where it is found.
+  std::string culprit() {
+    const std::string found = find_not_finite(ctx_, world_, trainer_);
+    return found.empty() ? "" : fmt::format(" ({})", found);
+  }
+
+  void tell_suspects() {
+    const std::string broken = find_not_finite(ctx_, world_, trainer_);
+    tell(broken.empty() ? find_largest_gradient(ctx_, world_, trainer_) : "not finite: " + broken);
+  }
+
+  void check_finite(const StepReport& step) {
     if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
       fail(
-          "iteration {}: the loss is not finite ({}); a lower learning rate may help, "
+          "iteration {}: the loss is not finite ({}){}; a lower learning rate may help, "
           "--no-check-for-nan-in-loss-and-grad skips such updates",
-          state_.iteration, step.loss);
+          state_.iteration, step.loss, culprit());
     // In fp16 that is an overflow, which a smaller loss scale mends.
     if (config_.ddp.check_for_nan_in_grad && !config_.precision.fp16 && !std::isfinite(step.grad_norm))
       fail(
-          "iteration {}: the gradient is not finite (norm {}, loss {}); a lower learning rate or --clip-grad "
+          "iteration {}: the gradient is not finite (norm {}, loss {}){}; a lower learning rate or "
+          "--clip-grad "
           "may help, ddp.check_for_nan_in_grad=false skips such updates",
-          state_.iteration, step.grad_norm, step.loss);
+          state_.iteration, step.grad_norm, step.loss, culprit());
   }
 
   // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
   // once. Data-parallel ranks are alike.
   void log_memory() {
-    if (++iterations_here_ != 2 || run_.planned_bytes == 0) return;
+    if (++iterations_here_ != 2 || run_.planned_bytes == 0 || restarted()) return;  // planned at the start
     const MemoryStatistics memory = ctx_.allocator->statistics();
     Tensor most = ctx_.full({1}, DType::F64, static_cast<double>(memory.total.peak));
     parallel_.group(Axis::mp).all_reduce(most, ReduceOp::Max).wait();
@@ -377,20 +535,27 @@ class RankLoop {
   BatchSchedule batches_;
   double flops_per_token_;
   Profiling profiling_;
+  RankMemory own_;  // of a run without restarts
+  RankMemory& kept_;
+  MemorySnapshot* memory_;  // null: nothing is kept for a restart
   RunCheckpoints checkpoints_;
   TrainState state_;
   RerunMachine rerun_;
+  SectionTimeouts timeouts_;
   RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
   int64_t validated_ = -1;                   // the iteration of the last evaluation
   int64_t timed_ = 0;                        // iterations since timers were told
+  std::optional<StragglerDetector> stragglers_;
   size_t attention_told_ = 0;
+  std::string restored_from_;  // after a fault
 };
 
 }  // namespace
 
-RunEnd train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run) {
-  return RankLoop(ctx, world, run).run();
+RunEnd train_rank(RankContext& ctx, const ProcessGroup& world, const ParallelSizes& sizes,
+                  const TrainingRun& run) {
+  return RankLoop(ctx, world, sizes, run).run();
 }
 
 }  // namespace megatron

@@ -17,6 +17,7 @@ namespace {
 
 // How many losses are seen before one can be far above them.
 constexpr int64_t kLossesBeforeSpikes = 100;
+constexpr double kLargeNorm = 10;  // times the largest norm so far, as in Megatron-LM
 
 uint64_t bits_of(double value) {
   if (std::isnan(value)) value = std::nan("");
@@ -59,26 +60,30 @@ bool StepResult::operator==(const StepResult& other) const {
   return bits_of(loss) == bits_of(other.loss) && bits_of(grad_norm) == bits_of(other.grad_norm);
 }
 
-RerunMachine::RerunMachine(const RerunConfig& config, bool check_grad, uint64_t seed, std::string layout,
-                           const ProcessGroup& world)
-    : config_(config), check_grad_(check_grad), seed_(seed), layout_(std::move(layout)), world_(world) {
+RerunMachine::RerunMachine(const RerunConfig& config, GradientChecks gradients, uint64_t seed,
+                           std::string layout, const ProcessGroup& world)
+    : config_(config), gradients_(gradients), seed_(seed), layout_(std::move(layout)), world_(world) {
   if (active()) machine_ = machine_of(world);
 }
 
 bool RerunMachine::is_fatal(const StepResult& result) const {
   return (config_.check_for_nan_in_loss && !std::isfinite(result.loss)) ||
-         (check_grad_ && !std::isfinite(result.grad_norm));
+         (gradients_.finite && !std::isfinite(result.grad_norm));
 }
 
 std::string RerunMachine::what_is_wrong(const StepResult& result) const {
   if (config_.check_for_nan_in_loss && !std::isfinite(result.loss))
     return fmt::format("the loss is {}", result.loss);
-  if (check_grad_ && !std::isfinite(result.grad_norm))
+  if (gradients_.finite && !std::isfinite(result.grad_norm))
     return fmt::format("the norm of the gradient is {}", result.grad_norm);
   if (config_.check_for_spiky_loss && losses_ >= kLossesBeforeSpikes &&
       result.loss > config_.spiky_loss_factor * largest_)
     return fmt::format("the loss is {:.6g}, more than {:.6g} times the largest before ({:.6g})", result.loss,
                        config_.spiky_loss_factor, largest_);
+  if (gradients_.large && losses_ >= kLossesBeforeSpikes && result.grad_norm > kLargeNorm * largest_norm_)
+    return fmt::format(
+        "the norm of the gradient is {:.6g}, more than {:.6g} times the largest before ({:.6g})",
+        result.grad_norm, kLargeNorm, largest_norm_);
   return "";
 }
 
@@ -145,6 +150,7 @@ RerunMachine::Verdict RerunMachine::judge(int64_t iteration, StepResult result,
   if (wrong.empty()) {
     ++losses_;
     largest_ = std::max(largest_, result.loss);
+    largest_norm_ = std::max(largest_norm_, result.grad_norm);
     return Verdict::go_on;
   }
   const bool fatal = injected || is_fatal(result);

@@ -16,8 +16,14 @@ struct StepResult {
   bool operator==(const StepResult& other) const;  // NaN equals NaN
 };
 
-// Looks at the result of every step. One that cannot be right (not finite) or is hardly right (a loss far
-// above all before) is computed again in place: where the second result differs, something went wrong in
+// Which gradients are looked at.
+struct GradientChecks {
+  bool finite = true;
+  bool large = false;  // their norm far above all before
+};
+
+// Looks at the result of every step. One that cannot be right (not finite) or is hardly right (a loss or norm
+// far above all before) is computed again in place: where the second result differs, something went wrong in
 // passing; where it does not, the run is saved and left with exit code 16, so that another machine computes
 // it once more and tells a broken device (exit code 17) from a result that is as it should be (17 too).
 class RerunMachine {
@@ -25,7 +31,7 @@ class RerunMachine {
   enum class Verdict { go_on, save_and_leave, failed };  // exit codes 16 and 17 for the latter two
 
   // `layout` names how ranks divide the model: sums of another layout have other roundings.
-  RerunMachine(const RerunConfig& config, bool check_grad, uint64_t seed, std::string layout,
+  RerunMachine(const RerunConfig& config, GradientChecks gradients, uint64_t seed, std::string layout,
                const ProcessGroup& world);
 
   bool active() const { return config_.rerun_mode != RerunMode::disabled; }
@@ -56,7 +62,7 @@ class RerunMachine {
   void count_difference(const StepResult& first, const StepResult& second);
 
   const RerunConfig& config_;
-  bool check_grad_;
+  GradientChecks gradients_;
   uint64_t seed_;
   std::string layout_;
   ProcessGroup world_;
@@ -64,6 +70,7 @@ class RerunMachine {
   bool first_ = true;    // nothing is judged in the first iteration
   int64_t losses_ = 0;   // seen so far
   double largest_ = 0;   // of them
+  double largest_norm_ = 0;
   std::optional<Suspect> suspect_;
   int64_t compared_ = 0, different_ = 0;
   double worst_ = 0, sum_ = 0;  // relative differences

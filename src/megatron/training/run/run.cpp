@@ -1,6 +1,7 @@
 #include "megatron/training/run/run.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <mutex>
 
 #include "megatron/base/atomic_file.h"
@@ -9,32 +10,43 @@
 #include "megatron/base/writable_folder.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
+#include "megatron/config/rules/nonuniform_refusals.h"
 #include "megatron/config/sources/string_list.h"
 #include "megatron/device/gpu_facts.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
+#include "megatron/device/system_memory.h"
+#include "megatron/models/parallel_setup.h"
+#include "megatron/recipes/recipe_catalogue.h"
 #include "megatron/training/log/console_log.h"
+#include "megatron/training/log/memory_log.h"
 #include "megatron/training/log/progress_file.h"
 #include "megatron/training/log/run_summary.h"
 #include "megatron/training/log/tensorboard_log.h"
+#include "megatron/training/log/trace_log.h"
 #include "megatron/training/plan/recompute_setup.h"
+#include "megatron/training/run/fault_injector.h"
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/rank_launch.h"
+#include "megatron/training/run/restart_memory.h"
 #include "megatron/training/run/weight_hash.h"
-#include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
 namespace {
 
+// Ranks that train at first.
 int64_t world_of(const Config& config, const LaunchPlace& place) {
-  return config.run.ranks * place.processes;
+  const InProcessRestartConfig& restart = config.inprocess_restart;
+  return restart.enabled && restart.active_world_size > 0 ? restart.active_world_size
+                                                          : config.run.ranks * place.processes;
 }
 
 // Chooses what is left to be chosen by memory, tells what the run will need, and refuses what the GPUs that
-// it would use do not hold.
-void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) {
+// it would use, or this machine, do not hold. Gives the fewest tensor-parallel ranks with which a replica
+// would fit after a fault.
+int64_t plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) {
   const DeviceType device = device_type(run.config);
   const ParallelSizes sizes = parallel_sizes(run.config, world_of(run.config, place));
   const DType dtype = model_dtype(run.config);
@@ -46,13 +58,33 @@ void plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) 
     if (choice) log.info("{}", choice->table());
     log.info("{}", run_summary(run.config, plan, device == DeviceType::Cuda ? gpu_name(0) : "the CPU"));
   }
-  if (device != DeviceType::Cuda) return;
-  // Ranks that share a GPU may need more and less of it; what counts is their sum.
-  const auto there = static_cast<double>(min_gpu_memory(run.config.run.ranks * place.processes_here));
+  // Ranks that share a device may need more and less of it; what counts is their sum.
+  const auto there = device == DeviceType::Cuda
+                         ? static_cast<double>(min_gpu_memory(run.config.run.ranks * place.processes_here))
+                         : system_memory();
   double sum = 0;
   for (const RankPlan& rank : plan.ranks) sum += rank.bytes();
   const double shared = static_cast<double>(sharing) * sum / static_cast<double>(plan.ranks.size());
   if (sharing == 1 || shared > there) check_fits(run.config, plan, there / static_cast<double>(sharing));
+  if (!run.config.inprocess_restart.enabled || !may_lose_ranks(run.config)) return 1;
+  // Beside whole ranks, where several share a device.
+  const double left = there - static_cast<double>(sharing - 1) * run.planned_bytes;
+  const int64_t ranks = fewest_ranks_that_fit(run.config, sizes.world, dtype, run.trainer, left);
+  if (ranks > 1 && place.process == 0)
+    log.info(
+        "memory: after a fault replicas go on with at least {} of {} tensor-parallel ranks; those that "
+        "have fewer would not fit and are dropped",
+        ranks, sizes.tp);
+  return ranks;
+}
+
+// Before data is read and memory planned for them.
+void check_ranks(const Config& config) {
+  if (const int64_t ranks = config.run.ranks; ranks > kMaxThreadRanks)
+    throw ConfigError(
+        fmt::format("--ranks {}: a process has at most {} ranks; start several processes "
+                    "(mpirun, srun or torchrun), each with its share",
+                    ranks, kMaxThreadRanks));
 }
 
 // What would be found wrong only after hours of work.
@@ -66,10 +98,39 @@ void check_places(const RunSpec& spec, const Config& config, const LaunchPlace& 
         "finetune: there is nothing to begin from{}; give --hf DIR or --load DIR",
         checkpoint.load.empty() ? "" : fmt::format(", and no checkpoint in {}", checkpoint.load)));
   if (!checkpoint.save.empty()) require_folder("--save", checkpoint.save);
+  if (!checkpoint.save.empty() && checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
+    require_folder("--non-persistent-local-ckpt-dir", checkpoint.non_persistent_local_ckpt_dir);
   if (place.process != 0) return;
   if (!config.logger.metrics.empty()) require_file_place("--metrics", config.logger.metrics);
-  if ((config.profiling.profile || config.profiling.nvtx_ranges) && !has_profiler())
-    spec.log.warning("--profile and --nvtx-ranges tell nobody: this is a build without CUDA");
+  if (config.profiling.nvtx_ranges && !has_profiler())
+    spec.log.warning("--nvtx-ranges tells nobody: this is a build without CUDA");
+}
+
+// The end of the ranks that train, also on those that their tensor-parallel groups do without, which wait for
+// it here: a process that ends early looks as if the run had ended.
+RunEnd end_of_all(RankContext& ctx, const ProcessGroup& world, bool trained, RunEnd own) {
+  constexpr std::chrono::hours kWholeRun(24 * 365);
+  if (!trained) world.set_timeout(kWholeRun);
+  const std::vector<double> known = {
+      static_cast<double>(own.reason), static_cast<double>(own.signal), own.saved ? 1.0 : 0.0,
+      own.goes_on ? 1.0 : 0.0, static_cast<double>(own.state.iteration)};  // zeros where it did not train
+  Tensor told = ctx.from_vector<double>(known, {static_cast<int64_t>(known.size())});
+  world.all_reduce(told, ReduceOp::Max).wait();
+  if (trained) return own;
+  const std::vector<double> values = ctx.to_vector<double>(told);
+  own.reason = static_cast<RunEnd::Reason>(values[0]);
+  own.signal = static_cast<int>(values[1]);
+  own.saved = values[2] > 0;
+  own.goes_on = values[3] > 0;
+  own.state.iteration = static_cast<int64_t>(values[4]);
+  return own;
+}
+
+// Planted faults belong to the first start of a job.
+bool is_first_start() {
+  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"})
+    if (const char* count = std::getenv(name); count && std::atoi(count) > 0) return false;
+  return true;
 }
 
 int signal_number(const std::string& name) {
@@ -92,7 +153,8 @@ RunSpec run_spec(std::span<const std::string> arguments) {
     spec.hf = std::make_shared<const AutoBridge>(directory);
     return hf_model_settings(*spec.hf);
   };
-  spec.sources = read_sources(line, {.hf = read_hf, .recipe = {}, .checkpoint = checkpoint_model_settings});
+  spec.sources =
+      read_sources(line, {.hf = read_hf, .recipe = read_recipe, .checkpoint = checkpoint_model_settings});
   return spec;
 }
 
@@ -109,8 +171,11 @@ Config resolve_run(const RunSpec& spec, const LaunchPlace& place) {
   sources.processes = place.processes;
   if (spec.data) sources.overrides.emplace_back("dataset.mock_data=true");  // they need not be named
   Resolved resolved = resolve(sources, {.gpus = gpu_facts, .vocabulary = vocabulary_size});
-  if (place.process == 0)
+  if (place.process == 0) {
+    if (spec.hf)
+      for (const std::string& note : spec.hf->notes()) spec.log.info("{}", note);
     for (const std::string& note : resolved.notes) spec.log.info("{}", note);
+  }
   if (const std::string& path = resolved.config.logger.save_config_filepath;
       !path.empty() && place.process == 0) {
     require_file_place("--save-config-filepath", path);
@@ -123,31 +188,54 @@ RunEnd run(const RunSpec& spec) {
   const auto start = std::chrono::steady_clock::now();
   const LaunchPlace place = launch_place();
   const Config config = resolve_run(spec, place);
+  check_ranks(config);
   check_places(spec, config, place);
-  TrainingRun run = training_run(config, world_of(config, place), spec.data ? spec.data(config) : RunData{});
+  TrainingRun run = training_run(config, world_of(config, place),
+                                 spec.data ? spec.data(config) : run_data(config, spec.log));
   run.start = start;
+  if (const std::string& notice = config.ft.preemption_file; !notice.empty())
+    run.old_notice = write_time(notice);
   run.hf = spec.hf;
   run.cache = cache_folder();
   run.trainer = spec.trainer;
-  plan_memory_of(run, place, spec.log);
+  const int64_t min_tp = plan_memory_of(run, place, spec.log);
   if (spec.out) run.callbacks.push_back(console_log(spec.log, spec.out));
   if (!run.config.logger.tensorboard_dir.empty()) run.callbacks.push_back(tensorboard_log(spec.log));
+  if (run.config.profiling.profile) run.callbacks.push_back(trace_log(spec.log));
+  if (run.config.profiling.record_memory_history) run.callbacks.push_back(memory_log(spec.log));
   if (run.config.logger.log_progress && !run.config.checkpoint.save.empty())
     run.callbacks.push_back(progress_file(spec.log));
   if (const std::string& metrics = run.config.logger.metrics; !metrics.empty())
     run.callbacks.push_back(metrics_log(spec.log, metrics));
   if (const int64_t interval = run.config.train.check_weight_hash_across_dp_replicas_interval; interval > 0)
     run.callbacks.push_back(weight_hash_check(interval));
+  const auto ranks_here = static_cast<int>(run.config.run.ranks);
+  if (std::vector<InjectedFault> faults = parse_faults(run.config.ft.inject_fault);
+      !faults.empty() && is_first_start())
+    run.callbacks.push_back(fault_injector(std::move(faults), place.process * ranks_here, ranks_here));
   run.callbacks.insert(run.callbacks.end(), spec.callbacks.begin(), spec.callbacks.end());
   const int further = signal_number(run.config.train.exit_signal);
   run.interruption = std::make_shared<Interruption>(further == SIGTERM || further == SIGINT ? 0 : further);
 
+  run.started_again = place.starter == LaunchPlace::Starter::Slurm || std::getenv("MEGATRON_LAUNCH");
+  const auto restart = std::make_shared<RestartState>(ranks_here);
+  restart->min_tp = min_tp;
+  if (run.config.inprocess_restart.enabled) run.restart = restart;
+
   RunEnd end;
-  std::once_flag kept;  // all ranks end alike
-  run_on_ranks(run.config, place, spec.log, [&](RankContext& ctx, const ProcessGroup& world) {
-    RunEnd own = train_rank(ctx, world, run);
-    std::call_once(kept, [&] { end = std::move(own); });
-  });
+  std::mutex ends;  // all ranks end alike
+  run_with_restarts(run.config, place, spec.log, spec.restart, *restart,
+                    [&](RankContext& ctx, const ProcessGroup& world) {
+                      const ParallelSizes& sizes = restart->sizes;
+                      const ProcessGroup active = active_world(world, sizes);
+                      RunEnd own;
+                      if (active) own = train_rank(ctx, active, sizes, run);
+                      if (!sizes.inactive.empty())
+                        own = end_of_all(ctx, world, static_cast<bool>(active), std::move(own));
+                      if (run.restart) world.barrier();  // those that are done wait for those that go on
+                      std::lock_guard lock(ends);
+                      end = std::move(own);
+                    });
   if (const std::string text = end.text(); !text.empty() && place.process == 0) spec.log.info("{}", text);
   return end;
 }

@@ -11,6 +11,7 @@
 #include "megatron/base/log.h"
 #include "megatron/comm/launch.h"
 #include "megatron/config/resolve/resolve.h"
+#include "megatron/training/run/restart.h"
 #include "megatron/training/run/training_run.h"
 
 namespace megatron {
@@ -23,6 +24,7 @@ struct RunSpec {
   std::function<RunData(const Config&)> data = {};        // empty: what the configuration names
   TrainerOptions trainer = {};                            // an objective, adapters, frozen weights
   std::vector<std::shared_ptr<Callback>> callbacks = {};  // beside those that the configuration asks for
+  RestartPolicy restart = {};                             // with --inprocess-restart
   Log log = Log();                                        // where the run speaks to people
   std::FILE* out = stdout;                                // Megatron's line of each iteration; null: none
 };

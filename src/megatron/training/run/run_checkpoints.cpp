@@ -1,10 +1,14 @@
 #include "megatron/training/run/run_checkpoints.h"
 
-#include <filesystem>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <map>
 
+#include "megatron/base/hash.h"
+#include "megatron/base/refuse.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/agree.h"
@@ -22,7 +26,8 @@ namespace {
 std::string to_text(const std::vector<LoadPlace>& places) {
   Json::Array list;
   for (const LoadPlace& place : places)
-    list.push_back(Json::Array{static_cast<int>(place.kind), place.path, place.iteration});
+    list.push_back(Json::Array{static_cast<int>(place.kind), place.path, place.iteration, place.persistent,
+                               place.local});
   return Json(std::move(list)).dump();
 }
 
@@ -30,8 +35,8 @@ std::vector<LoadPlace> places_from_text(const std::string& text) {
   std::vector<LoadPlace> places;
   const Json list = Json::parse(text, "places of checkpoints");
   for (const Json& place : list.as_array())
-    places.push_back(
-        {static_cast<CheckpointKind>(place[0].as_int()), place[1].as_string(), place[2].as_int()});
+    places.push_back({static_cast<CheckpointKind>(place[0].as_int()), place[1].as_string(), place[2].as_int(),
+                      place[3].as_bool(), place[4].as_bool()});
   return places;
 }
 
@@ -41,6 +46,61 @@ std::string joined_names(const std::vector<std::string>& names) {
   for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i > 0 ? ", " : "") + names[i];
   if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
   return text;
+}
+
+// Of this run on a local disk: runs that save into different folders do not meet there.
+std::string local_folder(const CheckpointConfig& config) {
+  const std::string save = std::filesystem::weakly_canonical(config.save + "/").string();
+  return fmt::format("{}/run_{:016x}", config.non_persistent_local_ckpt_dir, hash_text(save));
+}
+
+// A process that is known to have had the lock, or to have tried to get it, was left out of this run, and
+// saves nothing any more.
+FolderLock lock_folder(const std::string& folder, const std::string& owner,
+                       const std::set<std::string>& known) try {
+  return FolderLock(folder, owner);
+} catch (const FolderInUse& error) {
+  if (known.count(error.holder()) == 0) throw;
+  return {};
+}
+
+// The sizes of the model in which a checkpoint's configuration and the run's differ.
+std::string other_sizes(const Json& saved, const Config& config) {
+  const Json* model = saved.is_object() ? saved.find("model") : nullptr;
+  if (!model || !model->is_object()) return "";
+  const Json own = config.to_json().at("model");
+  std::string text;
+  for (const char* key : {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+                          "num_query_groups", "kv_channels", "num_moe_experts", "moe_ffn_hidden_size"})
+    if (const Json* there = model->find(key); there && !(*there == own.at(key)))
+      text += fmt::format("{}{} is {} there and {} here", text.empty() ? "" : ", ", key, there->dump(),
+                          own.at(key).dump());
+  return text;
+}
+
+// Who may have a folder that the first rank is about to lock: it may be stopped then, before or after the
+// file tells its name, and is left out of the run, but keeps the lock.
+void add_claim(const std::string& folder, const std::string& owner, std::set<std::string>& claims) {
+  claims.insert(owner);
+  if (const std::string unnamed = FolderLock::unnamed_holder(folder); !unnamed.empty())
+    claims.insert(unnamed);
+}
+
+// All ranks add the first one's claims to those that they know of, also ranks that waited in reserve, or
+// idled: one of them may be the first rank of the next generation. Gives those of generations before.
+std::set<std::string> share_claims(const ProcessGroup& world, const std::set<std::string>& claims,
+                                   std::set<std::string>& known) {
+  std::set<std::string> own = known, before = known;
+  own.insert(claims.begin(), claims.end());
+  const std::vector<std::string> all = all_gather_strings(world, fmt::format("{}", fmt::join(own, "\n")));
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    for (size_t at = 0; at < all[rank].size();) {
+      const size_t end = std::min(all[rank].find('\n', at), all[rank].size());
+      known.insert(all[rank].substr(at, end - at));
+      if (rank != static_cast<size_t>(world.rank())) before.insert(all[rank].substr(at, end - at));
+      at = end + 1;
+    }
+  return before;
 }
 
 // What every rank lists (`common`), or any rank does, in order.
@@ -62,19 +122,28 @@ std::vector<std::string> gathered_names(const ProcessGroup& world, const std::ve
 
 RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, const Config& config,
                                RankTrainer& trainer, RateSchedule& schedule,
-                               std::shared_ptr<const AutoBridge> hf, Tell tell)
+                               std::shared_ptr<const AutoBridge> hf, bool restarted,
+                               std::set<std::string>& lock_holders, Tell tell)
     : ctx_(ctx),
       world_(world),
       config_(config),
       trainer_(trainer),
       schedule_(schedule),
       hf_(std::move(hf)),
+      restarted_(restarted),
       tell_(std::move(tell)) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (checkpoint.save.empty()) return;
   if (checkpoint.non_persistent_ckpt_type == NonPersistentType::global)
     non_persistent_ = non_persistent_folder(checkpoint, checkpoint.save);
-  agree(world, "", [&] {
+  const std::string owner = FolderLock::owner_of("megatron");
+  std::set<std::string> claims;
+  if (world.rank() == 0) {
+    add_claim(checkpoint.save, owner, claims);
+    if (!non_persistent_.empty()) add_claim(non_persistent_, owner, claims);
+  }
+  const std::set<std::string> left_out = share_claims(world, claims, lock_holders);
+  agree(world, "", [&]() -> std::string {
     if (world.rank() != 0) return "";
     if (!non_persistent_.empty() && std::filesystem::weakly_canonical(non_persistent_ + "/") ==
                                         std::filesystem::weakly_canonical(checkpoint.save + "/"))
@@ -82,12 +151,20 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
           "--non-persistent-global-ckpt-dir {}: it is the folder of --save, whose checkpoints would be "
           "deleted; give another one",
           non_persistent_));
-    lock_ = FolderLock(checkpoint.save, "megatron");
-    if (!non_persistent_.empty()) non_persistent_lock_ = FolderLock(non_persistent_, "megatron");
+    lock_ = lock_folder(checkpoint.save, owner, left_out);
+    if (!non_persistent_.empty()) non_persistent_lock_ = lock_folder(non_persistent_, owner, left_out);
     // Read once: the folder may be gone when a checkpoint is saved.
     if (hf_) assets_ = source_files(hf_->directory(), hf_->weights().files());
     return "";
   });
+  if (checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
+    local_.emplace(
+        ctx, world,
+        LocalCheckpoints::Options{.folder = local_folder(checkpoint),
+                                  .fully_parallel = checkpoint.non_persistent_local_ckpt_algo ==
+                                                    LocalCheckpointAlgo::fully_parallel,
+                                  .factor = checkpoint.replication ? checkpoint.replication_factor : 1,
+                                  .jump = checkpoint.replication_jump});
 }
 
 void RunCheckpoints::tell(const std::string& line) const {
@@ -98,11 +175,13 @@ TrainState RunCheckpoints::load() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   if (!checkpoint.save.empty() && !lock_.held())
     tell(fmt::format("{} cannot be locked: take care that no other run saves into it", checkpoint.save));
+  if (local_ && !local_->note().empty()) tell(local_->note());
+  const LocalSets local = local_ ? local_->candidates() : LocalSets();
   // The first rank looks, so that all see the same however their file systems lag behind.
   const std::string found =
-      agree(world_, "", [&] { return world_.rank() == 0 ? to_text(load_places(checkpoint)) : ""; })[0];
+      agree(world_, "", [&] { return world_.rank() == 0 ? to_text(places_to_load(local)) : ""; })[0];
   TrainState progress;
-  if (load_from(places_from_text(found), progress)) return progress;
+  if (load_from(places_from_text(found), local, progress)) return progress;
   if (!checkpoint.load.empty() && checkpoint.exit_on_missing_checkpoint)
     throw ConfigError(fmt::format("--load {}: there is no checkpoint", checkpoint.load));
   if (!checkpoint.load.empty())
@@ -115,21 +194,116 @@ TrainState RunCheckpoints::load() {
     });
     tell(fmt::format("weights from {}", place.path));
   } else if (hf_) {
-    trainer_.set_weights(ctx_, [&] { hf_->load(ctx_, trainer_.parameters()); });
+    trainer_.set_weights(ctx_, [&] { read_hf_weights(); });
     tell(fmt::format("weights from {}", hf_->directory()));
   }
+  load_language_model();
   return progress;
 }
 
+// Tells every other second how far it has come.
+void RunCheckpoints::read_hf_weights() {
+  constexpr std::chrono::seconds kSilence(2);
+  const std::vector<Parameter*> parameters = trainer_.parameters();
+  auto told = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    hf_->load(ctx_, {&parameters[i], 1});
+    const auto now = std::chrono::steady_clock::now();
+    if (now - told < kSilence) continue;
+    told = now;
+    tell(fmt::format("weights from {}: {} of {} tensors are read", hf_->directory(), i + 1,
+                     parameters.size()));
+  }
+}
+
+// A tower is put before a language model that has none; what the tower begins from stays.
+void RunCheckpoints::load_language_model() {
+  const std::string& root = config_.checkpoint.language_model_checkpoint;
+  if (root.empty() || !config_.model.has_tower()) return;
+  const std::string found = agree(world_, "", [&]() -> std::string {
+    return recognise_checkpoint(root).kind == CheckpointKind::none ? "none" : "there";
+  })[0];
+  if (found == "none")
+    return tell(fmt::format("no checkpoint in {}: the language model begins untrained", root));
+  const LoadPlace place = named_place("--language-model-checkpoint", root);
+  agree(world_, "", [&] {
+    std::vector<std::string> notes;
+    const TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
+    const LoadReport report =
+        load_run(ctx_, source, trainer_, {.optimizer = false, .strictness = Strictness::log_all});
+    for (const std::string& name : report.missing)
+      require_input(name.starts_with("vision_") || name.starts_with("multi_modal_"),
+                    "--language-model-checkpoint {}: it has no {}", root, name);
+    return "";
+  });
+  tell(fmt::format("language model from {}", place.path));
+}
+
+std::vector<LoadPlace> RunCheckpoints::places_to_load(const LocalSets& local) const {
+  // Sets on local disks come before others of the same iteration.
+  const auto with_local = [&](const CheckpointConfig& config) {
+    std::vector<LoadPlace> places = load_places(config);
+    if (config.load.empty() || config.ckpt_step) return places;
+    std::vector<LoadPlace> all;
+    for (const LocalCheckpoints::Candidate& set : local)
+      if (!is_left_behind(set.base, set.iteration, config.load))
+        all.push_back({CheckpointKind::megatron, set.set, set.iteration, false, true});
+    all.insert(all.end(), places.begin(), places.end());
+    std::ranges::stable_sort(all, std::ranges::greater{}, &LoadPlace::iteration);
+    return all;
+  };
+  if (restarted_ && !config_.checkpoint.save.empty()) {
+    CheckpointConfig own = config_.checkpoint;
+    own.load = own.save;
+    own.ckpt_step.reset();
+    if (std::vector<LoadPlace> places = with_local(own); !places.empty()) return places;
+  }
+  return with_local(config_.checkpoint);
+}
+
+std::optional<TensorSource> RunCheckpoints::open_local(const LoadPlace& place, const LocalSets& local) {
+  const auto set = std::ranges::find(local, place.path, &LocalCheckpoints::Candidate::set);
+  std::vector<std::string> damages;
+  std::optional<TensorSource> source =
+      local_->restore(*set, describe(checkpoint_tensors(ctx_, trainer_)), damages);
+  for (const std::string& damage : damages) tell(damage);
+  if (!source)
+    tell(fmt::format("the machines that are left do not hold all of the local checkpoint of iteration {}",
+                     place.iteration));
+  return source;
+}
+
+std::optional<TrainState> RunCheckpoints::restore(MemorySnapshot& memory) {
+  const std::vector<ShardedTensor> wanted = checkpoint_tensors(ctx_, trainer_);
+  const std::optional<TensorSource> source = memory.restore(world_, describe(wanted));
+  if (!source) return {};
+  TrainState progress = take(*source, false).progress;
+  const std::string& save = config_.checkpoint.save;
+  if (save.empty()) return progress;
+  const std::string newest = agree(world_, "", [&]() -> std::string {
+    const auto place = world_.rank() == 0 ? latest_checkpoint(save) : std::nullopt;
+    return place ? std::to_string(place->iteration) : "-1";
+  })[0];
+  saved_ = std::stoll(newest);
+  return progress;
+}
+
+void RunCheckpoints::keep(MemorySnapshot& memory, const TrainState& progress) {
+  memory.keep(ctx_, checkpoint_tensors(ctx_, trainer_), training_state(progress));
+}
+
 // Ranks try the same one together; where some rank finds damage, all go to the next.
-bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, TrainState& progress) {
-  const bool resume = !config_.checkpoint.finetune;
+bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, const LocalSets& local,
+                               TrainState& progress) {
+  const bool resume = restarted_ || !config_.checkpoint.finetune;
   std::string damage;
   for (const LoadPlace& place : places) {
+    std::optional<TensorSource> kept;
+    if (place.local && !(kept = open_local(place, local))) continue;
     Taken taken;
     const std::vector<std::string> damages = agree(world_, "", [&]() -> std::string {
       try {
-        taken = take(place, !resume);
+        taken = kept ? take(*kept, !resume) : take(place, !resume);
         return "";
       } catch (const DamagedCheckpoint& error) {
         return error.what();
@@ -137,12 +311,17 @@ bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, TrainState&
     });
     const auto damaged = std::ranges::find_if(damages, [](const std::string& text) { return !text.empty(); });
     if (damaged == damages.end()) {
-      tell(fmt::format("loaded {}{}", place.path, damage.empty() ? "" : ", the newest that is sound"));
+      tell(fmt::format("loaded {}{}", kept ? kept->path : place.path,
+                       damage.empty() ? "" : ", the newest that is sound"));
+      if (place.kind == CheckpointKind::megatron)
+        loaded_base_ =
+            place.persistent ? BaseCheckpoint{place.iteration, index_checksum(place.path)} : taken.base;
       tell_report(taken);
       progress = std::move(taken.progress);
       loaded_rerun_ = progress.rerun.is_object();
       if (resume && place.path.starts_with(config_.checkpoint.save + "/iter_")) saved_ = progress.iteration;
-      if (const auto& iteration = config_.checkpoint.override_ckpt_iteration; resume && iteration)
+      if (const auto& iteration = config_.checkpoint.override_ckpt_iteration;
+          resume && !restarted_ && iteration)
         progress.iteration = *iteration;
       return true;
     }
@@ -155,15 +334,31 @@ bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, TrainState&
 }
 
 RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_only) {
+  std::vector<std::string> notes;
+  const TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
+  Taken taken = take(source, weights_only);
+  taken.notes = std::move(notes);
+  return taken;
+}
+
+RunCheckpoints::Taken RunCheckpoints::take(const TensorSource& source, bool weights_only) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   Taken taken;
-  const TensorSource source = open_place(place, checkpoint.verify_integrity, taken.notes);
-  const LoadOptions options{.optimizer = !weights_only && checkpoint.load_optim,
+  const LoadOptions options{.optimizer = !weights_only && (restarted_ || checkpoint.load_optim),
                             .masters = checkpoint.load_main_params_from_ckpt,
                             .strictness = checkpoint.dist_ckpt_strictness};
   if (options.optimizer) check_schedule(source);
-  taken.report = load_run(ctx_, source, trainer_, options);
+  try {
+    taken.report = load_run(ctx_, source, trainer_, options);
+  } catch (const ConfigError&) {  // a long list of tensors, mostly with one cause
+    if (const std::string cause = other_sizes(source.state.config, config_); !cause.empty())
+      throw ConfigError(fmt::format(
+          "the checkpoint {} is of another model: {}; give the sizes that it has, or --use-checkpoint-args",
+          source.path, cause));
+    throw;
+  }
   const TrainingState& state = source.state;
+  taken.base = state.base;
   trainer_.optimizer().set_steps(options.optimizer ? state.optimizer_steps : 0);
   if (options.optimizer && state.loss_scale) trainer_.loss_scale().restore(*state.loss_scale);
   if (!weights_only)
@@ -214,14 +409,28 @@ void RunCheckpoints::check_schedule(const TensorSource& source) {
   schedule_ = stored;
 }
 
+bool RunCheckpoints::saves_at(const TrainState& progress) const {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  const auto due = [&](int64_t every) { return every > 0 && progress.iteration % every == 0; };
+  return !checkpoint.save.empty() &&
+         (due(checkpoint.save_interval) ||
+          ((local_ || !non_persistent_.empty()) && due(checkpoint.non_persistent_save_interval)));
+}
+
+bool RunCheckpoints::is_time_to_save() const {
+  const double minutes = config_.checkpoint.save_interval_in_mins;
+  if (config_.checkpoint.save.empty() || minutes <= 0) return false;
+  return std::chrono::steady_clock::now() - last_save_ >= std::chrono::duration<double>(60 * minutes);
+}
+
 bool RunCheckpoints::save_at_interval(const TrainState& progress) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   if (checkpoint.save.empty()) return false;
   const auto due = [&](int64_t every) { return every > 0 && progress.iteration % every == 0; };
   if (due(checkpoint.save_interval)) return save(progress);
-  if (!non_persistent_.empty() && due(checkpoint.non_persistent_save_interval))
-    return save_to(false, progress);
-  return false;
+  if (!due(checkpoint.non_persistent_save_interval)) return false;
+  if (local_) return save_locally(progress);
+  return !non_persistent_.empty() && save_to(false, progress);
 }
 
 bool RunCheckpoints::save(const TrainState& progress) { return save_to(true, progress); }
@@ -236,6 +445,7 @@ bool RunCheckpoints::save_to(bool persistent, const TrainState& progress) {
     tell(fmt::format("waiting for the save of iteration {}", begun_.iteration));
     finish_saver();
   }
+  if (persistent) last_save_ = std::chrono::steady_clock::now();
   attempt({persistent, progress.iteration}, [&] {
     if (config_.checkpoint.async_save)
       saver_.start(ctx_, world_, request(persistent, progress));
@@ -245,10 +455,57 @@ bool RunCheckpoints::save_to(bool persistent, const TrainState& progress) {
   return !begun_.failed;
 }
 
-SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress) {
-  SaveRequest request{.root = root_of(persistent),
-                      .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
-  TrainingState& state = request.state;
+bool RunCheckpoints::save_locally(const TrainState& progress) {
+  const TraceRange range(ctx_.tracer, "save local checkpoint");
+  bool begun = false;
+  attempt_local([&]() -> std::optional<int64_t> {
+    if (local_->busy()) return local_->finish();
+    return {};
+  });
+  attempt_local([&] {
+    TrainingState state = training_state(progress);
+    state.base = base();
+    const bool async = config_.checkpoint.async_save;
+    local_->save(state, checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim), async);
+    begun = true;
+    return async ? std::nullopt : local_->finish();
+  });
+  return begun;
+}
+
+// What fails on one rank fails on all of them; the set before stays.
+void RunCheckpoints::attempt_local(const std::function<std::optional<int64_t>()>& save) {
+  try {
+    if (const std::optional<int64_t> iteration = save())
+      tell(fmt::format("saved iteration {} on local disks", *iteration));
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    tell(fmt::format("the run goes on: {}", error.what()));
+  }
+}
+
+// What a non-persistent checkpoint of this moment stands behind, as the first rank sees it.
+BaseCheckpoint RunCheckpoints::base() const {
+  if (saver_.busy() && begun_.persistent) return {begun_.iteration, ""};
+  BaseCheckpoint base = loaded_base_.value_or(BaseCheckpoint());
+  try {
+    if (const auto tracked = latest_checkpoint(config_.checkpoint.save))
+      base = {tracked->iteration, index_checksum(tracked->path)};
+  } catch (const std::exception&) {  // of a folder that cannot be read: the next save into it tells
+  }
+  const std::string text = broadcast_text(world_, fmt::format("{} {}", base.iteration, base.checksum), 0);
+  const size_t blank = text.find(' ');
+  return {std::stoll(text.substr(0, blank)), text.substr(blank + 1)};
+}
+
+void RunCheckpoints::before_update() {
+  saver_.before_change(ctx_);
+  if (local_) local_->before_change();
+}
+
+TrainingState RunCheckpoints::training_state(const TrainState& progress) {
+  TrainingState state;
   state.iteration = progress.iteration;
   state.consumed_samples = progress.consumed_samples;
   state.consumed_valid_samples = progress.validated_samples;
@@ -256,16 +513,25 @@ SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress)
   state.without_update = progress.without_update;
   state.optimizer_steps = trainer_.steps_taken();
   state.seed = static_cast<uint64_t>(config_.rng.seed);
-  state.config = config_.to_json();
   state.schedule = schedule_state(schedule_);
   if (config_.precision.fp16) state.loss_scale = trainer_.loss_scale().state();
   state.rerun = progress.rerun;
   state.user = progress.user;
+  return state;
+}
+
+SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress) {
+  SaveRequest request{.root = root_of(persistent),
+                      .state = training_state(progress),
+                      .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
+  request.state.config = config_.to_json();
+  if (!persistent) request.state.base = base();
   request.assets = assets_;
   return request;
 }
 
 void RunCheckpoints::poll() {
+  if (local_ && local_->busy()) attempt_local([&] { return local_->poll(); });
   if (!saver_.busy()) return;
   attempt(begun_, [&] {
     if (const std::optional<std::string> path = saver_.poll(world_)) published(*path);
@@ -308,6 +574,7 @@ void RunCheckpoints::published(const std::string& path) {
 
 void RunCheckpoints::finish(const TrainState& progress) {
   if (config_.checkpoint.save.empty()) return;
+  if (local_ && local_->busy()) attempt_local([&] { return local_->finish(); });
   finish_saver();
   const bool has_news = progress.rerun.is_object() && !loaded_rerun_;
   if (saved_ == progress.iteration && !has_news) return;

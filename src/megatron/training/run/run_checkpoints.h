@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "megatron/autograd/rank_context.h"
@@ -9,6 +11,8 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
 #include "megatron/training/run/load_places.h"
+#include "megatron/training/run/local_checkpoints.h"
+#include "megatron/training/run/memory_snapshot.h"
 #include "megatron/training/run/train_state.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/setup/run_settings.h"
@@ -28,14 +32,26 @@ class RunCheckpoints {
   using Tell = std::function<void(const std::string& line)>;
 
   // Locks the folder of --save for this run: a ConfigError where another one has it. `schedule` is saved, and
-  // becomes the checkpoint's where --use-checkpoint-opt_param-scheduler asks for that.
+  // becomes the checkpoint's where --use-checkpoint-opt_param-scheduler asks for that. `restarted`: after a
+  // fault of this run, of which a process that was left out may still have the lock; `lock_holders` are those
+  // that had it or may have it, to which this one is added before it locks.
   RunCheckpoints(RankContext& ctx, const ProcessGroup& world, const Config& config, RankTrainer& trainer,
-                 RateSchedule& schedule, std::shared_ptr<const AutoBridge> hf, Tell tell);
+                 RateSchedule& schedule, std::shared_ptr<const AutoBridge> hf, bool restarted,
+                 std::set<std::string>& lock_holders, Tell tell);
 
   // Fills the trainer from --load, else --pretrained-checkpoint, else the Hugging Face model, and gives the
-  // place to go on from.
+  // place to go on from. After a restart from what --save has, where it has something.
   TrainState load();
-  // Saves where an interval asks for it after this iteration; whether it did.
+  // Fills the trainer from ranks' memory; none where it does not hold everything.
+  std::optional<TrainState> restore(MemorySnapshot& memory);
+  // Copies what a checkpoint of this moment would hold.
+  void keep(MemorySnapshot& memory, const TrainState& progress);
+  // Whether an interval asks for a save after this iteration.
+  bool saves_at(const TrainState& progress) const;
+  // Whether --save-interval-in-mins have passed since the last save here. Clocks differ: ranks ask each
+  // other.
+  bool is_time_to_save() const;
+  // Saves where one does; whether it did.
   bool save_at_interval(const TrainState& progress);
   // Saves to --save, in the background where --async-save asks for that; whether it did, or began to. A save
   // under way is finished first.
@@ -43,7 +59,7 @@ class RunCheckpoints {
   // Once an iteration: publishes what was written in the background by all ranks.
   void poll();
   // Before each update of parameters: on a GPU, what is being saved is copied first.
-  void before_update() { saver_.before_change(ctx_); }
+  void before_update();
   // Waits for what is being written and saves what --save does not have yet: the run ends. An Error where
   // that fails.
   void finish(const TrainState& progress);
@@ -55,21 +71,32 @@ class RunCheckpoints {
     int64_t iteration = 0;
     bool failed = false;
   };
+  using LocalSets = std::vector<LocalCheckpoints::Candidate>;
   // What a checkpoint gave.
   struct Taken {
     TrainState progress;
     LoadReport report;
     std::vector<std::string> notes;
+    std::optional<BaseCheckpoint> base;
   };
 
   void tell(const std::string& line) const;
-  bool load_from(const std::vector<LoadPlace>& places, TrainState& progress);
+  bool load_from(const std::vector<LoadPlace>& places, const LocalSets& local, TrainState& progress);
+  std::vector<LoadPlace> places_to_load(const LocalSets& local) const;
+  std::optional<TensorSource> open_local(const LoadPlace& place, const LocalSets& local);
+  void load_language_model();
+  void read_hf_weights();
   Taken take(const LoadPlace& place, bool weights_only);
+  Taken take(const TensorSource& source, bool weights_only);
   void tell_report(const Taken& taken);
   void check_schedule(const TensorSource& source);
   const std::string& root_of(bool persistent) const;
+  TrainingState training_state(const TrainState& progress);
   SaveRequest request(bool persistent, const TrainState& progress);
   bool save_to(bool persistent, const TrainState& progress);
+  bool save_locally(const TrainState& progress);
+  void attempt_local(const std::function<std::optional<int64_t>()>& save);
+  BaseCheckpoint base() const;
   void finish_saver();
   void attempt(Begun begun, const std::function<void()>& save);
   void published(const std::string& path);
@@ -80,14 +107,18 @@ class RunCheckpoints {
   RankTrainer& trainer_;
   RateSchedule& schedule_;
   std::shared_ptr<const AutoBridge> hf_;
+  bool restarted_;
   Tell tell_;
   std::string non_persistent_;             // the folder of non-persistent checkpoints; empty: there are none
   FolderLock lock_, non_persistent_lock_;  // the first rank's
   std::vector<CheckpointAsset> assets_;    // the first rank's: what a checkpoint keeps of the folder of --hf
   SavePlanCache plans_;
   AsyncSaver saver_;
+  std::optional<LocalCheckpoints> local_;
   Begun begun_;
-  int64_t saved_ = -1;         // the iteration of the newest checkpoint in --save
+  int64_t saved_ = -1;                         // the iteration of the newest checkpoint in --save
+  std::optional<BaseCheckpoint> loaded_base_;  // what the run went on from, where --save has nothing yet
+  std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   bool loaded_rerun_ = false;  // that checkpoint holds a result that waits for another machine
 };
 

@@ -8,12 +8,23 @@
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/datasets/prefetch.h"
 #include "megatron/training/run/gpt_data.h"
+#include "megatron/training/run/image_data.h"
+#include "megatron/training/run/masked_data.h"
+#include "megatron/training/run/routing_data.h"
 #include "megatron/training/run/sft_data.h"
 
 namespace megatron {
 namespace {
 
-// A whole number of a tensor of any integer dtype.
+int64_t token_at(std::string_view what, const Tensor& tensor, int64_t index, int64_t vocabulary) {
+  const int64_t token = integer_at(what, tensor, index);
+  if (token < 0 || token >= vocabulary)
+    throw ConfigError(fmt::format("{}: token {} is not in the vocabulary of {}", what, token, vocabulary));
+  return token;
+}
+
+}  // namespace
+
 int64_t integer_at(std::string_view what, const Tensor& tensor, int64_t index) {
   switch (tensor.dtype()) {
     case DType::I64:
@@ -28,15 +39,6 @@ int64_t integer_at(std::string_view what, const Tensor& tensor, int64_t index) {
       throw ConfigError(fmt::format("{}: the tensor is {}, not whole numbers", what, tensor.dtype()));
   }
 }
-
-int64_t token_at(std::string_view what, const Tensor& tensor, int64_t index, int64_t vocabulary) {
-  const int64_t token = integer_at(what, tensor, index);
-  if (token < 0 || token >= vocabulary)
-    throw ConfigError(fmt::format("{}: token {} is not in the vocabulary of {}", what, token, vocabulary));
-  return token;
-}
-
-}  // namespace
 
 GivenTokens read_tokens(std::string_view what, const std::string& source, int64_t vocabulary) {
   auto [path, key] = file_and_key(source);
@@ -57,6 +59,14 @@ GivenTokens read_tokens(std::string_view what, const std::string& source, int64_
   return {tensor.rank() == 2 ? tensor.size(0) : 1, tensor.size(-1), std::move(tokens)};
 }
 
+void require_positions(std::string_view what, int64_t length, const ModelConfig& model) {
+  const int64_t positions = model.max_position_embeddings;
+  if (model.position_embedding_type != PositionEmbedding::learned_absolute || length <= positions) return;
+  throw ConfigError(
+      fmt::format("{}: a row has {} tokens, this model has learned positions for {}; use shorter rows", what,
+                  length, positions));
+}
+
 RunData replayed_data(const std::string& source, const Config& config) {
   const auto [path, key] = file_and_key(source);
   if (key.empty()) throw ConfigError(fmt::format("--replay {}: write FILE.safetensors:KEY", source));
@@ -70,6 +80,7 @@ RunData replayed_data(const std::string& source, const Config& config) {
     throw ConfigError(fmt::format("--replay {}: its batches have {} rows; use --global-batch-size {}", source,
                                   tensor.size(1), tensor.size(1)));
   const int64_t vocab = config.model.vocab_size, row = tensor.size(2);
+  require_positions("--replay " + source, row - 1, config.model);
   const auto take = [=, name = "--replay " + source](int64_t iteration, int64_t, int64_t index) {
     if (iteration >= tensor.size(0))
       throw ConfigError(
@@ -79,10 +90,12 @@ RunData replayed_data(const std::string& source, const Config& config) {
     for (int64_t i = begin; i < begin + row; ++i) tokens.push_back(token_at(name, tensor, i, vocab));
     return tokens;
   };
-  return {.train = token_source(row - 1, tensor.size(0) * batch, take),
-          .validation = {},
-          .test = {},
-          .iterations = tensor.size(0)};
+  const int64_t samples = tensor.size(0) * batch;
+  std::shared_ptr<const BatchSource> train = token_source(row - 1, samples, take);
+  if (const std::string& routing = config.dataset.replay_routing; !routing.empty())
+    train = with_routing(train, read_routing("--replay-routing", routing, samples * (row - 1), config.model),
+                         batch);
+  return {.train = std::move(train), .validation = {}, .test = {}, .iterations = tensor.size(0)};
 }
 
 int64_t evaluation_batch(const Config& config) {
@@ -118,10 +131,12 @@ void check_checkpoint_vocabulary(const Config& config) {
       root, tokens, config.model.vocab_size));
 }
 
-RunData configured_data(const Config& config) {
+RunData configured_data(const Config& config, const Log& log) {
   const DatasetConfig& data = config.dataset;
   if (!data.replay.empty()) return replayed_data(data.replay, config);
-  if (data.sft) return sft_data(config);
+  if (reads_images(config)) return image_data(config, log);
+  if (data.sft) return sft_data(config, log);
+  if (config.model.masks_text() && (data.mock_data || has_indexed_data(data))) return masked_data(config);
   if (data.mock_data || has_indexed_data(data)) return gpt_data(config);
   throw ConfigError(
       "no data is given: use --data-path PREFIX, --mock-data, or --replay FILE.safetensors:KEY");
@@ -129,13 +144,13 @@ RunData configured_data(const Config& config) {
 
 }  // namespace
 
-RunData run_data(const Config& config) {
+RunData run_data(const Config& config, const Log& log) {
   if (config.model.vocab_size == 0)
     throw ConfigError(
         "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, a tokenizer "
         "(--tokenizer-type), or --hf DIR");
   check_checkpoint_vocabulary(config);
-  RunData data = configured_data(config);
+  RunData data = configured_data(config, log);
   constexpr int kStepsAhead = 2;
   data.train = prefetched(std::move(data.train), kStepsAhead, static_cast<int>(config.dataset.num_workers));
   return data;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/base/log.h"
 #include "megatron/config/config.h"
 #include "megatron/datasets/batch_source.h"
 
@@ -22,6 +23,9 @@ struct RunData {
   int64_t iterations = -1;                       // that there are; -1: as many as asked for
 };
 
+// A whole number of a tensor of any integer dtype; `what` begins the message where it is another.
+int64_t integer_at(std::string_view what, const Tensor& tensor, int64_t index);
+
 // Whole numbers [rows, length] of "FILE.safetensors:KEY"; without a key, of the only tensor that the file
 // has. `what` is how messages begin. A ConfigError where they are no tokens of a vocabulary of this size.
 struct GivenTokens {
@@ -31,12 +35,16 @@ struct GivenTokens {
 GivenTokens read_tokens(std::string_view what, const std::string& source, int64_t vocabulary);
 
 // "FILE.safetensors:KEY": an integer tensor [iterations, global batch, length + 1], used exactly as given.
+// Refuses rows that are longer than the positions that the model has learned. `what` names them.
+void require_positions(std::string_view what, int64_t length, const ModelConfig& model);
+
 RunData replayed_data(const std::string& source, const Config& config);
 
 int64_t evaluation_batch(const Config& config);  // sequences in a batch of an evaluation
 
 // What the configuration names, read ahead by its --num-workers; a ConfigError where it names nothing, or
 // where the checkpoint of --load has another vocabulary.
-RunData run_data(const Config& config);
+// `log` is told what is odd about the data while it is read.
+RunData run_data(const Config& config, const Log& log = Log());
 
 }  // namespace megatron

@@ -5,6 +5,7 @@
 #include "megatron/datasets/sft/sft_rows.h"
 #include "megatron/datasets/sft/sft_templates.h"
 #include "megatron/training/run/data_splits.h"
+#include "megatron/training/run/unlearned_rows.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -29,7 +30,7 @@ SftSetup sft_setup(const Config& config) {
   return setup;
 }
 
-SftEncoder encoder_of(const Config& config, const SftSetup& setup) {
+SftEncoder encoder_of(const Config& config, const SftSetup& setup, const Log& log) {
   const DatasetConfig& data = config.dataset;
   SftEncoderOptions options;
   options.format = data.sft_format == SftDataFormat::chat                ? SftFormat::chat
@@ -39,16 +40,18 @@ SftEncoder encoder_of(const Config& config, const SftSetup& setup) {
   options.chat_template = chat_template_of(setup.templates);
   options.special_tokens = setup.templates.special_tokens;
   options.max_length = config.model.seq_length + 1;
+  options.on_nothing_learned = unlearned_rows(log, config.model.seq_length);
   return make_sft_encoder(setup.tokenizer, std::move(options));
 }
 
 // Megatron-LM's own dataset, in one of its prompt formats.
 RunData megatron_sft(const Config& config, const DataSource& source, const SftSetup& setup) {
-  const MegatronSftFormat format =
+  MegatronSftFormat format =
       megatron_sft_format(config.dataset.sft_tokenizer_prompt_format, setup.tokenizer, setup.templates,
                           config.model.seq_length, config.parallel.context_parallel_size);
   return run_data_of<SftDataset>(
-      config, source, [=](const std::string& path, Split, auto ends, auto samples) {
+      config, source, [&](const std::string& path, Split split, auto ends, auto samples) {
+        format.options.max_rows = split == Split::train ? config.dataset.max_train_samples : 0;
         return std::make_shared<const SftDataset>(std::make_shared<const JsonRows>(path), format.options,
                                                   format.encode, ends, samples);
       });
@@ -77,12 +80,12 @@ auto packed_rows(const Config& config, const SftSetup& setup, const SftEncoder& 
 
 }  // namespace
 
-RunData sft_data(const Config& config) {
+RunData sft_data(const Config& config, const Log& log) {
   const DatasetConfig& data = config.dataset;
   const DataSource source = data_source(config);
   const SftSetup setup = sft_setup(config);
   if (!data.sft_tokenizer_prompt_format.empty()) return megatron_sft(config, source, setup);
-  const SftEncoder encode = encoder_of(config, setup);
+  const SftEncoder encode = encoder_of(config, setup, log);
   if (data.packing == Packing::offline)
     return run_data_of<PackedSftRows>(config, source, packed_rows(config, setup, encode));
   const auto make = [encode, most = data.max_train_samples](const std::string& path, Split split, auto ends,

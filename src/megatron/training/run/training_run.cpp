@@ -4,19 +4,24 @@
 #include <cstring>
 
 #include "megatron/base/error.h"
-#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/models/parallel_setup.h"
 
 namespace megatron {
 namespace {
 
 // Data that ends before the run does is refused before anything is allocated.
 void check_enough(const TrainingRun& run, const BatchSchedule& batches) {
-  const auto check = [](const std::string& what, const BatchSource& source, int64_t needed) {
-    if (source.samples() >= 0 && needed > source.samples())
-      throw ConfigError(
-          fmt::format("the {} data has {} samples and the run needs {}; give each prefix of --data-path a "
-                      "weight (1 A 1 B), which reads it as often as it takes, or less iterations",
-                      what, source.samples(), needed));
+  const std::string& replay = run.config.dataset.replay;
+  const auto check = [&](const std::string& what, const BatchSource& source, int64_t needed) {
+    if (source.samples() < 0 || needed <= source.samples()) return;
+    if (!replay.empty())
+      throw ConfigError(fmt::format(
+          "--replay {}: it has {} iterations, the run {}; use --train-iters {} or less, or leave it out",
+          replay, run.data.iterations, run.iterations, run.data.iterations));
+    throw ConfigError(
+        fmt::format("the {} data has {} samples and the run needs {}; give each prefix of --data-path a "
+                    "weight (1 A 1 B), which reads it as often as it takes, or less iterations",
+                    what, source.samples(), needed));
   };
   check("training", *run.data.train, batches.samples_of(run.iterations));
   const ValidationConfig& validation = run.config.validation;
@@ -31,7 +36,8 @@ void check_enough(const TrainingRun& run, const BatchSchedule& batches) {
 TrainingRun training_run(Config config, int64_t ranks, RunData data) {
   TrainingRun run;
   run.data = data.train ? std::move(data) : run_data(config);
-  config.model.seq_length = run.data.train->length();
+  // Of an encoder with its decoder, rows are the decoder's.
+  if (config.model.model_type != ModelType::t5) config.model.seq_length = run.data.train->length();
   const BatchSchedule batches(config, parallel_sizes(config, ranks).dp());
   run.iterations = config.train.train_iters;
   if (run.iterations == 0 && config.train.train_samples > 0)
@@ -40,6 +46,12 @@ TrainingRun training_run(Config config, int64_t ranks, RunData data) {
   run.config = std::move(config);
   check_enough(run, batches);
   return run;
+}
+
+std::filesystem::file_time_type write_time(const std::string& path) {
+  std::error_code missing;
+  const auto time = std::filesystem::last_write_time(path, missing);
+  return missing ? std::filesystem::file_time_type::min() : time;
 }
 
 std::string RunEnd::text() const {
@@ -57,15 +69,21 @@ std::string RunEnd::text() const {
     case Reason::duration:
       return fmt::format("stopped by --exit-duration-in-mins {}", at);
     case Reason::signal:
-      return fmt::format("stopped by SIG{} {}", sigabbrev_np(signal), at);
+      return fmt::format("stopped by SIG{} {}{}", sigabbrev_np(signal), at, goes_on ? " (exit code 18)" : "");
+    case Reason::preempted:
+      return fmt::format("stopped by --preemption-file {}{}", at, goes_on ? " (exit code 18)" : "");
     case Reason::requested:
       return fmt::format("stopped by a callback {}", at);
+    case Reason::straggler:
+      return fmt::format("stopped by a slow rank {}", at);
   }
   return "";
 }
 
 int RunEnd::exit_code() const {
-  return reason == Reason::ambiguous_result ? 16 : reason == Reason::wrong_result ? 17 : 0;
+  if (reason == Reason::ambiguous_result) return 16;
+  if (reason == Reason::wrong_result) return 17;
+  return goes_on ? 18 : 0;
 }
 
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 namespace megatron {
 
 class AutoBridge;
+struct RestartState;
 
 // A training run as all its ranks see it: run() makes one from what was asked for.
 struct TrainingRun {
@@ -25,6 +27,10 @@ struct TrainingRun {
   TrainerOptions trainer;
   std::vector<std::shared_ptr<Callback>> callbacks;
   std::shared_ptr<const Interruption> interruption;  // null: signals are not looked at
+  std::shared_ptr<RestartState> restart;             // null: a fault ends the run
+  std::filesystem::file_time_type old_notice =
+      std::filesystem::file_time_type::min();  // of a --preemption-file from before
+  bool started_again = false;  // by a launcher or batch system, where the exit code asks for it
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
@@ -32,21 +38,37 @@ struct TrainingRun {
 // program's own; without it, what the configuration names.
 TrainingRun training_run(Config config, int64_t ranks, RunData data = {});
 
+// When a file was written last; the earliest time where there is none.
+std::filesystem::file_time_type write_time(const std::string& path);
+
 // Why a run ended.
 struct RunEnd {
-  enum class Reason { finished, interval, duration, signal, requested, ambiguous_result, wrong_result };
+  enum class Reason {
+    finished,
+    interval,
+    duration,
+    signal,
+    preempted,
+    requested,
+    ambiguous_result,
+    wrong_result,
+    straggler
+  };
   Reason reason = Reason::finished;
   int signal = 0;
   bool saved = false;  // the last iteration is in a checkpoint
   TrainState state;
+  bool goes_on = false;  // whoever started the run is to start it again
 
   std::string text() const;  // one line for people
-  int exit_code() const;     // 0, or those of the rerun machine
+  int exit_code() const;     // 0, 18 where the run goes on, or those of the rerun machine
 };
 
 // One rank's part of the run: sets up, loads the newest checkpoint of --load where there is one, trains,
 // evaluates, saves. A run that was stopped and is started again goes on bit for bit as if it had not been,
-// where its GEMMs use the same algorithms: see GemmAutotuneCache.
-RunEnd train_rank(RankContext& ctx, const ProcessGroup& world, const TrainingRun& run);
+// where its GEMMs use the same algorithms: see GemmAutotuneCache. `world` holds the ranks of `sizes` that
+// train.
+RunEnd train_rank(RankContext& ctx, const ProcessGroup& world, const ParallelSizes& sizes,
+                  const TrainingRun& run);
 
 }  // namespace megatron

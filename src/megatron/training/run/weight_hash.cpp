@@ -1,5 +1,9 @@
 #include "megatron/training/run/weight_hash.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "megatron/base/error.h"
 #include "megatron/base/hash.h"
 
@@ -39,13 +43,32 @@ class WeightHashCheck final : public Callback {
     const Tensor whole = view.ctx.empty({count * replicas.size()}, DType::I64);
     replicas.all_gather(part, whole).wait();
     const std::vector<int64_t> all = view.ctx.to_vector<int64_t>(whole);
-    for (size_t i = mine.size(); i < all.size(); ++i)
-      if (all[i] != all[i % mine.size()])
-        fail(
-            "iteration {}: replicas have other weights: {} on rank {} of group {} is not that of its rank 0; "
-            "a "
-            "device may be broken, go on from a checkpoint",
-            view.state.iteration, compared[i % mine.size()]->name, i / mine.size(), replicas.name());
+    for (size_t i = 0; i < mine.size(); ++i) {
+      std::vector<int64_t> hashes;
+      for (size_t at = i; at < all.size(); at += mine.size()) hashes.push_back(all[at]);
+      if (std::ranges::count(hashes, hashes[0]) == std::ssize(hashes)) continue;
+      const size_t odd = odd_rank(hashes);
+      const std::vector<int>& ranks = replicas.world_ranks();
+      fail(
+          "iteration {}: replicas have other weights: {} on rank {} is not that of {}; its device may be "
+          "broken, "
+          "go on from a checkpoint without it",
+          view.state.iteration, compared[i]->name, ranks[odd],
+          has_majority(hashes) ? fmt::format("most of its peers (ranks {})", fmt::join(ranks, " "))
+                               : fmt::format("rank {}: one of the two is wrong", ranks[odd == 0 ? 1 : 0]));
+    }
+  }
+
+  static bool has_majority(const std::vector<int64_t>& hashes) {
+    return std::ranges::any_of(
+        hashes, [&](int64_t hash) { return 2 * std::ranges::count(hashes, hash) > std::ssize(hashes); });
+  }
+  // The first replica whose hash is not that of most; where they are divided, the first that differs from 0.
+  static size_t odd_rank(const std::vector<int64_t>& hashes) {
+    const auto as_many = [&](int64_t hash) { return std::ranges::count(hashes, hash); };
+    for (size_t rank = 0; rank < hashes.size(); ++rank)
+      if (2 * as_many(hashes[rank]) < std::ssize(hashes) || hashes[rank] != hashes[0]) return rank;
+    return 0;
   }
 
   int64_t interval_;

@@ -1,0 +1,53 @@
+#include "megatron/training/plan/blank_batches.h"
+
+#include <algorithm>
+
+#include "megatron/datasets/images/mock_images.h"
+
+namespace megatron {
+namespace {
+
+Tensor host_ones(const Shape& shape) {
+  auto values = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(shape.numel()), 1);
+  return Tensor::wrap(values->data(), shape, DType::I64, kCpu, values);
+}
+
+// An image in every row.
+void add_blank_images(const ModelConfig& model, Batch& batch) {
+  const PatchGrid grid = mock_grid(model, batch.length());
+  const int64_t tokens = model.image_tokens(grid.patches());
+  if (tokens >= batch.length()) return;
+  for (int64_t row = 0; row < batch.rows; ++row)
+    std::fill_n(batch.ids.begin() + row * batch.length(), tokens, model.image_token_id);
+  const Shape shape{batch.rows * grid.patches(), patch_features(model)};
+  auto pixels = std::make_shared<std::vector<float>>(static_cast<size_t>(shape.numel()));
+  batch.extra["pixels"] = Tensor::wrap(pixels->data(), shape, DType::F32, kCpu, pixels);
+  auto grids = std::make_shared<std::vector<int64_t>>();
+  for (int64_t row = 0; row < batch.rows; ++row)
+    grids->insert(grids->end(), {grid.frames, grid.rows, grid.columns});
+  batch.extra["image_grids"] = Tensor::wrap(grids->data(), {batch.rows, 3}, DType::I64, kCpu, grids);
+}
+
+}  // namespace
+
+std::vector<Batch> blank_batches(const Config& config, int64_t count) {
+  const ModelConfig& model = config.model;
+  const int64_t rows = config.train.micro_batch_size, length = model.seq_length;
+  Batch batch;
+  batch.rows = rows;
+  const int64_t own = model.model_type == ModelType::t5 ? model.decoder_seq_length : length;
+  batch.ids.assign(static_cast<size_t>(rows * own), 0);
+  batch.labels = batch.ids;
+  if (model.model_type == ModelType::bert) {
+    batch.extra["token_types"] = batch.extra["padding_mask"] = host_ones({rows, length});
+    batch.extra["is_random"] = host_ones({rows});
+  }
+  if (model.model_type == ModelType::t5)
+    batch.extra["encoder_ids"] = batch.extra["encoder_mask"] = host_ones({rows, length});
+  if (model.has_tower()) add_blank_images(model, batch);
+  std::vector<Batch> batches(static_cast<size_t>(count), batch);
+  for (int64_t i = 0; i < count; ++i) batches[static_cast<size_t>(i)].first = i * rows;
+  return batches;
+}
+
+}  // namespace megatron

@@ -1,0 +1,80 @@
+#include "megatron/training/run/image_data.h"
+
+#include "megatron/datasets/images/image_rows.h"
+#include "megatron/datasets/images/mock_images.h"
+#include "megatron/datasets/sft/sft_templates.h"
+#include "megatron/training/run/data_splits.h"
+#include "megatron/training/run/unlearned_rows.h"
+#include "megatron/training/setup/tokenizer_setup.h"
+
+namespace megatron {
+namespace {
+
+// The folder or file of preprocessor_config.json; "" or a folder without one: the tower's usual.
+std::string processor_of(const Config& config) {
+  if (!config.model.image_processor.empty()) return config.model.image_processor;
+  return config.tokenizer.tokenizer_model;
+}
+
+std::shared_ptr<const ImageTextEncoder> encoder_of(const Config& config, const Tokenizer& tokenizer,
+                                                   const Log& log) {
+  const DatasetConfig& data = config.dataset;
+  const chat::ChatTemplates templates =
+      find_chat_templates(config.tokenizer.tokenizer_model, config.tokenizer.chat_template);
+  SftEncoderOptions options;
+  options.format = data.sft_format == SftDataFormat::chat                ? SftFormat::chat
+                   : data.sft_format == SftDataFormat::prompt_completion ? SftFormat::prompt_completion
+                                                                         : SftFormat::automatic;
+  options.loss = data.answer_only_loss ? LossMode::assistant : LossMode::full;
+  options.chat_template = chat_template_of(templates);
+  options.special_tokens = templates.special_tokens;
+  options.max_length = config.model.seq_length + 1;
+  options.on_nothing_learned = unlearned_rows(log, config.model.seq_length);
+  return std::make_shared<const ImageTextEncoder>(tokenizer, std::move(options), config.model,
+                                                  ImageProcessor::open(config.model, processor_of(config)));
+}
+
+std::vector<std::string> first_paths(const DatasetConfig& data) {
+  for (const std::vector<std::string>* paths : {&data.data_path, &data.train_data_path})
+    if (!paths->empty()) return *paths;
+  return {};
+}
+
+}  // namespace
+
+bool reads_images(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  if (!config.model.has_tower()) return false;
+  if (data.mock_data || data.sft) return true;
+  const std::vector<std::string> paths = first_paths(data);
+  return std::any_of(paths.begin(), paths.end(), names_images);
+}
+
+RunData image_data(const Config& config, const Log& log) {
+  const DatasetConfig& data = config.dataset;
+  const DataSource source = data_source(config);
+  const int64_t length = config.model.seq_length;
+  int64_t pad = 0;
+  std::shared_ptr<const ImageTextEncoder> encode;
+  if (!data.mock_data) {
+    const Tokenizer tokenizer = open_tokenizer(config.tokenizer);
+    pad = sft_pad_of(tokenizer);
+    encode = encoder_of(config, tokenizer, log);
+  }
+  const auto make = [&](const std::string& path, Split split, auto ends, auto samples) {
+    const int64_t most = split == Split::train ? data.max_train_samples : 0;
+    if (data.mock_data)
+      return std::make_shared<const ImageRows>(
+          mock_image_rows(config.model, config.model.vocab_size, length, data.random_seed), path, ends, most,
+          samples);
+    return std::make_shared<const ImageRows>(encoded_rows(open_images(path), encode), path, ends, most,
+                                             samples);
+  };
+  const auto to_source = [&](Split split, std::shared_ptr<const BlendedDataset<ImageRows>> rows) {
+    SampleOrder order = sample_order(config, split, rows->size());
+    return image_source([rows](int64_t i) { return rows->sample(i); }, std::move(order), length, pad);
+  };
+  return run_data_of<ImageRows>(config, source, make, to_source);
+}
+
+}  // namespace megatron

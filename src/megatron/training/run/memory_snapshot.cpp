@@ -1,0 +1,70 @@
+#include "megatron/training/run/memory_snapshot.h"
+
+#include <set>
+
+#include "megatron/comm/string_collectives.h"
+#include "megatron/training/run/held_state.h"
+
+namespace megatron {
+
+void MemorySnapshot::keep(RankContext& ctx, std::span<const ShardedTensor> tensors,
+                          const TrainingState& state) {
+  Copy& copy = copies_[next_];
+  copy.iteration = -1;
+  std::vector<OwnChunk> pieces;
+  for (const ShardedTensor& tensor : tensors) pieces.push_back({tensor.name, tensor.tensor});
+  copy.memory.take(ctx, pieces);
+  copy.shards = describe(tensors);
+  copy.state = state;
+  copy.iteration = state.iteration;
+  next_ = 1 - next_;
+}
+
+void MemorySnapshot::before_change(RankContext& ctx) {
+  for (Copy& copy : copies_) copy.memory.hold_back(ctx);
+}
+
+int64_t MemorySnapshot::newest() const { return std::max(copies_[0].iteration, copies_[1].iteration); }
+
+void MemorySnapshot::forget_all_but(int64_t iteration) {
+  for (size_t i = 0; i < copies_.size(); ++i)
+    if (copies_[i].iteration != iteration) {
+      copies_[i].iteration = -1;
+      next_ = i;
+    }
+}
+
+MemorySnapshot::Copy* MemorySnapshot::find(int64_t iteration) {
+  for (Copy& copy : copies_)
+    if (copy.iteration == iteration) return &copy;
+  return nullptr;
+}
+
+std::optional<TensorSource> MemorySnapshot::restore(const ProcessGroup& world,
+                                                    std::span<const ShardDescription> wanted) {
+  std::set<int64_t, std::greater<>> iterations;
+  const std::string own = fmt::format("{} {}", copies_[0].iteration, copies_[1].iteration);
+  for (const std::string& text : all_gather_strings(world, own)) {
+    const size_t blank = text.find(' ');
+    iterations.insert(std::stoll(text.substr(0, blank)));
+    iterations.insert(std::stoll(text.substr(blank + 1)));
+  }
+  for (const int64_t iteration : iterations) {
+    if (iteration < 0) break;
+    if (std::optional<TensorSource> source = restore(world, iteration, wanted)) return source;
+  }
+  return {};
+}
+
+std::optional<TensorSource> MemorySnapshot::restore(const ProcessGroup& world, int64_t iteration,
+                                                    std::span<const ShardDescription> wanted) {
+  HeldState own;
+  if (Copy* const copy = find(iteration)) {
+    own.shards = copy->shards;
+    own.state = copy->state;
+    for (const OwnChunk& chunk : copy->memory.copies()) own.tensors.push_back(chunk.tensor);
+  }
+  return assemble(world, own, wanted, fmt::format("the copy of iteration {} in memory", iteration));
+}
+
+}  // namespace megatron

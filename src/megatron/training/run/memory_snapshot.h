@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/tensor_source.h"
+
+namespace megatron {
+
+// A rank's state at the last two step boundaries, in host memory that outlives the rank's generation: ranks
+// are at most one boundary apart when a fault comes, so that one of the two is known to all.
+class MemorySnapshot {
+ public:
+  // Copies what a checkpoint would hold. On a GPU the copies run beside the next step, up to its update.
+  void keep(RankContext& ctx, std::span<const ShardedTensor> tensors, const TrainingState& state);
+  // To be called before the tensors change.
+  void before_change(RankContext& ctx);
+
+  int64_t newest() const;  // iteration; -1: there is nothing
+  // Drops copies of other iterations than the one that the run goes on from: steps that are computed again
+  // may have other roundings, and one state must not be put together from both.
+  void forget_all_but(int64_t iteration);
+  void forget() { forget_all_but(-1); }
+
+  // The newest state of which the ranks of `world` hold every element that they need now, whatever layout it
+  // was kept under: what a rank does not have itself is sent by one that does. None where there is no such
+  // state. All ranks call it.
+  std::optional<TensorSource> restore(const ProcessGroup& world, std::span<const ShardDescription> wanted);
+
+ private:
+  struct Copy {
+    int64_t iteration = -1;
+    TrainingState state;
+    std::vector<ShardDescription> shards;
+    Snapshot memory;
+  };
+
+  Copy* find(int64_t iteration);
+  std::optional<TensorSource> restore(const ProcessGroup& world, int64_t iteration,
+                                      std::span<const ShardDescription> wanted);
+
+  std::array<Copy, 2> copies_;
+  size_t next_ = 0;
+};
+
+}  // namespace megatron

@@ -1,0 +1,111 @@
+#include "megatron/training/run/restart.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace megatron {
+namespace {
+
+// Faults without progress, until the run gives up: errors of this process, and faults of others, of which
+// several may come at once.
+constexpr int kOwnFaults = 3, kFaults = 10;
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// Whether faults keep coming back at one place.
+class Recurrence {
+ public:
+  // Counts a fault, of this process's `own` or of another; true: they came too often.
+  bool count(int64_t iteration, bool own) {
+    if (iteration != std::exchange(iteration_, iteration)) own_ = all_ = 0;
+    own_ += own;
+    return ++all_ >= kFaults || own_ >= kOwnFaults;
+  }
+
+ private:
+  int64_t iteration_ = -2;
+  int own_ = 0, all_ = 0;
+};
+
+int64_t progress_of(const RestartState& state) {
+  int64_t newest = -1;
+  for (const RankMemory& rank : state.ranks) newest = std::max(newest, rank.reached);
+  return newest;
+}
+
+std::string tell_change(const Generation& before, const Generation& after) {
+  const auto trained = [&](int process) {
+    return std::find(before.processes.begin(), before.processes.end(), process) != before.processes.end();
+  };
+  const auto stayed = std::ranges::count_if(after.processes, trained);
+  std::string text = stayed == std::ssize(before.processes)
+                         ? fmt::format("all {} processes go on", stayed)
+                         : fmt::format("{} of {} processes go on", stayed, before.processes.size());
+  if (const auto joined = std::ssize(after.processes) - stayed; joined > 0)
+    text += fmt::format(", {} of the reserve join{}", joined, joined == 1 ? "s" : "");
+  if (!after.reserve.empty()) text += fmt::format(", {} in reserve", after.reserve.size());
+  return text;
+}
+
+}  // namespace
+
+void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log, const RestartPolicy& policy,
+                       RestartState& state, const RankRun& fn) {
+  const InProcessRestartConfig settings = config.inprocess_restart;
+  const Config given = config;
+  std::vector<int> everyone(static_cast<size_t>(place.processes));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto layout_of = [&](const std::vector<int>& left, int64_t min_tp) {
+    return policy.layout ? policy.layout(given, place.processes, left)
+                         : restart_layout(given, place.processes, left, min_tp);
+  };
+  LaunchOptions options = launch_options(config, place);
+  RestartLayout layout{.slots = config.run.ranks * place.processes};
+  layout.processes = everyone;
+  RendezvousOptions meeting{
+      .grace = std::chrono::milliseconds(static_cast<int64_t>(settings.barrier_timeout * 1e3))};
+  if (settings.enabled) {
+    layout = layout_of(everyone, 1);  // what was asked for has been checked
+    options.to_gather = state.min_tp;
+    options.training = [&](const std::vector<int>& /*all*/) { return layout.processes; };
+    meeting.training = [&](const std::vector<int>& left) {
+      layout = layout_of(left, state.min_tp);
+      return layout.processes;
+    };
+  }
+  Launch launch(options);
+  // Machines may differ in memory, but all processes have to come to the same layout.
+  for (const int64_t needed : launch.gathered()) state.min_tp = std::max(state.min_tp, needed);
+  Recurrence recurrence;
+  while (true) {
+    state.first_rank = launch.generation().first_rank;
+    if (settings.enabled) layout.apply(config);
+    state.sizes = layout.sizes(config);
+    if (launch.generation().trains()) try {
+        return run_generation(launch, config, place, log, fn, state.noticed);
+      } catch (const ConfigError&) {
+        throw;
+      } catch (const std::exception& error) {
+        const bool own = dynamic_cast<const PeerLost*>(&error) == nullptr;
+        const bool too_many = settings.max_iterations > 0 && state.number >= settings.max_iterations;
+        if (!settings.enabled || too_many || recurrence.count(progress_of(state), own)) throw;
+        state.fault = first_line(error.what());
+      }
+    else {
+      for (RankMemory& rank : state.ranks) rank.snapshot.forget();  // the others go on without it
+      if (!launch.wait_in_reserve()) return;
+      state.fault = "another process failed";
+      state.noticed = std::chrono::steady_clock::now();
+    }
+    const Generation before = launch.generation();
+    launch.rendezvous(meeting);
+    ++state.number;
+    state.change = tell_change(before, launch.generation());
+    if (!layout.note.empty()) state.change += "; " + layout.note;
+    if (!launch.generation().trains())
+      log.info("restart {}: this process waits in reserve ({})", state.number, state.change);
+  }
+}
+
+}  // namespace megatron
