@@ -31,16 +31,17 @@ ImageFile::ImageFile(const std::string& source, const VisionConfig& vision)
   const Tensor pixels = file.tensor(prefix + "pixel_values");
   if (pixels.dtype() != DType::F32)
     throw ConfigError(fmt::format("{}: pixel_values are {}, not fp32", source, pixels.dtype()));
-  if (vision.kind == VisionTowerKind::siglip) {
-    const bool fits = pixels.rank() == 4 && pixels.size(1) == vision.in_channels &&
-                      pixels.size(2) == vision.image_size && pixels.size(3) == vision.image_size;
+  if (!vision.is_qwen()) {
+    const bool fits = pixels.rank() == 4 && pixels.size(1) == vision.vision_in_channels &&
+                      pixels.size(2) == vision.vision_image_size &&
+                      pixels.size(3) == vision.vision_image_size;
     if (!fits)
       throw ConfigError(fmt::format("{}: pixel_values are {}, but the tower sees [images, {}, {}, {}]",
-                                    source, pixels.shape(), vision.in_channels, vision.image_size,
-                                    vision.image_size));
-    const int64_t side = vision.image_size / vision.patch_size;
+                                    source, pixels.shape(), vision.vision_in_channels,
+                                    vision.vision_image_size, vision.vision_image_size));
+    const int64_t side = vision.vision_image_size / vision.vision_patch_size;
     grids_.assign(static_cast<size_t>(pixels.size(0)), {1, side, side});
-    pixels_ = patches_of(pixels, vision.patch_size);
+    pixels_ = patches_of(pixels, vision.vision_patch_size);
     return;
   }
   const Tensor grids = file.tensor(prefix + "image_grid_thw");
@@ -60,14 +61,16 @@ ImageFile::ImageFile(const std::string& source, const VisionConfig& vision)
   copy_host(pixels, pixels_);
 }
 
-int64_t ImageFile::tokens_of(const PatchGrid& grid) const {
-  if (vision_.kind == VisionTowerKind::siglip) return vision_.tokens_per_image;
-  return grid.patches() / (vision_.spatial_merge_size * vision_.spatial_merge_size);
+ImageFile::ImageFile(const ImagePatches& images, const VisionConfig& vision)
+    : source_("--images"), vision_(vision), grids_(images.grids) {
+  const int64_t patches = images.features > 0 ? std::ssize(images.pixels) / images.features : 0;
+  pixels_ = host_tensor({patches, images.features}, DType::F32);
+  std::copy(images.pixels.begin(), images.pixels.end(), pixels_.data<float>());
 }
 
 Images ImageFile::next(RankContext& ctx, std::span<const int64_t> ids, DType dtype) {
   int64_t tokens =
-      std::count_if(ids.begin(), ids.end(), [&](int64_t id) { return is_image_token(vision_, id); });
+      std::count_if(ids.begin(), ids.end(), [&](int64_t id) { return vision_.is_image_token(id); });
   Images images;
   const int64_t first = patch_;
   for (; tokens > 0; ++image_) {
@@ -75,7 +78,7 @@ Images ImageFile::next(RankContext& ctx, std::span<const int64_t> ids, DType dty
       throw ConfigError(
           fmt::format("{}: the text speaks of more images than the {} there", source_, grids_.size()));
     images.grids.push_back(grids_[image_]);
-    tokens -= tokens_of(grids_[image_]);
+    tokens -= vision_.image_tokens(grids_[image_].patches());
     patch_ += grids_[image_].patches();
   }
   const Tensor rows = pixels_.slice(0, first, patch_);

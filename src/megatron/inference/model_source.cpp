@@ -39,6 +39,10 @@ ModelSource ModelSource::open(const std::string& path) {
       fmt::format("{}: neither a Hugging Face model (config.json) nor a checkpoint of ours is there", path));
 }
 
+std::vector<std::string> ModelSource::notes() const {
+  return bridge_ ? bridge_->notes() : std::vector<std::string>{};
+}
+
 Json ModelSource::model_settings() const {
   if (bridge_) return megatron::model_settings(bridge_->model_config());
   // What a checkpoint keeps as `model` also says how the run was laid out, which is no matter of its own.

@@ -22,6 +22,7 @@ class ModelSource {
   static ModelSource open(const std::string& path);        // whichever of the two it is
 
   const std::string& path() const { return path_; }
+  std::vector<std::string> notes() const;  // what a user should know of its files, a sentence each
   // The fields of `model` that say what it is; layout and precision are the caller's to choose.
   Json model_settings() const;
   // Of its vision tower, where it has one.

@@ -1,0 +1,505 @@
+#include "megatron/inference/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "megatron/inference/generate.h"
+#include "megatron/inference/scheduler.h"
+#include "megatron/models/model_sequences.h"
+#include "megatron/transformer/layer_pattern.h"
+
+namespace megatron {
+namespace {
+
+// While there is nothing to do, the other ranks are told so this often, before their wait times out.
+constexpr std::chrono::milliseconds kIdle{500};
+
+enum Command : int64_t { kNothing, kStep, kStop, kDraft };
+
+// fp32 GEMMs whose rows do not depend on each other, for the time of a step.
+class BatchInvariant {
+ public:
+  BatchInvariant(RankContext& ctx, DType dtype)
+      : ctx_(ctx), before_(std::exchange(ctx.batch_invariant, dtype == DType::F32)) {}
+  ~BatchInvariant() { ctx_.batch_invariant = before_; }
+  BatchInvariant(const BatchInvariant&) = delete;
+  BatchInvariant& operator=(const BatchInvariant&) = delete;
+
+ private:
+  RankContext& ctx_;
+  bool before_;
+};
+
+// Rows of logits on the host, fetched some at a time, for prompts may want many.
+class LogitRows {
+ public:
+  LogitRows(RankContext& ctx, const ProcessGroup& world, const Tensor& logits)
+      : ctx_(ctx), world_(world), logits_(logits) {}
+
+  void skip(int64_t rows) {
+    row_ += rows;
+    if (row_ > fetched_) fetched_ = row_;
+  }
+  // The next row, valid until the one after it is asked for.
+  std::span<float> next() {
+    const int64_t vocabulary = logits_.size(1);
+    if (row_ == fetched_) {
+      constexpr int64_t kAtOnce = 32;
+      const int64_t end = std::min(row_ + kAtOnce, logits_.size(0));
+      Tensor single = ctx_.empty({end - row_, vocabulary}, DType::F32);
+      ctx_.kernels->copy(ctx_.kernel_context(), {logits_.slice(0, row_, end), single});
+      values_ = ctx_.to_vector<float>(single);
+      world_.require_running();
+      first_ = row_;
+      fetched_ = end;
+    }
+    const auto at = static_cast<size_t>((row_++ - first_) * vocabulary);
+    return std::span(values_).subspan(at, static_cast<size_t>(vocabulary));
+  }
+
+ private:
+  RankContext& ctx_;
+  const ProcessGroup& world_;
+  Tensor logits_;
+  std::vector<float> values_;
+  int64_t row_ = 0, first_ = 0, fetched_ = 0;
+};
+
+bool any_but(std::vector<uint32_t> bits, std::span<const int64_t> tokens) {
+  for (int64_t token : tokens) bits[static_cast<size_t>(token) / 32] &= ~(1u << (token % 32));
+  return std::ranges::any_of(bits, [](uint32_t word) { return word != 0; });
+}
+
+// By the request's sampling, among the tokens that its constraint and its least length allow; none where the
+// text is complete and the model has no token that ends one.
+std::optional<TokenChoice> choose_token(const ActiveRequest& active, std::span<float> logits) {
+  const Request& request = active.request;
+  std::vector<uint32_t> allowed;
+  bool complete = false;  // the constraint allows nothing but the end
+  if (active.constraint) {
+    allowed.resize((logits.size() + 31) / 32, 0);
+    active.constraint->allowed(allowed);
+    if (!any_but(allowed, {})) return {};
+    complete = !any_but(allowed, request.end_tokens);
+  }
+  ChoiceLimits limits{.allowed = allowed};
+  if (active.generated() < request.min_tokens && !complete) limits.forbidden = request.end_tokens;
+  return active.sampler.choose(logits, limits, request.top_logprobs);
+}
+
+void check_options(const EngineOptions& options) {
+  require(options.block_size > 0 && options.max_requests > 0 && options.max_tokens > 0,
+          "engine: blocks of {} tokens, {} requests and {} tokens a step must all be positive",
+          options.block_size, options.max_requests, options.max_tokens);
+}
+
+int64_t smallest(RankContext& ctx, const ProcessGroup& world, int64_t own) {
+  if (world.size() == 1) return own;
+  Tensor all = ctx.zeros({world.size()}, DType::I64);
+  world.all_gather(ctx.from_vector(std::vector<int64_t>{own}, {1}), all).wait();
+  return std::ranges::min(ctx.to_vector<int64_t>(all));
+}
+
+int64_t blocks_for(int64_t tokens, int64_t block_size) { return (tokens + block_size - 1) / block_size; }
+
+}  // namespace
+
+struct Engine::State {
+  State(RankContext& ctx, const ProcessGroup& world, Model& model, const EngineOptions& given);
+
+  bool first() const { return world.rank() == 0; }
+  Command tell(Command command, std::vector<int64_t>& numbers);
+  void take_in();
+  bool lead();
+  bool follow();
+  // What MTP layers read of a turn: the request, where the turn began, and its first row in the step.
+  struct Read {
+    ActiveRequest* request;
+    int64_t first, row;
+  };
+  std::vector<Read> run_turns(const std::vector<Scheduler::Turn>& turns, const Tensor& logits);
+  bool verify(const Scheduler::Turn& turn, LogitRows& rows);
+  void guess(const std::vector<Read>& reads);
+  bool add_token(ActiveRequest& request, std::span<float> logits);
+  void end(RequestId id, FinishReason reason, RequestUpdate update = {});
+  void take_experts(const std::vector<Scheduler::Turn>& turns);
+  void fail_all();
+  void publish_stats();
+
+  RankContext& ctx;
+  ProcessGroup world;
+  Model& model;
+  EngineOptions options;
+  int64_t max_length = 0;
+  int64_t experts_per_token = 0;  // of all layers
+  std::unique_ptr<PagedCache> cache;
+  std::vector<std::unique_ptr<PagedCache>> draft_caches;  // of each depth of MTP layers that guess
+  std::unique_ptr<Scheduler> scheduler;                   // on the first rank
+  int64_t prompt_tokens = 0, generated_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
+  bool stopped = false;
+
+  std::mutex mutex;  // of what follows
+  std::condition_variable news;
+  std::vector<std::unique_ptr<ActiveRequest>> submitted;
+  std::vector<RequestId> cancelled;
+  RequestId last_id = 0;
+  bool stopping = false;
+  EngineStats stats;
+};
+
+Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, const EngineOptions& given)
+    : ctx(ctx), world(world), model(model), options(given) {
+  check_options(options);
+  require(model.can_decode(), "engine: this model under this layout reads whole sequences alone");
+  if (options.speculative_tokens > 0 && carries_states(model.config()))
+    throw ConfigError(
+        "inference: states along the sequence cannot go back to before a guess; leave "
+        "--num-speculative-tokens out");
+  require(!options.record_routing || model.config().moe_enable_routing_replay,
+          "engine: experts are recorded by a model with --moe-enable-routing-replay");
+  experts_per_token = expert_layers(model.config()) * model.config().moe_router_topk;
+  const CacheShapes shapes = model.cache_shapes();
+  const int64_t context = longest_context(model.config());
+  max_length = options.max_length > 0 ? std::min(options.max_length, context) : context;
+
+  const int64_t depths = std::min(options.speculative_tokens, model.draft_depths());
+  const int64_t slot = PagedCache::slot_bytes(shapes, model.dtype());
+  int64_t block = PagedCache::block_bytes(shapes, model.dtype(), options.block_size);
+  for (int64_t depth = 0; depth < depths; ++depth)
+    block += PagedCache::block_bytes(model.draft_shapes(depth), model.dtype(), options.block_size);
+  if (slot > 0) options.max_requests = std::min(options.max_requests, options.cache_bytes / 2 / slot);
+  options.max_requests = smallest(ctx, world, options.max_requests);
+  const int64_t most = options.max_requests * blocks_for(max_length, options.block_size);
+  const int64_t left = options.cache_bytes - options.max_requests * slot;
+  const int64_t blocks = smallest(ctx, world, block > 0 ? std::min(most, left / block) : most);
+  if (options.max_requests < 1 || blocks < 1)
+    throw ConfigError(fmt::format(
+        "inference: a cache of {} bytes holds no block of {} tokens ({} bytes, and {} of states a sequence); "
+        "give it more",
+        options.cache_bytes, options.block_size, block, slot));
+  max_length = std::min(max_length, blocks * options.block_size);
+  cache = std::make_unique<PagedCache>(ctx, shapes, model.dtype(), blocks, options.block_size,
+                                       slot > 0 ? options.max_requests : 1);
+  for (int64_t depth = 0; depth < depths; ++depth)
+    draft_caches.push_back(std::make_unique<PagedCache>(ctx, model.draft_shapes(depth), model.dtype(), blocks,
+                                                        options.block_size, 1));
+  if (!first()) return;
+  CacheLimits limits{.blocks = blocks, .block_size = options.block_size, .max_length = max_length};
+  limits.shares_prefixes =
+      !carries_states(model.config()) && !rope_depends_on_length(model.config()) && !options.record_routing;
+  // Another stage's layers may have other windows, so only a model that lies here whole leaves blocks early.
+  if (model.stages() == 1) {
+    bool all = !shapes.empty();
+    for (const auto& [layer, shape] : shapes) {
+      all = all && (shape.kv_heads == 0 || shape.window >= 0);
+      limits.window = std::max(limits.window, shape.window);
+    }
+    if (!all) limits.window = -1;
+  }
+  scheduler = std::make_unique<Scheduler>(options, limits);
+  publish_stats();
+}
+
+// The first rank says what all do next; the others learn it.
+Command Engine::State::tell(Command command, std::vector<int64_t>& numbers) {
+  if (world.size() == 1) return command;
+  Tensor head = ctx.from_vector(std::vector<int64_t>{command, std::ssize(numbers)}, {2});
+  world.broadcast(head, 0).wait();
+  const std::vector<int64_t> said = ctx.to_vector<int64_t>(head);
+  world.require_running();
+  if (said[1] == 0) return static_cast<Command>(said[0]);
+  numbers.resize(static_cast<size_t>(said[1]));
+  Tensor body = ctx.from_vector(numbers, {said[1]});
+  world.broadcast(body, 0).wait();
+  if (!first()) {
+    numbers = ctx.to_vector<int64_t>(body);
+    world.require_running();
+  }
+  return static_cast<Command>(said[0]);
+}
+
+void Engine::State::take_in() {
+  std::vector<std::unique_ptr<ActiveRequest>> fresh;
+  std::vector<RequestId> ended;
+  {
+    const std::lock_guard lock(mutex);
+    fresh.swap(submitted);
+    ended.swap(cancelled);
+    stopped = stopping;
+  }
+  for (auto& request : fresh) {
+    if (request->request.constraint) request->constraint = request->request.constraint->start();
+    scheduler->add(std::move(request));
+  }
+  if (stopped) ended = scheduler->requests();
+  for (RequestId id : ended) end(id, FinishReason::cancelled);
+}
+
+bool Engine::State::lead() {
+  take_in();
+  std::vector<int64_t> numbers;
+  if (stopped) {
+    tell(kStop, numbers);
+    publish_stats();
+    return false;
+  }
+  const std::vector<Scheduler::Turn> turns = scheduler->plan();
+  if (turns.empty()) {
+    tell(kNothing, numbers);
+    publish_stats();
+    return false;
+  }
+  const StepInput input = scheduler->input(turns);
+  if (world.size() > 1) numbers = input.packed();
+  tell(kStep, numbers);
+  const BatchInvariant scope(ctx, model.dtype());
+  const Tensor logits = model.decode(ctx, input, *cache);
+  if (options.record_routing) take_experts(turns);
+  const std::vector<Read> reads = run_turns(turns, logits);
+  if (!draft_caches.empty()) guess(reads);
+  publish_stats();
+  return true;
+}
+
+bool Engine::State::follow() {
+  std::vector<int64_t> numbers;
+  const Command command = tell(kNothing, numbers);
+  stopped = command == kStop;
+  if (command != kStep) return false;
+  const BatchInvariant scope(ctx, model.dtype());
+  model.decode(ctx, StepInput::unpacked(numbers), *cache);
+  numbers.clear();
+  if (!draft_caches.empty() && tell(kNothing, numbers) == kDraft)
+    model.draft(ctx, DraftInput::unpacked(numbers), draft_caches);
+  return true;
+}
+
+// Keeps what routers chose for the tokens of a step. A guess that is not accepted is overwritten by the token
+// that is read at its place, or cut off.
+void Engine::State::take_experts(const std::vector<Scheduler::Turn>& turns) {
+  const Tensor& chosen = model.routed_experts();
+  const auto each = static_cast<size_t>(experts_per_token);
+  const std::vector<int64_t> values = ctx.to_vector<int64_t>(chosen);
+  world.require_running();
+  auto from = values.begin();
+  for (const Scheduler::Turn& turn : turns) {
+    const auto count = static_cast<size_t>(turn.tokens + turn.drafted) * each;
+    std::vector<int32_t>& experts = turn.request->experts;
+    experts.resize(static_cast<size_t>(turn.request->computed) * each);
+    experts.insert(experts.end(), from, from + static_cast<int64_t>(count));
+    from += static_cast<int64_t>(count);
+  }
+}
+
+std::vector<Engine::State::Read> Engine::State::run_turns(const std::vector<Scheduler::Turn>& turns,
+                                                          const Tensor& logits) {
+  LogitRows rows(ctx, world, logits);
+  std::vector<Read> reads;
+  int64_t row = 0;
+  for (const Scheduler::Turn& turn : turns) {
+    ActiveRequest& request = *turn.request;
+    const bool reads_prompt = request.wants_prompt_logprobs();
+    const int64_t begin = request.computed;
+    scheduler->finish_turn(turn);
+    prompt_tokens += std::max<int64_t>(0, std::min(request.computed, request.prompt_length()) - begin);
+    const bool ready = request.computed == request.length();
+    if (reads_prompt)
+      for (int64_t at = begin + 1; at < begin + turn.tokens + !ready; ++at)
+        request.prompt.push_back(log_probabilities(rows.next(), request.text[static_cast<size_t>(at)],
+                                                   request.request.prompt_logprobs));
+    if (!ready || verify(turn, rows)) reads.push_back({&request, begin, row});
+    row += turn.tokens + turn.drafted;
+  }
+  return reads;
+}
+
+// Chooses the token behind a text. Where that is the first of the draft, the model has read it already, and
+// the next row says what follows; and so on. A request draws each token by its place in the answer, so these
+// are the tokens that it would have got one by one. False: the request has ended.
+bool Engine::State::verify(const Scheduler::Turn& turn, LogitRows& rows) {
+  ActiveRequest& request = *turn.request;
+  const std::vector<int64_t> draft = std::exchange(request.draft, {});
+  drafted_tokens += turn.drafted;
+  bool goes_on = add_token(request, rows.next());
+  int64_t accepted = 0;
+  for (; goes_on && accepted < turn.drafted; ++accepted) {
+    if (request.text.back() != draft[static_cast<size_t>(accepted)]) break;
+    scheduler->accept_draft(request);
+    goes_on = add_token(request, rows.next());
+  }
+  accepted_tokens += accepted;
+  rows.skip(turn.drafted - accepted);
+  if (goes_on && options.speculative_tokens > 0 && draft_caches.empty())
+    request.draft = request.ngrams.propose(request.text, options.speculative_tokens);
+  return goes_on;
+}
+
+// MTP layers read what the step has read and the tokens that follow, and guess behind texts that go on.
+void Engine::State::guess(const std::vector<Read>& reads) {
+  DraftInput input;
+  std::vector<ActiveRequest*> wanting;
+  for (const auto& [request, first, row] : reads) {
+    const auto behind = request->text.begin() + request->computed + 1;
+    const bool ready = behind == request->text.end();
+    StepInput::Sequence& sequence = input.step.sequences.emplace_back();
+    sequence.tokens = {request->text.begin() + first + 1, behind};
+    sequence.first = first;
+    sequence.logits = ready ? 1 : 0;
+    sequence.prompt = request->prompt_length();
+    for (int64_t block : request->blocks) sequence.blocks.push_back(std::max<int64_t>(0, block));
+    input.rows.push_back(row);
+    const int64_t further = std::min(std::ssize(draft_caches) - 1, request->text.end() - behind);
+    input.known.emplace_back(behind, behind + further);
+    if (ready) wanting.push_back(request);
+  }
+  std::vector<int64_t> numbers;
+  if (world.size() > 1 && !reads.empty()) numbers = input.packed();
+  tell(reads.empty() ? kNothing : kDraft, numbers);
+  if (reads.empty()) return;
+  const std::vector<std::vector<int64_t>> guesses = model.draft(ctx, input, draft_caches);
+  world.require_running();
+  for (size_t i = 0; i < wanting.size(); ++i)
+    for (const std::vector<int64_t>& guess : guesses) wanting[i]->draft.push_back(guess[i]);
+}
+
+// False: it was the last.
+bool Engine::State::add_token(ActiveRequest& active, std::span<float> logits) {
+  RequestUpdate update{.prompt = {}, .tokens = {}, .cached_tokens = active.cached_tokens, .finish = {}};
+  if (!active.prompt_told) update.prompt = std::move(active.prompt);
+  active.prompt_told = true;
+  const Request& request = active.request;
+  if (request.max_tokens == 0) return end(active.id, FinishReason::length, std::move(update)), false;
+  std::optional<TokenChoice> chosen;
+  try {
+    chosen = choose_token(active, logits);
+  } catch (const Error&) {  // no token is left, or a logit is NaN: the others go on
+    return end(active.id, FinishReason::failed, std::move(update)), false;
+  }
+  if (!chosen) return end(active.id, FinishReason::end_token, std::move(update)), false;
+  TokenChoice& choice = *chosen;
+  const int64_t token = choice.id;
+  active.text.push_back(token);
+  active.sampler.push(token);
+  if (active.constraint) active.constraint->advance(token);
+  ++generated_tokens;
+  update.tokens.push_back(std::move(choice));
+  if (std::ranges::find(request.end_tokens, token) != request.end_tokens.end())
+    return end(active.id, FinishReason::end_token, std::move(update)), false;
+  if (active.generated() >= request.max_tokens || active.length() > max_length)
+    return end(active.id, FinishReason::length, std::move(update)), false;
+  if (active.listener) active.listener(update);
+  return true;
+}
+
+void Engine::State::end(RequestId id, FinishReason reason, RequestUpdate update) {
+  const std::unique_ptr<ActiveRequest> request = scheduler->remove(id);
+  if (!request || !request->listener) return;
+  update.finish = reason;
+  update.experts = std::move(request->experts);
+  // The last token is not read where it was just chosen, nor is what was guessed behind it part of the text.
+  const bool whole = update.tokens.empty() && reason != FinishReason::cancelled;
+  const auto read = static_cast<size_t>((request->length() - (whole ? 0 : 1)) * experts_per_token);
+  if (update.experts.size() > read) update.experts.resize(read);
+  request->listener(update);
+}
+
+void Engine::State::fail_all() {
+  std::vector<std::unique_ptr<ActiveRequest>> waiting;
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;  // nobody would answer what comes now
+    waiting.swap(submitted);
+  }
+  for (RequestId id : scheduler->requests()) end(id, FinishReason::failed);
+  for (const auto& request : waiting)
+    if (request->listener) request->listener({.finish = FinishReason::failed});
+}
+
+void Engine::State::publish_stats() {
+  EngineStats now;
+  scheduler->count(now);
+  now.prompt_tokens = prompt_tokens;
+  now.generated_tokens = generated_tokens;
+  now.drafted_tokens = drafted_tokens;
+  now.accepted_tokens = accepted_tokens;
+  const std::lock_guard lock(mutex);
+  now.waiting += std::ssize(submitted);
+  stats = now;
+}
+
+Engine::Engine(RankContext& ctx, const ProcessGroup& world, Model& model, const EngineOptions& options)
+    : state_(std::make_unique<State>(ctx, world, model, options)) {}
+Engine::~Engine() = default;
+
+const EngineOptions& Engine::options() const { return state_->options; }
+int64_t Engine::max_length() const { return state_->max_length; }
+int64_t Engine::vocab_size() const { return state_->model.config().vocab_size; }
+
+RequestId Engine::submit(Request request, RequestListener listener) {
+  require(state_->first(), "engine: requests are given to the first rank");
+  const int64_t vocabulary = vocab_size(), length = std::ssize(request.prompt);
+  if (length == 0) throw ConfigError("request: the prompt is empty; give at least one token");
+  for (int64_t id : request.prompt)
+    if (id < 0 || id >= vocabulary)
+      throw ConfigError(fmt::format("request: token {} is not in the vocabulary of {}", id, vocabulary));
+  if (length > max_length())
+    throw ConfigError(fmt::format("request: the prompt has {} tokens, {} can be read at most; shorten it",
+                                  length, max_length()));
+  state_->model.check_text(request.prompt);
+  if (request.max_tokens < 0)
+    throw ConfigError(
+        fmt::format("request: {} tokens cannot be generated; give 0 or more", request.max_tokens));
+  auto active = std::make_unique<ActiveRequest>(std::move(request), std::move(listener));
+  const std::lock_guard lock(state_->mutex);
+  require(!state_->stopping, "engine: it was stopped and takes no further requests");
+  const RequestId id = active->id = ++state_->last_id;
+  state_->submitted.push_back(std::move(active));
+  ++state_->stats.waiting;
+  state_->news.notify_all();
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  const std::lock_guard lock(state_->mutex);
+  state_->cancelled.push_back(id);
+  state_->news.notify_all();
+}
+
+bool Engine::step() {
+  if (!state_->first()) return state_->follow();
+  try {
+    return state_->lead();
+  } catch (...) {
+    state_->fail_all();
+    throw;
+  }
+}
+
+void Engine::weights_changed() {
+  if (state_->first()) state_->scheduler->forget();
+}
+
+void Engine::run() {
+  while (!state_->stopped) {
+    if (step() || !state_->first() || state_->stopped) continue;
+    std::unique_lock lock(state_->mutex);
+    state_->news.wait_for(lock, kIdle, [&] {
+      return state_->stopping || !state_->submitted.empty() || !state_->cancelled.empty();
+    });
+  }
+}
+
+void Engine::stop() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stopping = true;
+  state_->news.notify_all();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->stats;
+}
+
+}  // namespace megatron
