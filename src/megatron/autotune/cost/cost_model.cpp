@@ -52,32 +52,14 @@ StageTime stage_time(const CostInputs& in, const ParallelPlan& plan, const PassP
   return stage;
 }
 
-// Seconds in which a stage hands one micro-batch's activations on and takes the gradients back.
-double stage_exchange(const CostInputs& in, const ParallelPlan& plan) {
-  if (plan.pp == 1) return 0;
-  const double bytes = 2.0 * static_cast<double>(plan.mbs) * static_cast<double>(plan.seq) / plan.cp *
-                       static_cast<double>(in.model.hidden) / plan.tp;
-  const Placement place = place_group(in.cluster, 2, plan.gpus / plan.pp);
-  const double rate = place.domains > 1 ? in.constants.nic * network_gbs(in.cluster, {1, 2}, 1)
-                                        : in.constants.nvlink * in.cluster.gpu.nvlink_gbs;
-  const double seconds = 2 * (in.constants.latency_us * 1e-6 + bytes / (rate * 1e9));
-  return plan.vpp > 1 ? in.constants.exposed * seconds * plan.vpp : seconds;
-}
-
-// Gradients' reduction and weights' gathering of one group of parameters, once a step.
-double data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, double params, int ranks,
+// What shows of a group's reduction and gathering, once a step.
+double exposed_data_parallel(const CostInputs& in, const ParallelPlan& plan, double params, int ranks,
                              int stride, double forward, double backward) {
-  if (ranks <= 1 || params <= 0) return 0;
-  const double efficiency = in.constants.grad_reduce;
-  const double reduce = collective_seconds(in, in.stack.grad_bytes * params, ranks, stride) / efficiency;
-  if (!plan.distributed_optimizer) {
-    const double both = 2 * reduce;
-    return plan.dp_overlap ? exposed_seconds(in.constants, both, backward) : both;
-  }
-  const double width = plan.fp8() && in.stack.fp8_weight_gather ? 1 : 2;
-  const double gather = collective_seconds(in, width * params, ranks, stride) / efficiency;
-  if (!plan.dp_overlap) return reduce + gather;
-  return exposed_seconds(in.constants, reduce, backward) + exposed_seconds(in.constants, gather, forward);
+  const DataParallelSeconds all = data_parallel_seconds(in, plan, params, ranks, stride);
+  if (all.reduce <= 0) return 0;
+  if (!plan.dp_overlap) return all.reduce + all.gather;
+  return exposed_seconds(in.constants, all.reduce, backward) +
+         exposed_seconds(in.constants, all.gather, forward);
 }
 
 // Sharded weights are gathered for both passes of every micro-batch, gradients reduced after each.
@@ -105,7 +87,7 @@ double spread_of(const Breakdown& b, bool calibrated) {
                                                          {b.dp, 0.2},
                                                          {b.host, 0.10},
                                                          {b.bubble, 0.08},
-                                                         {b.optimizer + b.step, 0.2}}};
+                                                         {b.optimizer + b.step + b.offload, 0.2}}};
   double sum = 0;
   for (const auto& [seconds, error] : parts) sum += seconds * error * seconds * error;
   // Constants of another GPU kind carry over to about a tenth.
@@ -113,22 +95,83 @@ double spread_of(const Breakdown& b, bool calibrated) {
   return std::sqrt(sum / (b.total() * b.total()) + kind * kind);
 }
 
+// Copies of offloaded activations to the host and back that computation does not hide, of a micro-batch.
+double offload_seconds(const CostInputs& in, const ParallelPlan& plan, double forward, double backward) {
+  if (plan.offload_share <= 0) return 0;
+  ParallelPlan kept = plan;
+  kept.offload_share = 0;
+  const double bytes = plan.offload_share * kept_activation_bytes(in, kept);
+  const double copy = bytes / (0.8 * in.cluster.gpu.host_gbs * 1e9);
+  return exposed_seconds(in.constants, copy, forward) + exposed_seconds(in.constants, copy, backward);
+}
+
+// The time in which stages wait for their first work and after their last. Weight gradients that are put off
+// fill it: the gap of a stage is F + B - W instead of F + B + W under zb-h1, and F + B - 2 W under zb-v.
+double bubble_seconds(const ParallelPlan& plan, double others, double weights) {
+  switch (plan.schedule) {
+    case Schedule::zb_h1:
+      return std::max(others / 3, others - 2 * weights);
+    case Schedule::zb_v:
+      return std::max(others / 12, others - 3 * weights);
+    case Schedule::one_f_one_b:
+      break;
+  }
+  return others / plan.vpp;
+}
+
 }  // namespace
 
+double stage_exchange_seconds(const CostInputs& in, const ParallelPlan& plan) {
+  if (plan.pp == 1) return 0;
+  const double bytes = 2.0 * static_cast<double>(plan.mbs) * static_cast<double>(plan.seq) / plan.cp *
+                       static_cast<double>(in.model.hidden) / plan.tp;
+  const Placement place = place_group(in.cluster, 2, plan.gpus / plan.pp);
+  const double rate = place.domains > 1 ? in.constants.nic * network_gbs(in.cluster, {1, 2}, 1)
+                                        : in.constants.nvlink * in.cluster.gpu.nvlink_gbs;
+  const double both = plan.forward_only ? 1 : 2;
+  const double seconds = both * (in.constants.latency_us * 1e-6 + bytes / (rate * 1e9));
+  return plan.vpp > 1 ? in.constants.exposed * seconds * plan.vpp : seconds;
+}
+
+DataParallelSeconds data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, double params,
+                                          int ranks, int stride) {
+  if (ranks <= 1 || params <= 0) return {};
+  const double efficiency = in.constants.grad_reduce;
+  const double reduce = collective_seconds(in, in.stack.grad_bytes * params, ranks, stride) / efficiency;
+  if (!plan.distributed_optimizer) return {2 * reduce, 0};
+  const double width = plan.fp8() && in.stack.fp8_weight_gather ? 1 : 2;
+  return {reduce, collective_seconds(in, width * params, ranks, stride) / efficiency};
+}
+
+double update_seconds(const CostInputs& in, const ParallelPlan& plan, const LocalParams& params) {
+  const double owned =
+      plan.shards > 1 ? params.total() / plan.shards
+      : plan.distributed_optimizer
+          ? params.dense / (static_cast<double>(plan.dp()) * plan.cp) + params.experts / plan.edp()
+          : params.total();
+  const double bytes = owned * in.stack.optimizer_bytes * in.constants.optimizer;
+  return bytes / (in.constants.memory * in.cluster.gpu.memory_tbs * 1e12);
+}
+
 Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
-  const PassPair layer = layer_cost(in, plan);
-  const PassPair embedding = embedding_cost(in, plan), head = head_cost(in, plan);
+  return predict(in, plan, stage_prices(in, plan));
+}
+
+Prediction predict(const CostInputs& in, const ParallelPlan& plan, const StagePrices& prices) {
+  const PassPair &layer = prices.layer, &embedding = prices.embedding, &head = prices.head;
   const LayerSplit layers = layer_split(in.model, plan);
-  const double exchange = stage_exchange(in, plan);
+  const double exchange = stage_exchange_seconds(in, plan);
   const auto microbatches = static_cast<double>(plan.microbatches());
 
   const bool one = plan.pp == 1;
-  const StageTime last =
-      stage_time(in, plan, layer, layers.last, one ? &embedding : nullptr, &head, exchange);
+  // A V begins and ends on the first stage.
+  const bool v = plan.schedule == Schedule::zb_v;
+  const StageTime last = stage_time(in, plan, layer, layers.last, one ? &embedding : nullptr,
+                                    v && !one ? nullptr : &head, exchange);
   const StageTime first =
       one ? last
           : stage_time(in, plan, layer, layers.first_larger == 0 ? layers.larger : layers.first, &embedding,
-                       nullptr, exchange);
+                       v ? &head : nullptr, exchange);
   const StageTime middle =
       plan.pp > 2 ? stage_time(in, plan, layer, layers.larger, nullptr, nullptr, exchange) : first;
   const StageTime& slower = first.total() > middle.total() ? first : middle;
@@ -141,7 +184,7 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
     if (smaller > 0)
       all += smaller * stage_time(in, plan, layer, layers.first, nullptr, nullptr, exchange).total();
   }
-  const double fill = (all - slowest.total()) / plan.vpp;
+  const double fill = bubble_seconds(plan, all - slowest.total(), (plan.pp - 1) * middle.backward.weight);
 
   Breakdown b;
   const PassCost work = [&] {
@@ -162,26 +205,29 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   const bool last_binds = &slowest == &last;
   const LocalParams params = local_params(in.model, plan, last_binds ? layers.last : layers.larger,
                                           one || &slowest == &first, last_binds);
-  if (!plan.lora) {
+  if (!plan.lora && !plan.forward_only) {
+    const double forward = slowest.forward_s, backward = slowest.backward_s;
     if (plan.shards > 1) {
-      b.dp = sharded_seconds(in, plan, params, slowest.forward_s, slowest.backward_s);
+      b.dp = sharded_seconds(in, plan, params, forward, backward);
       const int copies = plan.dp() * plan.cp / plan.shards;
       if (copies > 1)
-        b.dp += data_parallel_seconds(in, plan, params.total() / plan.shards, copies, plan.tp * plan.shards,
-                                      slowest.forward_s, slowest.backward_s);
+        b.dp += exposed_data_parallel(in, plan, params.total() / plan.shards, copies, plan.tp * plan.shards,
+                                      forward, backward);
     } else {
-      b.dp = data_parallel_seconds(in, plan, params.dense, plan.dp() * plan.cp, plan.tp, slowest.forward_s,
-                                   slowest.backward_s);
-      b.dp += data_parallel_seconds(in, plan, params.experts, plan.edp(), plan.etp * plan.ep,
-                                    slowest.forward_s, slowest.backward_s);
+      b.dp =
+          exposed_data_parallel(in, plan, params.dense, plan.dp() * plan.cp, plan.tp, forward, backward) +
+          exposed_data_parallel(in, plan, params.experts, plan.edp(), plan.etp * plan.ep, forward, backward);
+      // Split gradients are reduced after every micro-batch.
+      if (plan.shard_grads && plan.microbatches() > 1) {
+        const double again =
+            data_parallel_seconds(in, plan, params.dense, plan.dp() * plan.cp, plan.tp).reduce +
+            data_parallel_seconds(in, plan, params.experts, plan.edp(), plan.etp * plan.ep).reduce;
+        b.dp += (microbatches - 1) * exposed_seconds(in.constants, again, backward);
+      }
     }
-    const double owned = plan.shards > 1 ? params.total() / plan.shards
-                         : plan.distributed_optimizer
-                             ? params.dense / (plan.dp() * plan.cp) + params.experts / plan.edp()
-                             : params.total();
-    const double bytes = owned * in.stack.optimizer_bytes * in.constants.optimizer;
-    b.optimizer = bytes / (in.constants.memory * in.cluster.gpu.memory_tbs * 1e12);
+    b.optimizer = update_seconds(in, plan, params);
   }
+  b.offload = microbatches * offload_seconds(in, plan, slowest.forward_s, slowest.backward_s);
   b.step = (plan.gpus > 1 ? in.constants.step_ms : in.constants.step_single_ms) * kMilli;
 
   Prediction result;
@@ -190,19 +236,24 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   result.uncertainty = spread_of(b, in.cluster.gpu.calibrated);
   const double tokens = static_cast<double>(plan.gbs) * static_cast<double>(plan.seq);
   result.tokens_per_second_per_gpu = tokens / result.seconds / plan.gpus;
-  result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.seq) / 1e12;
+  result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.seq) /
+                          (plan.forward_only ? 3e12 : 1e12);
   result.mfu = result.tflops_per_gpu / in.cluster.gpu.tflops16;
   result.network_binds_experts = in.model.moe() && plan.ep > 1 && exchange_seconds(in, plan).network;
   return result;
 }
 
 int balanced_last_stage(const CostInputs& in, const ParallelPlan& plan) {
-  if (plan.pp == 1) return 0;
-  const PassPair layer = layer_cost(in, plan), head = head_cost(in, plan);
+  return plan.pp == 1 ? 0 : balanced_last_stage(in.model, plan, stage_prices(in, plan));
+}
+
+int balanced_last_stage(const ModelShape& model, const ParallelPlan& plan, const StagePrices& prices) {
+  if (plan.pp == 1 || plan.schedule == Schedule::zb_v) return 0;
+  const PassPair &layer = prices.layer, &head = prices.head;
   const double each =
       std::max(layer.forward.gpu() + layer.backward.gpu(), layer.forward.host + layer.backward.host);
   const double more = head.forward.gpu() + head.backward.gpu();
-  const int total = static_cast<int>(in.model.layers);
+  const int total = static_cast<int>(model.layers);
   const int even = (total + plan.pp - 1) / plan.pp;
   int best = 0;
   double least = 1e300;

@@ -10,8 +10,9 @@ struct Breakdown {
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;  // communication that shows
   double host = 0;                                // the GPU waits for launches
   double bubble = 0, optimizer = 0, step = 0;
+  double offload = 0;  // copies to the host and back that show
   double total() const {
-    return gemm + attention + memory + tp + cp + ep + pp + dp + host + bubble + optimizer + step;
+    return gemm + attention + memory + tp + cp + ep + pp + dp + host + bubble + optimizer + step + offload;
   }
 };
 
@@ -27,10 +28,24 @@ struct Prediction {
 
 // One iteration in closed form: pipeline, gradients, update and what remains.
 Prediction predict(const CostInputs& in, const ParallelPlan& plan);
+// The same with prices that the caller keeps; they are those of the plan.
+Prediction predict(const CostInputs& in, const ParallelPlan& plan, const StagePrices& prices);
 
 // Layers of the last stage that balance it best against the others, given the costs of head and layer; 0:
 // even.
 int balanced_last_stage(const CostInputs& in, const ParallelPlan& plan);
+int balanced_last_stage(const ModelShape& model, const ParallelPlan& plan, const StagePrices& prices);
+
+// Seconds in which a stage hands one micro-batch's activations on and takes the gradients back.
+double stage_exchange_seconds(const CostInputs& in, const ParallelPlan& plan);
+// Gradients' reduction and weights' gathering of so many parameters over a group, apart from each other.
+struct DataParallelSeconds {
+  double reduce = 0, gather = 0;
+};
+DataParallelSeconds data_parallel_seconds(const CostInputs& in, const ParallelPlan& plan, double params,
+                                          int ranks, int stride);
+// Seconds of the optimizer's update on a rank that holds so many parameters.
+double update_seconds(const CostInputs& in, const ParallelPlan& plan, const LocalParams& params);
 
 // What takes most of the time beyond computation: "GEMM", "NIC", "NVLink", "host", "bubble", "memory
 // bandwidth".

@@ -27,8 +27,10 @@ void add_linear(const CostInputs& in, const ParallelPlan& plan, GemmType type, d
   pair.forward.gemm += times * gemm_seconds(gpu, in.constants, type, rows, width_out, width_in, groups);
   pair.backward.gemm += times * gemm_seconds(gpu, in.constants, type, rows, width_in, width_out, groups);
   // Adapters of rank 32 or so take about a tenth of the weight gradients that they replace.
-  const double weight = gemm_seconds(gpu, in.constants, type, width_in, width_out, rows, groups);
-  pair.backward.gemm += times * (plan.lora ? 0.1 : 1.0) * weight;
+  const double weight = times * (plan.lora ? 0.1 : 1.0) *
+                        gemm_seconds(gpu, in.constants, type, width_in, width_out, rows, groups);
+  pair.backward.gemm += weight;
+  pair.backward.weight += weight;
   if (type != GemmType::bits16) {
     // Casts read two bytes and write two forms of one byte each.
     pair.forward.memory += times * memory_seconds(gpu, in.constants, 4 * rows * width_in * groups);
@@ -43,6 +45,49 @@ void add_bytes(const CostInputs& in, double forward, double backward, PassPair& 
 
 bool softmax_is_fused(const CostInputs& in, const ParallelPlan& plan) {
   return !in.stack.softmax_in_fours || (in.model.heads / plan.tp * plan.mbs) % 4 == 0;
+}
+
+// What context-parallel ranks exchange for one layer's attention.
+void add_context_exchange(const CostInputs& in, const ParallelPlan& plan, const AttentionSeconds& core,
+                          PassPair& pair) {
+  const ModelShape& m = in.model;
+  const double rows = tokens_of(plan), t = plan.tp;
+  // Bytes of a rank's keys and values.
+  const double keys =
+      4 * rows * (m.latent() ? double(m.kv_lora + m.rope) / 2 : double(m.kv_heads) * m.head_dim / t);
+  const Placement place = place_group(in.cluster, plan.cp, plan.tp);
+  if (plan.cp_exchange == ContextExchange::ring) {
+    // Keys and values of the other ranks come around the ring beside attention; their gradients go twice.
+    const double rate = place.domains > 1 ? in.constants.nic * network_gbs(in.cluster, {1, place.domains}, 1)
+                                          : in.constants.nvlink * in.cluster.gpu.nvlink_gbs;
+    const double seconds = keys * (plan.cp - 1) / (rate * 1e9);
+    pair.forward.cp += exposed_seconds(in.constants, seconds, core.forward);
+    pair.backward.cp += exposed_seconds(in.constants, 2 * seconds, core.backward);
+    // Each step of the ring is merged with the ones before it in fp32.
+    const double merged = 8 * rows * m.value_width() / t * plan.cp;
+    pair.forward.memory += memory_seconds(in.cluster.gpu, in.constants, merged);
+    pair.backward.memory += memory_seconds(in.cluster.gpu, in.constants, 1.5 * merged);
+    return;
+  }
+  if (plan.cp_exchange == ContextExchange::all_gather) {
+    // Nothing hides the gathering: attention needs all keys. Gradients are gathered keys and a reduction.
+    const double whole = m.latent() ? 2 * rows * (m.query_width() + m.value_width()) / t : keys;
+    const double gather = collective_seconds(in, whole * plan.cp, plan.cp, plan.tp);
+    pair.forward.cp += gather;
+    pair.backward.cp += 2 * gather;
+    return;
+  }
+  // Queries, keys, values and outputs are exchanged; an all-to-all reaches half of a ring's rate.
+  const double widths = m.latent() ? 2 * m.query_width() + 2 * m.value_width()
+                                   : 2.0 * double(m.head_dim) * double(m.heads + m.kv_heads);
+  const double bytes = 2 * rows * widths / t * (plan.cp - 1) / plan.cp;
+  const double outside = place.domains > 1 ? 1 - double(place.members) / plan.cp : 0;
+  const double nvlink = 0.5 * in.constants.nvlink * in.cluster.gpu.nvlink_gbs * 1e9;
+  const double nic = in.constants.nic * network_gbs(in.cluster, {1, place.domains}, 1) * 1e9;
+  const double seconds =
+      4 * in.constants.latency_us * 1e-6 + std::max(bytes * (1 - outside) / nvlink, bytes * outside / nic);
+  pair.forward.cp += seconds;
+  pair.backward.cp += seconds;
 }
 
 PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
@@ -64,8 +109,12 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
   }
   add_linear(in, plan, type, rows, m.value_width() / t, h, 1, 1, pair);
 
-  // A ring works on half of each rank's tokens at a time, so that causal ranks have equal work.
-  const double kernel_seq = static_cast<double>(plan.seq) / (plan.cp > 1 ? 2 * plan.cp : 1);
+  // A ring works on half of each rank's tokens at a time, so that causal ranks have equal work; where keys
+  // are gathered, on two chunks against all keys before them; where heads are exchanged, on whole sequences.
+  const double chunks = plan.cp == 1 || plan.cp_exchange == ContextExchange::all_to_all ? 1
+                        : plan.cp_exchange == ContextExchange::all_gather               ? 2
+                                                                                        : 2.0 * plan.cp;
+  const double kernel_seq = static_cast<double>(plan.seq) / chunks;
   AttentionShape shape{rows,
                        in.stack.attention == AttentionBackend::unfused ? double(plan.seq) : kernel_seq,
                        m.mean_context(plan.seq),
@@ -87,34 +136,36 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
   const double turned = 4 * rows * (m.query_width() + kv) / t;
   add_bytes(in, 10 * rows * h / t + turned, 12 * rows * h / t + turned, pair);
 
-  if (plan.cp > 1) {
-    // Keys and values of the other ranks come around the ring beside attention; their gradients go twice.
-    const double ring = 4 * rows *
-                        (m.latent() ? double(m.kv_lora + m.rope) / 2 : double(m.kv_heads) * m.head_dim / t) *
-                        (plan.cp - 1);
-    const Placement place = place_group(in.cluster, plan.cp, plan.tp);
-    const double rate = place.domains > 1 ? in.constants.nic * network_gbs(in.cluster, {1, place.domains}, 1)
-                                          : in.constants.nvlink * in.cluster.gpu.nvlink_gbs;
-    const double seconds = ring / (rate * 1e9);
-    pair.forward.cp += exposed_seconds(in.constants, seconds, core.forward);
-    pair.backward.cp += exposed_seconds(in.constants, 2 * seconds, core.backward);
-    // Each step of the ring is merged with the ones before it in fp32.
-    const double merged = 8 * rows * m.value_width() / t * plan.cp;
-    pair.forward.memory += memory_seconds(in.cluster.gpu, in.constants, merged);
-    pair.backward.memory += memory_seconds(in.cluster.gpu, in.constants, 1.5 * merged);
+  if (plan.cp > 1) add_context_exchange(in, plan, core, pair);
+  if (plan.recomputes(recompute_mla_up_proj)) {
+    const GpuSpec& gpu = in.cluster.gpu;
+    double again = gemm_seconds(gpu, in.constants, type, rows, double(m.heads) * (m.nope + m.v_dim) / t,
+                                static_cast<double>(m.kv_lora));
+    if (m.q_lora > 0)
+      again += gemm_seconds(gpu, in.constants, type, rows, m.query_width() / t, double(m.q_lora));
+    pair.backward.gemm += plan.recompute_share * again;
   }
   return pair;
 }
 
-PassPair mlp_block(const CostInputs& in, const ParallelPlan& plan, double ffn) {
+// `again`: the module of selective recompute that it is.
+PassPair mlp_block(const CostInputs& in, const ParallelPlan& plan, double ffn,
+                   RecomputeModule again = recompute_mlp) {
   const double rows = tokens_of(plan), t = plan.tp, h = static_cast<double>(in.model.hidden);
   const GemmType type = gemm_type(plan.precision);
   const bool gated = in.model.gated;
   PassPair pair;
   add_linear(in, plan, type, rows, h, (gated ? 2 : 1) * ffn / t, 1, 1, pair);
   add_linear(in, plan, type, rows, ffn / t, h, 1, 1, pair);
-  add_bytes(in, 10 * rows * h / t + (gated ? 6 : 4) * rows * ffn / t,
-            12 * rows * h / t + (gated ? 10 : 6) * rows * ffn / t, pair);
+  const double activation = (gated ? 6 : 4) * rows * ffn / t;
+  add_bytes(in, 10 * rows * h / t + activation, 12 * rows * h / t + (gated ? 10 : 6) * rows * ffn / t, pair);
+  if (plan.recomputes(again)) {
+    PassCost forward = pair.forward;
+    pair.backward += plan.recompute_share * forward;
+  } else if (again == recompute_mlp && plan.recomputes(recompute_mlp_act)) {
+    pair.backward.memory +=
+        plan.recompute_share * memory_seconds(in.cluster.gpu, in.constants, activation * in.stack.pointwise);
+  }
   return pair;
 }
 
@@ -152,14 +203,21 @@ PassPair moe_block(const CostInputs& in, const ParallelPlan& plan) {
   add_linear(in, plan, type, rows, f / plan.etp, h, experts, 1, pair);
   add_linear(in, plan, GemmType::bits16, tokens, h, static_cast<double>(m.experts), 1, 1, pair);
   if (m.shared_ffn > 0) {
-    const PassPair shared = mlp_block(in, plan, static_cast<double>(m.shared_ffn));
+    const PassPair shared = mlp_block(in, plan, static_cast<double>(m.shared_ffn), recompute_shared_experts);
     pair.forward += shared.forward;
     pair.backward += shared.backward;
   }
   const double width = routed * f / plan.etp;
   add_bytes(in, width * (gated ? 6 : 4) + 8 * routed * h + 12 * tokens * h,
             width * (gated ? 10 : 6) + 10 * routed * h + 16 * tokens * h, pair);
-  if (plan.recompute == Recompute::moe) pair.backward += plan.recompute_share * pair.forward;
+  if (plan.recompute == Recompute::moe || plan.recomputes(recompute_moe)) {
+    PassCost forward = pair.forward;
+    pair.backward += plan.recompute_share * forward;
+  } else if (plan.recomputes(recompute_moe_act)) {
+    pair.backward.memory +=
+        plan.recompute_share *
+        memory_seconds(in.cluster.gpu, in.constants, width * (gated ? 6 : 4) * in.stack.pointwise);
+  }
   return pair;
 }
 
@@ -200,6 +258,7 @@ PassCost& PassCost::operator+=(const PassCost& other) {
   cp += other.cp;
   ep += other.ep;
   host += other.host;
+  weight += other.weight;
   return *this;
 }
 
@@ -211,6 +270,7 @@ PassCost operator*(double factor, PassCost pass) {
   pass.cp *= factor;
   pass.ep *= factor;
   pass.host *= factor;
+  pass.weight *= factor;
   return pass;
 }
 
@@ -261,21 +321,56 @@ LayerShape layer_shape(const ModelShape& model, const ParallelPlan& plan) {
           plan.mbs,     plan.tp,     plan.cp,   plan.ep,       plan.fp8()};
 }
 
+namespace {
+
+// How many of each block a layer holds.
+struct BlockShares {
+  double attention = 0, mlp = 0, mamba = 0, moe = 0;
+};
+
+BlockShares shares_of(const ModelShape& m, LayerType kind) {
+  switch (kind) {
+    case LayerType::average:
+      break;
+    case LayerType::dense:
+      return {1, 1, 0, 0};
+    case LayerType::moe:
+      return {m.attention_layers < 0 ? 1.0 : 0.0, 0, 0, 1};
+    case LayerType::attention:
+      return {1, 0, 0, 0};
+    case LayerType::mamba:
+      return {0, 0, 1, 0};
+    case LayerType::mlp:
+      return {0, 1, 0, 0};
+  }
+  return {m.attention_share(), m.mlp_share(), m.mamba_share(), m.moe_share()};
+}
+
+}  // namespace
+
 PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
+  return layer_cost_of(in, plan, LayerType::average);
+}
+
+StagePrices stage_prices(const CostInputs& in, const ParallelPlan& plan) {
+  return {layer_cost(in, plan), embedding_cost(in, plan), head_cost(in, plan)};
+}
+
+PassPair layer_cost_of(const CostInputs& in, const ParallelPlan& plan, LayerType kind) {
   const ModelShape& m = in.model;
+  const BlockShares share = shares_of(m, kind);
   PassPair pair;
-  add_scaled(pair, m.attention_share(), attention_block(in, plan));
-  if (m.mlp_share() > 0) add_scaled(pair, m.mlp_share(), mlp_block(in, plan, static_cast<double>(m.ffn)));
-  if (m.mamba_share() > 0) add_scaled(pair, m.mamba_share(), mamba_block(in, plan));
-  if (m.moe_share() > 0) add_scaled(pair, m.moe_share(), moe_block(in, plan));
-  const double blocks =
-      m.attention_share() + m.mlp_share() + m.mamba_share() + (m.shared_ffn > 0 ? m.moe_share() : 0);
+  if (share.attention > 0) add_scaled(pair, share.attention, attention_block(in, plan));
+  if (share.mlp > 0) add_scaled(pair, share.mlp, mlp_block(in, plan, static_cast<double>(m.ffn)));
+  if (share.mamba > 0) add_scaled(pair, share.mamba, mamba_block(in, plan));
+  if (share.moe > 0) add_scaled(pair, share.moe * in.stack.moe, moe_block(in, plan));
+  const double blocks = share.attention + share.mlp + share.mamba + (m.shared_ffn > 0 ? share.moe : 0);
   const double tensor = tensor_exchange(in, plan, blocks);
   // Without sequence parallelism the same volume goes as all-reduces.
   pair.forward.tp = plan.tp_overlap ? exposed_seconds(in.constants, tensor, pair.forward.gemm) : tensor;
   pair.backward.tp = plan.tp_overlap ? exposed_seconds(in.constants, tensor, pair.backward.gemm) : tensor;
-  if (m.moe_share() > 0 && plan.ep > 1) {
-    const double exchange = 2 * m.moe_share() * exchange_seconds(in, plan).seconds;
+  if (share.moe > 0 && plan.ep > 1) {
+    const double exchange = 2 * share.moe * in.stack.moe * exchange_seconds(in, plan).seconds;
     if (plan.ep_overlap) {
       // Dispatch and combine of one micro-batch run beside another's passes.
       const double both =
@@ -284,14 +379,22 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
     } else {
       pair.forward.ep = pair.backward.ep = exchange;
     }
-    if (plan.recompute == Recompute::moe) pair.backward.ep += plan.recompute_share * exchange;
+    if (plan.recompute == Recompute::moe || plan.recomputes(recompute_moe))
+      pair.backward.ep += plan.recompute_share * exchange;
   }
-  add_host(in, plan, 1 - m.moe_share(), m.moe_share(), pair);
+  add_host(in, plan, 1 - share.moe, share.moe, pair);
   pair.forward.memory += in.stack.forward_kernels * in.constants.kernel_us * 1e-6;
   pair.backward.memory += in.stack.backward_kernels * in.constants.kernel_us * 1e-6;
   if (plan.recompute == Recompute::half_gemms) {
     pair.backward.gemm += 0.5 * plan.recompute_share * pair.forward.gemm;
     pair.backward.memory += plan.recompute_share * pair.forward.memory;
+  }
+  if (plan.recomputes(recompute_layernorm)) {
+    // Norms read the stream and write their result; what was gathered for a GEMM is gathered again.
+    const double rows = tokens_of(plan) * static_cast<double>(m.hidden) / plan.tp;
+    pair.backward.memory +=
+        plan.recompute_share * blocks * memory_seconds(in.cluster.gpu, in.constants, 4 * rows);
+    if (in.stack.keeps_gathered_inputs) pair.backward.tp += plan.recompute_share * 0.5 * pair.forward.tp;
   }
   if (plan.recompute == Recompute::full) pair.backward += plan.recompute_share * pair.forward;
   if (in.measured != nullptr && !in.measured->layers.empty()) {
@@ -299,6 +402,7 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan) {
     pair.forward = factor * pair.forward;
     pair.backward = factor * pair.backward;
   }
+  if (plan.forward_only) pair.backward = {};
   return pair;
 }
 
@@ -307,6 +411,7 @@ PassPair embedding_cost(const CostInputs& in, const ParallelPlan& plan) {
   PassPair pair;
   add_bytes(in, 6 * rows * h / plan.tp, 8 * rows * h / plan.tp, pair);
   if (plan.tp > 1) pair.forward.tp = pair.backward.tp = collective_seconds(in, 2 * rows * h, plan.tp, 1);
+  if (plan.forward_only) pair.backward = {};
   return pair;
 }
 
@@ -330,6 +435,7 @@ PassPair head_cost(const CostInputs& in, const ParallelPlan& plan) {
     const PassPair layer = layer_cost(in, plan);
     add_scaled(pair, static_cast<double>(in.model.mtp), layer);
   }
+  if (plan.forward_only) pair.backward = {};
   return pair;
 }
 

@@ -11,7 +11,8 @@ namespace megatron::autotune {
 // Seconds of one pass by what they are spent on. Communication is what computation does not hide.
 struct PassCost {
   double gemm = 0, attention = 0, memory = 0, tp = 0, cp = 0, ep = 0;
-  double host = 0;  // that the CPU needs to launch it
+  double host = 0;    // that the CPU needs to launch it
+  double weight = 0;  // of gemm: weight gradients, which a schedule may put off
 
   double compute() const { return gemm + attention + memory; }
   double gpu() const { return compute() + tp + cp + ep; }
@@ -40,6 +41,15 @@ PassPair layer_cost(const CostInputs& in, const ParallelPlan& plan);
 // Embedding, and final norm, logits and loss.
 PassPair embedding_cost(const CostInputs& in, const ParallelPlan& plan);
 PassPair head_cost(const CostInputs& in, const ParallelPlan& plan);
+
+// Prices that plans share which differ in stages, chunks, replicas and their sharding alone.
+struct StagePrices {
+  PassPair layer, embedding, head;
+};
+StagePrices stage_prices(const CostInputs& in, const ParallelPlan& plan);
+
+// One kind of layer of a model whose layers differ.
+PassPair layer_cost_of(const CostInputs& in, const ParallelPlan& plan, LayerType kind);
 
 // Seconds of an all-gather or reduce-scatter whose whole buffer has `bytes`; an all-reduce takes two.
 double collective_seconds(const CostInputs& in, double bytes, int ranks, int stride);

@@ -28,6 +28,9 @@ LayerSplit layer_split(const ModelShape& model, const ParallelPlan& plan);
 
 MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan);
 
+// Activation bytes that one micro-batch leaves on the first stage.
+double kept_activation_bytes(const CostInputs& in, const ParallelPlan& plan);
+
 // Whether it fits, with six hundredths of the device left free.
 bool fits(const CostInputs& in, const MemoryUse& use);
 

@@ -167,6 +167,15 @@ ModelShape model_shape(const ModelConfig& config) {
       shape.moe_layers = 0;
       for (const Json& layer : every.as_array()) shape.moe_layers += layer.is_int() && layer.as_int() != 0;
     }
+    if (shape.moe_layers < shape.layers)
+      for (int64_t layer = 0; layer < shape.layers; ++layer) {
+        const bool experts = every.is_array()
+                                 ? static_cast<size_t>(layer) < every.size() &&
+                                       every[static_cast<size_t>(layer)].is_int() &&
+                                       every[static_cast<size_t>(layer)].as_int() != 0
+                                 : every.is_int() && every.as_int() > 0 && layer % every.as_int() == 0;
+        shape.kinds.push_back(experts ? LayerType::moe : LayerType::dense);
+      }
   }
   if (config.is_hybrid_model && !config.hybrid_layer_pattern.empty()) {
     const auto count = [&](std::string_view symbols) {
@@ -177,6 +186,16 @@ ModelShape model_shape(const ModelConfig& config) {
     shape.attention_layers = count("*+");
     shape.mamba_layers = count("MG");
     shape.moe_layers = count("E");
+    shape.kinds.clear();
+    for (const char symbol : config.hybrid_layer_pattern) {
+      const bool attends = symbol == '*' || symbol == '+', recurs = symbol == 'M' || symbol == 'G';
+      if (!attends && !recurs && symbol != 'E' && symbol != '-') continue;
+      shape.kinds.push_back(attends         ? LayerType::attention
+                            : recurs        ? LayerType::mamba
+                            : symbol == 'E' ? LayerType::moe
+                                            : LayerType::mlp);
+    }
+    if (shape.kinds.size() != static_cast<size_t>(shape.layers)) shape.kinds.clear();
     shape.mamba_heads = config.mamba_num_heads;
     shape.mamba_head_dim = config.mamba_head_dim;
     shape.mamba_state = config.mamba_state_dim;

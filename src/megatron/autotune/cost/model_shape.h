@@ -2,11 +2,15 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "megatron/base/json.h"
 #include "megatron/config/schema/model_config.h"
 
 namespace megatron::autotune {
+
+// The kind of a layer, where a model has several; average stands for all.
+enum class LayerType : uint8_t { average, dense, moe, attention, mamba, mlp };
 
 // Dimensions of a decoder, as far as time and memory depend on them.
 struct ModelShape {
@@ -23,6 +27,7 @@ struct ModelShape {
   int64_t window = 0, window_layers = 0;
   bool sinks = false;  // attention sinks, which not every fused attention has
   int64_t mtp = 0;
+  std::vector<LayerType> kinds;  // of each layer, where they differ
 
   bool moe() const { return experts > 0; }
   bool latent() const { return kv_lora > 0; }

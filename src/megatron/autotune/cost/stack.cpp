@@ -15,8 +15,11 @@ const Stack& stack_named(std::string_view name) {
             .logit_bytes = 2,
             .grad_bytes = 4,
             .host = 0.15,
-            .keeps_gathered_inputs = true},
+            .keeps_gathered_inputs = true,
+            .chunked_logits = true},
       Stack{.name = "megatron-core"},
+      // From that release on, experts on Blackwell take about half of the time.
+      Stack{.name = "megatron-core-26.06", .moe = 0.5},
       Stack{.name = "megatron-deepspeed",
             .attention = AttentionBackend::unfused,
             .pointwise = 1.2,

@@ -51,12 +51,14 @@ GpuSpec parse_gpu(const Json& value, std::string_view origin) {
       spec.memory_tbs = positive(field, origin, place, 1e4);
     } else if (key == "nvlink_gbs") {
       spec.nvlink_gbs = positive(field, origin, place, 1e6);
+    } else if (key == "host_gbs") {
+      spec.host_gbs = positive(field, origin, place, 1e6);
     } else if (key == "sms") {
       spec.sms = count(field, origin, place, 1);
     } else {
       throw ConfigError(
           fmt::format("{}: {}: is no key of a GPU (name, like, tflops16, tflops8, tflops4, memory_gib, "
-                      "memory_tbs, nvlink_gbs, sms)",
+                      "memory_tbs, nvlink_gbs, host_gbs, sms)",
                       origin, place));
     }
   }

@@ -22,20 +22,21 @@ std::string lower_case(std::string_view text) {
 }  // namespace
 
 std::span<const GpuSpec> gpu_specs() {
-  // name, TFLOP/s of 16, 8 and 4 bits, GiB, TB/s, NVLink GB/s, NIC GB/s, SMs, sustained, calibrated, domain
+  // name, TFLOP/s of 16, 8 and 4 bits, GiB, TB/s, NVLink GB/s, NIC GB/s, SMs, sustained, calibrated, domain,
+  // GB/s to the host
   static const std::array table{
-      GpuSpec{"A100", 312, 0, 0, 79.2, 2.039, 300, 25, 108, 1, true, 8},
-      GpuSpec{"A100-40GB", 312, 0, 0, 39.4, 1.555, 300, 25, 108, 1, true, 8},
+      GpuSpec{"A100", 312, 0, 0, 79.2, 2.039, 300, 25, 108, 1, true, 8, 25},
+      GpuSpec{"A100-40GB", 312, 0, 0, 39.4, 1.555, 300, 25, 108, 1, true, 8, 25},
       GpuSpec{"H100", 989, 1979, 0, 79.6, 3.35, 450, 50, 132, 1, true, 8},
       // 500 W sustain about four fifths of the clock of 700 W.
       GpuSpec{"H100-96GB-HBM2e-500W", 810, 1620, 0, 95.0, 2.4, 450, 50, 132, 1, true, 8},
       GpuSpec{"H200", 989, 1979, 0, 139.8, 4.8, 450, 50, 132, 1, true, 8},
       GpuSpec{"B200", 2250, 4500, 9000, 178.4, 7.7, 900, 50, 148, 0.86, false, 8},
       GpuSpec{"B300", 2250, 4500, 13500, 268.0, 7.7, 900, 100, 148, 1, false, 8},
-      GpuSpec{"GB200", 2500, 5000, 10000, 184.0, 8.0, 900, 50, 152, 0.84, false, 64},
-      GpuSpec{"GB300", 2500, 5000, 15000, 276.0, 8.0, 900, 100, 152, 1, false, 64},
-      GpuSpec{"RTX4090", 165, 330, 0, 23.5, 1.008, 25, 12.5, 128, 1, false, 8},
-      GpuSpec{"CPU", 0.4, 0, 0, 22.0, 0.04, 10, 1.2, 2, 1, false, 8},
+      GpuSpec{"GB200", 2500, 5000, 10000, 184.0, 8.0, 900, 50, 152, 0.84, false, 64, 200},
+      GpuSpec{"GB300", 2500, 5000, 15000, 276.0, 8.0, 900, 100, 152, 1, false, 64, 200},
+      GpuSpec{"RTX4090", 165, 330, 0, 23.5, 1.008, 25, 12.5, 128, 1, false, 8, 25},
+      GpuSpec{"CPU", 0.4, 0, 0, 22.0, 0.04, 10, 1.2, 2, 1, false, 8, 10},
   };
   return table;
 }

@@ -20,6 +20,7 @@ struct GpuSpec {
   double sustained = 1;     // share of GEMM rates that power allows, against H100's share
   bool calibrated = false;  // constants were fitted on runs of its kind
   int nvlink_domain = 8;    // GPUs that reach each other through NVLink as a rule
+  double host_gbs = 50;     // GB/s between the GPU and host memory, one direction
 };
 
 // Every device that is known by name.

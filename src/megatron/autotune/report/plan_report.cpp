@@ -80,8 +80,16 @@ Json plan_json(const ParallelPlan& plan) {
   json["micro_batch_size"] = plan.mbs;
   json["recompute"] = recompute_name(plan.recompute);
   json["recompute_share"] = plan.recompute == Recompute::none ? 0.0 : plan.recompute_share;
-  json["sharding"] = plan.shards > 1 ? "fsdp" : "optimizer";
+  json["sharding"] = plan.shards > 1 ? "fsdp" : plan.shard_grads ? "optimizer and gradients" : "optimizer";
+  if (plan.shards > 1) json["shards"] = plan.shards;
   json["last_stage_layers"] = plan.last_stage_layers;
+  json["schedule"] = schedule_name(plan.schedule);
+  json["cp_comm_type"] = exchange_name(plan.cp_exchange);
+  Json& modules = json["recompute_modules"] = Json::array();
+  for (const std::string_view name : module_names(plan.modules)) modules.push_back(name);
+  json["offload_share"] = plan.offload_share;
+  json["cuda_graphs"] = plan.cuda_graphs;
+  json["precision"] = precision_name(plan.precision);
   return json;
 }
 
@@ -98,10 +106,34 @@ Json figures_json(const CostInputs& in, const ParallelPlan& plan, const Predicti
   return json;
 }
 
-std::string recompute_text(const ParallelPlan& plan) {
-  if (plan.recompute == Recompute::none) return "-";
-  if (plan.recompute_share >= 1) return std::string(recompute_name(plan.recompute));
-  return fmt::format("{} {:.0f}%", recompute_name(plan.recompute), 100 * plan.recompute_share);
+// What a plan does beside its sizes, in a few letters: "full 50%", "norm+act fsdp", "zb-v a2a graphs".
+std::string extras_text(const ParallelPlan& plan) {
+  std::string text;
+  const auto add = [&](std::string_view word) { text += fmt::format("{}{}", text.empty() ? "" : " ", word); };
+  constexpr std::pair<RecomputeModule, std::string_view> brief[] = {
+      {recompute_layernorm, "norm"}, {recompute_mlp_act, "act"}, {recompute_mlp, "mlp"},
+      {recompute_moe_act, "act"},    {recompute_moe, "moe"},     {recompute_shared_experts, "shared"},
+      {recompute_mla_up_proj, "mla"}};
+  if (plan.recompute == Recompute::selective) {
+    std::string names;
+    for (const auto& [module, name] : brief)
+      if (plan.recomputes(module)) names += fmt::format("{}{}", names.empty() ? "" : "+", name);
+    add(names);
+  } else if (plan.recompute != Recompute::none) {
+    add(plan.recompute_share >= 1
+            ? std::string(recompute_name(plan.recompute))
+            : fmt::format("{} {:.0f}%", recompute_name(plan.recompute), 100 * plan.recompute_share));
+  }
+  if (plan.schedule != Schedule::one_f_one_b) add(schedule_name(plan.schedule));
+  if (plan.cp > 1 && plan.cp_exchange != ContextExchange::ring)
+    add(plan.cp_exchange == ContextExchange::all_gather ? "ag" : "a2a");
+  if (plan.shards > 1) add(plan.shards < plan.dp() * plan.cp ? "hsdp" : "fsdp");
+  if (plan.shard_grads) add("zero2");
+  if (plan.offload_share > 0) add(fmt::format("off {:.0f}%", 100 * plan.offload_share));
+  if (plan.cuda_graphs) add("graphs");
+  if (plan.etp > 1) add(fmt::format("etp{}", plan.etp));
+  if (text.size() > 18) text = text.substr(0, 17) + "~";
+  return text.empty() ? "-" : text;
 }
 
 }  // namespace
@@ -173,20 +205,17 @@ std::string search_text(const SearchRequest& request, const SearchResult& r) {
                       grouped(static_cast<double>(r.fitting)), r.seconds);
   if (r.best.empty())
     return text + "no plan fits: take more GPUs, a smaller micro-batch or a shorter sequence\n";
-  text += fmt::format("\n{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4} {:>7}{:>6} {}\n", "",
-                      "tp", "pp", "vp", "cp", "ep", "mbs", "recompute", "shard", "tok/s/GPU", "+-%",
-                      "TFLOP/s", "GiB", "binds");
+  constexpr std::string_view row = "{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>4} {:<18} {:>9}{:>4}{:>6}{:>6} {}\n";
+  text += "\n" + fmt::format(row, "", "tp", "pp", "vp", "cp", "ep", "mbs", "recompute, shards", "tok/s/GPU",
+                             "+-%", "MFU %", "GiB", "binds");
   for (size_t i = 0; i < std::min(kShown, r.best.size()); ++i) {
     const Candidate& c = r.best[i];
     const ParallelPlan& p = c.plan;
-    text +=
-        fmt::format("{:>2} {:>3}{:>4}{:>4}{:>4}{:>4}{:>5} {:<9} {:<5} {:>9}{:>4.0f} {:>7.0f}{:>6.1f} {}\n",
-                    i + 1, p.tp, p.pp, p.vpp, p.cp, p.ep, p.mbs, recompute_text(p),
-                    p.shards > 1 ? "fsdp"
-                    : p.dp() > 1 ? "optim"
-                                 : "-",
-                    grouped(c.prediction.tokens_per_second_per_gpu), 100 * c.prediction.uncertainty,
-                    c.prediction.tflops_per_gpu, c.bytes / kGibibyte, what_binds(in, p, c.prediction));
+    text += fmt::format(
+        row, i + 1, p.tp, p.pp, p.vpp, p.cp, p.ep, p.mbs, extras_text(p),
+        grouped(c.prediction.tokens_per_second_per_gpu),
+        fmt::format("{:.0f}", 100 * c.prediction.uncertainty), fmt::format("{:.1f}", 100 * c.prediction.mfu),
+        fmt::format("{:.1f}", c.planned.value_or(c.bytes) / kGibibyte), what_binds(in, p, c.prediction));
   }
   const Candidate& first = r.best[0];
   text += fmt::format("\nwhy the first: {} spends\n", plan_text(first.plan)) + time_text(first.prediction);
@@ -203,8 +232,10 @@ std::string search_text(const SearchRequest& request, const SearchResult& r) {
   for (size_t i = 0; i < std::min<size_t>(6, r.front.size()); ++i) {
     const Candidate& c =
         r.front[i * (r.front.size() - 1) / std::max<size_t>(1, std::min<size_t>(6, r.front.size()) - 1)];
+    std::string plan = plan_text(c.plan);
+    if (plan.size() > 53) plan = plan.substr(0, 50) + "...";
     text += fmt::format("  {:>9.1f} ms {:>6.1f} GiB  {}\n", c.prediction.seconds * 1e3, c.bytes / kGibibyte,
-                        plan_text(c.plan));
+                        plan);
   }
   text += "\nrefused:";
   for (const auto& [reason, count] : r.refused)
@@ -223,6 +254,12 @@ Json search_json(const SearchRequest& request, const SearchResult& r) {
       Json row = Json::object();
       row["config"] = plan_json(c.plan);
       row["predicted"] = figures_json(request.in, c.plan, c.prediction, c.bytes);
+      if (c.planned) row["planned_gib"] = *c.planned / kGibibyte;
+      if (c.measured) row["measured_ms"] = *c.measured * 1e3;
+      if (!c.stage_layers.empty()) {
+        Json& stages = row["stage_layers"] = Json::array();
+        for (const int layers : c.stage_layers) stages.push_back(layers);
+      }
       rows.push_back(std::move(row));
     }
     return rows;

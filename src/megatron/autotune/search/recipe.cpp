@@ -41,23 +41,30 @@ void set_recompute(const ModelShape& model, const ParallelPlan& plan, Json& sett
     return;
   }
   settings["recompute_granularity"] = "selective";
-  settings["recompute_modules"] = Json(Json::Array{Json(std::string(recompute_name(plan.recompute)))});
+  Json& modules = settings["recompute_modules"] = Json::array();
+  if (plan.recompute == Recompute::selective)
+    for (const std::string_view name : module_names(plan.modules)) modules.push_back(name);
+  else
+    modules.push_back(recompute_name(plan.recompute));
 }
 
 // Settings that a plan decides.
 bool planned(std::string_view name) {
   for (const std::string_view part :
        {"parallel", "pipeline", "recompute", "tp_comm_overlap", "model.bf16", "model.fp8", "micro_batch_size",
-        "global_batch_size", "moe_token_dispatcher_type", "ddp.overlap", "use_distributed_optimizer", "fsdp",
-        "sharding_strategy"})
+        "cp_comm_type", "offload", "cuda_graph", "num_distributed_optimizer_instances", "global_batch_size",
+        "moe_token_dispatcher_type", "ddp.overlap", "use_distributed_optimizer", "fsdp", "sharding_strategy"})
     if (name.find(part) != std::string_view::npos) return true;
   return name.starts_with("run.");
 }
 
 }  // namespace
 
-std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& plan) {
-  const std::vector<int64_t> sizes = stage_sizes(model, plan);
+std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& plan,
+                                 const std::vector<int>& stage_layers) {
+  const std::vector<int64_t> sizes = stage_layers.empty()
+                                         ? stage_sizes(model, plan)
+                                         : std::vector<int64_t>(stage_layers.begin(), stage_layers.end());
   std::string text = "E";
   for (int64_t chunk = 0; chunk < plan.vpp; ++chunk)
     for (int64_t stage = 0; stage < plan.pp; ++stage) {
@@ -68,7 +75,7 @@ std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& pl
   return text + "L";
 }
 
-Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
+Json plan_settings(const ModelShape& model, const ParallelPlan& plan, const std::vector<int>& stage_layers) {
   Json result = Json::object();
   Json& m = result["model"] = Json::object();
   m["tensor_model_parallel_size"] = plan.tp;
@@ -76,8 +83,10 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
   m["context_parallel_size"] = plan.cp;
   m["sequence_parallel"] = plan.tp > 1;
   if (plan.tp > 1 && plan.tp_overlap) m["tp_comm_overlap"] = true;
-  if (plan.pp > 1 && !even(model, plan))
-    m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan);
+  if (plan.cp > 1) m["cp_comm_type"] = Json(Json::Array{Json(exchange_name(plan.cp_exchange))});
+  if (plan.schedule != Schedule::one_f_one_b) m["pipeline_schedule"] = schedule_name(plan.schedule);
+  if (plan.pp > 1 && plan.schedule != Schedule::zb_v && (!even(model, plan) || !stage_layers.empty()))
+    m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan, stage_layers);
   else if (plan.vpp > 1)
     m["virtual_pipeline_model_parallel_size"] = plan.vpp;
   if (model.moe()) {
@@ -89,14 +98,29 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan) {
   if (plan.fp8()) m["fp8"] = "hybrid";
   m["seq_length"] = plan.seq;
   set_recompute(model, plan, m);
+  if (plan.offload_share > 0) {
+    m["cpu_offloading"] = true;
+    m["cpu_offloading_num_layers"] =
+        static_cast<int64_t>(std::lround(plan.offload_share * static_cast<double>(model.layers)));
+  }
+  if (plan.cuda_graphs) {
+    m["cuda_graph_impl"] = "full_iteration";
+    // Delayed scaling moves on by the host, which a graph does without.
+    if (plan.fp8()) m["fp8_recipe"] = "tensorwise";
+  }
   Json& train = result["train"] = Json::object();
   train["micro_batch_size"] = plan.mbs;
   train["global_batch_size"] = plan.gbs;
   Json& ddp = result["ddp"] = Json::object();
   if (plan.dp() * plan.cp > 1) {
-    if (plan.shards > 1) {
+    const int copies = plan.dp() * plan.cp;
+    if (plan.shards > 1 || plan.shard_grads) {
       ddp["use_megatron_fsdp"] = true;
-      ddp["data_parallel_sharding_strategy"] = "optim_grads_params";
+      ddp["data_parallel_sharding_strategy"] = plan.shard_grads ? "optim_grads" : "optim_grads_params";
+      if (plan.shards > 1 && plan.shards < copies) {
+        ddp["use_distributed_optimizer"] = true;
+        ddp["num_distributed_optimizer_instances"] = copies / plan.shards;
+      }
     } else {
       ddp["use_distributed_optimizer"] = plan.distributed_optimizer;
       ddp["overlap_grad_reduce"] = plan.dp_overlap;
@@ -124,7 +148,7 @@ std::string recipe_text(const Json& given, const ModelShape& model, const Candid
                         std::string_view machine) {
   const ParallelPlan& plan = candidate.plan;
   Json settings = given;
-  const Json decided = plan_settings(model, plan);
+  const Json decided = plan_settings(model, plan, candidate.stage_layers);
   for (const auto& [section, entries] : decided.as_object())
     for (const auto& [key, value] : entries.as_object()) settings[section][key] = value;
   std::string text = fmt::format(

@@ -8,7 +8,8 @@
 namespace megatron::autotune {
 
 // The plan as settings: {"model": {"tensor_model_parallel_size": 4, ...}, "train": {...}, "ddp": {...}}.
-Json plan_settings(const ModelShape& model, const ParallelPlan& plan);
+Json plan_settings(const ModelShape& model, const ParallelPlan& plan,
+                   const std::vector<int>& stage_layers = {});
 
 // What the user gave, but for sizes and switches that a plan decides: {"model": {"num_layers": 32, ...},
 // ...}.
@@ -19,6 +20,7 @@ std::string recipe_text(const Json& given, const ModelShape& model, const Candid
                         std::string_view machine);
 
 // Stages as pipeline_model_parallel_layout writes them: "Et*10|t*10|...|t*9,L".
-std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& plan);
+std::string pipeline_layout_text(const ModelShape& model, const ParallelPlan& plan,
+                                 const std::vector<int>& stage_layers = {});
 
 }  // namespace megatron::autotune

@@ -1,10 +1,17 @@
 #include "megatron/autotune/search/search.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <set>
+#include <thread>
 #include <tuple>
+
+#include "megatron/autotune/simulate/stage_layout.h"
 
 namespace megatron::autotune {
 namespace {
@@ -29,56 +36,67 @@ std::vector<int> choices(const std::optional<int>& fixed, std::vector<int> all) 
   return fixed ? std::vector<int>{*fixed} : all;
 }
 
-int kinds_of_communication(const ParallelPlan& p) {
+// What a plan asks for beyond data parallelism, each of which can go wrong.
+int complexity(const ParallelPlan& p) {
   return (p.tp > 1) + (p.pp > 1) + (p.cp > 1) + (p.ep > 1) + (p.vpp > 1) + (p.shards > 1) +
-         (p.recompute != Recompute::none);
+         (p.recompute != Recompute::none) + (p.schedule != Schedule::one_f_one_b) + (p.offload_share > 0) +
+         p.cuda_graphs + p.shard_grads + (p.cp > 1 && p.cp_exchange != ContextExchange::ring);
 }
 
-class Search {
- public:
-  explicit Search(const SearchRequest& request) : request_(request) {}
+bool faster(const Candidate& a, const Candidate& b) { return a.prediction.seconds < b.prediction.seconds; }
 
-  SearchResult run() {
-    const auto start = std::chrono::steady_clock::now();
-    const ModelShape& model = request_.in.model;
-    const Cluster& cluster = request_.in.cluster;
-    ParallelPlan plan;
-    plan.gpus = cluster.gpus();
-    plan.gbs = request_.gbs;
-    plan.seq = request_.seq;
-    plan.precision = request_.precision;
-    plan.expert_imbalance = request_.expert_imbalance;
-    const int widest = std::min(cluster.nvlink_domain, plan.gpus);
-    for (const int tp : choices(request_.tp, powers_of_two(widest)))
-      for (const int cp :
-           choices(request_.cp, powers_of_two(static_cast<int>(std::clamp<int64_t>(plan.seq / 1024, 1, 64)))))
-        for (const int pp : choices(
-                 request_.pp, divisors(std::max(1, plan.gpus / (tp * cp)), static_cast<int>(model.layers)))) {
-          plan.tp = tp;
-          plan.cp = cp;
-          plan.pp = pp;
-          plan.sequence_parallel = plan.tp_overlap = tp > 1;
-          expert_layouts(plan);
-        }
-    finish();
-    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return std::move(result_);
+void trim(std::vector<Candidate>& best, size_t count) {
+  if (best.size() <= count) return;
+  std::nth_element(best.begin(), best.begin() + static_cast<std::ptrdiff_t>(count), best.end(), faster);
+  best.resize(count);
+}
+
+// The front is sorted by time, so that memory falls along it.
+void add_to_front(std::vector<Candidate>& front, const Candidate& candidate) {
+  const auto place = std::lower_bound(front.begin(), front.end(), candidate, faster);
+  if (place != front.begin() && std::prev(place)->bytes <= candidate.bytes) return;
+  auto end = place;
+  while (end != front.end() && end->bytes >= candidate.bytes) ++end;
+  front.insert(front.erase(place, end), candidate);
+}
+
+// Everything under one size of tensor and context parallelism.
+class PartSearch {
+ public:
+  PartSearch(const SearchRequest& request, std::atomic<int64_t>& priced)
+      : request_(request), priced_(priced) {}
+
+  SearchPart run(ParallelPlan plan) {
+    expert_layouts(plan);
+    trim(part_.best, 256);
+    part_.refused["memory"] = memory_refused_;
+    priced_ += part_.plans - told_;
+    return std::move(part_);
   }
 
  private:
   void expert_layouts(ParallelPlan plan) {
     const ModelShape& model = request_.in.model;
-    if (!model.moe()) return batches(plan);
-    const int ranks = std::max(1, plan.gpus / plan.pp);
+    if (!model.moe()) return precisions(plan);
     std::vector<int> widths{1};
     if (plan.tp > 1) widths.push_back(plan.tp);
+    const int ranks = std::max(1, plan.gpus);
     for (const int etp : choices(request_.etp, widths))
       for (const int ep :
            choices(request_.ep, powers_of_two(static_cast<int>(std::min<int64_t>(model.experts, ranks))))) {
         plan.ep = ep;
         plan.etp = etp;
-        batches(plan);
+        precisions(plan);
       }
+  }
+
+  void precisions(ParallelPlan plan) {
+    batches(plan);
+    for (const Precision precision : request_.precisions) {
+      if (precision == request_.precision) continue;
+      plan.precision = precision;
+      batches(plan);
+    }
   }
 
   void batches(ParallelPlan plan) {
@@ -86,20 +104,76 @@ class Search {
     if (request_.mbs) sizes = {*request_.mbs};
     for (const int64_t mbs : sizes) {
       plan.mbs = mbs;
+      recomputes(plan);
+    }
+  }
+
+  void recomputes(ParallelPlan plan) {
+    const auto wanted = [&](Recompute r) { return !request_.recompute || *request_.recompute == r; };
+    plan.recompute = Recompute::none;
+    plan.recompute_share = 1;
+    if (wanted(Recompute::none) || plan.forward_only) stages(plan);
+    if (plan.forward_only) return;
+    if (wanted(Recompute::selective)) {
+      const std::vector<uint8_t> sets = recompute_sets(request_.in, plan);
+      plan.recompute = Recompute::selective;
+      for (const uint8_t modules : sets) {
+        plan.modules = modules;
+        stages(plan);
+      }
+    }
+    if (!wanted(Recompute::full)) return;
+    plan.recompute = Recompute::full;
+    plan.modules = 0;
+    for (const double share : {0.25, 0.5, 0.75, 1.0}) {
+      plan.recompute_share = share;
+      stages(plan);
+    }
+  }
+
+  // Prices do not depend on stages and replicas, so that they are made once.
+  void stages(ParallelPlan plan) {
+    prices_ = stage_prices(request_.in, plan);
+    const int most = std::max(1, plan.gpus / (plan.tp * plan.cp));
+    for (const int pp : choices(request_.pp, divisors(most, static_cast<int>(request_.in.model.layers)))) {
+      plan.pp = pp;
       plan.vpp = 1;
+      plan.schedule = Schedule::one_f_one_b;
       plan.last_stage_layers = 0;
       if (const std::string_view reason = illegal(request_.in.model, request_.in.cluster, plan);
           !reason.empty()) {
-        ++result_.refused[std::string(reason)];
+        if (plan.recompute == Recompute::none) ++part_.refused[std::string(reason)];
         continue;
       }
-      const int balanced = balanced_last_stage(request_.in, plan);
+      schedules(plan);
+    }
+  }
+
+  void schedules(ParallelPlan plan) {
+    const int balanced = balanced_last_stage(request_.in.model, plan, prices_);
+    const auto wanted = [&](Schedule s) { return !request_.schedule || *request_.schedule == s; };
+    if (wanted(Schedule::one_f_one_b))
       for (const int vpp : chunk_counts(plan)) {
         plan.vpp = vpp;
         // Uneven stages need at least a layer for each chunk.
         plan.last_stage_layers = balanced >= vpp ? balanced : 0;
-        recomputes(plan);
+        shardings(plan);
       }
+    plan.vpp = 1;
+    // Weight gradients that are put off would keep what recompute wants to forget.
+    if (plan.pp == 1 || plan.forward_only || plan.microbatches() < plan.pp ||
+        plan.recompute != Recompute::none)
+      return;
+    if (wanted(Schedule::zb_h1) && (!request_.vpp || *request_.vpp == 1)) {
+      plan.schedule = Schedule::zb_h1;
+      plan.last_stage_layers = balanced;
+      shardings(plan);
+    }
+    if (wanted(Schedule::zb_v) && (!request_.vpp || *request_.vpp == 2) &&
+        request_.in.model.layers % (2 * plan.pp) == 0) {
+      plan.schedule = Schedule::zb_v;
+      plan.last_stage_layers = 0;
+      shardings(plan);
     }
   }
 
@@ -113,114 +187,184 @@ class Search {
     return result;
   }
 
-  void recomputes(ParallelPlan plan) {
-    for (const Recompute recompute : {Recompute::none, Recompute::moe, Recompute::full}) {
-      if (recompute == Recompute::moe && !request_.in.model.moe()) continue;
-      plan.recompute = recompute;
-      for (const double share : {0.25, 0.5, 0.75, 1.0}) {
-        if (recompute != Recompute::full && share < 1) continue;
-        plan.recompute_share = share;
-        plan.shards = 0;
-        price(plan);
-        if (plan.pp == 1 && plan.dp() > 1) {
-          plan.shards = plan.dp() * plan.cp;
-          price(plan);
-        }
-      }
+  void shardings(ParallelPlan plan) {
+    plan.shards = 0;
+    plan.shard_grads = false;
+    offloads(plan);
+    const int copies = plan.dp() * plan.cp;
+    if (plan.pp > 1 || plan.dp() == 1 || plan.forward_only) return;
+    plan.shard_grads = true;
+    price(plan);
+    plan.shard_grads = false;
+    plan.shards = copies;
+    price(plan);
+    // Whole copies in each NVLink domain, where there are several.
+    const int inside = request_.in.cluster.nvlink_domain / std::max(1, plan.tp);
+    if (inside > 1 && inside < copies && copies % inside == 0) {
+      plan.shards = inside;
+      price(plan);
     }
   }
 
-  void price(const ParallelPlan& plan) {
-    ++result_.plans;
-    if (request_.progress && result_.plans % 65536 == 0) request_.progress(result_.plans);
+  void offloads(ParallelPlan plan) {
+    const bool fitted = graphs(plan);
+    // Offloading costs time and saves nothing else: it is for plans that would not fit.
+    if (fitted || plan.pp > 1 || plan.recompute != Recompute::none || plan.forward_only || request_.recompute)
+      return;
+    for (const double share : {0.25, 0.5, 0.75}) {
+      plan.offload_share = share;
+      price(plan);
+    }
+  }
+
+  bool graphs(ParallelPlan plan) {
+    const Candidate* candidate = price(plan);
+    if (candidate == nullptr) return false;
+    const ModelShape& model = request_.in.model;
+    // Graphs help where the GPU waits for the host; experts and MTP layers cannot be captured.
+    if (candidate->prediction.breakdown.host < 0.005 * candidate->prediction.seconds || model.moe() ||
+        model.mtp > 0)
+      return true;
+    plan.cuda_graphs = true;
+    price(plan);
+    return true;
+  }
+
+  const Candidate* price(const ParallelPlan& plan) {
+    ++part_.plans;
+    if (part_.plans - told_ == 16384) {
+      priced_ += 16384;
+      told_ = part_.plans;
+    }
     const MemoryUse use = memory_use(request_.in, plan);
     if (!fits(request_.in, use)) {
-      ++result_.refused["memory"];
-      return;
+      ++memory_refused_;
+      return nullptr;
     }
-    ++result_.fitting;
-    const Candidate candidate{plan, predict(request_.in, plan), use.total()};
-    add_to_front(candidate);
-    result_.best.push_back(candidate);
-    if (result_.best.size() > 4096) trim(1024);
-  }
-
-  static bool faster(const Candidate& a, const Candidate& b) {
-    return a.prediction.seconds < b.prediction.seconds;
-  }
-
-  void trim(size_t count) {
-    if (result_.best.size() <= count) return;
-    std::nth_element(result_.best.begin(), result_.best.begin() + static_cast<std::ptrdiff_t>(count),
-                     result_.best.end(), faster);
-    result_.best.resize(count);
-  }
-
-  // The front is sorted by time, so that memory falls along it.
-  void add_to_front(const Candidate& candidate) {
-    std::vector<Candidate>& front = result_.front;
-    const auto place = std::lower_bound(front.begin(), front.end(), candidate, faster);
-    if (place != front.begin() && std::prev(place)->bytes <= candidate.bytes) return;
-    auto end = place;
-    while (end != front.end() && end->bytes >= candidate.bytes) ++end;
-    front.insert(front.erase(place, end), candidate);
-  }
-
-  void finish() {
-    std::vector<Candidate>& best = result_.best;
-    if (best.empty()) return;
-    const double least = std::min_element(best.begin(), best.end(), faster)->prediction.seconds;
-    // One per cent is less than the model knows: the simpler plan goes first.
-    const auto order = [&](const Candidate& c) {
-      return std::tuple(std::floor(std::log(c.prediction.seconds / least) / 0.01),
-                        kinds_of_communication(c.plan), c.prediction.seconds);
-    };
-    std::sort(best.begin(), best.end(),
-              [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
-    std::set<std::tuple<int, int, int, int, int, int, int64_t, int>> seen;
-    std::vector<Candidate> distinct;
-    for (const Candidate& c : best) {
-      const ParallelPlan& p = c.plan;
-      if (!seen.insert({p.tp, p.pp, p.cp, p.ep, p.etp, p.vpp, p.mbs, p.shards}).second) continue;
-      distinct.push_back(c);
-      if (distinct.size() == kKept) break;
+    ++part_.fitting;
+    if (plan.cuda_graphs)
+      part_.best.push_back({plan, predict(request_.in, plan), use.total(), {}, {}, {}});
+    else
+      part_.best.push_back({plan, predict(request_.in, plan, prices_), use.total(), {}, {}, {}});
+    add_to_front(part_.front, part_.best.back());
+    if (part_.best.size() > 4096) {
+      const Candidate last = part_.best.back();
+      part_.best.pop_back();
+      trim(part_.best, 1024);
+      part_.best.push_back(last);
     }
-    best = std::move(distinct);
+    return &part_.best.back();
   }
 
   const SearchRequest& request_;
-  SearchResult result_;
+  std::atomic<int64_t>& priced_;
+  int64_t told_ = 0, memory_refused_ = 0;
+  StagePrices prices_;
+  SearchPart part_;
 };
+
+struct NamedPart {
+  std::string name;
+  ParallelPlan plan;
+};
+
+std::vector<NamedPart> parts_of_search(const SearchRequest& request) {
+  const Cluster& cluster = request.in.cluster;
+  ParallelPlan plan;
+  plan.gpus = cluster.gpus();
+  plan.gbs = request.gbs;
+  plan.seq = request.seq;
+  plan.precision = request.precision;
+  plan.expert_imbalance = request.expert_imbalance;
+  plan.forward_only = request.forward_only;
+  std::vector<NamedPart> parts;
+  const int widest = std::min(cluster.nvlink_domain, plan.gpus);
+  const int longest = static_cast<int>(std::clamp<int64_t>(plan.seq / 1024, 1, 64));
+  for (const int tp : choices(request.tp, powers_of_two(widest)))
+    for (const int cp : choices(request.cp, powers_of_two(longest)))
+      for (const ContextExchange exchange :
+           {ContextExchange::ring, ContextExchange::all_gather, ContextExchange::all_to_all}) {
+        if (cp == 1 ? exchange != ContextExchange::ring : request.cp_exchange.value_or(exchange) != exchange)
+          continue;
+        plan.tp = tp;
+        plan.cp = cp;
+        plan.cp_exchange = exchange;
+        plan.sequence_parallel = plan.tp_overlap = tp > 1;
+        parts.push_back({fmt::format("tp{} cp{} {}", tp, cp, exchange_name(exchange)), plan});
+      }
+  return parts;
+}
+
+// Near-ties by simplicity and room in memory, since one per cent is less than the model knows; no two alike.
+void order_best(const SearchRequest& request, std::vector<Candidate>& best) {
+  if (best.empty()) return;
+  const double least = std::min_element(best.begin(), best.end(), faster)->prediction.seconds;
+  const double roomy = 0.85 * request.in.cluster.gpu.memory_gib * 1073741824.0;
+  const auto order = [&](const Candidate& c) {
+    return std::tuple(std::floor(std::log(c.prediction.seconds / least) / 0.01),
+                      complexity(c.plan) + (c.bytes > roomy), c.prediction.seconds);
+  };
+  std::sort(best.begin(), best.end(),
+            [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+  std::set<std::tuple<int, int, int, int, int, int, int64_t, int, int>> seen;
+  std::vector<Candidate> distinct;
+  for (const Candidate& c : best) {
+    const ParallelPlan& p = c.plan;
+    if (!seen.insert({p.tp, p.pp, p.cp, p.ep, p.etp, p.vpp, p.mbs, p.shards,
+                      static_cast<int>(p.schedule) * 8 + static_cast<int>(p.precision)})
+             .second)
+      continue;
+    distinct.push_back(c);
+    if (distinct.size() == kKept) break;
+  }
+  best = std::move(distinct);
+}
 
 }  // namespace
 
-SearchResult search(const SearchRequest& request) { return Search(request).run(); }
+SearchResult search(const SearchRequest& request, const SearchMemory& memory) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<NamedPart> parts = parts_of_search(request);
+  std::vector<SearchPart> found(parts.size());
+  std::atomic<size_t> next = 0;
+  std::atomic<int64_t> priced = 0;
+  std::atomic<int> resumed = 0;
+  std::mutex telling;
+  const auto work = [&](bool tells) {
+    for (size_t at; (at = next++) < parts.size();) {
+      if (const auto known = memory.parts.find(parts[at].name); known != memory.parts.end()) {
+        found[at] = known->second;
+        ++resumed;
+        continue;
+      }
+      found[at] = PartSearch(request, priced).run(parts[at].plan);
+      if (tells && request.progress) request.progress(priced);
+      if (memory.finished) {
+        const std::lock_guard lock(telling);
+        memory.finished(parts[at].name, found[at]);
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const int count = std::clamp<int>(request.threads, 1, static_cast<int>(parts.size()));
+  for (int i = 1; i < count; ++i) threads.emplace_back(work, false);
+  work(true);
+  for (std::thread& thread : threads) thread.join();
 
-std::string_view illegal(const ModelShape& model, const Cluster& cluster, const ParallelPlan& plan) {
-  const auto divides = [](int64_t part, int64_t whole) { return part > 0 && whole % part == 0; };
-  if (plan.tp < 1 || plan.pp < 1 || plan.cp < 1 || plan.ep < 1 || plan.etp < 1 || plan.mbs < 1)
-    return "sizes below 1";
-  if (!divides(int64_t{plan.tp} * plan.pp * plan.cp, plan.gpus))
-    return "tp x pp x cp does not divide the GPUs";
-  if (plan.tp > cluster.nvlink_domain) return "tp leaves the NVLink domain";
-  if (model.heads > 0 && !divides(plan.tp, model.heads)) return "tp does not divide the heads";
-  if (model.kv_heads > 0 && !divides(plan.tp, model.kv_heads) && !divides(model.kv_heads, plan.tp))
-    return "tp suits the KV heads neither way";
-  if (model.ffn > 0 && !divides(plan.tp, model.ffn)) return "tp does not divide ffn";
-  if (plan.pp > model.layers) return "more stages than layers";
-  if (plan.cp > 1 && !divides(2 * plan.cp, plan.seq)) return "2 x cp does not divide the length";
-  if (plan.tp > 1 && !divides(int64_t{plan.tp} * plan.cp, plan.seq))
-    return "tp x cp does not divide the length";
-  if (!divides(plan.mbs * plan.dp(), plan.gbs)) return "mbs x dp does not divide the batch";
-  if (model.moe()) {
-    if (!divides(plan.ep, model.experts)) return "ep does not divide the experts";
-    if (!divides(int64_t{plan.ep} * plan.etp, plan.gpus / plan.pp))
-      return "ep x etp does not divide tp x cp x dp";
-    if (!divides(plan.etp, model.moe_ffn)) return "etp does not divide the experts' ffn";
-  } else if (plan.ep > 1) {
-    return "the model has no experts";
+  SearchResult result;
+  result.resumed = resumed;
+  for (SearchPart& part : found) {
+    result.plans += part.plans;
+    result.fitting += part.fitting;
+    for (const auto& [reason, number] : part.refused) result.refused[reason] += number;
+    for (const Candidate& c : part.front) add_to_front(result.front, c);
+    result.best.insert(result.best.end(), part.best.begin(), part.best.end());
   }
-  return "";
+  order_best(request, result.best);
+  for (std::vector<Candidate>* list : {&result.best, &result.front})
+    for (Candidate& c : *list) c.stage_layers = best_stage_layers(request.in, c.plan);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
 }
 
 }  // namespace megatron::autotune

@@ -18,13 +18,29 @@ struct SearchRequest {
   double expert_imbalance = 1;
   std::optional<int> tp, pp, vpp, cp, ep, etp;
   std::optional<int64_t> mbs;
-  std::function<void(int64_t plans)> progress;  // called now and then, where it is set
+  std::function<void(int64_t plans)> progress;  // called now and then, where it is set, by one thread
+  std::optional<ContextExchange> cp_exchange;
+  std::optional<Schedule> schedule;
+  std::optional<Recompute> recompute;
+  std::vector<Precision> precisions;  // to choose from beside `precision`
+  bool forward_only = false;
+  int threads = 1;
 };
 
 struct Candidate {
   ParallelPlan plan;
   Prediction prediction;
-  double bytes = 0;  // on the fullest rank
+  double bytes = 0;                // on the fullest rank
+  std::vector<int> stage_layers;   // of each stage, where layers differ; empty: as layer_split deals them
+  std::optional<double> planned;   // bytes on the fullest rank of a step on shapes alone
+  std::optional<double> measured;  // seconds of an iteration that was run
+};
+
+// What one part of the search found; parts are independent of each other.
+struct SearchPart {
+  std::vector<Candidate> best, front;
+  int64_t plans = 0, fitting = 0;
+  std::map<std::string, int64_t> refused;
 };
 
 struct SearchResult {
@@ -34,12 +50,23 @@ struct SearchResult {
   int64_t fitting = 0;
   std::map<std::string, int64_t> refused;  // by reason
   double seconds = 0;                      // that the search took
+  int resumed = 0;                         // parts that were taken from an earlier search
+};
+
+// Where the parts of a search are kept, so that one that was stopped goes on.
+struct SearchMemory {
+  std::map<std::string, SearchPart> parts;                              // by name
+  std::function<void(const std::string&, const SearchPart&)> finished;  // called by one thread at a time
 };
 
 // Every legal plan, priced; those that do not fit are counted.
-SearchResult search(const SearchRequest& request);
+SearchResult search(const SearchRequest& request, const SearchMemory& memory = {});
 
 // Whether a plan can be run at all: a reason, or "" for a legal one.
 std::string_view illegal(const ModelShape& model, const Cluster& cluster, const ParallelPlan& plan);
+
+// Sets of modules whose activations are made again, each with those before it: what saves a byte at the least
+// time comes first.
+std::vector<uint8_t> recompute_sets(const CostInputs& in, const ParallelPlan& plan);
 
 }  // namespace megatron::autotune

@@ -28,7 +28,7 @@ class Neighbours {
     if (other.pp == 1) other.vpp = 1;
     if (!illegal(in_.model, in_.cluster, other).empty()) return;
     other.last_stage_layers = balanced_last_stage(in_, other);
-    if (other.last_stage_layers < other.vpp) other.last_stage_layers = 0;
+    if (other.last_stage_layers < other.vpp || other.schedule == Schedule::zb_v) other.last_stage_layers = 0;
     if (other.vpp > 1 && (in_.model.layers / other.pp < other.vpp || other.microbatches() % other.pp != 0))
       return;
     result.push_back(
@@ -61,6 +61,28 @@ std::vector<WhatIf> what_if(const CostInputs& in, const ParallelPlan& plan) {
   other.recompute = plan.recompute == Recompute::none ? Recompute::full : Recompute::none;
   other.recompute_share = 1;
   neighbours.add(plan.recompute == Recompute::none ? "full recompute" : "no recompute", other);
+  if (plan.cp > 1)
+    for (const ContextExchange exchange :
+         {ContextExchange::ring, ContextExchange::all_gather, ContextExchange::all_to_all}) {
+      if (exchange == plan.cp_exchange) continue;
+      other = plan;
+      other.cp_exchange = exchange;
+      neighbours.add(fmt::format("cp by {}", exchange_name(exchange)), other);
+    }
+  if (plan.pp > 1)
+    for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::zb_h1, Schedule::zb_v}) {
+      if (schedule == plan.schedule) continue;
+      other = plan;
+      other.schedule = schedule;
+      if (schedule != Schedule::one_f_one_b) other.vpp = 1;
+      neighbours.add(schedule == Schedule::one_f_one_b ? "1f1b" : std::string(schedule_name(schedule)),
+                     other);
+    }
+  if (!plan.cuda_graphs && !in.model.moe()) {
+    other = plan;
+    other.cuda_graphs = true;
+    neighbours.add("CUDA graphs", other);
+  }
   other = plan;
   other.precision = plan.fp8() ? Precision::bf16 : Precision::fp8;
   if (plan.fp8() || in.cluster.gpu.tflops8 > 0) neighbours.add(plan.fp8() ? "bf16" : "fp8", other);
@@ -94,6 +116,7 @@ std::vector<std::pair<std::string_view, double>> parts_of(const Breakdown& b) {
           {"host", b.host},
           {"bubble", b.bubble},
           {"optimizer", b.optimizer},
+          {"offload", b.offload},
           {"step", b.step}};
 }
 
