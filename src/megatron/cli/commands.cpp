@@ -1,24 +1,6 @@
-#include <array>
+#include "megatron/cli/commands.h"
 
-#include "megatron/cli/bench/bench_command.h"
-#include "megatron/cli/command.h"
-#include "megatron/cli/commands/autotune_command.h"
-#include "megatron/cli/commands/checkpoint_command.h"
-#include "megatron/cli/commands/compare_command.h"
-#include "megatron/cli/commands/config_command.h"
-#include "megatron/cli/commands/convert_command.h"
-#include "megatron/cli/commands/data_command.h"
-#include "megatron/cli/commands/explain_command.h"
-#include "megatron/cli/commands/generate_command.h"
-#include "megatron/cli/commands/groups_command.h"
-#include "megatron/cli/commands/logits_command.h"
-#include "megatron/cli/commands/parity_command.h"
-#include "megatron/cli/commands/plan_command.h"
-#include "megatron/cli/commands/preprocess_command.h"
-#include "megatron/cli/commands/pretrain_command.h"
-#include "megatron/cli/commands/quickstart_command.h"
-#include "megatron/cli/commands/tokenizer_command.h"
-#include "megatron/cli/doctor/doctor_command.h"
+#include <array>
 
 namespace megatron {
 
@@ -29,6 +11,8 @@ std::span<const Command> commands() {
       Command{"pretrain", "trains a model", pretrain_help, run_pretrain},
       Command{"finetune", "trains a model further, from a checkpoint or a Hugging Face model", finetune_help,
               run_finetune},
+      Command{"launch", "start, watch and restart the processes of a job, here or through Slurm", launch_help,
+              run_launch},
       Command{"bench", "measured speed against this machine's own ceilings", bench_help, run_bench,
               bench_part_help},
       Command{"checkpoint", "what a checkpoint holds, whether it is sound; writes it in other files",
@@ -41,8 +25,13 @@ std::span<const Command> commands() {
               run_compare},
       Command{"logits", "what a model makes of given tokens, under any layout", logits_help, run_logits},
       Command{"generate", "lets a model go on from a prompt", generate_help, run_generate},
+      Command{"serve", "serve a model to OpenAI's clients, with a page to talk to it", serve_help, run_serve},
+      Command{"chat", "talk to a model or a server in the terminal", chat_help, run_chat},
       Command{"tokenizer", "encode and decode text, train a BPE vocabulary, render chats", tokenizer_help,
               run_tokenizer, tokenizer_part_help},
+      Command{"recipes", "the catalogue of ready configurations, for --recipe NAME", recipes_help,
+              run_recipes},
+      Command{"report", "draws training runs as one HTML page", report_help, run_report},
       Command{"config", "the resolved configuration and the origin of each value", config_help, run_config},
       Command{"explain", "what a setting does, its range and what depends on it", explain_help, run_explain},
       Command{"groups", "every process group of a parallel layout, as lists of ranks", groups_help,
@@ -53,6 +42,7 @@ std::span<const Command> commands() {
               plan_help, run_plan},
       Command{"autotune", "predict the speed of training plans and find the fastest", autotune_help,
               run_autotune, autotune_part_help},
+      Command{"resilience", "goodput of a cluster under failures", resilience_help, run_resilience},
       Command{"doctor", "whether this machine, its GPUs and the build can train, and what to mend",
               doctor_help, run_doctor},
   };

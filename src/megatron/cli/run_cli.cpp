@@ -1,12 +1,16 @@
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/nearest.h"
+#include "megatron/base/progress.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/help_text.h"
+#include "megatron/cli/refusal_claim.h"
 #include "megatron/cli/version.h"
 #include "megatron/config/help.h"
 
@@ -67,13 +71,35 @@ bool wants_help(const std::vector<std::string>& args) {
 std::string help_of(const Command& command, const std::vector<std::string>& args) {
   std::string text;
   if (command.part_help && !args.empty()) text = command.part_help(args[0]);
-  return fill_help(text.empty() ? command.help() : text);
+  return text.empty() ? command.help() : text;
+}
+
+// As wide as the terminal; what goes elsewhere, as wide as most of them are.
+void print_help(std::FILE* out, const std::string& text) {
+  constexpr size_t kUsualColumns = 80, kFewestColumns = 40;
+  fmt::print(out, "{}", fill_help(text, std::max(kFewestColumns, terminal_columns(out, kUsualColumns))));
+}
+
+// A file or folder that the user named and that cannot be used is refused; other faults of files are the
+// machine's.
+int exit_code_of(const std::filesystem::filesystem_error& error) {
+  for (const std::errc code :
+       {std::errc::permission_denied, std::errc::operation_not_permitted,
+        std::errc::no_such_file_or_directory, std::errc::not_a_directory, std::errc::is_a_directory,
+        std::errc::filename_too_long, std::errc::too_many_symbolic_link_levels})
+    if (error.code() == code) return 1;
+  return 3;
+}
+
+std::string text_of(const std::filesystem::filesystem_error& error) {
+  return fmt::format("{}{}{}: {}", error.path1().string(), error.path2().empty() ? "" : " and ",
+                     error.path2().string(), error.code().message());
 }
 
 int dispatch(std::span<const Command> table, std::vector<std::string> args, std::FILE* out, Log log) {
   log = take_verbosity(args, log);
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || (args[0] == "help" && args.size() == 1)) {
-    fmt::print(out, "{}", fill_help(overview(table)));
+    print_help(out, overview(table));
     return 0;
   }
   if (args[0] == "--version") {
@@ -81,21 +107,28 @@ int dispatch(std::span<const Command> table, std::vector<std::string> args, std:
     return 0;
   }
   if (args[0] == "help" && args[1] == "settings") {
-    fmt::print(out, "{}", fill_help(settings_help()));
+    print_help(out, settings_help());
     return 0;
   }
   if (args[0] == "help") {
-    fmt::print(out, "{}", help_of(find_command(table, args[1]), {args.begin() + 2, args.end()}));
+    print_help(out, help_of(find_command(table, args[1]), {args.begin() + 2, args.end()}));
     return 0;
   }
   const Command& command = find_command(table, args[0]);
   args.erase(args.begin());
   if (wants_help(args)) {
-    fmt::print(out, "{}", help_of(command, args));
+    print_help(out, help_of(command, args));
     return 0;
   }
   Invocation invocation{std::move(args), out, log};
   return command.run(invocation);
+}
+
+// A place that makes no sense is one of its own: it is what the refusal is about.
+LaunchPlace job_place() try {
+  return find_place([](const char* name) { return std::getenv(name); });
+} catch (const Error&) {
+  return {};
 }
 
 }  // namespace
@@ -108,15 +141,25 @@ void print_path(const Invocation& invocation, const std::string& path, bool json
 
 int run_cli(std::span<const Command> table, std::vector<std::string> args, std::FILE* out, std::FILE* err) {
   constexpr int fault = 3;
-  const auto complain = [&](const char* message) { fmt::print(err, "megatron: {}\n", message); };
+  const auto complain = [&](const std::string& message) { fmt::print(err, "megatron: {}\n", message); };
   try {
     const int code = dispatch(table, std::move(args), out, Log(LogLevel::info, err));
     if (std::fflush(out) != 0) fail("cannot write the results: the output is full or closed");
     return code;
   } catch (const Error& error) {
     std::fflush(out);
-    complain(error.what());
+    const LaunchPlace place = job_place();
+    if (error.exit_code() > 2 || place.processes == 1) {
+      complain(error.what());
+    } else {  // all processes of a job are given the same words
+      const RefusalClaim claim(place, error.what());
+      if (claim.is_own()) complain(error.what());
+    }
     return error.exit_code();
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fflush(out);
+    complain(text_of(error));
+    return exit_code_of(error);
   } catch (const std::bad_alloc&) {
     complain("out of host memory");
     return fault;

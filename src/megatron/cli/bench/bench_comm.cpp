@@ -1,4 +1,4 @@
-#include "megatron/cli/bench/bench_comm.h"
+#include "megatron/cli/bench/bench_parts.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,11 +1,9 @@
-#include "megatron/cli/bench/bench_command.h"
+#include "megatron/cli/commands.h"
 
 #include <array>
 
 #include "megatron/base/error.h"
-#include "megatron/cli/bench/bench_comm.h"
-#include "megatron/cli/bench/bench_ops.h"
-#include "megatron/cli/bench/bench_train.h"
+#include "megatron/cli/bench/bench_parts.h"
 
 namespace megatron {
 namespace {
@@ -13,6 +11,11 @@ namespace {
 constexpr std::array kBenches{
     Command{"ops", "every kernel against this machine's ceilings", bench_ops_help, run_bench_ops},
     Command{"train", "tokens per second of a named model", bench_train_help, bench_train},
+    Command{"ckpt", "saving and loading a named model against the speed of the disk", bench_ckpt_help,
+            bench_ckpt},
+    Command{"data", "megabytes of text that a tokenizer encodes", bench_data_help, bench_data},
+    Command{"generate", "tokens per second that a named model writes", bench_generate_help, bench_generate},
+    Command{"serve", "latencies of a server under load", bench_serve_help, bench_serve},
     Command{"comm", "every collective against the speed of a copy", bench_comm_help, bench_comm},
 };
 
@@ -24,7 +27,7 @@ std::string bench_help() {
       "\n"
       "Measures speed on this machine; megatron bench WHAT --help tells more.\n"
       "\n";
-  for (const Command& bench : kBenches) text += fmt::format("  {:<5}  {}\n", bench.name, bench.summary);
+  for (const Command& bench : kBenches) text += fmt::format("  {:<8}  {}\n", bench.name, bench.summary);
   return text;
 }
 

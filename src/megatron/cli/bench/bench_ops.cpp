@@ -1,8 +1,9 @@
-#include "megatron/cli/bench/bench_ops.h"
+#include "megatron/cli/bench/bench_parts.h"
 
 #include <algorithm>
 #include <fstream>
 #include <numeric>
+#include <optional>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
@@ -226,7 +227,11 @@ int run_bench_ops(Invocation& invocation) {
     std::fflush(out);
   }
   std::vector<Overhead> overheads;
-  if (chosen("overhead")) overheads = measure_overhead(ctx, settings.repeat);
+  std::optional<HostStep> step;
+  if (chosen("overhead")) {
+    overheads = measure_overhead(ctx, settings.repeat);
+    step = measure_host_step(settings.repeat);
+  }
 
   if (settings.json) {
     Json json = Json::object();
@@ -236,6 +241,11 @@ int run_bench_ops(Invocation& invocation) {
     for (const Row& row : rows) json["ops"].push_back(to_json(row));
     json["overhead"] = Json::array();
     for (const Overhead& overhead : overheads) json["overhead"].push_back(to_json(overhead));
+    if (step) {
+      Json& host = json["host_step"] = Json::object();
+      host["least_ms"] = step->least_ms;
+      host["median_ms"] = step->median_ms;
+    }
     fmt::print(out, "{}\n", json.dump(2));
     return 0;
   }
@@ -244,6 +254,11 @@ int run_bench_ops(Invocation& invocation) {
   for (const Overhead& overhead : overheads)
     fmt::print(out, "{:<22}  {:>9.0f}  {:>9.0f}  {:>9.0f}\n", overhead.op, overhead.forward_ns,
                overhead.recorded_ns, overhead.backward_ns);
+  if (step)
+    fmt::print(
+        out,
+        "\nhost's part of a step of 24 layers, kernels that do nothing: {:.2f} ms at least, {:.2f} median\n",
+        step->least_ms, step->median_ms);
   return 0;
 }
 

@@ -1,10 +1,16 @@
 #include "megatron/cli/bench/bench_overhead.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <limits>
 
+#include "megatron/models/parallel_setup.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/parallel/planned_group.h"
+#include "megatron/training/plan/blank_batches.h"
+#include "megatron/training/run/run.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 namespace {
@@ -47,7 +53,32 @@ Overhead measure(RankContext& ctx, std::string name, int64_t repeat, const Op& o
   return least;
 }
 
+constexpr const char* kMediumModel =
+    "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings "
+    "1024 --vocab-size 50304 --micro-batch-size 1 --global-batch-size 1 --train-iters 1 --lr 1e-4 --bf16 "
+    "--attention-dropout 0 --hidden-dropout 0 --mock-data --device cpu";
+
 }  // namespace
+
+HostStep measure_host_step(int64_t repeat) {
+  RunSpec spec = run_spec(kMediumModel);
+  spec.log = Log(LogLevel::warning, stderr);
+  const Config config = resolve_run(spec, {});
+  RankContext ctx(kMeta);
+  const ParallelSizes sizes = parallel_sizes(config, 1);
+  const ParallelContext parallel =
+      ParallelContext::from_sizes(planned_world(sizes, 0, std::make_shared<TrafficLog>()), sizes);
+  RankTrainer trainer(ctx, config, parallel, model_dtype(config));
+  const std::vector<Batch> batches = blank_batches(config, 1);
+  std::vector<double> times;
+  for (int64_t i = 0; i <= 10 * repeat; ++i) {
+    const auto start = Clock::now();
+    trainer.step(ctx, batches, 1e-4);
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  return {times.front(), times[times.size() / 2]};
+}
 
 std::vector<Overhead> measure_overhead(RankContext& ctx, int64_t repeat) {
   Tensor other = ctx.full({1}, DType::F32, 1);

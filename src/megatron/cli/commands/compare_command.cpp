@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/compare_command.h"
+#include "megatron/cli/commands.h"
 
 #include <algorithm>
 #include <cmath>
@@ -27,10 +27,12 @@ GivenTokens tokens_for(const CommandLine& line, const ModelConfig& model, const 
       given.tokens.push_back(static_cast<int64_t>(Philox::at({1234, 0}, static_cast<uint64_t>(i)).word[0] %
                                                   static_cast<uint64_t>(model.vocab_size)));
     for (int64_t& token : given.tokens)  // there is no image
-      if (vision && is_image_token(*vision, token)) token = 0;
+      if (vision && vision->is_image_token(token)) token = 0;
     return given;
   }
-  return read_tokens("--tokens", line.get("--tokens"), model.vocab_size);
+  GivenTokens given = read_tokens("--tokens", line.get("--tokens"), model.vocab_size);
+  require_positions("--tokens " + line.get("--tokens"), given.length, model);
+  return given;
 }
 
 std::vector<double> to_doubles(RankContext& ctx, const Tensor& tensor) {

@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/config_command.h"
+#include "megatron/cli/commands.h"
 
 #include <algorithm>
 
@@ -8,6 +8,7 @@
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/inference/model_source.h"
+#include "megatron/recipes/recipe_catalogue.h"
 
 namespace megatron {
 namespace {
@@ -66,7 +67,7 @@ int run_config(Invocation& invocation) {
   auto read_hf = [](const std::string& directory) {
     return ModelSource::hugging_face(directory).model_settings();
   };
-  const Resolved resolved = resolve(read_sources(line, {.hf = read_hf, .recipe = {}}),
+  const Resolved resolved = resolve(read_sources(line, {.hf = read_hf, .recipe = read_recipe}),
                                     {.purpose = Purpose::inspect, .allow_unavailable = true});
   if (line.has("--json")) {
     fmt::print(invocation.out, "{}\n", resolved.to_json().dump(2));

@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/convert_command.h"
+#include "megatron/cli/commands.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,9 +1,10 @@
-#include "megatron/cli/commands/data_command.h"
+#include "megatron/cli/commands.h"
 
 #include <algorithm>
 
 #include "megatron/base/json.h"
 #include "megatron/base/refuse.h"
+#include "megatron/cli/commands/data_pack.h"
 #include "megatron/cli/commands/data_samples.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 
@@ -14,14 +15,15 @@ constexpr std::string_view kCommand = "data";
 
 DataSettings parse(const std::vector<std::string>& args) {
   DataSettings settings;
-  settings.words = parse_flags(
-      kCommand,
-      join_lists(args, {"--data-path", "--train-data-path", "--valid-data-path", "--test-data-path"}),
-      data_flags(settings));
-  if (settings.words.empty()) throw UsageError("data: say inspect PREFIX, or samples with its options");
+  settings.words = parse_flags(kCommand,
+                               join_lists(args, {"--data-path", "--train-data-path", "--valid-data-path",
+                                                 "--test-data-path", "--tokenizer-special-tokens"}),
+                               data_flags(settings));
+  if (settings.words.empty())
+    throw UsageError("data: say inspect PREFIX, or samples or pack with their options");
   settings.action = settings.words[0];
-  if (settings.action != "inspect" && settings.action != "samples")
-    throw UsageError(fmt::format("data: there is no '{}': say inspect or samples", settings.action));
+  if (settings.action != "inspect" && settings.action != "samples" && settings.action != "pack")
+    throw UsageError(fmt::format("data: there is no '{}': say inspect, samples or pack", settings.action));
   return settings;
 }
 
@@ -93,9 +95,12 @@ std::string data_help() {
   return "usage: megatron data inspect PREFIX [--json]\n"
          "       megatron data samples --data-path … --seq-length N --samples A,B,C --eod-id N --out FILE "
          "[options]\n"
+         "       megatron data pack --data-path FILE.jsonl --seq-length N --tokenizer-type T --out "
+         "FILE.parquet\n"
          "\n"
          "inspect  checks PREFIX.bin and PREFIX.idx and prints their counts\n"
          "samples  writes the order and the first samples that training with these flags would see\n"
+         "pack     packs conversations for --packing offline, as Bridge's packed Parquet\n"
          "\n" +
          flags_help(data_flags(settings));
 }
@@ -104,6 +109,7 @@ int run_data(Invocation& invocation) {
   DataSettings settings = parse(invocation.args);
   return refuse_faults("", [&] {
     return settings.action == "inspect" ? inspect(invocation, settings)
+           : settings.action == "pack"  ? pack_data(invocation, settings)
                                         : write_data_samples(invocation, settings);
   });
 }

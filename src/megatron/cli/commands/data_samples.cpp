@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/cli/commands/data_pack.h"
 #include "megatron/cli/commands/sample_output.h"
 #include "megatron/datasets/gpt/blended_dataset.h"
 #include "megatron/datasets/gpt/mock_sequences.h"
@@ -146,6 +147,7 @@ DataSource find_source(DataSettings& settings) {
 
 DatasetIdentity identity_of(const DataSettings& settings, const DataSource& source) {
   DatasetIdentity identity{.seed = static_cast<uint32_t>(settings.seed), .seq_length = settings.seq_length};
+  identity.tokenizer = settings.tokenizer.description();
   if (source.blend) {
     identity.split = settings.split;
     identity.matrix = source.matrix;
@@ -205,9 +207,9 @@ void write_gpt(DataSettings& settings, const DataSource& source, const Log& log)
   const GptDatasetConfig config = gpt_config(settings, source);
   std::shared_ptr<const SequenceStore> mock;
   if (settings.mock) {
-    if (settings.tokenizer.vocab_size == 0)
+    if (settings.tokenizer.options.vocab_size == 0)
       throw UsageError("data samples: --mock-data needs --vocab-size N");
-    mock = std::make_shared<MockSequences>(settings.tokenizer.vocab_size, *settings.eod);
+    mock = std::make_shared<MockSequences>(settings.tokenizer.options.vocab_size, *settings.eod);
   }
   write_samples<GptDataset>(
       settings, source, log, [&](const std::string& prefix, Split split, auto ends, auto samples) {
@@ -219,11 +221,13 @@ void write_gpt(DataSettings& settings, const DataSource& source, const Log& log)
 }
 
 void write_masked(DataSettings& settings, const DataSource& source, const Log& log) {
-  if (settings.tokenizer.vocab_file.empty()) throw UsageError("data samples: --vocab-file FILE is missing");
+  if (settings.tokenizer.options.vocab_file.empty())
+    throw UsageError("data samples: --vocab-file FILE is missing");
   const bool t5 = settings.kind == "t5";
   MaskedDatasetConfig config;
   config.identity = identity_of(settings, source);
-  config.vocabulary = read_word_pieces(settings.tokenizer.vocab_file, settings.extra_ids);
+  config.vocabulary =
+      read_word_pieces(settings.tokenizer.options.vocab_file, settings.tokenizer.options.vocab_extra_ids);
   WordPieces& pieces = config.vocabulary;
   if (settings.pad) pieces.pad = *settings.pad;
   const std::array others = {pieces.cls, pieces.sep, pieces.mask, pieces.bos, pieces.eos};
@@ -250,14 +254,8 @@ void write_masked(DataSettings& settings, const DataSource& source, const Log& l
   }
 }
 
-Tokenizer tokenizer_of(const DataSettings& settings) {
-  if (settings.tokenizer_type.empty())
-    throw UsageError(fmt::format("data samples: --kind {} needs --tokenizer-type T", settings.kind));
-  return make_tokenizer(settings.tokenizer_type, settings.tokenizer_model, settings.tokenizer);
-}
-
 void write_fim(DataSettings& settings, const DataSource& source, const Log& log) {
-  const Tokenizer tokenizer = tokenizer_of(settings);
+  const Tokenizer tokenizer = settings.tokenizer.open("data samples --kind " + settings.kind);
   find_fim_tokens(tokenizer, settings.fim_pieces, settings.fim);
   const SpecialIds ids = tokenizer.special_ids();
   if (!settings.eod) settings.eod = ids.eod;
@@ -274,8 +272,8 @@ void write_fim(DataSettings& settings, const DataSource& source, const Log& log)
 }
 
 void write_sft(const DataSettings& settings, const DataSource& source, const Log& log) {
-  const Tokenizer tokenizer = tokenizer_of(settings);
-  const chat::ChatTemplates templates = find_chat_templates(settings.tokenizer_model, settings.chat_template);
+  const Tokenizer tokenizer = settings.tokenizer.open("data samples --kind " + settings.kind);
+  const chat::ChatTemplates templates = find_chat_templates(settings.tokenizer.model, settings.chat_template);
   if (!settings.prompt_format.empty()) {
     const MegatronSftFormat format = megatron_sft_format(settings.prompt_format, tokenizer, templates,
                                                          settings.seq_length, settings.context_parallel);
@@ -285,11 +283,7 @@ void write_sft(const DataSettings& settings, const DataSource& source, const Log
                                                     format.encode, ends, samples);
         });
   }
-  const SftEncoder encode =
-      make_sft_encoder(tokenizer, {.loss = settings.all_learned ? LossMode::full : LossMode::assistant,
-                                   .chat_template = chat_template_of(templates),
-                                   .special_tokens = templates.special_tokens,
-                                   .max_length = settings.seq_length + 1});
+  const SftEncoder encode = sft_encoder_of(settings, tokenizer, templates);
   write_samples<UnpackedRows>(
       settings, source, log, [&](const std::string& path, Split, auto ends, auto samples) {
         return std::make_shared<const UnpackedRows>(SftRows(path, encode, ends, 0, samples),

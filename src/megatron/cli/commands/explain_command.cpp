@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/explain_command.h"
+#include "megatron/cli/commands.h"
 
 #include "megatron/base/error.h"
 #include "megatron/config/help.h"

@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/groups_command.h"
+#include "megatron/cli/commands.h"
 
 #include <fmt/ranges.h>
 
@@ -8,7 +8,7 @@
 #include "megatron/base/json.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
-#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/models/parallel_setup.h"
 
 namespace megatron {
 namespace {

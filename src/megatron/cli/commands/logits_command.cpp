@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/logits_command.h"
+#include "megatron/cli/commands.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,7 +8,9 @@
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/cli/common/model_arguments.h"
 #include "megatron/models/whole_model.h"
+#include "megatron/training/run/routing_data.h"
 #include "megatron/training/run/run_data.h"
+#include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -20,6 +22,7 @@ constexpr CommandFlag kFlags[] = {
     {"--attention-mask", 1, "BERT, T5: FILE.safetensors[:KEY], 1 for a token, 0 for padding behind them"},
     {"--token-types", 1, "BERT: FILE.safetensors[:KEY], the same shape; 0 where not given"},
     {"--decoder-tokens", 1, "T5: FILE.safetensors[:KEY], [batch, length] of what its decoder reads"},
+    {"--replay-routing", 1, "FILE.safetensors:KEY, the experts of the tokens: [batch, length, layers, k]"},
     {"--out", 1, "FILE.safetensors, which gets `logits`, fp32 [batch, length, vocabulary]"},
 };
 
@@ -72,6 +75,14 @@ std::span<const int64_t> rows_of(const std::vector<int64_t>& values, int64_t row
   return std::span(values).subspan(static_cast<size_t>(row * length), static_cast<size_t>(count * length));
 }
 
+// Some rows of a tensor of the host; undefined where it is.
+Tensor on_device(RankContext& ctx, const Tensor& host, int64_t begin, int64_t count) {
+  if (!host) return {};
+  const Tensor rows = host.slice(0, begin, begin + count);
+  const auto* values = rows.data<int64_t>();
+  return ctx.from_vector(std::vector<int64_t>(values, values + rows.numel()), rows.shape());
+}
+
 }  // namespace
 
 std::string logits_help() {
@@ -82,7 +93,8 @@ std::string logits_help() {
       "\n"
       "What a model makes of given tokens, under any layout (--ranks 4 --tensor-model-parallel-size 2 ...).\n"
       "Images stand where the text has their tokens, row after row.\n"
-      "--micro-batch-size rows go through the model at once.\n",
+      "--micro-batch-size rows go through the model at once. With --moe-enable-routing-replay the file gets\n"
+      "`routed_experts`, int64 [batch, length, layers with experts, k], too.\n",
       kFlags);
 }
 
@@ -93,45 +105,60 @@ int run_logits(Invocation& invocation) {
   const ModelArguments arguments = model_arguments(invocation, line, "logits");
   const int64_t vocabulary = arguments.config.model.vocab_size;
   const GivenTokens given = read_tokens("--tokens", line.get("--tokens"), vocabulary);
+  require_positions("--tokens " + line.get("--tokens"), given.length, arguments.config.model);
   const Further further = read_further(line, arguments.config.model, given);
   const int64_t rows = given.rows, length = given.length,
                 seen = further.decoder.rows > 0 ? further.decoder.length : length;  // of whose logits
+  const ModelConfig& model = arguments.config.model;
+  const bool records = model.moe_enable_routing_replay;
+  const Shape routed{rows, length, expert_layers(model), model.moe_router_topk};
+  Tensor routing;
+  if (line.has("--replay-routing"))
+    routing = read_routing("--replay-routing", line.get("--replay-routing"), rows * length, model);
   const int64_t at_once = std::max<int64_t>(1, arguments.config.train.micro_batch_size);
 
-  run_on_ranks(arguments.config, arguments.place, invocation.log,
-               [&](RankContext& ctx, const ProcessGroup& world) {
-                 LoadedModel loaded(ctx, world, arguments);
-                 std::unique_ptr<ImageFile> pictures = image_file(line, arguments);
-                 std::unique_ptr<SafetensorsWriter> writer;
-                 std::unique_ptr<Progress> progress;
-                 if (world.rank() == 0) {
-                   writer = std::make_unique<SafetensorsWriter>(
-                       line.get("--out"),
-                       std::vector<SafetensorsItem>{{"logits", DType::F32, Shape{rows, seen, vocabulary}}});
-                   progress = std::make_unique<Progress>(invocation.log, "logits", rows);
-                 }
-                 for (int64_t row = 0; row < rows; row += at_once) {
-                   const int64_t count = std::min(at_once, rows - row);
-                   const std::span<const int64_t> tokens = rows_of(given.tokens, row, count, length);
-                   const Images images = pictures ? pictures->next(ctx, tokens, arguments.dtype()) : Images{};
-                   Tensor logits = loaded.model().logits(
-                       ctx, {.tokens = tokens,
-                             .rows = count,
-                             .images = images.grids.empty() ? nullptr : &images,
-                             .lengths = rows_of(further.lengths, row, count, 1),
-                             .token_types = rows_of(further.types, row, count, length),
-                             .decoder_tokens = rows_of(further.decoder.tokens, row, count, seen)});
-                   if (!writer) continue;
-                   Tensor single = ctx.empty(logits.shape(), DType::F32);
-                   ctx.kernels->copy(ctx.kernel_context(), {logits, single});
-                   const std::vector<float> values = ctx.to_vector<float>(single);
-                   world.require_running();
-                   writer->write("logits", static_cast<size_t>(row * seen * vocabulary) * sizeof(float),
-                                 std::as_bytes(std::span(values)));
-                   progress->update(row + count, "");
-                 }
-                 if (writer) writer->commit();
-               });
+  run_on_ranks(
+      arguments.config, arguments.place, invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
+        LoadedModel loaded(ctx, world, arguments);
+        std::unique_ptr<ImageFile> pictures = image_file(line, arguments);
+        std::unique_ptr<SafetensorsWriter> writer;
+        std::unique_ptr<Progress> progress;
+        if (world.rank() == 0) {
+          std::vector<SafetensorsItem> items{{"logits", DType::F32, Shape{rows, seen, vocabulary}}};
+          if (records) items.push_back({"routed_experts", DType::I64, routed});
+          writer = std::make_unique<SafetensorsWriter>(line.get("--out"), items);
+          progress = std::make_unique<Progress>(invocation.log, "logits", rows);
+        }
+        for (int64_t row = 0; row < rows; row += at_once) {
+          const int64_t count = std::min(at_once, rows - row);
+          const std::span<const int64_t> tokens = rows_of(given.tokens, row, count, length);
+          const Images images = pictures ? pictures->next(ctx, tokens, arguments.dtype()) : Images{};
+          Tensor logits = loaded.model().logits(
+              ctx, {.tokens = tokens,
+                    .rows = count,
+                    .images = images.grids.empty() ? nullptr : &images,
+                    .lengths = rows_of(further.lengths, row, count, 1),
+                    .token_types = rows_of(further.types, row, count, length),
+                    .decoder_tokens = rows_of(further.decoder.tokens, row, count, seen),
+                    .routed_experts = on_device(ctx, routing, row * length, count * length)});
+          if (!writer) continue;
+          Tensor single = ctx.empty(logits.shape(), DType::F32);
+          ctx.kernels->copy(ctx.kernel_context(), {logits, single});
+          const std::vector<float> values = ctx.to_vector<float>(single);
+          world.require_running();
+          writer->write("logits", static_cast<size_t>(row * seen * vocabulary) * sizeof(float),
+                        std::as_bytes(std::span(values)));
+          if (records) {
+            const std::vector<int64_t> experts = ctx.to_vector<int64_t>(loaded.model().routed_experts());
+            world.require_running();
+            writer->write("routed_experts",
+                          static_cast<size_t>(row * length * routed[2] * routed[3]) * sizeof(int64_t),
+                          std::as_bytes(std::span(experts)));
+          }
+          progress->update(row + count, "");
+        }
+        if (writer) writer->commit();
+      });
   if (arguments.place.process == 0)
     invocation.log.info("{}: logits fp32 {}", line.get("--out"), Shape{rows, seen, vocabulary});
   return 0;

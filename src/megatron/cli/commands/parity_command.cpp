@@ -1,5 +1,8 @@
-#include "megatron/cli/commands/parity_command.h"
+#include "megatron/cli/commands.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -7,11 +10,13 @@
 #include "megatron/base/json.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
+#include "megatron/comm/launch.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/models/gpt.h"
+#include "megatron/models/parallel_setup.h"
+#include "megatron/recipes/recipe_catalogue.h"
 #include "megatron/training/parity.h"
-#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {
@@ -60,6 +65,7 @@ constexpr std::array kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-
 struct Layout {
   std::string name;
   std::vector<std::string> overrides;
+  std::vector<std::string> lost;  // slots of replicas, as --non-active-ranks takes them
   int64_t dp = 1;
   Config config;
   ParallelSizes sizes;
@@ -70,6 +76,12 @@ void read_piece(Layout& layout, std::string_view piece) {
   if (piece == "one") return;
   if (piece.find('=') != std::string_view::npos) {
     layout.overrides.emplace_back(piece);
+    return;
+  }
+  if (piece.starts_with("lost")) {
+    std::string slots(piece.substr(4));
+    std::replace(slots.begin(), slots.end(), '+', ',');
+    layout.lost.push_back(slots);
     return;
   }
   if (piece == "sp") {
@@ -102,7 +114,7 @@ void read_piece(Layout& layout, std::string_view piece) {
   }
   throw UsageError(
       fmt::format("parity: '{}' in the layout {} is none of one, sp, tpN, ppN, vppN, dpN, cpN, epN, etpN, "
-                  "mbN, zero0 to zero3, a pipeline schedule, or SECTION.KEY=VALUE",
+                  "mbN, lostDP:SLOT+SLOT, zero0 to zero3, a pipeline schedule, or SECTION.KEY=VALUE",
                   piece, layout.name));
 }
 
@@ -115,6 +127,9 @@ Layout read_layout(const std::string& word, const Sources& given) {
     read_piece(layout, std::string_view(word).substr(at, end - at));
     at = end + 1;
   }
+  if (!layout.lost.empty())
+    layout.overrides.push_back(
+        fmt::format("model.non_active_ranks_per_dp=[\"{}\"]", fmt::join(layout.lost, "\",\"")));
   Sources sources = given;
   sources.overrides.insert(sources.overrides.end(), layout.overrides.begin(), layout.overrides.end());
   const ParallelConfig first =
@@ -125,6 +140,10 @@ Layout read_layout(const std::string& word, const Sources& given) {
   layout.config = resolve(sources, {.purpose = Purpose::model}).config;
   layout.sizes = parallel_sizes(layout.config, world);
   check_parallel(layout.sizes);
+  if (world > kMaxThreadRanks)
+    throw ConfigError(
+        fmt::format("parity: the layout {} has {} ranks, and a process has at most {}; name a smaller one",
+                    word, world, kMaxThreadRanks));
   return layout;
 }
 
@@ -225,7 +244,8 @@ std::string parity_help() {
       "losses, every gradient, every parameter after each step (fp32: losses and the first gradients; bf16:\n"
       "losses). Names the first tensor that differs.\n"
       "A layout is a list such as tp2,sp or pp2,vpp2,zb-v,dp2 or one: sizes tpN ppN vppN dpN cpN epN etpN\n"
-      "mbN, sp, zero0 to zero3, a pipeline schedule, SECTION.KEY=VALUE. Without --hf or --config "
+      "mbN, sp, lostDP:SLOT+SLOT (lost ranks of a replica), zero0 to zero3, a pipeline schedule, "
+      "SECTION.KEY=VALUE. Without --hf or --config "
       "a\n"
       "small model is trained, changed by the settings that are given.\n"
       "\n"
@@ -243,12 +263,14 @@ int run_parity(Invocation& invocation) {
                                : precision.tolerance;
   const int64_t steps = parse_int("parity", "--steps", line.get("--steps", "2"));
   if (steps < 1) throw UsageError(fmt::format("parity: --steps must be at least 1, not {}", steps));
-  Sources sources = read_sources(line, {.hf = read_hf_settings, .recipe = {}});
+  Sources sources = read_sources(line, {.hf = read_hf_settings, .recipe = read_recipe});
   const bool has_model = sources.file || sources.recipe || !line.hf_dir.empty();
   if (!has_model) sources.file = ConfigText{"the small model of megatron parity", kSmallModel};
 
   std::vector<Layout> layouts;
   for (const std::string& word : line.words) layouts.push_back(read_layout(word, sources));
+  if (const TrainConfig& train = layouts[0].config.train; !train.micro_batch_size || !train.global_batch_size)
+    throw ConfigError("parity: the batch is not given; use --micro-batch-size 1 --global-batch-size 8");
   for (const Layout& layout : layouts) require_same_batch(layouts[0], layout);
   const auto batches = random_batches(layouts[0].config, steps);
   std::vector<TrainedLayout> trained;

@@ -1,15 +1,23 @@
-#include "megatron/cli/commands/plan_command.h"
+#include "megatron/cli/commands.h"
 
+#include "megatron/autotune/machine/gpu_spec.h"
+#include "megatron/base/atomic_file.h"
 #include "megatron/base/json.h"
 #include "megatron/base/progress.h"
+#include "megatron/base/writable_folder.h"
 #include "megatron/bridge/hf_settings.h"
+#include "megatron/cli/commands/plan_page.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/parallel/pipeline/timeline.h"
+#include "megatron/parallel/replica_layout.h"
+#include "megatron/recipes/recipe_catalogue.h"
+#include "megatron/report/svg.h"
+#include "megatron/training/log/run_summary.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/plan/recompute_setup.h"
-#include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -20,6 +28,8 @@ constexpr CommandFlag kFlags[] = {
      "refuse a plan that needs more than this on a rank, and say what helps; --recompute-modules auto makes "
      "it fit"},
     {"--width", 1, "columns of the pipeline's timeline (those of the terminal, else 160)"},
+    {"--report", 1, "FILE.html: memory, arithmetic, traffic and schedule as pictures"},
+    {"--svg", 1, "FILE.svg: layout, schedule and memory as one picture"},
     {"--json", 0, "one JSON document"},
 };
 constexpr double kGib = 1 << 30, kMib = 1 << 20;
@@ -60,14 +70,29 @@ std::string sharing(const Config& config) {
 void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int width) {
   const ParallelSizes& s = plan.sizes;
   const PipelineShape& p = plan.pipeline;
-  fmt::print(out, "{} ranks: tp {}{}, pp {}{}, cp {}, {}dp {}{}\n", s.world, s.tp,
+  fmt::print(out, "{} rank{}: tp {}{}, pp {}{}, cp {}, {}dp {}{}\n", s.world, s.world == 1 ? "" : "s", s.tp,
              config.parallel.sequence_parallel ? " with sequence parallelism" : "", s.pp,
              p.vpp > 1 ? fmt::format(" of {} chunks", p.vpp) : "", s.cp,
              config.model.num_moe_experts > 0 ? fmt::format("ep {}, etp {}, ", s.ep, s.expert_tp()) : "",
              s.dp(), sharing(config));
-  fmt::print(out, "{:.2f} M parameters; a step is {} micro-batches of {} x {} tokens, {:.3g} model TFLOP\n\n",
-             static_cast<double>(plan.parameters) / 1e6, p.microbatches, config.train.micro_batch_size,
-             config.model.seq_length, plan.flops_per_step / 1e12);
+  if (!s.inactive.empty()) {
+    const ReplicaLayout layout(s);
+    fmt::print(out, "\n{}", layout.picture());
+    fmt::print(
+        out,
+        "gradients of replicas meet at {} positions; ranks behind a bar fold theirs into them, and get "
+        "{} back\n",
+        layout.sync(), config.ddp.use_distributed_optimizer ? "parameters" : "sums");
+    const Shares shares = unequal_shares(config, layout.tp_sizes(), config.train.global_batch_size,
+                                         config.train.micro_batch_size);
+    fmt::print(out, "micro-batches of a step, by the speed of each replica:");
+    for (const std::vector<Share>& own : shares.of_replica) fmt::print(out, " {}", own.size());
+    fmt::print(out, "\n\n");
+  }
+  fmt::print(out, "{} parameters; a step is {} micro-batch{} of {} x {} tokens, {:.3g} model TFLOP\n\n",
+             count_text(static_cast<double>(plan.parameters)), p.microbatches,
+             p.microbatches == 1 ? "" : "es", config.train.micro_batch_size, config.model.seq_length,
+             plan.flops_per_step / 1e12);
 
   fmt::print(out, "{:>4} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", "rank", "parameters",
              "param MiB", "grad", "optim", "act", "comm", "total", "TFLOP", "holds");
@@ -79,7 +104,10 @@ void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int w
                holds(rank, config.model.mtp_num_layers));
   }
 
-  if (s.world > s.pp) fmt::print(out, "the ranks of one pipeline; each of the others is like one of these\n");
+  if (!s.inactive.empty())
+    fmt::print(out, "of each size of replica a rank with peers in the others, and one without\n");
+  else if (s.world > s.pp)
+    fmt::print(out, "the ranks of one pipeline; each of the others is like one of these\n");
 
   bool communicates = false;
   for (const RankPlan& rank : plan.ranks) communicates |= !rank.traffic.by_group.empty();
@@ -109,6 +137,20 @@ Json to_json(const Config& config, const RunPlan& plan) {
   layout["ep"] = s.ep;
   layout["etp"] = s.expert_tp();
   layout["dp"] = s.dp();
+  if (!s.inactive.empty()) {
+    const ReplicaLayout replicas(s);
+    Json& list = layout["replicas"] = Json::array();
+    for (int size : replicas.tp_sizes()) list.push_back(size);
+    layout["sync_positions"] = replicas.sync();
+    Json& counts = layout["replica_micro_batches"] = Json::array();
+    for (const std::vector<Share>& own :
+         unequal_shares(config, replicas.tp_sizes(), config.train.global_batch_size,
+                        config.train.micro_batch_size)
+             .of_replica)
+      counts.push_back(std::ssize(own));
+    Json& idle = layout["idle_ranks"] = Json::array();
+    for (int rank : replicas.idle()) idle.push_back(rank);
+  }
   json["schedule"] = pipeline_kind_name(plan.pipeline.kind);
   json["micro_batches"] = plan.pipeline.microbatches;
   json["bubble"] = plan.simulation.bubble;
@@ -142,6 +184,22 @@ Json to_json(const Config& config, const RunPlan& plan) {
     ranks.push_back(std::move(row));
   }
   return json;
+}
+
+// The GPUs that a recipe was laid out for.
+struct RecipeGpus {
+  int64_t count = 1;
+  bool decide_world = false;  // no other setting says how many ranks there are
+  double bytes = 0;           // of memory of each
+};
+
+std::optional<RecipeGpus> recipe_gpus(const CommandLine& line, const Sources& sources) {
+  if (!sources.recipe) return {};
+  const Recipe recipe = find_recipe(line.recipe_name);
+  if (recipe.gpu == "cpu") return {};
+  const Resolved sizes =
+      resolve(sources, {.purpose = Purpose::inspect, .allow_unavailable = true, .rules = false});
+  return RecipeGpus{recipe.gpus, !sizes.world_size, autotune::gpu_spec(recipe.gpu).memory_gib * kGib};
 }
 
 Json to_json(const RecomputeChoice& choice) {
@@ -184,8 +242,10 @@ int run_plan(Invocation& invocation) {
   const int64_t width = line.has("--width") ? parse_int("plan", "--width", line.get("--width")) : columns;
   if (width < 20 || width > 100000)
     throw UsageError(fmt::format("plan: --width needs 20 to 100000 columns, not {}", width));
-  Resolved resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}),
-                              {.purpose = Purpose::model, .vocabulary = vocabulary_size});
+  Sources sources = read_sources(line, {.hf = read_hf_settings, .recipe = read_recipe});
+  const std::optional<RecipeGpus> named = recipe_gpus(line, sources);
+  if (named && named->decide_world) sources.processes = named->count;
+  Resolved resolved = resolve(sources, {.purpose = Purpose::model, .vocabulary = vocabulary_size});
   Config& config = resolved.config;
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
                               config.parallel.pipeline_model_parallel_size *
@@ -199,6 +259,8 @@ int run_plan(Invocation& invocation) {
   double limit = 0;
   if (line.has("--memory-gib"))
     limit = parse_positive("plan", "--memory-gib", line.get("--memory-gib")) * kGib;
+  else if (named)
+    limit = named->bytes;
   if (chooses_recompute(config) && limit > 0 && !config.execution.recompute_memory_gib)
     config.execution.recompute_memory_gib = limit / kGib;
   const std::optional<RecomputeChoice> choice = settle_recompute(config, sizes, dtype, DeviceType::Cuda, 1);
@@ -210,6 +272,18 @@ int run_plan(Invocation& invocation) {
   } else {
     if (choice) fmt::print(invocation.out, "{}\n", choice->table());
     print_text(invocation.out, config, plan, static_cast<int>(width));
+  }
+  for (const char* flag : {"--report", "--svg"}) {
+    if (!line.has(flag)) continue;
+    std::vector<std::string> held;
+    for (const RankPlan& rank : plan.ranks) held.push_back(holds(rank, config.model.mtp_num_layers));
+    const std::string path = line.get(flag);
+    require_file_place(flag, path);
+    const report::Page page =
+        plan_page(plan, held, line.recipe_name.empty() ? "Plan" : line.recipe_name, limit);
+    write_file_atomically(
+        path, flag == std::string_view("--svg") ? report::render_svg(page) : report::render(page));
+    invocation.log.info("{} is written", path);
   }
   for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
   if (limit > 0) check_fits(config, plan, limit);

@@ -1,27 +1,30 @@
-#include "megatron/cli/commands/preprocess_command.h"
+#include "megatron/cli/commands.h"
 
 #include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/writable_folder.h"
-#include "megatron/cli/flags.h"
+#include "megatron/cli/common/tokenizer_flags.h"
 #include "megatron/datasets/text/preprocess.h"
-#include "megatron/tokenizers/make_tokenizer.h"
 
 namespace megatron {
 namespace {
 
 struct PreprocessSettings {
   PreprocessOptions options;
-  std::string tokenizer_type, tokenizer_model, language = "english";
-  TokenizerOptions tokenizer;
+  std::string language = "english";
+  TokenizerArguments tokenizer;
   int64_t workers = 1, partitions = 1, log_interval = 1000;
   bool append_eod = false, json = false;
 };
 
 std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
-  return {
+  std::vector<Flag> flags = {
       list_flag("--input", "FILES", "JSONL, JSON, .txt or .parquet files, globs", "", s.options.inputs),
       text_flag("--output-prefix", "P", "writes P_KEY_document.bin and .idx", s.options.output_prefix),
       list_flag("--json-keys", "KEYS", "keys or columns to encode [text]", "", s.options.keys),
@@ -34,19 +37,9 @@ std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
       switch_flag("--keep-sequential-samples", "keep the order with --partitions", s.options.keep_sequential),
       int_flag("--log-interval", "accepted; progress goes by time", s.log_interval),
       switch_flag("--skip-bad-lines", "count malformed lines instead of stopping", s.options.skip_bad_lines),
-      text_flag("--tokenizer-type", "T", "type by Megatron's name", s.tokenizer_type),
-      text_flag("--tokenizer-model", "PATH", "its file or folder", s.tokenizer_model),
-      text_flag("--vocab-file", "F", "vocab.json or vocab.txt", s.tokenizer.vocab_file),
-      text_flag("--merge-file", "F", "merges.txt", s.tokenizer.merge_file),
-      int_flag("--vocab-size", "NullTokenizer, TikTokenizer", s.tokenizer.vocab_size, 1),
-      text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.tokenizer.tiktoken_pattern),
-      int_flag("--tiktoken-num-special-tokens", "ids before the ranks",
-               s.tokenizer.tiktoken_num_special_tokens),
-      list_flag("--tokenizer-special-tokens", "NAMES", "TikTokenizer: NAME or NAME=ID", ",",
-                s.tokenizer.special_tokens),
-      int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.tokenizer.null_eod_id),
-      int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.tokenizer.null_pad_id),
       switch_flag("--json", "print one JSON document", s.json)};
+  std::ranges::move(tokenizer_flags(s.tokenizer), std::back_inserter(flags));
+  return flags;
 }
 
 // Files by name or pattern, a pattern's in the order of their names.
@@ -64,6 +57,27 @@ std::vector<std::string> expand(const std::vector<std::string>& patterns) {
   return files;
 }
 
+// The tokenizer by name, options and the files that it reads, so that a run with a changed one starts anew.
+std::string describe_encoder(const TokenizerArguments& tokenizer) {
+  namespace fs = std::filesystem;
+  std::string text = tokenizer.description().dump();
+  const auto add = [&](const fs::path& path) {
+    if (fs::is_regular_file(path))
+      text += fmt::format(" {} {} {}", path.string(), fs::file_size(path),
+                          fs::last_write_time(path).time_since_epoch().count());
+  };
+  for (const std::string& path :
+       {tokenizer.model, tokenizer.options.vocab_file, tokenizer.options.merge_file})
+    add(path);
+  if (fs::is_directory(tokenizer.model)) {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(tokenizer.model)) files.push_back(entry.path());
+    std::ranges::sort(files);
+    for (const fs::path& path : files) add(path);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string preprocess_help() {
@@ -71,7 +85,8 @@ std::string preprocess_help() {
   return "usage: megatron preprocess --input FILES --output-prefix P --tokenizer-type T [options]\n"
          "\n"
          "Encodes text into token datasets (.bin and .idx). Files may be compressed by gzip, zstd or xz.\n"
-         "The output does not depend on --workers. It appears when it is complete.\n"
+         "The output does not depend on --workers. It appears when it is complete. A run that was stopped\n"
+         "leaves P.segments after every 4 GiB of input; the same command again goes on behind them.\n"
          "\n" +
          flags_help(preprocess_flags(settings));
 }
@@ -85,18 +100,17 @@ int run_preprocess(Invocation& invocation) {
   PreprocessOptions& options = settings.options;
   if (options.inputs.empty()) throw UsageError("preprocess: --input FILES is missing");
   if (options.output_prefix.empty()) throw UsageError("preprocess: --output-prefix P is missing");
-  if (settings.tokenizer_type.empty()) throw UsageError("preprocess: --tokenizer-type T is missing");
   if (options.split_sentences && settings.language != "english")
     throw ConfigError(
         fmt::format("preprocess: --lang {}: sentence rules exist for english", settings.language));
   require_file_place("--output-prefix", options.output_prefix);
-  const Tokenizer tokenizer =
-      make_tokenizer(settings.tokenizer_type, settings.tokenizer_model, settings.tokenizer);
+  const Tokenizer tokenizer = settings.tokenizer.open("preprocess");
   options.inputs = expand(options.inputs);
   options.type = token_type_for(tokenizer.vocab_size());
   options.workers = static_cast<int>(settings.workers);
   options.partitions = static_cast<int>(settings.partitions);
   options.log = invocation.log;
+  options.encoder = describe_encoder(settings.tokenizer);
   if (settings.append_eod) {
     const SpecialIds special = tokenizer.special_ids();
     const TokenId eod = special.eod >= 0 ? special.eod : special.eos;
@@ -107,7 +121,7 @@ int run_preprocess(Invocation& invocation) {
     auto encoder = std::make_shared<Encoder>(tokenizer);
     return [encoder](std::string_view text, std::vector<int32_t>& tokens) { encoder->encode(text, tokens); };
   });
-  const double rate = static_cast<double>(report.input_bytes) / 1e6 / report.seconds;
+  const double rate = static_cast<double>(report.input_bytes - report.resumed_bytes) / 1e6 / report.seconds;
   if (settings.json) {
     Json json = Json::object();
     json["prefixes"] = Json(Json::Array(report.prefixes.begin(), report.prefixes.end()));
@@ -115,6 +129,7 @@ int run_preprocess(Invocation& invocation) {
     json["tokens"] = report.tokens;
     json["bad_lines"] = report.bad_lines;
     json["input_bytes"] = report.input_bytes;
+    json["resumed_bytes"] = report.resumed_bytes;
     json["seconds"] = report.seconds;
     fmt::print(invocation.out, "{}\n", json.dump());
     return 0;

@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/pretrain_command.h"
+#include "megatron/cli/commands.h"
 
 #include "megatron/config/help.h"
 #include "megatron/training/run/run.h"

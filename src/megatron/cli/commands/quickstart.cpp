@@ -212,7 +212,7 @@ QuickstartReport quickstart(const QuickstartOptions& options, const Log& log) {
   Config one;
   one.model = bridge.model_config();
   const ParallelContext alone;
-  RankModel model(one, alone, DType::F32);
+  Model model(one, alone, DType::F32);
   for (Parameter* parameter : model.parameters()) parameter->allocate(ctx, DType::F32);
   bridge.load(ctx, model.parameters());
   const std::vector<TokenId> ids = tokenizer.encode(options.prompt);

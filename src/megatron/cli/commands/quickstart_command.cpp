@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/quickstart_command.h"
+#include "megatron/cli/commands.h"
 
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/tokenizer_command.h"
+#include "megatron/cli/commands.h"
 
 #include <cstring>
 #include <filesystem>
@@ -9,8 +9,7 @@
 #include "megatron/base/json.h"
 #include "megatron/base/refuse.h"
 #include "megatron/cli/commands/tokenizer_chat.h"
-#include "megatron/cli/flags.h"
-#include "megatron/tokenizers/make_tokenizer.h"
+#include "megatron/cli/common/tokenizer_flags.h"
 #include "megatron/tokenizers/training/bpe_trainer.h"
 
 namespace megatron {
@@ -19,36 +18,26 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Settings {
-  std::string type, model, input, out, json_key;
-  TokenizerOptions options;
+  TokenizerArguments tokenizer;
+  std::string input, out, json_key;
   BpeTrainerOptions training;
   bool add_special_tokens = false, skip_special_tokens = false, json = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
-  return {text_flag("--tokenizer-type", "T", "type by Megatron's name, HuggingFaceTokenizer say", s.type),
-          text_flag("--tokenizer-model", "PATH", "its file or folder", s.model),
-          text_flag("--vocab-file", "F", "vocab.json or vocab.txt", s.options.vocab_file),
-          text_flag("--merge-file", "F", "merges.txt", s.options.merge_file),
-          int_flag("--vocab-size", "NullTokenizer, TikTokenizer; train: its size [30000]",
-                   s.options.vocab_size, 1),
-          text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", s.options.tiktoken_pattern),
-          int_flag("--tiktoken-num-special-tokens", "ids before the ranks [JSON 1000, .tiktoken 0]",
-                   s.options.tiktoken_num_special_tokens),
-          list_flag("--tokenizer-special-tokens", "NAMES",
-                    "TikTokenizer: NAME or NAME=ID; train: the first ids [<|endoftext|>]", ",",
-                    s.options.special_tokens),
-          int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", s.options.null_eod_id),
-          int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", s.options.null_pad_id),
-          switch_flag("--add-special-tokens", "encode: also BOS, EOS and what a template adds",
-                      s.add_special_tokens),
-          switch_flag("--skip-special-tokens", "decode: leave special tokens out", s.skip_special_tokens),
-          switch_flag("--json", "encode: ids, pieces and offsets of each line", s.json),
-          text_flag("--input", "F", "read this file [standard input]; train: text or .jsonl", s.input),
-          text_flag("--json-key", "KEY", "train: key of the text in a .jsonl file [text]", s.json_key),
-          text_flag("--pattern", "P", "train: gpt2, llama3, qwen2 or o200k [gpt2]", s.training.pattern),
-          int_flag("--min-frequency", "train: merge no rarer pairs [0]", s.training.min_frequency),
-          text_flag("--out", "DIR", "train: folder for tokenizer.json, vocab.json, merges.txt", s.out)};
+  std::vector<Flag> flags = tokenizer_flags(s.tokenizer);
+  const std::initializer_list<Flag> own = {
+      switch_flag("--add-special-tokens", "encode: also BOS, EOS and what a template adds",
+                  s.add_special_tokens),
+      switch_flag("--skip-special-tokens", "decode: leave special tokens out", s.skip_special_tokens),
+      switch_flag("--json", "encode: ids, pieces and offsets of each line", s.json),
+      text_flag("--input", "F", "read this file [standard input]; train: text or .jsonl", s.input),
+      text_flag("--json-key", "KEY", "train: key of the text in a .jsonl file [text]", s.json_key),
+      text_flag("--pattern", "P", "train: gpt2, llama3, qwen2 or o200k [gpt2]", s.training.pattern),
+      int_flag("--min-frequency", "train: merge no rarer pairs [0]", s.training.min_frequency),
+      text_flag("--out", "DIR", "train: folder for tokenizer.json, vocab.json, merges.txt", s.out)};
+  flags.insert(flags.end(), own.begin(), own.end());
+  return flags;
 }
 
 // Calls visit(line, "ORIGIN:NUMBER") for every line of the input.
@@ -120,8 +109,9 @@ void decode_lines(Invocation& invocation, const Settings& settings, const Tokeni
 
 int train(Invocation& invocation, Settings settings) {
   if (settings.out.empty()) throw UsageError("tokenizer train: --out DIR is missing");
-  if (settings.options.vocab_size > 0) settings.training.vocab_size = settings.options.vocab_size;
-  settings.training.special_tokens = settings.options.special_tokens;
+  const TokenizerOptions& options = settings.tokenizer.options;
+  if (options.vocab_size > 0) settings.training.vocab_size = options.vocab_size;
+  settings.training.special_tokens = options.special_tokens;
   // preprocess --append-eod needs an end of documents.
   if (settings.training.special_tokens.empty()) settings.training.special_tokens = {"<|endoftext|>"};
   BpeTrainer trainer(settings.training);
@@ -159,7 +149,8 @@ std::string tokenizer_help() {
          "       megatron tokenizer chat --template FILE < conversations\n"
          "\n"
          "encode reads a JSON string a line and writes a JSON array of ids a line; decode does the reverse.\n"
-         "train learns a byte-level BPE vocabulary from text, with the merges of Hugging Face's trainer.\n"
+         "train learns a byte-level BPE vocabulary from text, with the merges of Hugging Face's trainer: of\n"
+         "--vocab-size tokens [30000], the first of them --tokenizer-special-tokens [<|endoftext|>].\n"
          "\n" +
          flags_help(flags(settings));
 }
@@ -180,9 +171,7 @@ int run_tokenizer(Invocation& invocation) {
   if (words[0] == "train") return train(invocation, std::move(settings));
   if (words[0] != "encode" && words[0] != "decode")
     throw UsageError(fmt::format("tokenizer: there is no '{}'; say encode, decode, train or chat", words[0]));
-  if (settings.type.empty())
-    throw UsageError(fmt::format("tokenizer {}: --tokenizer-type is missing", words[0]));
-  const Tokenizer tokenizer = make_tokenizer(settings.type, settings.model, settings.options);
+  const Tokenizer tokenizer = settings.tokenizer.open("tokenizer " + words[0]);
   words[0] == "encode" ? encode_lines(invocation, settings, tokenizer)
                        : decode_lines(invocation, settings, tokenizer);
   return 0;

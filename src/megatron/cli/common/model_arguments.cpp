@@ -4,16 +4,44 @@
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/models/whole_model.h"
-#include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 
 DType ModelArguments::dtype() const { return model_dtype(config); }
 
+namespace {
+
+// Megatron-LM's scripts name a checkpoint by --load.
+std::string checkpoint_of(const CommandLine& line) {
+  if (line.has("--ckpt") || !line.hf_dir.empty()) return line.get("--ckpt");
+  for (const FlagUse& use : line.sources.flags)
+    if (use.name == "--load" && !use.values.empty()) return use.values.front();
+  return "";
+}
+
+}  // namespace
+
+bool asks_for_int8(const std::string& quantization, const Config& config) {
+  if (quantization.empty() || quantization == "none") return false;
+  if (quantization != "int8")
+    throw ConfigError(fmt::format(
+        "--quantization {}: only int8 weights are built; use --quantization int8 on the CPU, or leave it out",
+        quantization));
+  if (device_type(config) != DeviceType::Cpu)
+    throw ConfigError(
+        "--quantization int8: int8 weights are built for the CPU alone; use --device cpu, or leave it out");
+  if (const DType dtype = model_dtype(config); dtype != DType::F32 && dtype != DType::BF16)
+    throw ConfigError(fmt::format(
+        "--quantization int8: activations are {}, but they must be fp32 or bf16; use --precision bf16",
+        dtype));
+  return true;
+}
+
 ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, std::string_view command) {
-  const std::string checkpoint = line.get("--ckpt");
+  const std::string checkpoint = checkpoint_of(line);
   if (line.hf_dir.empty() == checkpoint.empty())
     throw UsageError(fmt::format("{}: say which model, by --hf DIR or --ckpt DIR", command));
   return model_arguments(
@@ -30,14 +58,11 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   sources.hf_origin = source.path();
   sources.processes = place.processes;
   Resolved resolved = resolve(sources, {.purpose = Purpose::forward, .gpus = gpu_facts});
-  if (place.process == 0)
+  if (place.process == 0) {
+    for (const std::string& note : source.notes()) invocation.log.info("{}", note);
     for (const std::string& note : resolved.notes) invocation.log.info("{}", note);
+  }
   const ParallelConfig& parallel = resolved.config.parallel;
-  if (is_encoder_decoder(resolved.config.model) && parallel.pipeline_model_parallel_size > 1)
-    throw ConfigError(
-        fmt::format("{}: an encoder and its decoder are not split into stages; use "
-                    "--pipeline-model-parallel-size 1",
-                    source.path()));
   if (!is_decoder(resolved.config.model) && parallel.context_parallel_size > 1)
     throw ConfigError(
         fmt::format("{}: sequences whose tokens see those after them are not split over ranks; use "
@@ -46,14 +71,35 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   // A token that is decoded cannot be shared out among ranks.
   resolved.config.parallel.sequence_parallel = false;
   resolved.config.parallel.tp_comm_overlap = false;
-  return {source, std::move(resolved.config), place};
+  if (const VisionConfig* vision = source.vision())
+    resolved.config.model = with_tower(resolved.config.model, *vision);
+  const bool int8 = asks_for_int8(line.get("--quantization"), resolved.config);
+  return {source, std::move(resolved.config), place, int8};
 }
 
 LoadedModel::LoadedModel(RankContext& ctx, const ProcessGroup& world, const ModelArguments& arguments)
     : parallel_(ParallelContext::from_sizes(world, parallel_sizes(arguments.config, world.size()))),
-      model_(arguments.config, parallel_, arguments.dtype(), arguments.source.vision()) {
+      model_(arguments.config, parallel_, arguments.dtype()) {
   const std::vector<Parameter*> parameters = model_.parameters();
   arguments.source.load(ctx, parameters, arguments.dtype());
+  if (!arguments.int8_weights) return;
+  for (Parameter* parameter : parameters)
+    if (parameter->takes_int8) parameter->quantize_int8(ctx);
+}
+
+std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& arguments) {
+  std::vector<Image> images;
+  if (!line.has("--images")) return images;
+  for (const std::string& path : line.own.at("--images")) {
+    if (path.find(".safetensors") != std::string::npos) continue;
+    if (!arguments.source.vision())
+      throw ConfigError(
+          fmt::format("{}: the model has no vision tower for --images", arguments.source.path()));
+    images.push_back(read_image(path));
+  }
+  if (!images.empty() && images.size() != line.own.at("--images").size())
+    throw UsageError("--images: name picture files, or one FILE.safetensors of prepared pixels");
+  return images;
 }
 
 std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArguments& arguments) {

@@ -2,10 +2,11 @@
 
 #include "megatron/cli/command.h"
 #include "megatron/config/sources/command_line.h"
+#include "megatron/datasets/images/image.h"
 #include "megatron/inference/image_file.h"
 #include "megatron/inference/model_source.h"
+#include "megatron/models/model.h"
 #include "megatron/training/run/rank_launch.h"
-#include "megatron/training/step/rank_model.h"
 
 namespace megatron {
 
@@ -14,6 +15,7 @@ struct ModelArguments {
   ModelSource source;
   Config config;
   LaunchPlace place;
+  bool int8_weights = false;  // quantised when they are loaded
 
   DType dtype() const;
 };
@@ -26,14 +28,19 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
 class LoadedModel {
  public:
   LoadedModel(RankContext& ctx, const ProcessGroup& world, const ModelArguments& arguments);
-  RankModel& model() { return model_; }
+  Model& model() { return model_; }
 
  private:
   ParallelContext parallel_;
-  RankModel model_;
+  Model model_;
 };
 
-// What --images names; null where it was not given.
+// What --quantization says; a ConfigError where it is not built for these settings.
+bool asks_for_int8(const std::string& quantization, const Config& config);
+
+// The picture files that --images names; none where it names prepared pixels.
+std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& arguments);
+// The prepared pixels that --images names; null where it was not given.
 std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArguments& arguments);
 
 // "usage" and the command's own flags, then the settings that all of them take.

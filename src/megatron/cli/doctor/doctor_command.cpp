@@ -1,4 +1,4 @@
-#include "megatron/cli/doctor/doctor_command.h"
+#include "megatron/cli/commands.h"
 
 #include <cstdlib>
 
@@ -9,6 +9,7 @@
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
+#include "megatron/recipes/recipe_catalogue.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -85,7 +86,7 @@ int run_doctor(Invocation& invocation) {
   if (!line.words.empty()) throw UsageError(fmt::format("doctor: cannot make sense of '{}'", line.words[0]));
   std::optional<Resolved> resolved;
   if (names_a_model(line) || !line.sources.problems.empty())
-    resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = {}}),
+    resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = read_recipe}),
                        {.purpose = Purpose::model, .gpus = gpu_facts, .vocabulary = vocabulary_size});
   const GpuReport gpus = look_for_gpus();
   const Machine machine = look_at_machine();

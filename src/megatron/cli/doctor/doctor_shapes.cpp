@@ -6,8 +6,8 @@
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/cli/version.h"
 #include "megatron/kernels/attention_dispatch.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/training/plan/plan.h"
-#include "megatron/training/setup/parallel_setup.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {

@@ -1,0 +1,242 @@
+#include "megatron/cli/bench/bench_parts.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "megatron/base/error.h"
+#include "megatron/base/json.h"
+#include "megatron/cli/bench/bench_cases.h"
+#include "megatron/cli/bench/read_speed.h"
+#include "megatron/cli/common/model_arguments.h"
+#include "megatron/cli/flags.h"
+#include "megatron/config/resolve/model_settings.h"
+#include "megatron/inference/engine.h"
+#include "megatron/models/parallel_setup.h"
+#include "megatron/tensor/philox.h"
+#include "megatron/training/run/rank_launch.h"
+#include "megatron/training/setup/run_settings.h"
+
+namespace megatron {
+namespace {
+
+struct GenerateBench {
+  BenchRun run;
+  int64_t batch = 1, prompt = 32, tokens = 64;
+  std::string quantization;
+  bool json = false;
+};
+
+std::vector<Flag> generate_bench_flags(GenerateBench& s) {
+  return {
+      int_flag("--batch", "sequences at once [1]", s.batch, 1),
+      int_flag("--prompt", "tokens of each prompt [32]", s.prompt, 1),
+      int_flag("--tokens", "measured tokens of each answer [64]", s.tokens, 1),
+      int_flag("--tensor-model-parallel-size", "ranks that share each layer [1]", s.run.tensor_parallel, 1),
+      int_flag("--pipeline-model-parallel-size", "ranks that share the layers among them [1]",
+               s.run.pipeline_parallel, 1),
+      text_flag("--device", "cpu|cuda", "where to compute [cuda where a GPU is there]", s.run.device),
+      text_flag("--precision", "fp32|bf16", "of weights and cache [fp32 on the CPU, bf16 on a GPU]",
+                s.run.precision),
+      text_flag("--quantization", "int8", "of weights, on the CPU [none]", s.quantization),
+      switch_flag("--json", "one JSON document", s.json),
+  };
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The figures of all ranks together.
+struct GenerateFigures {
+  double parameters = 0, weight_bytes = 0;  // bytes: of what every step reads
+  double cache_bytes = 0;                   // that a step in the middle of the answers reads
+  double prefill_seconds = 0;
+  std::vector<double> steps, reads;  // seconds: of a step, and of reading as many bytes of plain memory
+};
+
+// Weights that a token passes through; of a table of embeddings it reads one row.
+double bytes_read(Model& model) {
+  double bytes = 0;
+  for (Parameter* parameter : model.parameters()) {
+    const bool table = parameter->name.starts_with("embedding."),
+               serves_as_head = parameter->name == "embedding.word_embeddings.weight" &&
+                                model.config().share_embeddings_and_output_weights;
+    if (!table || serves_as_head) {
+      bytes += static_cast<double>(parameter->value.bytes());
+      if (parameter->scale) bytes += static_cast<double>(parameter->scale.bytes());
+    }
+  }
+  return bytes;
+}
+
+class GenerateMeasure {
+ public:
+  GenerateMeasure(const GenerateBench& settings, const Config& config)
+      : settings_(settings), config_(config), int8_(asks_for_int8(settings.quantization, config)) {}
+
+  void run(RankContext& ctx, const ProcessGroup& world) {
+    const auto parallel = ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()));
+    const DType dtype = model_dtype(config_);
+    Model model(config_, parallel, dtype);
+    double parameters = 0;
+    for (Parameter* parameter : model.parameters()) {
+      parameter->allocate(ctx, dtype);
+      parameter->initialize(ctx, 7);
+      parameters += static_cast<double>(parameter->value.numel());
+      if (int8_ && parameter->takes_int8) parameter->quantize_int8(ctx);
+    }
+    Tensor sums = ctx.from_vector(std::vector<double>{parameters, bytes_read(model)}, {2});
+    world.all_reduce(sums, ReduceOp::Sum).wait();
+    const std::vector<double> all = ctx.to_vector<double>(sums);
+    figures.parameters = all[0];
+    figures.weight_bytes = all[1];
+
+    EngineOptions options{.max_requests = settings_.batch};
+    options.max_length = settings_.prompt + settings_.tokens + 1;
+    options.max_tokens = std::max<int64_t>(options.max_tokens, settings_.batch);
+    options.prefix_caching = false;
+    options.cache_bytes = int64_t{1} << 40;  // as many blocks as these requests need
+    const CacheShapes shapes = model.cache_shapes();
+    const double token_bytes =
+        static_cast<double>(PagedCache::block_bytes(shapes, dtype, 1)) * static_cast<double>(world.size());
+    figures.cache_bytes = token_bytes * static_cast<double>(settings_.batch) *
+                          static_cast<double>(settings_.prompt + settings_.tokens / 2);
+    Engine engine(ctx, world, model, options);
+    if (world.rank() != 0) return engine.run();
+    answer(engine, 2, nullptr);  // fills caches and wakes threads
+    ReadSpeed reader(ctx, figures.weight_bytes + figures.cache_bytes);
+    answer(engine, settings_.tokens + 1, ctx.device == kCpu && world.size() == 1 ? &reader : nullptr);
+    engine.stop();
+    engine.run();
+  }
+
+  GenerateFigures figures;  // of the last answers
+
+ private:
+  void answer(Engine& engine, int64_t tokens, ReadSpeed* reader) {
+    int64_t begun = 0;
+    for (int64_t i = 0; i < settings_.batch; ++i) {
+      Request request{.prompt = {}, .max_tokens = tokens};
+      for (int64_t at = 0; at < settings_.prompt; ++at)
+        request.prompt.push_back(static_cast<int64_t>(
+            Philox::at({5, static_cast<uint64_t>(i)}, static_cast<uint64_t>(at)).word[0] %
+            static_cast<uint64_t>(engine.vocab_size())));
+      engine.submit(std::move(request), [&begun, first = true](const RequestUpdate& update) mutable {
+        if (first && !update.tokens.empty()) ++begun;
+        first = false;
+      });
+    }
+    figures.steps.clear();
+    figures.reads.clear();
+    const auto start = std::chrono::steady_clock::now();
+    while (begun < settings_.batch) engine.step();
+    figures.prefill_seconds = seconds_since(start);
+    for (int64_t i = 1; i < tokens; ++i) {
+      const auto step = std::chrono::steady_clock::now();
+      engine.step();
+      figures.steps.push_back(seconds_since(step));
+      if (reader) figures.reads.push_back(reader->seconds());
+    }
+    engine.step();  // what is finished leaves
+  }
+
+  const GenerateBench& settings_;
+  const Config& config_;
+  bool int8_;
+};
+
+Config config_of(const TrainCase& chosen, const GenerateBench& s) {
+  Sources sources;
+  sources.hf_origin = fmt::format("the case {}", chosen.name);
+  sources.hf = model_settings(model_of(chosen));
+  const int64_t ranks = s.run.tensor_parallel * s.run.pipeline_parallel;
+  sources.overrides = {fmt::format("run.ranks={}", ranks)};
+  if (s.run.device != "auto") sources.overrides.push_back("run.device=" + s.run.device);
+  if (s.run.precision == "bf16") sources.overrides.push_back("model.bf16=true");
+  sources.flags = {{"--tensor-model-parallel-size", {std::to_string(s.run.tensor_parallel)}},
+                   {"--pipeline-model-parallel-size", {std::to_string(s.run.pipeline_parallel)}}};
+  return resolve(sources, {.purpose = Purpose::forward}).config;
+}
+
+}  // namespace
+
+std::string bench_generate_help() {
+  GenerateBench unused;
+  return "usage: megatron bench generate CASE [options]\n"
+         "\n"
+         "Lets a named case with random weights answer random prompts, and tells the speed of prompts and "
+         "of\n"
+         "steps that write one token of each sequence. On one rank of the CPU each step is measured beside "
+         "a\n"
+         "read of as many bytes of memory as it reads: the speed that memory allows.\n"
+         "\n"
+         "cases:\n" +
+         case_list() + "\n" + flags_help(generate_bench_flags(unused));
+}
+
+int bench_generate(Invocation& invocation) {
+  GenerateBench settings;
+  const TrainCase& chosen = find_case(
+      "bench generate", parse_flags("bench generate", invocation.args, generate_bench_flags(settings)));
+  settings.run.choose_device();
+  if (settings.run.precision != "fp32" && settings.run.precision != "bf16")
+    throw UsageError(
+        fmt::format("bench generate: --precision {} is neither fp32 nor bf16", settings.run.precision));
+  if (settings.prompt + settings.tokens + 1 > chosen.shape.length)
+    throw UsageError(
+        fmt::format("bench generate: {} reads {} tokens at most, {} of a prompt and {} more are too "
+                    "many; lower --prompt or --tokens",
+                    chosen.name, chosen.shape.length, settings.prompt, settings.tokens + 1));
+  const Config config = config_of(chosen, settings);
+  asks_for_int8(settings.quantization, config);
+  GenerateFigures figures;
+  run_on_ranks(config, launch_place(), invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
+    GenerateMeasure measure(settings, config);
+    measure.run(ctx, world);
+    if (world.rank() == 0) figures = measure.figures;
+  });
+  const double step = median_of(figures.steps), best = *std::ranges::min_element(figures.steps);
+  const double rate = static_cast<double>(settings.batch) / step;
+  const double prefill = static_cast<double>(settings.batch * settings.prompt) / figures.prefill_seconds;
+  const double bytes = figures.weight_bytes + figures.cache_bytes;
+  const bool beside = !figures.reads.empty();
+  const double read = beside ? median_of(figures.reads) : 0,
+               best_read = beside ? *std::ranges::min_element(figures.reads) : 0;
+  if (settings.json) {
+    Json json;
+    json["case"] = chosen.name;
+    json["precision"] = settings.run.precision;
+    json["batch"] = settings.batch;
+    json["prompt_tokens_per_second"] = prefill;
+    json["tokens_per_second"] = rate;
+    json["step_ms"] = step * 1e3;
+    json["best_step_ms"] = best * 1e3;
+    json["gigabytes_per_step"] = bytes / 1e9;
+    json["gigabytes_per_second"] = bytes / step / 1e9;
+    if (beside) {
+      json["read_gigabytes_per_second"] = bytes / read / 1e9;
+      json["percent_of_read"] = 100 * read / step;
+      json["best_percent_of_read"] = 100 * best_read / best;
+    }
+    fmt::print(invocation.out, "{}\n", json.dump());
+    return 0;
+  }
+  fmt::print(
+      invocation.out,
+      "{:.1f}M parameters, {}: prompts {:.0f} tokens/s  answers {:.1f} tokens/s  {:.3f} ms a step (best "
+      "{:.3f})  {:.1f} GB/s",
+      figures.parameters / 1e6, settings.run.precision, prefill, rate, step * 1e3, best * 1e3,
+      bytes / step / 1e9);
+  if (beside)
+    fmt::print(invocation.out, ", {:.1f} % of reading memory at {:.1f} GB/s (best of each {:.1f} %)",
+               100 * read / step, bytes / read / 1e9, 100 * best_read / best);
+  fmt::print(invocation.out, "\n");
+  return 0;
+}
+
+}  // namespace megatron

@@ -1,0 +1,98 @@
+#include "megatron/cli/bench/disk_ceilings.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kBlock = size_t{16} << 20;
+
+class OpenFile {
+ public:
+  OpenFile(const std::string& path, int flags) : path_(path), fd_(open(path.c_str(), flags, 0644)) {
+    check(fd_ >= 0);
+  }
+  ~OpenFile() {
+    if (fd_ >= 0) close(fd_);
+  }
+  OpenFile(const OpenFile&) = delete;
+
+  void write_all(size_t bytes) {
+    std::vector<char> block(kBlock);
+    for (size_t i = 0; i < kBlock; ++i) block[i] = static_cast<char>(i * 2654435761u >> 13);
+    for (size_t done = 0; done < bytes;) {
+      const ssize_t count = write(fd_, block.data(), std::min(kBlock, bytes - done));
+      check(count > 0);
+      done += static_cast<size_t>(count);
+    }
+    check(fsync(fd_) == 0);
+  }
+  void read_all() {
+    std::vector<char> block(kBlock);
+    ssize_t count = 0;
+    while ((count = read(fd_, block.data(), kBlock)) > 0) {
+    }
+    check(count == 0);
+  }
+  void forget() { posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
+
+ private:
+  void check(bool fine) const {
+    if (!fine) throw Error(fmt::format("bench ckpt: {}: {}", path_, std::strerror(errno)));
+  }
+  std::string path_;
+  int fd_;
+};
+
+double seconds_of(int threads, const std::function<void(int)>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::exception_ptr> faults(static_cast<size_t>(threads));
+  std::vector<std::thread> running;
+  for (int i = 0; i < threads; ++i)
+    running.emplace_back([&, i] {
+      try {
+        work(i);
+      } catch (...) {
+        faults[static_cast<size_t>(i)] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : running) thread.join();
+  for (const std::exception_ptr& fault : faults)
+    if (fault) std::rethrow_exception(fault);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+DiskCeilings disk_ceilings(const std::string& folder, size_t bytes, int threads) {
+  const auto path = [&](int i) { return fmt::format("{}/ceiling-{}", folder, i); };
+  const size_t each = bytes / static_cast<size_t>(threads);
+  const auto size = static_cast<double>(each) * threads;
+  DiskCeilings ceilings;
+  ceilings.write = size / seconds_of(threads, [&](int i) {
+                     OpenFile(path(i), O_WRONLY | O_CREAT | O_TRUNC).write_all(each);
+                   });
+  for (int i = 0; i < threads; ++i) OpenFile(path(i), O_RDONLY).forget();
+  ceilings.read = size / seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(); });
+  for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
+  return ceilings;
+}
+
+void drop_cached(const std::string& folder) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) OpenFile(entry.path().string(), O_RDONLY).forget();
+}
+
+}  // namespace megatron
