@@ -47,6 +47,9 @@ megatron_optional(BENCHMARK "Google Benchmark" "no microbenchmarks")
 megatron_optional(ZLIB "zlib" "no gzip in data files")
 megatron_optional(ZSTD "Zstandard" "no zstd in data files")
 megatron_optional(LZMA "liblzma" "no xz in data files")
+megatron_optional(PNG "libpng" "no PNG images")
+megatron_optional(JPEG "libjpeg" "no JPEG images")
+megatron_optional(BEAST "Boost.Beast" "no megatron serve")
 
 # AUTO takes CUDA where it can also run: nvcc and a GPU. ON compiles it anywhere that has nvcc.
 find_program(MEGATRON_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME /usr/local/cuda PATH_SUFFIXES bin)

@@ -90,6 +90,31 @@ macro(megatron_find_LZMA)
   megatron_find_library(LibLZMA::LibLZMA HEADER lzma.h NAMES lzma)
 endmacro()
 
+macro(megatron_find_PNG)
+  megatron_find_library(PNG::PNG HEADER png.h NAMES png png16)
+  if(found)
+    megatron_version_in(version ${PNG__PNG_INCLUDE_DIR}/png.h PNG_LIBPNG_VER_STRING)
+  endif()
+endmacro()
+
+macro(megatron_find_JPEG)
+  megatron_find_library(JPEG::JPEG HEADER jpeglib.h NAMES jpeg)
+endmacro()
+
+# Headers only.
+macro(megatron_find_BEAST)
+  find_path(boost_beast_INCLUDE_DIR boost/beast/http.hpp)
+  mark_as_advanced(boost_beast_INCLUDE_DIR)
+  set(found FALSE)
+  if(boost_beast_INCLUDE_DIR)
+    set(found TRUE)
+    if(NOT TARGET boost_beast::boost_beast)
+      add_library(boost_beast::boost_beast INTERFACE IMPORTED GLOBAL)
+      set_target_properties(boost_beast::boost_beast PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${boost_beast_INCLUDE_DIR})
+    endif()
+  endif()
+endmacro()
+
 macro(megatron_find_CUDA)
   find_package(CUDAToolkit 12 QUIET)
   set(found ${CUDAToolkit_FOUND})
@@ -129,4 +154,4 @@ endmacro()
 
 # Each optional library with the target by which code links to it.
 set(MEGATRON_OPTIONAL_LIBRARIES ONEDNN=DNNL::dnnl OPENBLAS=OpenBLAS::OpenBLAS MPI=MPI::MPI_CXX
-    ZLIB=ZLIB::ZLIB ZSTD=zstd::zstd LZMA=LibLZMA::LibLZMA CUDA=CUDA::cudart_static CUDNN=cudnn::cudnn CUDNN_FRONTEND=cudnn_frontend::cudnn_frontend NCCL=NCCL::nccl)
+    ZLIB=ZLIB::ZLIB ZSTD=zstd::zstd LZMA=LibLZMA::LibLZMA PNG=PNG::PNG JPEG=JPEG::JPEG BEAST=boost_beast::boost_beast CUDA=CUDA::cudart_static CUDNN=cudnn::cudnn CUDNN_FRONTEND=cudnn_frontend::cudnn_frontend NCCL=NCCL::nccl)

@@ -68,7 +68,7 @@ int main() try {
       "--lr-decay-style constant --ranks 2 --pipeline-model-parallel-size 2 --device cpu "
       "--log-interval 25 ");
   spec.data = [](const Config& config) { return RunData{.train = repeating(config.model.seq_length)}; };
-  spec.trainer.prepare = [](RankModel& model) {
+  spec.trainer.prepare = [](Model& model) {
     for (auto& chunk : model.chunks())
       chunk->replace_mixers([&](int64_t layer) {
         return std::make_unique<ShortConvolution>(fmt::format("decoder.layers.{}.convolution", layer),
