@@ -13,6 +13,7 @@ old=(
   # autograd and steps
   RecordedPasses recorded_passes RecordedOps begin_recording Rederive rederive GradSink add_to_sink with_dense_rows
   narrow_gradients AheadTokens ahead_losses PredictionLayer prediction_layer FinalStage final_stage
+  RankModel rank_model run_stages
   # parallelism and communication
   StateShare state_share shared_keys pipeline_picture NcclWatch NcclChannel NcclRecording gather_texts CarriedStates
   carried_states ExpertChoice expert_choice choice_map BalancingUnits attach_loss
