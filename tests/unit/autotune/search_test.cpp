@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "megatron/autotune/report/plan_report.h"
+#include "megatron/autotune/report/search_page.h"
 #include "megatron/autotune/search/recipe.h"
+#include "megatron/autotune/search/search_state.h"
+#include "megatron/base/atomic_file.h"
 #include "megatron/config/resolve/pipeline_layout.h"
+#include "support/temp_dir.h"
 #include "unit/autotune/models.h"
 
 namespace megatron::autotune {
@@ -60,6 +64,114 @@ TEST(Search, KeepsWhatIsGiven) {
     EXPECT_EQ(c.plan.pp, 2);
     EXPECT_EQ(c.plan.mbs, 2);
   }
+}
+
+// Whether a search finds a plan of that kind among its best or on its front.
+template <class Has>
+bool finds(const SearchRequest& request, Has has) {
+  const SearchResult r = search(request);
+  for (const std::vector<Candidate>* list : {&r.best, &r.front})
+    for (const Candidate& c : *list)
+      if (has(c.plan)) return true;
+  return false;
+}
+
+TEST(Search, AllAxesAreSearched) {
+  const Searched s = on_h100(llama_70b(), 64);
+  SearchRequest exchange = s.request(256, 32768);
+  exchange.cp_exchange = ContextExchange::all_to_all;
+  exchange.cp = 2;
+  EXPECT_TRUE(
+      finds(exchange, [](const ParallelPlan& p) { return p.cp_exchange == ContextExchange::all_to_all; }));
+  for (const Schedule schedule : {Schedule::zb_h1, Schedule::zb_v}) {
+    SearchRequest zero_bubble = s.request(256, 8192);
+    zero_bubble.schedule = schedule;
+    EXPECT_TRUE(finds(zero_bubble, [&](const ParallelPlan& p) { return p.schedule == schedule; }));
+  }
+  SearchRequest selective = s.request(256, 8192);
+  selective.recompute = Recompute::selective;
+  EXPECT_TRUE(finds(selective, [](const ParallelPlan& p) { return p.modules != 0; }));
+  SearchRequest narrow = s.request(256, 8192);
+  narrow.precisions = {Precision::fp8};
+  EXPECT_TRUE(finds(narrow, [](const ParallelPlan& p) { return p.precision == Precision::fp8; }));
+  SearchRequest forward = s.request(256, 8192);
+  forward.forward_only = true;
+  const SearchResult passes = search(forward), training = search(s.request(256, 8192));
+  ASSERT_FALSE(passes.best.empty());
+  EXPECT_LT(passes.best[0].prediction.seconds, 0.45 * training.best[0].prediction.seconds);
+  // The same plan needs less where nothing goes back; another one may fill what that leaves.
+  ParallelPlan plan = training.best[0].plan;
+  const double trained = memory_use(s.in(), plan).total();
+  plan.forward_only = true;
+  EXPECT_LT(memory_use(s.in(), plan).total(), 0.8 * trained);
+}
+
+TEST(Search, RecomputeSetsGrowAndSave) {
+  for (const ModelShape& model : {llama_70b(), deepseek_v3()}) {
+    const Searched s = on_h100(model, 64);
+    ParallelPlan plan{.gpus = 64, .tp = 4, .gbs = 64, .seq = 8192};
+    double kept = kept_activation_bytes(s.in(), plan);
+    const std::vector<uint8_t> sets = recompute_sets(s.in(), plan);
+    EXPECT_GE(sets.size(), 2u);
+    for (const uint8_t set : sets) {
+      plan.recompute = Recompute::selective;
+      plan.modules = set;
+      const double bytes = kept_activation_bytes(s.in(), plan);
+      EXPECT_LE(bytes, kept);
+      // Two bytes of every layer's input stay at least.
+      EXPECT_GE(bytes, 2.0 * 8192 * static_cast<double>(model.hidden * model.layers) / 4 * (1 - 1e-9));
+      kept = bytes;
+    }
+  }
+}
+
+TEST(Search, IsFast) {
+  const Searched s = on_h100(deepseek_v3(), 1024);
+  SearchRequest request = s.request(8192, 4096);
+  const SearchResult r = search(request);
+  EXPECT_GE(static_cast<double>(r.plans) / r.seconds, 1e5);
+  EXPECT_LT(r.seconds, 20);
+}
+
+TEST(Search, GoesOnWhereItWasStopped) {
+  const Searched s = on_h100(llama_8b(), 16);
+  const SearchRequest request = s.request(64, 4096);
+  const testing::TempDir dir;
+  const std::string path = dir.path() + "/state";
+  std::string text = Json(search_fingerprint(request)).dump() + "\n";
+  SearchMemory memory;
+  memory.finished = [&](const std::string& name, const SearchPart& part) {
+    text += search_state_line(name, part);
+  };
+  const SearchResult whole = search(request, memory);
+  // The last line was being written.
+  write_file_atomically(path, text.substr(0, text.size() - 20));
+  const SearchMemory known = read_search_state(request, path);
+  EXPECT_GE(known.parts.size(), 3u);
+  const SearchResult again = search(request, known);
+  EXPECT_EQ(again.resumed, static_cast<int>(known.parts.size()));
+  EXPECT_EQ(again.plans, whole.plans);
+  EXPECT_EQ(again.fitting, whole.fitting);
+  ASSERT_EQ(again.best.size(), whole.best.size());
+  for (size_t i = 0; i < whole.best.size(); ++i) {
+    EXPECT_EQ(plan_text(again.best[i].plan), plan_text(whole.best[i].plan));
+    EXPECT_DOUBLE_EQ(again.best[i].prediction.seconds, whole.best[i].prediction.seconds);
+  }
+  SearchRequest other = request;
+  other.gbs = 128;
+  EXPECT_TRUE(read_search_state(other, path).parts.empty());
+}
+
+TEST(Search, ThreadsFindTheSame) {
+  const Searched s = on_h100(llama_70b(), 64);
+  SearchRequest request = s.request(256, 8192);
+  const SearchResult one = search(request);
+  request.threads = 3;
+  const SearchResult three = search(request);
+  EXPECT_EQ(one.plans, three.plans);
+  ASSERT_EQ(one.best.size(), three.best.size());
+  for (size_t i = 0; i < one.best.size(); ++i)
+    EXPECT_EQ(plan_text(one.best[i].plan), plan_text(three.best[i].plan));
 }
 
 TEST(Search, TakesShortSequences) {
@@ -168,6 +280,9 @@ TEST(PlanReport, FitsEightyColumns) {
     EXPECT_LE(widest_line(why), 80u) << why;
     EXPECT_NE(why.find("what binds"), std::string::npos);
     EXPECT_EQ(search_json(request, r).at("candidates").size(), r.best.size());
+    const std::string page = report::render(search_page(request, r, "autotune.yaml"));
+    for (const char* part : {"Front of time and memory", "Where the time goes", "Roofline", "Timeline"})
+      EXPECT_NE(page.find(part), std::string::npos) << part;
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include <cmath>
 #include <limits>
 
@@ -121,6 +123,84 @@ TEST(Json, ErrorsNameTypesAndPlace) {
   EXPECT_EQ(message_of([] { Json::read("/nonexistent/x.json"); }),
             "cannot open /nonexistent/x.json: No such file or directory");
   EXPECT_EQ(message_of([] { Json::read("/"); }), "cannot read /: Is a directory");
+}
+
+// Plain texts are read by a reader of our own, those with a byte-order mark by the library: both say the
+// same.
+TEST(Json, BothReadersAgree) {
+  const std::string_view pieces[] = {"{",
+                                     "}",
+                                     "[",
+                                     "]",
+                                     ",",
+                                     ":",
+                                     "\"a\"",
+                                     "\"b\"",
+                                     "\"",
+                                     "\\",
+                                     "\\u00e9",
+                                     "\\ud83d",
+                                     "\\ude00",
+                                     "\\n",
+                                     "1",
+                                     "-0",
+                                     "0.5",
+                                     "1e3",
+                                     "2E-2",
+                                     "01",
+                                     "1.",
+                                     "-",
+                                     "true",
+                                     "false",
+                                     "null",
+                                     "nul",
+                                     " ",
+                                     "\n",
+                                     "\t",
+                                     "\u00e9",
+                                     "\u4f60",
+                                     "\x80",
+                                     "\xed\xa0",
+                                     "1e999",
+                                     "\x01",
+                                     "\\u0000",
+                                     "\\x",
+                                     "\"k\":1",
+                                     "{}",
+                                     "[]",
+                                     "{\"a\":",
+                                     "123456789012345678",
+                                     "1234567890123456789",
+                                     "18446744073709551615",
+                                     "99999999999999999999",
+                                     "{\"x\":[1,2,{\"y\":\"z\"}],\"w\":null}"};
+  const auto read = [](const std::string& text) -> std::string {
+    try {
+      return Json::parse(text).dump();
+    } catch (const Error&) {
+      return "refused";
+    }
+  };
+  std::mt19937 random(5);
+  int read_well = 0;
+  for (int round = 0; round < 60000; ++round) {
+    std::string text;
+    const size_t open = round % 3;  // inside an array, a string, or nothing
+    for (size_t i = random() % 7; i > 0; --i) {
+      text += pieces[random() % std::size(pieces)];
+      if (open == 1 && i > 1) text += ",";
+    }
+    if (open == 1) text = "[" + text + "]";
+    if (open == 2) text = "\"" + text + "\"";
+    const std::string result = read(text);
+    ASSERT_EQ(result, read("\xEF\xBB\xBF" + text)) << text;
+    read_well += result != "refused";
+  }
+  EXPECT_GT(read_well, 3000);
+  std::string many = "{";
+  for (int i = 0; i < 100; ++i) many += "\"" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  EXPECT_EQ(Json::parse(many + "\"x\":1}").size(), 101u);
+  EXPECT_THROW(Json::parse(many + "\"57\":1}"), Error);
 }
 
 TEST(Json, DeepNestingIsRefusedNotACrash) {

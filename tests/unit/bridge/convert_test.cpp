@@ -10,12 +10,12 @@
 #include "megatron/bridge/source_files.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/model.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/models/t5.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/ops/rope.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
-#include "megatron/training/setup/parallel_setup.h"
-#include "megatron/training/step/rank_model.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/bridge/same_model.h"
@@ -95,7 +95,7 @@ void expect_same_through_ranks(const std::string& name) {
   const AutoBridge bridge(source(name));
   Config config;
   config.model = bridge.model_config();
-  const bool encodes = is_encoder_decoder(config.model);  // has no stages
+  const bool encodes = is_encoder_decoder(config.model);  // relative positions have no stages
   config.parallel.tensor_model_parallel_size = 2;
   config.parallel.pipeline_model_parallel_size = encodes ? 1 : 2;
   if (const int64_t layers = config.model.num_layers; layers % 2 != 0)
@@ -108,16 +108,8 @@ void expect_same_through_ranks(const std::string& name) {
   run_ranks(ranks, [&](int, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, world.rank());
     ParallelContext parallel = ParallelContext::from_sizes(world, parallel_sizes(config, ranks));
-    std::unique_ptr<T5Model> both;
-    std::unique_ptr<RankModel> model;
-    std::vector<Parameter*> parameters;
-    if (encodes) {
-      both = std::make_unique<T5Model>(config.model, model_parallel(config, parallel), DType::F32);
-      parameters = both->parameters();
-    } else {
-      model = std::make_unique<RankModel>(config, parallel, DType::F32, bridge.vision_config());
-      parameters = model->parameters();
-    }
+    Model model(config, parallel, DType::F32);
+    const std::vector<Parameter*> parameters = model.parameters();
     for (Parameter* parameter : parameters) parameter->allocate(ctx, DType::F32);
     bridge.load(ctx, parameters);
     SaveRequest request{.root = folder / "checkpoint",
@@ -287,12 +279,12 @@ TEST_F(Convert, AStoppedConversionLeavesNothing) {
             std::string::npos);
 }
 
-// The layout of config.json that older files have means the same model.
-TEST(HfConfig, ModelsThatAreMoreThanDecodersAreNotTrainedAsSuch) {
-  for (const char* name : {"t5_gated", "bert", "qwen2_vl", "gemma3_mm"}) {
-    const std::string error = error_of([&] { hf_model_settings(AutoBridge(source(name))); });
-    EXPECT_NE(error.find("a training run is not built for"), std::string::npos) << error;
-  }
+TEST(HfConfig, SettingsOfATower) {
+  const Json qwen = hf_model_settings(AutoBridge(source("qwen2_vl"))),
+             gemma = hf_model_settings(AutoBridge(source("gemma3_mm")));
+  EXPECT_EQ(qwen.at("vision_tower").as_string(), "qwen2");
+  EXPECT_EQ(gemma.at("vision_tower").as_string(), "siglip");
+  EXPECT_TRUE(gemma.at("vision_bidirectional").as_bool());
 }
 
 // What a training run takes from a model's files, that of its experts too.

@@ -1,6 +1,7 @@
 // Files that say the same as the golden ones in another way, and models whose layers differ.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -95,8 +96,9 @@ std::vector<float> logits_of(const std::string& directory) {
   const std::vector<Parameter*> parameters = model.parameters();
   for (Parameter* parameter : parameters) parameter->allocate(ctx, DType::F32);
   bridge.load(ctx, parameters);
-  const Tensor ids = ctx.from_vector(std::vector<int64_t>{3, 1, 4, 1, 5, 9, 2, 6}, {8});
-  return ctx.to_vector<float>(model.logits(ctx, model.forward(ctx, ids, model.sequences(ctx, 1, 8))));
+  MicroBatch micro{.ids = ctx.from_vector(std::vector<int64_t>{3, 1, 4, 1, 5, 9, 2, 6}, {8})};
+  micro.seq = model.sequences(ctx, 1, 8);
+  return ctx.to_vector<float>(model.logits(ctx, model.run_stage(ctx, {}, micro)[0]));
 }
 
 // It is read as the golden model is, and goes out as it came in.
@@ -142,6 +144,102 @@ TEST(Variants, KeysThatChangeArithmetic) {
   oss.json["swiglu_limit"] = 3.5;
   TempDir folder;
   EXPECT_EQ(AutoBridge(oss.write(folder / "model")).model_config().activation_func_clamp_value, 3.5);
+}
+
+std::string refusal_of(const Changed& changed) {
+  TempDir folder;
+  const std::string directory = changed.write(folder / "model");
+  try {
+    AutoBridge bridge(directory);
+  } catch (const ConfigError& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+// No key that a golden model has is unknown; one that nobody has heard of is named.
+TEST(Variants, UnknownKeysAreNoted) {
+  for (const char* name : {"bert", "deepseek_v3", "gemma3_text", "glm4_moe", "gpt2", "gpt_oss",
+                           "llama_rope_llama3", "mamba2", "ministral3", "mixtral", "nemotron_h", "olmo2",
+                           "olmoe", "phi3", "qwen2_5_vl", "qwen2_moe", "qwen3_next", "t5_gated"})
+    for (const std::string& note : AutoBridge(source(name)).notes())
+      EXPECT_EQ(note.find("config.json"), std::string::npos) << note;
+  Changed llama("llama");
+  llama.json["attention_temperature"] = 2.5;
+  TempDir folder;
+  const std::vector<std::string> notes = AutoBridge(llama.write(folder / "model")).notes();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("config.json: attention_temperature is not known here and has no effect"),
+            std::string::npos)
+      << notes[0];
+}
+
+TEST(Variants, AHeadThatIsNotTheTiedEmbeddingIsRefused) {
+  Changed tied("llama_tied");
+  tied.tensors.emplace_back("lm_head.weight", copy_of(tied.at("model.embed_tokens.weight")));
+  EXPECT_EQ(refusal_of(tied), "");
+  tied.tensors.back().second.data<float>()[3] += 1;
+  EXPECT_NE(refusal_of(tied).find("set tie_word_embeddings to false"), std::string::npos) << refusal_of(tied);
+}
+
+TEST(Variants, ValuesBeyondFp16AreRefused) {
+  Changed large("llama");
+  Tensor& weight = large.at("model.layers.0.self_attn.q_proj.weight");
+  weight = copy_of(weight);
+  weight.data<float>()[5] = 70000;
+  TempDir folder;
+  const std::string directory = large.write(folder / "model");
+  try {
+    import_model(directory, folder / "checkpoint", {.dtype = DType::F16});
+    ADD_FAILURE() << "70000 became an infinity";
+  } catch (const ConfigError& refused) {
+    EXPECT_NE(std::string(refused.what()).find("q_proj.weight: 70000 does not fit into fp16"),
+              std::string::npos)
+        << refused.what();
+  }
+}
+
+// Query, key and value become one tensor: of a dtype that holds what each of them holds.
+TEST(Variants, ProjectionsOfSeveralDtypes) {
+  Changed mixed("llama");
+  const auto with = [&](const char* name, DType dtype, double value) {
+    Tensor& weight = mixed.at(std::string("model.layers.0.self_attn.") + name + ".weight");
+    RankContext ctx;
+    Tensor narrow = host_tensor(weight.shape(), dtype);
+    ctx.kernels->copy(ctx.kernel_context(), {weight, narrow});
+    ctx.kernels->fill(ctx.kernel_context(), {narrow.slice(0, 0, 1), value});
+    weight = narrow;
+  };
+  with("q_proj", DType::F16, 60000);
+  with("k_proj", DType::BF16, 0x1p100);
+  TempDir folder;
+  const std::string directory = mixed.write(folder / "model");
+  import_model(directory, folder / "checkpoint");
+  export_model(folder / "checkpoint", folder / "hf");
+  EXPECT_EQ(values_of(folder / "hf"), values_of(directory));
+  for (const auto& [name, values] : values_of(folder / "hf"))
+    for (const float value : values) ASSERT_TRUE(std::isfinite(value)) << name;
+}
+
+TEST(Variants, OneCauseInPlaceOfAListOfTensors) {
+  Changed layers("llama");
+  layers.json["num_hidden_layers"] = layers.json.at("num_hidden_layers").as_int() + 1;
+  EXPECT_NE(refusal_of(layers).find("layers, the files hold"), std::string::npos) << refusal_of(layers);
+  Changed experts("mixtral");
+  experts.json["num_local_experts"] = 2;
+  EXPECT_NE(refusal_of(experts).find("config.json says 2 experts, the files hold"), std::string::npos)
+      << refusal_of(experts);
+}
+
+// A LlamaModel has the same layers under shorter names, and its embedding as the head.
+TEST(Variants, BaseModels) {
+  Changed base("llama_tied");
+  base.json["architectures"] = Json::array();
+  base.json["architectures"].push_back("LlamaModel");
+  base.rename("model.", "");
+  expect_read_as("llama_tied", base, {});
+  base.json["tie_word_embeddings"] = false;
+  EXPECT_NE(refusal_of(base).find("LlamaModel has no head"), std::string::npos) << refusal_of(base);
 }
 
 TEST(Variants, NamesAsOtherToolsWriteThem) {

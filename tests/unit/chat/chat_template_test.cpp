@@ -72,6 +72,7 @@ TEST(ChatTemplate, TellsWhereGenerationBlocksStand) {
 
 TEST(ChatTemplate, NamesTheLineOfAnError) {
   EXPECT_EQ(error_of("a\n{{ missing.x }}"), "line 2: 'missing' is undefined");
+  EXPECT_EQ(error_of("{% set n = namespace(missing) %}"), "line 1: 'missing' is undefined");
   EXPECT_EQ(error_of("a\n\n{% if %}"), "line 3: expected an expression, got '%}'");
   EXPECT_EQ(error_of("{{ 'a' | nothing }}"), "line 1: No filter named 'nothing'.");
   EXPECT_EQ(error_of("{{ raise_exception('as it is') }}"), "as it is");

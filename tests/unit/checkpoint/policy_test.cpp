@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,18 +48,43 @@ std::vector<int64_t> iterations(const std::vector<CheckpointPlace>& places) {
 TEST(FolderLock, OneOwnerAtATime) {
   TempDir dir;
   {
-    FolderLock first(dir / "new/c", "a run");
+    FolderLock first(dir / "new/c", FolderLock::owner_of("a run"));
     EXPECT_TRUE(first.held());
-    const std::string message = error_of([&] { FolderLock second(dir / "new/c", "another"); });
+    const std::string message =
+        error_of([&] { FolderLock second(dir / "new/c", FolderLock::owner_of("another")); });
     EXPECT_EQ(message.find(dir / "new/c" + " is in use by another run (a run, process " +
                            std::to_string(::getpid()) + " on "),
               0u)
         << message;
     FolderLock moved = std::move(first);
-    EXPECT_NE(error_of([&] { FolderLock second(dir / "new/c", "another"); }), "no error");
+    EXPECT_NE(error_of([&] { FolderLock second(dir / "new/c", FolderLock::owner_of("another")); }),
+              "no error");
   }
-  FolderLock next(dir / "new/c", "the next");
+  FolderLock next(dir / "new/c", FolderLock::owner_of("the next"));
   EXPECT_EQ(read_text(dir / "new/c/.lock").find("the next, process "), 0u);
+}
+
+// A process may stop between the lock and its name.
+TEST(FolderLock, AHolderMayBeUnnamed) {
+  TempDir dir;
+  const auto holder = [&]() -> std::string {
+    try {
+      FolderLock lock(dir.path(), "me");
+    } catch (const FolderInUse& error) {
+      return error.holder();
+    }
+    return "nobody";
+  };
+  for (const char* before : {"", "a run of yesterday\n"}) {
+    if (*before) write_text(dir / ".lock", before);
+    const std::string unnamed = FolderLock::unnamed_holder(dir.path());
+    const int file = ::open((dir / ".lock").c_str(), O_RDWR | O_CREAT, 0666);
+    ASSERT_EQ(::flock(file, LOCK_EX | LOCK_NB), 0);
+    EXPECT_EQ(holder(), unnamed);
+    EXPECT_EQ(FolderLock::unnamed_holder(dir.path()), "");  // it may be another run's
+    ::close(file);
+    EXPECT_EQ(holder(), "nobody");
+  }
 }
 
 // The lock of a process that was killed is nobody's.
@@ -67,17 +94,18 @@ TEST(FolderLock, GoesWithItsProcess) {
   ASSERT_EQ(::pipe(pipe), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    FolderLock lock(dir.path(), "a child");
+    FolderLock lock(dir.path(), FolderLock::owner_of("a child"));
     if (::write(pipe[1], "x", 1) != 1) ::_exit(1);
     ::pause();
   }
   char byte = 0;
   ASSERT_EQ(::read(pipe[0], &byte, 1), 1);
-  EXPECT_NE(error_of([&] { FolderLock lock(dir.path(), "me"); }).find("(a child, process "),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { FolderLock lock(dir.path(), FolderLock::owner_of("me")); }).find("(a child, process "),
+      std::string::npos);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(error_of([&] { FolderLock lock(dir.path(), "me"); }), "no error");
+  EXPECT_EQ(error_of([&] { FolderLock lock(dir.path(), FolderLock::owner_of("me")); }), "no error");
   ::close(pipe[0]);
   ::close(pipe[1]);
 }
@@ -154,11 +182,14 @@ TEST(SaveCheckpoint, KeepsItsPlan) {
     SavePlanCache plans;
     save_checkpoint(ctx, world, request_of(ctx, dir.path(), 1), &plans);
     const StoredTensor* kept = plans.plan.data();
+    const std::string own = plans.own;
     save_checkpoint(ctx, world, request_of(ctx, dir.path(), 2), &plans);
     EXPECT_EQ(plans.plan.data(), kept);
     save_checkpoint(ctx, world, request_of(ctx, dir.path(), 3, 16), &plans);
-    EXPECT_EQ(plans.plan[0].shape, Shape({16, 4}));
+    EXPECT_NE(plans.own, own);
+    for (const StoredTensor& tensor : plans.plan) EXPECT_EQ(tensor.shape, Shape({16, 4}));
   });
+  EXPECT_EQ(read_index(dir / "iter_0000003").tensors[0].shape, Shape({16, 4}));
   for (const char* name : {"iter_0000001", "iter_0000002", "iter_0000003"})
     EXPECT_TRUE(verify_checkpoint(dir / name).empty());
 }

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
+#include "megatron/base/atomic_file.h"
 #include "megatron/base/json.h"
 #include "megatron/base/text_file.h"
 #include "support/temp_dir.h"
@@ -67,6 +69,154 @@ TEST(Autotune, SearchWritesARecipeThatPlanTakes) {
   }
   const Outcome shown = run_command({"config", "show", "--config", path, "--world-size", "8"});
   EXPECT_EQ(shown.code, 0) << shown.err << read_text_file(path);
+}
+
+TEST(Autotune, SearchWritesAPageAndChecksPlans) {
+  const testing::TempDir dir;
+  const std::string page = dir.path() + "/page.html", state = dir.path() + "/state";
+  const std::vector<std::string> args =
+      small_model({"search", "--gpu", "H100", "--gpus", "8", "--out", dir.path() + "/recipe.yaml", "--report",
+                   page, "--resume", state, "--check", "3", "--json"});
+  const Outcome outcome = autotune(args);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  for (size_t i = 0; i < 3; ++i) {
+    const Json& row = json.at("candidates")[i];
+    ASSERT_TRUE(row.contains("planned_gib")) << row.dump();
+    EXPECT_NEAR(row.at("planned_gib").as_double() / row.at("predicted").at("mem_gib").as_double(), 1, 0.05);
+  }
+  EXPECT_NE(read_text_file(page).find("Front of time and memory"), std::string::npos);
+  // What is finished is not priced again.
+  const Json again = Json::parse(autotune(args).out);
+  EXPECT_EQ(again.at("plans").as_int(), json.at("plans").as_int());
+  EXPECT_EQ(again.at("candidates")[0].dump(), json.at("candidates")[0].dump());
+}
+
+TEST(Autotune, SimulatesAnIteration) {
+  const testing::TempDir dir;
+  const std::string trace = dir.path() + "/trace.json", picture = dir.path() + "/picture.svg";
+  const Outcome outcome = autotune(small_model({"simulate", "--gpus", "16", "-tp", "2", "-pp", "4", "--bf16",
+                                                "--trace", trace, "--picture", picture, "--slow", "5:1.5"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("with rank 5 (stage 1)"), std::string::npos) << outcome.out;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("is written") == std::string::npos) EXPECT_LE(line.size(), 80u) << line;
+  EXPECT_GT(Json::read(trace).at("traceEvents").size(), 100u);
+  EXPECT_EQ(read_text_file(picture).rfind("<svg", 0), 0u);
+  EXPECT_EQ(autotune(small_model({"simulate", "--gpus", "16", "--slow", "99:2"})).code, 2);
+}
+
+std::vector<std::string> tiny_model(std::vector<std::string> first) {
+  const std::vector<std::string> model = {"--num-layers",
+                                          "2",
+                                          "--hidden-size",
+                                          "32",
+                                          "--num-attention-heads",
+                                          "4",
+                                          "--vocab-size",
+                                          "256",
+                                          "--seq-length",
+                                          "32",
+                                          "--max-position-embeddings",
+                                          "32",
+                                          "--global-batch-size",
+                                          "4",
+                                          "--swiglu",
+                                          "--disable-bias-linear",
+                                          "--normalization",
+                                          "RMSNorm",
+                                          "--position-embedding-type",
+                                          "rope",
+                                          "--hidden-dropout",
+                                          "0",
+                                          "--attention-dropout",
+                                          "0"};
+  first.insert(first.end(), model.begin(), model.end());
+  return first;
+}
+
+TEST(Autotune, ProfilesModulesOnRanks) {
+  const testing::TempDir dir;
+  const std::string cases = dir.path() + "/cases.json", database = dir.path() + "/db.jsonl";
+  write_file_atomically(cases, R"({"model": "tiny", "cases": [
+      {"batch_size": 2, "micro_batch_size": 2, "seqlen": 32, "shape": "bshd", "system": "megatron"},
+      {"batch_size": 4, "seqlen": 32, "max_token_len": 70, "shape": "thd", "system": "megatron"}]})");
+  const Outcome outcome = autotune(
+      tiny_model({"profile-ops", "--device", "cpu", "-tp", "2", "--sequence-parallel", "--model-name", "tiny",
+                  "--test-cases-file", cases, "--output-dir", dir.path() + "/outputs", "--database", database,
+                  "--theoretical-flops", "--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json.at("ops").size(), 2u * 8);
+  for (const char* rank : {"rank_0", "rank_1"}) {
+    const std::string folder = json.at("folder").as_string() + "/collect_data/" + rank;
+    const Json timing = Json::read(folder + "/timing.json");
+    const Json& leaf = timing.at("SelfAttention")
+                           .at("forward")
+                           .at("batch_size=2")
+                           .at("seqlen=32")
+                           .at("shape=bshd")
+                           .at("micro_batch_size=2")
+                           .at("system=megatron");
+    EXPECT_GT(leaf.at("real").as_double(), 0);
+    EXPECT_GT(leaf.at("estimated").as_double(), 0);
+    EXPECT_TRUE(timing.at("MLPDense")
+                    .at("backward")
+                    .at("batch_size=4")
+                    .at("seqlen=32")
+                    .at("shape=thd")
+                    .contains("max_token_len=64"));
+    // What the forward pass left is what shapes alone say, to the byte.
+    const Json kept = Json::read(folder + "/memory_activation.json");
+    const Json& bytes = kept.at("MLPDense")
+                            .at("batch_size=2")
+                            .at("seqlen=32")
+                            .at("shape=bshd")
+                            .at("micro_batch_size=2")
+                            .at("system=megatron");
+    EXPECT_GT(bytes.at("real").as_double(), 0);
+    EXPECT_EQ(bytes.at("real").as_double(), bytes.at("estimated").as_double());
+  }
+  const std::string lines = read_text_file(database);
+  EXPECT_NE(lines.find("linear forward"), std::string::npos);
+  EXPECT_NE(lines.find("\"device\":\"CPU\""), std::string::npos) << lines.substr(0, 200);
+  EXPECT_EQ(autotune(tiny_model({"profile-ops", "--device", "cpu", "--test-ops-list", "MLA"})).code, 2);
+}
+
+TEST(Autotune, ProfilesCollectives) {
+  const Outcome outcome =
+      autotune({"profile-comm", "--ranks", "2", "--sizes", "4,64", "--repeat", "3", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json.at("collectives").size(), 5u);
+  for (const Json& one : json.at("collectives").as_array())
+    EXPECT_GT(one.at("sizes")[0].at("us").as_double(), 0);
+}
+
+TEST(Autotune, ValidatesPlansByRunningThem) {
+  const testing::TempDir dir;
+  const std::string state = dir.path() + "/state", constants = dir.path() + "/cpu.json";
+  const std::vector<std::string> args = tiny_model(
+      {"validate", "--gpu", "CPU", "--gpus", "2", "--top", "3", "--steps", "2", "--warmup", "1", "--state",
+       state, "--write-constants", constants, "--out", dir.path() + "/recipe.yaml", "--json"});
+  const Outcome outcome = autotune(args);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json.at("plans").size(), 3u);
+  // Times of a tiny model on a busy machine scatter; that constants were corrected shows in all plans
+  // together.
+  double corrected = 0, measured = 0;
+  for (const Json& plan : json.at("plans").as_array()) {
+    corrected += std::log(plan.at("corrected_ms").as_double());
+    measured += std::log(plan.at("measured_ms").as_double());
+  }
+  EXPECT_NEAR(corrected / 3, measured / 3, std::log(2));
+  // A second validation takes what was measured.
+  const Json again = Json::parse(autotune(args).out);
+  EXPECT_EQ(again.at("plans")[0].at("measured_ms").dump(), json.at("plans")[0].at("measured_ms").dump());
+  EXPECT_EQ(autotune(tiny_model({"predict", "--gpu", "CPU", "--gpus", "2", "--constants", constants})).code,
+            0);
 }
 
 TEST(Autotune, ExplainsAPlan) {

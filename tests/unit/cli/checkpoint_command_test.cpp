@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/checkpoint_command.h"
+#include "megatron/cli/commands.h"
 
 #include <gtest/gtest.h>
 

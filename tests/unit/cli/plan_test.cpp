@@ -187,6 +187,45 @@ TEST(Plan, MtpLayersInAStageOfTheirOwn) {
   EXPECT_EQ(traffic(plan.at("ranks")[1], "embd", "all_reduce"), nullptr);
 }
 
+// Replicas that lost ranks: who is where, in words and a picture.
+TEST(Plan, LostRanks) {
+  const std::vector<std::string> lost = {"-tp",
+                                         "4",
+                                         "--world-size",
+                                         "8",
+                                         "--non-active-ranks",
+                                         "1:2",
+                                         "--attention-dropout",
+                                         "0",
+                                         "--use-distributed-optimizer"};
+  const Outcome outcome = run_command(plan_of(lost));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* text : {"replica 0: tp 4   ranks 0 1 2 | 3\n", "replica 1: tp 3   ranks 4 5 7\n",
+                           "idle: 6\n", "gradients of replicas meet at 3 positions", "get parameters back",
+                           "micro-batches of a step, by the speed of each replica: 5 3\n"})
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
+  const Json layout = json_of(lost).at("layout");
+  EXPECT_EQ(layout.at("replicas")[1].as_int(), 3);
+  EXPECT_EQ(layout.at("sync_positions").as_int(), 3);
+  EXPECT_EQ(layout.at("idle_ranks")[0].as_int(), 6);
+  EXPECT_EQ(layout.at("replica_micro_batches")[0].as_int(), 5);
+  // A map of one stage of one replica makes all its stages smaller.
+  const Outcome stage = run_command(plan_of({"-tp", "2", "-pp", "2", "--world-size", "8",
+                                             "--non-active-ranks", "0.0.1:0", "--attention-dropout", "0"}));
+  ASSERT_EQ(stage.code, 0) << stage.err;
+  EXPECT_NE(stage.out.find("replica 0, stage 0: tp 1   ranks 0\nreplica 0, stage 1: tp 1   ranks 5\n"
+                           "replica 1, stage 0: tp 2   ranks 2 | 3\nreplica 1, stage 1: tp 2   ranks 6 | 7\n"
+                           "idle: 1 4\n"),
+            std::string::npos)
+      << stage.out;
+}
+
+TEST(Parity, OfLayoutsThatLostRanks) {
+  const Outcome outcome = run_command(
+      {"parity", "one", "tp4,sp,dp2,lost1:2", "tp2,pp2,dp2,zero1,lost0.0.1:0", "tp4,dp2,lost0:0+3"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+}
+
 TEST(Parity, LayoutsAreAlike) {
   const Outcome outcome = run_command({"parity", "one", "tp2,sp", "pp2,zb-v,vpp2", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;

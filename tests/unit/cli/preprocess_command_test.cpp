@@ -1,4 +1,4 @@
-#include "megatron/cli/commands/preprocess_command.h"
+#include "megatron/cli/commands.h"
 
 #include <gtest/gtest.h>
 

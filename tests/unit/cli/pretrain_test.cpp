@@ -68,6 +68,14 @@ TEST(Pretrain, TellsThatAllIsDone) {
   EXPECT_EQ(outcome.out, "");
 }
 
+// A run of no iterations saves what it began with, under any layout.
+TEST(Pretrain, NoIterationsSaveTheWeights) {
+  TempDir folder;
+  const Outcome outcome = train("pretrain", {"train.train_iters=0", "--save", folder / "c"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(folder / "c/iter_0000000")) << outcome.err;
+}
+
 TEST(Pretrain, RefusesWhatTheJobIsNot) {
   Outcome outcome = train("pretrain", {"--world-size", "2"});
   EXPECT_EQ(outcome.code, 1);

@@ -105,7 +105,8 @@ TEST(RunCli, EveryCommandHasItsTexts) {
 TEST(RunCli, HelpFitsATerminal) {
   std::vector<std::vector<std::string>> calls = {{"--help"}, {"help", "settings"}};
   for (const Command& command : commands()) calls.push_back({std::string(command.name), "--help"});
-  for (const char* part : {"ops", "train", "comm"}) calls.push_back({"bench", part, "--help"});
+  for (const char* part : {"ops", "train", "comm", "generate", "serve"})
+    calls.push_back({"bench", part, "--help"});
   for (const std::vector<std::string>& args : calls) {
     Capture out, err;
     ASSERT_EQ(run_cli(commands(), args, out.file(), err.file()), 0);

@@ -156,6 +156,21 @@ TEST(Faults, TimeoutTellsWhoIsMissingAndWhereTheyAre) {
        "rank 1 did not come; its last call here: all_reduce bf16[6] sum #0 on group dp at faults_test.cpp:"});
 }
 
+// Ranks wait for each other in a row; the one that holds all of them up is found.
+TEST(Faults, TimeoutNamesTheRankAtTheEndOfTheRow) {
+  const Failure failure = failing(
+      4,
+      [](int rank, ProcessGroup& world) {
+        std::vector<float> values(6);
+        if (rank == 3) return std::this_thread::sleep_for(1500ms);
+        if (rank > 0) world.set_timeout(10s);
+        world.recv(wrap(values), rank + 1).wait();
+      },
+      500ms);
+  expect_contains(failure.message, {"did not end within 0.5 s: missing ranks 1; held up by rank 3\n",
+                                    "rank 3 waits for nobody; its last call anywhere: nothing"});
+}
+
 TEST(Faults, RankThatReturnsIsNoticedAtOnce) {
   const Failure failure = failing(3, [](int rank, ProcessGroup& world) {
     std::vector<float> values(6);

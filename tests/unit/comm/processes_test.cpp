@@ -128,6 +128,20 @@ TEST(ProcessFaults, CountsOfAllToAllMustAgree) {
   expect_contains(told[1], {"all_to_all #0", "rank 0 sends 2 elements to rank 1", "expects 3"});
 }
 
+TEST(ProcessFaults, TimeoutNamesTheRankAtTheEndOfTheRow) {
+  const auto told = run_processes(
+      4, 1,
+      [](int rank, ProcessGroup& world) {
+        std::vector<float> values(6);
+        if (rank == 3) std::this_thread::sleep_for(2s);
+        if (rank > 0) world.set_timeout(10s);
+        world.recv(wrap(values), (rank + 1) % 4).wait();
+      },
+      500ms);
+  expect_contains(told[0], {"did not end within 0.5 s: missing ranks 1; held up by rank 3\n",
+                            "rank 3 waits for nobody; its last call here: "});
+}
+
 TEST(ProcessFaults, TimeoutTellsWhoIsMissingAndWhereTheyAre) {
   const auto begin = std::chrono::steady_clock::now();
   const auto told = run_processes(
@@ -309,7 +323,9 @@ TEST(Launch, MeetsByTcp) {
       if (process == 0) std::this_thread::sleep_for(100ms);
       Launch launch(
           {.timeout = 30s,
-           .place = {.process = process, .processes = 2, .master_addr = "127.0.0.1", .master_port = port}});
+           .place = {.process = process, .processes = 2, .master_addr = "127.0.0.1", .master_port = port},
+           .to_gather = 10 + process});
+      EXPECT_EQ(launch.gathered(), (std::vector<int64_t>{10 + process, 11 - process}));
       for (int round = 0; round < 3; ++round)  // one world serves several runs
         launch.run([&](int rank, ProcessGroup& world) {
           std::vector<int32_t> value(1, rank + 1);
@@ -342,9 +358,9 @@ TEST(Launch, ForgetsTheContextOfTheRunBefore) {
         world.attach(ctx);
         world.barrier();
       });
-      EXPECT_EQ(listener.heard, 1);
+      EXPECT_EQ(listener.heard, 2);  // the barrier and the wait for it
       launch.run([](int, ProcessGroup& world) { world.barrier(); });
-      EXPECT_EQ(listener.heard, 1);
+      EXPECT_EQ(listener.heard, 2);
     });
   for (std::thread& thread : threads) thread.join();
 }

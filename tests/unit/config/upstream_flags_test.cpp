@@ -1,7 +1,12 @@
 // Every flag that Megatron-LM's programs and launch scripts know is understood here too: it sets something,
 // stands for settings, changes nothing here and says so, or is refused with what to do instead.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -41,6 +46,95 @@ TEST(UpstreamFlags, NoneIsUnknown) {
   EXPECT_GT(shorthands, 5u);
   EXPECT_GT(compat, 200u);
   EXPECT_EQ(settings + shorthands + compat, 1029u);
+}
+
+using FlagsByReason = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+std::string section(const std::string& title, const char* lead, const FlagsByReason& flags) {
+  size_t count = 0;
+  for (const auto& [reason, names] : flags) count += names.size();
+  std::string text =
+      fmt::format("\n## {} ({})\n\n{}\n\n| reason | flags |\n| --- | --- |\n", title, count, lead);
+  for (const auto& [reason, names] : flags)
+    text += fmt::format("| {} | {} |\n", reason, fmt::join(names, " "));
+  return text;
+}
+
+std::string flag_page() {
+  FlagsByReason by_verdict[3];
+  std::vector<std::string> acting;
+  for (const std::string& flag : upstream_flags()) {
+    const CompatFlag found = find_compat_flag(flag);
+    if (Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row)
+      acting.push_back(flag);
+    else
+      by_verdict[static_cast<size_t>(found.row->verdict)][std::string(found.row->text)].push_back(flag);
+  }
+  using enum CompatRow::Verdict;
+  return "# Megatron-LM's flags\n\nWhat becomes of each flag that Megatron-LM's programs know; `megatron "
+         "explain KEY` says "
+         "more about one. The page is\nwritten by the test unit.config from the tables that the program "
+         "itself "
+         "reads "
+         "(`MEGATRON_WRITE_DOCS=1` writes it anew).\n" +
+         section("Accepted, no effect here", "A run that is given one of them says so and goes on.",
+                 by_verdict[static_cast<size_t>(ignored)]) +
+         section("Refused", "What the refusal says.", by_verdict[static_cast<size_t>(refused)]) +
+         section("Not built yet", "Refused until it is; by subject.",
+                 by_verdict[static_cast<size_t>(planned)]) +
+         fmt::format("\n## They act ({})\n\n{}\n", acting.size(), fmt::join(acting, " "));
+}
+
+// How many flags have each fate, and the reasons that most of those which do not act have.
+std::string flag_summary() {
+  std::map<std::string, size_t> reasons[3];
+  size_t acting = 0, counts[3] = {};
+  for (const std::string& flag : upstream_flags()) {
+    const CompatFlag found = find_compat_flag(flag);
+    if (Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row) {
+      ++acting;
+    } else {
+      const auto verdict = static_cast<size_t>(found.row->verdict);
+      ++counts[verdict];
+      ++reasons[verdict][std::string(found.row->text)];
+    }
+  }
+  using enum CompatRow::Verdict;
+  std::string text = fmt::format(
+      "| what becomes of it | flags | most of them |\n| --- | --- | --- |\n| acts | {} | |\n", acting);
+  for (const auto& [title, verdict] : {std::pair{"accepted, no effect here", ignored},
+                                       {"refused, with what to do instead", refused},
+                                       {"not built yet", planned}}) {
+    const auto& all = reasons[static_cast<size_t>(verdict)];
+    std::vector<std::pair<size_t, std::string>> largest;
+    for (const auto& [reason, count] : all) largest.emplace_back(count, reason);
+    std::stable_sort(largest.begin(), largest.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    largest.resize(std::min<size_t>(largest.size(), 8));
+    std::vector<std::string> shown;
+    for (const auto& [count, reason] : largest) shown.push_back(fmt::format("{} ({})", reason, count));
+    text += fmt::format("| {} | {} | {} |\n", title, counts[static_cast<size_t>(verdict)],
+                        fmt::join(shown, "; "));
+  }
+  return text;
+}
+
+// docs/flags.md says what the program does with each flag, docs/differences.md with how many.
+TEST(UpstreamFlags, TheirPagesAreTrue) {
+  const std::string docs = std::string(MEGATRON_SOURCE_DIR) + "/docs/";
+  const std::string title = "| what becomes of it |", end = "\n\n";
+  std::string differences = testing::read_text(docs + "differences.md");
+  const size_t begin = differences.find(title);
+  ASSERT_NE(begin, std::string::npos);
+  const size_t size = std::min(differences.find(end, begin) + 1, differences.size()) - begin;
+  if (std::getenv("MEGATRON_WRITE_DOCS")) {
+    std::ofstream(docs + "flags.md") << flag_page();
+    differences.replace(begin, size, flag_summary());
+    std::ofstream(docs + "differences.md") << differences;
+    return;
+  }
+  EXPECT_EQ(testing::read_text(docs + "flags.md"), flag_page()) << "run with MEGATRON_WRITE_DOCS=1";
+  EXPECT_EQ(differences.substr(begin, size), flag_summary()) << "run with MEGATRON_WRITE_DOCS=1";
 }
 
 // What a script gives after a flag is taken with it, so that no later word is misread.

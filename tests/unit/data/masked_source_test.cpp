@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "megatron/datasets/indexed/indexed_dataset.h"
 #include "megatron/datasets/indexed/indexed_writer.h"
 #include "megatron/datasets/masked/masked_source.h"
 #include "megatron/datasets/masked/word_pieces.h"

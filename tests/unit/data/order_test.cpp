@@ -132,6 +132,18 @@ TEST(Prefetch, AFaultComesWithItsStep) {
   EXPECT_THROW(ahead->step({3, 6, shares.of_replica[0], 2}), ConfigError);
 }
 
+// Ranks that ask for the same step get the same memory.
+TEST(Prefetch, SharesWithoutACopy) {
+  const auto plain = std::make_shared<CountingSource>();
+  const auto ahead = prefetched(plain, 2, 1);
+  const Shares shares = Shares::even(2, 1, 1);
+  const StepRequest request{0, 0, shares.of_replica[0], 2};
+  const auto first = ahead->shared_step(request), second = ahead->shared_step(request);
+  EXPECT_EQ(first, second);
+  ASSERT_FALSE(first->empty());
+  EXPECT_EQ((*first)[0].ids, plain->step(request)[0].ids);
+}
+
 // While a rank computes, the next step is made.
 TEST(Prefetch, WaitsLessThanReadingTakes) {
   const auto plain = std::make_shared<CountingSource>();

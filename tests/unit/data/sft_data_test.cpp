@@ -7,6 +7,7 @@
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
 #include "megatron/training/run/run_data.h"
+#include "support/capture.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
@@ -97,7 +98,8 @@ TEST(SftData, PromptsAndCompletionsEndWithEos) {
 TEST(SftData, PackedAndUnpackedAreTheSame) {
   TempDir dir;
   const std::string path = write_chats(dir);
-  const auto trained = [&](Packing packing, int64_t micro, ParallelSizes sizes = {}) {
+  const auto trained = [&](Packing packing, int64_t micro, ParallelSizes sizes = {},
+                           DType dtype = DType::F64) {
     Config config = sft_run(dir, path);
     config.dataset.packing = packing;
     config.dataset.packed_metadata = dir / "packed.json";
@@ -114,7 +116,7 @@ TEST(SftData, PackedAndUnpackedAreTheSame) {
           static_cast<int64_t>(static_cast<double>(kRows) / metadata.at("packing_factor").as_double() + 0.5);
       EXPECT_LT(config.train.global_batch_size, kRows);
     }
-    return train_layout(config, {.sizes = sizes, .source = data.train}, {{}});
+    return train_layout(config, {.sizes = sizes, .dtype = dtype, .source = data.train}, {{}});
   };
   const TrainedLayout plain = trained(Packing::none, 1);
   const auto expect_same = [&](const char* name, const TrainedLayout& other) {
@@ -132,6 +134,16 @@ TEST(SftData, PackedAndUnpackedAreTheSame) {
   expect_same("batch, tp2 pp2", trained(Packing::batch, 3, layout));
   expect_same("offline, tp2 pp2", trained(Packing::offline, 1, layout));
   expect_same("batch, cp2", trained(Packing::batch, 4, {.world = 2, .cp = 2}));
+
+  const double single = trained(Packing::none, 1, {}, DType::F32).losses[0];
+  EXPECT_NEAR(single, plain.losses[0], 1e-5);
+  const auto expect_loss = [&](const char* name, const TrainedLayout& other) {
+    EXPECT_NEAR(other.losses[0], single, 1e-6) << name;
+  };
+  expect_loss("batch, fp32", trained(Packing::batch, 4, {}, DType::F32));
+  expect_loss("offline, fp32", trained(Packing::offline, 1, {}, DType::F32));
+  expect_loss("batch, tp2 pp2, fp32", trained(Packing::batch, 3, layout, DType::F32));
+  expect_loss("offline, tp2 pp2, fp32", trained(Packing::offline, 1, layout, DType::F32));
 }
 
 TEST(SftData, ReadsPackedFiles) {
@@ -169,6 +181,41 @@ TEST(SftData, MegatronsFormatPacksConversationsOfARow) {
   EXPECT_EQ(batches[0].lengths[0], static_cast<int64_t>(std::string("U:s;U:u;A:yes;").size()));
   config.dataset.sft_tokenizer_prompt_format = "nemotron-h-aligned";
   EXPECT_THROW(whole_step(config), ConfigError);  // bytes have no token that pads
+}
+
+TEST(SftData, MegatronsFormatReadsSoManyRows) {
+  TempDir dir;
+  Config config = sft_run(dir, write_chats(dir));
+  config.dataset.sft_tokenizer_prompt_format = "default";
+  config.dataset.max_train_samples = 2;
+  const std::vector<Batch> batches = whole_step(config);
+  EXPECT_NE(batches[0].ids, batches[1].ids);
+  EXPECT_EQ(batches[0].ids, batches[2].ids) << "the rows start again";
+}
+
+TEST(SftData, RowsWithoutAnswersAreNamedOnce) {
+  TempDir dir;
+  write_chats(dir);
+  std::string rows;
+  for (int i = 0; i < 9; ++i)
+    rows += i == 1
+                ? R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"
+                  "\n"
+                : "{\"messages\": [{\"role\": \"user\", \"content\": \"only a question\"}]}\n";
+  write_text(dir / "rows.jsonl", rows);
+  for (Packing packing : {Packing::none, Packing::batch, Packing::offline}) {
+    Config config = sft_run(dir, dir / "rows.jsonl");
+    config.dataset.packing = packing;
+    Capture told;
+    const RunData data = run_data(config, Log(LogLevel::warning, told.file()));
+    const Shares shares = Shares::even(kRows, 1, 1);
+    for (int64_t step : {0, 1}) data.train->step({step, step * kRows, shares.of_replica[0]});
+    const std::string text = told.text();
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5) << text;
+    EXPECT_NE(text.find("rows.jsonl line 1: no token of this row is learned"), std::string::npos) << text;
+    EXPECT_EQ(text.find("rows.jsonl line 2:"), std::string::npos) << text;
+    EXPECT_NE(text.find("further such rows are not named"), std::string::npos) << text;
+  }
 }
 
 // A prompt that is too long gives way to its answer.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
+
 #include "megatron/base/error.h"
 #include "megatron/datasets/compression/decompressor.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
@@ -178,6 +181,69 @@ TEST_F(Preprocess, FaultsOfEncodersArrive) {
                          [] { return [](std::string_view, std::vector<int32_t>& out) { out = {300}; }; });
             }).find("does not fit into uint8"),
             std::string::npos);
+}
+
+// An encoder that fails after so many documents, and counts them.
+std::function<EncodeText()> failing_encoder(std::atomic<int>& encoded, int most) {
+  return [&encoded, most]() -> EncodeText {
+    return [&encoded, most, encode = byte_encoder()](std::string_view text, std::vector<int32_t>& tokens) {
+      require(++encoded <= most, "the machine went down");
+      encode(text, tokens);
+    };
+  };
+}
+
+TEST_F(Preprocess, GoesOnWhereARunWasStopped) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i) lines += fmt::format("{{\"text\":\"document {}\"}}\n", i * i);
+  for (int partitions : {1, 3}) {
+    PreprocessOptions options{.inputs = {write("a.jsonl", lines)}, .append_eod = kEod};
+    options.workers = 2;
+    options.partitions = partitions;
+    options.block_bytes = 100;
+    const Texts expected = run(options);
+    options.segment_bytes = 3000;
+    options.output_prefix = dir_ / fmt::format("stopped{}", partitions);
+    std::atomic<int> encoded = 0;
+    EXPECT_THROW(preprocess(options, failing_encoder(encoded, 250)), Error);
+    EXPECT_TRUE(std::filesystem::exists(options.output_prefix + ".segments/state.json"));
+    EXPECT_FALSE(std::filesystem::exists(options.output_prefix + "_text_document.idx"));
+    options.workers = 1;  // is none of the options that must be the same
+    encoded = 0;
+    const PreprocessReport report = preprocess(options, failing_encoder(encoded, 1000));
+    EXPECT_EQ(documents(report.prefixes[0]), expected);
+    EXPECT_EQ(report.documents, 400);
+    EXPECT_EQ(report.input_bytes, static_cast<int64_t>(lines.size()));
+    EXPECT_GT(report.resumed_bytes, 0);
+    EXPECT_LT(encoded, 300);
+    EXPECT_FALSE(std::filesystem::exists(options.output_prefix + ".segments"));
+  }
+}
+
+TEST_F(Preprocess, StartsAnewWhereAnythingDiffers) {
+  std::string lines;
+  for (int i = 0; i < 100; ++i) lines += fmt::format("{{\"text\":\"document {}\"}}\n", i);
+  PreprocessOptions options{.inputs = {write("a.jsonl", lines)}, .output_prefix = dir_ / "out"};
+  options.block_bytes = 100;
+  options.segment_bytes = 1000;
+  for (int change = 0; change < 3; ++change) {
+    std::atomic<int> encoded = 0;
+    EXPECT_THROW(preprocess(options, failing_encoder(encoded, 50)), Error);
+    if (change == 0) options.append_eod = kEod;
+    if (change == 1) options.encoder = "another";
+    if (change == 2) write("a.jsonl", lines + "{\"text\":\"one more\"}\n");
+    encoded = 0;
+    EXPECT_EQ(preprocess(options, failing_encoder(encoded, 1000)).resumed_bytes, 0);
+    EXPECT_EQ(encoded, change == 2 ? 101 : 100);
+  }
+}
+
+TEST_F(Preprocess, LeavesNothingOfAShortRun) {
+  PreprocessOptions options{.inputs = {write("a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"b\"}\n")},
+                            .output_prefix = dir_ / "out"};
+  std::atomic<int> encoded = 0;
+  EXPECT_THROW(preprocess(options, failing_encoder(encoded, 1)), Error);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out.segments"));
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 #include <set>
 
 #include "megatron/comm/run_ranks.h"
-#include "megatron/training/setup/parallel_setup.h"
+#include "megatron/models/parallel_setup.h"
+#include "unit/inference/small_models.h"
 
 namespace megatron {
 namespace {
@@ -13,45 +14,23 @@ namespace {
 struct Layout {
   const char* name;
   int tp = 1, pp = 1, cp = 1, vpp = 0;
+  PipelineSchedule schedule = PipelineSchedule::automatic;
   int ranks() const { return tp * pp * cp; }
 };
 
 Config small_model(const Layout& layout) {
-  Config config;
-  ModelConfig& model = config.model;
-  model.num_layers = 4;
-  model.hidden_size = 32;
-  model.num_attention_heads = 4;
-  model.num_query_groups = 2;
-  model.kv_channels = 8;
-  model.ffn_hidden_size = 64;
-  model.vocab_size = 50;
-  model.seq_length = model.max_position_embeddings = 24;
-  model.position_embedding_type = PositionEmbedding::rope;
-  model.init_method_std = 0.3;  // so that the likeliest token stands out
-  model.hidden_dropout = model.attention_dropout = 0.5;
-  config.parallel.tensor_model_parallel_size = layout.tp;
-  config.parallel.pipeline_model_parallel_size = layout.pp;
+  Config config = testing::small_config(testing::kDense, layout.tp, layout.pp);
+  config.model.seq_length = config.model.max_position_embeddings = 24;
   config.parallel.context_parallel_size = layout.cp;
   config.parallel.virtual_pipeline_model_parallel_size = layout.vpp;
+  config.parallel.pipeline_schedule = layout.schedule;
   return config;
 }
 
 // Layers with states among others.
 Config small_hybrid(const Layout& layout) {
   Config config = small_model(layout);
-  ModelConfig& model = config.model;
-  model.is_hybrid_model = true;
-  model.hybrid_layer_pattern = "MG*M";
-  model.mamba_num_heads = 4;
-  model.mamba_head_dim = 8;
-  model.mamba_num_groups = 2;
-  model.mamba_state_dim = 6;
-  model.mamba_chunk_size = 3;
-  model.linear_num_key_heads = 2;
-  model.linear_num_value_heads = 4;
-  model.linear_key_head_dim = 6;
-  model.linear_value_head_dim = 8;
+  testing::kHybrid.change(config.model);
   return config;
 }
 
@@ -62,7 +41,7 @@ std::vector<int64_t> text_of(const Layout& layout, const GenerateOptions& option
   run_ranks(layout.ranks(), [&](int rank, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, rank);
     const auto parallel = ParallelContext::from_sizes(world, parallel_sizes(config, layout.ranks()));
-    RankModel model(config, parallel, DType::F64);
+    Model model(config, parallel, DType::F64);
     for (Parameter* parameter : model.parameters()) {
       parameter->allocate(ctx, DType::F64);
       parameter->initialize(ctx, 7);
@@ -84,6 +63,7 @@ TEST(Generate, EveryLayoutWritesTheSame) {
   for (const Layout& layout : {Layout{"tp2", 2},
                                {"pp2", 1, 2},
                                {"pp2 vpp2", 1, 2, 1, 2},
+                               {"pp2 in a V", 1, 2, 1, 2, PipelineSchedule::zb_v},
                                {"tp2 pp2", 2, 2},
                                {"cp2", 1, 1, 2},
                                {"tp4 with shared keys", 4}}) {
@@ -118,15 +98,32 @@ TEST(Generate, GoesOnWhenTheContextIsFull) {
   EXPECT_EQ(text_of({"one"}, {.max_new_tokens = 60, .use_cache = false}), text);
 }
 
+Config small_encoder(const Layout& layout) {
+  Config config = small_model(layout);
+  ModelConfig& model = config.model;
+  model.model_type = ModelType::t5;
+  model.encoder_num_layers = model.decoder_num_layers = model.num_layers = 2;
+  model.position_embedding_type = PositionEmbedding::learned_absolute;
+  return config;
+}
+
+TEST(Generate, AnEncoderAndItsDecoderHaveStages) {
+  const GenerateOptions options{.max_new_tokens = 12, .sampling = {.temperature = 1, .top_k = 8}};
+  const auto text = text_of({"one"}, options, small_encoder);
+  EXPECT_GT(std::set<int64_t>(text.begin(), text.end()).size(), 2U) << "a text that says something";
+  for (const Layout& layout : {Layout{"tp2", 2}, Layout{"pp2", 1, 2}, Layout{"pp4", 1, 4}}) {
+    SCOPED_TRACE(layout.name);
+    EXPECT_EQ(text_of(layout, options, small_encoder), text);
+  }
+}
+
 // What the encoder makes of the prompt is kept from token to token.
 TEST(Generate, AnEncoderReadsThePromptOnce) {
-  Config config = small_model({"one"});
-  ModelConfig& model = config.model;
-  model.encoder_num_layers = model.decoder_num_layers = model.num_layers = 2;
-  model.position_embedding_type = PositionEmbedding::relative;
+  Config config = small_encoder({"one"});
+  config.model.position_embedding_type = PositionEmbedding::relative;
   run_ranks(1, [&](int, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1);
-    RankModel rank(config, ParallelContext::from_sizes(world, parallel_sizes(config, 1)), DType::F64);
+    Model rank(config, ParallelContext::from_sizes(world, parallel_sizes(config, 1)), DType::F64);
     for (Parameter* parameter : rank.parameters()) {
       parameter->allocate(ctx, DType::F64);
       parameter->initialize(ctx, 7);

@@ -4,8 +4,10 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
 #include "megatron/ops/shape.h"
 #include "megatron/parallel/parallel_context.h"
+#include "support/gradcheck.h"
 
 namespace megatron {
 namespace {
@@ -76,6 +78,37 @@ TEST(ExpertDispatcher, EveryTokenComesBackFromItsExperts) {
 }
 
 // Rows are ordered by expert, then by the rank they come from, then as they were there.
+// A weight behind the exchange has its gradient once gradients have travelled back, without a step of its
+// own.
+TEST(ExpertDispatcher, WaitingWeightGradientsFillTheExchange) {
+  for (const bool fill : {false, true})
+    run_ranks(2, [&](int, ProcessGroup& world) {
+      RankContext ctx;
+      const auto groups = ParallelContext::from_sizes(world, {.world = 2, .tp = 1, .ep = 2, .etp = 1});
+      ExpertDispatcher dispatcher(2, ExpertParallel::of(groups), {.all_to_all = true, .fill_backward = fill});
+      testing::TestWeight weight(ctx, testing::random_tensor(ctx, {3, 3}, 1));
+      Tape tape(ctx);
+      const Tensor x = tape.watch(testing::random_tensor(ctx, {4, 3}, 2));
+      Tensor y;
+      {
+        TapeScope scope(ctx, &tape);
+        const Dispatched sent =
+            dispatcher.dispatch(ctx, x, {ctx.from_vector<int64_t>({0, 1, 1, 0}, {4, 1}), {}}, 4);
+        y = ops::linear(ctx, sent.combine(ctx, sent.tokens), weight.get());
+      }
+      const auto size = [&] {
+        double sum = 0;
+        for (double value : ctx.to_vector<double>(weight.accumulator.main_grad)) sum += std::abs(value);
+        return sum;
+      };
+      ctx.defer_weight_grads = true;
+      tape.backward_data(ctx, std::vector{y}, std::vector{ctx.full(y.shape(), DType::F64, 1)});
+      EXPECT_EQ(size() > 0, fill);
+      tape.backward_weight(ctx);
+      EXPECT_GT(size(), 0);
+    });
+}
+
 TEST(ExpertDispatcher, RowsAreOrderedByExpertAndToken) {
   run_ranks(2, [&](int, ProcessGroup& world) {
     RankContext ctx;

@@ -44,9 +44,6 @@ TEST(LayerSplit, Refusals) {
   EXPECT_THROW(stage_layers({8, 4, 2, 3, 3}, 0), ConfigError);
   EXPECT_THROW(stage_layers({8, 4, 1, 2, 2, true}, 0), ConfigError);
   EXPECT_THROW(stage_layers({8, 4}, 4), Error);
-  EXPECT_EQ(virtual_stages_for({30, 4, 1, {}, {}, true, true}, 4), 2);
-  EXPECT_THROW(virtual_stages_for({30, 4, 1, {}, {}, true, true}, 3), ConfigError);
-  EXPECT_THROW(virtual_stages_for({8, 4, 1, 2}, 1), ConfigError);
 }
 
 TEST(BatchPlan, ScheduleText) {

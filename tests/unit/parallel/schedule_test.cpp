@@ -96,6 +96,46 @@ TEST(Schedule, EveryShapeRunsToItsEndInOrderAndInItsMemory) {
   EXPECT_GT(shapes, 4000);
 }
 
+// Weight gradients that are delayed come behind their B, after the gradient of the input was sent; all else
+// stands as it did.
+TEST(Schedule, DelayedWeightGradientsLetGradientsGoFirst) {
+  for (PipelineShape shape : {PipelineShape{PipelineKind::none, 1, 1, 3},
+                              {PipelineKind::one_f_one_b, 4, 1, 6},
+                              {PipelineKind::gpipe, 3, 1, 4},
+                              {PipelineKind::interleaved, 2, 2, 4}}) {
+    SCOPED_TRACE(pipeline_kind_name(shape.kind));
+    const auto whole = schedules(shape);
+    shape.delay_weights = true;
+    const auto lists = schedules(shape);
+    ASSERT_NO_THROW(simulate(shape, lists, {}, SendMode::rendezvous));
+    ASSERT_NO_THROW(simulate(shape, lists, {}, SendMode::buffered));
+    check_weight_order(shape, lists);
+    for (size_t rank = 0; rank < lists.size(); ++rank) {
+      const std::vector<Step>& list = lists[rank];
+      for (size_t i = 0; i < list.size(); ++i) {
+        ASSERT_NE(list[i].kind, StepKind::backward);
+        if (list[i].kind != StepKind::backward_data) continue;
+        size_t next = i + 1;
+        bool sent = false;
+        for (; list[next].kind == StepKind::send || list[next].kind == StepKind::recv; ++next)
+          sent = sent || (list[next].kind == StepKind::send && list[next].payload == Payload::gradient);
+        EXPECT_EQ(list[next].kind, StepKind::backward_weight);
+        EXPECT_EQ(list[next].microbatch, list[i].microbatch);
+        EXPECT_EQ(sent, model_stage(shape, static_cast<int>(rank), list[i].chunk) > 0);
+      }
+      const auto order_of = [](const std::vector<Step>& steps) {
+        std::vector<std::string> order;
+        for (const Step& step : steps)
+          if (step.kind <= StepKind::backward_data)
+            order.push_back(fmt::format("{}{}.{}", step.kind == StepKind::forward ? "F" : "B", step.chunk,
+                                        step.microbatch));
+        return order;
+      };
+      EXPECT_EQ(order_of(list), order_of(whole[rank]));
+    }
+  }
+}
+
 TEST(Schedule, ZeroBubbleKeepsMemoryAndShrinksTheBubble) {
   for (int pp = 2; pp <= 8; ++pp)
     for (int m = 1; m <= 32; ++m) {
@@ -172,8 +212,19 @@ TEST(Schedule, RefusesWhatCannotBe) {
       {PipelineKind::one_f_one_b, 2, 1, 4, 2}, {PipelineKind::interleaved, 4, 2, 9},
       {PipelineKind::interleaved, 4, 2, 3}};
   for (const PipelineShape& shape : wrong) EXPECT_THROW(schedules(shape), ConfigError);
-  EXPECT_THROW(parse_pipeline_kind("2f2b"), ConfigError);
-  EXPECT_EQ(parse_pipeline_kind("zb-v"), PipelineKind::zb_v);
+}
+
+// A pass without a way back needs no whole groups of micro-batches.
+TEST(Schedule, ForwardAloneTakesAnyNumberOfMicroBatches) {
+  for (const PipelineKind kind : {PipelineKind::interleaved, PipelineKind::zb_v})
+    for (int microbatches : {1, 2, 3, 5, 9}) {
+      PipelineShape shape{kind, 4, 2, microbatches};
+      shape.forward_only = true;
+      for (const std::vector<Step>& list : schedules(shape))
+        EXPECT_EQ(std::count_if(list.begin(), list.end(),
+                                [](const Step& step) { return step.kind == StepKind::forward; }),
+                  2 * microbatches);
+    }
 }
 
 std::string fault(const PipelineShape& shape, const std::vector<std::vector<Step>>& lists, SendMode mode) {

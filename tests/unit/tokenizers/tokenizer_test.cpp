@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
@@ -55,6 +56,56 @@ TEST(Tokenizer, ResultsDoNotDependOnMemory) {
     encoder->encode(all, ids);
     EXPECT_TRUE(ids == expected);
   }
+}
+
+// Bert's words take a path of their own where words are remembered.
+TEST(Tokenizer, BertsWordsDoNotDependOnMemory) {
+  const std::string pieces[] = {"[PAD]", "[UNK]", "a", "b", "ab", "##a", "##b", "##ab",   "1",
+                                "##1",   ".",     ",", "A", "B",  "##B", "'",   "\u4f60", "e"};
+  for (
+      const char* normalizer :
+      {"null",
+       R"({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true})",
+       R"({"type": "BertNormalizer", "clean_text": false, "handle_chinese_chars": false, "strip_accents": true, "lowercase": false})",
+       R"({"type": "Lowercase"})"}) {
+    Json vocabulary = Json::object();
+    for (const std::string& piece : pieces) vocabulary[piece] = static_cast<int64_t>(vocabulary.size());
+    Json settings = Json::object();
+    settings["normalizer"] = Json::parse(normalizer);
+    settings["pre_tokenizer"] = Json::parse(R"({"type": "BertPreTokenizer"})");
+    settings["model"] = Json::Object{{"type", "WordPiece"},
+                                     {"vocab", vocabulary},
+                                     {"unk_token", "[UNK]"},
+                                     {"max_input_chars_per_word", 9}};
+    const Tokenizer tokenizer(std::make_shared<tokenizers::HfTokenizer>(settings, SpecialIds{}));
+    Encoder encoder(tokenizer), small(tokenizer, 1);
+    const std::string_view alphabet[] = {"a",  "b", "A",    "B",    "1",      ".",      ",",      "'", " ",
+                                         "\n", "~", "\x7f", "\x01", "\u00e9", "\u4f60", "\u00a0", "z"};
+    std::mt19937 random(4);
+    for (int round = 0; round < 3000; ++round) {
+      std::string text;
+      for (size_t i = random() % 40; i > 0; --i)
+        text += alphabet[random() % (round % 2 ? 8 : std::size(alphabet))];
+      const Ids expected = tokenizer.encode_with_offsets(text).ids;
+      for (Encoder* one : {&encoder, &small}) {
+        Ids ids;
+        one->encode(text, ids);
+        ASSERT_EQ(ids, expected) << text << normalizer;
+      }
+    }
+  }
+}
+
+// Places have 32 bits: longer texts are refused before anything is read.
+TEST(Tokenizer, RefusesTextsThatAreTooLong) {
+  const char one = 'a';
+  const std::string_view text(&one, size_t{1} << 32);
+  const Tokenizer tokenizer = llama3();
+  Encoder encoder(tokenizer);
+  Ids ids;
+  EXPECT_THROW(tokenizer.encode(text), ConfigError);
+  EXPECT_THROW(tokenizer.encode_with_offsets(text), ConfigError);
+  EXPECT_THROW(encoder.encode(text, ids), ConfigError);
 }
 
 TEST(Tokenizer, MalformedTextCountsAsReplacements) {

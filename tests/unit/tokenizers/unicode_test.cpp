@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "megatron/tokenizers/normalizers/normal_forms.h"
 #include "megatron/tokenizers/unicode/graphemes.h"
 #include "megatron/tokenizers/unicode/unicode.h"
@@ -86,11 +88,33 @@ TEST(Utf8, ValidityAgreesWithDecoding) {
       }
 }
 
+// Wherever a character stands in a longer text, cut or damaged.
+TEST(Utf8, ValidityOfLongTexts) {
+  std::mt19937 random(3);
+  const std::string_view pieces[] = {"a",          "plain ", "\u00e9", "\u4f60",
+                                     "\U0001f600", "\ud7ff", "\ue000", "\U0010ffff"};
+  int valid = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string text;
+    for (size_t i = random() % 60; i > 0; --i) text += pieces[random() % (round % 2 ? 2 : std::size(pieces))];
+    if (!text.empty() && round % 3) text[random() % text.size()] = static_cast<char>(random());
+    if (!text.empty() && round % 5 == 0) text.resize(random() % text.size());
+    ASSERT_EQ(is_utf8(text), to_utf8_lossy(text) == text) << round;
+    valid += is_utf8(text);
+  }
+  EXPECT_GT(valid, 5000);
+  EXPECT_LT(valid, 18000);
+}
+
 TEST(Graphemes, ShortOnes) {
   EXPECT_EQ(grapheme_length("e\u0301x"), 3u);
   EXPECT_EQ(grapheme_length("\r\n"), 2u);
   EXPECT_EQ(grapheme_length("\n\u0301"), 1u);
   EXPECT_EQ(grapheme_length("ab"), 1u);
+  EXPECT_EQ(grapheme_length("\u00bd\u108b"), 2u) << "a spacing mark that stands alone";
+  EXPECT_EQ(grapheme_length("\u1000\u1031"), 6u) << "one that does not";
+  EXPECT_EQ(grapheme_length("\u0600\u00bd\u0301"), 6u) << "a sign that is put before";
+  EXPECT_EQ(grapheme_length("\u0d4ea"), 4u);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "megatron/tokenizers/regex/regex.h"
 #include "megatron/tokenizers/tiktoken_tokenizer.h"
 #include "megatron/tokenizers/unicode/utf8.h"
+#include "megatron/tokenizers/word_windows.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -78,6 +79,56 @@ TEST(WordScanner, AgreesWithTheRegularExpression) {
       ASSERT_EQ(words(pattern, text), expected) << text << "\n" << pattern;
     }
   }
+}
+
+Words words_of_windows(const WordRules& rules, const std::string& text) {
+  const ScannedText scanned{text.data(), text.size()};
+  std::vector<size_t> begins;
+  WordWindows<WordRules> windows(rules, scanned);
+  size_t found[64];
+  while (windows.more()) begins.insert(begins.end(), found, found + windows.next(found));
+  size_t rest = begins.empty() ? 0 : begins.back();
+  Words result;
+  for (size_t i = 0; i + 1 < begins.size(); ++i)
+    result.push_back(text.substr(begins[i], begins[i + 1] - begins[i]));
+  while (rest < text.size()) {
+    const size_t end = word_end(rules, text.data(), rest, text.size());
+    result.push_back(text.substr(rest, end - rest));
+    rest = end;
+  }
+  return result;
+}
+
+// Windows of 64 bytes find the words that the scanner finds one by one, whatever stands at their borders.
+TEST(WordWindows, AgreeWithTheScanner) {
+  const std::string_view alphabet[] = {
+      "a",       "Zb",     "don't",      "'ll",        "'",      "'S",     "'\u017f", "1",
+      "12",      "345678", " ",          "  ",         "\n",     "\r\n",   "\t",      "\n  ",
+      " \n \n ", "!",      "--",         ";\n\n",      "\u0301", "\u4f60", "\u3002",  "\u00e9",
+      "\u3000",  "\u00a0", "\u0660",     "\u00bd",     "\u2028", "\u200b", "/",       "\u2014",
+      " x",      " (",     "\U0001f600", "\U0001d518", "\uac00", "word",   "Words",   "    "};
+  std::mt19937 random(2);
+  const auto cl100k = WordRules::of(tiktoken_pattern("cl100k"), true).value();
+  for (const WordRules& rules :
+       {WordRules::of(kGpt2).value(), WordRules::of(kLlama3).value(), WordRules::of(kQwen2).value(), cl100k,
+        WordRules::of(tiktoken_pattern("v1")).value()}) {
+    ASSERT_TRUE(WordWindows<WordRules>::knows(rules));
+    for (int round = 0; round < 4000; ++round) {
+      // A few of the alphabet at a time, so that the same ones meet often.
+      std::string_view some[5];
+      for (std::string_view& piece : some) piece = alphabet[random() % std::size(alphabet)];
+      std::string text;
+      for (size_t i = random() % 120; i > 0; --i) text += some[random() % std::size(some)];
+      Words expected;
+      for (size_t at = 0; at < text.size();) {
+        const size_t end = word_end(rules, text.data(), at, text.size());
+        expected.push_back(text.substr(at, end - at));
+        at = end;
+      }
+      ASSERT_EQ(words_of_windows(rules, text), expected) << text;
+    }
+  }
+  EXPECT_FALSE(WordWindows<WordRules>::knows(WordRules::of(tiktoken_pattern("o200k")).value()));
 }
 
 Words matches(std::string_view pattern, const std::string& text) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megatron/models/parallel_setup.h"
+
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -68,6 +70,25 @@ TEST(BatchSchedule, WhatDoesNotDivideIsRefusedOrMadeSmaller) {
     config.train.step_batch_size_schedule = {wrong};
     EXPECT_THROW(BatchSchedule(config, 1), ConfigError) << wrong;
   }
+}
+
+// With 128 heads a rank of 30 has as many as one of 28: attention gains nothing from the two further ranks.
+TEST(ReplicaSpeeds, FollowTheFullestRank) {
+  ModelConfig model;
+  model.hidden_size = 20480;
+  model.num_attention_heads = 128;
+  model.ffn_hidden_size = 81920;
+  model.num_layers = 100;
+  model.vocab_size = 1;
+  model.seq_length = 16384;
+  const std::vector<int> speeds = replica_speeds(model, {32, 30, 28});
+  const auto share = [&](size_t i) { return static_cast<double>(speeds[i]) / speeds[0]; };
+  EXPECT_LT(share(1), 30.0 / 32);
+  EXPECT_GT(share(2), 28.0 / 32 * 0.95);
+  model.num_attention_heads = 8;  // one of seven ranks has two heads, and all wait for it
+  model.ffn_hidden_size = 1;
+  const std::vector<int> few = replica_speeds(model, {8, 7});
+  EXPECT_NEAR(static_cast<double>(few[1]) / few[0], 0.5, 1e-3);
 }
 
 }  // namespace

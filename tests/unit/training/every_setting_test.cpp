@@ -9,6 +9,7 @@
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/schema/value.h"
+#include "megatron/training/plan/blank_batches.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/training/step/rank_trainer.h"
 
@@ -65,10 +66,14 @@ const std::vector<Overrides>& kinds() {
       also(experts, {"model.moe_expert_capacity_factor=0.5"}),
       also(experts, {"model.moe_router_topk=1", "model.moe_router_pre_softmax=true"}),
       also(rope, {"model.qk_layernorm=true"}),
+      also(rope, {"model.parallel_residual=true"}),
       also(experts, {"model.moe_router_load_balancing_type=[aux_loss]", "model.moe_aux_loss_coeff=[0.1]"}),
       sigmoid,
       latent,
       also(latent, {"model.rope_type=rope"}),
+      also(latent, {"model.experimental_attention_variant=dsa", "model.dsa_indexer_n_heads=2",
+                    "model.dsa_indexer_head_dim=8", "model.dsa_indexer_topk=3",
+                    "model.dsa_indexer_loss_coeff=0.5", "model.init_method_std=0.2"}),
       also(rope, {"model.mtp_num_layers=2"}),
       also(rope, {"model.use_mup=true", "model.mup_base_hidden_size=16"}),
       also(rope, {"model.experimental_attention_variant=gated_delta_net", "model.linear_num_key_heads=2",
@@ -77,6 +82,18 @@ const std::vector<Overrides>& kinds() {
       {"model.num_layers=4", "model.hybrid_layer_pattern=M*-M", "model.position_embedding_type=none",
        "model.normalization=RMSNorm", "model.mamba_num_heads=4", "model.mamba_head_dim=8",
        "model.mamba_num_groups=2", "model.mamba_state_dim=8"},
+      {"model.model_type=bert"},
+      {"model.model_type=t5", "model.decoder_seq_length=8"},
+      {"model.model_type=t5", "model.position_embedding_type=relative"},
+      also(rope, {"model.vision_tower=clip", "model.vision_image_size=28", "model.vision_hidden_size=16",
+                  "model.vision_num_attention_heads=2"}),
+      also(rope, {"model.vision_tower=siglip", "model.vision_image_size=28", "model.vision_hidden_size=16",
+                  "model.vision_num_attention_heads=2", "model.vision_tokens_per_image=1",
+                  "model.image_token_id=45", "model.bidirectional_attention=true",
+                  "model.vision_bidirectional=true"}),
+      also(rope, {"model.position_embedding_type=mrope", "model.mrope_section=[1,1,2]",
+                  "model.vision_tower=qwen2_5", "model.vision_hidden_size=16", "model.image_token_id=45",
+                  "model.vision_num_attention_heads=2", "model.vision_window_size=28"}),
   };
   return all;
 }
@@ -95,6 +112,8 @@ const std::map<std::string_view, std::vector<std::string>>& special_values() {
       {"hybrid_layer_pattern", {"M*-M/*-", "MM*-"}},
       {"mamba_time_step_max", {"0.01"}},
       {"mamba_chunk_size", {"4"}},
+      {"vision_full_attention_layers", {"[0]"}},
+      {"vision_tower", {"none", "clip", "siglip", "qwen2", "qwen2_5"}},
       {"yarn_beta_fast", {"4"}},
       {"yarn_beta_slow", {"0.01"}},
       {"beta_fast", {"4"}},
@@ -111,10 +130,22 @@ const std::map<std::string_view, std::vector<std::string>>& special_values() {
 
 // What acts, but not on the numbers of one rank.
 const std::set<std::string_view> kElsewhere = {
-    "moe_token_dispatcher_type",     // how ranks exchange tokens
-    "moe_shared_expert_overlap",     // when shared experts run
-    "mrope_section",                 // where images stand
-    "moe_router_dtype",              // fp32 is what this test computes in
+    "moe_token_dispatcher_type",         // how ranks exchange tokens
+    "moe_shared_expert_overlap",         // when shared experts run
+    "overlap_moe_expert_parallel_comm",  // when these and weight gradients do
+    "overlap_dispatch_backward_with_experts_wgrad",
+    "delay_wgrad_compute",
+    "moe_enable_routing_replay",  // whether routing is recorded
+    "mrope_section",              // where images stand
+    "moe_router_dtype",           // fp32 is what this test computes in
+    "image_processor",            // how files become pixels
+    "model_provider",             // sizes, with LLaVA's tower
+    "vision_tower",               // each is a kind of model here
+    "vision_output_size",         // refused but where it says what the hidden size does
+    "image_token_id",             // where images stand, and videos
+    "video_token_id",
+    "vision_image_width",            // refused but where it says what the height does
+    "vision_in_channels",            // of pixels, which the batch of this test has three of
     "make_vocab_size_divisible_by",  // padding, of which nothing is seen; told by the shape of the embedding
 };
 
@@ -156,6 +187,38 @@ Resolved resolved(const Overrides& kind, const Overrides& more) {
   return resolve(sources);
 }
 
+std::vector<Batch> batches_of(const Config& config) {
+  const int64_t row = config.model.seq_length + 1, rows = config.train.global_batch_size,
+                tokens_known = std::min<int64_t>(41, config.model.vocab_size);
+  if (config.model.has_tower()) {
+    std::vector<Batch> batches = blank_batches(config, rows / config.train.micro_batch_size);
+    for (Batch& batch : batches) {
+      for (size_t i = 0; i < batch.ids.size(); ++i) {
+        batch.labels[i] = static_cast<int64_t>(i * i) % tokens_known;
+        if (!config.model.is_image_token(batch.ids[i])) batch.ids[i] = batch.labels[i];
+      }
+      if (!batch.extra.contains("pixels")) continue;
+      auto* pixels = batch.extra.at("pixels").data<float>();
+      for (int64_t i = 0; i < batch.extra.at("pixels").numel(); ++i)
+        pixels[i] = static_cast<float>(i % 7) / 4;
+    }
+    return batches;
+  }
+  if (config.model.masks_text()) {
+    std::vector<Batch> batches = blank_batches(config, rows / config.train.micro_batch_size);
+    for (Batch& batch : batches)
+      for (size_t i = 0; i < batch.ids.size(); ++i) {
+        batch.ids[i] = static_cast<int64_t>(i * i) % tokens_known;
+        batch.labels[i] = i % 3 == 0 ? batch.ids[i] : kIgnoredLabel;
+      }
+    return batches;
+  }
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < rows * row; ++i)
+    tokens.push_back(i % 5 == 4 && i < row ? -100 : i * i % tokens_known);
+  return batches_of_tokens(tokens, config.train.micro_batch_size, config.model.seq_length);
+}
+
 // Shapes, initial weights, losses and norms of two steps.
 std::vector<double> computed(const Config& config) {
   RankContext ctx;
@@ -166,13 +229,11 @@ std::vector<double> computed(const Config& config) {
     seen.push_back(static_cast<double>(parameter->value.numel()));
     for (float value : ctx.to_vector<float>(parameter->value)) seen.push_back(value);
   }
-  const int64_t row = config.model.seq_length + 1, rows = config.train.global_batch_size;
-  std::vector<int64_t> tokens;
-  for (int64_t i = 0; i < rows * row; ++i)
-    tokens.push_back(i % 5 == 4 && i < row ? -100 : i * i % std::min<int64_t>(41, config.model.vocab_size));
+  const std::vector<Batch> batches = batches_of(config);
   for (int step = 0; step < 3; ++step) {
-    const StepReport report = trainer.step(ctx, tokens, 0.01);
+    const StepReport report = trainer.step(ctx, batches, 0.01);
     seen.insert(seen.end(), {report.loss, report.grad_norm});
+    for (const LossTerm& term : report.terms) seen.push_back(term.value);
   }
   return seen;
 }
@@ -230,7 +291,7 @@ class EverySetting : public ::testing::Test {
 
 // One value of a choice may be left out where others act.
 TEST_F(EverySetting, ValueOfAChoiceActsOrIsRefused) {
-  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()})
+  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>(), &schema<VisionConfig>()})
     for (const Setting& setting : rows->rows())
       if (setting.type == ValueType::choice && !kElsewhere.contains(setting.key))
         for (std::string_view choice : setting.choices)
@@ -240,7 +301,7 @@ TEST_F(EverySetting, ValueOfAChoiceActsOrIsRefused) {
 
 TEST_F(EverySetting, OfAModelActsOrIsRefused) {
   std::map<Fate, std::vector<std::string>> found;
-  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>()})
+  for (const Schema* rows : {&schema<ModelConfig>(), &schema<MoeConfig>(), &schema<VisionConfig>()})
     for (const Setting& setting : rows->rows()) found[fate(setting)].emplace_back(setting.key);
   for (const std::string& name : found[Fate::nothing])
     ADD_FAILURE() << name << " is accepted and changes nothing";

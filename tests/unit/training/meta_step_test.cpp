@@ -111,6 +111,28 @@ TEST(MetaStep, ExpertsAddUpToTheModelsFlops) {
             2 * (4 * expert + 4 * h + 3 * h * model.moe_shared_expert_intermediate_size - dense));
 }
 
+// CLIP's tower of two layers on four patches and the class token, and the two layers behind it.
+TEST(MetaStep, TowersCountByTheirImages) {
+  ModelConfig model = small().model;
+  model.vision_tower = VisionTowerKind::clip;
+  model.vision_num_layers = 2;
+  model.vision_hidden_size = 16;
+  model.vision_num_attention_heads = 2;
+  model.vision_ffn_hidden_size = 64;
+  model.vision_image_size = 28;
+  model.vision_projector_size = 24;
+  model.vision_output_size = 32;
+  const double tower = 4 * (3 * 14 * 14) * 16 + 5 * 2 * (4 * 16 * 16 + 2 * 16 * 64) + 2 * 2 * (5 * 5 * 16),
+               behind = 5 * 24 * (16 + 32);
+  const PatchGrid image{1, 2, 2};
+  const PatchGrid images[] = {image, image};
+  EXPECT_EQ(tower_flops(model, {&image, 1}), 6 * (tower + behind));
+  EXPECT_EQ(tower_flops(model, images), 2 * 6 * (tower + behind));
+  model.freeze_vision_model = true;
+  EXPECT_EQ(tower_flops(model, {&image, 1}), 2 * tower + 6 * behind);
+  EXPECT_EQ(tower_flops(model, {}), 0);
+}
+
 TEST(MetaStep, AnEightBillionModelFitsIntoNoMemoryAtAll) {
   Config config = small();
   config.model = llama_style({.layers = 32,

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "megatron/models/decoder_shape.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/training/plan/plan.h"
-#include "megatron/training/setup/parallel_setup.h"
 
 namespace megatron {
 namespace {

@@ -36,8 +36,8 @@ TEST(RankLaunch, ProcessesWithOtherSettingsAreRefused) {
   other.optimizer.lr = 7e-4;
   EXPECT_EQ(launch_with(config, elsewhere), (std::vector<std::string>{"", ""}));
   for (const std::string& text : launch_with(config, other)) {
-    EXPECT_NE(text.find("rank 1 was given other settings than that of rank 0"), std::string::npos) << text;
-    EXPECT_NE(text.find("section optimizer"), std::string::npos) << text;
+    EXPECT_NE(text.find("optimizer.lr is "), std::string::npos) << text;
+    EXPECT_NE(text.find(" at rank 0 and 7e-04 at rank 1"), std::string::npos) << text;
   }
 }
 
@@ -56,7 +56,7 @@ TEST(RankLaunch, ProcessesWithOtherDataAreRefused) {
   EXPECT_EQ(launch_with(config, elsewhere), (std::vector<std::string>{"", ""}));
   for (const Config& other : {weights, fewer, seed})
     for (const std::string& text : launch_with(config, other))
-      EXPECT_NE(text.find("section dataset"), std::string::npos) << text;
+      EXPECT_NE(text.find("dataset."), std::string::npos) << text;
 }
 
 }  // namespace

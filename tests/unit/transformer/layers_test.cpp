@@ -7,6 +7,7 @@
 #include "megatron/models/whole_model.h"
 #include "megatron/ops/reduce.h"
 #include "megatron/transformer/embedding.h"
+#include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -127,6 +128,16 @@ ModelConfig small_t5() {
   return config;
 }
 
+// What the model makes of rows of targets, given those of the source.
+Tensor hidden_of(RankContext& ctx, T5Model& model, int64_t rows, const std::vector<int64_t>& source,
+                 const std::vector<int64_t>& lengths, const std::vector<int64_t>& target) {
+  MicroBatch micro{.ids = ctx.from_vector(target, {std::ssize(target)})};
+  micro.seq = model.sequences(ctx, {.rows = rows, .length = std::ssize(target) / rows, .documents = {}});
+  micro.extra["encoder_ids"] = ctx.from_vector(source, {rows, std::ssize(source) / rows});
+  if (!lengths.empty()) micro.extra["encoder_mask"] = padding_mask(ctx, lengths, std::ssize(source) / rows);
+  return model.run_stage(ctx, {}, micro)[0];
+}
+
 // The loss, and the sum of squares of each gradient over the ranks that split it.
 std::map<std::string, double> t5_on(int ranks, bool sequence_parallel) {
   std::map<std::string, double> result;
@@ -141,16 +152,12 @@ std::map<std::string, double> t5_on(int ranks, bool sequence_parallel) {
       parameter->allocate_gradient(ctx);
       parameter->initialize(ctx, 1);
     }
-    const T5Model::Source source{.ids = ctx.from_vector<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, {10}),
-                                 .batch = 2,
-                                 .length = 5,
-                                 .lengths = {5, 4}};
     Tape tape(ctx);
     Tensor loss;
     {
       TapeScope scope(ctx, &tape);
-      Tensor hidden = model.decode(ctx, ctx.from_vector<int64_t>({0, 11, 12, 0, 13, 14, 3, 5}, {8}), 4,
-                                   source, model.encode(ctx, source));
+      const Tensor hidden =
+          hidden_of(ctx, model, 2, {1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, {5, 4}, {0, 11, 12, 0, 13, 14, 3, 5});
       loss = ops::sum(
           ctx,
           model.token_losses(ctx, hidden, ctx.from_vector<int64_t>({11, 12, 13, -100, 13, 14, 15, 6}, {8})));
@@ -187,16 +194,37 @@ TEST(T5, PaddingOfTheSourceIsNotSeen) {
     parameter->allocate(ctx, DType::F64);
     parameter->initialize(ctx, 1);
   }
-  auto hidden = [&](int64_t padding, std::vector<int64_t> lengths) {
-    const T5Model::Source source{.ids = ctx.from_vector<int64_t>({1, 2, 3, padding}, {4}),
-                                 .batch = 1,
-                                 .length = 4,
-                                 .lengths = std::move(lengths)};
-    return ctx.to_vector<double>(
-        model.decode(ctx, ctx.from_vector<int64_t>({0, 5}, {2}), 2, source, model.encode(ctx, source)));
+  auto hidden = [&](int64_t padding, const std::vector<int64_t>& lengths) {
+    return ctx.to_vector<double>(hidden_of(ctx, model, 1, {1, 2, 3, padding}, lengths, {0, 5}));
   };
   EXPECT_EQ(hidden(7, {3}), hidden(9, {3}));
   EXPECT_NE(hidden(7, {}), hidden(9, {}));
+}
+
+// Values fill ±√(6 / (rows + columns)) of the whole matrix, of which a rank may hold a part.
+TEST(Initializers, XavierIsUniformByTheSizeOfTheWholeMatrix) {
+  RankContext ctx;
+  ModelConfig config;
+  config.init_method_xavier_uniform = true;
+  EXPECT_EQ(input_initializer(config).kind, Initializer::Kind::XavierUniform);
+  EXPECT_EQ(output_initializer(config).kind, Initializer::Kind::XavierUniform);
+  Parameter weight("weight", ShardSpec::whole({300, 100}), input_initializer(config));
+  weight.allocate(ctx, DType::F64);
+  weight.initialize(ctx, 1);
+  const double bound = std::sqrt(6.0 / 400);
+  double most = 0, squares = 0;
+  const std::vector<double> values = ctx.to_vector<double>(weight.value);
+  for (double value : values) {
+    most = std::max(most, std::abs(value));
+    squares += value * value;
+  }
+  EXPECT_LE(most, bound);
+  EXPECT_GT(most, 0.999 * bound);
+  // The variance of that distribution is bound² / 3 = 2 / (rows + columns).
+  EXPECT_NEAR(squares / static_cast<double>(values.size()), 2.0 / 400, 0.03 * 2 / 400);
+  Parameter vector("vector", ShardSpec::whole({8}), Initializer::xavier_uniform());
+  vector.allocate(ctx, DType::F64);
+  EXPECT_THROW(vector.initialize(ctx, 1), Error);
 }
 
 TEST(WholeModel, HasAnEncoderWhereTheConfigurationSaysSo) {

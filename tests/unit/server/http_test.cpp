@@ -1,0 +1,229 @@
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "megatron/base/error.h"
+#include "megatron/server/http_client.h"
+#include "megatron/server/http_server.h"
+#include "unit/server/served.h"
+
+namespace megatron {
+namespace {
+
+// A server on a free port of loopback.
+class Listening {
+ public:
+  explicit Listening(const std::string& script, HttpOptions options = {}, ServiceOptions service = {},
+                     std::chrono::microseconds per_step = {})
+      : served_(std::make_unique<Served>(script, std::move(service), per_step)) {
+    options.port = 0;
+    http_.emplace(options, [this](HttpRequest request, std::shared_ptr<HttpReply> reply) {
+      served_->service.handle(std::move(request), std::move(reply));
+    });
+  }
+  ~Listening() {
+    http_->drain(5);
+    for (int i = 0; i < 500 && served_->backend.stats().running > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    http_.reset();
+  }
+  HttpServer& http() { return *http_; }
+  Served& served() { return *served_; }
+
+  std::pair<int, std::string> request(const std::string& method, const std::string& path,
+                                      const std::string& body) {
+    std::string answer;
+    const int status = http_request({"127.0.0.1", std::to_string(http_->port()), path}, method, body, "",
+                                    [&](std::string_view part) {
+                                      answer += part;
+                                      return true;
+                                    });
+    return {status, answer};
+  }
+
+  int connect() const {
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(http_->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    return socket;
+  }
+  // Sends bytes as they are; returns all that comes back until the server closes, or the first part alone.
+  std::string raw(const std::string& bytes, bool all = true) const {
+    const int socket = connect();
+    EXPECT_EQ(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    std::string answer;
+    char buffer[4096];
+    do {
+      const ssize_t got = ::recv(socket, buffer, sizeof(buffer), 0);
+      if (got <= 0) break;
+      answer.append(buffer, static_cast<size_t>(got));
+    } while (all);
+    ::close(socket);
+    return answer;
+  }
+
+ private:
+  std::unique_ptr<Served> served_;
+  std::optional<HttpServer> http_;
+};
+
+std::string post(const std::string& body, const std::string& headers = "") {
+  return fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{}Content-Length: {}\r\n\r\n{}", headers,
+                     body.size(), body);
+}
+
+TEST(Http, AnswersAndStreams) {
+  Listening server("Hello world.");
+  EXPECT_EQ(server.request("GET", "/health", "").first, 200);
+  const auto [status, body] = server.request("POST", "/v1/completions", R"({"prompt":"x","temperature":0})");
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(Json::parse(body).at("choices")[0].at("text"), Json("Hello world."));
+  const auto stream =
+      server.request("POST", "/v1/completions", R"({"prompt":"x","temperature":0,"stream":true})");
+  EXPECT_TRUE(stream.second.ends_with("data: [DONE]\n\n"));
+}
+
+TEST(Http, ConnectionsStayOpen) {
+  Listening server("Hello.");
+  const std::string one = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string last = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  const std::string answer = server.raw(one + one + last);
+  size_t count = 0;
+  for (size_t at = answer.find("200 OK"); at != std::string::npos; at = answer.find("200 OK", at + 1))
+    ++count;
+  EXPECT_EQ(count, 3) << answer;
+  const std::string old = server.raw(
+      "POST /v1/completions HTTP/1.0\r\nContent-Length: 43\r\n\r\n"
+      R"({"prompt":"x","temperature":0,"stream":true})");
+  EXPECT_EQ(old.find("Transfer-Encoding"), std::string::npos);
+  EXPECT_NE(
+      server.raw("HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").find("Content-Length: 15"),
+      std::string::npos);
+}
+
+TEST(Http, MalformedAndOversizeIsRefused) {
+  Listening server("Hello.", {.max_header_bytes = 4096, .max_body_bytes = 1000});
+  EXPECT_TRUE(server.raw("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+  EXPECT_TRUE(server.raw(post(std::string(2000, ' '))).starts_with("HTTP/1.1 413"));
+  EXPECT_TRUE(
+      server.raw(post("{}", "X: " + std::string(9000, 'y') + "\r\n"), false).starts_with("HTTP/1.1 431"));
+  EXPECT_TRUE(server.raw(post("{\"prompt\": \"\xff\"}"), false).starts_with("HTTP/1.1 400"));
+  EXPECT_TRUE(server.raw(post("{"), false).starts_with("HTTP/1.1 400"));
+  EXPECT_EQ(server.request("GET", "/health", "").first, 200);
+}
+
+// Clients that go away are noticed while their answer is made, whole or streamed.
+TEST(Http, DroppedClientsAreCancelled) {
+  Listening server(std::string(1900, 'a'), {}, {}, std::chrono::milliseconds(2));
+  for (const char* stream : {"false", "true"}) {
+    const int64_t before = server.served().backend.cancelled();
+    const int socket = server.connect();
+    const std::string bytes = post(fmt::format(R"({{"prompt":"x","max_tokens":1500,"stream":{}}})", stream));
+    ASSERT_GT(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+    for (int i = 0; i < 500 && server.served().backend.stats().running == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ::close(socket);
+    for (int i = 0; i < 1000 && server.served().backend.cancelled() == before; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(server.served().backend.cancelled(), before + 1) << stream;
+  }
+}
+
+TEST(Http, AnswersThatTakeTooLongAreEnded) {
+  Listening server(std::string(1900, 'a'), {.answer_seconds = 0.2}, {}, std::chrono::milliseconds(5));
+  EXPECT_EQ(server.request("POST", "/v1/completions", R"({"prompt":"x","max_tokens":1500})").first, 408);
+  EXPECT_GE(server.served().backend.cancelled(), 1);
+}
+
+TEST(Http, DrainWaitsForAnswers) {
+  Listening server("one two three four five six seven", {}, {}, std::chrono::milliseconds(20));
+  std::pair<int, std::string> answer;
+  std::thread client([&] {
+    answer = server.request("POST", "/v1/completions", R"({"prompt":"x","temperature":0,"max_tokens":30})");
+  });
+  while (server.served().backend.stats().running == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  server.served().service.drain();
+  server.http().drain(10);
+  client.join();
+  EXPECT_EQ(answer.first, 200);
+  EXPECT_THROW(server.request("GET", "/health", ""), Error);
+}
+
+// Many clients at once, of which some misbehave: only answers of 2xx and 4xx, and nothing is left behind.
+// MEGATRON_LOAD_REQUESTS says how many.
+TEST(Http, Load) {
+  const char* asked = std::getenv("MEGATRON_LOAD_REQUESTS");
+  const int requests = asked ? std::atoi(asked) : 1024;
+  constexpr int kClients = 256;
+  Listening server("The quick brown fox jumps over the lazy dog.", {.max_body_bytes = 100000},
+                   {.max_requests = 200}, std::chrono::microseconds(200));
+  std::atomic<int> next = 0, good = 0, refused = 0, busy = 0, wrong = 0;
+  const auto count = [&](int status) {
+    (status == 200 ? good : status == 429 ? busy : status >= 400 && status < 500 ? refused : wrong) += 1;
+  };
+  const auto client = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    while (true) {
+      const int number = next++;
+      if (number >= requests) return;
+      const std::string stream = random() % 2 ? "true" : "false";
+      const std::string body =
+          fmt::format(R"({{"prompt":"x{}","max_tokens":20,"stream":{}}})", number, stream);
+      switch (random() % 12) {
+        case 0:
+          count(server.request("POST", "/v1/completions", std::string(200000, 'x')).first);
+          break;
+        case 1:
+          count(server.request("POST", "/v1/completions", "{\"prompt\":").first);
+          break;
+        case 2:
+          count(server.request("POST", "/v1/completions", "{\"prompt\":\"\xC3\x28\"}").first);
+          break;
+        case 3: {  // goes away
+          const int socket = server.connect();
+          const std::string bytes = post(body);
+          static_cast<void>(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+          if (random() % 2) std::this_thread::sleep_for(std::chrono::milliseconds(random() % 20));
+          ::close(socket);
+          break;
+        }
+        case 4: {  // reads slowly
+          const int status =
+              http_request({"127.0.0.1", std::to_string(server.http().port()), "/v1/completions"}, "POST",
+                           body, "", [](std::string_view) {
+                             std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                             return true;
+                           });
+          count(status);
+          break;
+        }
+        default:
+          count(server.request("POST", "/v1/completions", body).first);
+      }
+    }
+  };
+  std::vector<std::thread> clients;
+  for (unsigned i = 0; i < kClients; ++i) clients.emplace_back(client, i);
+  for (std::thread& thread : clients) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(good, requests / 4);
+  EXPECT_GT(refused, 0);
+  for (int i = 0;
+       i < 1000 && (server.served().service.requests() > 0 || server.http().open_connections() > 0); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(server.served().service.requests(), 0);
+  EXPECT_EQ(server.http().open_connections(), 0);
+  EXPECT_EQ(server.served().backend.stats().running, 0);
+  fmt::print("{} answers, {} refused, {} busy\n", good.load(), refused.load(), busy.load());
+}
+
+}  // namespace
+}  // namespace megatron
