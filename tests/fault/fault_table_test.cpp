@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "fault/odd_disks.h"
 #include "fault/training.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/folder_lock.h"
@@ -104,7 +105,7 @@ TEST(FaultTable, TwoRunsOnOneFolder) {
   TempDir dir;
   const std::string folder = dir / "c";
   {
-    FolderLock other(folder, "another run");
+    FolderLock other(folder, FolderLock::owner_of("another run"));
     expect_said(train(in_folder(folder)), 1,
                 folder + " is in use by another run (another run, process " + std::to_string(::getpid()));
   }
@@ -152,6 +153,99 @@ TEST(FaultTable, FullDisk) {
     EXPECT_EQ(list_checkpoints(folder).size(), 1u);
     expect_said(train(in_folder(folder)), 0, "saved " + folder + "/iter_0000010");
   }
+}
+
+// A disk on which three checkpoints fit and no fourth: saves fail from then on, are told, and what was saved
+// before them stays sound.
+TEST(FaultTable, SmallDisk) {
+  constexpr int kNotAllowed = 99;
+  for (const char* how : {"--async-save", "checkpoint.async_save=false"}) {
+    SCOPED_TRACE(how);
+    TempDir dir;
+    const std::string folder = dir / "c", messages = dir / "messages", found = dir / "found";
+    ASSERT_EQ(train({"--save", dir / "size"}).code, 0);
+    size_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(dir / "size"))
+      if (entry.is_regular_file()) bytes += (entry.file_size() + 4095) / 4096 * 4096;
+    fs::create_directories(folder);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (!mount_small_disk(folder, 3 * bytes + bytes / 2)) ::_exit(kNotAllowed);
+      std::FILE* err = std::fopen(messages.c_str(), "w");
+      std::FILE* out = std::fopen("/dev/null", "w");
+      const int code =
+          run_cli(commands(), training({"--save", folder, "--save-interval", "1", how}), out, err);
+      std::fflush(err);
+      // Whoever looks has to be here, too.
+      std::string text;
+      for (const CheckpointPlace& place : list_checkpoints(folder))
+        text +=
+            fmt::format("{}{} ", place.iteration, verify_checkpoint(place.path).empty() ? "" : " damaged");
+      write_text(found, text + "tracked " + std::to_string(latest_checkpoint(folder)->iteration));
+      ::_exit(code);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == kNotAllowed) GTEST_SKIP() << "this process may not mount a disk";
+    const std::string said = read_text(messages);
+    EXPECT_EQ(WEXITSTATUS(status), 3) << said;
+    EXPECT_NE(said.find("iteration 4 is not saved, the run goes on"), std::string::npos) << said;
+    EXPECT_NE(said.find("No space left on device"), std::string::npos) << said;
+    EXPECT_EQ(read_text(found), "1 2 3 tracked 3");
+  }
+}
+
+// Saves that take longer than the steps between them are waited for, one by one, and nothing is lost.
+TEST(FaultTable, SlowDisk) {
+  constexpr int kNotAllowed = 99;
+  TempDir dir;
+  const std::string folder = dir / "c", messages = dir / "messages";
+  const int code =
+      train_in_child(training({"--save", folder, "--save-interval", "4", "--async-save"}), messages, [] {
+        if (!slow_down_fsync(std::chrono::milliseconds(50))) ::_exit(kNotAllowed);
+      });
+  if (code == kNotAllowed) GTEST_SKIP() << "this kernel does not let a process slow itself down";
+  const std::string said = read_text(messages);
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_NE(said.find("waiting for the save of iteration 4"), std::string::npos) << said;
+  EXPECT_EQ(list_checkpoints(folder).size(), 3u);
+  EXPECT_EQ(contents(folder + "/iter_0000010"), undisturbed());
+}
+
+// The files of the newest checkpoint look older than those of the one before.
+TEST(FaultTable, ClockGoesBackwards) {
+  TempDir dir;
+  const std::string folder = dir / "c";
+  ASSERT_EQ(train(in_folder(folder, {"--most-recent-k", "2"})).code, 0);
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(24 * 365);
+  for (const auto& entry : fs::recursive_directory_iterator(folder + "/iter_0000010"))
+    fs::last_write_time(entry.path(), long_ago);
+  fs::last_write_time(folder + "/iter_0000010", long_ago);
+  fs::last_write_time(folder + "/latest_checkpointed_iteration.txt", long_ago);
+  expect_said(train(in_folder(
+                  folder, {"--most-recent-k", "2", "--train-iters", "15", "--override-opt_param-scheduler"})),
+              0, "loaded " + folder + "/iter_0000010\n");
+  ASSERT_EQ(list_checkpoints(folder).size(), 2u);
+  EXPECT_EQ(list_checkpoints(folder)[0].iteration, 10) << "the oldest by its number goes";
+}
+
+// Rows that find no room are left out, and the run says so once.
+TEST(FaultTable, MetricsOnAFullDisk) {
+  TempDir dir;
+  const std::string messages = dir / "messages", metrics = dir / "m.jsonl";
+  const int code = train_in_child(
+      training({"--metrics", metrics, "--train-iters", "40", "--log-interval", "40"}), messages, [] {
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit{6000, 6000};
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+      });
+  const std::string said = read_text(messages), rows = read_text(metrics);
+  const std::string warning = "--metrics " + metrics + ": there is no room for the row of iteration ";
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_NE(said.find(warning), std::string::npos) << said;
+  EXPECT_EQ(said.find(warning), said.rfind(warning)) << said;
+  EXPECT_TRUE(rows.ends_with("}\n")) << rows;
 }
 
 }  // namespace

@@ -1,11 +1,5 @@
 // Runs that are killed at random moments and started again, until they end: every start finds a sound
 // checkpoint, and the weights at the end are those of a run that nobody disturbed.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -13,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "fault/training.h"
+#include "fault/processes.h"
 #include "megatron/checkpoint/directory.h"
 
 namespace megatron::testing {
@@ -40,62 +34,6 @@ int kills_wanted() {
   return given ? std::atoi(given) : 20;
 }
 
-// A free port of this machine, for processes that meet there.
-std::string free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  require(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0, "no port is free");
-  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(listener);
-  return std::to_string(ntohs(address.sin_port));
-}
-
-// The processes of one start of a run.
-std::vector<pid_t> start(const KilledRun& run, const std::vector<std::string>& args,
-                         const std::string& messages) {
-  std::vector<pid_t> children;
-  const std::string port = run.processes > 1 ? free_port() : "";
-  for (int process = 0; process < run.processes; ++process) {
-    children.push_back(::fork());
-    if (children.back() != 0) continue;
-    if (run.processes > 1) {
-      ::setenv("RANK", std::to_string(process).c_str(), 1);
-      ::setenv("LOCAL_RANK", std::to_string(process).c_str(), 1);
-      ::setenv("WORLD_SIZE", std::to_string(run.processes).c_str(), 1);
-      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-      ::setenv("MASTER_PORT", port.c_str(), 1);
-    }
-    std::FILE* err = std::fopen((messages + std::to_string(process)).c_str(), "w");
-    std::FILE* out = std::fopen("/dev/null", "w");
-    const int code = run_cli(commands(), args, out, err);
-    std::fflush(err);
-    ::_exit(code);
-  }
-  return children;
-}
-
-// The exit status of each process, where all end by themselves within the time; the others are killed.
-std::optional<std::vector<int>> ended_within(const std::vector<pid_t>& children, int milliseconds) {
-  std::vector<int> states(children.size(), 0);
-  std::vector<bool> gone(children.size(), false);
-  for (int waited = 0;; waited += 5) {
-    for (size_t i = 0; i < children.size(); ++i)
-      gone[i] = gone[i] || ::waitpid(children[i], &states[i], WNOHANG) == children[i];
-    if (std::ranges::all_of(gone, [](bool one) { return one; })) return states;
-    if (waited >= milliseconds) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  for (size_t i = 0; i < children.size(); ++i) {
-    if (gone[i]) continue;
-    ::kill(children[i], SIGKILL);
-    ::waitpid(children[i], nullptr, 0);
-  }
-  return {};
-}
-
 // Until there is a checkpoint after iteration `seen`, or for ten seconds.
 void wait_for_checkpoint(const std::string& folder, int64_t seen) {
   for (int waited = 0; waited < 10'000; waited += 5) {
@@ -120,7 +58,7 @@ Kills kill_and_restart(const KilledRun& run, int wanted, std::mt19937& random) {
   int64_t seen = 0;
   Kills kills;
   for (bool ended = false; !ended;) {
-    const std::vector<pid_t> children = start(run, args, messages);
+    const std::vector<pid_t> children = start_processes(run.processes, args, messages);
     const bool to_kill = kills.made < wanted;
     if (to_kill) {
       if (random() % 4 != 0) wait_for_checkpoint(folder, seen);
@@ -149,7 +87,7 @@ Kills kill_and_restart(const KilledRun& run, int wanted, std::mt19937& random) {
   TempDir whole;
   std::vector<std::string> quiet = training({"--save", whole / "c", "--train-iters", "60"});
   quiet.insert(quiet.end(), run.layout.begin(), run.layout.end());
-  const std::vector<pid_t> children = start(run, quiet, messages);
+  const std::vector<pid_t> children = start_processes(run.processes, quiet, messages);
   EXPECT_EQ(ended_within(children, 60'000), std::vector<int>(children.size(), 0));
   EXPECT_EQ(contents(folder + "/iter_0000060"), contents(whole / "c/iter_0000060"));
   return kills;

@@ -4,21 +4,20 @@
 namespace megatron::testing {
 namespace {
 
-namespace fs = std::filesystem;
-
-// As if the run had stopped after iteration 5.
-void forget_the_end(const std::string& folder) {
-  fs::remove_all(folder + "/iter_0000010");
-  write_text(folder + "/latest_checkpointed_iteration.txt", "5\n");
-}
-
 TEST(Resume, GoesOnBitForBit) {
   const std::vector<std::vector<std::string>> layouts = {
       {},
       {"--async-save"},
       {"--async-save", "--ranks", "4", "-tp", "2", "-pp", "2"},
       {"--async-save", "--ranks", "4", "--use-megatron-fsdp", "--data-parallel-sharding-strategy",
-       "optim_grads_params", "--use-distributed-optimizer"}};
+       "optim_grads_params", "--use-distributed-optimizer"},
+      {"--ranks", "4", "--mtp-num-layers", "2", "--position-embedding-type", "rope", "--use-megatron-fsdp",
+       "--data-parallel-sharding-strategy", "optim_grads", "--use-distributed-optimizer"},
+      {"--ranks", "2", "--model-type", "t5", "--vocab-extra-ids", "10", "--use-megatron-fsdp",
+       "--data-parallel-sharding-strategy", "optim_grads", "--use-distributed-optimizer"},
+      {"--ranks", "4", "-pp", "2", "--mtp-num-layers", "2", "--position-embedding-type", "rope",
+       "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params",
+       "--use-distributed-optimizer"}};
   for (const std::vector<std::string>& layout : layouts) {
     SCOPED_TRACE(layout.empty() ? "one rank" : layout.back());
     TempDir dir;
@@ -169,6 +168,33 @@ TEST(NonPersistent, TheNewestOfBothCounts) {
   forget_the_end(folder);
   expect_said(train(in_folder(folder, args)), 0, "loaded " + folder + "/non_persistent/iter_0000009");
   EXPECT_EQ(contents(folder + "/iter_0000010"), expected);
+}
+
+// Whoever goes back to before a non-persistent checkpoint and saves does not meet it again.
+TEST(NonPersistent, IsLeftBehindByGoingBack) {
+  TempDir dir;
+  const std::string folder = dir / "c";
+  const std::vector<std::string> further = {"--non-persistent-save-interval", "3",
+                                            "--non-persistent-ckpt-type", "global"};
+  ASSERT_EQ(train(in_folder(folder, further)).code, 0);
+  std::filesystem::remove_all(folder + "/iter_0000010");
+  ASSERT_EQ(list_checkpoints(folder + "/non_persistent").back().iteration, 9);
+  // Back to 5, and no further than 7, which is saved.
+  expect_said(train({"--load", folder, "--save", folder, "--ckpt-step", "5", "--exit-interval", "7"}), 0,
+              "loaded " + folder + "/iter_0000005");
+  ASSERT_EQ(latest_checkpoint(folder)->iteration, 7);
+  ASSERT_EQ(list_checkpoints(folder + "/non_persistent").back().iteration, 9);
+  expect_said(train(in_folder(folder, further)), 0, "loaded " + folder + "/iter_0000007");
+}
+
+TEST(SaveInterval, InMinutes) {
+  const auto saved = [](const char* minutes) {
+    TempDir dir;
+    EXPECT_EQ(train({"--save", dir / "c", "--save-interval-in-mins", minutes, "--ranks", "2"}).code, 0);
+    return list_checkpoints(dir / "c").size();
+  };
+  EXPECT_EQ(saved("1e-9"), 10u) << "every iteration takes longer";
+  EXPECT_EQ(saved("60"), 1u) << "the last one alone";
 }
 
 }  // namespace

@@ -67,4 +67,10 @@ inline void flip_last_bit(const std::string& path) {
   write_text(path, text);
 }
 
+// As if the run had stopped after iteration 5.
+inline void forget_the_end(const std::string& folder) {
+  std::filesystem::remove_all(folder + "/iter_0000010");
+  write_text(folder + "/latest_checkpointed_iteration.txt", "5\n");
+}
+
 }  // namespace megatron::testing

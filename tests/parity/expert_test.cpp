@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "megatron/training/run/routing_data.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 #include "parity/pass_through.h"
@@ -103,6 +106,42 @@ TEST(ExpertParity, SharedExpertsWhileTokensTravel) {
                             {.name = "tp2 ep2", .tp = 2, .dp = 2, .ep = 2, .sp = true, .change = overlapped}};
   check_layouts(sigmoid_with_shared_expert(), layouts);
 }
+// Weight gradients that wait for an exchange of tokens, or until the input's gradient has been sent, are the
+// same to the bit.
+TEST(ExpertParity, DelayedWeightGradients) {
+  const auto filled = [](Config& config) { config.model.overlap_moe_expert_parallel_comm = true; };
+  const auto delayed = [](Config& config) { config.model.delay_wgrad_compute = true; };
+  const auto both = [](Config& config) {
+    config.model.overlap_dispatch_backward_with_experts_wgrad = config.model.delay_wgrad_compute = true;
+    config.execution.recompute_granularity = RecomputeGranularity::selective;
+    config.execution.recompute_modules = {"moe"};
+  };
+  const auto zero_bubble = [](Config& config) {
+    config.model.overlap_moe_expert_parallel_comm = true;
+    config.parallel.pipeline_schedule = PipelineSchedule::zb_h1;
+  };
+  const Config config = sigmoid_with_shared_expert();
+  const Layout layouts[] = {
+      {.name = "ep2", .dp = 2, .ep = 2, .change = filled},
+      {.name = "one rank", .change = delayed},
+      {.name = "ep2 pp2 vpp2", .pp = 2, .dp = 2, .vpp = 2, .ep = 2, .change = filled},
+      {.name = "pp2 tp2 sp", .tp = 2, .pp = 2, .sp = true, .change = delayed},
+      {.name = "ep2 tp2 etp1 sp", .tp = 2, .ep = 2, .etp = 1, .sp = true, .change = both},
+      {.name = "ep2 pp2 zb-h1", .pp = 2, .dp = 2, .ep = 2, .change = zero_bubble}};
+  check_layouts(config, layouts);
+  const auto batches = batches_for(config, 2);
+  for (const Layout& layout : layouts) {
+    Layout plain = layout;
+    if (layout.change == static_cast<void (*)(Config&)>(zero_bubble) ||
+        layout.change == static_cast<void (*)(Config&)>(both))
+      continue;
+    plain.change = nullptr;
+    EXPECT_EQ(train(apply(config, layout), sizes_of(layout), batches).losses,
+              train(apply(config, plain), sizes_of(plain), batches).losses)
+        << layout.name;
+  }
+}
+
 TEST(ExpertParity, LatentExperts) {
   Config config = sigmoid_with_shared_expert();
   config.model.moe_latent_size = 12;
@@ -123,6 +162,48 @@ TEST(ExpertParity, GlobalAuxLoss) {
                             {.name = "tp2 ep2 etp1 sp", .tp = 2, .ep = 2, .etp = 1, .sp = true},
                             {.name = "tp2 pp2 sp", .tp = 2, .pp = 2, .sp = true}};
   check_layouts(config, layouts);
+}
+
+// Balancing losses and z-losses are reported without their coefficients, the same on every layout.
+TEST(ExpertParity, LossesInTheReport) {
+  Config config = top2_with_losses();
+  config.model.moe_router_load_balancing_type = {"aux_loss", "seq_aux_loss"};
+  config.model.moe_aux_loss_coeff = {1e-2, 1e-3};
+  config.model.moe_per_layer_logging = true;
+  const auto batches = batches_for(config, 2);
+  const Trained one = train(config, {}, batches);
+  const auto term = [](const Trained& trained, std::string_view name) {
+    for (const LossTerm& term : trained.reports[0].terms)
+      if (term.name == name) return term.value;
+    return std::nan("");
+  };
+  ASSERT_EQ(one.reports[0].terms.size(), 3u + 3 * 3);  // three kinds in three layers with experts
+  EXPECT_NEAR(term(one, "load_balancing_loss"),
+              (term(one, "moe/load_balancing_loss_layer_1") + term(one, "moe/load_balancing_loss_layer_3") +
+               term(one, "moe/load_balancing_loss_layer_4")) /
+                  3,
+              1e-12);
+  EXPECT_GT(term(one, "load_balancing_loss"), 0.9);  // 1 where experts are chosen evenly
+  EXPECT_GT(term(one, "seq_load_balancing_loss"), 0.9);
+  EXPECT_GT(term(one, "z_loss"), 1);  // about ln² 4
+  Config stronger = config;
+  stronger.model.moe_aux_loss_coeff = {0.5, 0.1};
+  stronger.model.moe_z_loss_coeff = 0.1;
+  const Trained other = train(stronger, {}, batches);
+  for (const char* name : {"load_balancing_loss", "seq_load_balancing_loss", "z_loss"})
+    EXPECT_NEAR(term(other, name), term(one, name), 1e-12) << name;
+  EXPECT_NE(other.losses[1], one.losses[1]);
+  for (const Layout& layout :
+       {Layout{.name = "tp2 ep2 etp1 sp", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+        Layout{.name = "ep2 pp2", .pp = 2, .dp = 2, .ep = 2}, Layout{.name = "cp2 tp2", .tp = 2, .cp = 2}}) {
+    SCOPED_TRACE(layout.name);
+    const Trained many = train(apply(config, layout), sizes_of(layout), batches);
+    for (size_t i = 0; i < 2; ++i)
+      for (size_t t = 0; t < one.reports[i].terms.size(); ++t) {
+        EXPECT_EQ(many.reports[i].terms.at(t).name, one.reports[i].terms[t].name);
+        EXPECT_NEAR(many.reports[i].terms.at(t).value, one.reports[i].terms[t].value, kTolerance);
+      }
+  }
 }
 
 // Tokens that cannot be divided evenly: 3 sequences of 5 over 2 ranks.
@@ -149,6 +230,46 @@ TEST(ExpertParity, NarrowerNumbers) {
     Trained narrow = train(apply(config, layout), sizes_of(layout), batches, dtype);
     for (size_t i = 0; i < batches.size(); ++i)
       EXPECT_NEAR(narrow.losses[i], wide.losses[i], tolerance * wide.losses[i]) << "step " << i;
+  }
+}
+
+// Experts that are given, not chosen, go with their tokens to whichever rank routes them; forward passes that
+// are made again choose them again.
+TEST(ExpertParity, ReplayedRouting) {
+  Config config = sigmoid_with_shared_expert();
+  const auto batches = batches_for(config, kSteps);
+  const int64_t rows = config.train.global_batch_size, length = config.model.seq_length,
+                tokens = kSteps * rows * length;
+  auto experts = std::make_shared<std::vector<int64_t>>();
+  for (int64_t i = 0; i < tokens * 3; ++i) {  // three layers; every seventh choice is free
+    const int64_t first = (i * 5 + i / 11) % 4;
+    experts->push_back(i % 7 ? first : -1);
+    experts->push_back(i % 7 ? (first + 1 + i % 3) % 4 : -1);
+  }
+  const auto source =
+      with_routing(token_source(length, kSteps * rows,
+                                [&](int64_t iteration, int64_t, int64_t index) {
+                                  const auto& batch = batches[static_cast<size_t>(iteration)];
+                                  const auto begin = batch.begin() + index * (length + 1);
+                                  return std::vector<int64_t>(begin, begin + length + 1);
+                                }),
+                   Tensor::wrap(experts->data(), {tokens, 3, 2}, DType::I64, kCpu, experts), rows);
+  const auto replayed = [&](const Config& own, const ParallelSizes& sizes) {
+    return train_layout(own, {.sizes = sizes, .source = source}, batches);
+  };
+  const Trained one = replayed(config, {});
+  EXPECT_GT(std::abs(one.losses.back() - train(config, {}, batches).losses.back()), 1e-4);
+  const auto recomputed = [](Config& own) {
+    own.execution.recompute_granularity = RecomputeGranularity::full;
+    own.execution.recompute_method = RecomputeMethod::uniform;
+    own.execution.recompute_num_layers = 1;
+  };
+  for (const Layout& layout :
+       {Layout{.name = "recomputed", .change = recomputed}, Layout{.name = "tp2", .tp = 2},
+        Layout{.name = "cp2 ep2 tp2 etp1 sp", .tp = 2, .cp = 2, .ep = 2, .etp = 1, .sp = true},
+        Layout{.name = "ep2 pp2 vpp2", .pp = 2, .dp = 2, .vpp = 2, .ep = 2}}) {
+    SCOPED_TRACE(layout.name);
+    expect_equal(one, replayed(apply(config, layout), sizes_of(layout)), kTolerance);
   }
 }
 

@@ -88,6 +88,24 @@ TEST(HybridParity, Experts) {
   check_layouts(config, layouts);
 }
 
+// MTP layers of their own pattern behind the model's.
+TEST(HybridParity, MtpLayers) {
+  Config config = hybrid("M-M*");
+  ModelConfig& model = config.model;
+  model.hybrid_layer_pattern = "M-M*/*E/*E";
+  model.mtp_num_layers = 2;
+  model.mtp_loss_scaling_factor = 0.3;
+  model.num_moe_experts = 4;
+  model.moe_ffn_hidden_size = 16;
+  model.moe_aux_loss_coeff = {1e-2};
+  model.moe_token_dispatcher_type = TokenDispatcher::alltoall;
+  const std::vector<Layout> layouts = {{.name = "tp2 sp ep2", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+                                       {.name = "pp2", .pp = 2},
+                                       {.name = "cp2 ep2", .cp = 2, .ep = 2},
+                                       {.name = "dp2, all sharded", .dp = 2, .change = shard_everything}};
+  check_layouts(config, layouts);
+}
+
 // The same on a GPU, alone and on ranks that share it.
 TEST(CudaParity, LayersWithStates) {
   for (const char* pattern : {"M-M*", "G-*-"}) {

@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "parity/cases.h"
+#include "parity/settings.h"
 
 // Multi-latent attention on every kind of layout against one rank.
 namespace megatron {
@@ -120,6 +123,58 @@ TEST(LatentParity, WithExperts) {
                                        {.name = "cp2 ep2", .cp = 2, .ep = 2},
                                        {.name = "pp2 dp2 ep2", .pp = 2, .dp = 2, .ep = 2}};
   check_layouts(latent_mixture(), layouts);
+}
+
+// DeepSeek's sparse attention: three of eight keys, and the loss of its indexer.
+Config sparse_gpt() {
+  Config config = latent_gpt();
+  ModelConfig& model = config.model;
+  model.experimental_attention_variant = AttentionVariant::dsa;
+  model.dsa_indexer_n_heads = 3;
+  model.dsa_indexer_head_dim = 6;
+  model.dsa_indexer_topk = 3;
+  model.dsa_indexer_loss_coeff = 0.5;
+  return config;
+}
+
+TEST(LatentParity, SparseAttention) {
+  const auto whole_layers = [](Config& config) {
+    config.execution.recompute_granularity = RecomputeGranularity::full;
+    config.execution.recompute_method = RecomputeMethod::uniform;
+    config.execution.recompute_num_layers = 1;
+  };
+  const auto chosen_alone = [](Config& config) { config.model.dsa_indexer_use_sparse_loss = true; };
+  const std::vector<Layout> layouts = {
+      {.name = "layers made again", .change = whole_layers},
+      {.name = "tp2", .tp = 2},
+      {.name = "tp2 sp", .tp = 2, .sp = true},
+      {.name = "dp2 zero 3", .dp = 2, .change = [](Config& config) { shard<3>(config, 1000); }},
+      {.name = "tp2 sp pp2", .tp = 2, .pp = 2, .sp = true}};
+  check_layouts(sparse_gpt(), layouts);
+  Config other = sparse_gpt();
+  chosen_alone(other);
+  const std::vector<Layout> one = {{.name = "tp2 sp", .tp = 2, .sp = true}};
+  check_layouts(other, one);
+}
+
+// With as many keys as there are, it is latent attention, whatever the indexer learns; with fewer it is not.
+TEST(LatentParity, SparseAttentionToAllKeysIsDense) {
+  Config all = sparse_gpt();
+  all.model.dsa_indexer_topk = 100;
+  const auto batches = batches_for(all, 3);
+  const Trained dense = train(latent_gpt(), {}, batches), sparse = train(sparse_gpt(), {}, batches),
+                whole = train(all, {}, batches);
+  for (size_t i = 0; i < batches.size(); ++i)
+    EXPECT_NEAR(whole.losses[i], dense.losses[i], 1e-12) << "step " << i;
+  EXPECT_GT(std::abs(sparse.losses[2] - dense.losses[2]), 1e-6);
+  // The loss that the indexer learns by is reported.
+  const auto indexer_loss = [](const Trained& trained, size_t step) {
+    for (const LossTerm& term : trained.reports[step].terms)
+      if (term.name == "indexer loss") return term.value;
+    return std::nan("");
+  };
+  EXPECT_GT(indexer_loss(sparse, 0), 0);
+  EXPECT_TRUE(std::isnan(indexer_loss(dense, 0)));
 }
 
 // The norm of all heads at once needs the squares of every rank.

@@ -94,6 +94,7 @@ TEST(LossScaleParity, OverflowsAndRecovers) {
   const Trained one = train(config, {}, batches);
   const Verdicts seen = verdicts(one);
   EXPECT_FALSE(seen.taken.front());
+  EXPECT_EQ(seen.scales.front(), std::ldexp(1, 513));  // of the next step, as Megatron logs it
   EXPECT_TRUE(std::count(seen.taken.begin(), seen.taken.end(), true) >= 2);
   EXPECT_LT(seen.scales.back(), seen.scales.front());
   for (const Layout& layout : kScaled) {

@@ -173,9 +173,7 @@ TEST(Prediction, GradientsByDifferences) {
   for (size_t i : {0, 1}) micro.mtp[i].weight = ctx.full({1}, DType::F64, 0.25 * static_cast<double>(i + 1));
   LmObjective objective(2);
   const auto run = [&](std::vector<Tensor>& terms) {
-    StageTensors states = {model.forward(ctx, micro.ids, micro.seq)};
-    for (Tensor& state : model.run_mtp(ctx, states[0], micro.mtp, micro.seq)) states.push_back(state);
-    return objective.loss(ctx, model, states, micro, terms);
+    return objective.loss(ctx, model, model.run_stage(ctx, {}, micro), micro, terms);
   };
   const auto loss = [&] {
     std::vector<Tensor> terms = {ctx.zeros({1}, DType::F64), ctx.zeros({1}, DType::F64)};

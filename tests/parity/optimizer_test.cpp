@@ -77,6 +77,31 @@ TEST(MuonParity, Blockwise) {
   EXPECT_GT(difference(one.parameters, many.parameters, &where), 1e-3);
 }
 
+// The host computes what the device would: the same bits, whichever part of the parameters it updates.
+TEST(OffloadParity, UpdatesOfTheHostAreTheSame) {
+  for (const OptimizerKind kind : {OptimizerKind::adam, OptimizerKind::sgd, OptimizerKind::lion})
+    for (const double fraction : {1.0, 0.4}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(kind), fraction));
+      Config config = small_gpt();
+      config.optimizer.optimizer = kind;
+      const auto batches = batches_for(config, 3);
+      for (const Layout& layout : std::vector<Layout>{
+               {.name = "one"},
+               {.name = "tp2 dp2 zero 1", .tp = 2, .dp = 2, .change = [](Config& c) { shard<1>(c, 3000); }},
+               {.name = "dp2 zero 3", .dp = 2, .change = [](Config& c) { shard<3>(c, 0); }}}) {
+        SCOPED_TRACE(layout.name);
+        Config there = config;
+        there.optimizer.optimizer_cpu_offload = true;
+        there.optimizer.optimizer_offload_fraction = fraction;
+        const Trained own = train(apply(config, layout), sizes_of(layout), batches),
+                      host = train(apply(there, layout), sizes_of(layout), batches);
+        EXPECT_EQ(own.losses, host.losses);
+        std::string where;
+        EXPECT_EQ(difference(own.parameters, host.parameters, &where), 0) << where;
+      }
+    }
+}
+
 TEST(LionParity, EveryLayout) {
   Config config = small_gpt();
   config.optimizer.optimizer = OptimizerKind::lion;

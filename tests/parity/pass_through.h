@@ -43,6 +43,9 @@ class PassThrough : public GroupBackend {
           op->work = inner_.all_to_all(r.input, r.output, rows(r.send_elements, r.input),
                                        rows(r.recv_elements, r.output));
           break;
+        case CommKind::Broadcast:
+          op->work = inner_.broadcast(r.input, r.peer);
+          break;
         case CommKind::Send:
           for (Tensor& tensor : sent(r.input)) messages.push_back({Message::Direction::Send, tensor, r.peer});
           break;

@@ -97,6 +97,10 @@ bool differ(const Trained& a, const Trained& b) {
   bool result = b.ranks_apart > 1e-7 || apart(a.evaluated, b.evaluated);
   for (size_t i = 0; i < a.losses.size(); ++i)
     result = result || apart(a.losses[i], b.losses[i]) || apart(a.grad_norms[i], b.grad_norms[i]);
+  // Losses that are reported beside the objective's come from collectives of their own.
+  for (size_t i = 0; i < a.reports.size(); ++i)
+    for (size_t term = 0; term < a.reports[i].terms.size(); ++term)
+      result = result || apart(a.reports[i].terms[term].value, b.reports[i].terms[term].value);
   std::string where;
   return result || difference(a.gradients, b.gradients, &where) > 1e-7 ||
          difference(a.parameters, b.parameters, &where) > 1e-7;

@@ -26,6 +26,14 @@ const Layout kManyRanks[] = {
 TEST(TensorParity, TwoKeyHeads) { check_layouts(with_groups(2), kManyRanks); }
 TEST(TensorParity, OneKeyHead) { check_layouts(with_groups(1), kManyRanks); }
 
+// Norms without weights, and weights that start by the size of the whole matrix.
+TEST(TensorParity, NormsWithoutWeights) {
+  Config config = with_groups(2);
+  config.model.qk_layernorm = false;
+  config.model.qk_l2_norm = config.model.init_method_xavier_uniform = true;
+  check_layouts(config, kManyRanks);
+}
+
 void overlap(Config& config) { config.parallel.tp_comm_overlap = true; }
 void overlap_gradients(Config& config) {
   config.parallel.tp_comm_overlap = config.parallel.tp_comm_overlap_rs_dgrad = true;
