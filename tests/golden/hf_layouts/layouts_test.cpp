@@ -6,9 +6,9 @@
 #include "golden/hf_models/cases.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/models/parallel_setup.h"
 #include "megatron/training/log/metrics_file.h"
 #include "megatron/training/run/training_run.h"
-#include "megatron/training/setup/parallel_setup.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -73,7 +73,7 @@ std::vector<double> curve(const TrainingRun& plain, int ranks) {
   run.callbacks = {losses};
   run_ranks(ranks, [&](int rank, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, rank);
-    train_rank(ctx, world, run);
+    train_rank(ctx, world, parallel_sizes(run.config, world.size()), run);
   });
   return losses->values;
 }

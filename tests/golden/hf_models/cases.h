@@ -26,7 +26,10 @@ inline constexpr std::array kDenseCases = {"llama",
                                            "glm4",
                                            "nemotron",
                                            "olmo2",
-                                           "gpt2"};
+                                           "gpt2",
+                                           "gpt_neox",
+                                           "gpt_neox_serial",
+                                           "phi"};
 
 inline constexpr std::array kMixtureCases = {
     "mixtral",          "mixtral_swa",        "qwen2_moe",        "qwen3_moe",          "olmoe",

@@ -18,10 +18,11 @@ class Bert : public DirectCase {
   Tensor hidden(const Batch& batch) {
     const std::vector<int64_t> ids = batch.ids("input_ids");
     const int64_t length = static_cast<int64_t>(ids.size()) / batch.rows();
-    SeqInfo seq = model_.sequences(ctx_, batch.rows(), length);
-    seq.token_types = to_device(ctx_, batch.ids("token_type_ids"));
-    seq.attention_bias = padding_bias(ctx_, batch.lengths(), length, length, DType::F32);
-    return model_.forward(ctx_, to_device(ctx_, ids), seq);
+    MicroBatch micro{.ids = to_device(ctx_, ids)};
+    micro.seq = model_.sequences(ctx_, batch.rows(), length);
+    micro.extra["token_types"] = to_device(ctx_, batch.ids("token_type_ids"));
+    micro.extra["padding_mask"] = padding_mask(ctx_, batch.lengths(), length);
+    return model_.run_stage(ctx_, {}, micro)[0];
   }
   Case self() {
     return {&model_, [this](const Batch& batch) { return hidden(batch); },
@@ -40,18 +41,21 @@ class T5 : public DirectCase {
  protected:
   T5() : DirectCase("t5_gated") { load(model_); }
 
-  T5Model::Source source(const Batch& batch) {
-    const std::vector<int64_t> ids = batch.ids("input_ids");
-    return {.ids = to_device(ctx_, ids),
-            .batch = batch.rows(),
-            .length = static_cast<int64_t>(ids.size()) / batch.rows(),
-            .lengths = batch.lengths()};
+  // The source of a batch, its first `rows` rows alone, and what the decoder reads.
+  MicroBatch micro_batch(const Batch& batch, int64_t rows, const std::vector<int64_t>& text) {
+    std::vector<int64_t> ids = batch.ids("input_ids"), lengths = batch.lengths();
+    const int64_t length = static_cast<int64_t>(ids.size()) / batch.rows();
+    ids.resize(static_cast<size_t>(rows * length));
+    lengths.resize(static_cast<size_t>(rows));
+    MicroBatch micro{.ids = to_device(ctx_, text)};
+    micro.seq = model_.sequences(ctx_, {.rows = rows, .length = std::ssize(text) / rows, .documents = {}});
+    micro.extra["encoder_ids"] = ctx_.from_vector(ids, {rows, length});
+    micro.extra["encoder_mask"] = padding_mask(ctx_, lengths, length);
+    return micro;
   }
   Tensor hidden(const Batch& batch) {
-    const T5Model::Source from = source(batch);
-    const std::vector<int64_t> ids = batch.ids("decoder_input_ids");
-    return model_.decode(ctx_, to_device(ctx_, ids), static_cast<int64_t>(ids.size()) / batch.rows(), from,
-                         model_.encode(ctx_, from));
+    const MicroBatch micro = micro_batch(batch, batch.rows(), batch.ids("decoder_input_ids"));
+    return model_.run_stage(ctx_, {}, micro)[0];
   }
   Case self() {
     return {&model_, [this](const Batch& batch) { return hidden(batch); },
@@ -68,17 +72,15 @@ TEST_F(T5, TrainingCurve) { check_curve(self()); }
 TEST_F(T5, GreedyGeneration) {
   NoGrad no_grad(ctx_);
   const Batch batch(io_, "in.");
-  T5Model::Source from = source(batch);
-  from.ids = from.ids.slice(0, 0, from.length);  // the first row alone
-  from.batch = 1;
-  from.lengths.resize(1);
-  const Tensor states = model_.encode(ctx_, from);
+  Tensor encoded;
   const std::vector<double> expected = to_doubles(io_.tensor("gen.0.ids"));
   const Json& gap = meta_.at("gen_top1_top2_gap").at("0");
   std::vector<int64_t> text = {static_cast<int64_t>(expected[0])};  // what a decoder starts from
   for (size_t t = 1; t < expected.size() && gap[t - 1].as_double() >= 1e-4; ++t) {
     const auto length = static_cast<int64_t>(text.size());
-    Tensor hidden = model_.decode(ctx_, to_device(ctx_, text), length, from, states);
+    MicroBatch micro = micro_batch(batch, 1, text);
+    micro.encoded = &encoded;
+    const Tensor hidden = model_.run_stage(ctx_, {}, micro)[0];
     const auto logits = to_doubles(ctx_, model_.logits(ctx_, hidden.slice(0, length - 1, length)));
     const auto end = logits.begin() + bridge_.model_config().vocab_size;
     text.push_back(std::max_element(logits.begin(), end) - logits.begin());

@@ -58,8 +58,9 @@ TEST_P(HfModels, LogitsLossAndGradients) {
   Tensor loss;
   {
     TapeScope scope(ctx_, &tape);
-    SeqInfo seq = model->sequences(ctx_, batch, length);
-    Tensor hidden = model->forward(ctx_, testing::to_device(ctx_, ids).view({tokens}), seq);
+    MicroBatch micro{.ids = testing::to_device(ctx_, ids).view({tokens})};
+    micro.seq = model->sequences(ctx_, batch, length);
+    Tensor hidden = model->run_stage(ctx_, {}, micro)[0];
     Tensor logits = model->logits(ctx_, hidden);
     EXPECT_TRUE(is_close(ctx_, "logits", logits.detach().slice(1, 0, bridge_.model_config().vocab_size),
                          io_.tensor("out.logits"), {.absolute = std::max(2e-5, noise("logits_max_abs"))}));
@@ -107,7 +108,7 @@ TEST_P(HfModels, TrainingCurve) {
 TEST_P(HfModels, GreedyGeneration) {
   Config config;
   config.model = bridge_.model_config();
-  RankModel model(config, alone_, DType::F32);
+  Model model(config, alone_, DType::F32);
   for (Parameter* parameter : model.parameters()) parameter->allocate(ctx_, DType::F32);
   bridge_.load(ctx_, model.parameters());
   const Json& gaps = meta_.at("gen_top1_top2_gap");

@@ -23,7 +23,7 @@ class Vision : public DirectCase, public ::testing::WithParamInterface<const cha
         result.grids.push_back({static_cast<int64_t>(grids[i]), static_cast<int64_t>(grids[i + 1]),
                                 static_cast<int64_t>(grids[i + 2])});
     } else {
-      const int64_t count = pixels.size(0), patch = bridge_.vision_config()->patch_size,
+      const int64_t count = pixels.size(0), patch = bridge_.vision_config()->vision_patch_size,
                     side = pixels.size(2) / patch;
       result.grids.assign(static_cast<size_t>(count), {1, side, side});
       pixels = patches(pixels, patch);
@@ -58,18 +58,23 @@ class Vision : public DirectCase, public ::testing::WithParamInterface<const cha
     return labels;
   }
 
+  Tensor hidden(const std::vector<int64_t>& ids, int64_t rows, const Images& images) {
+    const auto tokens = static_cast<int64_t>(ids.size());
+    MicroBatch micro{.ids = ctx_.from_vector(ids, {tokens})};
+    micro.seq = model_.sequences(ctx_, rows, tokens / rows);
+    add_images(ctx_, model_.config(), ids, rows, images.grids, DType::F32, micro.seq);
+    put_images(ctx_, model_.config(), ids, {}, images, micro);
+    return model_.run_stage(ctx_, {}, micro)[0];
+  }
   Case self() {
     return {&model_,
-            [this](const Batch& batch) {
-              return model_.forward(ctx_, batch.ids("input_ids"), batch.rows(), images());
-            },
-            [this](const Tensor& x) { return model_.language().logits(ctx_, x); },
-            [this](const Tensor& x, const Tensor& labels) {
-              return model_.language().token_losses(ctx_, x, labels);
-            }};
+            [this](const Batch& batch) { return hidden(batch.ids("input_ids"), batch.rows(), images()); },
+            [this](const Tensor& x) { return model_.logits(ctx_, x); },
+            [this](const Tensor& x, const Tensor& labels) { return model_.token_losses(ctx_, x, labels); }};
   }
 
-  VisionLanguageModel model_{bridge_.model_config(), *bridge_.vision_config(), ModelParallel{}, DType::F32};
+  GptModel model_{with_tower(bridge_.model_config(), *bridge_.vision_config()),
+                  ModelSlice{0, bridge_.model_config().num_layers}, ModelParallel{}, DType::F32};
 };
 
 TEST_P(Vision, LogitsLossAndGradients) { check_gradients(self()); }
@@ -84,8 +89,8 @@ TEST_P(Vision, GreedyGeneration) {
   std::vector<int64_t> text(expected.begin(), expected.begin() + prompt);
   for (size_t t = 0; text.size() < expected.size() && gap[t].as_double() >= 1e-4; ++t) {
     const auto length = static_cast<int64_t>(text.size());
-    Tensor hidden = model_.forward(ctx_, text, 1, first);
-    const auto logits = to_doubles(ctx_, model_.language().logits(ctx_, hidden.slice(0, length - 1, length)));
+    const Tensor states = hidden(text, 1, first);
+    const auto logits = to_doubles(ctx_, model_.logits(ctx_, states.slice(0, length - 1, length)));
     const auto end = logits.begin() + bridge_.model_config().vocab_size;
     text.push_back(std::max_element(logits.begin(), end) - logits.begin());
     EXPECT_EQ(text.back(), static_cast<int64_t>(expected[text.size() - 1])) << "token " << t;

@@ -171,14 +171,16 @@ class GoldenModel : public ::testing::TestWithParam<Case> {
 TEST_P(GoldenModel, LogitsAndTokenLosses) {
   auto made = trainer();
   GptModel& model = made->chunk(0);
-  SeqInfo seq = model.sequences(ctx_, 2, 32);
-  seq.training = false;
+  MicroBatch micro;
+  micro.seq = model.sequences(ctx_, 2, 32);
+  micro.seq.training = false;
   std::vector<int64_t> rows = batch(0), inputs, labels;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i % 33 != 32) inputs.push_back(rows[i]);
     if (i % 33 != 0) labels.push_back(rows[i]);
   }
-  Tensor hidden = model.forward(ctx_, ctx_.from_vector(inputs, {64}), seq);
+  micro.ids = ctx_.from_vector(inputs, {64});
+  Tensor hidden = model.run_stage(ctx_, {}, micro)[0];
   EXPECT_TRUE(is_close(ctx_, "logits", model.logits(ctx_, hidden), io_.tensor("out.logits"), kLogits));
   EXPECT_TRUE(is_close(ctx_, "token losses", model.token_losses(ctx_, hidden, ctx_.from_vector(labels, {64})),
                        io_.tensor("out.token_loss"), kLogits));
