@@ -46,13 +46,18 @@ TOKENIZERS = ("--tokenizer-type", "--tokenizer-model", "--vocab-file", "--merge-
 UNSET = re.compile(r"\$\{?\w+\}?")
 
 
-def real_files(d, where):
+def real_files(d, where, family):
     """Values that name a place of the machine the tests ran on become places here."""
     d = collections.OrderedDict(d)
     if o.files and "--mock-data" not in d:
-        bert = "--bert-no-binary-head" in d or "--vocab-extra-ids" in d or d.get("--tokenizer-type", [""])[0].startswith("Bert")
+        bert = family in ("bert", "t5")
         d["--data-path"] = [f"{o.files}/{'sentences' if bert else 'text'}_document"]
-        kind = d.get("--tokenizer-type", ["GPT2BPETokenizer"])[0]
+        if family == "mimo":
+            d["--data-path"] = [f"{o.files}/images.tar"]
+            d["--split"] = ["8,1,1"]  # the files of these cases are split beforehand
+        if UNSET.search(d.get("--tokenizer-type", [""])[0]):
+            d["--tokenizer-type"] = ["TikTokenizer" if "--tiktoken-pattern" in d else "HuggingFaceTokenizer"]
+        kind = d.get("--tokenizer-type", ["BertWordPieceLowerCase" if bert else "GPT2BPETokenizer"])[0]
         if "--vocab-file" in d:
             d["--vocab-file"] = [f"{o.files}/{'bert-vocab.txt' if kind.startswith('Bert') else 'vocab.json'}"]
         if "--merge-file" in d:
@@ -63,6 +68,9 @@ def real_files(d, where):
         for k in (*DATA, *TOKENIZERS):
             d.pop(k, None)
         d["--mock-data"], d["--tokenizer-type"], d["--vocab-size"] = [], ["NullTokenizer"], ["1023"]
+        d.pop("--vocab-extra-ids", None)
+        if family in ("bert", "t5"):
+            d["--model-type"] = [family]
     for k in list(d):
         if k in PLACES:
             d[k] = [f"{where}/{PLACES[k]}"]
@@ -86,6 +94,10 @@ def scaled(d, iters):
              "--mamba-head-dim": 8, "--mamba-state-dim": 16, "--linear-key-head-dim": 8, "--linear-value-head-dim": 8, "--mup-base-hidden-size": 32,
              "--seq-length": 64, "--max-position-embeddings": 64, "--encoder-seq-length": 64, "--decoder-seq-length": 32, "--inference-max-seq-length": 64,
              "--train-iters": iters, "--lr-decay-iters": iters, "--lr-warmup-iters": 0, "--eval-interval": 2, "--eval-iters": 1, "--save-interval": 1000, "--log-interval": 1}
+    if "--img-h" in d:
+        d["--img-h"] = d["--img-w"] = ["28"]
+    if d.get("--model-provider") == ["llava_vlm"]:
+        d.update({"--vision-image-size": ["28"], "--vision-num-layers": ["2"], "--vision-hidden-size": ["32"], "--vision-num-attention-heads": ["4"], "--vision-ffn-hidden-size": ["64"]})
     for k, v in small.items():
         if k in d:
             d[k] = [str(v)]
@@ -113,6 +125,8 @@ def scaled(d, iters):
     for k in ("--step-batch-size-schedule", "--rampup-batch-size", "--exit-interval", "--lr-warmup-samples", "--lr-decay-samples", "--lr-wsd-decay-samples", "--eval-global-batch-size", "--train-samples", "--window-size"):
         if k in d and k == "--train-samples":
             d["--train-iters"] = [str(iters)]
+        if k in d and k == "--lr-wsd-decay-samples":
+            d["--lr-wsd-decay-iters"] = ["1"]
         d.pop(k, None)
     d["--device"] = ["cpu"]
     return d
@@ -175,7 +189,7 @@ for case in json.load(open(o.cases)):
         continue
     where = f"{TMP}/{len(results)}"
     os.makedirs(where)
-    d = real_files(collections.OrderedDict((a[0], a[1:]) for a in case["args"]), where)
+    d = real_files(collections.OrderedDict((a[0], a[1:]) for a in case["args"]), where, case["family"])
     ranks = ["--ranks", world(d)]
     if o.stage == "show":
         rc, _, err = megatron(["config", "show", *flat(d), *ranks])
