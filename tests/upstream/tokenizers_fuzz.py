@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Random and adversarial strings through `megatron tokenizer` and the packages that it follows; they must agree.
 
-Needs tokenizers, tiktoken and sentencepiece (pip). Every kind trains small vocabularies of its own, so nothing is
-downloaded. Ends with 1 and the first differences where there are any.
+Needs tokenizers, tiktoken, sentencepiece and protobuf (pip). Every case trains a small vocabulary of its own, so nothing
+is downloaded. Ends with 1 and the first differences where there are any.
 
-usage: tokenizers_fuzz.py --megatron BINARY [--strings 20000] [--seed 1] [--kinds hf,tiktoken,sentencepiece] [--only NAME]
+Kinds are byte-bpe, bpe, wordpiece, unigram, wordlevel, tiktoken, sentencepiece-bpe and sentencepiece-unigram; the cases of
+a kind share its --count strings.
+
+usage: tokenizers_fuzz.py --megatron BINARY [--count 20000] [--seed 1] [--kinds KIND,...] [--only NAME]
 """
 import argparse
 import base64
@@ -44,11 +47,15 @@ PIECES = ["'s", "'S", "'ſ", "'ll", "'LL", "'re", "'", "’s", "▁", "▁▁", 
           "👨‍👩‍👧", "1st", "A1b2", "ABCdef", "aBC", "HTTPServer", "//", "/\n", "!?\n\n", "…", "$5", "_x_", "C++", "ǅ", "ʰ", "ªº"]
 
 
-def random_text(rnd):
+def random_text(rnd, pieces):
+    """A string of words, spaces, odd characters, and pieces of the vocabulary at hand, whole and cut."""
     parts = []
     for _ in range(rnd.randint(1, 12)):
         kind = rnd.random()
-        if kind < 0.35:
+        if kind < 0.1:
+            piece = rnd.choice(pieces)
+            parts.append(piece if rnd.random() < 0.7 else piece[: rnd.randint(0, len(piece))])
+        elif kind < 0.35:
             parts.append(rnd.choice(WORDS))
         elif kind < 0.55:
             parts.append(rnd.choice(SPACES))
@@ -74,10 +81,32 @@ def corpus(rnd):
     return [" ".join(rnd.choice(WORDS) for _ in range(rnd.randint(3, 14))) + rnd.choice([".", "!", "\n", "?"]) for _ in range(3000)]
 
 
+ROUND = 20000  # strings that are compared at a time, which bounds memory
+
+
 class Compare:
-    def __init__(self, megatron, strings, seed, only):
-        self.megatron, self.strings, self.seed, self.only = megatron, strings, seed, only
+    def __init__(self, megatron, seed, folder):
+        self.megatron, self.seed, self.folder = megatron, seed, pathlib.Path(folder)
+        self.cases = []  # (kind, name, arguments, encode, decode, pieces, special)
         self.wrong = 0
+
+    def add(self, kind, name, arguments, encode, decode, pieces, special=True):
+        """encode(text, special) -> (ids, offsets or None); decode(ids) -> text; pieces are the vocabulary's, by id."""
+        self.cases.append((kind, name, arguments, encode, decode, pieces, special))
+
+    def path(self, suffix):
+        return str(self.folder / f"{len(self.cases)}{suffix}")
+
+    def run_all(self, count, kinds, only):
+        chosen = [case for case in self.cases if (not kinds or case[0] in kinds) and only in case[1]]
+        for kind in dict.fromkeys(case[0] for case in chosen):
+            own = [case for case in chosen if case[0] == kind]
+            share, total, before = -(-count // len(own)), 0, self.wrong
+            for case in own:
+                for done in range(0, share, ROUND):
+                    self.check(*case[1:], strings=min(ROUND, share - done), turn=done // ROUND)
+                total += share
+            print(f"{kind}: {total} strings, {self.wrong - before} differences in {len(own)} cases", flush=True)
 
     def run(self, arguments, action, lines):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".jsonl") as file:
@@ -91,12 +120,9 @@ class Compare:
             return None
         return [json.loads(line) for line in out.stdout.split(b"\n")[:-1]]
 
-    def check(self, name, arguments, encode, decode, vocab, special=True):
-        """encode(text, special) -> (ids, offsets or None); decode(ids) -> text."""
-        if self.only and self.only not in name:
-            return
-        rnd = random.Random(f"{self.seed} {name}")
-        texts = [random_text(rnd) for _ in range(self.strings)]
+    def check(self, name, arguments, encode, decode, pieces, special, strings, turn):
+        rnd = random.Random(f"{self.seed} {name} {turn}")
+        texts = [random_text(rnd, pieces) for _ in range(strings)]
         differences = 0
 
         def tell(what, item, ours, theirs):
@@ -116,27 +142,33 @@ class Compare:
                 tell("ids with special tokens", text, row["ids"], their_ids)
             elif their_offsets is not None and row["offsets"] != their_offsets:
                 tell("offsets", text, list(zip(row["pieces"], row["offsets"])), their_offsets)
-        lists = [ids for ids in fast[: self.strings // 4]]
-        lists += [[rnd.randrange(vocab) for _ in range(rnd.randint(1, 12))] for _ in range(self.strings // 4)]
+        lists = [ids for ids in fast[: strings // 4]]
+        lists += [[rnd.randrange(len(pieces)) for _ in range(rnd.randint(1, 12))] for _ in range(strings // 4)]
         for ids, text in zip(lists, self.run(arguments, "decode", lists) or []):
             theirs = decode(ids)
             if text != theirs:
                 tell("text", ids, text, theirs)
         self.wrong += differences
-        print(f"{name}: {len(texts)} strings, {differences} differences", flush=True)
+        if differences:
+            print(f"{name}: {differences} differences in {len(texts)} strings", flush=True)
 
     # ---------------------------------------------------------------- Hugging Face
     def hugging_face(self, name, tokenizer):
-        with tempfile.TemporaryDirectory() as folder:
-            path = str(pathlib.Path(folder) / "tokenizer.json")
-            tokenizer.save(path)
+        from tokenizers import Tokenizer
 
-            def encode(text, special):
-                result = tokenizer.encode(text, add_special_tokens=special)
-                return result.ids, [list(o) for o in result.offsets]
+        path = self.path(".json")
+        tokenizer.save(path)
+        own = Tokenizer.from_file(path)  # a copy: callers go on to change theirs
+        byte_level = "ByteLevel" in json.dumps(json.loads(own.to_str())["decoder"])
+        kind = type(own.model).__name__.lower()
 
-            self.check(name, ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", path], encode,
-                       lambda ids: tokenizer.decode(ids, skip_special_tokens=False), tokenizer.get_vocab_size())
+        def encode(text, special):
+            result = own.encode(text, add_special_tokens=special)
+            return result.ids, [list(o) for o in result.offsets]
+
+        pieces = [own.decode([i], skip_special_tokens=False) if byte_level else own.id_to_token(i) or "" for i in range(own.get_vocab_size())]
+        self.add("byte-bpe" if kind == "bpe" and byte_level else kind, name, ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", path],
+                 encode, lambda ids: own.decode(ids, skip_special_tokens=False), pieces)
 
     def all_hugging_face(self):
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -254,20 +286,23 @@ class Compare:
                 ranks.setdefault(bytes(back[c] for c in a + b), len(ranks))
             special = {"<s>": len(ranks), "<|x|>": len(ranks) + 3}
             encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
-            with tempfile.TemporaryDirectory() as folder:
-                path = pathlib.Path(folder) / "vocab.tiktoken"
-                path.write_bytes(b"".join(base64.b64encode(k) + f" {v}\n".encode() for k, v in ranks.items()))
-                arguments = ["--tokenizer-type", "TikTokenizer", "--tiktoken-pattern", name, "--tokenizer-model", str(path)]
-                self.check(f"tiktoken {name}", arguments, lambda t, _: (encoding.encode_ordinary(t), None), encoding.decode, len(ranks), False)
-                arguments += ["--tokenizer-special-tokens", ",".join(f"{k}={v}" for k, v in special.items())]
-                self.check(f"tiktoken {name} special", arguments, lambda t, _: (encoding.encode(t, allowed_special="all"), None), encoding.decode, len(ranks), False)
-                # Upstream's JSON form: ids behind 20 special tokens.
-                path = pathlib.Path(folder) / "vocab.json"
-                path.write_text(json.dumps([{"rank": v, "token_bytes": base64.b64encode(k).decode(), "token_str": ""} for k, v in ranks.items()]))
-                names = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"] + [f"<SPECIAL_{i}>" for i in range(7, 20)]
-                shifted = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks={k: v + 20 for k, v in ranks.items()}, special_tokens={n: i for i, n in enumerate(names)})
-                arguments = ["--tokenizer-type", "TikTokenizer", "--tiktoken-pattern", name, "--tokenizer-model", str(path), "--tiktoken-num-special-tokens", "20"]
-                self.check(f"tiktoken {name} json", arguments, lambda t, _: (shifted.encode(t, allowed_special="all"), None), shifted.decode, len(ranks) + 20, False)
+            pieces = [encoding.decode([i]) for i in range(len(ranks))]
+
+            def add(case, path, further, which, all_pieces, allowed):
+                arguments = ["--tokenizer-type", "TikTokenizer", "--tiktoken-pattern", name, "--tokenizer-model", path, *further]
+                self.add("tiktoken", f"tiktoken {name}{case}", arguments, lambda t, _: (which.encode(t, allowed_special=allowed, disallowed_special=()), None),
+                         which.decode, all_pieces, False)
+
+            path = self.path(".tiktoken")
+            pathlib.Path(path).write_bytes(b"".join(base64.b64encode(k) + f" {v}\n".encode() for k, v in ranks.items()))
+            add("", path, [], encoding, pieces, set())
+            add(" special", path, ["--tokenizer-special-tokens", ",".join(f"{k}={v}" for k, v in special.items())], encoding, pieces, "all")
+            # Upstream's JSON form: ids behind 20 special tokens.
+            path = self.path(".json")
+            pathlib.Path(path).write_text(json.dumps([{"rank": v, "token_bytes": base64.b64encode(k).decode(), "token_str": ""} for k, v in ranks.items()]))
+            names = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"] + [f"<SPECIAL_{i}>" for i in range(7, 20)]
+            shifted = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks={k: v + 20 for k, v in ranks.items()}, special_tokens={n: i for i, n in enumerate(names)})
+            add(" json", path, ["--tiktoken-num-special-tokens", "20"], shifted, names + pieces, "all")
 
     # ---------------------------------------------------------------- sentencepiece
     def train_sentencepiece(self, text, **options):
@@ -322,36 +357,38 @@ class Compare:
         }
         for name, options in cases.items():
             model = self.train_sentencepiece(text, **options)
+            path = self.path(".model")
+            pathlib.Path(path).write_bytes(model)
             processor = spm.SentencePieceProcessor(model_proto=model)
-            with tempfile.NamedTemporaryFile(suffix=".model") as file:
-                file.write(model)
-                file.flush()
 
-                def encode(t, special):
-                    if not special:
-                        return processor.encode(t, out_type=int), None
-                    count = [0]  # characters before each byte
-                    for c in t:
-                        count += [count[-1]] * (len(c.encode()) - 1) + [count[-1] + 1]
-                    places = [[count[p.begin], count[p.end]] for p in processor.encode(t, return_type="proto").pieces]
-                    return processor.encode(t, out_type=int, add_bos=True, add_eos=True), [[0, 0], *places, [0, 0]]
+            def encode(t, special, processor=processor):
+                if not special:
+                    return processor.encode(t, out_type=int), None
+                count = [0]  # characters before each byte
+                for c in t:
+                    count += [count[-1]] * (len(c.encode()) - 1) + [count[-1] + 1]
+                places = [[count[p.begin], count[p.end]] for p in processor.encode(t, return_type="proto").pieces]
+                return processor.encode(t, out_type=int, add_bos=True, add_eos=True), [[0, 0], *places, [0, 0]]
 
-                self.check(f"sentencepiece {name}", ["--tokenizer-type", "SentencePieceTokenizer", "--tokenizer-model", file.name], encode,
-                           processor.decode, processor.get_piece_size())
+            pieces = [processor.id_to_piece(i).replace("▁", " ") for i in range(processor.get_piece_size())]
+            self.add(f"sentencepiece-{options['model_type']}", f"sentencepiece {name}",
+                     ["--tokenizer-type", "SentencePieceTokenizer", "--tokenizer-model", path], encode, processor.decode, pieces)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron", required=True)
-    parser.add_argument("--strings", type=int, default=20000)
+    parser.add_argument("--count", type=int, default=20000, help="strings of each kind")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", default="hf,tiktoken,sentencepiece")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--kinds", default="", help="kinds to compare, all by default")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
     args = parser.parse_args()
-    compare = Compare(args.megatron, args.strings, args.seed, args.only)
-    kinds = {"hf": compare.all_hugging_face, "tiktoken": compare.all_tiktoken, "sentencepiece": compare.all_sentencepiece}
-    for kind in args.kinds.split(","):
-        kinds[kind]()
+    with tempfile.TemporaryDirectory() as folder:
+        compare = Compare(args.megatron, args.seed, folder)
+        compare.all_hugging_face()
+        compare.all_tiktoken()
+        compare.all_sentencepiece()
+        compare.run_all(args.count, args.kinds.split(",") if args.kinds else [], args.only)
     print(f"{compare.wrong} differences in all")
     return 1 if compare.wrong else 0
 

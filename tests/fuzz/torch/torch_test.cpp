@@ -2,11 +2,8 @@
 // another exception, or memory out of proportion to the file.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
-#include <new>
 
 #include "fuzz/mutate.h"
 #include "megatron/base/error.h"
@@ -14,19 +11,8 @@
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/torch/dist_writer.h"
 #include "megatron/checkpoint/torch/pickle_writer.h"
+#include "support/count_allocations.h"
 #include "support/temp_dir.h"
-
-namespace {
-std::atomic<size_t> allocated = 0;  // bytes asked of operator new so far
-}
-
-void* operator new(size_t size) {
-  allocated += size;
-  if (void* memory = std::malloc(size ? size : 1)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace megatron::testing {
 namespace {
