@@ -146,11 +146,7 @@ void offload(ConfigBuilder& builder) {
                    fmt::format("the model has {} layers", config.model.num_layers),
                    fmt::format("use at most {}", config.model.num_layers - 1));
   if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
-    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded",
-                   config.parallel.pipeline_model_parallel_size > 1 ||
-                           e.recompute_granularity != RecomputeGranularity::none
-                       ? "leave it out"
-                       : "add --cpu-offloading");
+    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded", "leave it out");
   if (e.cpu_offloading) {
     const char* no_offload = "leave out --cpu-offloading and --cpu-offloading-num-layers";
     if (e.cpu_offloading_num_layers == 0)

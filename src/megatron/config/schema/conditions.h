@@ -10,6 +10,7 @@ namespace megatron::conditions {
 #define CONDITION(name, needs, holds) inline constexpr Condition name{[](const Config& c) { return holds; }, needs};
 CONDITION(has_indexer, "--experimental-attention-variant dsa",
           c.model.experimental_attention_variant == AttentionVariant::dsa)
+CONDITION(has_window, "--window-size", !c.model.window_size.empty())
 CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
 CONDITION(has_parallel_residual, "--parallel-residual", c.model.parallel_residual)
 CONDITION(in_fp8, "--fp8-format", c.precision.fp8 != Fp8Format::none)
