@@ -30,6 +30,14 @@ using Clock = std::chrono::steady_clock;
 constexpr double kRunGib = 1 << 30;
 constexpr const char* kMemory = "memory";  // where a run goes on from
 
+// The step that the phase of an iteration began behind; 0 in the first one. Batches have one size throughout.
+int64_t last_transition(const TrainConfig& train, int64_t iteration) {
+  int64_t last = 0;
+  for (const int64_t step : train.phase_transition_iterations)
+    if (step <= iteration) last = std::max(last, step);
+  return last;
+}
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -318,6 +326,8 @@ class RankLoop {
       end.reason = RunEnd::Reason::straggler;
     else if (every > 0 && state_.iteration % every == 0)
       end.reason = RunEnd::Reason::interval;
+    else if (last_transition(config_.train, state_.iteration) == state_.iteration)
+      end.reason = RunEnd::Reason::phase;
     return end;
   }
 
@@ -413,7 +423,10 @@ class RankLoop {
     const Shares shares = batch_shares(config_, parallel_, batch);
     const auto batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
-      return run_.data.train->shared_step({state_.iteration, state_.consumed_samples, own_of(shares), batch});
+      const int64_t before =
+          last_transition(config_.train, state_.iteration) * batch;  // other phases' samples
+      return run_.data.train->shared_step(
+          {state_.iteration, state_.consumed_samples - before, own_of(shares), batch});
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
