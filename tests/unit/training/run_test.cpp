@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "megatron/base/error.h"
+#include "megatron/training/run/rank_launch.h"
 #include "support/temp_dir.h"
 
 namespace megatron {

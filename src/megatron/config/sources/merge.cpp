@@ -82,6 +82,9 @@ class Merger {
                            sources_.checkpoint_origin, show_value(value)));
         set(entry, value, {Source::checkpoint, sources_.checkpoint_origin});
       }
+    if (sources_.checkpoint_layout.is_null()) return;
+    for (const auto& [key, value] : sources_.checkpoint_layout.as_object())
+      set(*catalog_.find("model." + key), value, {Source::checkpoint, sources_.checkpoint_origin});
   }
 
   void yaml(const ConfigText& file, Source source) {
