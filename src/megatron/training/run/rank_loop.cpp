@@ -12,6 +12,7 @@
 #include "megatron/training/health/straggler_detector.h"
 #include "megatron/training/health/suspects.h"
 #include "megatron/training/log/profiling.h"
+#include "megatron/training/log/tensor_dumps.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/rerun.h"
@@ -78,6 +79,7 @@ class RankLoop {
                 .large = config_.ddp.check_for_large_grads},
                static_cast<uint64_t>(config_.rng.seed), layout_name(), world),
         timeouts_(config_, world, kept_.steps),
+        dumps_(ctx, world, config_, trainer_, [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {
     if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
   }
@@ -451,11 +453,13 @@ class RankLoop {
       if (suspected) tell_suspects();
       if (verdict != RerunMachine::Verdict::go_on) return verdict;
     }
+    dumps_.after_gradients(state_.iteration + 1);
     checkpoints_.before_update();
     if (memory_) memory_->before_change(ctx_);
     const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
     check_finite(step);
+    dumps_.after_update(state_.iteration);
     kept_.reached = std::max(kept_.reached, state_.iteration);
     state_.consumed_samples += batch;
     if (step.update != Update::taken) state_.without_update += batch;
@@ -555,6 +559,7 @@ class RankLoop {
   TrainState state_;
   RerunMachine rerun_;
   SectionTimeouts timeouts_;
+  TensorDumps dumps_;
   RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
   int64_t validated_ = -1;                   // the iteration of the last evaluation
