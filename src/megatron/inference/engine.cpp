@@ -18,11 +18,13 @@ constexpr std::chrono::milliseconds kIdle{500};
 
 enum Command : int64_t { kNothing, kStep, kStop, kDraft };
 
-// fp32 GEMMs whose rows do not depend on each other, for the time of a step.
+// GEMMs whose rows do not depend on each other, for the time of a step: in fp32 always, in others where
+// asked.
 class BatchInvariant {
  public:
-  BatchInvariant(RankContext& ctx, DType dtype)
-      : ctx_(ctx), before_(std::exchange(ctx.batch_invariant, dtype == DType::F32)) {}
+  BatchInvariant(RankContext& ctx, DType dtype, const EngineOptions& options)
+      : ctx_(ctx),
+        before_(std::exchange(ctx.batch_invariant, dtype == DType::F32 || options.batch_invariant)) {}
   ~BatchInvariant() { ctx_.batch_invariant = before_; }
   BatchInvariant(const BatchInvariant&) = delete;
   BatchInvariant& operator=(const BatchInvariant&) = delete;
@@ -254,7 +256,7 @@ bool Engine::State::lead() {
   const StepInput input = scheduler->input(turns);
   if (world.size() > 1) numbers = input.packed();
   tell(kStep, numbers);
-  const BatchInvariant scope(ctx, model.dtype());
+  const BatchInvariant scope(ctx, model.dtype(), options);
   const Tensor logits = model.decode(ctx, input, *cache);
   if (options.record_routing) take_experts(turns);
   const std::vector<Read> reads = run_turns(turns, logits);
@@ -268,7 +270,7 @@ bool Engine::State::follow() {
   const Command command = tell(kNothing, numbers);
   stopped = command == kStop;
   if (command != kStep) return false;
-  const BatchInvariant scope(ctx, model.dtype());
+  const BatchInvariant scope(ctx, model.dtype(), options);
   model.decode(ctx, StepInput::unpacked(numbers), *cache);
   numbers.clear();
   if (!draft_caches.empty() && tell(kNothing, numbers) == kDraft)

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/config/schema/inference_config.h"
+#include "megatron/config/config.h"
 
 namespace megatron {
 
@@ -17,6 +17,8 @@ struct EngineOptions {
   bool chunked_prefill = true;  // a prompt may be read in several steps
   bool prefix_caching = true;   // prompts that begin alike share blocks
   PrefixEviction eviction = PrefixEviction::lru;
+  bool batch_invariant = false;  // in any precision: an answer's bits do not depend on the other requests
+  LogprobsMode logprobs = LogprobsMode::raw_logprobs;  // of every request
   // Each finished request tells the experts of its tokens. Prompts share no blocks then, for what is not
   // computed is not routed. Needs --moe-enable-routing-replay.
   bool record_routing = false;
@@ -26,7 +28,7 @@ struct EngineOptions {
 };
 
 // As settings say.
-EngineOptions engine_options(const InferenceConfig& config);
+EngineOptions engine_options(const Config& settings);
 
 struct EngineStats {
   int64_t running = 0, waiting = 0;           // requests

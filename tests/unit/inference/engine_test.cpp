@@ -54,6 +54,19 @@ TEST_P(EngineOfEveryKind, ResultsDoNotDependOnTheBatch) {
   }
 }
 
+// In bf16 GEMMs are chosen by the number of rows, unless batch-invariant mode forbids it.
+TEST_P(EngineOfEveryKind, Bf16DoesNotDependOnTheBatchWhereAsked) {
+  const Config config = small_config(*GetParam());
+  const std::vector<Request> requests = mixed_requests(6);
+  const EngineOptions options{.block_size = 4, .batch_invariant = true};
+  const std::vector<Answer> mixed = answers(config, DType::BF16, options, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Answer alone = answers(config, DType::BF16, options, {requests[i]})[0];
+    EXPECT_EQ(mixed[i].ids, alone.ids) << "request " << i;
+    EXPECT_EQ(mixed[i].logprobs, alone.logprobs) << "request " << i;
+  }
+}
+
 TEST_P(EngineOfEveryKind, RanksShareTheWork) {
   const std::vector<Request> requests = mixed_requests(6);
   const auto one = answers(small_config(*GetParam()), DType::F64, {.block_size = 4}, requests);

@@ -205,7 +205,9 @@ class PromptBatch {
                      progress_ = std::make_unique<Progress>(
                          invocation_.log, "generating",
                          request_.max_tokens * static_cast<int64_t>(prompts_.size()));
-                   const bool alone = prompts_.size() == 1 && request_.top_logprobs < 0 && !records_routing();
+                   ctx.batch_invariant = arguments_.config.precision.batch_invariant_mode;
+                   const bool alone = prompts_.size() == 1 && request_.top_logprobs < 0 &&
+                                      !records_routing() && request_.stop_sequences.empty();
                    if (alone || needs_whole_texts(loaded.model(), line_))
                      one_by_one(ctx, world, loaded.model());
                    else
@@ -255,7 +257,7 @@ class PromptBatch {
   }
 
   void together(RankContext& ctx, const ProcessGroup& world, Model& model) {
-    EngineOptions options = engine_options(arguments_.config.inference);
+    EngineOptions options = engine_options(arguments_.config);
     options.max_requests = std::min(options.max_requests, static_cast<int64_t>(prompts_.size()));
     options.record_routing = records_routing();
     Engine engine(ctx, world, model, options);
