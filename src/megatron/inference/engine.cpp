@@ -309,7 +309,8 @@ std::vector<Engine::State::Read> Engine::State::run_turns(const std::vector<Sche
     const bool ready = request.computed == request.length();
     if (reads_prompt)
       for (int64_t at = begin + 1; at < begin + turn.tokens + !ready; ++at)
-        request.prompt.push_back(log_probabilities(rows.next(), request.text[static_cast<size_t>(at)],
+        request.prompt.push_back(log_probabilities(rows.next(), request.request.sampling,
+                                                   request.text[static_cast<size_t>(at)],
                                                    request.request.prompt_logprobs));
     if (!ready || verify(turn, rows)) reads.push_back({&request, begin, row});
     row += turn.tokens + turn.drafted;
@@ -453,6 +454,7 @@ RequestId Engine::submit(Request request, RequestListener listener) {
   if (request.max_tokens < 0)
     throw ConfigError(
         fmt::format("request: {} tokens cannot be generated; give 0 or more", request.max_tokens));
+  request.sampling.logprobs = state_->options.logprobs;
   auto active = std::make_unique<ActiveRequest>(std::move(request), std::move(listener));
   const std::lock_guard lock(state_->mutex);
   require(!state_->stopping, "engine: it was stopped and takes no further requests");
