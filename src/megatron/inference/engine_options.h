@@ -11,8 +11,11 @@ struct EngineOptions {
   // blocks waste more at the end of each sequence and share fewer prefixes.
   int64_t block_size = 64;
   int64_t cache_bytes = int64_t{1} << 30;  // of keys, values and states on each rank
-  int64_t max_requests = 256;              // running at once
-  int64_t max_tokens = 2048;               // of one step, prompts and new tokens together
+  // The share of it that states along the sequence have, the rest being for keys and values; none: as much as
+  // max_requests need, at most half.
+  std::optional<double> state_share = {};
+  int64_t max_requests = 256;   // running at once
+  int64_t max_tokens = 2048;    // of one step, prompts and new tokens together
   int64_t max_length = 0;       // tokens of a sequence that are read; 0: what the model has positions for
   bool chunked_prefill = true;  // a prompt may be read in several steps
   bool prefix_caching = true;   // prompts that begin alike share blocks

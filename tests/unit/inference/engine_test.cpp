@@ -284,6 +284,28 @@ TEST(Engine, PromptsThatBeginAlikeShareBlocks) {
   });
 }
 
+// What states may take bounds the requests that run; keys and values have the rest.
+TEST(Engine, StatesHaveTheirShareOfTheCache) {
+  const Config config = small_config(testing::kHybrid);
+  int64_t slot = 0, block = 0;
+  with_engine(config, DType::F32, {.block_size = 4}, [&](Engine&, RankContext&, Model& model) {
+    slot = PagedCache::slot_bytes(model.cache_shapes(), DType::F32);
+    block = PagedCache::block_bytes(model.cache_shapes(), DType::F32, 4);
+  });
+  for (const int64_t kept : {1, 3}) {
+    const int64_t bytes = 4 * slot;
+    EngineOptions options{.block_size = 4, .cache_bytes = bytes, .max_length = 8};
+    options.state_share = (static_cast<double>(kept) + 0.5) / 4;
+    with_engine(config, DType::F32, options, [&](Engine& engine, RankContext&, Model&) {
+      const int64_t left = bytes - static_cast<int64_t>(static_cast<double>(bytes) * *options.state_share);
+      EXPECT_EQ(engine.stats().total_blocks, std::min(kept * 2, left / block));
+      for (int i = 0; i < 4; ++i) engine.submit({.prompt = {1, 2}, .max_tokens = 3}, [](const auto&) {});
+      engine.step();
+      EXPECT_EQ(engine.stats().running, kept);
+    });
+  }
+}
+
 TEST(Engine, UrgentRequestsGoFirst) {
   with_engine(small_config(testing::kDense), DType::F32, {.max_requests = 1},
               [&](Engine& engine, RankContext&, Model&) {
