@@ -91,6 +91,17 @@ std::optional<TokenChoice> choose_token(const ActiveRequest& active, std::span<f
   return active.sampler.choose(logits, limits, request.top_logprobs);
 }
 
+// Tokens of the stop sequence that the answer ends in; 0: it ends in none.
+int64_t stop_length(const ActiveRequest& active) {
+  for (const std::vector<int64_t>& stop : active.request.stop_sequences) {
+    const int64_t count = std::ssize(stop);
+    if (count > 0 && count <= active.generated() &&
+        std::equal(stop.begin(), stop.end(), active.text.end() - count))
+      return count;
+  }
+  return 0;
+}
+
 void check_options(const EngineOptions& options) {
   require(options.block_size > 0 && options.max_requests > 0 && options.max_tokens > 0,
           "engine: blocks of {} tokens, {} requests and {} tokens a step must all be positive",
@@ -392,6 +403,8 @@ bool Engine::State::add_token(ActiveRequest& active, std::span<float> logits) {
   ++generated_tokens;
   update.tokens.push_back(std::move(choice));
   if (std::ranges::find(request.end_tokens, token) != request.end_tokens.end())
+    return end(active.id, FinishReason::end_token, std::move(update)), false;
+  if ((update.stop_tokens = stop_length(active)) > 0)
     return end(active.id, FinishReason::end_token, std::move(update)), false;
   if (active.generated() >= request.max_tokens || active.length() > max_length)
     return end(active.id, FinishReason::length, std::move(update)), false;

@@ -352,6 +352,34 @@ TEST(Engine, EndsWhereItShould) {
       });
 }
 
+TEST(Engine, StopsBehindASequenceOfTokens) {
+  with_engine(small_config(testing::kDense), DType::F32, {}, [&](Engine& engine, RankContext&, Model&) {
+    Request request{.prompt = {3, 1, 4, 1, 5}, .sampling = {.temperature = 1}, .max_tokens = 8};
+    Answer plain, stopped, whole;
+    engine.submit(request, plain.listener());
+    while (engine.step()) {
+    }
+    ASSERT_EQ(plain.ids.size(), 8U);
+    // One that never comes, and one that is complete with the fourth token.
+    request.stop_sequences = {{plain.ids[2], plain.ids[2], plain.ids[2]}, {plain.ids[2], plain.ids[3]}};
+    int64_t stop_tokens = 0;
+    const RequestListener listener = stopped.listener();
+    engine.submit(request, [&](const RequestUpdate& update) {
+      listener(update);
+      stop_tokens = update.stop_tokens;
+    });
+    request.stop_sequences = {
+        {request.prompt[4], plain.ids[0]}};  // it begins in the prompt, so it does not count
+    engine.submit(request, whole.listener());
+    while (engine.step()) {
+    }
+    EXPECT_EQ(stopped.ids, std::vector<int64_t>(plain.ids.begin(), plain.ids.begin() + 4));
+    EXPECT_EQ(stopped.finish, FinishReason::end_token);
+    EXPECT_EQ(stop_tokens, 2);
+    EXPECT_EQ(whole.ids, plain.ids);
+  });
+}
+
 TEST(Engine, RefusesWhatCannotRun) {
   with_engine(small_config(testing::kDense), DType::F32, {.max_length = 12},
               [&](Engine& engine, RankContext&, Model&) {
