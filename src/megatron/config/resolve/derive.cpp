@@ -286,6 +286,13 @@ void derive_sharding(ConfigBuilder& builder) {
     builder.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params", "use_megatron_fsdp");
 }
 
+// The optimizer's state of a dense model has no places for experts.
+void derive_upcycling(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  if (!config.model.moe_use_upcycling || !config.checkpoint.load_optim) return;
+  builder.derive("checkpoint.load_optim", false, "moe_use_upcycling");
+}
+
 }  // namespace
 
 void derive_defaults(ConfigBuilder& builder) {
@@ -307,6 +314,7 @@ void derive_defaults(ConfigBuilder& builder) {
   recompute_defaults(builder);
   derive_sft(builder);
   derive_sharding(builder);
+  derive_upcycling(builder);
 }
 
 }  // namespace megatron

@@ -141,3 +141,32 @@ constexpr Rule kMoeRules[] = {
 std::span<const Rule> moe_rules() { return kMoeRules; }
 
 }  // namespace megatron
+// A dense checkpoint has MLPs alone to make experts of.
+void upcycling_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.moe_use_upcycling || model.num_moe_experts == 0) return;
+  const char* key = "model.moe_use_upcycling";
+  const CheckpointConfig& checkpoint = builder.config.checkpoint;
+  if (builder.purpose == Purpose::training && checkpoint.load.empty() &&
+      checkpoint.pretrained_checkpoint.empty())
+    builder.reject(key, "there is no dense checkpoint", "give --load DIR, or leave it out");
+  if (model.num_moe_experts % model.moe_upcycling_granularity != 0)
+    builder.reject("model.moe_upcycling_granularity",
+                   fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
+                   fmt::format("use {}", common_divisors(std::array{model.num_moe_experts})));
+  if (model.moe_latent_size > 0)
+    builder.reject("model.moe_latent_size", "experts of a dense checkpoint are as wide as its layers",
+                   "leave out --moe-latent-size or --moe-use-upcycling");
+  if (model.moe_shared_expert_intermediate_size > 0)
+    builder.reject("model.moe_shared_expert_intermediate_size", "a dense checkpoint has no shared experts",
+                   "leave out --moe-shared-expert-intermediate-size or --moe-use-upcycling");
+  if (model.mtp_num_layers > 0)
+    builder.reject("model.mtp_num_layers", "MTP layers are not made of a dense checkpoint",
+                   "leave out --mtp-num-layers or --moe-use-upcycling");
+}
+
+    {"upcycling_fits",
+     "model.num_moe_experts model.moe_use_upcycling model.moe_upcycling_granularity model.moe_latent_size "
+     "model.moe_shared_expert_intermediate_size model.mtp_num_layers checkpoint.load "
+     "checkpoint.pretrained_checkpoint",
+     "a dense checkpoint can become the experts", upcycling_fits},
