@@ -297,6 +297,14 @@ void GptModel::visit(const ParameterVisitor& visitor) {
   if (output_bias_) visitor(*output_bias_);
 }
 
+std::vector<QkClipTarget*> GptModel::qk_clip_targets() {
+  std::vector<QkClipTarget*> targets;
+  for (auto& layer : layers_)
+    if (QkClipTarget* target = layer->mixer() ? layer->mixer()->qk_clip_target() : nullptr)
+      targets.push_back(target);
+  return targets;
+}
+
 void GptModel::finish_batch(RankContext& ctx) {
   for (auto& layer : layers_) layer->finish_batch(ctx);
   for (auto& layer : mtp_) layer->finish_batch(ctx);

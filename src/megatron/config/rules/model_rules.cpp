@@ -288,7 +288,22 @@ void parallel_residual(ConfigBuilder& builder) {
                    "leave it out");
 }
 
+void qk_clip_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.qk_clip) return;
+  if (model.softmax_type != SoftmaxType::vanilla)
+    builder.reject("model.qk_clip", "the largest score may be the softmax offset's, which no query makes",
+                   "leave it out, or use --softmax-type vanilla");
+  if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
+    builder.reject("model.qk_clip", "encoder-decoder models have scores of two kinds", "leave it out");
+  if (model.qk_clip_alpha >= 1)
+    builder.reject("model.qk_clip_alpha", "leaves keys alone", "use less than 1, such as 0.5");
+}
+
 constexpr Rule kModelRules[] = {
+    {"qk_clip_fits",
+     "model.qk_clip model.qk_clip_alpha model.softmax_type model.encoder_num_layers model.decoder_num_layers",
+     "bounds on scores suit the attention", qk_clip_fits},
     {"sizes_are_given", "model.num_layers model.hidden_size model.num_attention_heads",
      "layers, width and heads are given", sizes_are_given},
     {"heads_fit_width", "model.num_attention_heads model.hidden_size model.kv_channels",

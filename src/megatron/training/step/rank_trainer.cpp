@@ -355,6 +355,7 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
         ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradients.factor, scale});
     }
     optimizer_->step(ctx, rates, scale, gate);
+    if (qk_clip_) qk_clip_->clip(ctx, *optimizer_, gate);
   }
   for (ModelChunk* chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
   {
