@@ -9,7 +9,7 @@ namespace megatron::testing {
 namespace {
 
 // So low a threshold that scores of small random models are above it.
-Config with_clip(Config config, double threshold = 0.05, double alpha = 0.3) {
+Config with_clip(Config config, double threshold = 0.01, double alpha = 0.3) {
   config.model.qk_clip = true;
   config.model.qk_clip_threshold = threshold;
   config.model.qk_clip_alpha = alpha;
@@ -20,6 +20,8 @@ Config latent() {
   Config config = small_gpt();
   ModelConfig& model = config.model;
   model.multi_latent_attention = true;
+  model.group_query_attention = false;
+  model.rope_type = RopeType::rope;
   model.num_query_groups = 4;
   model.q_lora_rank = 12;
   model.kv_lora_rank = 8;

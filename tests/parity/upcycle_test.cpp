@@ -31,7 +31,9 @@ Losses losses_of(const Config& config, const ParallelSizes& sizes, const std::st
       EXPECT_TRUE(is_dense(source));
       load_run(ctx, upcycled(std::move(source), config.model, 7), trainer, {.optimizer = false});
     }
-    if (!to.empty()) save_checkpoint(ctx, world, {.root = to, .tensors = checkpoint_tensors(ctx, trainer)});
+    if (!to.empty())
+      save_checkpoint(ctx, world,
+                      {.root = to, .state = {.iteration = 1}, .tensors = checkpoint_tensors(ctx, trainer)});
     const int dp = parallel.size(Axis::dp), rank = parallel.rank(Axis::dp);
     const std::span<const int64_t> all = batch;
     const auto own = all.subspan(all.size() / dp * rank, all.size() / dp);
