@@ -13,6 +13,8 @@ CONDITION(has_indexer, "--experimental-attention-variant dsa",
 CONDITION(has_window, "--window-size", !c.model.window_size.empty())
 CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
 CONDITION(has_parallel_residual, "--parallel-residual", c.model.parallel_residual)
+CONDITION(clips_scores, "--qk-clip", c.model.qk_clip)
+CONDITION(upcycles, "--moe-use-upcycling", c.model.moe_use_upcycling)
 CONDITION(in_fp8, "--fp8-format", c.precision.fp8 != Fp8Format::none)
 CONDITION(in_delayed_fp8, "--fp8-format and --fp8-recipe delayed",
           c.precision.fp8 != Fp8Format::none && c.precision.fp8_recipe == Fp8Recipe::delayed)

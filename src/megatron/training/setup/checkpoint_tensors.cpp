@@ -87,7 +87,7 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
   trainer.values_written(ctx);
   if (known) trainer.fp8_history()->use(ctx);
   if (!state.empty())
-    optimizer.take_masters(ctx, state);
+    optimizer.take_state(ctx, state);
   else
     optimizer.read_parameters(ctx);
   return report;
