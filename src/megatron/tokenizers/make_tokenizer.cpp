@@ -38,14 +38,16 @@ std::string file_at(std::string_view type, const std::string& path, std::string_
 
 // A tokenizer.json, read or made of older files, and what it says of special tokens.
 struct TokenizerFile {
-  Json settings;
+  TokenizerJson json;
   SpecialIds specials;
+  std::shared_ptr<const std::string> text;  // of which `json` has views
 };
 
 TokenizerFile read_hugging_face(std::string_view type, const std::string& path) {
   const std::string file = file_at(type, path, "tokenizer.json");
-  TokenizerFile result{Json::read(file), {}};
-  result.specials = find_special_ids(fs::is_directory(path) ? path : "", result.settings);
+  auto text = std::make_shared<const std::string>(read_text_file(file));
+  TokenizerFile result{TokenizerJson::parse(*text, file), {}, text};
+  result.specials = find_special_ids(fs::is_directory(path) ? path : "", result.json);
   return result;
 }
 
@@ -127,8 +129,8 @@ TokenizerFile read_gpt2(std::string_view type, const std::string& path, const To
           ? file_at(type, fs::path(vocabulary).parent_path() / "merges.txt", "", "--merge-file")
           : file_at(type, options.merge_file, "", "--merge-file");
   TokenizerFile result{
-      gpt2_settings(Json::read(vocabulary), with_merges ? read_text_file(merges) : "", merges), {}};
-  result.specials = find_special_ids("", result.settings);
+      gpt2_settings(Json::read(vocabulary), with_merges ? read_text_file(merges) : "", merges), {}, {}};
+  result.specials = find_special_ids("", result.json);
   return result;
 }
 
@@ -137,8 +139,9 @@ TokenizerFile read_bert(std::string_view type, const std::string& path, const To
       file_at(type, options.vocab_file.empty() ? path : options.vocab_file, "vocab.txt", "--vocab-file");
   TokenizerFile result{
       bert_settings(read_text_file(file), type == "BertWordPieceLowerCase", options.vocab_extra_ids, file),
+      {},
       {}};
-  result.specials = find_special_ids("", result.settings);
+  result.specials = find_special_ids("", result.json);
   return result;
 }
 
@@ -152,14 +155,18 @@ std::optional<TokenizerFile> read_settings(std::string_view type, const std::str
 }
 
 // One more than the highest id of the model and of the added tokens. The model's own id of a token counts.
-int64_t vocabulary_size(const Json& settings) {
+int64_t vocabulary_size(const TokenizerJson& file) {
   std::unordered_map<std::string, int64_t> added;
-  if (const Json* tokens = settings.find("added_tokens"))
+  if (const Json* tokens = file.settings.find("added_tokens"))
     for (const Json& token : tokens->as_array())
       added[token.at("content").as_string()] = token.at("id").as_int();
-  const Json& vocabulary = settings.at("model").at("vocab");
   int64_t end = 0;
-  if (vocabulary.is_array()) {  // Unigram: pieces and scores in the order of their ids
+  if (file.bpe) {
+    const Vocabulary& vocabulary = file.bpe->vocabulary;
+    std::erase_if(added, [&](const auto& token) { return vocabulary.find(token.first).has_value(); });
+    end = vocabulary.end_id();
+  } else if (const Json& vocabulary = file.settings.at("model").at("vocab"); vocabulary.is_array()) {
+    // Unigram: pieces and scores in the order of their ids.
     for (const Json& piece : vocabulary.as_array()) added.erase(piece[0].as_string());
     end = static_cast<int64_t>(vocabulary.size());
   } else {
@@ -185,7 +192,7 @@ int64_t vocab_size_or(const TokenizerOptions& options, int64_t otherwise, std::s
 
 Tokenizer make_by_type(std::string_view type, const std::string& path, const TokenizerOptions& options) {
   if (auto file = read_settings(type, path, options, true))
-    return Tokenizer(std::make_shared<HfTokenizer>(file->settings, file->specials));
+    return Tokenizer(std::make_shared<HfTokenizer>(std::move(file->json), file->specials));
   if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer") {
     const std::string file = file_at(type, path, "tokenizer.model");
     return Tokenizer(
@@ -220,7 +227,7 @@ VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& 
                                       const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&]() -> VocabularyFacts {
     if (const auto file = read_settings(type, path, options, false))
-      return {vocabulary_size(file->settings), file->specials};
+      return {vocabulary_size(file->json), file->specials};
     const Tokenizer tokenizer = make_by_type(type, path, options);
     return {tokenizer.vocab_size(), tokenizer.special_ids()};
   });
