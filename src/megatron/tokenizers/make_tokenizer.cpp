@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <unordered_map>
 
@@ -11,7 +12,9 @@
 #include "megatron/base/text_file.h"
 #include "megatron/tokenizers/classic_files.h"
 #include "megatron/tokenizers/hf_tokenizer.h"
+#include "megatron/tokenizers/metadata.h"
 #include "megatron/tokenizers/sentencepiece/sp_tokenizer.h"
+#include "megatron/tokenizers/sentencepiece/sp_wrapper.h"
 #include "megatron/tokenizers/simple_tokenizers.h"
 #include "megatron/tokenizers/tiktoken_tokenizer.h"
 
@@ -42,6 +45,58 @@ struct TokenizerFile {
   SpecialIds specials;
   std::shared_ptr<const std::string> text;  // of which `json` has views
 };
+
+bool is_json_file(const std::string& file) {
+  std::ifstream in(file);
+  char first = 0;
+  return in >> first && first == '{';
+}
+
+// The SentencePiece model that a path for Hugging Face's tokenizers is: the file itself, or the folder's
+// where that has no tokenizer.json. "" where it is none.
+std::string sentencepiece_model_of(const std::string& path) {
+  if (fs::is_directory(path)) {
+    const fs::path model = fs::path(path) / "tokenizer.model";
+    return !fs::exists(fs::path(path) / "tokenizer.json") && fs::exists(model) ? model.string() : "";
+  }
+  if (!fs::is_regular_file(path) || is_json_file(path)) return "";
+  const std::string bytes = read_text_file(path);
+  try {
+    return SentencePieceFile::parse(bytes, path).pieces.empty() ? "" : path;
+  } catch (const Error&) {
+  }
+  try {
+    read_tiktoken_file(bytes, path);
+  } catch (const Error&) {
+    return "";  // malformed JSON, then
+  }
+  throw ConfigError(fmt::format("{} holds tiktoken's ranks; use --tokenizer-type TikTokenizer", path));
+}
+
+Tokenizer make_sentencepiece(std::string_view type, const std::string& file,
+                             const TokenizerOptions& options) {
+  if (is_json_file(file))
+    throw ConfigError(
+        fmt::format("{}: {} is JSON; use --tokenizer-type HuggingFaceTokenizer for it", type, file));
+  if (!options.special_tokens.empty() && !options.sentencepiece_legacy)
+    throw ConfigError(fmt::format(
+        "{}: special tokens are taken in the legacy form alone; add --tokenizer-sentencepiece-legacy", type));
+  auto model = std::make_shared<SpTokenizer>(SentencePieceFile::parse(read_text_file(file), file), file);
+  if (!options.sentencepiece_legacy && options.ignore_extra_whitespaces) return Tokenizer(std::move(model));
+  return Tokenizer(std::make_shared<SpWrapper>(
+      std::move(model), SpWrapperOptions{options.sentencepiece_legacy, options.special_tokens,
+                                         options.ignore_extra_whitespaces}));
+}
+
+// Refuses a --tokenizer-metadata that is of another kind of tokenizer.
+void check_metadata(std::string_view type, const TokenizerOptions& options) {
+  if (options.metadata.empty()) return;
+  const std::string library = read_tokenizer_metadata(options.metadata).library;
+  if (const std::string_view expected = library_of(type); library != expected)
+    throw ConfigError(
+        fmt::format("--tokenizer-metadata {}: \"library\" is {}, expected {} of {}; leave it out",
+                    options.metadata, library, expected, type));
+}
 
 TokenizerFile read_hugging_face(std::string_view type, const std::string& path) {
   const std::string file = file_at(type, path, "tokenizer.json");
@@ -148,7 +203,8 @@ TokenizerFile read_bert(std::string_view type, const std::string& path, const To
 // What a type keeps in one tokenizer.json, or could; none for the other types.
 std::optional<TokenizerFile> read_settings(std::string_view type, const std::string& path,
                                            const TokenizerOptions& options, bool with_merges) {
-  if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer") return read_hugging_face(type, path);
+  if ((type == "HuggingFaceTokenizer" || type == "SFTTokenizer") && sentencepiece_model_of(path).empty())
+    return read_hugging_face(type, path);
   if (type == "GPT2BPETokenizer") return read_gpt2(type, path, options, with_merges);
   if (type == "BertWordPieceLowerCase" || type == "BertWordPieceCase") return read_bert(type, path, options);
   return std::nullopt;
@@ -191,13 +247,14 @@ int64_t vocab_size_or(const TokenizerOptions& options, int64_t otherwise, std::s
 }
 
 Tokenizer make_by_type(std::string_view type, const std::string& path, const TokenizerOptions& options) {
+  check_metadata(type, options);
+  if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer")
+    if (const std::string file = sentencepiece_model_of(path); !file.empty())
+      return make_sentencepiece(type, file, options);
   if (auto file = read_settings(type, path, options, true))
     return Tokenizer(std::make_shared<HfTokenizer>(std::move(file->json), file->specials));
-  if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer") {
-    const std::string file = file_at(type, path, "tokenizer.model");
-    return Tokenizer(
-        std::make_shared<SpTokenizer>(SentencePieceFile::parse(read_text_file(file), file), file));
-  }
+  if (library_of(type) == "sentencepiece")
+    return make_sentencepiece(type, file_at(type, path, "tokenizer.model"), options);
   if (type == "TikTokenizer") return make_tiktoken(type, path, options);
   if (type == "ByteLevelTokenizer") {
     const int64_t size = vocab_size_or(options, 512, type);
@@ -226,6 +283,7 @@ Tokenizer make_tokenizer(std::string_view type, const std::string& path, const T
 VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& path,
                                       const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&]() -> VocabularyFacts {
+    check_metadata(type, options);
     if (const auto file = read_settings(type, path, options, false))
       return {vocabulary_size(file->json), file->specials};
     const Tokenizer tokenizer = make_by_type(type, path, options);
