@@ -6,6 +6,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/version.h"
 #include "megatron/models/whole_model.h"
+#include "megatron/tokenizers/metadata.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -36,6 +37,9 @@ ServedModel served_model(const CommandLine& line, const ModelArguments& argument
       std::filesystem::is_directory(given) ? given : arguments.source.tokenizer_folder();
   const std::string templates = line.get("--chat-template", folder);
   if (!templates.empty()) model.templates = chat::read_chat_templates(templates);
+  if (const std::string& metadata = arguments.config.tokenizer.metadata_path; !metadata.empty())
+    if (const auto text = read_tokenizer_metadata(metadata).chat_template)
+      model.templates.sources = {{"default", *text}};
   if (const TokenId eos = model.tokenizer.special_ids().eos; model.end_tokens.empty() && eos >= 0)
     model.end_tokens = {eos};
   return model;
