@@ -85,8 +85,8 @@ std::vector<std::string> join_lists(std::span<const std::string> args,
   return joined;
 }
 
-Flag switch_flag(std::string_view name, std::string_view help, bool& target) {
-  return {name, "", help, [&target](std::string_view, const std::string&) { target = true; }};
+Flag switch_flag(std::string_view name, std::string_view help, bool& target, bool value) {
+  return {name, "", help, [&target, value](std::string_view, const std::string&) { target = value; }};
 }
 
 std::vector<std::string> parse_flags(std::string_view command, std::span<const std::string> args,

@@ -24,7 +24,7 @@ Flag text_flag(std::string_view name, std::string_view value, std::string_view h
 // Takes several words, after join_lists(); each is cut at the characters of `separators` too.
 Flag list_flag(std::string_view name, std::string_view value, std::string_view help,
                std::string_view separators, std::vector<std::string>& target);
-Flag switch_flag(std::string_view name, std::string_view help, bool& target);
+Flag switch_flag(std::string_view name, std::string_view help, bool& target, bool value = true);
 
 // Joins the words behind each flag of `names` into one value, a line each.
 std::vector<std::string> join_lists(std::span<const std::string> args,

@@ -50,6 +50,18 @@ void number_formats(ConfigBuilder& builder) {
     if (!builder.given(name)) builder.derive(name, false, "fp16 skips steps that overflow");
 }
 
+void offload_and_graphs(ConfigBuilder& builder) {
+  const ExecutionConfig& execution = builder.config.execution;
+  if (execution.cpu_offloading_num_layers > 0 && !builder.given("model.cpu_offloading"))
+    builder.derive("model.cpu_offloading", true, "cpu_offloading_num_layers");
+  // Graphs change no number, so that the same command runs where there is no GPU.
+  if (execution.cuda_graph_impl == GraphImpl::full_iteration &&
+      builder.config.run.device == DeviceChoice::cpu) {
+    builder.derive("model.cuda_graph_impl", "none", "the CPU has no CUDA graphs");
+    builder.note("cuda_graph_impl full_iteration: nothing is captured on the CPU");
+  }
+}
+
 void whole_replicas(ConfigBuilder& builder) {
   const ParallelConfig& parallel = builder.config.parallel;
   if (parallel.tp_base > 0 && !builder.given("model.tensor_model_parallel_size"))
@@ -297,6 +309,7 @@ void derive_upcycling(ConfigBuilder& builder) {
 
 void derive_defaults(ConfigBuilder& builder) {
   number_formats(builder);
+  offload_and_graphs(builder);
   derive_model_type(builder);
   whole_replicas(builder);
   hybrid_layers(builder);

@@ -141,8 +141,6 @@ void attention_kinds(ConfigBuilder& builder) {
       builder.reject(key, "is not built for multi-latent attention", "leave it out");
   if (model.qk_l2_norm && model.qk_layernorm_full_width)
     builder.reject("model.qk_l2_norm", "norms each head on its own", "leave qk_layernorm_full_width out");
-  if (builder.given("model.window_attn_skip_freq") && model.window_size.empty())
-    builder.reject("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
 }
 
 // What DeepSeek's sparse attention needs, and what it does not go with.

@@ -177,11 +177,7 @@ void offload(ConfigBuilder& builder) {
                    fmt::format("the model has {} layers", config.model.num_layers),
                    fmt::format("use at most {}", config.model.num_layers - 1));
   if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
-    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded",
-                   config.parallel.pipeline_model_parallel_size > 1 ||
-                           e.recompute_granularity != RecomputeGranularity::none
-                       ? "leave it out"
-                       : "add --cpu-offloading");
+    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded", "leave it out");
   if (e.cpu_offloading) {
     const char* no_offload = "leave out --cpu-offloading and --cpu-offloading-num-layers";
     if (e.cpu_offloading_num_layers == 0)
@@ -245,7 +241,16 @@ void graphs(ConfigBuilder& builder) {
             "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
 }
 
+void batch_invariance(ConfigBuilder& builder) {
+  if (builder.config.precision.batch_invariant_mode && builder.on_gpus())
+    builder.reject("model.batch_invariant_mode",
+                   "GEMMs of GPUs are chosen by their shape, so that sums depend on the batch",
+                   "leave it out, or use --device cpu");
+}
+
 constexpr Rule kPrecisionRules[] = {
+    {"batch_invariance", "model.batch_invariant_mode run.device",
+     "GEMMs that do not depend on the batch run on the CPU", batch_invariance},
     {"one_half_format", "model.bf16 model.fp16 model.params_dtype model.pipeline_dtype",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",

@@ -156,6 +156,8 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
     if (!non_persistent_.empty()) non_persistent_lock_ = lock_folder(non_persistent_, owner, left_out);
     // Read once: the folder may be gone when a checkpoint is saved.
     if (hf_) assets_ = source_files(hf_->directory(), hf_->weights().files());
+    if (!checkpoint.save_tokenizer_assets)
+      std::erase_if(assets_, [](const CheckpointAsset& asset) { return is_tokenizer_file(asset.name); });
     return "";
   });
   if (checkpoint.non_persistent_ckpt_type == NonPersistentType::local)

@@ -146,6 +146,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       graph_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
+  ctx.batch_invariant = config.precision.batch_invariant_mode;
   if (options.prepare) options.prepare(model_);
   PipelineShape shape = pipeline_shape(config, 1);
   for (ModelChunk* chunk : model_.chunks())
