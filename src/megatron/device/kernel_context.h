@@ -11,7 +11,7 @@ struct KernelContext {
   const Stream& stream;
   CpuPool& pool;
   Allocator& workspace;
-  bool batch_invariant = false;  // fp32 rows of a GEMM have the same bits however many there are
+  bool batch_invariant = false;  // rows of a GEMM have the same bits however many there are (CPU)
 };
 
 }  // namespace megatron

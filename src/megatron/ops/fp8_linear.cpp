@@ -15,13 +15,16 @@ class Fp8LinearNode final : public Node {
   Fp8LinearNode(RankContext& ctx, const Tensor& x, const Fp8Matrix& quantized, const Weight& weight,
                 const Fp8Weight& fp8, const Weight& bias)
       : x_slot_(x.grad_slot()),
-        x_(weight.trainable() ? Saved(ctx, quantized.transposed) : Saved()),
+        x_(!weight.trainable() ? Saved()
+           : fp8.wide_wgrad    ? Saved(ctx, x)
+                               : Saved(ctx, quantized.transposed)),
         x_scale_(quantized.transposed_scale),
         weight_(weight),
         bias_(bias),
         matrix_(fp8.matrix),
         gradient_(fp8.gradient),
         blocks_(fp8.blocks),
+        wide_wgrad_(fp8.wide_wgrad),
         delay_(fp8.gradient_delay) {
     for (const Weight* w : {&weight_, &bias_})
       if (w->accumulator) w->accumulator->expect_use();
@@ -50,13 +53,23 @@ class Fp8LinearNode final : public Node {
     }
     if (bias_.accumulator) add_row_sum(ctx, "linear_bias", dy, *bias_.accumulator);
     dy_.data = dy_.inverse_scale = {};
-    if (!weight_.accumulator) dy_ = {};
+    if (!weight_.accumulator || wide_wgrad_) dy_ = {};
+    if (weight_.accumulator && wide_wgrad_) wide_dy_ = detach_contiguous(ctx, dy);
   }
 
   bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
     Tensor x = x_.get(ctx);
     const Tensor& sum = weight_.accumulator->target(ctx);
+    if (wide_wgrad_) {
+      x = detach_contiguous(ctx, x);
+      ctx.kernels->gemm(
+          ctx.kernel_context(),
+          {.a = wide_dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.accumulator->beta(), .bias = {}});
+      trace(ctx, "fp8_linear", Phase::BackwardWeight, gemm_flops(x.size(0), weight_.value),
+            {&wide_dy_, &x, &sum});
+      return finish_weight(ctx);
+    }
     ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.transposed,
                                              .b = x.transpose(0, 1),
                                              .c = sum,
@@ -68,19 +81,25 @@ class Fp8LinearNode final : public Node {
                                              .b_block_rows = dy_.block_rows});
     trace(ctx, "fp8_linear", Phase::BackwardWeight, gemm_flops(x.size(1), weight_.value),
           {&dy_.transposed, &x, &sum});
-    x_.reset();
-    dy_ = {};
-    weight_.accumulator->contribute(ctx);
+    finish_weight(ctx);
   }
 
  private:
+  void finish_weight(RankContext& ctx) {
+    x_.reset();
+    dy_ = {};
+    wide_dy_ = {};
+    weight_.accumulator->contribute(ctx);
+  }
+
   GradSlot x_slot_;
-  Saved x_;  // transposed
+  Saved x_;  // in fp8 transposed
   Tensor x_scale_;
   Weight weight_, bias_;
   Fp8Matrix matrix_, dy_;
   DType gradient_;
-  bool blocks_;
+  Tensor wide_dy_;
+  bool blocks_, wide_wgrad_;
   Fp8Delay delay_;
 };
 

@@ -77,7 +77,7 @@ void serve_model(Invocation& invocation, const CommandLine& line, std::string_vi
         fmt::format("{}: the experts of tokens are told by megatron generate; leave "
                     "--moe-enable-routing-replay out",
                     command));
-  EngineOptions engine_settings = engine_options(arguments.config.inference);
+  EngineOptions engine_settings = engine_options(arguments.config);
   if (line.has("--max-model-len"))
     engine_settings.max_length = parse_int(command, "--max-model-len", line.get("--max-model-len"));
   if (line.has("--kv-cache-gib"))
