@@ -50,7 +50,7 @@ TEST(Catalog, FindsByNameAliasAndFlag) {
 }
 
 TEST(Catalog, CompatKeysAreNoSettings) {
-  EXPECT_GT(compat_rows().size(), 500u);
+  EXPECT_GT(compat_rows().size(), 400u);
   for (const CompatRow& row : compat_rows()) {
     EXPECT_FALSE(row.text.empty());
     EXPECT_FALSE(row.keys.empty() && row.flags.empty());
