@@ -14,7 +14,7 @@ end() {
   rm -rf "$folder"
 }
 trap end EXIT
-for _ in $(seq 100); do [[ -s $folder/address ]] && break; sleep 0.1; done
+for _ in $(seq 600); do [[ -s $folder/address ]] && break; sleep 0.1; done
 address=$(<"$folder/address")
 chromium=("$3" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --hide-scrollbars
   --user-data-dir="$folder/profile" --host-resolver-rules='MAP * ~NOTFOUND , EXCLUDE 127.0.0.1')

@@ -107,7 +107,7 @@ def main():
     with subprocess.Popen([sys.argv[2], sys.argv[3], SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         run(server.stdout.readline().strip(), "scripted", True)
         server.stdin.close()
-        assert server.wait(timeout=20) == 0
+        assert server.wait(timeout=60) == 0
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <optional>
 #include <thread>
 
 #include "fault/training.h"
-#include "support/free_port.h"
+#include "support/held_port.h"
 
 namespace megatron::testing {
 
@@ -20,7 +21,8 @@ namespace megatron::testing {
 inline std::vector<pid_t> start_processes(int processes, const std::vector<std::string>& args,
                                           const std::string& messages) {
   std::vector<pid_t> children;
-  const std::string port = processes > 1 ? free_port() : "";
+  static std::deque<HeldPort> ports;  // the processes meet after this has returned
+  const std::string port = processes > 1 ? std::to_string(ports.emplace_back().number()) : "";
   for (int process = 0; process < processes; ++process) {
     children.push_back(::fork());
     if (children.back() != 0) continue;

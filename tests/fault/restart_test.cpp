@@ -229,8 +229,12 @@ TEST(Stragglers, ASlowRankIsNamed) {
       train({"--ranks", "4", "-tp", "2", "--attention-dropout", "0", "--train-iters", "40",
              "--detect-stragglers", "--straggler-report-time", "0.2", "--inject-fault", "slow@2:1=0.03"});
   expect_said(outcome, 0, "stragglers: rank 2 on ");
-  for (const char* other : {"stragglers: rank 0 on ", "stragglers: rank 1 on ", "stragglers: rank 3 on "})
-    EXPECT_EQ(outcome.err.find(other), std::string::npos) << outcome.err;
+  // On a busy machine another rank may be slow now and then.
+  const auto named = [&](int rank) {
+    const std::regex words(fmt::format("stragglers: rank {} on ", rank));
+    return std::distance(std::sregex_iterator(outcome.err.begin(), outcome.err.end(), words), {});
+  };
+  for (const int other : {0, 1, 3}) EXPECT_LT(named(other), named(2)) << outcome.err;
   TempDir dir;
   expect_said(
       train({"--ranks", "2", "--train-iters", "1000", "--save", dir / "c", "--detect-stragglers",
@@ -238,27 +242,43 @@ TEST(Stragglers, ASlowRankIsNamed) {
       0, "stopped by a slow rank after iteration");
 }
 
+// How many lines a file has that somebody else writes.
+int64_t lines_of(const std::string& path) {
+  return std::filesystem::exists(path) ? std::ranges::count(read_text(path), '\n') : 0;
+}
+
 TEST(Stragglers, AreSwitchedWhileARunGoesOn) {
-  const std::string port = free_port();
+  TempDir dir;
+  const HeldPort port;
+  const std::string notice = dir / "notice", metrics = dir / "metrics";
   Outcome outcome;
+  std::atomic<bool> ended = false;
   std::thread run([&] {
-    outcome = train({"--train-iters", "60", "--detect-stragglers", "--straggler-report-time", "0",
-                     "--disable-straggler-on-startup", "--straggler-ctrlr-port", port, "--inject-fault",
-                     "slow@0:1=0.02"});
+    outcome = train({"--train-iters", "100000", "--detect-stragglers", "--straggler-report-time", "0",
+                     "--disable-straggler-on-startup", "--straggler-ctrlr-port",
+                     std::to_string(port.number()), "--inject-fault", "slow@0:1=0.02", "--log-interval", "1",
+                     "--metrics", metrics, "--save", dir / "c", "--preemption-file", notice});
+    ended = true;
   });
   std::string answer;
-  for (int tries = 0; tries < 100 && answer.empty(); ++tries) try {
+  while (answer.empty() && !ended) try {
       std::this_thread::sleep_for(20ms);
-      const Socket client = Socket::connect("127.0.0.1", std::stoi(port), std::chrono::steady_clock::now());
+      const Socket client = Socket::connect("127.0.0.1", port.number(), std::chrono::steady_clock::now());
       client.write("GET / HTTP/1.0\r\n\r\n", 18);
       std::array<char, 256> text{};
       if (const ssize_t got = ::read(client.descriptor(), text.data(), text.size()); got > 0)
         answer.assign(text.data(), static_cast<size_t>(got));
     } catch (const Error&) {  // it has not begun yet
     }
+  const int64_t before = lines_of(metrics);
+  while (!ended && lines_of(metrics) < before + 5) std::this_thread::sleep_for(20ms);
+  while (!ended) {  // the scheduler ends it
+    write_text(notice, "");
+    std::this_thread::sleep_for(20ms);
+  }
   run.join();
   EXPECT_NE(answer.find("reports on slow ranks are on"), std::string::npos) << answer;
-  expect_said(outcome, 0, "stragglers: scores");
+  expect_said(outcome, 18, "stragglers: scores");
   EXPECT_EQ(train({"--detect-stragglers", "--straggler-report-time", "0", "--disable-straggler-on-startup"})
                 .err.find("stragglers: scores"),
             std::string::npos);

@@ -20,6 +20,7 @@ struct Saved {
   int zero = 0;
   bool split_masters = false;
   OptimizerKind optimizer = OptimizerKind::adam;
+  const char* states = "fp32";  // number format of the moments
 };
 
 Config config_of(const Saved& run) {
@@ -30,7 +31,9 @@ Config config_of(const Saved& run) {
   config.ddp.overlap_grad_reduce = true;
   config.ddp.overlap_param_gather = run.zero > 0;
   config.ddp.bucket_size = 3000;
-  config.optimizer.use_precision_aware_optimizer = run.split_masters;
+  config.optimizer.use_precision_aware_optimizer = run.split_masters || run.states != std::string("fp32");
+  config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = run.states;
+  if (run.states == std::string("fp16")) config.optimizer.main_params_dtype = "fp16";
   config.optimizer.optimizer = run.optimizer;
   return config;
 }
@@ -112,6 +115,20 @@ TEST(DataCheckpoint, TrainingGoesOnAsIfNothingHadBeen) {
     TensorDifference difference = largest_difference(one.tensors, many.tensors);
     EXPECT_LE(difference.worst, kTolerance) << difference.where;
   }
+}
+
+// States with a scale for each slice come back under the sharding that they were saved with, to the bit.
+TEST(DataCheckpoint, ScaledStates) {
+  for (const char* states : {"fp16", "fp8"})
+    for (Saved run : {kRuns[0], kRuns[1], kRuns[4]}) {
+      SCOPED_TRACE(fmt::format("{} {}", states, run.layout.name));
+      run.states = states;
+      TempDir folder;
+      const State saved = train_from(run, DType::BF16, "", folder.path(), true);
+      const State loaded = train_from(run, DType::BF16, folder.path(), "", false);
+      const TensorDifference difference = largest_difference(saved.tensors, loaded.tensors);
+      EXPECT_EQ(difference.worst, 0) << difference.where;
+    }
 }
 
 TEST(DataCheckpoint, StatesOfMuonAndLion) {

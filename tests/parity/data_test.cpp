@@ -174,6 +174,47 @@ TEST_P(Zero, AveragesInCollectives) {
   }
 }
 
+// Ranks send each other their parts and add them themselves.
+TEST_P(Zero, AddsPartsOfGradients) {
+  const Config config = small_gpt();
+  const Layout layouts[] = {{.name = "dp4", .dp = 4},
+                            {.name = "dp4 as 2 x 2", .dp = 4, .instances = 2},
+                            {.name = "averaged tp2_dp2", .tp = 2, .dp = 2, .change = [](Config& c) {
+                               c.ddp.average_in_collective = true;
+                             }}};
+  const auto batches = batches_for(config, kSteps);
+  const Trained one = train(config, {}, batches);
+  for (const Layout& layout : layouts) {
+    if (layout.instances > 1 && GetParam() == 0) continue;
+    SCOPED_TRACE(layout.name);
+    Config parts = apply(config, layout);
+    parts.ddp.reduce_scatter_with_fp32_accumulation = true;
+    expect_equal(one, train(with(parts, {GetParam(), true}), sizes_of(layout), batches), kTolerance);
+  }
+}
+
+// Gradients travel in another format than they are kept in. Behind the first step, whose update is but signs,
+// rounding is seen.
+TEST_P(Zero, SendsGradientsInFewerBits) {
+  Config config = small_gpt();
+  const auto batches = batches_for(config, 3);
+  const Layout layout{.name = "dp4", .dp = 4};
+  auto sent = [&](const char* dtype) {
+    Config fsdp = with(apply(config, layout), {GetParam(), true});
+    fsdp.ddp.use_megatron_fsdp = true;
+    fsdp.ddp.megatron_fsdp_grad_comm_dtype = dtype;
+    return train(fsdp, sizes_of(layout), batches, DType::F32);
+  };
+  const Trained kept = sent("auto"), same = sent("fp32"), bf16 = sent("bf16"), fp16 = sent("fp16");
+  std::string where;
+  EXPECT_EQ(difference(kept.parameters, same.parameters, &where), 0) << where;
+  for (const Trained* narrow : {&bf16, &fp16}) {
+    EXPECT_EQ(narrow->ranks_apart, 0);
+    EXPECT_GT(difference(kept.parameters, narrow->parameters, &where), 0);
+    for (size_t i = 0; i < batches.size(); ++i) EXPECT_NEAR(kept.losses[i], narrow->losses[i], 2e-2);
+  }
+}
+
 // Labels that do not count are spread unevenly over ranks and micro-batches: the loss is the mean over tokens
 // all the same.
 TEST_P(Zero, LossPerToken) {

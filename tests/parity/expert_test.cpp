@@ -151,6 +151,46 @@ TEST(ExpertParity, LatentExperts) {
 TEST(ExpertParity, Capacity) { check_layouts(with_capacity(), kLayouts); }
 TEST(ExpertParity, CapacityByPosition) { check_layouts(with_capacity_by_position(), kLayouts); }
 TEST(ExpertParity, Sinkhorn) { check_layouts(with_sinkhorn(), kLayouts); }
+// Random routing in which some experts are preferred, others in each step or the same in all.
+TEST(ExpertParity, RandomRoutingWithPreferences) {
+  const Layout layouts[] = {{.name = "ep2", .dp = 2, .ep = 2},
+                            {.name = "tp2 sp ep2 etp1", .tp = 2, .ep = 2, .etp = 1, .sp = true},
+                            {.name = "pp2 cp2", .pp = 2, .cp = 2}};
+  std::vector<double> losses;
+  for (const std::optional<double> deviation : std::vector<std::optional<double>>{{}, 3.0, -3.0}) {
+    Config config = top2_with_losses();
+    config.model.moe_router_force_load_balancing = !deviation;
+    config.model.moe_router_force_biased = deviation;
+    check_layouts(config, layouts);
+    losses.push_back(train(config, {}, batches_for(config, 2)).losses[1]);
+  }
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_NE(losses[1], losses[2]);
+}
+
+// Experts' biases follow the quantiles of all micro-batches, wherever tokens are.
+TEST(ExpertParity, QuantileBalancing) {
+  Config config = mixture_of_experts();
+  config.model.moe_router_load_balancing_type = {"quantile_balancing"};
+  config.model.moe_router_quantile_balancing_ema = 0.25;
+  const Layout layouts[] = {{.name = "ep2", .dp = 2, .ep = 2},
+                            {.name = "ep4 gathered", .dp = 4, .ep = 4, .change = by_all_gather},
+                            {.name = "tp2", .tp = 2},
+                            {.name = "tp2 sp ep2 etp1", .tp = 2, .dp = 2, .ep = 2, .etp = 1, .sp = true},
+                            {.name = "pp2 cp2 ep2", .pp = 2, .dp = 2, .cp = 2, .ep = 2}};
+  check_layouts(config, layouts);
+  // The spread of logits is small at first, and so is the bias, but it is there, about zero.
+  const Trained one = train(config, {}, batches_for(config, kSteps));
+  const WholeTensor& beta = one.parameters.at("decoder.layers.0.mlp.router.qb_beta");
+  double sum = 0, largest = 0;
+  for (const double value : beta.values) {
+    sum += value;
+    largest = std::max(largest, std::abs(value));
+  }
+  EXPECT_NEAR(sum, 0, 1e-9);
+  EXPECT_GT(largest, 1e-6);
+}
+
 TEST(ExpertParity, Biases) { check_layouts(with_biases(), kLayouts); }
 
 // The load over all replicas and micro-batches so far: the layouts that keep the order of micro-batches.

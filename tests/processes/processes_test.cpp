@@ -74,7 +74,7 @@ void expect_end(const RankFunction& fn, std::initializer_list<const char*> parts
     told = error.what();
   }
   for (const char* part : parts) EXPECT_NE(told.find(part), std::string::npos) << part << " in: " << told;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(45));
 }
 
 TEST(ProcessFault, DISABLED_ARankThatThrows) {
@@ -91,7 +91,12 @@ TEST(ProcessFault, DISABLED_ARankThatDoesNotCome) {
   expect_end(
       [](int rank, ProcessGroup& world) {
         const ProcessGroup all = world.split(0, 0, "dp");
-        if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(5));
+        if (rank == 1)
+          while (true) {  // until the others have stopped the world
+            world.require_running();
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          }
+        world.set_timeout(std::chrono::seconds(2));
         all.barrier();
       },
       {"barrier #0 on group dp (ranks 0 1 2 3) did not end within 2.0 s: missing ranks 1",
@@ -121,9 +126,9 @@ int main(int argc, char** argv) {
   using namespace megatron;
   ::testing::InitGoogleTest(&argc, argv);
   try {
-    const char *ranks = std::getenv("MEGATRON_TEST_RANKS"), *seconds = std::getenv("MEGATRON_TEST_TIMEOUT");
+    const char* ranks = std::getenv("MEGATRON_TEST_RANKS");
     Launch launch({.ranks = ranks ? std::atoi(ranks) : 1,
-                   .timeout = std::chrono::seconds(seconds ? std::atoi(seconds) : 60),
+                   .timeout = std::chrono::minutes(2),
                    .place = find_place([](const char* name) { return std::getenv(name); })});
     if (launch.is_first()) fmt::print("{}\n", launch.how());
     megatron::testing::launch = &launch;

@@ -14,7 +14,7 @@
 #include "megatron/config/sources/string_list.h"
 #include "megatron/training/run/run.h"
 #include "support/capture.h"
-#include "support/free_port.h"
+#include "support/held_port.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {
@@ -49,7 +49,7 @@ int train(const Arguments& args, std::FILE* err) try {
 // or stopped, and has been killed. What all have said goes to `said`.
 std::vector<int> train_on_processes(int processes, const Arguments& args, std::string& said) {
   TempDir dir;
-  const std::string port = free_port();
+  const HeldPort port;
   std::vector<pid_t> children;
   for (int process = 0; process < processes; ++process) {
     children.push_back(::fork());
@@ -58,7 +58,7 @@ std::vector<int> train_on_processes(int processes, const Arguments& args, std::s
          {std::pair{"RANK", process}, {"LOCAL_RANK", process}, {"WORLD_SIZE", processes}})
       ::setenv(name, std::to_string(value).c_str(), 1);
     ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-    ::setenv("MASTER_PORT", port.c_str(), 1);
+    ::setenv("MASTER_PORT", std::to_string(port.number()).c_str(), 1);
     // The sanitizer speaks to the standard error.
     std::FILE* err = std::freopen((dir / "messages" + std::to_string(process)).c_str(), "w", stderr);
     std::exit(train(args, err));

@@ -10,7 +10,8 @@ github.com/NVIDIA/Megatron-LM, which is left as it is. Everything runs on the CP
    tokenizer.
 2. caches: Megatron-LM builds indices in one folder, we in another; both have the same names and bytes, and each side
    then reads the other's without building anything.
-3. samples: every sample of its GPTDataset and BlendedDataset equals ours, over our files, with either cache."""
+3. samples: every sample of its GPTDataset and BlendedDataset equals ours, over our files, with either cache.
+4. SentencePiece: ids and text with special tokens in the legacy form, and with extra spaces kept."""
 import argparse, base64, filecmp, json, logging, os, pathlib, random, runpy, subprocess, sys, sysconfig, tempfile
 
 try:
@@ -102,6 +103,10 @@ class Witness:
         self.wrong += not good
         print(("" if good else "DIFFERENT ") + text, flush=True)
 
+    def output(self, *arguments):
+        """What our program prints, by lines."""
+        return subprocess.run([self.megatron, *arguments], capture_output=True, check=True).stdout.splitlines()
+
     def ours(self, *arguments):
         done = subprocess.run([self.megatron, *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -132,6 +137,27 @@ class Witness:
         arguments = parser.parse_args(["--tokenizer-type", kind, *flags])
         arguments.rank, arguments.make_vocab_size_divisible_by, arguments.tensor_model_parallel_size = 1, 128, 1
         return build_tokenizer(arguments)
+
+    def sentencepiece(self, folder):
+        rnd = random.Random(5)
+        pieces = [" ", "  ", "   ", "<a>", "<s>", "</s>", "[b]", "the", "tensor", "x", "世界", "\u262f", "\n", "\t", "\u00a0", "😀", "▁"]
+        texts = ["".join(rnd.choice(pieces) for _ in range(rnd.randint(0, 9))) for _ in range(4000)]
+        lines = self.folder / "texts.jsonl"
+        lines.write_text("".join(json.dumps(text) + "\n" for text in texts))
+        special = ["--tokenizer-sentencepiece-legacy", "--tokenizer-special-tokens", "<a>", "<s>", "[b]"]
+        kept = ["--no-tokenizer-sentencepiece-ignore-extra-whitespaces"]
+        for model in ("bpe", "unigram"):
+            for further in (special, kept, kept + special):
+                flags = ["--tokenizer-model", str(folder / f"{model}.model"), *further]
+                theirs = self.their_tokenizer("SentencePieceTokenizer", flags)
+                common = ["--tokenizer-type", "SentencePieceTokenizer", *flags]
+                ids = [json.loads(line) for line in self.output("tokenizer", "encode", "--input", str(lines), *common)]
+                wrong = [text for text, own in zip(texts, ids, strict=True) if own != theirs.tokenize(text)]
+                lists = self.folder / "ids.jsonl"
+                lists.write_text("".join(json.dumps(own) + "\n" for own in ids))
+                decoded = [json.loads(line) for line in self.output("tokenizer", "decode", "--input", str(lists), *common)]
+                wrong += [own for own, text in zip(ids, decoded, strict=True) if text != theirs.detokenize(own)]
+                self.tell(not wrong, f"{model} with {' '.join(further)}: {len(texts)} texts {ascii(wrong[:3]) if wrong else ''}")
 
     def their_splits(self, tokenizer, blend, cache, options):
         from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
@@ -201,6 +227,7 @@ def main():
         corpus(rnd, folder / "text.jsonl", 300)
         numbers(rnd, folder / "numbers.jsonl", 200)
         tokenizers = make_tokenizers(folder, folder / "text.jsonl")
+        witness.sentencepiece(folder)
         prefixes = {kind: witness.preprocess(kind, flags, folder / ("numbers.jsonl" if kind == "NullTokenizer" else "text.jsonl"))
                     for kind, flags in tokenizers.items()}
         for kind, flags in tokenizers.items():

@@ -26,8 +26,9 @@ struct RankContext {
   Tape* tape = nullptr;  // where ops record; null: forward without a tape
   Tracer* tracer = nullptr;
   SavedTensorPacker* packer = nullptr;
-  bool deterministic = true;        // only kernels that give the same bits each run
-  bool batch_invariant = false;     // fp32: what a token becomes does not depend on the others of its batch
+  bool deterministic = true;  // only kernels that give the same bits each run
+  bool batch_invariant =
+      false;  // on the CPU, what a token becomes does not depend on the others of its batch
   bool defer_weight_grads = false;  // backward leaves W for Tape::backward_weight
   uint32_t tapes_made = 0;
   LaunchCheck* launches =

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <charconv>
-#include <cstddef>
 #include <functional>
 
 namespace megatron {
@@ -12,39 +11,16 @@ constexpr int kMaxDepth = 256;
 
 class PlainReader {
  public:
-  explicit PlainReader(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
-
-  bool document(Json& value) {
-    if (!any(value, 0)) return false;
-    skip_blanks();
-    return at_ == end_;
-  }
-
- private:
-  void skip_blanks() {
-    while (at_ < end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
-  }
-  bool take(char c) {
-    skip_blanks();
-    if (at_ == end_ || *at_ != c) return false;
-    ++at_;
-    return true;
-  }
-  bool word(std::string_view text) {
-    if (static_cast<size_t>(end_ - at_) < text.size() || std::string_view(at_, text.size()) != text)
-      return false;
-    at_ += text.size();
-    return true;
-  }
+  explicit PlainReader(JsonScanner& in) : in_(in) {}
 
   bool any(Json& value, int depth) {
     if (depth > kMaxDepth) return false;
-    skip_blanks();
-    if (at_ == end_) return false;
-    switch (*at_) {
+    switch (in_.peek()) {
+      case '\0':
+        return false;
       case '"': {
         std::string text;
-        if (!string(text)) return false;
+        if (!in_.string(text)) return false;
         value = Json(std::move(text));
         return true;
       }
@@ -54,41 +30,41 @@ class PlainReader {
         return array(value, depth);
       case 't':
         value = Json(true);
-        return word("true");
+        return in_.word("true");
       case 'f':
         value = Json(false);
-        return word("false");
+        return in_.word("false");
       case 'n':
         value = Json();
-        return word("null");
+        return in_.word("null");
       default:
         return number(value);
     }
   }
 
+ private:
   bool array(Json& value, int depth) {
-    ++at_;
+    in_.take('[');
     Json::Array items;
-    if (!take(']')) {
+    if (!in_.take(']')) {
       do {
         if (!any(items.emplace_back(), depth + 1)) return false;
-      } while (take(','));
-      if (!take(']')) return false;
+      } while (in_.take(','));
+      if (!in_.take(']')) return false;
     }
     value = Json(std::move(items));
     return true;
   }
 
   bool object(Json& value, int depth) {
-    ++at_;
+    in_.take('{');
     Json::Object items;
-    if (!take('}')) {
+    if (!in_.take('}')) {
       do {
         auto& [key, item] = items.emplace_back();
-        skip_blanks();
-        if (at_ == end_ || *at_ != '"' || !string(key) || !take(':') || !any(item, depth + 1)) return false;
-      } while (take(','));
-      if (!take('}') || has_twins(items)) return false;
+        if (in_.peek() != '"' || !in_.string(key) || !in_.take(':') || !any(item, depth + 1)) return false;
+      } while (in_.take(','));
+      if (!in_.take('}') || has_twins(items)) return false;
     }
     value = Json(std::move(items));
     return true;
@@ -113,132 +89,32 @@ class PlainReader {
   }
 
   bool number(Json& value) {
-    const char* begin = at_;
-    const auto digits = [&] {
-      const char* first = at_;
-      while (at_ < end_ && *at_ >= '0' && *at_ <= '9') ++at_;
-      return at_ - first;
-    };
-    if (*at_ == '-') ++at_;
-    const char* first = at_;
-    const ptrdiff_t whole = digits();
-    if (whole == 0 || whole > 18 || (*first == '0' && whole > 1)) return false;
-    bool integer = true;
-    if (at_ < end_ && *at_ == '.') {
-      integer = false;
-      ++at_;
-      if (digits() == 0) return false;
-    }
-    if (at_ < end_ && (*at_ == 'e' || *at_ == 'E')) {
-      integer = false;
-      ++at_;
-      if (at_ < end_ && (*at_ == '+' || *at_ == '-')) ++at_;
-      if (digits() == 0) return false;
-    }
+    std::string_view text;
+    bool integer = false;
+    if (!in_.number(text, integer)) return false;
+    const char *begin = text.data(), *end = begin + text.size();
     if (integer) {
       int64_t result = 0;
-      std::from_chars(begin, at_, result);
+      std::from_chars(begin, end, result);
       value = Json(result);
       return true;
     }
     double result = 0;
-    if (std::from_chars(begin, at_, result).ec != std::errc()) return false;
+    if (std::from_chars(begin, end, result).ec != std::errc()) return false;
     value = Json(result);
     return true;
   }
 
-  bool string(std::string& out) {
-    const char* run = ++at_;
-    while (at_ < end_) {
-      const auto c = static_cast<unsigned char>(*at_);
-      if (c == '"') {
-        out.append(run, at_);
-        ++at_;
-        return true;
-      }
-      if (c == '\\') {
-        out.append(run, at_);
-        ++at_;
-        if (!escape(out)) return false;
-        run = at_;
-      } else if (c < 0x20) {
-        return false;
-      } else if (c < 0x80) {
-        ++at_;
-      } else if (!multibyte()) {
-        return false;
-      }
-    }
-    return false;
-  }
-
-  // One well-formed character of several bytes.
-  bool multibyte() {
-    const auto* p = reinterpret_cast<const unsigned char*>(at_);
-    const ptrdiff_t left = end_ - at_;
-    const auto trail = [&](int i, unsigned low = 0x80, unsigned high = 0xBF) {
-      return i < left && p[i] >= low && p[i] <= high;
-    };
-    int length = 0;
-    if (p[0] >= 0xC2 && p[0] < 0xE0)
-      length = trail(1) ? 2 : 0;
-    else if (p[0] >= 0xE0 && p[0] < 0xF0)
-      length = trail(1, p[0] == 0xE0 ? 0xA0 : 0x80, p[0] == 0xED ? 0x9F : 0xBF) && trail(2) ? 3 : 0;
-    else if (p[0] >= 0xF0 && p[0] < 0xF5)
-      length =
-          trail(1, p[0] == 0xF0 ? 0x90 : 0x80, p[0] == 0xF4 ? 0x8F : 0xBF) && trail(2) && trail(3) ? 4 : 0;
-    at_ += length;
-    return length > 0;
-  }
-
-  bool hex4(uint32_t& value) {
-    if (end_ - at_ < 4) return false;
-    value = 0;
-    const auto [last, fault] = std::from_chars(at_, at_ + 4, value, 16);
-    if (fault != std::errc() || last != at_ + 4) return false;
-    at_ += 4;
-    return true;
-  }
-
-  bool escape(std::string& out) {
-    if (at_ == end_) return false;
-    constexpr std::string_view names = "\"\\/bfnrt", bytes = "\"\\/\b\f\n\r\t";
-    const char c = *at_++;
-    if (const size_t known = names.find(c); known != std::string_view::npos) {
-      out += bytes[known];
-      return true;
-    }
-    uint32_t point = 0;
-    if (c != 'u' || !hex4(point)) return false;
-    if (point >= 0xD800 && point < 0xE000) {
-      uint32_t low = 0;
-      if (point >= 0xDC00 || !word("\\u") || !hex4(low) || low < 0xDC00 || low >= 0xE000) return false;
-      point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
-    }
-    const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-    if (point < 0x80) {
-      put(point);
-      return true;
-    }
-    if (point < 0x800) {
-      put(0xC0 | point >> 6);
-    } else if (point < 0x10000) {
-      put(0xE0 | point >> 12);
-      put(0x80 | (point >> 6 & 63));
-    } else {
-      put(0xF0 | point >> 18);
-      put(0x80 | (point >> 12 & 63));
-      put(0x80 | (point >> 6 & 63));
-    }
-    put(0x80 | (point & 63));
-    return true;
-  }
-
-  const char *at_, *end_;
+  JsonScanner& in_;
 };
 
 }  // namespace
 
-bool read_plain_json(std::string_view text, Json& value) { return PlainReader(text).document(value); }
+bool read_plain_json(std::string_view text, Json& value) {
+  JsonScanner in(text);
+  return read_plain_value(in, value) && in.at_end();
+}
+
+bool read_plain_value(JsonScanner& in, Json& value) { return PlainReader(in).any(value, 0); }
 
 }  // namespace megatron

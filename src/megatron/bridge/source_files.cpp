@@ -46,6 +46,14 @@ std::vector<CheckpointAsset> source_files(const std::string& directory, const Sa
   return assets;
 }
 
+bool is_tokenizer_file(const std::string& name) {
+  const std::string file = fs::path(name).filename().string();
+  for (std::string_view begin :
+       {"tokenizer", "vocab", "merges", "special_tokens_map", "added_tokens", "chat_template"})
+    if (file.starts_with(begin)) return true;
+  return file.ends_with(".model") || file.ends_with(".tiktoken") || file.ends_with(".jinja");
+}
+
 TensorFiles read_tensor_files(const std::string& checkpoint) {
   TensorFiles files;
   const std::string path = checkpoint + "/" + std::string(kTensorFiles);

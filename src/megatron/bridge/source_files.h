@@ -14,6 +14,9 @@ std::vector<std::string> described_by(const std::string& directory);
 // under hf/, and in hf/tensors.json which file held which tensor.
 std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights);
 
+// Whether such a file belongs to the tokenizer: its vocabulary, merges, special tokens, chat templates.
+bool is_tokenizer_file(const std::string& name);
+
 using TensorFiles = std::map<std::string, std::string, std::less<>>;  // tensor → file
 TensorFiles read_tensor_files(const std::string& checkpoint);         // empty where it keeps none
 

@@ -62,8 +62,8 @@ Flag list_flag(std::string_view name, std::string_view value, std::string_view h
           true};
 }
 
-Flag switch_flag(std::string_view name, std::string_view help, bool& target) {
-  return {name, "", help, [&target](std::string_view, const std::string&) { target = true; }};
+Flag switch_flag(std::string_view name, std::string_view help, bool& target, bool value) {
+  return {name, "", help, [&target, value](std::string_view, const std::string&) { target = value; }};
 }
 
 std::vector<std::string> parse_flags(std::string_view command, std::span<const std::string> args,

@@ -25,7 +25,7 @@ Flag text_flag(std::string_view name, std::string_view value, std::string_view h
 // Takes several words; each is cut at the characters of `separators` too.
 Flag list_flag(std::string_view name, std::string_view value, std::string_view help,
                std::string_view separators, std::vector<std::string>& target);
-Flag switch_flag(std::string_view name, std::string_view help, bool& target);
+Flag switch_flag(std::string_view name, std::string_view help, bool& target, bool value = true);
 
 // The words of "a,b,c"; none of "".
 std::vector<std::string_view> comma_separated(std::string_view list);

@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "megatron/base/hash.h"
 
@@ -37,11 +41,27 @@ std::string claim_path(std::string_view message) {
   return (fs::temp_directory_path(none) / fmt::format("megatron-refusal-{:016x}", hash_text(job))).string();
 }
 
-// A file that a process which was killed has left says nothing.
+// Whether somebody holds the exclusive lock of an open file. A shared lock asks without claiming.
+bool is_locked(int file) {
+  if (::flock(file, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
+  ::flock(file, LOCK_UN);
+  return false;
+}
+
 bool is_claimed(const std::string& path) {
-  std::error_code absent;
-  const fs::file_time_type written = fs::last_write_time(path, absent);
-  return !absent && fs::file_time_type::clock::now() - written < kLooking + kStaying;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool claimed = is_locked(file);
+  ::close(file);
+  return claimed;
+}
+
+// Whether the path still names the open file, which the process that claimed it before may have removed.
+bool is_at(const std::string& path, int file) {
+  struct stat open {
+  }, named{};
+  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
 }
 
 }  // namespace
@@ -51,20 +71,29 @@ RefusalClaim::RefusalClaim(const LaunchPlace& place, std::string_view message) :
     const auto end = std::chrono::steady_clock::now() + kLooking;
     while (!is_claimed(path_) && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(kBetweenLooks);
-    if (is_claimed(path_)) return;
   }
-  std::error_code ignored;
-  if (!is_claimed(path_)) fs::remove(path_, ignored);  // of an earlier job
-  const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  own_ = fd >= 0 || place.process == 0 || !is_claimed(path_);  // rather twice than not at all
-  if (fd >= 0) ::close(fd);
+  while (true) {
+    file_ = ::open(path_.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC, 0600);
+    const bool locks = file_ >= 0 && ::flock(file_, LOCK_EX | LOCK_NB) == 0;
+    own_ = locks && is_at(path_, file_);
+    if (own_) return;
+    const bool possible = file_ >= 0 && (locks || errno == EWOULDBLOCK);
+    const bool taken = possible && !locks && is_locked(file_);
+    if (file_ >= 0) ::close(std::exchange(file_, -1));
+    if (taken || !possible) {
+      own_ = !taken || place.process == 0;  // rather twice than not at all
+      return;
+    }
+    // Somebody only asked, or has removed the file meanwhile.
+  }
 }
 
 RefusalClaim::~RefusalClaim() {
-  if (!own_) return;
+  if (file_ < 0) return;
   std::this_thread::sleep_for(kStaying);
   std::error_code ignored;
   fs::remove(path_, ignored);
+  ::close(file_);
 }
 
 }  // namespace megatron

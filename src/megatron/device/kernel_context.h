@@ -13,7 +13,7 @@ struct KernelContext {
   const Stream& stream;
   CpuPool& pool;
   Allocator& workspace;
-  bool batch_invariant = false;     // fp32 rows of a GEMM have the same bits however many there are
+  bool batch_invariant = false;     // rows of a GEMM have the same bits however many there are (CPU)
   LaunchCheck* launches = nullptr;  // of the meta device: what GPUs would refuse
 };
 

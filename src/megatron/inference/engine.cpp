@@ -18,11 +18,13 @@ constexpr std::chrono::milliseconds kIdle{500};
 
 enum Command : int64_t { kNothing, kStep, kStop, kDraft };
 
-// fp32 GEMMs whose rows do not depend on each other, for the time of a step.
+// GEMMs whose rows do not depend on each other, for the time of a step: in fp32 always, in others where
+// asked.
 class BatchInvariant {
  public:
-  BatchInvariant(RankContext& ctx, DType dtype)
-      : ctx_(ctx), before_(std::exchange(ctx.batch_invariant, dtype == DType::F32)) {}
+  BatchInvariant(RankContext& ctx, DType dtype, const EngineOptions& options)
+      : ctx_(ctx),
+        before_(std::exchange(ctx.batch_invariant, dtype == DType::F32 || options.batch_invariant)) {}
   ~BatchInvariant() { ctx_.batch_invariant = before_; }
   BatchInvariant(const BatchInvariant&) = delete;
   BatchInvariant& operator=(const BatchInvariant&) = delete;
@@ -87,6 +89,17 @@ std::optional<TokenChoice> choose_token(const ActiveRequest& active, std::span<f
   ChoiceLimits limits{.allowed = allowed};
   if (active.generated() < request.min_tokens && !complete) limits.forbidden = request.end_tokens;
   return active.sampler.choose(logits, limits, request.top_logprobs);
+}
+
+// Tokens of the stop sequence that the answer ends in; 0: it ends in none.
+int64_t stop_length(const ActiveRequest& active) {
+  for (const std::vector<int64_t>& stop : active.request.stop_sequences) {
+    const int64_t count = std::ssize(stop);
+    if (count > 0 && count <= active.generated() &&
+        std::equal(stop.begin(), stop.end(), active.text.end() - count))
+      return count;
+  }
+  return 0;
 }
 
 void check_options(const EngineOptions& options) {
@@ -169,10 +182,13 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
   int64_t block = PagedCache::block_bytes(shapes, model.dtype(), options.block_size);
   for (int64_t depth = 0; depth < depths; ++depth)
     block += PagedCache::block_bytes(model.draft_shapes(depth), model.dtype(), options.block_size);
-  if (slot > 0) options.max_requests = std::min(options.max_requests, options.cache_bytes / 2 / slot);
+  const auto states = static_cast<int64_t>(static_cast<double>(options.cache_bytes) *
+                                           options.state_share.value_or(0.5));  // bytes at most
+  if (slot > 0) options.max_requests = std::min(options.max_requests, states / slot);
   options.max_requests = smallest(ctx, world, options.max_requests);
   const int64_t most = options.max_requests * blocks_for(max_length, options.block_size);
-  const int64_t left = options.cache_bytes - options.max_requests * slot;
+  const int64_t left =
+      options.cache_bytes - (options.state_share && slot > 0 ? states : options.max_requests * slot);
   const int64_t blocks = smallest(ctx, world, block > 0 ? std::min(most, left / block) : most);
   if (options.max_requests < 1 || blocks < 1)
     throw ConfigError(fmt::format(
@@ -254,7 +270,7 @@ bool Engine::State::lead() {
   const StepInput input = scheduler->input(turns);
   if (world.size() > 1) numbers = input.packed();
   tell(kStep, numbers);
-  const BatchInvariant scope(ctx, model.dtype());
+  const BatchInvariant scope(ctx, model.dtype(), options);
   const Tensor logits = model.decode(ctx, input, *cache);
   if (options.record_routing) take_experts(turns);
   const std::vector<Read> reads = run_turns(turns, logits);
@@ -268,7 +284,7 @@ bool Engine::State::follow() {
   const Command command = tell(kNothing, numbers);
   stopped = command == kStop;
   if (command != kStep) return false;
-  const BatchInvariant scope(ctx, model.dtype());
+  const BatchInvariant scope(ctx, model.dtype(), options);
   model.decode(ctx, StepInput::unpacked(numbers), *cache);
   numbers.clear();
   if (!draft_caches.empty() && tell(kNothing, numbers) == kDraft)
@@ -307,7 +323,8 @@ std::vector<Engine::State::Read> Engine::State::run_turns(const std::vector<Sche
     const bool ready = request.computed == request.length();
     if (reads_prompt)
       for (int64_t at = begin + 1; at < begin + turn.tokens + !ready; ++at)
-        request.prompt.push_back(log_probabilities(rows.next(), request.text[static_cast<size_t>(at)],
+        request.prompt.push_back(log_probabilities(rows.next(), request.request.sampling,
+                                                   request.text[static_cast<size_t>(at)],
                                                    request.request.prompt_logprobs));
     if (!ready || verify(turn, rows)) reads.push_back({&request, begin, row});
     row += turn.tokens + turn.drafted;
@@ -387,6 +404,8 @@ bool Engine::State::add_token(ActiveRequest& active, std::span<float> logits) {
   update.tokens.push_back(std::move(choice));
   if (std::ranges::find(request.end_tokens, token) != request.end_tokens.end())
     return end(active.id, FinishReason::end_token, std::move(update)), false;
+  if ((update.stop_tokens = stop_length(active)) > 0)
+    return end(active.id, FinishReason::end_token, std::move(update)), false;
   if (active.generated() >= request.max_tokens || active.length() > max_length)
     return end(active.id, FinishReason::length, std::move(update)), false;
   if (active.listener) active.listener(update);
@@ -451,6 +470,7 @@ RequestId Engine::submit(Request request, RequestListener listener) {
   if (request.max_tokens < 0)
     throw ConfigError(
         fmt::format("request: {} tokens cannot be generated; give 0 or more", request.max_tokens));
+  request.sampling.logprobs = state_->options.logprobs;
   auto active = std::make_unique<ActiveRequest>(std::move(request), std::move(listener));
   const std::lock_guard lock(state_->mutex);
   require(!state_->stopping, "engine: it was stopped and takes no further requests");

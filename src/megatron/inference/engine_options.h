@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/config/schema/inference_config.h"
+#include "megatron/config/config.h"
 
 namespace megatron {
 
@@ -11,12 +11,17 @@ struct EngineOptions {
   // blocks waste more at the end of each sequence and share fewer prefixes.
   int64_t block_size = 64;
   int64_t cache_bytes = int64_t{1} << 30;  // of keys, values and states on each rank
-  int64_t max_requests = 256;              // running at once
-  int64_t max_tokens = 2048;               // of one step, prompts and new tokens together
+  // The share of it that states along the sequence have, the rest being for keys and values; none: as much as
+  // max_requests need, at most half.
+  std::optional<double> state_share = {};
+  int64_t max_requests = 256;   // running at once
+  int64_t max_tokens = 2048;    // of one step, prompts and new tokens together
   int64_t max_length = 0;       // tokens of a sequence that are read; 0: what the model has positions for
   bool chunked_prefill = true;  // a prompt may be read in several steps
   bool prefix_caching = true;   // prompts that begin alike share blocks
   PrefixEviction eviction = PrefixEviction::lru;
+  bool batch_invariant = false;  // in any precision: an answer's bits do not depend on the other requests
+  LogprobsMode logprobs = LogprobsMode::raw_logprobs;  // of every request
   // Each finished request tells the experts of its tokens. Prompts share no blocks then, for what is not
   // computed is not routed. Needs --moe-enable-routing-replay.
   bool record_routing = false;
@@ -26,7 +31,7 @@ struct EngineOptions {
 };
 
 // As settings say.
-EngineOptions engine_options(const InferenceConfig& config);
+EngineOptions engine_options(const Config& settings);
 
 struct EngineStats {
   int64_t running = 0, waiting = 0;           // requests

@@ -125,17 +125,17 @@ float top_p_floor(std::span<const float> logits, float max, float inverse, float
 
 }  // namespace
 
-int64_t sample_token(std::span<const float> logits, const Sampling& sampling, double uniform) {
-  require(!logits.empty(), "sampling: there are no logits to choose from");
-  const float max = max_logit(logits);
-  require(std::isfinite(max), "sampling: no token can be chosen (largest logit {}); {}", max,
-          max == kNever ? "the constraint or the biases leave none" : "the model's output is not finite");
-  constexpr double coldest = 1e-5;  // below it, the likeliest token has all of the probability
-  if (sampling.temperature < coldest || sampling.top_k == 1)
-    return std::find(logits.begin(), logits.end(), max) - logits.begin();
+namespace {
 
+// Whether the likeliest token has all of the probability.
+bool is_greedy(const Sampling& sampling) {
+  constexpr double coldest = 1e-5;
+  return sampling.temperature < coldest || sampling.top_k == 1;
+}
+
+// The logit that tokens have to reach to be drawn; those as likely as the last one stay.
+float sampling_floor(std::span<const float> logits, const Sampling& sampling, float max) {
   const auto inverse = static_cast<float>(1 / sampling.temperature);
-  // Every cut is a logit that tokens have to reach; those as likely as the last one stay.
   float floor =
       sampling.min_p > 0 ? max + static_cast<float>(sampling.temperature * std::log(sampling.min_p)) : kNever;
   if (sampling.top_k > 0 && sampling.top_k < std::ssize(logits))
@@ -143,7 +143,19 @@ int64_t sample_token(std::span<const float> logits, const Sampling& sampling, do
       floor = kept.back().logit;
   if (sampling.top_p > 0 && sampling.top_p < 1)
     floor = top_p_floor(logits, max, inverse, floor, sampling.top_p);
-  return draw(logits, max, inverse, floor, uniform);
+  return floor;
+}
+
+}  // namespace
+
+int64_t sample_token(std::span<const float> logits, const Sampling& sampling, double uniform) {
+  require(!logits.empty(), "sampling: there are no logits to choose from");
+  const float max = max_logit(logits);
+  require(std::isfinite(max), "sampling: no token can be chosen (largest logit {}); {}", max,
+          max == kNever ? "the constraint or the biases leave none" : "the model's output is not finite");
+  if (is_greedy(sampling)) return std::find(logits.begin(), logits.end(), max) - logits.begin();
+  return draw(logits, max, static_cast<float>(1 / sampling.temperature),
+              sampling_floor(logits, sampling, max), uniform);
 }
 
 double log_sum_exp(std::span<const float> logits) {
@@ -163,6 +175,23 @@ TokenChoice log_probabilities(std::span<const float> logits, int64_t token, int 
   likeliest.resize(std::min(likeliest.size(), static_cast<size_t>(top)));
   for (const TokenLogit& one : likeliest) choice.top.emplace_back(one.token, logprob(one.logit));
   return choice;
+}
+
+TokenChoice log_probabilities(std::span<const float> logits, const Sampling& sampling, int64_t token,
+                              int top) {
+  if (top < 0 || sampling.logprobs == LogprobsMode::raw_logprobs)
+    return log_probabilities(logits, token, top);
+  const float max = max_logit(logits);
+  std::vector<float> drawn_from(logits.size(), kNever);
+  if (is_greedy(sampling)) {
+    drawn_from[static_cast<size_t>(std::find(logits.begin(), logits.end(), max) - logits.begin())] = 0;
+  } else {
+    const float floor = sampling_floor(logits, sampling, max);
+    const auto inverse = static_cast<float>(1 / sampling.temperature);
+    for (size_t i = 0; i < logits.size(); ++i)
+      if (logits[i] >= floor) drawn_from[i] = (logits[i] - max) * inverse;
+  }
+  return log_probabilities(drawn_from, token, top);
 }
 
 Sampler::Sampler(Sampling sampling, std::span<const int64_t> prompt) : sampling_(std::move(sampling)) {
@@ -213,7 +242,9 @@ TokenChoice Sampler::choose(std::span<float> logits, const ChoiceLimits& limits,
   }
   std::vector<float> modified(logits.begin(), logits.end());
   modify(modified, limits);
-  return log_probabilities(logits, sample_token(modified, sampling_, uniform()), top_logprobs);
+  const int64_t token = sample_token(modified, sampling_, uniform());
+  const bool raw = sampling_.logprobs == LogprobsMode::raw_logprobs;
+  return log_probabilities(raw ? logits : std::span<float>(modified), sampling_, token, top_logprobs);
 }
 
 }  // namespace megatron

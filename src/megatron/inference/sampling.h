@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/config/schema/inference_config.h"
+
 namespace megatron {
 
 // How the next token is chosen. Logits pass these in order: constraint mask, logit bias, penalties, division
@@ -23,9 +25,10 @@ struct Sampling {
   double presence_penalty = 0;                        // taken off the logit of each token of the answer
   double frequency_penalty = 0;                       // likewise, times the number of its uses
   std::vector<std::pair<int64_t, float>> logit_bias;  // added to the logits of tokens
+  LogprobsMode logprobs = LogprobsMode::raw_logprobs;
 };
 
-// A token with its log-probability under the unmodified logits.
+// A token with its log-probability, as Sampling::logprobs says.
 struct TokenChoice {
   int64_t id = 0;
   float logprob = 0;
@@ -74,5 +77,10 @@ double log_sum_exp(std::span<const float> logits);
 
 // The log-probability of `token` and of the `top` likeliest (-1: an empty choice with the id alone).
 TokenChoice log_probabilities(std::span<const float> logits, int64_t token, int top);
+
+// The same as `sampling` asks: of the logits themselves, or of what is drawn from, where a token that cannot
+// be drawn has minus infinity and is not among the likeliest.
+TokenChoice log_probabilities(std::span<const float> logits, const Sampling& sampling, int64_t token,
+                              int top);
 
 }  // namespace megatron

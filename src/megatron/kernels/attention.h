@@ -51,6 +51,9 @@ struct AttentionArgs {
       v;  // [query tokens, heads, d], [key tokens, kv heads, d], [key tokens, kv heads, dv]; unit stride in d
   Tensor o;    // [query tokens, heads, dv]
   Tensor lse;  // [heads, query tokens], fp32 (fp64 for fp64): log of the softmax denominator, sink included
+  // [heads], as lse, optional, without sinks or blocks: becomes the larger of itself and a head's largest
+  // score.
+  Tensor max_scores;
   int64_t batch = 1;
   Tensor cu_queries, cu_keys;             // optional, both or neither
   int64_t max_queries = 0, max_keys = 0;  // longest sequence where packed

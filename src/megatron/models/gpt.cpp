@@ -15,8 +15,9 @@
 namespace megatron {
 namespace {
 
-Tensor total(RankContext& ctx, const Residual& residual) {
-  return residual.update ? ops::add(ctx, residual.hidden, residual.update) : residual.hidden;
+// Whether the residual stream is wider than the rest.
+DType stream_dtype(const ModelConfig& config, DType dtype) {
+  return config.fp32_residual_connection ? accumulation_dtype(dtype) : dtype;
 }
 
 }  // namespace
@@ -174,9 +175,10 @@ StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, co
   if (states.empty()) states.emplace_back();
   Tensor hidden = embedding_ ? embed(ctx, micro.ids, seq) : input[0];
   if (tower_) hidden = with_images(ctx, hidden, micro);
+  hidden = ops::cast(ctx, hidden, stream_dtype(config_, dtype_));
   Residual residual = run_layers(ctx, hidden, seq, on_layer);
   if (!final_) {
-    states[0] = total(ctx, residual);
+    states[0] = residual.sum(ctx);
     return states;
   }
   Tensor sentence;
@@ -207,7 +209,7 @@ Residual GptModel::run_layers(RankContext& ctx, const Tensor& hidden, const SeqI
     else
       run_layer(ctx, i, residual, seq);
     i += std::max<int64_t>(1, region);
-    if (on_layer) on_layer(slice_.first_layer + i - 1, total(ctx, residual));
+    if (on_layer) on_layer(slice_.first_layer + i - 1, residual.sum(ctx));
   }
   return residual;
 }
@@ -221,14 +223,14 @@ void GptModel::run_layer(RankContext& ctx, int64_t i, Residual& residual, const 
 // Layers that keep nothing but their input. The stream enters and leaves as one tensor, so that one is kept.
 Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, const Residual& residual,
                             const SeqInfo& seq) {
-  Tensor stream = total(ctx, residual);
+  Tensor stream = residual.sum(ctx);
   SplitSaved split(parallel_.tensor);
   PackerScope scope(ctx, plan_.split_inputs ? &split : ctx.packer);
   return recompute(ctx, {&stream, 1},
                    [this, first, count, seq](RankContext& c, std::span<const Tensor> inputs) {
                      Residual inner{inputs[0], {}};
                      for (int64_t i = first; i < first + count; ++i) run_layer(c, i, inner, seq);
-                     return std::vector<Tensor>{total(c, inner)};
+                     return std::vector<Tensor>{inner.sum(c)};
                    })[0];
 }
 
@@ -295,6 +297,14 @@ void GptModel::visit(const ParameterVisitor& visitor) {
   for (auto& layer : mtp_) layer->visit(visitor);
   if (output_) visitor(*output_);
   if (output_bias_) visitor(*output_bias_);
+}
+
+std::vector<QkClipTarget*> GptModel::qk_clip_targets() {
+  std::vector<QkClipTarget*> targets;
+  for (auto& layer : layers_)
+    if (QkClipTarget* target = layer->mixer() ? layer->mixer()->qk_clip_target() : nullptr)
+      targets.push_back(target);
+  return targets;
 }
 
 void GptModel::finish_batch(RankContext& ctx) {

@@ -56,6 +56,7 @@ class GptModel final : public ModelChunk {
   CacheShapes mtp_cache_shapes(int64_t depth) const;
 
   void visit(const ParameterVisitor& visitor) override;
+  std::vector<QkClipTarget*> qk_clip_targets() override;
   void finish_batch(RankContext& ctx) override;
   void update_expert_bias(RankContext& ctx, const Tensor& gate) override;
   std::vector<AuxLossSum> take_losses() override;

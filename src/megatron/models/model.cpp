@@ -145,7 +145,7 @@ std::vector<Tensor> Model::run(RankContext& ctx, const PipelinePass& pass) {
   shape.microbatches = pass.microbatches;
   shape.forward_only = pass.forward_only;
   PipelineWork work;
-  work.dtype = dtype_;
+  work.dtype = config_.fp32_residual_connection ? accumulation_dtype(dtype_) : dtype_;
   work.overlap = overlap_messages_;
   work.captured = pass.captured;
   work.input_shapes = [&](int stage, int microbatch) {

@@ -54,6 +54,8 @@ class ModelChunk : public Module, public Head {
   // `gate` (bool [1]) is true, they move the experts' biases.
   virtual void finish_batch(RankContext& ctx) = 0;
   virtual void update_expert_bias(RankContext& ctx, const Tensor& gate) = 0;
+  // With --qk-clip, of its attention layers.
+  virtual std::vector<QkClipTarget*> qk_clip_targets() { return {}; }
   // What routers' losses were since they were last taken.
   virtual std::vector<AuxLossSum> take_losses() = 0;
 };

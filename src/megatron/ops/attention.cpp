@@ -236,6 +236,15 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
     args.sinks = args.sinks.slice(0, options.sinks_begin, options.sinks_begin + q.size(1));
     check_dtype("attention", "sinks", args.sinks, q.dtype());
   }
+  if (options.max_scores) {
+    check_dtype("attention", "max_scores", options.max_scores, accumulation_dtype(q.dtype()));
+    require(options.max_scores_begin + q.size(1) <= options.max_scores.size(0) && !options.sinks.defined() &&
+                !options.blocks,
+            "attention: max_scores is {}, but {} heads from {} on need one each, without sinks or blocks",
+            options.max_scores, q.size(1), options.max_scores_begin);
+    args.max_scores =
+        options.max_scores.slice(0, options.max_scores_begin, options.max_scores_begin + q.size(1));
+  }
   if (options.bias) {
     args.bias = options.bias.detach();
     const Tensor& bias = args.bias;

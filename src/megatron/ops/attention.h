@@ -22,6 +22,10 @@ struct AttentionOptions {
   double dropout = 0;
   RngKey dropout_key;
   AttentionOffsets offsets;  // global_heads 0: all heads are here
+  // As lse, [heads], or more of which q's heads are those from max_scores_begin on: become the larger of
+  // themselves and the largest scores of the forward pass. Not with sinks or blocks.
+  Tensor max_scores;
+  int64_t max_scores_begin = 0;
 };
 
 struct AttentionResult {

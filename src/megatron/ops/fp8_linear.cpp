@@ -19,6 +19,7 @@ class Fp8Format final : public LinearFormat {
         forward_(fp8.forward),
         gradient_(fp8.gradient),
         blocks_(fp8.blocks),
+        wide_wgrad_(fp8.wide_wgrad),
         input_delay_(fp8.input_delay),
         gradient_delay_(fp8.gradient_delay) {
     if (!recorded) input_delay_.amax = {};  // what is not trained on leaves no trace
@@ -32,6 +33,7 @@ class Fp8Format final : public LinearFormat {
       to_fp8_blocks(ctx, x, dtype, 1, result);
     else
       to_fp8(ctx, x, dtype, result, side == Side::Input ? input_delay_ : gradient_delay_);
+    if (wide_wgrad_) result.wide = x;
     return result;
   }
 
@@ -65,6 +67,14 @@ class Fp8Format final : public LinearFormat {
   void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,
              GradAccumulator& accumulator) const override {
     const Tensor& sum = accumulator.target(ctx);
+    if (wide_wgrad_) {
+      const Tensor input = detach_contiguous(ctx, x.wide);
+      ctx.kernels->gemm(
+          ctx.kernel_context(),
+          {.a = dy.wide.transpose(0, 1), .b = input, .c = sum, .beta = accumulator.beta(), .bias = {}});
+      return trace(ctx, name(), Phase::BackwardWeight, gemm_flops(input.size(0), sum),
+                   {&dy.wide, &input, &sum});
+    }
     ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.transposed,
                                              .b = x.transposed.transpose(0, 1),
                                              .c = sum,
@@ -81,7 +91,7 @@ class Fp8Format final : public LinearFormat {
  private:
   Operand weight_;
   DType forward_, gradient_;
-  bool blocks_;
+  bool blocks_, wide_wgrad_;
   Fp8Delay input_delay_, gradient_delay_;
 };
 
@@ -157,7 +167,8 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
   }
   const bool recorded = needs_grad(ctx, {&x}, {&weight, &bias});
   const auto format = std::make_shared<Fp8Format>(fp8, recorded);
-  const Operand input = format->quantize(ctx, detach_contiguous(ctx, x), LinearFormat::Side::Input);
+  Operand input = format->quantize(ctx, detach_contiguous(ctx, x), LinearFormat::Side::Input);
+  if (fp8.wide_wgrad) input.wide = x;  // may be made again instead of kept
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
   format->forward(ctx, input, weight, bias.value, y);
   if (recorded) record(ctx, std::make_unique<LinearNode>(ctx, format, input, x.grad_slot(), weight, bias), y);

@@ -13,8 +13,12 @@ struct Operand {
   Tensor data, transposed;                 // [rows, columns], [columns, rows]
   Tensor inverse_scale, transposed_scale;  // as GemmArgs wants them; of one scale twice the same
   int64_t block_rows = 0;                  // 0: one scale; 1 or 128
+  Tensor wide;                             // beside fp8, the matrix as it was, where wgrad() reads that
 
-  const Tensor& for_weight() const { return transposed ? transposed : data; }  // what wgrad() reads
+  // What wgrad() reads of it.
+  Tensor Operand::*weight_form() const {
+    return wide ? &Operand::wide : transposed ? &Operand::transposed : &Operand::data;
+  }
 };
 
 // How the three GEMMs of a linear are made: which numbers they read, and by which kernel. It is no node, and

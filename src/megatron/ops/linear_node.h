@@ -17,8 +17,9 @@ class LinearNode final : public Node {
 
  private:
   std::shared_ptr<const LinearFormat> format_;
-  Saved x_;         // what the weight's gradient reads
-  Tensor x_scale_;  // of it, in fp8
+  Tensor Operand::*form_;  // of x and dy, that the weight's gradient reads
+  Saved x_;
+  Tensor x_scale_;  // in fp8
   GradSlot x_slot_;
   Weight weight_, bias_;
   Operand dy_;

@@ -8,35 +8,58 @@ Adam::Adam(RankContext& ctx, std::vector<ParameterSlice> slices, const AdamOptio
     : Optimizer(ctx, std::move(slices), options.groups, options.masters),
       options_(options),
       first_(zeros(ctx, options.first)),
-      second_(zeros(ctx, options.second)) {}
+      second_(zeros(ctx, options.second)),
+      scaled_first_(scaled_zeros(ctx, options.first)),
+      scaled_second_(scaled_zeros(ctx, options.second)) {}
+
+AdamTensor Adam::tensor_of(size_t i, const Rates& rates) const {
+  return {.parameter = slices_[i].value,
+          .master = masters_[i],
+          .gradient = slices_[i].gradient,
+          .first = first_[i],
+          .second = second_[i],
+          .weight_decay = decay_of(slices_[i], rates, options_.weight_decay),
+          .remainder = remainders_[i]};
+}
 
 void Adam::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) {
-  // By learning rate and factor of epsilon.
-  std::map<std::pair<double, double>, std::vector<AdamTensor>> groups;
-  for (size_t i = 0; i < slices_.size(); ++i) {
-    const ParameterSlice& slice = slices_[i];
-    groups[{lr_of(slice, rates), lr_scale(slice)}].push_back(
-        {.parameter = slice.value,
-         .master = masters_[i],
-         .gradient = slice.gradient,
-         .first = first_[i],
-         .second = second_[i],
-         .weight_decay = decay_of(slice, rates, options_.weight_decay),
-         .remainder = remainders_[i]});
-  }
   ++steps_;
-  for (const auto& [key, tensors] : groups) {
-    ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
-                                             .lr = key.first,
-                                             .beta1 = options_.beta1,
-                                             .beta2 = options_.beta2,
-                                             .epsilon = key.second * options_.epsilon,
-                                             .step = steps_,
-                                             .decoupled = options_.decoupled,
-                                             .gradient_scale = gradient_scale,
-                                             .gate = gate});
-    if (ctx.tracer) trace_step(ctx, tensors);
+  std::map<Rate, std::vector<AdamTensor>> groups;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const Rate rate{lr_of(slices_[i], rates), lr_scale(slices_[i]) * options_.epsilon};
+    if (scaled(i))
+      update_scaled(ctx, i, tensor_of(i, rates), rate, gradient_scale, gate);
+    else
+      groups[rate].push_back(tensor_of(i, rates));
   }
+  for (const auto& [rate, tensors] : groups) update(ctx, tensors, rate, gradient_scale, gate);
+}
+
+void Adam::update(RankContext& ctx, std::span<const AdamTensor> tensors, const Rate& rate,
+                  const Tensor& gradient_scale, const Tensor& gate) const {
+  ctx.kernels->adam(ctx.kernel_context(), {.tensors = tensors,
+                                           .lr = rate.lr,
+                                           .beta1 = options_.beta1,
+                                           .beta2 = options_.beta2,
+                                           .epsilon = rate.epsilon,
+                                           .step = steps_,
+                                           .decoupled = options_.decoupled,
+                                           .gradient_scale = gradient_scale,
+                                           .gate = gate});
+  if (ctx.tracer) trace_step(ctx, tensors);
+}
+
+// One tensor at a time, in fp32 copies. Behind a closed gate what was read is written again, which changes no
+// value.
+void Adam::update_scaled(RankContext& ctx, size_t i, AdamTensor tensor, const Rate& rate,
+                         const Tensor& gradient_scale, const Tensor& gate) const {
+  if (scaled_first_[i]) tensor.first = scaled_first_[i].read(ctx);
+  if (scaled_second_[i]) tensor.second = scaled_second_[i].read(ctx);
+  if (half_masters_[i]) tensor.master = half_masters_[i].read(ctx);
+  update(ctx, {&tensor, 1}, rate, gradient_scale, gate);
+  if (scaled_first_[i]) scaled_first_[i].write(ctx, tensor.first);
+  if (scaled_second_[i]) scaled_second_[i].write(ctx, tensor.second);
+  if (half_masters_[i]) half_masters_[i].write(ctx, tensor.master);
 }
 
 void Adam::trace_step(RankContext& ctx, std::span<const AdamTensor> tensors) {
@@ -55,9 +78,25 @@ void Adam::trace_step(RankContext& ctx, std::span<const AdamTensor> tensors) {
 std::vector<OptimizerTensor> Adam::state(RankContext& ctx) const {
   std::vector<OptimizerTensor> list;
   append_masters(ctx, list);
-  append(list, "exp_avg", first_);
-  append(list, "exp_avg_sq", second_);
+  auto append_moments = [&](std::string_view kind, std::vector<Tensor> moments,
+                            std::span<const ScaledState> scaled) {
+    for (size_t i = 0; i < moments.size(); ++i)
+      if (scaled[i]) moments[i] = scaled[i].read(ctx);
+    append(list, kind, moments);
+  };
+  append_moments("exp_avg", first_, scaled_first_);
+  append_moments("exp_avg_sq", second_, scaled_second_);
   return list;
+}
+
+void Adam::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
+  Optimizer::take_state(ctx, state);
+  for (const OptimizerTensor& entry : state) {
+    const std::optional<size_t> i = index_of(entry);
+    if (!i) continue;
+    if (entry.kind == "exp_avg" && scaled_first_[*i]) scaled_first_[*i].write(ctx, entry.tensor);
+    if (entry.kind == "exp_avg_sq" && scaled_second_[*i]) scaled_second_[*i].write(ctx, entry.tensor);
+  }
 }
 
 }  // namespace megatron

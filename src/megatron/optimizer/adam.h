@@ -10,7 +10,8 @@ struct AdamOptions {
   bool decoupled = true;
   ParameterGroups groups = {};  // their scale is one of epsilon too
   Masters masters = Masters::Whole;
-  DType first = DType::F32, second = DType::F32;  // of the moments, where parameters are not fp64
+  // Of the moments, where parameters are not fp64; fp16 and fp8 have a scale for each tensor.
+  DType first = DType::F32, second = DType::F32;
 };
 
 // Adam or AdamW.
@@ -21,12 +22,25 @@ class Adam final : public Optimizer {
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
             const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state(RankContext& ctx) const override;
+  void take_state(RankContext& ctx, std::span<const OptimizerTensor> state) override;
 
  private:
+  // Of tensors of one rate.
+  struct Rate {
+    double lr, epsilon;
+    auto operator<=>(const Rate&) const = default;
+  };
+  bool scaled(size_t i) const { return scaled_first_[i] || scaled_second_[i] || half_masters_[i]; }
+  AdamTensor tensor_of(size_t i, const Rates& rates) const;
+  void update(RankContext& ctx, std::span<const AdamTensor> tensors, const Rate& rate,
+              const Tensor& gradient_scale, const Tensor& gate) const;
+  void update_scaled(RankContext& ctx, size_t i, AdamTensor tensor, const Rate& rate,
+                     const Tensor& gradient_scale, const Tensor& gate) const;
   static void trace_step(RankContext& ctx, std::span<const AdamTensor> tensors);
 
   AdamOptions options_;
   std::vector<Tensor> first_, second_;
+  std::vector<ScaledState> scaled_first_, scaled_second_;
 };
 
 }  // namespace megatron

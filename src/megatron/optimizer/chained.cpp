@@ -18,8 +18,12 @@ std::vector<OptimizerTensor> ChainedOptimizer::state(RankContext& ctx) const {
   return all;
 }
 
-void ChainedOptimizer::take_masters(RankContext& ctx, std::span<const OptimizerTensor> state) {
-  for (auto& part : parts_) part->take_masters(ctx, state);
+void ChainedOptimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
+  for (auto& part : parts_) part->take_state(ctx, state);
+}
+
+void ChainedOptimizer::multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) {
+  for (auto& part : parts_) part->multiply(ctx, parameter, factors);
 }
 
 void ChainedOptimizer::read_parameters(RankContext& ctx) {

@@ -70,9 +70,16 @@ std::vector<OptimizerTensor> HostOptimizer::state(RankContext& /*ctx*/) const {
 }
 
 // Values were read into the model; where masters are split, they are written anew by what was read of those.
-void HostOptimizer::take_masters(RankContext& ctx, std::span<const OptimizerTensor> state) {
+void HostOptimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
   read_values(ctx);
-  inner_->take_masters(*host_, state);
+  inner_->take_state(*host_, state);
+  write_values(ctx);
+}
+
+void HostOptimizer::multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) {
+  const Tensor own = brought(ctx, factors);
+  if (!ctx.device.is_meta()) ctx.stream.synchronize();  // values that are under way to the device, too
+  inner_->multiply(*host_, parameter, own);
   write_values(ctx);
 }
 

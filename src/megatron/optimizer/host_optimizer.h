@@ -19,7 +19,8 @@ class HostOptimizer final : public Optimizer {
 
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) override;
   std::vector<OptimizerTensor> state(RankContext& ctx) const override;
-  void take_masters(RankContext& ctx, std::span<const OptimizerTensor> state) override;
+  void multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) override;
+  void take_state(RankContext& ctx, std::span<const OptimizerTensor> state) override;
   void read_parameters(RankContext& ctx) override;
   std::vector<ParameterSlice> master_slices() const override { return device_; }  // as the model has them
   void set_steps(int64_t steps) override;

@@ -10,8 +10,11 @@ Optimizer::Optimizer(RankContext& ctx, std::vector<ParameterSlice> slices, Param
     DType wide = accumulation_dtype(value.dtype());
     masters_.emplace_back();
     remainders_.emplace_back();
-    if (value.dtype() == wide) continue;
-    if (masters == Masters::Split && value.dtype() == DType::BF16)
+    half_masters_.emplace_back();
+    if (value.dtype() == wide || masters == Masters::None) continue;
+    if (masters == Masters::Half)
+      half_masters_.back() = ScaledState(ctx, value.shape(), DType::F16);
+    else if (masters == Masters::Split && value.dtype() == DType::BF16)
       remainders_.back() = ctx.empty(value.shape(), DType::I16, MemoryTag::Optimizer);
     else
       masters_.back() = ctx.empty(value.shape(), wide, MemoryTag::Optimizer);
@@ -38,6 +41,11 @@ void Optimizer::read_parameters(RankContext& ctx) {
   for (size_t i = 0; i < slices_.size(); ++i) {
     if (masters_[i]) ctx.kernels->copy(ctx.kernel_context(), {slices_[i].value, masters_[i]});
     if (remainders_[i]) ctx.kernels->fill(ctx.kernel_context(), {remainders_[i], 0});
+    if (half_masters_[i]) {
+      Tensor wide = ctx.empty(slices_[i].value.shape(), DType::F32, MemoryTag::Workspace);
+      ctx.kernels->copy(ctx.kernel_context(), {slices_[i].value, wide});
+      half_masters_[i].write(ctx, wide);
+    }
   }
 }
 
@@ -55,16 +63,59 @@ void Optimizer::append_masters(RankContext& ctx, std::vector<OptimizerTensor>& l
       master = ctx.empty(slices_[i].value.shape(), DType::F32, MemoryTag::Workspace);
       ctx.kernels->split_float(ctx.kernel_context(), {master, slices_[i].value, remainders_[i], true});
     }
+    if (half_masters_[i]) master = half_masters_[i].read(ctx);
     if (master) list.push_back({"master", &slices_[i], master});
   }
 }
 
-void Optimizer::take_masters(RankContext& ctx, std::span<const OptimizerTensor> state) {
+std::optional<size_t> Optimizer::index_of(const OptimizerTensor& tensor) const {
+  if (tensor.slice < slices_.data() || tensor.slice >= slices_.data() + slices_.size()) return {};
+  return static_cast<size_t>(tensor.slice - slices_.data());
+}
+
+void Optimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
   for (const OptimizerTensor& entry : state) {
-    if (entry.slice < slices_.data() || entry.slice >= slices_.data() + slices_.size()) continue;
-    auto i = static_cast<size_t>(entry.slice - slices_.data());
-    if (entry.kind == "master" && remainders_[i])
-      ctx.kernels->split_float(ctx.kernel_context(), {entry.tensor, slices_[i].value, remainders_[i]});
+    const std::optional<size_t> i = index_of(entry);
+    if (!i || entry.kind != "master") continue;
+    if (remainders_[*i])
+      ctx.kernels->split_float(ctx.kernel_context(), {entry.tensor, slices_[*i].value, remainders_[*i]});
+    if (half_masters_[*i]) half_masters_[*i].write(ctx, entry.tensor);
+  }
+}
+
+Tensor Optimizer::wide_value(RankContext& ctx, size_t i) const {
+  const Tensor& value = slices_[i].value;
+  const DType dtype = accumulation_dtype(value.dtype());
+  if (masters_[i]) return masters_[i];
+  if (half_masters_[i]) return half_masters_[i].read(ctx);
+  if (value.dtype() == dtype) return value;
+  Tensor wide = ctx.empty(value.shape(), dtype, MemoryTag::Workspace);
+  if (remainders_[i])
+    ctx.kernels->split_float(ctx.kernel_context(), {wide, value, remainders_[i], true});
+  else
+    ctx.kernels->copy(ctx.kernel_context(), {value, wide});
+  return wide;
+}
+
+void Optimizer::set_wide(RankContext& ctx, size_t i, const Tensor& wide) {
+  const Tensor& value = slices_[i].value;
+  if (value.dtype() != wide.dtype()) ctx.kernels->copy(ctx.kernel_context(), {wide, value});
+  if (remainders_[i]) ctx.kernels->split_float(ctx.kernel_context(), {wide, value, remainders_[i]});
+  if (half_masters_[i]) half_masters_[i].write(ctx, wide);
+}
+
+void Optimizer::multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) {
+  const auto kernels = ctx.kernel_context();
+  const Shape& shape = parameter.shard.local_shape;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const ParameterSlice& slice = slices_[i];
+    if (slice.parameter != &parameter) continue;
+    const Tensor wide = wide_value(ctx, i), all = ctx.empty(shape, wide.dtype(), MemoryTag::Workspace);
+    ctx.kernels->copy(kernels, {factors.expand(shape), all});
+    const Tensor own =
+        all.view({all.numel()}).slice(0, slice.begin, slice.begin + wide.numel()).view(wide.shape());
+    ctx.kernels->binary(kernels, {Binary::Mul, wide, own, wide});
+    set_wide(ctx, i, wide);
   }
 }
 
@@ -90,11 +141,20 @@ void Optimizer::store(RankContext& ctx, const Tensor& fresh, const Tensor& targe
 std::vector<Tensor> Optimizer::zeros(RankContext& ctx, DType narrow) const {
   std::vector<Tensor> tensors;
   for (const ParameterSlice& slice : slices_) {
-    DType wide = accumulation_dtype(slice.value.dtype());
+    const DType wide = accumulation_dtype(slice.value.dtype()), dtype = wide == DType::F32 ? narrow : wide;
     tensors.push_back(
-        ctx.zeros(slice.value.shape(), wide == DType::F32 ? narrow : wide, MemoryTag::Optimizer));
+        ScaledState::needed(dtype) ? Tensor() : ctx.zeros(slice.value.shape(), dtype, MemoryTag::Optimizer));
   }
   return tensors;
+}
+
+std::vector<ScaledState> Optimizer::scaled_zeros(RankContext& ctx, DType narrow) const {
+  std::vector<ScaledState> states;
+  for (const ParameterSlice& slice : slices_) {
+    const bool scaled = ScaledState::needed(narrow) && accumulation_dtype(slice.value.dtype()) == DType::F32;
+    states.push_back(scaled ? ScaledState(ctx, slice.value.shape(), narrow) : ScaledState());
+  }
+  return states;
 }
 
 void Optimizer::append(std::vector<OptimizerTensor>& list, std::string_view kind,

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "megatron/nn/parameter_slice.h"
+#include "megatron/optimizer/scaled_state.h"
 
 namespace megatron {
 
@@ -37,6 +38,8 @@ struct ParameterGroups {
 enum class Masters {
   Whole,  // copies
   Split,  // only the low halves of them beside bf16 parameters, which are the high ones: 2 bytes less each
+  Half,   // copies in fp16 with a scale
+  None,   // not at all: parameters are updated as they are
 };
 
 // Updates the slices of parameters that a rank owns, each with an fp32 master copy where the model is
@@ -53,10 +56,14 @@ class Optimizer {
   // [1], optional) is false, nothing changes but steps(), which the caller sets back.
   virtual void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
                     const Tensor& gate = {}) = 0;
-  // For checkpoints. Split masters come as whole copies, which take_masters() splits again after a load.
+  // For checkpoints. What is kept in another form, split masters say, comes as fp32 copies, which
+  // take_state() takes back after a load.
   virtual std::vector<OptimizerTensor> state(RankContext& ctx) const = 0;
   // Passes over the state of other optimizers.
-  virtual void take_masters(RankContext& ctx, std::span<const OptimizerTensor> state);
+  virtual void take_state(RankContext& ctx, std::span<const OptimizerTensor> state);
+  // Scales the rows of a parameter by factors [local rows, 1], before its new values are published; passes
+  // over those of other optimizers.
+  virtual void multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors);
   virtual void read_parameters(RankContext& ctx);  // after values were set from elsewhere: the masters follow
 
   std::span<const ParameterSlice> slices() const { return slices_; }
@@ -74,16 +81,25 @@ class Optimizer {
   Tensor scaled_gradient(RankContext& ctx, size_t i, const Tensor& gradient_scale) const;
   // target = fresh where the gate (optional) is open.
   static void store(RankContext& ctx, const Tensor& fresh, const Tensor& target, const Tensor& gate);
-  // One for each slice, in the masters' dtype, or in this one where that is fp32.
+  // One for each slice, in the masters' dtype, or in this one where that is fp32; undefined where that needs
+  // a scale.
   std::vector<Tensor> zeros(RankContext& ctx, DType narrow = DType::F32) const;
+  // Those that zeros() leaves undefined.
+  std::vector<ScaledState> scaled_zeros(RankContext& ctx, DType narrow) const;
   void append_masters(RankContext& ctx, std::vector<OptimizerTensor>& list) const;
   void append(std::vector<OptimizerTensor>& list, std::string_view kind,
               std::span<const Tensor> tensors) const;  // those that are defined
+  // The value that is updated, in the masters' dtype: itself, or a copy that set_wide() takes back.
+  Tensor wide_value(RankContext& ctx, size_t i) const;
+  void set_wide(RankContext& ctx, size_t i, const Tensor& wide);
+  // The slice that a tensor of state() belongs to; empty: another optimizer's.
+  std::optional<size_t> index_of(const OptimizerTensor& tensor) const;
 
   std::vector<ParameterSlice> slices_;
   ParameterGroups groups_;
   std::vector<Tensor> masters_;     // undefined where the parameter itself is wide enough
   std::vector<Tensor> remainders_;  // defined where a master is split
+  std::vector<ScaledState> half_masters_;
   int64_t steps_ = 0;
 };
 

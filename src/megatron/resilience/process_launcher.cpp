@@ -19,6 +19,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/interruption.h"
+#include "megatron/comm/patience.h"
 
 extern char** environ;
 
@@ -253,7 +254,8 @@ class Attempt {
       child.stopped = WIFSTOPPED(status);
       if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       child.end = WIFSIGNALED(status) ? ProcessEnd{0, WTERMSIG(status)} : ProcessEnd{WEXITSTATUS(status), 0};
-      last_end_ = Clock::now();
+      for_the_rest_.emplace(
+          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(job_.grace)));
     }
   }
 
@@ -277,9 +279,8 @@ class Attempt {
       return child.end && child.end->signal == 0 && child.end->code != kPeerLost;
     };
     const auto idle = [](const Child& child) { return child.end || child.stopped; };
-    const double waited = std::chrono::duration<double>(Clock::now() - last_end_).count();
-    if (std::ranges::all_of(children_, idle) ||
-        (std::ranges::any_of(children_, ended_run) && waited > job_.grace))
+    const bool waited = for_the_rest_ && for_the_rest_->over();
+    if (std::ranges::all_of(children_, idle) || (std::ranges::any_of(children_, ended_run) && waited))
       signal_all(SIGKILL);
   }
 
@@ -289,7 +290,7 @@ class Attempt {
   const Interruption& interruption_;
   std::FILE* out_;
   std::vector<Child> children_;
-  Clock::time_point last_end_;
+  std::optional<Patience> for_the_rest_;  // since a process has ended
   int passed_on_ = 0;
   int64_t iteration_ = 0;
   std::string saved_;

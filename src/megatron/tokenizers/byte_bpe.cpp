@@ -36,12 +36,12 @@ class ByteBpe::Pieces {
  public:
   explicit Pieces(size_t count) : short_(std::bit_ceil(2 * count + 16)) {}
 
-  void add(std::string piece, TokenId id) {
+  void add(std::string_view piece, size_t readable, TokenId id) {
     if (piece.size() > WordKey::kMost) {
-      long_.emplace(std::move(piece), id);
+      long_.emplace(piece, id);
       return;
     }
-    const WordKey key = WordKey::of(piece.data(), piece.size(), 0, false);
+    const WordKey key = WordKey::of(piece.data(), piece.size(), readable, false);
     Slot& slot = slot_of(key);
     if (slot.key.empty()) slot = {key, id};
   }
@@ -75,16 +75,16 @@ class ByteBpe::Pieces {
 
 ByteBpe::~ByteBpe() = default;
 
-ByteBpe::ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces,
+ByteBpe::ByteBpe(WordRules rules, bool prefix_space, const BytePieces& pieces,
                  std::shared_ptr<const MergeTable> merges, bool whole_words)
     : rules_(rules), prefix_space_(prefix_space), whole_words_(whole_words), merges_(std::move(merges)) {
-  auto table = std::make_unique<Pieces>(whole_words ? pieces.size() : 0);
+  auto table = std::make_unique<Pieces>(whole_words ? pieces.count() : 0);
   byte_ids_.fill(-1);
-  for (auto& [bytes, id] : pieces) {
+  pieces.each([&](std::string_view bytes, size_t readable, TokenId id) {
     if (bytes.size() == 1) byte_ids_[static_cast<uint8_t>(bytes[0])] = id;
     cuts_.add(bytes);
-    if (whole_words) table->add(std::move(bytes), id);
-  }
+    if (whole_words) table->add(bytes, readable, id);
+  });
   for (size_t byte = 0; byte < 256; ++byte)
     require(byte_ids_[byte] >= 0, "byte-level BPE: byte {:#04x} is no piece of the vocabulary", byte);
   pieces_ = std::move(table);

@@ -3,11 +3,10 @@
 #include <array>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "megatron/tokenizers/byte_pieces.h"
 #include "megatron/tokenizers/cut_points.h"
 #include "megatron/tokenizers/models/merges.h"
 #include "megatron/tokenizers/short_merges.h"
@@ -22,9 +21,9 @@ class WordMemory;
 // the text's own bytes, and remembers the ids of words that it has met.
 class ByteBpe {
  public:
-  // `pieces` are the bytes of each piece with its id; with `whole_words` a word that is a piece is that
-  // piece, whatever merges say. All 256 single bytes must be among them.
-  ByteBpe(WordRules rules, bool prefix_space, std::vector<std::pair<std::string, TokenId>> pieces,
+  // With `whole_words` a word that is a piece is that piece, whatever merges say. All 256 single bytes must
+  // be among the pieces.
+  ByteBpe(WordRules rules, bool prefix_space, const BytePieces& pieces,
           std::shared_ptr<const MergeTable> merges, bool whole_words);
   ~ByteBpe();
 

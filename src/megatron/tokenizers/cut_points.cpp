@@ -1,5 +1,7 @@
 #include "megatron/tokenizers/cut_points.h"
 
+#include <algorithm>
+
 #include "megatron/tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
@@ -14,6 +16,8 @@ uint32_t packed(std::string_view bytes) {
 }  // namespace
 
 void CutPoints::add(std::string_view piece) {
+  if (std::none_of(piece.begin(), piece.end(), [](char c) { return (c & 0x80) != 0; }))
+    return;  // always joined
   // Where whole characters begin; 0 behind a byte that belongs to none.
   size_t left_size = 0;
   for (size_t i = 0; i < piece.size();) {

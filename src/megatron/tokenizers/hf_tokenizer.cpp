@@ -26,19 +26,18 @@ std::unique_ptr<const ByteBpe> make_byte_bpe(const Json& settings, const Model& 
   const auto rules = byte_level_rules(setting(settings, "pre_tokenizer"));
   if (!bpe || !rules || !bpe->options().continuing_prefix.empty() || !bpe->options().end_suffix.empty())
     return nullptr;
-  std::vector<std::pair<std::string, TokenId>> pieces;
-  size_t single = 0;
   const Vocabulary& vocabulary = bpe->vocabulary();
-  pieces.reserve(vocabulary.count());
+  BytePieces pieces(vocabulary.count());
+  size_t single = 0;
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {
-    if (!vocabulary.has(id) || vocabulary.find(vocabulary.piece(id)) != id) continue;
-    if (auto bytes = bytes_of_piece(vocabulary.piece(id)); bytes && !bytes->empty()) {
-      single += bytes->size() == 1;
-      pieces.emplace_back(std::move(*bytes), id);
-    }
+    if (!vocabulary.has(id)) continue;
+    const std::string_view piece = vocabulary.piece(id);
+    if (!vocabulary.one_to_one() && vocabulary.find(piece) != id) continue;
+    const size_t size = pieces.add_characters(piece, id);
+    single += size == 1;
   }
   if (single != 256) return nullptr;
-  return std::make_unique<ByteBpe>(rules->words, rules->prefix_space, std::move(pieces), bpe->merges(),
+  return std::make_unique<ByteBpe>(rules->words, rules->prefix_space, pieces, bpe->merges(),
                                    bpe->options().ignore_merges);
 }
 
@@ -91,10 +90,13 @@ class CharacterCounter {
 
 }  // namespace
 
-HfTokenizer::HfTokenizer(const Json& settings, SpecialIds specials)
+HfTokenizer::HfTokenizer(TokenizerJson file, SpecialIds specials)
+    : HfTokenizer(make_model(file), file.settings, specials) {}
+
+HfTokenizer::HfTokenizer(std::unique_ptr<const Model> model, const Json& settings, SpecialIds specials)
     : normalizer_(make_normalizer(setting(settings, "normalizer"))),
       pre_tokenizer_(make_pre_tokenizer(setting(settings, "pre_tokenizer"))),
-      model_(make_model(settings.at("model"))),
+      model_(std::move(model)),
       post_processor_(setting(settings, "post_processor")),
       decoder_(make_decoder(setting(settings, "decoder"))),
       lengths_(setting(settings, "truncation"), setting(settings, "padding")),

@@ -14,6 +14,7 @@
 #include "megatron/tokenizers/post_processors/post_processor.h"
 #include "megatron/tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "megatron/tokenizers/tokenizer.h"
+#include "megatron/tokenizers/tokenizer_json.h"
 
 namespace megatron::tokenizers {
 
@@ -23,8 +24,7 @@ class BertMemory;
 // post-processor, decoder.
 class HfTokenizer : public TokenizerBackend {
  public:
-  // `settings` is the whole document.
-  HfTokenizer(const Json& settings, SpecialIds specials);
+  HfTokenizer(TokenizerJson file, SpecialIds specials);
 
   void encode(std::string_view text, bool add_special_tokens, EncodeMemory* memory,
               std::vector<TokenId>& ids) const override;
@@ -38,6 +38,8 @@ class HfTokenizer : public TokenizerBackend {
   bool is_special(TokenId id) const override;
 
  private:
+  // `settings` are the file's, whose model is made first.
+  HfTokenizer(std::unique_ptr<const Model> model, const Json& settings, SpecialIds specials);
   void encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
   bool encode_bert_chunk(std::string_view chunk, BertMemory& memory, std::vector<TokenId>& ids) const;
   void encode_chunks(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
@@ -64,6 +66,6 @@ class HfTokenizer : public TokenizerBackend {
 
 // The special ids of a folder's configuration (tokenizer_config.json, special_tokens_map.json, config.json),
 // or else by the names that published tokenizers use.
-SpecialIds find_special_ids(const std::string& folder, const Json& tokenizer);
+SpecialIds find_special_ids(const std::string& folder, const TokenizerJson& tokenizer);
 
 }  // namespace megatron::tokenizers

@@ -66,8 +66,8 @@ Json tokenizer_identifiers(std::string_view type, const std::string& path, const
     json["use_gigatoken"] = "False";
   } else if (is_one_of(type, {"SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"})) {
     json["chat_template"] = python_text(chat_template);
-    json["ignore_extra_whitespaces"] = "True";
-    json["legacy"] = "False";
+    json["ignore_extra_whitespaces"] = options.ignore_extra_whitespaces ? "True" : "False";
+    json["legacy"] = options.sentencepiece_legacy ? "True" : "False";
     json["special_tokens"] = list_or_none(options.special_tokens);
   } else if (type == "TikTokenizer") {
     json["chat_template"] = python_text(chat_template);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <unordered_map>
 
@@ -11,7 +12,9 @@
 #include "megatron/base/text_file.h"
 #include "megatron/tokenizers/classic_files.h"
 #include "megatron/tokenizers/hf_tokenizer.h"
+#include "megatron/tokenizers/metadata.h"
 #include "megatron/tokenizers/sentencepiece/sp_tokenizer.h"
+#include "megatron/tokenizers/sentencepiece/sp_wrapper.h"
 #include "megatron/tokenizers/simple_tokenizers.h"
 #include "megatron/tokenizers/tiktoken_tokenizer.h"
 
@@ -38,14 +41,68 @@ std::string file_at(std::string_view type, const std::string& path, std::string_
 
 // A tokenizer.json, read or made of older files, and what it says of special tokens.
 struct TokenizerFile {
-  Json settings;
+  TokenizerJson json;
   SpecialIds specials;
+  std::shared_ptr<const std::string> text;  // of which `json` has views
 };
+
+bool is_json_file(const std::string& file) {
+  std::ifstream in(file);
+  char first = 0;
+  return in >> first && first == '{';
+}
+
+// The SentencePiece model that a path for Hugging Face's tokenizers is: the file itself, or the folder's
+// where that has no tokenizer.json. "" where it is none.
+std::string sentencepiece_model_of(const std::string& path) {
+  if (fs::is_directory(path)) {
+    const fs::path model = fs::path(path) / "tokenizer.model";
+    return !fs::exists(fs::path(path) / "tokenizer.json") && fs::exists(model) ? model.string() : "";
+  }
+  if (!fs::is_regular_file(path) || is_json_file(path)) return "";
+  const std::string bytes = read_text_file(path);
+  try {
+    return SentencePieceFile::parse(bytes, path).pieces.empty() ? "" : path;
+  } catch (const Error&) {
+  }
+  try {
+    read_tiktoken_file(bytes, path);
+  } catch (const Error&) {
+    return "";  // malformed JSON, then
+  }
+  throw ConfigError(fmt::format("{} holds tiktoken's ranks; use --tokenizer-type TikTokenizer", path));
+}
+
+Tokenizer make_sentencepiece(std::string_view type, const std::string& file,
+                             const TokenizerOptions& options) {
+  if (is_json_file(file))
+    throw ConfigError(
+        fmt::format("{}: {} is JSON; use --tokenizer-type HuggingFaceTokenizer for it", type, file));
+  if (!options.special_tokens.empty() && !options.sentencepiece_legacy)
+    throw ConfigError(fmt::format(
+        "{}: special tokens are taken in the legacy form alone; add --tokenizer-sentencepiece-legacy", type));
+  auto model = std::make_shared<SpTokenizer>(SentencePieceFile::parse(read_text_file(file), file), file);
+  if (!options.sentencepiece_legacy && options.ignore_extra_whitespaces) return Tokenizer(std::move(model));
+  return Tokenizer(std::make_shared<SpWrapper>(
+      std::move(model), SpWrapperOptions{options.sentencepiece_legacy, options.special_tokens,
+                                         options.ignore_extra_whitespaces}));
+}
+
+// Refuses a --tokenizer-metadata that is of another kind of tokenizer.
+void check_metadata(std::string_view type, const TokenizerOptions& options) {
+  if (options.metadata.empty()) return;
+  const std::string library = read_tokenizer_metadata(options.metadata).library;
+  if (const std::string_view expected = library_of(type); library != expected)
+    throw ConfigError(
+        fmt::format("--tokenizer-metadata {}: \"library\" is {}, expected {} of {}; leave it out",
+                    options.metadata, library, expected, type));
+}
 
 TokenizerFile read_hugging_face(std::string_view type, const std::string& path) {
   const std::string file = file_at(type, path, "tokenizer.json");
-  TokenizerFile result{Json::read(file), {}};
-  result.specials = find_special_ids(fs::is_directory(path) ? path : "", result.settings);
+  auto text = std::make_shared<const std::string>(read_text_file(file));
+  TokenizerFile result{TokenizerJson::parse(*text, file), {}, text};
+  result.specials = find_special_ids(fs::is_directory(path) ? path : "", result.json);
   return result;
 }
 
@@ -127,8 +184,8 @@ TokenizerFile read_gpt2(std::string_view type, const std::string& path, const To
           ? file_at(type, fs::path(vocabulary).parent_path() / "merges.txt", "", "--merge-file")
           : file_at(type, options.merge_file, "", "--merge-file");
   TokenizerFile result{
-      gpt2_settings(Json::read(vocabulary), with_merges ? read_text_file(merges) : "", merges), {}};
-  result.specials = find_special_ids("", result.settings);
+      gpt2_settings(Json::read(vocabulary), with_merges ? read_text_file(merges) : "", merges), {}, {}};
+  result.specials = find_special_ids("", result.json);
   return result;
 }
 
@@ -137,29 +194,35 @@ TokenizerFile read_bert(std::string_view type, const std::string& path, const To
       file_at(type, options.vocab_file.empty() ? path : options.vocab_file, "vocab.txt", "--vocab-file");
   TokenizerFile result{
       bert_settings(read_text_file(file), type == "BertWordPieceLowerCase", options.vocab_extra_ids, file),
+      {},
       {}};
-  result.specials = find_special_ids("", result.settings);
+  result.specials = find_special_ids("", result.json);
   return result;
 }
 
 // What a type keeps in one tokenizer.json, or could; none for the other types.
 std::optional<TokenizerFile> read_settings(std::string_view type, const std::string& path,
                                            const TokenizerOptions& options, bool with_merges) {
-  if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer") return read_hugging_face(type, path);
+  if ((type == "HuggingFaceTokenizer" || type == "SFTTokenizer") && sentencepiece_model_of(path).empty())
+    return read_hugging_face(type, path);
   if (type == "GPT2BPETokenizer") return read_gpt2(type, path, options, with_merges);
   if (type == "BertWordPieceLowerCase" || type == "BertWordPieceCase") return read_bert(type, path, options);
   return std::nullopt;
 }
 
 // One more than the highest id of the model and of the added tokens. The model's own id of a token counts.
-int64_t vocabulary_size(const Json& settings) {
+int64_t vocabulary_size(const TokenizerJson& file) {
   std::unordered_map<std::string, int64_t> added;
-  if (const Json* tokens = settings.find("added_tokens"))
+  if (const Json* tokens = file.settings.find("added_tokens"))
     for (const Json& token : tokens->as_array())
       added[token.at("content").as_string()] = token.at("id").as_int();
-  const Json& vocabulary = settings.at("model").at("vocab");
   int64_t end = 0;
-  if (vocabulary.is_array()) {  // Unigram: pieces and scores in the order of their ids
+  if (file.bpe) {
+    const Vocabulary& vocabulary = file.bpe->vocabulary;
+    std::erase_if(added, [&](const auto& token) { return vocabulary.find(token.first).has_value(); });
+    end = vocabulary.end_id();
+  } else if (const Json& vocabulary = file.settings.at("model").at("vocab"); vocabulary.is_array()) {
+    // Unigram: pieces and scores in the order of their ids.
     for (const Json& piece : vocabulary.as_array()) added.erase(piece[0].as_string());
     end = static_cast<int64_t>(vocabulary.size());
   } else {
@@ -184,13 +247,14 @@ int64_t vocab_size_or(const TokenizerOptions& options, int64_t otherwise, std::s
 }
 
 Tokenizer make_by_type(std::string_view type, const std::string& path, const TokenizerOptions& options) {
+  check_metadata(type, options);
+  if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer")
+    if (const std::string file = sentencepiece_model_of(path); !file.empty())
+      return make_sentencepiece(type, file, options);
   if (auto file = read_settings(type, path, options, true))
-    return Tokenizer(std::make_shared<HfTokenizer>(file->settings, file->specials));
-  if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer") {
-    const std::string file = file_at(type, path, "tokenizer.model");
-    return Tokenizer(
-        std::make_shared<SpTokenizer>(SentencePieceFile::parse(read_text_file(file), file), file));
-  }
+    return Tokenizer(std::make_shared<HfTokenizer>(std::move(file->json), file->specials));
+  if (library_of(type) == "sentencepiece")
+    return make_sentencepiece(type, file_at(type, path, "tokenizer.model"), options);
   if (type == "TikTokenizer") return make_tiktoken(type, path, options);
   if (type == "ByteLevelTokenizer") {
     const int64_t size = vocab_size_or(options, 512, type);
@@ -219,8 +283,9 @@ Tokenizer make_tokenizer(std::string_view type, const std::string& path, const T
 VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& path,
                                       const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&]() -> VocabularyFacts {
+    check_metadata(type, options);
     if (const auto file = read_settings(type, path, options, false))
-      return {vocabulary_size(file->settings), file->specials};
+      return {vocabulary_size(file->json), file->specials};
     const Tokenizer tokenizer = make_by_type(type, path, options);
     return {tokenizer.vocab_size(), tokenizer.special_ids()};
   });

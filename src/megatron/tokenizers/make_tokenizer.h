@@ -14,13 +14,18 @@ struct TokenizerOptions {
   int64_t vocab_size = 0;              // NullTokenizer, ByteLevelTokenizer, TikTokenizer
   std::string tiktoken_pattern;        // v1, v2, cl100k or o200k; v2 where it is not given
   int64_t tiktoken_num_special_tokens = -1;  // 1000 for upstream's JSON form, none for a .tiktoken file
-  std::vector<std::string> special_tokens;   // TikTokenizer: names in the order of their ids, or NAME=ID
+  // TikTokenizer: names in the order of their ids, or NAME=ID; SentencePiece types: see sentencepiece_legacy.
+  std::vector<std::string> special_tokens;
   int64_t null_eod_id = -1, null_pad_id = -1;
   int64_t vocab_extra_ids = 0;  // BertWordPiece types: sentinels <extra_id_0>, … behind the vocabulary
+  // SentencePiece types: special_tokens are found in the text, new ones with ids behind the model's.
+  bool sentencepiece_legacy = false;
+  bool ignore_extra_whitespaces = true;  // SentencePiece types: spaces that the model drops are dropped
+  std::string metadata;                  // a file of --tokenizer-metadata, whose library has to be the type's
 };
 
 // A tokenizer by Megatron's name of its type:
-//   HuggingFaceTokenizer, SFTTokenizer   a folder, or a tokenizer.json
+//   HuggingFaceTokenizer, SFTTokenizer   a folder, a tokenizer.json, or a SentencePiece .model
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer   a .model file
 //   TikTokenizer   a .tiktoken file (ids are ranks), or upstream's JSON (ranks behind special tokens)
 //   GPT2BPETokenizer   a folder with vocab.json and merges.txt, or the two files by options

@@ -34,19 +34,20 @@ std::optional<std::string> token_text(const Json& settings, std::string_view key
 
 }  // namespace
 
-SpecialIds find_special_ids(const std::string& folder, const Json& tokenizer) {
+SpecialIds find_special_ids(const std::string& folder, const TokenizerJson& tokenizer) {
   std::vector<Json> sources;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const auto path = std::filesystem::path(folder) / name;
     if (!folder.empty() && std::filesystem::exists(path)) sources.push_back(Json::read(path.string()));
   }
   std::unordered_map<std::string, TokenId> added;
-  if (const Json* tokens = tokenizer.find("added_tokens"))
+  if (const Json* tokens = tokenizer.settings.find("added_tokens"))
     for (const Json& token : tokens->as_array())
       added[token.at("content").as_string()] = static_cast<TokenId>(token.at("id").as_int());
-  const Json* vocabulary = tokenizer.at("model").find("vocab");
+  const Json* vocabulary = tokenizer.settings.at("model").find("vocab");
   const auto id_of = [&](const std::string& text) -> TokenId {
     if (const auto found = added.find(text); found != added.end()) return found->second;
+    if (tokenizer.bpe) return tokenizer.bpe->vocabulary.find(text).value_or(-1);
     if (vocabulary && vocabulary->is_object())
       if (const Json* id = vocabulary->find(text)) return static_cast<TokenId>(id->as_int());
     return -1;

@@ -37,10 +37,10 @@ ByteBpe bpe_of(const std::vector<std::pair<std::string, uint32_t>>& ranks, std::
                const Vocabulary& vocabulary) {
   const auto rules = WordRules::of(pattern, true);
   require(rules.has_value(), "TikTokenizer: the pattern '{}' is not known", pattern);
-  std::vector<std::pair<std::string, TokenId>> pieces;
-  for (const auto& [bytes, rank] : ranks) pieces.emplace_back(bytes, *vocabulary.find(bytes));
-  return ByteBpe(*rules, false, std::move(pieces),
-                 std::make_shared<const MergeTable>(merges_of(ranks, vocabulary)), true);
+  BytePieces pieces(ranks.size());
+  for (const auto& [bytes, rank] : ranks) pieces.add(bytes, *vocabulary.find(bytes));
+  return ByteBpe(*rules, false, pieces, std::make_shared<const MergeTable>(merges_of(ranks, vocabulary)),
+                 true);
 }
 
 }  // namespace

@@ -43,6 +43,16 @@ int64_t groups_of_rank(const ModelConfig& config, const TensorParallel& tp, cons
   return std::max<int64_t>(1, query_groups(config) / tp.size());
 }
 
+// Rows of a group: its queries, their gates, a key and a value.
+ClippedRow clipped_row(int64_t row, int64_t queries, bool gated, int64_t head_dim) {
+  const int64_t group_rows = (gated ? 2 : 1) * queries + 2 * head_dim, at = row % group_rows;
+  const int64_t key = group_rows - 2 * head_dim;
+  const QkPart part = at < queries                       ? QkPart::query
+                      : at >= key && at < key + head_dim ? QkPart::key
+                                                         : QkPart::none;
+  return {row / group_rows, part};
+}
+
 }  // namespace
 
 SelfAttention::SelfAttention(const std::string& name, int64_t layer, const ModelConfig& config,
@@ -80,6 +90,16 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
         std::make_unique<Parameter>(name + ".core_attention.softmax_offset",
                                     tp_.split(name, {config.num_attention_heads}, 0, groups_of_ranks_.units),
                                     Initializer::normal(config.init_method_std));
+  if (config.qk_clip) {
+    clip_ = std::make_unique<QkClipTarget>(QkClipTarget{.heads = heads_.global,
+                                                        .groups = query_groups(config),
+                                                        .first_head = heads_.first,
+                                                        .own_heads = heads_.count});
+    clip_->weights.push_back({&qkv_.parameter(), [queries = heads_.global / query_groups(config) * head_dim_,
+                                                  gated = gated_, head_dim = head_dim_](int64_t row) {
+                                return clipped_row(row, queries, gated, head_dim);
+                              }});
+  }
   if (config.qk_l2_norm) {  // in place of norms with weights, as upstream has it
     l2_epsilon_ = config.layernorm_epsilon;
   } else if (config.qk_layernorm && config.qk_layernorm_full_width) {
@@ -134,6 +154,7 @@ Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& se
   options.softcap = softcap_;
   if (sinks_) options.sinks = sinks_->get(ctx);
   if (off_by_one_) options.sinks = {.value = ctx.zeros({heads_.count}, fused.dtype())};
+  if (clip_ && seq.training) options.max_scores = clip_->tracked(ctx, fused.dtype());
   options.window_left = window_left_;
   const ops::QkvShape shape{heads_.count, groups_, head_dim_};
   const bool as_projected = !q_norm_ && !wide_q_norm_ && !l2_epsilon_ && !gated_ && !seq.query_scale &&

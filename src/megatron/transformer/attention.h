@@ -18,6 +18,7 @@ class SelfAttention final : public TokenMixer {
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   CacheShape cache_shape() const override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
+  QkClipTarget* qk_clip_target() override { return clip_.get(); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -50,6 +51,7 @@ class SelfAttention final : public TokenMixer {
   std::unique_ptr<WideNorm> wide_q_norm_, wide_k_norm_;
   std::unique_ptr<Parameter> sinks_;
   RowParallelLinear projection_;
+  std::unique_ptr<QkClipTarget> clip_;
   ActivationPlan plan_;
 };
 

@@ -78,6 +78,21 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
   kv_down_.partial_over_tp = parallel.tensor.splits_tokens();
   if (config.experimental_attention_variant == AttentionVariant::dsa)
     indexer_ = std::make_unique<SparseIndexer>(name + ".core_attention.indexer", layer, config, parallel);
+  if (config.qk_clip) {
+    const auto row_of = [](int64_t plain, QkPart first, int64_t others, QkPart second) {
+      return [=](int64_t row) {
+        const int64_t rows = plain + others;
+        return ClippedRow{row / rows, row % rows < plain ? first : second};
+      };
+    };
+    clip_ = std::make_unique<QkClipTarget>(QkClipTarget{.heads = heads_.global,
+                                                        .groups = heads_.global,
+                                                        .first_head = heads_.first,
+                                                        .own_heads = heads_.count});
+    clip_->weights.push_back(
+        {&q_up_.parameter(), row_of(plain_, QkPart::query, rotated_, QkPart::lone_query)});
+    clip_->weights.push_back({&kv_up_.parameter(), row_of(plain_, QkPart::key, value_, QkPart::none)});
+  }
   if (!config.q_lora_rank) return;
   q_down_ = std::make_unique<Parameter>(name + ".linear_q_down_proj.weight",
                                         ShardSpec::whole({*config.q_lora_rank, config.hidden_size}),
@@ -226,6 +241,7 @@ Tensor LatentAttention::core(RankContext& ctx, std::span<const Tensor> heads, co
                              const Tensor& bias) const {
   ops::AttentionOptions options = self_attention_options(heads_, seq);
   options.bias = bias;
+  if (clip_ && seq.training) options.max_scores = clip_->tracked(ctx, heads[0].dtype());
   Tensor o = attend(ctx, heads_, heads[0], heads[1], heads[2], options, seq, parallel_.context);
   return ops::view(ctx, o, {heads[0].size(0), heads_.count * value_});
 }

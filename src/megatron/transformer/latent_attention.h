@@ -19,6 +19,7 @@ class LatentAttention final : public TokenMixer {
   CacheShape cache_shape() const override;
   void set_activation_plan(const ActivationPlan& plan) override { plan_ = plan; }
   std::vector<AuxLossSum> take_losses() override;
+  QkClipTarget* qk_clip_target() override { return clip_.get(); }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -60,6 +61,7 @@ class LatentAttention final : public TokenMixer {
   ColumnParallelLinear kv_up_;
   RowParallelLinear projection_;
   std::unique_ptr<SparseIndexer> indexer_;  // absent where a query attends to all keys
+  std::unique_ptr<QkClipTarget> clip_;
   ActivationPlan plan_;
 };
 

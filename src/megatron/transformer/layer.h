@@ -19,6 +19,7 @@ class TransformerLayer final : public Module {
   void forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host = nullptr);
   // Before parameters have memory; the layer must have a mixer.
   void replace_mixer(std::unique_ptr<TokenMixer> mixer);
+  TokenMixer* mixer() { return mixer_.get(); }
   const TokenMixer* mixer() const { return mixer_.get(); }  // null: a feed-forward part alone
   void set_activation_plan(const ActivationPlan& plan);
   void visit(const ParameterVisitor& visitor) override;

@@ -29,6 +29,7 @@ class ColumnParallelLinear final : public Module {
   ops::ActivatedLinear forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
                                          const Tensor& x, const RecomputeFn& recompute_input = {});
   Weight weight(RankContext& ctx) { return weight_.get(ctx); }  // this rank's rows
+  Parameter& parameter() { return weight_; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:

@@ -1,8 +1,13 @@
 #include "megatron/transformer/norm.h"
 
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/norm.h"
 
 namespace megatron {
+
+Tensor Residual::sum(RankContext& ctx) const {
+  return update ? ops::add(ctx, hidden, ops::cast(ctx, update, hidden.dtype())) : hidden;
+}
 
 Norm::Norm(const std::string& name, int64_t size, const ModelConfig& config, const TensorParallel& tp)
     : kind_(config.normalization == Normalization::rms_norm ? NormKind::Rms : NormKind::Layer),
@@ -24,9 +29,13 @@ Tensor Norm::forward(RankContext& ctx, Residual& residual) {
   const TraceRange range(ctx.tracer, weight_.name.c_str());
   Weight bias = bias_ ? bias_->get(ctx) : Weight{};
   ops::NormOptions options{.kind = kind_, .epsilon = epsilon_, .zero_centered = zero_centered_};
-  if (!residual.update) return ops::norm(ctx, residual.hidden, weight_.get(ctx), bias, options);
-  auto [y, sum] =
-      ops::norm_with_residual(ctx, residual.hidden, residual.update, weight_.get(ctx), bias, options);
+  const Weight weight = weight_.get(ctx);
+  if (residual.hidden.dtype() != weight.value.dtype()) {  // a stream in fp32: what is normed is rounded
+    residual = {residual.sum(ctx), {}};
+    return ops::norm(ctx, ops::cast(ctx, residual.hidden, weight.value.dtype()), weight, bias, options);
+  }
+  if (!residual.update) return ops::norm(ctx, residual.hidden, weight, bias, options);
+  auto [y, sum] = ops::norm_with_residual(ctx, residual.hidden, residual.update, weight, bias, options);
   residual = {sum, {}};
   return y;
 }

@@ -9,7 +9,9 @@ namespace megatron {
 // The residual stream between two parts of a layer: its value is hidden + update. The sum is left to the next
 // norm, which makes it on the way.
 struct Residual {
-  Tensor hidden, update;  // update undefined: none is pending
+  Tensor hidden, update;  // update undefined: none is pending; hidden may be fp32 where the rest is narrower
+
+  Tensor sum(RankContext& ctx) const;  // in hidden's dtype
 };
 
 // RMSNorm or LayerNorm as the model has it.

@@ -6,6 +6,7 @@
 #include "megatron/parallel/model_parallel.h"
 #include "megatron/transformer/activation_plan.h"
 #include "megatron/transformer/moe/aux_loss.h"
+#include "megatron/transformer/qk_clip_target.h"
 
 namespace megatron {
 
@@ -19,6 +20,8 @@ class TokenMixer : public Module {
   // What it keeps of the tokens that a decoder has seen.
   virtual CacheShape cache_shape() const { fail("token mixer: this kind cannot decode, it keeps nothing"); }
   virtual void set_activation_plan(const ActivationPlan&) {}
+  // With --qk-clip, of attention.
+  virtual QkClipTarget* qk_clip_target() { return nullptr; }
   // What losses of its own were since they were last taken.
   virtual std::vector<AuxLossSum> take_losses() { return {}; }
 };

@@ -58,7 +58,8 @@ void read_idx(std::string_view bytes, const std::string& folder) {
 }
 
 void read_tokenizer_json(std::string_view bytes, const std::string&) {
-  use(Tokenizer(std::make_shared<tokenizers::HfTokenizer>(Json::parse(bytes, "x"), SpecialIds{})));
+  using namespace tokenizers;
+  use(Tokenizer(std::make_shared<HfTokenizer>(TokenizerJson::parse(bytes, "x"), SpecialIds{})));
 }
 
 void read_sentencepiece(std::string_view bytes, const std::string&) {

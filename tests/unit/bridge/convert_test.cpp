@@ -122,6 +122,14 @@ void expect_same_through_ranks(const std::string& name) {
   expect_same_model(source(name), folder / "hf");
 }
 
+TEST(SourceFiles, TokenizersAreKnownByTheirNames) {
+  for (const char* name : {"hf/tokenizer.json", "hf/tokenizer_config.json", "hf/vocab.json", "hf/merges.txt",
+                           "hf/special_tokens_map.json", "hf/spiece.model", "hf/chat_template.jinja"})
+    EXPECT_TRUE(is_tokenizer_file(name)) << name;
+  for (const char* name : {"hf/config.json", "hf/generation_config.json", "hf/tensors.json", "hf/LICENSE"})
+    EXPECT_FALSE(is_tokenizer_file(name)) << name;
+}
+
 TEST_F(Convert, ThroughRanksOfAnyLayout) {
   for (const std::string& name : decoder_cases()) expect_same_through_ranks(name);
 }

@@ -60,6 +60,32 @@ TEST(ChatTemplate, FetchesItemsWhenTheyAreAskedFor) {
   EXPECT_EQ(render("{% set g = [1, 2] | map('string') %}{{ g | join }}|{{ g | join }}"), "12|");
 }
 
+TEST(ChatTemplate, LoopsMoveOnWhereTheyAreIteratedOver) {
+  EXPECT_EQ(render("{% for x in [1,2,3] %}{{ x }}{{ 2 in loop }}{{ loop.index }}{% endfor %}"), "1False3");
+  EXPECT_EQ(render("{% for x in [1,2,3] %}{{ loop|length }}{{ loop is iterable }}{{ loop is sequence }}"
+                   "{{ loop|list }}|{{ loop }}{% endfor %}"),
+            "3TrueFalse[(2, <LoopContext 3/3>), (3, <LoopContext 3/3>)]|<LoopContext 3/3>");
+  EXPECT_EQ(render("{% for x in [1,2,3,4] %}{{ x }}{% for y, l in loop %}{{ y }}-{{ l.index }}{% endfor %}."
+                   "{% endfor %}"),
+            "12-23-34-4.");
+  EXPECT_EQ(render("{% for x in [1,2,3] %}{{ loop|reverse }}{% endfor %}"),
+            "[(3, <LoopContext 3/3>), (2, <LoopContext 3/3>)]");
+  EXPECT_NE(error_of("{% for x in [1,2] %}{{ loop|last }}{% endfor %}"), "no error");
+}
+
+// Jinja refuses them when it compiles a template.
+TEST(ChatTemplate, RefusesBadKeysThatAreNeverReached) {
+  const auto unreached = [](const std::string& expression) {
+    return error_of("{% if false %}{{ " + expression + " }}{% endif %}");
+  };
+  for (const char* bad :
+       {"{[1]: 2} == 1", "{[1]: 2}|length", "f({[1]:2})", "[{[1]:2}] == 1", "{[1]:2,x:1}==1", "{(1,[2]):2}.a",
+        "not {{}:2}", "{-1:2,[]:3}==1", "x|default({[1]:2})"})
+    EXPECT_NE(unreached(bad), "no error") << bad;
+  for (const char* good : {"{[1]: 2}", "[{[1]: 2}]", "{x:1,[1]:2} == 1", "{[1]:x} == 1", "{[y]:2} == 1"})
+    EXPECT_EQ(unreached(good), "no error") << good;
+}
+
 TEST(ChatTemplate, TellsWhereGenerationBlocksStand) {
   const ChatTemplate chat_template(
       "{% for m in [1, 2] %}é{% generation %}ü{{ m }}{% endgeneration %}{% endfor %}");

@@ -5,9 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -124,36 +127,44 @@ class Environment {
   std::vector<std::pair<const char*, std::string>> values_;
 };
 
+// A name that is malformed is asked of no name server, whose answer might depend on the network.
 TEST(Users, AMasterThatNobodyKnows) {
   const Environment job({{"RANK", "0"},
                          {"WORLD_SIZE", "2"},
                          {"LOCAL_WORLD_SIZE", "2"},
-                         {"MASTER_ADDR", "nowhere.invalid"},
+                         {"MASTER_ADDR", "nowhere..invalid"},
                          {"MASTER_PORT", "0"}});
   expect_refused(pretrain("--train-iters 1 --mock-data --seq-length 8"),
-                 "MASTER_ADDR=nowhere.invalid: this machine does not know the name");
+                 "MASTER_ADDR=nowhere..invalid: this machine does not know the name");
 }
 
-// Of processes that are told the same one speaks: the first, or another where that one goes on.
+// Of processes that are told the same one speaks: the first, or another where that one goes on. Claims stay
+// until all have been made, so that nothing depends on how fast a process is.
 TEST(Users, RefusalsAreToldOnce) {
-  const auto owners = [](const std::vector<int>& processes, const std::string& message) {
-    std::vector<int> own(processes.size());
+  using Claims = std::vector<std::unique_ptr<RefusalClaim>>;
+  const auto in_threads = [](const std::vector<std::function<void()>>& work) {
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < processes.size(); ++i)
-      threads.emplace_back([&, i] {
-        const RefusalClaim claim({.process = processes[i], .processes = 3}, message);
-        own[i] = claim.is_own() ? 1 : 0;
-      });
+    for (const auto& one : work) threads.emplace_back(one);
     for (std::thread& thread : threads) thread.join();
-    return own;
   };
-  std::vector<int> all, others;
-  std::thread first([&] { all = owners({0, 1, 2}, "a setting is refused"); });
-  std::thread second([&] { others = owners({1, 2}, "a file is missing"); });
-  first.join();
-  second.join();
-  EXPECT_EQ(all, (std::vector<int>{1, 0, 0}));
-  EXPECT_EQ(others[0] + others[1], 1);
+  const auto claim = [](int process, const char* message) {
+    return std::make_unique<RefusalClaim>(LaunchPlace{.process = process, .processes = 9}, message);
+  };
+  Claims told(9), untold(8);
+  told[0] = claim(0, "a setting is refused");
+  std::vector<std::function<void()>> making;
+  for (int process = 1; process < 9; ++process) {
+    making.emplace_back(
+        [&, process] { told[static_cast<size_t>(process)] = claim(process, "a setting is refused"); });
+    making.emplace_back(
+        [&, process] { untold[static_cast<size_t>(process - 1)] = claim(process, "a file is missing"); });
+  }
+  in_threads(making);
+  const auto own = [](const std::unique_ptr<RefusalClaim>& one) { return one->is_own(); };
+  EXPECT_TRUE(told[0]->is_own());
+  EXPECT_EQ(std::ranges::count_if(told, own), 1);
+  EXPECT_EQ(std::ranges::count_if(untold, own), 1);
+  in_threads({[&] { told.clear(); }, [&] { untold.clear(); }});  // whoever speaks waits a little
 }
 
 // A folder from which the large files were left out is enough to plan with.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -16,6 +17,10 @@ Tensor wrap(std::vector<T>& values) {
   return Tensor::wrap(values.data(), {static_cast<int64_t>(values.size())}, dtype_of<T>());
 }
 
+// What is noticed at once does not take the time-out, whatever a busy machine adds.
+constexpr auto kTimeout = 10min;
+constexpr double kAtOnce = 60;
+
 struct Failure {
   std::string message;               // of the error that run_ranks threw
   std::vector<std::string> by_rank;  // what each rank saw; "" where it returned
@@ -23,8 +28,7 @@ struct Failure {
 };
 
 // Runs ranks that must fail, and collects what each of them was told.
-Failure failing(int ranks, const std::function<void(int, ProcessGroup&)>& fn,
-                std::chrono::milliseconds timeout = 30s) {
+Failure failing(int ranks, const std::function<void(int, ProcessGroup&)>& fn) {
   Failure failure;
   failure.by_rank.resize(static_cast<size_t>(ranks));
   const auto begin = std::chrono::steady_clock::now();
@@ -38,13 +42,25 @@ Failure failing(int ranks, const std::function<void(int, ProcessGroup&)>& fn,
                   throw;
                 }
               },
-              {timeout});
+              {kTimeout});
     ADD_FAILURE() << "nothing failed";
   } catch (const std::exception& error) {
     failure.message = error.what();
   }
   failure.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return failure;
+}
+
+// Comes to nothing, until the world is stopped.
+void stay_away(const ProcessGroup& world) {
+  while (true) {
+    world.require_running();
+    std::this_thread::sleep_for(5ms);
+  }
+}
+
+void wait_for(const std::atomic<int>& count, int wanted) {
+  while (count < wanted) std::this_thread::sleep_for(1ms);
 }
 
 void expect_contains(const std::string& text, std::initializer_list<const char*> parts) {
@@ -64,7 +80,7 @@ TEST(Faults, MismatchedOperationsAreNamed) {
   expect_contains(failure.message, {"comm mismatch on group world (ranks 0 1 2): operation #1",
                                     "all_gather fp32[12]", "all_reduce fp32[12] sum", "faults_test.cpp:"});
   for (const std::string& message : failure.by_rank) EXPECT_EQ(message, failure.message);
-  EXPECT_LT(failure.seconds, 5);
+  EXPECT_LT(failure.seconds, kAtOnce);
 }
 
 TEST(Faults, MismatchedShapesTypesRootsAndReductions) {
@@ -88,7 +104,7 @@ TEST(Faults, MismatchedShapesTypesRootsAndReductions) {
     });
     expect_contains(failure.message,
                     {"comm mismatch on group world", "rank 0 called", "rank 1 called", "fp32[8]"});
-    EXPECT_LT(failure.seconds, 5);
+    EXPECT_LT(failure.seconds, kAtOnce);
   }
 }
 
@@ -111,44 +127,40 @@ TEST(Faults, AllToAllCountsMustAgree) {
 }
 
 TEST(Faults, MissingRankEndsEveryRankInTime) {
-  const Failure failure = failing(
-      4,
-      [](int rank, ProcessGroup& world) {
-        ProcessGroup pair = world.split(rank / 2, 0, "pair");
-        std::vector<float> values(6);
-        world.all_reduce(wrap(values)).wait();
-        if (rank == 2)
-          pair.all_reduce(wrap(values))
-              .wait();  // rank 3 never comes: it waits for a message that nobody sends
-        else if (rank == 3)
-          world.recv(wrap(values), 0).wait();
-        else
-          world.all_reduce(wrap(values)).wait();
-      },
-      300ms);
+  const Failure failure = failing(4, [](int rank, ProcessGroup& world) {
+    ProcessGroup pair = world.split(rank / 2, 0, "pair");
+    std::vector<float> values(6);
+    world.all_reduce(wrap(values)).wait();
+    world.set_timeout(300ms);
+    if (rank == 2)
+      pair.all_reduce(wrap(values)).wait();  // rank 3 never comes: it waits for a message that nobody sends
+    else if (rank == 3)
+      world.recv(wrap(values), 0).wait();
+    else
+      world.all_reduce(wrap(values)).wait();
+  });
   expect_contains(failure.message, {"did not end within 0.3 s", "missing ranks", "did not come",
                                     "its last call", "faults_test.cpp:"});
   for (const std::string& message : failure.by_rank) EXPECT_EQ(message, failure.message);
   EXPECT_GE(failure.seconds, 0.29);
-  EXPECT_LT(failure.seconds, 5);
+  EXPECT_LT(failure.seconds, kAtOnce);
 }
 
 TEST(Faults, TimeoutTellsWhoIsMissingAndWhereTheyAre) {
-  const Failure failure = failing(
-      3,
-      [](int rank, ProcessGroup& world) {
-        ProcessGroup dp = world.split(0, 0, "dp");
-        std::vector<bf16> values(6);
-        dp.all_reduce(wrap(values)).wait();
-        if (rank != 1) return dp.all_reduce(wrap(values), ReduceOp::Max).wait();
-        while (true) {  // busy elsewhere, and then stopped
-          std::this_thread::sleep_for(10ms);
-          if (world.flight_record().find("bf16[6] max") == std::string::npos) continue;
-          std::this_thread::sleep_for(600ms);
-          return dp.all_reduce(wrap(values), ReduceOp::Max).wait();
-        }
-      },
-      300ms);
+  std::atomic<int> called = 0;
+  const Failure failure = failing(3, [&](int rank, ProcessGroup& world) {
+    ProcessGroup dp = world.split(0, 0, "dp");
+    std::vector<bf16> values(6);
+    dp.all_reduce(wrap(values)).wait();
+    if (rank == 1) return stay_away(world);
+    if (rank == 0) {
+      wait_for(called, 1);
+      world.set_timeout(300ms);
+    }
+    Work work = dp.all_reduce(wrap(values), ReduceOp::Max);
+    ++called;
+    work.wait();
+  });
   expect_contains(
       failure.message,
       {"all_reduce bf16[6] max #1 on group dp (ranks 0 1 2) did not end within 0.3 s: missing ranks 1\n",
@@ -158,15 +170,18 @@ TEST(Faults, TimeoutTellsWhoIsMissingAndWhereTheyAre) {
 
 // Ranks wait for each other in a row; the one that holds all of them up is found.
 TEST(Faults, TimeoutNamesTheRankAtTheEndOfTheRow) {
-  const Failure failure = failing(
-      4,
-      [](int rank, ProcessGroup& world) {
-        std::vector<float> values(6);
-        if (rank == 3) return std::this_thread::sleep_for(1500ms);
-        if (rank > 0) world.set_timeout(10s);
-        world.recv(wrap(values), rank + 1).wait();
-      },
-      500ms);
+  std::atomic<int> called = 0;
+  const Failure failure = failing(4, [&](int rank, ProcessGroup& world) {
+    std::vector<float> values(6);
+    if (rank == 3) return stay_away(world);
+    if (rank == 0) {
+      wait_for(called, 2);
+      world.set_timeout(500ms);
+    }
+    Work work = world.recv(wrap(values), rank + 1);
+    ++called;
+    work.wait();
+  });
   expect_contains(failure.message, {"did not end within 0.5 s: missing ranks 1; held up by rank 3\n",
                                     "rank 3 waits for nobody; its last call anywhere: nothing"});
 }
@@ -179,7 +194,7 @@ TEST(Faults, RankThatReturnsIsNoticedAtOnce) {
   expect_contains(failure.message, {"cannot end: a rank has returned", "missing ranks",
                                     "rank 2 did not come, it has returned"});
   EXPECT_EQ(failure.by_rank[2], "");
-  EXPECT_LT(failure.seconds, 5);
+  EXPECT_LT(failure.seconds, kAtOnce);
 }
 
 TEST(Faults, RankThatThrowsWakesTheOthers) {
@@ -201,11 +216,12 @@ TEST(Faults, RankThatThrowsWakesTheOthers) {
                              told[static_cast<size_t>(rank)] = error.what();
                              throw;
                            }
-                         }),
+                         },
+                         {kTimeout}),
                Boom);
   EXPECT_EQ(told[0], "rank 1 stopped: disk full");
   EXPECT_EQ(told[2], "rank 1 stopped: disk full");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kAtOnce);
 }
 
 TEST(Faults, AbortWakesEveryGroup) {

@@ -49,6 +49,9 @@ TEST(Settings, WhatActsIsRead) {
       "model.first_last_layers_bf16",
       "model.num_layers_at_start_in_bf16",
       "model.num_layers_at_end_in_bf16",
+      // ddp.grad_reduce_in_fp32 tells them to the rest.
+      "optimizer.main_grads_dtype",
+      "ddp.megatron_fsdp_main_grads_dtype",
       // There are only tokens without text so far: the value is what happens anyway.
       "tokenizer.tokenizer_type",
       // One layout of checkpoints is written, and a note says so.

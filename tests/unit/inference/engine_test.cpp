@@ -54,6 +54,19 @@ TEST_P(EngineOfEveryKind, ResultsDoNotDependOnTheBatch) {
   }
 }
 
+// In bf16 GEMMs are chosen by the number of rows, unless batch-invariant mode forbids it.
+TEST_P(EngineOfEveryKind, Bf16DoesNotDependOnTheBatchWhereAsked) {
+  const Config config = small_config(*GetParam());
+  const std::vector<Request> requests = mixed_requests(6);
+  const EngineOptions options{.block_size = 4, .batch_invariant = true};
+  const std::vector<Answer> mixed = answers(config, DType::BF16, options, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Answer alone = answers(config, DType::BF16, options, {requests[i]})[0];
+    EXPECT_EQ(mixed[i].ids, alone.ids) << "request " << i;
+    EXPECT_EQ(mixed[i].logprobs, alone.logprobs) << "request " << i;
+  }
+}
+
 TEST_P(EngineOfEveryKind, RanksShareTheWork) {
   const std::vector<Request> requests = mixed_requests(6);
   const auto one = answers(small_config(*GetParam()), DType::F64, {.block_size = 4}, requests);
@@ -271,6 +284,28 @@ TEST(Engine, PromptsThatBeginAlikeShareBlocks) {
   });
 }
 
+// What states may take bounds the requests that run; keys and values have the rest.
+TEST(Engine, StatesHaveTheirShareOfTheCache) {
+  const Config config = small_config(testing::kHybrid);
+  int64_t slot = 0, block = 0;
+  with_engine(config, DType::F32, {.block_size = 4}, [&](Engine&, RankContext&, Model& model) {
+    slot = PagedCache::slot_bytes(model.cache_shapes(), DType::F32);
+    block = PagedCache::block_bytes(model.cache_shapes(), DType::F32, 4);
+  });
+  for (const int64_t kept : {1, 3}) {
+    const int64_t bytes = 4 * slot;
+    EngineOptions options{.block_size = 4, .cache_bytes = bytes, .max_length = 8};
+    options.state_share = (static_cast<double>(kept) + 0.5) / 4;
+    with_engine(config, DType::F32, options, [&](Engine& engine, RankContext&, Model&) {
+      const int64_t left = bytes - static_cast<int64_t>(static_cast<double>(bytes) * *options.state_share);
+      EXPECT_EQ(engine.stats().total_blocks, std::min(kept * 2, left / block));
+      for (int i = 0; i < 4; ++i) engine.submit({.prompt = {1, 2}, .max_tokens = 3}, [](const auto&) {});
+      engine.step();
+      EXPECT_EQ(engine.stats().running, kept);
+    });
+  }
+}
+
 TEST(Engine, UrgentRequestsGoFirst) {
   with_engine(small_config(testing::kDense), DType::F32, {.max_requests = 1},
               [&](Engine& engine, RankContext&, Model&) {
@@ -315,6 +350,34 @@ TEST(Engine, EndsWhereItShould) {
         EXPECT_EQ(nothing.prompt.size(), 2U);
         EXPECT_EQ(nothing.finish, FinishReason::length);
       });
+}
+
+TEST(Engine, StopsBehindASequenceOfTokens) {
+  with_engine(small_config(testing::kDense), DType::F32, {}, [&](Engine& engine, RankContext&, Model&) {
+    Request request{.prompt = {3, 1, 4, 1, 5}, .sampling = {.temperature = 1}, .max_tokens = 8};
+    Answer plain, stopped, whole;
+    engine.submit(request, plain.listener());
+    while (engine.step()) {
+    }
+    ASSERT_EQ(plain.ids.size(), 8U);
+    // One that never comes, and one that is complete with the fourth token.
+    request.stop_sequences = {{plain.ids[2], plain.ids[2], plain.ids[2]}, {plain.ids[2], plain.ids[3]}};
+    int64_t stop_tokens = 0;
+    const RequestListener listener = stopped.listener();
+    engine.submit(request, [&](const RequestUpdate& update) {
+      listener(update);
+      stop_tokens = update.stop_tokens;
+    });
+    request.stop_sequences = {
+        {request.prompt[4], plain.ids[0]}};  // it begins in the prompt, so it does not count
+    engine.submit(request, whole.listener());
+    while (engine.step()) {
+    }
+    EXPECT_EQ(stopped.ids, std::vector<int64_t>(plain.ids.begin(), plain.ids.begin() + 4));
+    EXPECT_EQ(stopped.finish, FinishReason::end_token);
+    EXPECT_EQ(stop_tokens, 2);
+    EXPECT_EQ(whole.ids, plain.ids);
+  });
 }
 
 TEST(Engine, RefusesWhatCannotRun) {

@@ -218,5 +218,34 @@ TEST(Sampling, SeedsDecide) {
   EXPECT_NE(text(5), text(6));
 }
 
+// With processed_logprobs, log-probabilities are those that tokens are drawn with.
+TEST(Sampling, ProcessedLogprobsAreOfWhatIsDrawn) {
+  for (const Sampling& settings : {Sampling{.temperature = 0.7}, Sampling{.temperature = 1.3, .top_k = 3},
+                                   Sampling{.temperature = 1, .top_p = 0.8},
+                                   Sampling{.temperature = 2, .top_k = 3, .top_p = 0.9, .min_p = 0.1}}) {
+    Sampling sampling = settings;
+    sampling.logprobs = LogprobsMode::processed_logprobs;
+    const std::vector<float> logits = random_logits(40, 5, 1.5);
+    const std::vector<double> p = exact(logits, sampling);
+    size_t possible = 0;
+    for (size_t i = 0; i < p.size(); ++i) {
+      const TokenChoice told = log_probabilities(logits, sampling, static_cast<int64_t>(i), 40);
+      EXPECT_NEAR(std::exp(static_cast<double>(told.logprob)), p[i], 1e-6) << i;
+      possible += p[i] > 0;
+      if (i + 1 == p.size()) EXPECT_EQ(told.top.size(), possible);
+    }
+    sampling.logprobs = LogprobsMode::raw_logprobs;
+    const TokenChoice raw = log_probabilities(logits, sampling, 7, 0);
+    EXPECT_EQ(raw.logprob, log_probabilities(logits, 7, 0).logprob);
+  }
+  // The likeliest token has all of the probability where nothing is drawn, also behind a bias.
+  Sampler greedy({.top_k = 1, .logit_bias = {{0, 9}}, .logprobs = LogprobsMode::processed_logprobs}, {});
+  std::vector<float> logits = kLogits;
+  const TokenChoice choice = greedy.choose(logits, {}, 2);
+  EXPECT_EQ(choice.id, 0);
+  EXPECT_EQ(choice.logprob, 0);
+  EXPECT_EQ(choice.top.size(), 1u);
+}
+
 }  // namespace
 }  // namespace megatron

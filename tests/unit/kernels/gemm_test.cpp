@@ -154,30 +154,33 @@ TEST(Gemm, ThreadsGiveTheSameResult) {
 
 // Rows of a batch-invariant GEMM have the same bits however many there are, and are near those of any other.
 TEST(Gemm, BatchInvariantRowsAreAlikeInAnyNumber) {
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{70, 33}, {5, 256}, {130, 300}, {1, 7}})
-    for (bool b_transposed : {true, false}) {
-      SCOPED_TRACE(fmt::format("n {} k {} b transposed {}", n, k, b_transposed));
-      RankContext ctx;
-      const Tensor a = random_tensor(ctx, {90, k}, 1, DType::F32),
-                   bias = random_tensor(ctx, {n}, 3, DType::F32);
-      const Tensor b = b_transposed ? random_tensor(ctx, {n, k}, 2, DType::F32).transpose(0, 1)
-                                    : random_tensor(ctx, {k, n}, 2, DType::F32);
-      const auto rows = [&, n = n](int64_t begin, int64_t end) {
-        Tensor c = ctx.empty({end - begin, n}, DType::F32);
-        ctx.kernels->gemm(ctx.kernel_context(), {.a = a.slice(0, begin, end), .b = b, .c = c, .bias = bias});
-        return ctx.to_vector<float>(c);
-      };
-      const std::vector<float> other = rows(0, 90);
-      ctx.batch_invariant = true;
-      const std::vector<float> all = rows(0, 90);
-      for (size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], other[i], 1e-4);
-      for (int64_t count : {1, 2, 3, 5, 12, 64})
-        for (int64_t begin = 0; begin + count <= 90; begin += 29) {
-          const std::vector<float> some = rows(begin, begin + count);
-          ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin() + begin * n))
-              << count << " rows from " << begin;
-        }
-    }
+  for (const DType dtype : {DType::F32, DType::BF16, DType::F64})
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{70, 33}, {5, 256}, {130, 300}, {1, 7}})
+      for (bool b_transposed : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} n {} k {} b transposed {}", name_of(dtype), n, k, b_transposed));
+        RankContext ctx;
+        const Tensor a = random_tensor(ctx, {90, k}, 1, dtype), bias = random_tensor(ctx, {n}, 3, dtype);
+        const Tensor b = b_transposed ? random_tensor(ctx, {n, k}, 2, dtype).transpose(0, 1)
+                                      : random_tensor(ctx, {k, n}, 2, dtype);
+        const auto rows = [&, n = n](int64_t begin, int64_t end) {
+          Tensor c = ctx.empty({end - begin, n}, dtype);
+          ctx.kernels->gemm(ctx.kernel_context(),
+                            {.a = a.slice(0, begin, end), .b = b, .c = c, .bias = bias});
+          return wide(ctx, c);
+        };
+        const std::vector<double> other = rows(0, 90);
+        ctx.batch_invariant = true;
+        const std::vector<double> all = rows(0, 90);
+        for (size_t i = 0; i < all.size(); ++i)
+          ASSERT_NEAR(all[i], other[i],
+                      dtype == DType::BF16 ? 0.02 * std::max(1.0, std::abs(other[i])) : 1e-4);
+        for (int64_t count : {1, 2, 3, 5, 12, 64})
+          for (int64_t begin = 0; begin + count <= 90; begin += 29) {
+            const std::vector<double> some = rows(begin, begin + count);
+            ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin() + begin * n))
+                << count << " rows from " << begin;
+          }
+      }
 }
 
 }  // namespace

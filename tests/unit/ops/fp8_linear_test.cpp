@@ -86,6 +86,28 @@ TEST_F(Fp8Linear, IsALinearOfRoundedMatrices) {
   }
 }
 
+// The weight's gradient is that of matrices which nobody rounded; all else is in fp8.
+TEST_F(Fp8Linear, WideWeightGradients) {
+  auto run = [&](const std::function<Tensor(const Tensor&, const Weight&, const Weight&)>& op) {
+    TestWeight weight(ctx, w), bias(ctx, b);
+    return results(ctx, x, dy, weight, bias, op);
+  };
+  ops::Fp8Weight wide{.wide_wgrad = true, .matrix = {}}, narrow;
+  auto in_fp8 = [&](ops::Fp8Weight& fp8) {
+    return run([&](const Tensor& in, const Weight& v, const Weight& c) {
+      return ops::fp8_linear(ctx, in, v, fp8, c);
+    });
+  };
+  const Results got = in_fp8(wide), rounded = in_fp8(narrow);
+  const Results exact =
+      run([&](const Tensor& in, const Weight& v, const Weight& c) { return ops::linear(ctx, in, v, c); });
+  EXPECT_EQ(got.dw, exact.dw);
+  EXPECT_NE(rounded.dw, exact.dw);
+  EXPECT_EQ(got.y, rounded.y);
+  EXPECT_EQ(got.dx, rounded.dx);
+  EXPECT_EQ(got.db, rounded.db);
+}
+
 TEST_F(Fp8Linear, TheWeightIsRoundedAgainWhenToldSo) {
   TestWeight weight(ctx, w);
   ops::Fp8Weight fp8;

@@ -34,7 +34,7 @@ Launched launched(const TempDir& dir, int processes, const std::string& shell, i
                   std::vector<int> shown = {}) {
   LaunchJob job{.processes = processes, .command = {"/bin/sh", "-c", shell}, .max_restarts = restarts};
   job.backoff = 0;
-  job.grace = 1;
+  job.grace = 60;
   job.log_folder = dir / "logs";
   job.shown = std::move(shown);
   std::FILE* out = std::fopen((dir / "out").c_str(), "w");
@@ -133,7 +133,8 @@ TEST(LaunchJob, PassesCtrlCOn) {
   EXPECT_EQ(ended.code, 19) << ended.err;
   EXPECT_NE(ended.err.find("ranks 0 1: killed by SIGKILL"), std::string::npos) << ended.err;
   EXPECT_EQ(text_of(dir / "int0"), "once\n");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin,
+            std::chrono::seconds(50));  // the grace is not waited for
 }
 
 TEST(SlurmScript, QuotesAndQueuesAgain) {

@@ -14,6 +14,13 @@
 namespace megatron {
 namespace {
 
+// Until it holds, or for a minute, so that a busy machine makes nothing fail.
+void await(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 // A server on a free port of loopback.
 class Listening {
  public:
@@ -26,9 +33,8 @@ class Listening {
     });
   }
   ~Listening() {
-    http_->drain(5);
-    for (int i = 0; i < 500 && served_->backend.stats().running > 0; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    http_->drain(60);
+    await([&] { return served_->backend.stats().running == 0; });
     http_.reset();
   }
   HttpServer& http() { return *http_; }
@@ -121,17 +127,15 @@ TEST(Http, MalformedAndOversizeIsRefused) {
 
 // Clients that go away are noticed while their answer is made, whole or streamed.
 TEST(Http, DroppedClientsAreCancelled) {
-  Listening server(std::string(1900, 'a'), {}, {}, std::chrono::milliseconds(2));
+  Listening server(std::string(1900, 'a'), {}, {}, std::chrono::milliseconds(5));
   for (const char* stream : {"false", "true"}) {
     const int64_t before = server.served().backend.cancelled();
     const int socket = server.connect();
     const std::string bytes = post(fmt::format(R"({{"prompt":"x","max_tokens":1500,"stream":{}}})", stream));
     ASSERT_GT(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
-    for (int i = 0; i < 500 && server.served().backend.stats().running == 0; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    await([&] { return server.served().backend.stats().running > 0; });
     ::close(socket);
-    for (int i = 0; i < 1000 && server.served().backend.cancelled() == before; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    await([&] { return server.served().backend.cancelled() > before; });
     EXPECT_EQ(server.served().backend.cancelled(), before + 1) << stream;
   }
 }
@@ -151,23 +155,32 @@ TEST(Http, DrainWaitsForAnswers) {
   while (server.served().backend.stats().running == 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   server.served().service.drain();
-  server.http().drain(10);
+  server.http().drain(60);
   client.join();
   EXPECT_EQ(answer.first, 200);
   EXPECT_THROW(server.request("GET", "/health", ""), Error);
 }
 
-// Many clients at once, of which some misbehave: only answers of 2xx and 4xx, and nothing is left behind.
-// MEGATRON_LOAD_REQUESTS says how many.
+// Many clients at once, of which some misbehave: only answers of 2xx and 4xx, and nothing is left behind. Who
+// is told that the server is busy asks again. MEGATRON_LOAD_REQUESTS says how many.
 TEST(Http, Load) {
   const char* asked = std::getenv("MEGATRON_LOAD_REQUESTS");
   const int requests = asked ? std::atoi(asked) : 1024;
   constexpr int kClients = 256;
   Listening server("The quick brown fox jumps over the lazy dog.", {.max_body_bytes = 100000},
                    {.max_requests = 200}, std::chrono::microseconds(200));
-  std::atomic<int> next = 0, good = 0, refused = 0, busy = 0, wrong = 0;
+  std::atomic<int> next = 0, proper = 0, good = 0, refused = 0, busy = 0, wrong = 0;
   const auto count = [&](int status) {
-    (status == 200 ? good : status == 429 ? busy : status >= 400 && status < 500 ? refused : wrong) += 1;
+    (status == 200 ? good : status >= 400 && status < 500 ? refused : wrong) += 1;
+  };
+  const auto ask = [&](const std::function<int()>& request) {
+    ++proper;
+    int status = request();
+    for (; status == 429; status = request()) {
+      ++busy;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    count(status);
   };
   const auto client = [&](unsigned seed) {
     std::mt19937 random(seed);
@@ -195,18 +208,17 @@ TEST(Http, Load) {
           ::close(socket);
           break;
         }
-        case 4: {  // reads slowly
-          const int status =
-              http_request({"127.0.0.1", std::to_string(server.http().port()), "/v1/completions"}, "POST",
-                           body, "", [](std::string_view) {
-                             std::this_thread::sleep_for(std::chrono::milliseconds(5));
-                             return true;
-                           });
-          count(status);
+        case 4:  // reads slowly
+          ask([&] {
+            return http_request({"127.0.0.1", std::to_string(server.http().port()), "/v1/completions"},
+                                "POST", body, "", [](std::string_view) {
+                                  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                  return true;
+                                });
+          });
           break;
-        }
         default:
-          count(server.request("POST", "/v1/completions", body).first);
+          ask([&] { return server.request("POST", "/v1/completions", body).first; });
       }
     }
   };
@@ -214,11 +226,9 @@ TEST(Http, Load) {
   for (unsigned i = 0; i < kClients; ++i) clients.emplace_back(client, i);
   for (std::thread& thread : clients) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_GT(good, requests / 4);
+  EXPECT_EQ(good, proper);
   EXPECT_GT(refused, 0);
-  for (int i = 0;
-       i < 1000 && (server.served().service.requests() > 0 || server.http().open_connections() > 0); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  await([&] { return server.served().service.requests() == 0 && server.http().open_connections() == 0; });
   EXPECT_EQ(server.served().service.requests(), 0);
   EXPECT_EQ(server.http().open_connections(), 0);
   EXPECT_EQ(server.served().backend.stats().running, 0);

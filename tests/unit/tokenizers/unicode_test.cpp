@@ -115,6 +115,19 @@ TEST(Graphemes, ShortOnes) {
   EXPECT_EQ(grapheme_length("\u1000\u1031"), 6u) << "one that does not";
   EXPECT_EQ(grapheme_length("\u0600\u00bd\u0301"), 6u) << "a sign that is put before";
   EXPECT_EQ(grapheme_length("\u0d4ea"), 4u);
+  EXPECT_EQ(grapheme_length("\u00e9\u1aeax"), 5u) << "a mark of Unicode 17";
+}
+
+TEST(Graphemes, LongOnes) {
+  EXPECT_EQ(grapheme_length("\u1100\u1161\u11a8\u0301\u1100"), 11u) << "a syllable of jamos";
+  EXPECT_EQ(grapheme_length("\uac01\u1161"), 3u) << "a closed syllable takes no vowel";
+  EXPECT_EQ(grapheme_length("\U0001f1e9\U0001f1ea\U0001f1eb"), 8u) << "a flag is two indicators";
+  EXPECT_EQ(grapheme_length("\U0001f468\U0001f3fb\u200d\U0001f469\u200d\U0001f467"), 22u) << "joined emoji";
+  EXPECT_EQ(grapheme_length("a\u200d\U0001f469"), 4u) << "nothing to join with";
+  EXPECT_EQ(grapheme_length("\u0915\u094d\u0937"), 9u) << "a conjunct";
+  EXPECT_EQ(grapheme_length("\u0915\u200d\u0937"), 6u) << "no linker";
+  EXPECT_EQ(grapheme_length("\u0915\u094d\u0903\u0937"), 9u) << "a spacing mark ends it";
+  EXPECT_EQ(grapheme_length("\u0600\u0600\r\n"), 4u);
 }
 
 }  // namespace

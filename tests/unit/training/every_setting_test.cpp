@@ -65,7 +65,9 @@ const std::vector<Overrides>& kinds() {
       experts,
       also(experts, {"model.moe_expert_capacity_factor=0.5"}),
       also(experts, {"model.moe_router_topk=1", "model.moe_router_pre_softmax=true"}),
+      also(experts, {"model.moe_router_load_balancing_type=[quantile_balancing]"}),
       also(rope, {"model.qk_layernorm=true"}),
+      also(rope, {"model.qk_clip=true", "model.qk_clip_threshold=0.001"}),
       also(rope, {"model.parallel_residual=true"}),
       also(experts, {"model.moe_router_load_balancing_type=[aux_loss]", "model.moe_aux_loss_coeff=[0.1]"}),
       sigmoid,
@@ -119,7 +121,7 @@ const std::map<std::string_view, std::vector<std::string>>& special_values() {
       {"beta_fast", {"4"}},
       {"beta_slow", {"0.01"}},
       {"mtp_hybrid_override_pattern", {"*-"}},
-      {"moe_router_load_balancing_type", {"[seq_aux_loss]", "[sinkhorn]"}},
+      {"moe_router_load_balancing_type", {"[seq_aux_loss]", "[sinkhorn]", "[quantile_balancing]"}},
       {"moe_aux_loss_coeff", {"[0.3]"}},
       {"heterogeneous_layers_config_path", {"/nowhere.json"}},
       {"heterogeneous_layers_config_encoded_json",
@@ -136,13 +138,15 @@ const std::set<std::string_view> kElsewhere = {
     "overlap_dispatch_backward_with_experts_wgrad",
     "delay_wgrad_compute",
     "moe_enable_routing_replay",  // whether routing is recorded
-    "mrope_section",              // where images stand
-    "moe_router_dtype",           // fp32 is what this test computes in
-    "image_processor",            // how files become pixels
-    "model_provider",             // sizes, with LLaVA's tower
-    "vision_tower",               // each is a kind of model here
-    "vision_output_size",         // refused but where it says what the hidden size does
-    "image_token_id",             // where images stand, and videos
+    "moe_use_upcycling",          // what is made of a checkpoint
+    "moe_upcycling_granularity",
+    "mrope_section",       // where images stand
+    "moe_router_dtype",    // fp32 is what this test computes in
+    "image_processor",     // how files become pixels
+    "model_provider",      // sizes, with LLaVA's tower
+    "vision_tower",        // each is a kind of model here
+    "vision_output_size",  // refused but where it says what the hidden size does
+    "image_token_id",      // where images stand, and videos
     "video_token_id",
     "vision_image_width",            // refused but where it says what the height does
     "vision_in_channels",            // of pixels, which the batch of this test has three of

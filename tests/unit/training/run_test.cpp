@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "megatron/base/error.h"
+#include "megatron/training/run/rank_launch.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
@@ -95,6 +96,50 @@ TEST(Run, IterationsToSkip) {
   EXPECT_EQ(some->losses.at(1), all->losses.at(1));
   EXPECT_EQ(some->rates.at(3), all->rates.at(2));
   EXPECT_EQ(some->rates.at(5), all->rates.at(3));
+}
+
+// Each phase leaves a checkpoint, behind which the next run reads its own data from the beginning.
+TEST(Run, PhasesBeginTheirDataAnew) {
+  testing::TempDir folder;
+  std::mutex mutex;
+  std::map<int64_t, int64_t> consumed;  // before each iteration
+  std::vector<std::string> ends;
+  for (int phase = 0; phase < 3; ++phase) {
+    RunSpec spec =
+        run_spec(std::string(kTiny) +
+                 fmt::format("--train-iters 5 --phase-transition-iterations 4,2 --save {0} --load {0}",
+                             folder.path()));
+    spec.data = [&](const Config&) {
+      return RunData{.train = token_source(8, -1, [&](int64_t iteration, int64_t before, int64_t index) {
+                       const std::lock_guard lock(mutex);
+                       consumed[iteration] = before;
+                       return std::vector<int64_t>(9, (before + index) % 32);
+                     })};
+    };
+    spec.log = Log(LogLevel::error);
+    spec.out = nullptr;
+    ends.push_back(run(spec).text());
+  }
+  EXPECT_EQ(consumed, (std::map<int64_t, int64_t>{{0, 0}, {1, 4}, {2, 0}, {3, 4}, {4, 0}}));
+  EXPECT_EQ(ends[0], "stopped by --phase-transition-iterations after iteration 2, which is saved");
+  EXPECT_EQ(ends[1], "stopped by --phase-transition-iterations after iteration 4, which is saved");
+  EXPECT_EQ(ends[2], "");
+}
+
+// --use-mp-args-from-checkpoint-args takes the layout as well.
+TEST(Run, CheckpointsGiveTheirLayout) {
+  testing::TempDir folder;
+  const std::string place = fmt::format("--save {0} --load {0} ", folder.path());
+  train("--train-iters 1 " + place, std::make_shared<Record>());
+  const auto sizes = [&](const std::string& flags) {
+    RunSpec spec = run_spec(std::string(kTiny) + "--train-iters 1 --tensor-model-parallel-size 1 " +
+                            "--pipeline-model-parallel-size 2 --use-checkpoint-args " + place + flags);
+    spec.log = Log(LogLevel::error);
+    const ParallelConfig layout = resolve_run(spec, launch_place()).config.parallel;
+    return std::pair(layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size);
+  };
+  EXPECT_EQ(sizes(""), std::pair(int64_t{1}, int64_t{2}));
+  EXPECT_EQ(sizes("--use-mp-args-from-checkpoint-args"), std::pair(int64_t{2}, int64_t{1}));
 }
 
 TEST(Run, BatchesGrow) {

@@ -86,7 +86,7 @@ TEST_F(SplitAdam, TakesMastersFromACheckpoint) {
   for (size_t i = 0; i < state.size(); ++i)
     ctx.kernels->copy(ctx.kernel_context(), {source[i].tensor, state[i].tensor});
   ctx.kernels->copy(ctx.kernel_context(), {saved.adam->slices()[0].value, loaded.adam->slices()[0].value});
-  loaded.adam->take_masters(ctx, state);
+  loaded.adam->take_state(ctx, state);
   EXPECT_EQ(saved.master(ctx), loaded.master(ctx));
 }
 
@@ -102,6 +102,70 @@ TEST_F(SplitAdam, NarrowMomentsStayNear) {
     }
   auto a = wide.master(ctx), b = narrow.master(ctx);
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-3) << i;
+}
+
+// Values of a state are far below what the formats themselves reach.
+TEST_F(SplitAdam, ScaledStatesHoldSmallNumbers) {
+  for (const auto& [dtype, digits] : {std::pair{DType::F16, 0x1p-11}, {DType::F8E4M3, 0x1p-4}}) {
+    const Tensor wide = random_tensor(ctx, {kSize}, 3, DType::F32);
+    ctx.kernels->axpby(ctx.kernel_context(), {.alpha = 1e-20, .a = wide, .out = wide});
+    const ScaledState state(ctx, {kSize}, dtype);
+    EXPECT_EQ(ctx.to_vector<float>(state.read(ctx)), std::vector<float>(kSize, 0.f));
+    state.write(ctx, wide);
+    const auto values = ctx.to_vector<float>(wide), once = ctx.to_vector<float>(state.read(ctx));
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(values[i], once[i], digits * std::abs(values[i]) + 0x1p-18 * largest) << i;
+    state.write(ctx, state.read(ctx));
+    EXPECT_EQ(ctx.to_vector<float>(state.read(ctx)), once) << "changed by reading and writing";
+  }
+}
+
+TEST_F(SplitAdam, ScaledStatesTrainAlike) {
+  Side wide(ctx, {}), half(ctx, {.masters = Masters::Half, .first = DType::F16, .second = DType::F16}),
+      byte(ctx, {.first = DType::F8E4M3, .second = DType::F8E4M3}), none(ctx, {.masters = Masters::None});
+  for (uint64_t step = 1; step <= 20; ++step)
+    for (Side* side : {&wide, &half, &byte, &none}) side->step(ctx, step);
+  auto values = [&](const Side& side) {
+    Tensor copy = ctx.empty({kSize}, DType::F32);
+    ctx.kernels->copy(ctx.kernel_context(), {side.adam->slices()[0].value, copy});
+    return ctx.to_vector<float>(copy);
+  };
+  const auto master = wide.master(ctx), rounded = half.master(ctx), eight = byte.master(ctx);
+  const auto bare = values(none), start = values(Side(ctx, {}));
+  for (size_t i = 0; i < master.size(); ++i) {
+    ASSERT_NEAR(master[i], rounded[i], 2e-3) << i;
+    ASSERT_NEAR(master[i], eight[i], 1e-2) << i;
+    ASSERT_NEAR(master[i], bare[i], 3e-2) << i;
+  }
+  EXPECT_NE(master, rounded);
+  EXPECT_NE(master, eight);
+  EXPECT_NE(bare, start);
+  EXPECT_TRUE(none.master(ctx).empty());
+}
+
+// Resuming and closed gates change nothing.
+TEST_F(SplitAdam, ScaledStatesComeBackFromACheckpoint) {
+  const AdamOptions options{.masters = Masters::Half, .first = DType::F8E4M3, .second = DType::F16};
+  Side saved(ctx, options), loaded(ctx, options);
+  for (uint64_t step = 1; step <= 5; ++step) saved.step(ctx, step);
+  auto state = loaded.adam->state(ctx), source = saved.adam->state(ctx);
+  ASSERT_EQ(state.size(), 3u);
+  for (size_t i = 0; i < state.size(); ++i)
+    ctx.kernels->copy(ctx.kernel_context(), {source[i].tensor, state[i].tensor});
+  ctx.kernels->copy(ctx.kernel_context(), {saved.adam->slices()[0].value, loaded.adam->slices()[0].value});
+  loaded.adam->take_state(ctx, state);
+  loaded.adam->set_steps(saved.adam->steps());
+  const Tensor closed = ctx.zeros({1}, DType::Bool);
+  loaded.adam->step(ctx, 1e-3, {}, closed);
+  loaded.adam->set_steps(saved.adam->steps());
+  saved.step(ctx, 6);
+  loaded.step(ctx, 6);
+  auto after = loaded.adam->state(ctx), expected = saved.adam->state(ctx);
+  for (size_t i = 0; i < after.size(); ++i)
+    EXPECT_EQ(ctx.to_vector<float>(after[i].tensor), ctx.to_vector<float>(expected[i].tensor))
+        << after[i].kind;
 }
 
 }  // namespace

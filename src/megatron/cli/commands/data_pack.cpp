@@ -22,7 +22,8 @@ int pack_data(Invocation& invocation, const DataSettings& settings) {
   if (!settings.out.ends_with(".parquet"))
     throw UsageError("data pack: give the file to write (--out FILE.parquet)");
   const Tokenizer tokenizer = settings.tokenizer.open("data pack");
-  const chat::ChatTemplates templates = find_chat_templates(settings.tokenizer.model, settings.chat_template);
+  const chat::ChatTemplates templates = find_chat_templates(settings.tokenizer.model, settings.chat_template,
+                                                            settings.tokenizer.options.metadata);
   const int64_t context = settings.context_parallel;
   const PackingOptions packing{.length = settings.seq_length,
                                .multiple = context > 1 ? 2 * context : 1,

@@ -273,7 +273,8 @@ void write_fim(DataSettings& settings, const DataSource& source, const Log& log)
 
 void write_sft(const DataSettings& settings, const DataSource& source, const Log& log) {
   const Tokenizer tokenizer = settings.tokenizer.open("data samples --kind " + settings.kind);
-  const chat::ChatTemplates templates = find_chat_templates(settings.tokenizer.model, settings.chat_template);
+  const chat::ChatTemplates templates = find_chat_templates(settings.tokenizer.model, settings.chat_template,
+                                                            settings.tokenizer.options.metadata);
   if (!settings.prompt_format.empty()) {
     const MegatronSftFormat format = megatron_sft_format(settings.prompt_format, tokenizer, templates,
                                                          settings.seq_length, settings.context_parallel);

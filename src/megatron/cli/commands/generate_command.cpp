@@ -32,6 +32,7 @@ constexpr CommandFlag kFlags[] = {
     {"--num-tokens-to-generate", 1, "the same"},
     {"--ignore-eos", 0, "go on past the token that ends a text"},
     {"--termination-id", 1, "the token that ends a text instead of the model's; -1: none"},
+    {"--stop-words", -1, "texts that end an answer, by their tokens, and are left out of it"},
     {"--greedy", 0, "the likeliest token each time (the default)"},
     {"--temperature", 1, "draw instead, by --seed: 1 as the model says, less is bolder"},
     {"--top-k", 1, "draw from the k likeliest tokens (--top_k too)"},
@@ -45,19 +46,27 @@ constexpr CommandFlag kFlags[] = {
     {"--json", 0, "one JSON object a line: {\"ids\": [new tokens], \"text\", \"finish_reason\", ...}"},
     {"--inference-repeat-n", 1, "no effect: each prompt is answered once"},
     {"--incoming-requests-per-sec", 1, "no effect: all prompts are there at once"},
+    {"--incoming-requests-duration", 1, "no effect: all prompts are there at once"},
     {"--incoming-requests-per-step", 1, "no effect: all prompts are there at once"},
     {"--output-every-n-results", 1, "no effect: every answer is written"},
     {"--suspend-resume-interval", 1, "no effect: the engine is not suspended"},
     {"--suspend-timeout", 1, "no effect: the engine is not suspended"},
     {"--rl-kv-cache-management-mode", 1, "no effect: the engine is not suspended"},
+    {"--rl-persist-cuda-graphs", 0, "no effect: steps are not captured"},
     {"--no-rl-persist-cuda-graphs", 0, "no effect: steps are not captured"},
     {"--no-record-throughput", 0, "no effect: --output-path holds answers alone"},
     {"--inference-ckpt-non-strict", 0, "no effect: a weight that is missing is an error"},
     {"--model-provider", 1, "no effect: the settings say what the model is"},
     {"--use-legacy-static-engine", 0, "no effect: there is one engine"},
     {"--use-coordinator", 0, "no effect: the first rank schedules for all"},
-    {"--enable-cuda-graph", 0, "no effect: steps are not captured"},
+    {"--coordinator-host", 1, "no effect: the first rank schedules for all"},
+    {"--coordinator-port", 1, "no effect: the first rank schedules for all"},
+    {"--coordinator-schedule-output-path", 1, "no effect: the first rank schedules for all"},
+    {"--async-mode", 0, "no effect: prompts are always answered together"},
+    {"--batch-boundaries", 1, "no effect: prompts join as soon as there is room"},
     {"--drain-between-batches", 0, "no effect: prompts join as soon as there is room"},
+    {"--output-request-events", 0, "no effect: requests have no trace"},
+    {"--throughput-check-only", 0, "no effect: answers are always written"},
 };
 
 int64_t whole(const CommandLine& line, std::string_view flag, int64_t fallback) {
@@ -180,6 +189,19 @@ Request request_of(const CommandLine& line, const ModelArguments& arguments) {
   return request;
 }
 
+// The tokens that end an answer, by the words of --stop-words.
+std::vector<std::vector<int64_t>> stop_sequences(const CommandLine& line, const ModelArguments& arguments) {
+  std::vector<std::vector<int64_t>> sequences;
+  if (!line.has("--stop-words")) return sequences;
+  const Tokenizer tokenizer = tokenizer_of(arguments);
+  for (const std::string& word : line.own.at("--stop-words")) {
+    const std::vector<TokenId> ids = tokenizer.encode(word, false);
+    if (ids.empty()) throw ConfigError("generate --stop-words: a word is empty; leave it out");
+    sequences.emplace_back(ids.begin(), ids.end());
+  }
+  return sequences;
+}
+
 // Whether prompts can only be answered one by one, each token reading all before it again.
 bool needs_whole_texts(const Model& model, const CommandLine& line) {
   return line.has("--images") || !model.can_decode();
@@ -205,7 +227,9 @@ class PromptBatch {
                      progress_ = std::make_unique<Progress>(
                          invocation_.log, "generating",
                          request_.max_tokens * static_cast<int64_t>(prompts_.size()));
-                   const bool alone = prompts_.size() == 1 && request_.top_logprobs < 0 && !records_routing();
+                   ctx.batch_invariant = arguments_.config.precision.batch_invariant_mode;
+                   const bool alone = prompts_.size() == 1 && request_.top_logprobs < 0 &&
+                                      !records_routing() && request_.stop_sequences.empty();
                    if (alone || needs_whole_texts(loaded.model(), line_))
                      one_by_one(ctx, world, loaded.model());
                    else
@@ -232,6 +256,10 @@ class PromptBatch {
       throw ConfigError(
           "generate: log-probabilities need a decoder without images and --context-parallel-size 1; remove "
           "--return-log-probs and --top-n-logprobs");
+    if (!request_.stop_sequences.empty())
+      throw ConfigError(
+          "generate: stop words need a decoder without images and --context-parallel-size 1; remove "
+          "--stop-words");
     const std::unique_ptr<ImageFile> pictures =
         pictures_.grids.empty() ? image_file(line_, arguments_)
                                 : std::make_unique<ImageFile>(pictures_, arguments_.config.model);
@@ -255,7 +283,7 @@ class PromptBatch {
   }
 
   void together(RankContext& ctx, const ProcessGroup& world, Model& model) {
-    EngineOptions options = engine_options(arguments_.config.inference);
+    EngineOptions options = engine_options(arguments_.config);
     options.max_requests = std::min(options.max_requests, static_cast<int64_t>(prompts_.size()));
     options.record_routing = records_routing();
     Engine engine(ctx, world, model, options);
@@ -282,6 +310,7 @@ class PromptBatch {
       for (const TokenChoice& choice : update.tokens) add(index, choice);
       if (!update.finish) return;
       answer.finish = *update.finish;
+      answer.tokens.resize(answer.tokens.size() - static_cast<size_t>(update.stop_tokens));
       answer.experts = update.experts;
       answer.expert_layers = expert_layers(arguments_.config.model);
       answer.expert_topk = arguments_.config.model.moe_router_topk;
@@ -338,7 +367,8 @@ int run_generate(Invocation& invocation) {
         fmt::format("{}: the model fills in masked tokens and does not go on from a prompt; "
                     "see megatron logits",
                     arguments.source.path()));
-  const Request request = request_of(line, arguments);
+  Request request = request_of(line, arguments);
+  request.stop_sequences = stop_sequences(line, arguments);
   std::optional<Tokenizer> tokenizer;
   if (std::ranges::any_of(prompts, [](const Prompt& prompt) { return !prompt.text.empty(); }))
     tokenizer = tokenizer_of(arguments);

@@ -25,8 +25,13 @@ std::vector<Flag> tokenizer_flags(TokenizerArguments& a) {
           text_flag("--tiktoken-pattern", "P", "v1, v2, cl100k or o200k [v2]", o.tiktoken_pattern),
           int_flag("--tiktoken-num-special-tokens", "ids before the ranks [JSON 1000, .tiktoken 0]",
                    o.tiktoken_num_special_tokens),
-          list_flag("--tokenizer-special-tokens", "NAMES", "TikTokenizer: NAME or NAME=ID", ",",
-                    o.special_tokens),
+          list_flag("--tokenizer-special-tokens", "NAMES", "TikTokenizer (NAME or NAME=ID), SentencePiece",
+                    ",", o.special_tokens),
+          switch_flag("--tokenizer-sentencepiece-legacy", "SentencePiece finds special tokens in text",
+                      o.sentencepiece_legacy),
+          switch_flag("--no-tokenizer-sentencepiece-ignore-extra-whitespaces",
+                      "SentencePiece cuts text at extra spaces", o.ignore_extra_whitespaces, false),
+          text_flag("--tokenizer-metadata", "F", "JSON with the library and chat template", o.metadata),
           int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", o.null_eod_id),
           int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", o.null_pad_id)};
 }

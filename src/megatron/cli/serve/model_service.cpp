@@ -6,6 +6,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/version.h"
 #include "megatron/models/whole_model.h"
+#include "megatron/tokenizers/metadata.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -36,6 +37,9 @@ ServedModel served_model(const CommandLine& line, const ModelArguments& argument
       std::filesystem::is_directory(given) ? given : arguments.source.tokenizer_folder();
   const std::string templates = line.get("--chat-template", folder);
   if (!templates.empty()) model.templates = chat::read_chat_templates(templates);
+  if (const std::string& metadata = arguments.config.tokenizer.metadata_path; !metadata.empty())
+    if (const auto text = read_tokenizer_metadata(metadata).chat_template)
+      model.templates.sources = {{"default", *text}};
   if (const TokenId eos = model.tokenizer.special_ids().eos; model.end_tokens.empty() && eos >= 0)
     model.end_tokens = {eos};
   return model;
@@ -73,7 +77,7 @@ void serve_model(Invocation& invocation, const CommandLine& line, std::string_vi
         fmt::format("{}: the experts of tokens are told by megatron generate; leave "
                     "--moe-enable-routing-replay out",
                     command));
-  EngineOptions engine_settings = engine_options(arguments.config.inference);
+  EngineOptions engine_settings = engine_options(arguments.config);
   if (line.has("--max-model-len"))
     engine_settings.max_length = parse_int(command, "--max-model-len", line.get("--max-model-len"));
   if (line.has("--kv-cache-gib"))

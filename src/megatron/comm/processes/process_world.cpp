@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megatron/comm/patience.h"
 #include "megatron/comm/processes/frame.h"
 #include "megatron/comm/processes/host_collectives.h"
 
@@ -211,7 +212,10 @@ void ProcessWorld::wait(const OpPtr& op) {
   Lock lock(mutex_);
   Rank& self = here(op->group->world_rank());
   const std::chrono::milliseconds timeout = self.timeout;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Patience patience(timeout),
+      before_asking(timeout - std::min<std::chrono::milliseconds>(kGrace, timeout / 2));
+  Inquiry inquiry;
+  bool asked = false;
   const WaitingFor<ProcessOp> waiting(self.waiting, op.get());
   while (!op->done) {
     if (aborted_) {
@@ -220,14 +224,20 @@ void ProcessWorld::wait(const OpPtr& op) {
       if (op->done) break;
       throw CommAborted(reason_);
     }
-    if (!op->running)
-      for (int member : op->awaited)
-        if (is_gone(world_rank(*op, member)) && !inbox_.count(key_of(*op, member)))
-          reject(tell_missing(*op, "cannot end: a rank is gone", lock));
-    if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op->done && !op->running &&
-        !aborted_)
-      reject(tell_missing(
-          *op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3), lock));
+    const auto is_lost = [&](int member) {
+      return is_gone(world_rank(*op, member)) && !inbox_.count(key_of(*op, member));
+    };
+    if (!op->running && std::any_of(op->awaited.begin(), op->awaited.end(), is_lost)) {
+      reject(*op, "cannot end: a rank is gone", inquiry, lock);
+      continue;
+    }
+    self.wake.wait_until(lock, asked ? patience.next() : std::min(patience.next(), before_asking.next()));
+    if (op->done || op->running || aborted_) continue;
+    // Those who do not answer are known when the time is over, and not waited for then.
+    if (before_asking.over() && !std::exchange(asked, true)) inquire(*op, inquiry, &patience, lock);
+    if (patience.over() && !op->done && !op->running && !aborted_)
+      reject(*op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3),
+             inquiry, lock);
   }
   self.recorder.finish(op->entry);
   op->request.input = op->request.output = {};
@@ -263,8 +273,10 @@ void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
-void ProcessWorld::reject(const std::string& reason) {
+void ProcessWorld::reject(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock) {
+  const std::string reason = tell_missing(op, what, inquiry, lock);
   if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
+  if (op.done || op.running) return;         // meanwhile
   abort_locked(reason, true);
   throw PeerLost(reason);
 }
@@ -369,33 +381,61 @@ ProcessWorld::Answer ProcessWorld::own_calls(int world_rank, const std::string& 
 }
 
 // Asks the rank's process, which answers even while the rank itself is stuck.
-ProcessWorld::Answer ProcessWorld::last_calls(int world_rank, const std::string& group, Lock& lock) {
+void ProcessWorld::ask(int world_rank, const std::string& group) {
+  if (is_here(world_rank) || died_.count(world_rank) > 0) return;
+  answers_.erase(world_rank);
+  wire_->send(process_of(world_rank),
+              make_frame({.kind = FrameKind::Question, .to = world_rank, .generation = generation_.number},
+                         nullptr, group, wire_->pool()));
+}
+
+bool ProcessWorld::has_answered(int world_rank) const {
+  return is_here(world_rank) || answers_.count(world_rank) > 0;
+}
+
+ProcessWorld::Answer ProcessWorld::answer_of(int world_rank, const std::string& group) {
   if (is_here(world_rank)) return own_calls(world_rank, group);
-  if (died_.count(world_rank) == 0) {
-    answers_.erase(world_rank);
-    wire_->send(process_of(world_rank),
-                make_frame({.kind = FrameKind::Question, .to = world_rank, .generation = generation_.number},
-                           nullptr, group, wire_->pool()));
-    ranks_.front().wake.wait_for(lock, kGrace, [&] { return answers_.count(world_rank) > 0 || aborted_; });
-  }
   const auto answer = answers_.find(world_rank);
   if (answer != answers_.end()) return answer->second;
   return {{}, fmt::format("its process does not answer; {}", last_heard(world_rank))};
 }
 
-// Where a missing rank waits for another one, that one is asked too, up to ranks that wait for nobody.
-std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& what, Lock& lock) {
+// Where a missing rank waits for another one, that one is asked too, up to ranks that wait for nobody. Ends
+// where the operation does, or with the patience for all answers; without one, each round of questions has
+// its own.
+void ProcessWorld::inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all, Lock& lock) {
+  inquiry.answers.clear();
+  std::vector<int> level = missing_of(op);
+  std::set<int> seen(level.begin(), level.end());
+  while (!level.empty() && !aborted_ && !op.done && !(all && all->over())) {
+    const auto answers = [&](int rank) { return inquiry.silent.count(rank) > 0 || has_answered(rank); };
+    for (const int rank : level)
+      if (inquiry.silent.count(rank) == 0) ask(rank, *op.group->name);
+    Patience each(kGrace), &patience = all ? *all : each;
+    while (!std::all_of(level.begin(), level.end(), answers) && !aborted_ && !op.done && !patience.over())
+      here(op.group->world_rank()).wake.wait_until(lock, patience.next());
+    std::vector<int> further;
+    for (const int rank : level) {
+      if (!answers(rank)) inquiry.silent.insert(rank);
+      Answer answer = answer_of(rank, *op.group->name);
+      for (const int other : answer.waits_for)
+        if (seen.insert(other).second) further.push_back(other);
+      inquiry.answers.emplace_back(rank, std::move(answer));
+    }
+    level = std::move(further);
+  }
+  for (const int rank : inquiry.silent) wire_->expect_no_goodbye(process_of(rank));
+}
+
+std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& what, Inquiry& inquiry,
+                                       Lock& lock) {
   const std::vector<int> missing = missing_of(op);
+  inquire(op, inquiry, nullptr, lock);
   std::string text;
-  std::set<int> seen(missing.begin(), missing.end()), culprits;
-  std::vector<int> left = missing;
-  for (size_t i = 0; i < left.size() && !aborted_; ++i) {
-    const int rank = left[i];
-    const Answer answer = last_calls(rank, *op.group->name, lock);
+  std::set<int> culprits;
+  for (const auto& [rank, answer] : inquiry.answers) {
     if (answer.waits_for.empty()) culprits.insert(rank);
-    for (const int other : answer.waits_for)
-      if (seen.insert(other).second) left.push_back(other);
-    if (i < missing.size())
+    if (std::find(missing.begin(), missing.end(), rank) != missing.end())
       text += fmt::format("\n  rank {} did not come{}; {}", rank,
                           died_.count(rank) ? ", its process has died"
                           : is_gone(rank)   ? ", it has returned"
@@ -423,7 +463,12 @@ void ProcessWorld::note_done(const ProcessGroupState& group, uint64_t entry) {
 
 std::string ProcessWorld::last_calls(const ProcessGroupState& group, int rank) {
   Lock lock(mutex_);
-  return last_calls(group.world_ranks[static_cast<size_t>(rank)], *group.name, lock).text;
+  const int world_rank = group.world_ranks[static_cast<size_t>(rank)];
+  ask(world_rank, *group.name);
+  Patience patience(kGrace);
+  while (!has_answered(world_rank) && !aborted_ && !patience.over())
+    ranks_.front().wake.wait_until(lock, patience.next());
+  return answer_of(world_rank, *group.name).text;
 }
 
 std::string ProcessWorld::abort_reason() {

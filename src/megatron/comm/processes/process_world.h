@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "megatron/comm/flight_recorder.h"
+#include "megatron/comm/patience.h"
 #include "megatron/comm/processes/wire.h"
 
 namespace megatron {
@@ -91,6 +92,10 @@ class ProcessWorld {
     std::vector<int> waits_for;  // ranks
     std::string text;
   };
+  struct Inquiry {  // among the ranks that hold an operation up
+    std::vector<std::pair<int, Answer>> answers;
+    std::set<int> silent;  // ranks whose processes have not answered, and are not asked again
+  };
   struct Heard {  // the last call that another rank is known to have made
     std::string call;
     std::chrono::steady_clock::time_point when;
@@ -122,14 +127,18 @@ class ProcessWorld {
   bool run_phase(ProcessOp& op, const std::map<int, Frame>& frames);  // true: that was the last
   void check_frame(const ProcessOp& op, int member, const Frame& frame) const;
 
-  std::string tell_missing(const ProcessOp& op, const std::string& what, Lock& lock);
-  Answer last_calls(int world_rank, const std::string& group, Lock& lock);
+  void ask(int world_rank, const std::string& group);
+  bool has_answered(int world_rank) const;
+  Answer answer_of(int world_rank, const std::string& group);
+  void inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all, Lock& lock);
+  std::string tell_missing(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock);
   Answer own_calls(int world_rank, const std::string& group);
   static std::string to_text(const Answer& answer);
   static Answer answer_from(const std::string& text);
   std::vector<int> missing_of(const ProcessOp& op) const;
   void abort_locked(const std::string& reason, bool tell_others);
-  [[noreturn]] void reject(const std::string& reason);
+  // Stops the world and throws, unless the operation ends while others are asked.
+  void reject(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock);
   void mark_lost(int process, const std::string& why);
   void mark_silent(int process, const std::string& why);
   std::string last_heard(int world_rank) const;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "megatron/base/error.h"
+#include "megatron/comm/processes/peer_address.h"
 #include "megatron/comm/rendezvous/socket.h"
 
 namespace megatron {
@@ -22,6 +23,7 @@ namespace {
 // On the wire a frame is its size, then its bytes.
 struct Peer {
   Socket socket;
+  pid_t pid = 0;               // 0: it is on another machine
   std::deque<Frame> outgoing;  // guarded by the transport's mutex
   size_t written = 0;          // of the first, its size included
   uint64_t size = 0;           // of the frame that is coming
@@ -39,15 +41,15 @@ class TcpTransport final : public Transport {
     require(static_cast<bool>(wake_), "an eventfd cannot be made: {}", std::strerror(errno));
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     const Socket listener = Socket::listen(0);
-    store.set(fmt::format("address/{}", process),
-              fmt::format("{} {}", store.own_address(), listener.local_port()));
+    const PeerAddress own = PeerAddress::own(store.own_address(), listener.local_port());
+    store.set(fmt::format("address/{}", process), own.text());
     for (int other = 0; other < process; ++other) {  // those before us listen to us
-      const std::string address = store.get(fmt::format("address/{}", other));
-      const size_t space = address.find(' ');
+      const PeerAddress theirs = PeerAddress::from(store.get(fmt::format("address/{}", other)));
       Socket socket =
-          Socket::connect(address.substr(0, space), std::stoi(address.substr(space + 1)), deadline);
+          Socket::connect(own.shares_network(theirs) ? "127.0.0.1" : theirs.host, theirs.port, deadline);
       socket.write(&process, sizeof process);
-      adopt(other, std::move(socket));
+      socket.write_text(own.text());
+      adopt(other, std::move(socket), own.shares_pids(theirs) ? theirs.pid : 0);
     }
     for (int count = process + 1; count < processes; ++count) {
       Socket socket = accept_next(listener, deadline);
@@ -55,7 +57,8 @@ class TcpTransport final : public Transport {
       socket.read(&other, sizeof other, deadline);
       require(other > process && other < processes && !peers_[static_cast<size_t>(other)].socket,
               "rendezvous: process {} connected to process {} unexpectedly", other, process);
-      adopt(other, std::move(socket));
+      const PeerAddress theirs = PeerAddress::from(socket.read_text(deadline));
+      adopt(other, std::move(socket), own.shares_pids(theirs) ? theirs.pid : 0);
     }
   }
 
@@ -102,6 +105,10 @@ class TcpTransport final : public Transport {
     ::shutdown(peers_[static_cast<size_t>(process)].socket.descriptor(), SHUT_RDWR);
   }
 
+  PeerState state_of(int process) override {
+    return state_of_process(peers_[static_cast<size_t>(process)].pid);
+  }
+
   bool idle() override {
     std::lock_guard lock(mutex_);
     for (const Peer& peer : peers_)
@@ -125,10 +132,11 @@ class TcpTransport final : public Transport {
     }
   }
 
-  void adopt(int other, Socket socket) {
+  void adopt(int other, Socket socket, pid_t pid) {
     ::fcntl(socket.descriptor(), F_SETFL, ::fcntl(socket.descriptor(), F_GETFL) | O_NONBLOCK);
     Peer& peer = peers_[static_cast<size_t>(other)];
     peer.socket = std::move(socket);
+    peer.pid = pid;
   }
 
   // Both return what broke the connection; "" where it is sound.

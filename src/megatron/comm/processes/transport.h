@@ -46,6 +46,9 @@ struct Frame {
   size_t size = 0;
 };
 
+// What the kernel says of another process. Only one of the same machine can be asked for.
+enum class PeerState : uint8_t { Unknown, Runs, Stopped };
+
 // Carries frames between processes: whole, and in order for each pair. One thread polls; any may send.
 class Transport {
  public:
@@ -64,6 +67,8 @@ class Transport {
   virtual bool idle() = 0;  // all that was queued has left
   // Breaks the connection to a process, as a network does. From any thread.
   virtual void disconnect(int /*process*/) {}
+
+  virtual PeerState state_of(int /*process*/) { return PeerState::Unknown; }
 
   const std::shared_ptr<FramePool>& pool() const { return pool_; }
 

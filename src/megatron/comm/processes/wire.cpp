@@ -7,13 +7,17 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "megatron/comm/patience.h"
+
 namespace megatron {
 namespace {
 
 constexpr auto kServePatience = std::chrono::milliseconds(200);
-constexpr auto kStuckGrace = std::chrono::seconds(20);  // for ranks of a process that was left out
-constexpr auto kLeaveGrace = std::chrono::seconds(2);   // for goodbyes after a world was stopped
-constexpr const char* kAfterFault = "after a fault";    // what a goodbye says then
+constexpr auto kStuckGrace = std::chrono::seconds(20);     // for ranks of a process that was left out
+constexpr auto kLeaveGrace = std::chrono::seconds(2);      // for goodbyes after a world was stopped
+constexpr auto kStopped = std::chrono::milliseconds(300);  // until others meet without a stopped process
+constexpr int kStarved = 4;  // heartbeat time-outs for a process of this machine that is not stopped
+constexpr const char* kAfterFault = "after a fault";  // what a goodbye says then
 
 bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -44,6 +48,11 @@ void Wire::watch(const HeartbeatOptions& heartbeat) {
   Lock lock(mutex_);
   heartbeat_ = heartbeat;
   std::fill(heard_.begin(), heard_.end(), Clock::now());
+}
+
+void Wire::expect_no_goodbye(int process) {
+  Lock lock(mutex_);
+  mute_.insert(process);
 }
 
 void Wire::serve() {
@@ -84,7 +93,7 @@ bool Wire::may_leave(std::optional<Clock::time_point>& end) {
   if (!end) end = now + (sound_ ? timeout_ : std::chrono::milliseconds(kLeaveGrace));
   const std::vector<int>& members = decided_.rbegin()->second;
   const bool alone = std::all_of(members.begin(), members.end(), [&](int other) {
-    return other == process() || left_.count(other) > 0 || lost_.count(other) > 0;
+    return other == process() || left_.count(other) > 0 || lost_.count(other) > 0 || mute_.count(other) > 0;
   });
   // A process that has stopped takes nothing any more.
   if (alone) end = std::min(*end, now + kLeaveGrace);
@@ -108,6 +117,7 @@ void Wire::receive(int from, Frame frame) {
   {
     Lock lock(mutex_);
     heard_[static_cast<size_t>(from)] = Clock::now();
+    mute_.erase(from);
   }
   if (head.kind == FrameKind::Heartbeat) return;
   if (head.kind == FrameKind::Join || head.kind == FrameKind::Members || head.kind == FrameKind::Goodbye)
@@ -177,6 +187,8 @@ void Wire::beat() {
     for (const int other : decided_.rbegin()->second) {
       const std::chrono::duration<double> quiet = now - heard_[static_cast<size_t>(other)];
       if (other == process() || quiet < heartbeat_.timeout || left_.count(other) > 0) continue;
+      // On a machine that has too much to do, a process that is seen to run will beat again.
+      if (quiet < kStarved * heartbeat_.timeout && transport_->state_of(other) == PeerState::Runs) continue;
       const std::string why = fmt::format("has not been heard of for {:.1f} s", quiet.count());
       if (lost_.emplace(other, why).second) silent.emplace_back(other, why);
     }
@@ -278,17 +290,33 @@ bool Wire::may_go_on(const std::vector<int>& members) const {
   return 2 * there > all || (2 * there == all && contains(members, before.front()));
 }
 
+// A process of this machine that is stopped does not come, which need not wait for its heartbeats to be
+// missed. `since`: when each was first seen to be.
+void Wire::lose_stopped(std::map<int, Clock::time_point>& since) {
+  if (heartbeat_.interval.count() == 0) return;
+  const auto now = Clock::now();
+  for (const int other : decided_.rbegin()->second) {
+    if (other == process() || lost_.count(other) > 0 || left_.count(other) > 0) continue;
+    if (transport_->state_of(other) != PeerState::Stopped)
+      since.erase(other);
+    else if (now - since.emplace(other, now).first->second >= kStopped)
+      lost_.emplace(other, "is stopped");
+  }
+}
+
 std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace) {
   Lock lock(mutex_);
-  const auto begin = Clock::now();
+  Patience for_others(grace), for_all(3 * grace);
   std::set<int> given_up;
   std::optional<std::set<int>> told;
+  std::map<int, Clock::time_point> stopped;
   while (true) {
     if (const auto& [newest, members] = *decided_.rbegin(); newest >= generation) {
       if (newest == generation && contains(members, process())) return members;
       throw PeerLost(fmt::format("process {} was left out of generation {}: the others go on without it",
                                  process(), newest));
     }
+    lose_stopped(stopped);
     std::set<int> out = unreachable(given_up);
     if (told != out) {
       tell_all(FrameKind::Join, generation, fmt::format("{}", fmt::join(out, " ")));
@@ -304,13 +332,12 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
       decide(generation, members);
       continue;
     }
-    const auto now = Clock::now();
-    if (now > begin + grace)
+    if (for_others.over())
       for (int other = 0; other < processes(); ++other)
         if (const auto joined = joined_.find(other);
             other != process() && (joined == joined_.end() || joined->second.generation < generation))
           given_up.insert(other);
-    if (now > begin + 3 * grace)
+    if (for_all.over())
       throw PeerLost(fmt::format("generation {}: the processes that are left did not agree within {:.1f} s",
                                  generation, std::chrono::duration<double>(3 * grace).count()));
     changed_.wait_for(lock, std::chrono::milliseconds(20));

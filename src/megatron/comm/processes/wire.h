@@ -34,6 +34,7 @@ class Wire {
   void send(int process, Frame frame) { transport_->send(process, std::move(frame)); }
   void disconnect(int process) { transport_->disconnect(process); }
   void watch(const HeartbeatOptions& heartbeat);
+  void expect_no_goodbye(int process);  // it does not answer
 
   // Frames of this generation go to the listener, those that have come already first.
   void listen(const Generation& generation, Listener listener);
@@ -67,6 +68,7 @@ class Wire {
   void tell(int other, FrameKind kind, uint32_t generation, const std::string& text);
   void tell_all(FrameKind kind, uint32_t generation, const std::string& text);
   void decide(uint32_t generation, const std::vector<int>& members);
+  void lose_stopped(std::map<int, Clock::time_point>& since);
   std::set<int> unreachable(const std::set<int>& given_up) const;
   bool leads(uint32_t generation, const std::set<int>& out) const;
   bool all_joined(uint32_t generation, const std::set<int>& out) const;
@@ -89,6 +91,7 @@ class Wire {
   std::vector<Clock::time_point> heard_;  // by process: the last frame
   std::map<int, std::string> lost_;       // by process: why; it may only have been silent
   std::map<int, bool> left_;              // processes that said goodbye; whether their world was sound
+  std::set<int> mute_;                    // of which no goodbye is expected
   std::map<int, Joined> joined_;
   std::map<uint32_t, std::vector<int>> decided_;                    // who made up each generation
   std::map<uint32_t, std::vector<std::pair<int, Frame>>> waiting_;  // frames of later generations

@@ -56,19 +56,30 @@ Socket::~Socket() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+// A socket of IPv6 takes connections of both kinds; a machine may have been started without it.
 Socket Socket::listen(int port) {
-  Socket result(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  require(static_cast<bool>(result), "a TCP socket cannot be made: {}", reason());
-  const int on = 1;
-  setsockopt(result.descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const bool listens =
-      ::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-      ::listen(result.descriptor_, 1024) == 0;
-  require(listens, "port {} cannot be listened to: {}; choose another MASTER_PORT", port, reason());
+  const int on = 1, off = 0;
+  const sockaddr_in6 both{.sin6_family = AF_INET6,
+                          .sin6_port = htons(static_cast<uint16_t>(port)),
+                          .sin6_flowinfo = 0,
+                          .sin6_addr = IN6ADDR_ANY_INIT,
+                          .sin6_scope_id = 0};
+  Socket result(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  bool listens = result && setsockopt(result.descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
+                 setsockopt(result.descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                 ::bind(result.descriptor_, reinterpret_cast<const sockaddr*>(&both), sizeof both) == 0;
+  if (!listens && errno != EADDRINUSE && errno != EACCES) {
+    result = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    require(static_cast<bool>(result), "a TCP socket cannot be made: {}", reason());
+    const sockaddr_in old{.sin_family = AF_INET,
+                          .sin_port = htons(static_cast<uint16_t>(port)),
+                          .sin_addr = {htonl(INADDR_ANY)},
+                          .sin_zero = {}};
+    setsockopt(result.descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    listens = ::bind(result.descriptor_, reinterpret_cast<const sockaddr*>(&old), sizeof old) == 0;
+  }
+  require(listens && ::listen(result.descriptor_, 1024) == 0,
+          "port {} cannot be listened to: {}; choose another MASTER_PORT", port, reason());
   return result;
 }
 
@@ -115,10 +126,11 @@ Socket Socket::accept(Deadline deadline) const {
 }
 
 int Socket::local_port() const {
-  sockaddr_in address{};
+  sockaddr_storage address{};
   socklen_t size = sizeof address;
   getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 std::string Socket::local_address() const {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megatron/comm/gpu_mover.h"
+#include "megatron/comm/patience.h"
 #include "megatron/kernels/gpu_memory.h"
 
 namespace megatron {
@@ -239,7 +240,7 @@ void ThreadWorld::wait(const Ticket& ticket) {
   Lock lock(mutex_);
   Rank& self = rank_of(op, ticket.member);
   const std::chrono::milliseconds timeout = self.timeout;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Patience patience(timeout);
   std::optional<WaitingFor<ThreadOp>> waiting(std::in_place, self.waiting, &op);
   while (!op.done) {
     if (aborted_) {
@@ -252,7 +253,8 @@ void ThreadWorld::wait(const Ticket& ticket) {
       continue;
     }
     if (misses_retired(op)) reject(tell_missing(op, "cannot end: a rank has returned"));
-    if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !op.complete() && !aborted_)
+    self.wake.wait_until(lock, patience.next());
+    if (patience.over() && !op.complete() && !aborted_)
       reject(tell_missing(
           op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3)));
   }

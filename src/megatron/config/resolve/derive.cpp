@@ -11,6 +11,26 @@
 namespace megatron {
 namespace {
 
+// Megatron-FSDP has a format of its own, which goes before those of other data parallelism.
+void gradient_format(ConfigBuilder& builder, bool half, const std::string& why) {
+  const Config& config = builder.config;
+  const char* key = "ddp.grad_reduce_in_fp32";
+  const std::string& fsdp = config.ddp.megatron_fsdp_main_grads_dtype;
+  if (config.ddp.use_megatron_fsdp && (fsdp == "fp32" || fsdp == "bf16")) {
+    if (config.ddp.grad_reduce_in_fp32.value_or(fsdp == "fp32") != (fsdp == "fp32"))
+      builder.note(fmt::format("megatron_fsdp_main_grads_dtype: gradients are {}", fsdp));
+    builder.derive(key, fsdp == "fp32", "megatron_fsdp_main_grads_dtype");
+  } else if (!config.ddp.grad_reduce_in_fp32) {
+    const bool narrow = config.precision.bf16 && config.optimizer.main_grads_dtype == "bf16";
+    builder.derive(key, half && !narrow, narrow ? "main_grads_dtype" : why);
+  }
+  if (config.ddp.reduce_scatter_with_fp32_accumulation &&
+      (config.ddp.grad_reduce_in_fp32.value_or(true) || !config.precision.bf16)) {
+    builder.derive("ddp.reduce_scatter_with_fp32_accumulation", false, "gradients are fp32");
+    builder.note("reduce_scatter_with_fp32_accumulation is switched off: gradients are fp32 as they are");
+  }
+}
+
 void number_formats(ConfigBuilder& builder) {
   const PrecisionConfig& precision = builder.config.precision;
   const char* dtype = precision.bf16 ? "bf16" : precision.fp16 ? "fp16" : "fp32";
@@ -18,8 +38,7 @@ void number_formats(ConfigBuilder& builder) {
   if (!builder.given("model.params_dtype")) builder.derive("model.params_dtype", dtype, why);
   if (!builder.given("model.pipeline_dtype"))
     builder.derive("model.pipeline_dtype", precision.params_dtype, "params_dtype");
-  if (!builder.config.ddp.grad_reduce_in_fp32)
-    builder.derive("ddp.grad_reduce_in_fp32", precision.bf16 || precision.fp16, why);
+  gradient_format(builder, precision.bf16 || precision.fp16, why);
   // Blocks of 32 numbers need matrix units of later GPUs; those of 128 scale as finely as Hopper's can.
   if (precision.fp8 != Fp8Format::none && precision.fp8_recipe == Fp8Recipe::mxfp8) {
     builder.derive("model.fp8_recipe", "blockwise", "mxfp8 has no kernels here");
@@ -29,6 +48,18 @@ void number_formats(ConfigBuilder& builder) {
   if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
     if (!builder.given(name)) builder.derive(name, false, "fp16 skips steps that overflow");
+}
+
+void offload_and_graphs(ConfigBuilder& builder) {
+  const ExecutionConfig& execution = builder.config.execution;
+  if (execution.cpu_offloading_num_layers > 0 && !builder.given("model.cpu_offloading"))
+    builder.derive("model.cpu_offloading", true, "cpu_offloading_num_layers");
+  // Graphs change no number, so that the same command runs where there is no GPU.
+  if (execution.cuda_graph_impl == GraphImpl::full_iteration &&
+      builder.config.run.device == DeviceChoice::cpu) {
+    builder.derive("model.cuda_graph_impl", "none", "the CPU has no CUDA graphs");
+    builder.note("cuda_graph_impl full_iteration: nothing is captured on the CPU");
+  }
 }
 
 void whole_replicas(ConfigBuilder& builder) {
@@ -267,10 +298,18 @@ void derive_sharding(ConfigBuilder& builder) {
     builder.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params", "use_megatron_fsdp");
 }
 
+// The optimizer's state of a dense model has no places for experts.
+void derive_upcycling(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  if (!config.model.moe_use_upcycling || !config.checkpoint.load_optim) return;
+  builder.derive("checkpoint.load_optim", false, "moe_use_upcycling");
+}
+
 }  // namespace
 
 void derive_defaults(ConfigBuilder& builder) {
   number_formats(builder);
+  offload_and_graphs(builder);
   derive_model_type(builder);
   whole_replicas(builder);
   hybrid_layers(builder);
@@ -288,6 +327,7 @@ void derive_defaults(ConfigBuilder& builder) {
   recompute_defaults(builder);
   derive_sft(builder);
   derive_sharding(builder);
+  derive_upcycling(builder);
 }
 
 }  // namespace megatron

@@ -14,6 +14,16 @@ Json model_settings(const Json& model) {
   return settings;
 }
 
+Json layout_settings(const Json& model) {
+  Json settings = Json::object();
+  for (const char* key :
+       {"tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
+        "num_layers_per_virtual_pipeline_stage", "expert_model_parallel_size"})
+    if (const Json* value = model.find(key); value && value->is_int() && value->as_int() > 0)
+      settings[key] = *value;
+  return settings;
+}
+
 Json model_settings(const ModelConfig& model) {
   Config config;
   config.model = model;

@@ -11,4 +11,8 @@ struct ModelConfig;
 Json model_settings(const Json& model);
 Json model_settings(const ModelConfig& model);
 
+// The sizes of the layout that --use-mp-args-from-checkpoint-args takes from a checkpoint: from the same
+// object, all that it has of them.
+Json layout_settings(const Json& model);
+
 }  // namespace megatron

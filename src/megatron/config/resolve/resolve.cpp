@@ -261,6 +261,8 @@ Sources read_sources(const CommandLine& line, const SourceReaders& readers) {
     attempt("--use-checkpoint-args", load.as_string(), [&] {
       sources.checkpoint = readers.checkpoint(load.as_string());
       sources.checkpoint_origin = load.as_string();
+      if (value("checkpoint.use_mp_args_from_checkpoint_args") == Json(true))
+        sources.checkpoint_layout = readers.checkpoint_layout(load.as_string());
     });
   return sources;
 }

@@ -50,6 +50,7 @@ struct SourceReaders {
   std::function<ConfigText(const std::string& name)> recipe;  // YAML
   // The fields of `model` that the run of a checkpoint had changed; null where there is no checkpoint.
   std::function<Json(const std::string& dir)> checkpoint = {};
+  std::function<Json(const std::string& dir)> checkpoint_layout = {};  // as layout_settings()
 };
 
 // The command line's sources with the files that it names.

@@ -60,7 +60,12 @@ void add_image_tokens(ConfigBuilder& builder) {
                         model.vision_tower == VisionTowerKind::clip &&
                         builder.origin("model.vision_num_layers").source != Source::checkpoint;
   if (!by_flags || builder.purpose == Purpose::forward || model.seq_length == 0) return;
-  const int64_t whole = model.seq_length + model.vision_tokens_per_image;
+  // As many more as context- and sequence-parallel ranks need for equal parts.
+  const ParallelConfig& p = builder.config.parallel;
+  const int64_t parts = (p.context_parallel_size > 1 ? 2 * p.context_parallel_size : 1) *
+                        (p.sequence_parallel ? p.tensor_model_parallel_size : 1);
+  const int64_t tokens = model.seq_length + model.vision_tokens_per_image;
+  const int64_t whole = (tokens + parts - 1) / parts * parts;
   builder.derive("model.seq_length", whole, "text and an image before it");
   builder.derive("dataset.seq_length", whole, "model.seq_length");
   if (model.max_position_embeddings > 0 && model.max_position_embeddings < whole)

@@ -64,6 +64,15 @@ void batches_grow(ConfigBuilder& builder) {
   }
 }
 
+// Where a phase begins is counted in batches.
+void phases_have_one_batch_size(ConfigBuilder& builder) {
+  const TrainConfig& train = builder.config.train;
+  if (train.phase_transition_iterations.empty()) return;
+  if (!train.step_batch_size_schedule.empty() || !train.rampup_batch_size.empty())
+    builder.reject("train.phase_transition_iterations", "phases need batches of one size",
+                   "leave out --step-batch-size-schedule and --rampup-batch-size");
+}
+
 void one_duration(ConfigBuilder& builder) {
   const TrainConfig& train = builder.config.train;
   const int ways = (train.train_iters > 0) + (train.train_samples > 0);
@@ -158,6 +167,9 @@ constexpr Rule kBatchRules[] = {
      "the global batch is a multiple of micro-batch x data-parallel size", batch_divides},
     {"batches_grow", "train.step_batch_size_schedule train.rampup_batch_size train.global_batch_size",
      "every size of a growing batch is whole micro-batches", batches_grow},
+    {"phases_have_one_batch_size",
+     "train.phase_transition_iterations train.step_batch_size_schedule train.rampup_batch_size",
+     "phases have batches of one size", phases_have_one_batch_size},
     {"one_duration", "train.train_iters train.train_samples dataset.replay",
      "the length of the run is given once", one_duration},
     {"units_agree", "train.train_iters train.train_samples scheduler.lr_*",

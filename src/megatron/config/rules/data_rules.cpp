@@ -6,8 +6,22 @@ namespace {
 void tokenizer_options(ConfigBuilder& builder) {
   const TokenizerConfig& t = builder.config.tokenizer;
   const bool bert = t.tokenizer_type == TokenizerKind::bert || t.tokenizer_type == TokenizerKind::bert_lower;
-  if (!t.special_tokens.empty() && t.tokenizer_type != TokenizerKind::tiktoken)
-    builder.reject("tokenizer.special_tokens", "only TikTokenizer is given special tokens", "leave it out");
+  const bool sentencepiece = t.tokenizer_type == TokenizerKind::sentencepiece ||
+                             t.tokenizer_type == TokenizerKind::gpt_sentencepiece ||
+                             t.tokenizer_type == TokenizerKind::llama2;
+  if (!t.special_tokens.empty() && sentencepiece && !t.tokenizer_sentencepiece_legacy)
+    builder.reject("tokenizer.special_tokens", "SentencePiece takes them in its legacy form alone",
+                   "add --tokenizer-sentencepiece-legacy");
+  if (!t.special_tokens.empty() && !sentencepiece && t.tokenizer_type != TokenizerKind::tiktoken)
+    builder.reject("tokenizer.special_tokens", "only TikTokenizer and SentencePiece are given special tokens",
+                   "leave it out");
+  for (const auto& [name, given] :
+       {std::pair{"tokenizer.tokenizer_sentencepiece_legacy", t.tokenizer_sentencepiece_legacy},
+        {"tokenizer.tokenizer_sentencepiece_ignore_extra_whitespaces",
+         !t.tokenizer_sentencepiece_ignore_extra_whitespaces}})
+    if (given && !sentencepiece) builder.reject(name, "the tokenizer is not SentencePiece's", "leave it out");
+  if (!t.metadata_path.empty() && t.tokenizer_type == TokenizerKind::none)
+    builder.reject("tokenizer.metadata_path", "there is no tokenizer (--tokenizer-type)", "leave it out");
   if (t.vocab_extra_ids > 0 && !bert && t.tokenizer_type != TokenizerKind::none)
     builder.reject("tokenizer.vocab_extra_ids", "only BertWordPieceCase and BertWordPieceLowerCase have them",
                    "leave it out");
@@ -58,7 +72,10 @@ void conversations(ConfigBuilder& builder) {
 }
 
 constexpr Rule kDataRules[] = {
-    {"tokenizer_options", "tokenizer.tokenizer_type tokenizer.special_tokens tokenizer.vocab_extra_ids",
+    {"tokenizer_options",
+     "tokenizer.tokenizer_type tokenizer.special_tokens tokenizer.vocab_extra_ids "
+     "tokenizer.tokenizer_sentencepiece_legacy tokenizer.tokenizer_sentencepiece_ignore_extra_whitespaces "
+     "tokenizer.metadata_path",
      "options of a tokenizer suit its kind", tokenizer_options},
     {"document_ends",
      "tokenizer.tokenizer_type dataset.reset_position_ids dataset.reset_attention_mask dataset.eod_mask_loss "

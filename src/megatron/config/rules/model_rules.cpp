@@ -141,8 +141,6 @@ void attention_kinds(ConfigBuilder& builder) {
       builder.reject(key, "is not built for multi-latent attention", "leave it out");
   if (model.qk_l2_norm && model.qk_layernorm_full_width)
     builder.reject("model.qk_l2_norm", "norms each head on its own", "leave qk_layernorm_full_width out");
-  if (builder.given("model.window_attn_skip_freq") && model.window_size.empty())
-    builder.reject("model.window_attn_skip_freq", "there is no window", "give --window-size LEFT,RIGHT");
 }
 
 // What DeepSeek's sparse attention needs, and what it does not go with.
@@ -291,7 +289,42 @@ void parallel_residual(ConfigBuilder& builder) {
                    "leave it out");
 }
 
+void fp32_residual_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.fp32_residual_connection) return;
+  const char* key = "model.fp32_residual_connection";
+  const PrecisionConfig& precision = builder.config.precision;
+  if (!precision.bf16 && !precision.fp16)
+    builder.reject(key, "the whole model is fp32", "leave it out, or add --bf16");
+  if (model.layernorm_after_residual || !model.pre_layernorm)
+    builder.reject(key, "layers read the stream itself, not a norm of it", "leave it out");
+  if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
+    builder.reject(key, "encoder-decoder models have streams of the model's own format", "leave it out");
+  if (model.mtp_num_layers > 0)
+    builder.reject(key, "MTP layers have streams of the model's own format", "leave it out");
+}
+
+void qk_clip_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.qk_clip) return;
+  if (model.softmax_type != SoftmaxType::vanilla)
+    builder.reject("model.qk_clip", "the largest score may be the softmax offset's, which no query makes",
+                   "leave it out, or use --softmax-type vanilla");
+  if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
+    builder.reject("model.qk_clip", "encoder-decoder models have scores of two kinds", "leave it out");
+  if (model.qk_clip_alpha >= 1)
+    builder.reject("model.qk_clip_alpha", "leaves keys alone", "use less than 1, such as 0.5");
+}
+
 constexpr Rule kModelRules[] = {
+    {"fp32_residual_fits",
+     "model.fp32_residual_connection model.bf16 model.fp16 model.layernorm_after_residual "
+     "model.pre_layernorm "
+     "model.encoder_num_layers model.decoder_num_layers model.mtp_num_layers",
+     "an fp32 stream suits the model", fp32_residual_fits},
+    {"qk_clip_fits",
+     "model.qk_clip model.qk_clip_alpha model.softmax_type model.encoder_num_layers model.decoder_num_layers",
+     "bounds on scores suit the attention", qk_clip_fits},
     {"sizes_are_given", "model.num_layers model.hidden_size model.num_attention_heads",
      "layers, width and heads are given", sizes_are_given},
     {"heads_fit_width", "model.num_attention_heads model.hidden_size model.kv_channels",

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "megatron/config/resolve/inactive_slots.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -83,6 +84,37 @@ void aux_loss_fits(ConfigBuilder& builder) {
                    "use --moe-router-score-function sigmoid");
 }
 
+// Its bias does what losses, groups and other biases do elsewhere.
+void quantiles_fit(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  const ModelConfig& model = config.model;
+  if (model.num_moe_experts == 0 || !balances_by(model, "quantile_balancing")) return;
+  const char* key = "model.moe_router_load_balancing_type";
+  if (model.moe_router_load_balancing_type.size() > 1)
+    return builder.reject(key, "quantile_balancing balances alone", "use quantile_balancing");
+  if (std::any_of(model.moe_aux_loss_coeff.begin(), model.moe_aux_loss_coeff.end(),
+                  [](double c) { return c != 0; }))
+    builder.reject("model.moe_aux_loss_coeff", "quantile_balancing balances without a loss",
+                   "use --moe-aux-loss-coeff 0");
+  if (model.moe_router_num_groups > 0)
+    builder.reject(key, "quantile_balancing chooses among all experts, not among groups", "use aux_loss");
+  if (model.moe_router_enable_expert_bias)
+    builder.reject("model.moe_router_enable_expert_bias", "quantile_balancing moves a bias of its own",
+                   "leave it out");
+  if (model.moe_router_topk >= model.num_moe_experts)
+    builder.reject(key, "quantile_balancing needs experts that a token does not go to", "use aux_loss");
+  if (has_inactive_slots(config.parallel))
+    builder.reject(key, "quantile_balancing needs replicas of one tensor-parallel size", "use aux_loss");
+  if (const int64_t choices = config.train.micro_batch_size * model.seq_length * model.moe_router_topk;
+      choices % model.num_moe_experts != 0 && builder.purpose == Purpose::training)
+    builder.reject(
+        key,
+        fmt::format(
+            "quantile_balancing needs the {} choices of a micro-batch to be a multiple of the {} experts",
+            choices, model.num_moe_experts),
+        "use aux_loss");
+}
+
 void capacity_fits(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_moe_experts == 0) return;
@@ -117,6 +149,30 @@ void dispatcher_fits(ConfigBuilder& builder) {
                    "use --moe-token-dispatcher-type alltoall");
 }
 
+// A dense checkpoint has MLPs alone to make experts of.
+void upcycling_fits(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.moe_use_upcycling || model.num_moe_experts == 0) return;
+  const char* key = "model.moe_use_upcycling";
+  const CheckpointConfig& checkpoint = builder.config.checkpoint;
+  if (builder.purpose == Purpose::training && checkpoint.load.empty() &&
+      checkpoint.pretrained_checkpoint.empty())
+    builder.reject(key, "there is no dense checkpoint", "give --load DIR, or leave it out");
+  if (model.num_moe_experts % model.moe_upcycling_granularity != 0)
+    builder.reject("model.moe_upcycling_granularity",
+                   fmt::format("does not divide num_moe_experts = {}", model.num_moe_experts),
+                   fmt::format("use {}", common_divisors(std::array{model.num_moe_experts})));
+  if (model.moe_latent_size > 0)
+    builder.reject("model.moe_latent_size", "experts of a dense checkpoint are as wide as its layers",
+                   "leave out --moe-latent-size or --moe-use-upcycling");
+  if (model.moe_shared_expert_intermediate_size > 0)
+    builder.reject("model.moe_shared_expert_intermediate_size", "a dense checkpoint has no shared experts",
+                   "leave out --moe-shared-expert-intermediate-size or --moe-use-upcycling");
+  if (model.mtp_num_layers > 0)
+    builder.reject("model.mtp_num_layers", "MTP layers are not made of a dense checkpoint",
+                   "leave out --mtp-num-layers or --moe-use-upcycling");
+}
+
 constexpr Rule kMoeRules[] = {
     {"topk_fits", "model.moe_router_* model.num_moe_experts model.moe_apply_probs_on_input",
      "experts per token suit experts and scores", topk_fits},
@@ -124,6 +180,11 @@ constexpr Rule kMoeRules[] = {
      "groups of experts divide them and hold enough", groups_fit},
     {"aux_loss_fits", "model.moe_router_* model.moe_aux_loss_coeff model.num_moe_experts",
      "each kind of balancing has its coefficient", aux_loss_fits},
+    {"quantiles_fit",
+     "model.num_moe_experts model.moe_router_* model.moe_aux_loss_coeff model.seq_length "
+     "train.micro_batch_size "
+     "model.non_active_ranks_per_dp model.tp_spares",
+     "quantile balancing is alone and finds whole numbers of tokens", quantiles_fit},
     {"capacity_fits",
      "model.num_moe_experts model.moe_expert_capacity_factor "
      "model.moe_router_load_balancing_type",
@@ -134,6 +195,11 @@ constexpr Rule kMoeRules[] = {
      "model.moe_shared_expert_gate "
      "model.moe_shared_expert_intermediate_size model.variable_seq_lengths",
      "options of experts suit the dispatcher", dispatcher_fits},
+    {"upcycling_fits",
+     "model.num_moe_experts model.moe_use_upcycling model.moe_upcycling_granularity model.moe_latent_size "
+     "model.moe_shared_expert_intermediate_size model.mtp_num_layers checkpoint.load "
+     "checkpoint.pretrained_checkpoint",
+     "a dense checkpoint can become the experts", upcycling_fits},
 };
 
 }  // namespace

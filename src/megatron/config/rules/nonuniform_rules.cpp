@@ -108,7 +108,7 @@ constexpr Rule kNonuniformRules[] = {
      "model.non_active_ranks_per_dp model.tp_spares model.expert_model_parallel_size "
      "model.expert_tensor_parallel_size model.num_moe_experts model.encoder_num_layers "
      "model.decoder_num_layers model.tp_comm_overlap model.cp_comm_type "
-     "model.attention_dropout model.fp8 model.cuda_graph_impl ddp.average_in_collective "
+     "model.attention_dropout model.fp8 model.qk_clip model.cuda_graph_impl ddp.average_in_collective "
      "ddp.use_megatron_fsdp ddp.num_distributed_optimizer_instances optimizer.optimizer "
      "train.check_weight_hash_across_dp_replicas_interval logger.log_params_norm "
      "ddp.use_distributed_optimizer",
@@ -140,6 +140,7 @@ std::vector<NonuniformRefusal> nonuniform_refusals(const Config& config) {
   refuse(config.ddp.use_megatron_fsdp, "ddp.use_megatron_fsdp", "use --use-distributed-optimizer instead");
   refuse(config.ddp.num_distributed_optimizer_instances > 1, "ddp.num_distributed_optimizer_instances",
          "use --num-distributed-optimizer-instances 1");
+  refuse(config.model.qk_clip, "model.qk_clip", "leave --qk-clip out");
   refuse(config.optimizer.is_muon(), "optimizer.optimizer", "use --optimizer adam");
   refuse(config.train.check_weight_hash_across_dp_replicas_interval > 0,
          "train.check_weight_hash_across_dp_replicas_interval", "leave it out");

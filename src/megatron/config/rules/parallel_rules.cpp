@@ -254,6 +254,21 @@ void tp_overlap_needs_sequence_parallel(ConfigBuilder& builder) {
         builder.config.parallel.tensor_model_parallel_size > 1 ? "add --sequence-parallel" : "leave it out");
 }
 
+// Replicas beyond stages: the stages of dense layers and of experts are the same ranks only where both have
+// as many replicas.
+void replicas_of_stages(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
+  const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size,
+                expert = p.expert_tensor_parallel_size * p.expert_model_parallel_size;
+  if (builder.config.dist.use_tp_pp_dp_mapping && p.pipeline_model_parallel_size > 1 && expert > 0 &&
+      dense != expert)
+    builder.reject("dist.use_tp_pp_dp_mapping",
+                   fmt::format("tensor x context size = {} and expert tensor x expert size = {} differ, so "
+                               "dense layers and experts would have different stages",
+                               dense, expert),
+                   "leave it out, or make them equal");
+}
+
 constexpr Rule kParallelRules[] = {
     {"world_divides",
      "model.tensor_model_parallel_size model.pipeline_model_parallel_size model.context_parallel_size "
@@ -293,6 +308,10 @@ constexpr Rule kParallelRules[] = {
      "model.cp_comm_type model.context_parallel_size model.hierarchical_context_parallel_sizes "
      "model.num_attention_heads model.num_query_groups model.num_layers",
      "the exchange of keys and values suits heads and layers", context_communication},
+    {"replicas_of_stages",
+     "dist.use_tp_pp_dp_mapping model.pipeline_model_parallel_size model.tensor_model_parallel_size "
+     "model.context_parallel_size model.expert_tensor_parallel_size model.expert_model_parallel_size",
+     "where replicas come after stages, experts have as many as dense layers", replicas_of_stages},
     {"experts_divide_by_ep", "model.expert_model_parallel_size model.num_moe_experts",
      "the expert-parallel size divides the experts", experts_divide_by_ep},
     {"tp_overlap_needs_sequence_parallel", "model.tp_comm_overlap model.sequence_parallel",

@@ -40,12 +40,43 @@ void optimizer_states(ConfigBuilder& builder) {
   if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
     builder.reject("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
                    "use --optimizer adam");
-  for (const auto& [key, dtype] : {std::pair{"optimizer.exp_avg_dtype", o.exp_avg_dtype},
+  for (const auto& [key, dtype] : {std::pair{"optimizer.main_grads_dtype", o.main_grads_dtype},
+                                   {"optimizer.main_params_dtype", o.main_params_dtype},
+                                   {"optimizer.exp_avg_dtype", o.exp_avg_dtype},
                                    {"optimizer.exp_avg_sq_dtype", o.exp_avg_sq_dtype}})
     if (dtype != "fp32" && !o.use_precision_aware_optimizer)
       builder.reject(
           key, "the optimizer keeps fp32 states",
           o.optimizer == OptimizerKind::adam ? "add --use-precision-aware-optimizer" : "leave it out");
+  if (o.main_grads_dtype == "fp32") return;
+  if (!builder.config.precision.bf16)
+    builder.reject("optimizer.main_grads_dtype", "only a bf16 model has bf16 gradients", "leave it out");
+  else if (builder.config.ddp.grad_reduce_in_fp32.value_or(false))
+    builder.reject(
+        "optimizer.main_grads_dtype", "gradients are fp32",
+        builder.config.ddp.use_megatron_fsdp ? "use fp32" : "leave out --accumulate-allreduce-grads-in-fp32");
+}
+
+void fsdp_formats(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  const DdpConfig& d = config.ddp;
+  if (!d.use_megatron_fsdp) return;
+  const std::string &params = d.megatron_fsdp_main_params_dtype, &grads = d.megatron_fsdp_main_grads_dtype;
+  const std::string& own = config.precision.params_dtype;
+  const bool half = own == "bf16" || own == "fp16";
+  if (params != "fp32" && params != "auto" && !half)
+    builder.reject("ddp.megatron_fsdp_main_params_dtype", fmt::format("the parameters are {}", own),
+                   "use auto");
+  else if (params == "bf16" && own == "fp16")
+    builder.reject("ddp.megatron_fsdp_main_params_dtype", "has fewer digits than the fp16 parameters",
+                   "use auto");
+  if (params != "fp32" && half && config.optimizer.optimizer != OptimizerKind::adam)
+    builder.reject("ddp.megatron_fsdp_main_params_dtype", "only Adam updates weights in fewer bits",
+                   "use fp32, or --optimizer adam");
+  if (grads == "fp16")
+    builder.reject("ddp.megatron_fsdp_main_grads_dtype", "gradients gather in fp32 or bf16", "use fp32");
+  if (grads == "bf16" && own != "bf16")
+    builder.reject("ddp.megatron_fsdp_main_grads_dtype", "only a bf16 model has bf16 gradients", "use auto");
 }
 
 void gradients_and_parameters_overlap(ConfigBuilder& builder) {
@@ -146,11 +177,7 @@ void offload(ConfigBuilder& builder) {
                    fmt::format("the model has {} layers", config.model.num_layers),
                    fmt::format("use at most {}", config.model.num_layers - 1));
   if (e.cpu_offloading_num_layers > 0 && !e.cpu_offloading)
-    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded",
-                   config.parallel.pipeline_model_parallel_size > 1 ||
-                           e.recompute_granularity != RecomputeGranularity::none
-                       ? "leave it out"
-                       : "add --cpu-offloading");
+    builder.reject("model.cpu_offloading_num_layers", "nothing is offloaded", "leave it out");
   if (e.cpu_offloading) {
     const char* no_offload = "leave out --cpu-offloading and --cpu-offloading-num-layers";
     if (e.cpu_offloading_num_layers == 0)
@@ -214,7 +241,16 @@ void graphs(ConfigBuilder& builder) {
             "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
 }
 
+void batch_invariance(ConfigBuilder& builder) {
+  if (builder.config.precision.batch_invariant_mode && builder.on_gpus())
+    builder.reject("model.batch_invariant_mode",
+                   "GEMMs of GPUs are chosen by their shape, so that sums depend on the batch",
+                   "leave it out, or use --device cpu");
+}
+
 constexpr Rule kPrecisionRules[] = {
+    {"batch_invariance", "model.batch_invariant_mode run.device",
+     "GEMMs that do not depend on the batch run on the CPU", batch_invariance},
     {"one_half_format", "model.bf16 model.fp16 model.params_dtype model.pipeline_dtype",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
@@ -223,9 +259,14 @@ constexpr Rule kPrecisionRules[] = {
      "run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"optimizer_states",
-     "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype  "
-     "optimizer.optimizer",
+     "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype "
+     "optimizer.main_grads_dtype optimizer.main_params_dtype optimizer.optimizer model.bf16 "
+     "ddp.grad_reduce_in_fp32 ddp.use_megatron_fsdp",
      "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
+    {"fsdp_formats",
+     "ddp.megatron_fsdp_main_params_dtype ddp.megatron_fsdp_main_grads_dtype ddp.use_megatron_fsdp "
+     "model.params_dtype optimizer.optimizer",
+     "number formats of Megatron-FSDP suit the model's", fsdp_formats},
     {"gradients_and_parameters_overlap",
      "ddp.overlap_param_gather ddp.overlap_grad_reduce ddp.use_distributed_optimizer ddp.use_megatron_fsdp",
      "gathering parameters while training goes on needs split states and overlapped gradients",

@@ -10,8 +10,11 @@ namespace megatron::conditions {
 #define CONDITION(name, needs, holds) inline constexpr Condition name{[](const Config& c) { return holds; }, needs};
 CONDITION(has_indexer, "--experimental-attention-variant dsa",
           c.model.experimental_attention_variant == AttentionVariant::dsa)
+CONDITION(has_window, "--window-size", !c.model.window_size.empty())
 CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
 CONDITION(has_parallel_residual, "--parallel-residual", c.model.parallel_residual)
+CONDITION(clips_scores, "--qk-clip", c.model.qk_clip)
+CONDITION(upcycles, "--moe-use-upcycling", c.model.moe_use_upcycling)
 CONDITION(in_fp8, "--fp8-format", c.precision.fp8 != Fp8Format::none)
 CONDITION(in_delayed_fp8, "--fp8-format and --fp8-recipe delayed",
           c.precision.fp8 != Fp8Format::none && c.precision.fp8_recipe == Fp8Recipe::delayed)
@@ -53,6 +56,8 @@ CONDITION(saves_locally, "--non-persistent-ckpt-type local",
           c.checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
 CONDITION(replicates, "--replication", c.checkpoint.replication)
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
+CONDITION(takes_checkpoint_args, "--load DIR and --use-checkpoint-args",
+          !c.checkpoint.load.empty() && c.checkpoint.use_checkpoint_args)
 CONDITION(detects_stragglers, "--detect-stragglers", c.logger.detect_stragglers)
 CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())

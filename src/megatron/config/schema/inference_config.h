@@ -9,6 +9,11 @@ namespace megatron {
 enum class PrefixEviction { ref_zero, lru };
 constexpr auto names(PrefixEviction) { return std::array{"ref_zero", "lru"}; }
 
+// Whose log-probabilities are told: the model's own, or those of what a request draws from, behind its
+// temperature, top-k and top-p.
+enum class LogprobsMode { raw_logprobs, processed_logprobs };
+constexpr auto names(LogprobsMode) { return std::array{"raw_logprobs", "processed_logprobs"}; }
+
 struct InferenceConfig {
   static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;

@@ -48,6 +48,9 @@ class Merger {
     if (sources_.file) yaml(*sources_.file, Source::file);
     for (const FlagUse& use : sources_.flags) flag(use);
     for (const std::string& text : sources_.overrides) override_text(text);
+    for (const FlagUse& use : sources_.flags)
+      if (const Shorthand* shorthand = find_shorthand(use.name); shorthand && shorthand->yields)
+        expand(*shorthand, {Source::flag, use.text()});
     checkpoint();
     for (const Catalog::Entry& entry : catalog_.entries()) interpolate_setting(entry);
     preset();
@@ -79,6 +82,9 @@ class Merger {
                            sources_.checkpoint_origin, show_value(value)));
         set(entry, value, {Source::checkpoint, sources_.checkpoint_origin});
       }
+    if (sources_.checkpoint_layout.is_null()) return;
+    for (const auto& [key, value] : sources_.checkpoint_layout.as_object())
+      set(*catalog_.find("model." + key), value, {Source::checkpoint, sources_.checkpoint_origin});
   }
 
   void yaml(const ConfigText& file, Source source) {
@@ -108,18 +114,23 @@ class Merger {
     }
   }
 
+  void expand(const Shorthand& shorthand, const Origin& origin) {
+    std::string_view rest = shorthand.settings;
+    while (!rest.empty()) {
+      const size_t blank = std::min(rest.find(' '), rest.size());
+      const std::string_view one = rest.substr(0, blank);
+      const size_t equals = one.find('=');
+      const std::string name(one.substr(0, equals));
+      if (!shorthand.yields || !merged_.values[catalog_.find(name)->index])
+        assign(name, parse_override_value(one.substr(equals + 1)).value, origin);
+      rest.remove_prefix(std::min(blank + 1, rest.size()));
+    }
+  }
+
   void flag(const FlagUse& use) {
     const Origin origin = {Source::flag, use.text()};
     if (const Shorthand* shorthand = find_shorthand(use.name)) {
-      std::string_view rest = shorthand->settings;
-      while (!rest.empty()) {
-        const size_t blank = std::min(rest.find(' '), rest.size());
-        const std::string_view one = rest.substr(0, blank);
-        const size_t equals = one.find('=');
-        assign(std::string(one.substr(0, equals)), parse_override_value(one.substr(equals + 1)).value,
-               origin);
-        rest.remove_prefix(std::min(blank + 1, rest.size()));
-      }
+      if (!shorthand->yields) expand(*shorthand, origin);
     } else if (const Catalog::Flag* found = catalog_.find_flag(use.name)) {
       const Setting& setting = *found->entry->setting;
       if (setting.is_boolean() && use.values.empty()) return set(*found->entry, Json(found->on), origin);

@@ -10,6 +10,7 @@ struct Shorthand {
   std::string_view flag;
   std::string_view settings;  // overrides, separated by blanks: "a.b=c d.e=f"
   std::string_view help;
+  bool yields = false;  // to whatever else gives one of these settings, in any order
 };
 
 std::span<const Shorthand> shorthands();

@@ -33,7 +33,8 @@ struct Sources {
   std::vector<FlagUse> flags;          // in order; the last of a kind wins
   std::vector<std::string> overrides;  // "optimizer.lr=3e-4", in order
   std::string checkpoint_origin;       // what --load names, with --use-checkpoint-args
-  Json checkpoint;  // the fields of `model` that its run had changed; null: it counts for nothing
+  Json checkpoint;         // the fields of `model` that its run had changed; null: it counts for nothing
+  Json checkpoint_layout;  // sizes of its layout, with --use-mp-args-from-checkpoint-args; null: as before
   std::optional<int64_t> processes;  // how many were launched, where that is known
   std::vector<Problem> problems;     // what was already found wrong, to be reported with all else
 };

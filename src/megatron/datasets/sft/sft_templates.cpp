@@ -4,16 +4,23 @@
 
 #include "megatron/base/refuse.h"
 #include "megatron/tokenizers/chat/chat_template.h"
+#include "megatron/tokenizers/metadata.h"
 
 namespace megatron {
 
 namespace fs = std::filesystem;
 
-chat::ChatTemplates find_chat_templates(const std::string& tokenizer_model, const std::string& own) {
+chat::ChatTemplates find_chat_templates(const std::string& tokenizer_model, const std::string& own,
+                                        const std::string& metadata) {
   const fs::path model = tokenizer_model;
   const std::string folder = (fs::is_directory(model) ? model : model.parent_path()).string();
   chat::ChatTemplates templates;
   if (!folder.empty()) templates = chat::read_chat_templates(folder);
+  if (!metadata.empty())
+    if (const auto text = read_tokenizer_metadata(metadata).chat_template) {
+      templates.sources = {{"default", *text}};
+      return templates;
+    }
   if (own.empty()) return templates;
   require_input(fs::is_regular_file(own), "--chat-template {}: there is no such file", own);
   templates.sources = chat::read_chat_templates(own).sources;

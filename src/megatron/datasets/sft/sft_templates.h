@@ -7,8 +7,9 @@
 namespace megatron {
 
 // The chat templates of a tokenizer's folder or file; `own`, where it is not "", is a file whose template is
-// used instead.
-chat::ChatTemplates find_chat_templates(const std::string& tokenizer_model, const std::string& own);
+// used instead, and before it the template of `metadata`, a file of --tokenizer-metadata, where it has one.
+chat::ChatTemplates find_chat_templates(const std::string& tokenizer_model, const std::string& own,
+                                        const std::string& metadata = "");
 // The template that conversations are written with; "" where there is none.
 std::string chat_template_of(const chat::ChatTemplates& templates);
 

@@ -32,6 +32,7 @@ Tensor context_attention(RankContext& ctx, const Tensor& q, const Tensor& k, con
   if (part.offsets.global_heads == 0) part.offsets.global_heads = q.size(1);
   part.offsets.head_begin += first;
   part.sinks_begin += first;
+  part.max_scores_begin += first;
   Tensor o;
   if (ring) {
     o = ring_attention(ctx, whole_q, whole_k, whole_v, part, slices.outer_slice, context.outer);

@@ -4,7 +4,7 @@ namespace megatron {
 
 Bucket::Bucket(RankContext& ctx, std::span<Parameter* const> parameters, const BucketPlan& plan, DType dtype,
                BucketOptions options)
-    : options_(std::move(options)), numel_(plan.numel) {
+    : options_(std::move(options)), wire_(options_.wire_dtype(dtype)), numel_(plan.numel) {
   if (options_.groups.shard.size() == 1) options_.sharding = Sharding::None;  // nothing to share out
   for (const BucketPlan::Place& place : plan.places) {
     Parameter* parameter = parameters[place.item];
@@ -150,23 +150,60 @@ void Bucket::begin_reduction(RankContext& ctx) {
       ctx.kernels->fill(ctx.kernel_context(), {member.parameter->accumulator.main_grad, 0});
   if (options_.factor != 1)
     ctx.kernels->axpby(ctx.kernel_context(), {.alpha = options_.factor, .a = gradients_, .out = gradients_});
+  if (by_round() && reduced_) arriving_ = ctx.empty({shard_size()}, gradients_.dtype(), MemoryTag::Gradient);
   reducing_ = true;
-  const auto& [shard, replicate] = options_.groups;
-  if (options_.sharding == Sharding::None) {
-    if (replicate.size() > 1) reduction_ = replicate.all_reduce(gradients_, options_.op);
-  } else {
-    if (by_round() && reduced_)
-      arriving_ = ctx.empty({shard_size()}, gradients_.dtype(), MemoryTag::Gradient);
-    reduction_ = shard.reduce_scatter(gradients_, arriving_ ? arriving_ : gradient_shard_, options_.op);
-  }
+  begin_sum(ctx);
   reduced_ = true;
   if (by_round()) start_round();
+}
+
+void Bucket::begin_sum(RankContext& ctx) {
+  const auto& [shard, replicate] = options_.groups;
+  sent_ = gradients_;
+  if (wire_ != gradients_.dtype()) {
+    sent_ = ctx.empty({numel_}, wire_, MemoryTag::Gradient);
+    ctx.kernels->copy(ctx.kernel_context(), {gradients_, sent_});
+  }
+  if (options_.sharding == Sharding::None) {
+    if (replicate.size() > 1) reduction_ = replicate.all_reduce(sent_, options_.op);
+    return;
+  }
+  if (options_.fp32_sums) {
+    parts_ = ctx.empty({numel_}, wire_, MemoryTag::Gradient);
+    reduction_ = shard.all_to_all(sent_, parts_);
+    return;
+  }
+  Tensor sum = arriving_ ? arriving_ : gradient_shard_;
+  if (wire_ != sum.dtype()) sum = parts_ = ctx.empty({shard_size()}, wire_, MemoryTag::Gradient);
+  reduction_ = shard.reduce_scatter(sent_, sum, options_.op);
+}
+
+// Parts are added in the order of ranks, and the sum is rounded once.
+void Bucket::take_sum(RankContext& ctx) {
+  const auto kernels = ctx.kernel_context();
+  if (options_.sharding == Sharding::None) {
+    if (wire_ != gradients_.dtype()) ctx.kernels->copy(kernels, {sent_, gradients_});
+  } else if (parts_) {
+    const Tensor target = arriving_ ? arriving_ : gradient_shard_;
+    const int64_t size = shard_size();
+    Tensor sum = parts_.slice(0, 0, size);
+    for (int64_t end = 2 * size; end <= parts_.numel(); end += size) {
+      const Tensor wide = ctx.empty({size}, accumulation_dtype(wire_), MemoryTag::Gradient);
+      ctx.kernels->axpby(kernels, {.a = sum, .b = parts_.slice(0, end - size, end), .out = wide});
+      sum = wide;
+    }
+    const bool average = options_.fp32_sums && options_.op == ReduceOp::Avg;
+    ctx.kernels->axpby(
+        kernels, {.alpha = average ? 1.0 / options_.groups.shard.size() : 1.0, .a = sum, .out = target});
+  }
+  sent_ = parts_ = {};
 }
 
 void Bucket::finish_reduction(RankContext& ctx) {
   if (!reducing_) return;
   reduction_.wait();
   reducing_ = false;
+  take_sum(ctx);
   if (!by_round()) return;
   if (arriving_)
     ctx.kernels->axpby(ctx.kernel_context(), {.a = arriving_, .b = gradient_shard_, .out = gradient_shard_});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "megatron/comm/process_group.h"
 #include "megatron/nn/parameter_slice.h"
@@ -20,7 +21,10 @@ struct DataGroups {
 struct BucketOptions {
   Sharding sharding = Sharding::None;
   DataGroups groups = {};
-  bool bf16_grads = false;      // bf16 parameters: gradients in bf16 too, otherwise fp32
+  bool bf16_grads = false;  // bf16 parameters: gradients in bf16 too, otherwise fp32
+  // In which gradients of parameters up to fp32 are summed over `shard`; empty: as they are kept.
+  std::optional<DType> wire = {};
+  bool fp32_sums = false;       // sharded bf16 gradients: all parts are sent, and added in fp32
   bool gradients_only = false;  // values are elsewhere
   bool overlap = false;         // a reduction begins as soon as the last gradient is there
   ReduceOp op = ReduceOp::Sum;  // or the average over the groups
@@ -31,6 +35,8 @@ struct BucketOptions {
   DType gradient_dtype(DType dtype) const {
     return bf16_grads && dtype == DType::BF16 ? dtype : accumulation_dtype(dtype);
   }
+  // In which those are sent.
+  DType wire_dtype(DType dtype) const { return wire && dtype != DType::F64 ? *wire : gradient_dtype(dtype); }
 };
 
 // Parameters whose gradients lie in one flat buffer and are reduced together. Where states are sharded, their
@@ -84,12 +90,16 @@ class Bucket {
   void count_contribution(RankContext& ctx, Member& member);
   void open_gradients(RankContext& ctx);
   void begin_reduction(RankContext& ctx);
+  void begin_sum(RankContext& ctx);
+  void take_sum(RankContext& ctx);
   void start_round();
 
   BucketOptions options_;
+  DType wire_;
   int64_t numel_;
   std::vector<Member> members_;
   Tensor gradients_, gradient_shard_, arriving_;  // arriving: a further micro-batch's reduced part
+  Tensor sent_, parts_;  // of a reduction in another dtype or by parts: a copy of gradients_, what came of it
   Tensor parameters_, parameter_shard_;
   Work reduction_, gather_;
   int64_t microbatches_ = 1, missing_ = 0;

@@ -82,6 +82,8 @@ BucketOptions DataParallel::bucket_options(bool expert) {
   BucketOptions options{.sharding = options_.sharding,
                         .groups = expert ? expert_ : dense_,
                         .bf16_grads = options_.bf16_grads,
+                        .wire = options_.wire,
+                        .fp32_sums = options_.fp32_sums,
                         .overlap = options_.overlap_reduce,
                         .op = options_.average ? ReduceOp::Avg : ReduceOp::Sum};
   if (expert && options_.average)

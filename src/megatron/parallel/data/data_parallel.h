@@ -11,7 +11,9 @@ namespace megatron {
 
 struct DataParallelOptions {
   Sharding sharding = Sharding::None;
-  bool bf16_grads = false;  // bf16 parameters: gradients gather and are summed over ranks in bf16
+  bool bf16_grads = false;         // bf16 parameters: gradients gather and are summed over ranks in bf16
+  std::optional<DType> wire = {};  // in which gradients are summed over ranks; empty: as they are kept
+  bool fp32_sums = false;          // of sharded bf16 gradients
   bool overlap_reduce = false;
   bool overlap_gather = false;
   bool average = false;     // collectives average, where losses are scaled by loss_factor()

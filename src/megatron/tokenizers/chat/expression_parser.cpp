@@ -15,6 +15,32 @@ Value literal_text(std::string text) {
   return Value(std::make_shared<const Text>(Text{std::move(text), false, {}}));
 }
 
+bool is_container(Expression::Kind kind) {
+  return kind == Expression::Kind::list || kind == Expression::Kind::tuple || kind == Expression::Kind::dict;
+}
+
+// Whether an expression is made of literals alone.
+bool is_literal(const Expression& node) {
+  if (node.kind == Expression::Kind::negative) return node.items[0]->kind == Expression::Kind::constant;
+  if (!is_container(node.kind)) return node.kind == Expression::Kind::constant;
+  return std::ranges::all_of(node.items, [](const auto& item) { return is_literal(*item); });
+}
+
+bool is_hashable(const Expression& literal) {
+  if (literal.kind == Expression::Kind::tuple)
+    return std::ranges::all_of(literal.items, [](const auto& item) { return is_hashable(*item); });
+  return !is_container(literal.kind);
+}
+
+// Whether a dict of literals has a key that cannot be one, before anything that is no literal.
+bool has_bad_key(const Expression& dict) {
+  for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
+    if (!is_literal(*dict.items[i]) || !is_literal(*dict.items[i + 1])) return false;
+    if (!is_hashable(*dict.items[i])) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Parser::Nested::Nested(Parser& parser) : parser_(parser) {
@@ -79,7 +105,9 @@ void Parser::unexpected(std::string_view wanted) const {
 void Parser::set_depth(Expression& node) const {
   int depth = 0;
   auto look = [&](const ExpressionPtr& item) {
-    if (item) depth = std::max(depth, item->depth);
+    if (!item) return;
+    depth = std::max(depth, item->depth);
+    node.bad_key = node.bad_key || item->bad_key;
   };
   for (const auto& item : node.items) look(item);
   if (node.call) {
@@ -89,6 +117,9 @@ void Parser::set_depth(Expression& node) const {
     look(node.call->more_named);
   }
   node.depth = depth + 1;
+  // Jinja makes values of literals while it compiles operations on them, also where they are never reached.
+  if (node.bad_key && !is_container(node.kind))
+    syntax_error(node.line, "a dict has a key that is not hashable");
   if (node.depth > kMaxDepth)
     syntax_error(node.line, fmt::format("an expression is deeper than {} levels", kMaxDepth));
 }
@@ -331,6 +362,7 @@ ExpressionPtr Parser::dict() {
   }
   expect_symbol("}");
   set_depth(*node);
+  node->bad_key = node->bad_key || has_bad_key(*node);
   return node;
 }
 

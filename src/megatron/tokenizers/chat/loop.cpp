@@ -96,6 +96,14 @@ bool Loop::attribute(Runtime& runtime, std::string_view name, Value& result) {
   return false;
 }
 
+bool Loop::next(Runtime& runtime, int64_t, Value& result) const {
+  const auto self = std::const_pointer_cast<Loop>(shared_from_this());
+  Value item;
+  if (!self->advance(item)) return false;
+  result = runtime.tuple({std::move(item), Value(std::shared_ptr<Object>(self))});
+  return true;
+}
+
 Value Loop::call(Runtime&, Arguments arguments) {
   if (!recurse_) fault("The loop must have the 'recursive' marker to be called recursively.");
   Bound bound(arguments, "loop", {"iterable"}, 1);

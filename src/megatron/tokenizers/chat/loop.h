@@ -30,6 +30,11 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
   std::string repr(Runtime&) override { return fmt::format("<LoopContext {}/{}>", index_ + 1, total()); }
   bool attribute(Runtime& runtime, std::string_view name, Value& result) override;
   bool callable() const override { return true; }
+  // Iteration moves the statement itself on, and gives items with the loop beside them.
+  bool iterable() const override { return true; }
+  bool next(Runtime& runtime, int64_t index, Value& result) const override;
+  int64_t length() const override { return const_cast<Loop*>(this)->total(); }
+  bool reversible() const override { return false; }
   Value call(Runtime& runtime, Arguments arguments) override;
 
  private:

@@ -27,8 +27,7 @@ Value first(Runtime& runtime, const Value& input, Arguments& arguments) {
 
 Value last(Runtime& runtime, const Value& input, Arguments& arguments) {
   Bound(arguments, "last", {});
-  if (input.object_as<Generator>() || !is_iterable(input) ||
-      (input.is_object() && input.object().length() < 0))
+  if (!is_iterable(input) || (input.is_object() && !input.object().reversible()))
     fault("'{}' object is not reversible", type_name(input));
   if (input.is_undefined() || input.is_text() || input.is_sequence()) {
     if (!truth(input)) return runtime.undefined("No last item, sequence was empty.");

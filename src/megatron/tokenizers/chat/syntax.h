@@ -54,7 +54,8 @@ struct Expression {
   };
   Kind kind = Kind::constant;
   int line = 1;
-  int depth = 1;  // levels of expressions, this one included
+  int depth = 1;         // levels of expressions, this one included
+  bool bad_key = false;  // it is, or holds, a dict of literals with a key that is not hashable
   std::string name;
   Value value;
   std::vector<ExpressionPtr> items;

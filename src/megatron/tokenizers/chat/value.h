@@ -140,7 +140,8 @@ class Object {
   virtual bool iterable() const { return false; }
   virtual bool next(Runtime&, int64_t /*index*/, Value& /*result*/) const { return false; }
   virtual int64_t length() const { return -1; }  // -1: has none
-  virtual int nesting() const { return 0; }      // of the containers that it refers to
+  virtual bool reversible() const { return length() >= 0; }
+  virtual int nesting() const { return 0; }  // of the containers that it refers to
 };
 
 }  // namespace megatron::chat

@@ -1,8 +1,5 @@
 #include "megatron/tokenizers/models/bpe.h"
 
-#include <exception>
-#include <thread>
-
 #include "megatron/base/error.h"
 #include "megatron/tokenizers/settings.h"
 #include "megatron/tokenizers/unicode/utf8.h"
@@ -11,69 +8,33 @@ namespace megatron::tokenizers {
 
 namespace {
 
-struct NamedMerge {
-  TokenId left, right, whole;
-};
-
-// The ids of one merge; an Error where one of its pieces or what they become is no piece.
-NamedMerge find_merge(const Vocabulary& vocabulary, const Json& merge, size_t rank,
-                      std::string_view continuing_prefix, std::string& whole) {
-  std::string_view left, right;
-  if (merge.is_string()) {  // the older form: two pieces with a space between them
-    const std::string_view text = merge.as_string();
-    const size_t space = text.find(' ');
-    require(space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos,
-            "tokenizer.json: merge {} is '{}', expected two pieces", rank, text);
-    left = text.substr(0, space);
-    right = text.substr(space + 1);
-  } else {
-    require(merge.size() == 2, "tokenizer.json: merge {} has {} pieces, expected 2", rank, merge.size());
-    left = merge[0].as_string();
-    right = merge[1].as_string();
+// [["a", "b"], …], or the older form: two pieces with a space between them.
+std::vector<MergeNames> read_merges(const Json::Array& merges) {
+  std::vector<MergeNames> names;
+  names.reserve(merges.size());
+  for (const Json& merge : merges) {
+    if (merge.is_string()) {
+      const auto pair = split_merge(merge.as_string());
+      require(pair.has_value(), "tokenizer.json: merge {} is '{}', expected two pieces", names.size(),
+              merge.as_string());
+      names.push_back(*pair);
+    } else {
+      require(merge.size() == 2, "tokenizer.json: merge {} has {} pieces, expected 2", names.size(),
+              merge.size());
+      names.push_back({merge[0].as_string(), merge[1].as_string()});
+    }
   }
-  const auto a = vocabulary.find(left), b = vocabulary.find(right);
-  require(a && b, "BPE: merge {} ('{}' '{}') names a piece that the vocabulary lacks", rank, left, right);
-  whole = left;
-  whole += right.size() >= continuing_prefix.size() ? right.substr(continuing_prefix.size()) : right;
-  const auto id = vocabulary.find(whole);
-  require(id.has_value(), "BPE: merge {} makes '{}', which the vocabulary lacks", rank, whole);
-  return {*a, *b, *id};
-}
-
-// Pieces are looked up by two threads, which is most of the time that loading takes.
-MergeTable read_merges(const Json::Array& merges, const Vocabulary& vocabulary,
-                       std::string_view continuing_prefix) {
-  std::vector<NamedMerge> found(merges.size());
-  const auto find = [&](size_t begin, size_t end) {
-    std::string whole;
-    for (size_t i = begin; i < end; ++i)
-      found[i] = find_merge(vocabulary, merges[i], i, continuing_prefix, whole);
-  };
-  const size_t half = merges.size() < 10000 ? merges.size() : merges.size() / 2;
-  std::exception_ptr fault;
-  {
-    std::jthread helper;
-    if (half < merges.size())
-      helper = std::jthread([&] {
-        try {
-          find(half, merges.size());
-        } catch (...) {
-          fault = std::current_exception();
-        }
-      });
-    find(0, half);  // the first fault is told, as it comes first
-  }
-  if (fault) std::rethrow_exception(fault);
-  MergeTable table;
-  table.reserve(merges.size());
-  for (size_t i = 0; i < found.size(); ++i)
-    table.add(found[i].left, found[i].right, static_cast<uint32_t>(i), found[i].whole);
-  return table;
+  return names;
 }
 
 }  // namespace
 
-BpeModel::BpeModel(const Json& settings) : Model(read_vocabulary(settings.at("vocab"))) {
+BpeModel::BpeModel(const Json& settings)
+    : BpeModel(settings, read_vocabulary(settings.at("vocab")),
+               read_merges(settings.at("merges").as_array())) {}
+
+BpeModel::BpeModel(const Json& settings, Vocabulary vocabulary, std::span<const MergeNames> merges)
+    : Model(std::move(vocabulary)) {
   if (const Json* dropout = settings.find("dropout"); dropout && !dropout->is_null())
     require(dropout->as_double() == 0, "tokenizer.json: BPE has dropout {}, expected none; set it to null",
             dropout->as_double());
@@ -87,8 +48,8 @@ BpeModel::BpeModel(const Json& settings) : Model(read_vocabulary(settings.at("vo
     require(options_.unknown.has_value(), "tokenizer.json: unk_token '{}' is no piece of the vocabulary",
             unknown->as_string());
   }
-  merges_ = std::make_shared<const MergeTable>(
-      read_merges(settings.at("merges").as_array(), vocabulary_, options_.continuing_prefix));
+  merges_ =
+      std::make_shared<const MergeTable>(make_merge_table(merges, vocabulary_, options_.continuing_prefix));
 }
 
 bool BpeModel::byte_symbols(std::string_view text, std::vector<Symbol>& symbols) const {

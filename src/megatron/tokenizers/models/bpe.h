@@ -2,8 +2,9 @@
 
 #include <array>
 #include <optional>
+#include <span>
 
-#include "megatron/tokenizers/models/merges.h"
+#include "megatron/tokenizers/models/merge_names.h"
 #include "megatron/tokenizers/models/model.h"
 
 namespace megatron::tokenizers {
@@ -19,6 +20,8 @@ class BpeModel : public Model {
     std::string continuing_prefix, end_suffix;
   };
   explicit BpeModel(const Json& settings);
+  // Pieces and merges that were read apart from the other settings.
+  BpeModel(const Json& settings, Vocabulary vocabulary, std::span<const MergeNames> merges);
   BpeModel(Vocabulary vocabulary, MergeTable merges, Options options)
       : Model(std::move(vocabulary)),
         merges_(std::make_shared<const MergeTable>(std::move(merges))),

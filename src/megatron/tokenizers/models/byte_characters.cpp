@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include "megatron/tokenizers/unicode/utf8.h"
-
 namespace megatron::tokenizers {
 namespace {
 
@@ -48,15 +46,33 @@ std::optional<uint8_t> byte_of_character(char32_t point) {
   return static_cast<uint8_t>(kAlphabet.byte_of[point]);
 }
 
+bool append_bytes_of_piece(std::string_view piece, std::string& bytes) {
+  const size_t before = bytes.size();
+  for (size_t i = 0; i < piece.size();) {
+    // Characters of the alphabet have one or two bytes.
+    const auto lead = static_cast<uint8_t>(piece[i]);
+    int16_t byte = -1;
+    if (lead < 0x80) {
+      byte = kAlphabet.byte_of[lead];
+      i += 1;
+    } else if (lead >= 0xC2 && lead <= 0xC5 && i + 1 < piece.size()) {
+      const auto trail = static_cast<uint8_t>(piece[i + 1]);
+      const size_t point = size_t{lead & 0x1Fu} << 6 | (trail & 0x3F);
+      if ((trail & 0xC0) == 0x80 && point < kAlphabet.byte_of.size()) byte = kAlphabet.byte_of[point];
+      i += 2;
+    }
+    if (byte < 0) {
+      bytes.resize(before);
+      return false;
+    }
+    bytes += static_cast<char>(byte);
+  }
+  return true;
+}
+
 std::optional<std::string> bytes_of_piece(std::string_view piece) {
   std::string bytes;
-  for (size_t i = 0; i < piece.size();) {
-    const Utf8Char c = decode_utf8(piece.substr(i));
-    const auto byte = byte_of_character(c.point);
-    if (!c.valid || !byte) return std::nullopt;
-    bytes += static_cast<char>(*byte);
-    i += c.length;
-  }
+  if (!append_bytes_of_piece(piece, bytes)) return std::nullopt;
   return bytes;
 }
 

@@ -16,6 +16,9 @@ std::optional<uint8_t> byte_of_character(char32_t point);
 // Bytes for which a piece stands; none where one of its characters stands for none.
 std::optional<std::string> bytes_of_piece(std::string_view piece);
 
+// The same, appended; false, and nothing is, where there are none.
+bool append_bytes_of_piece(std::string_view piece, std::string& bytes);
+
 // The piece of a byte-level vocabulary for some bytes.
 std::string piece_of_bytes(std::string_view bytes);
 

@@ -31,7 +31,10 @@ Vocabulary read_vocabulary(const Json& pieces) {
   return vocabulary;
 }
 
-std::unique_ptr<const Model> make_model(const Json& settings) {
+std::unique_ptr<const Model> make_model(TokenizerJson& file) {
+  const Json& settings = file.settings.at("model");
+  if (file.bpe)
+    return std::make_unique<BpeModel>(settings, std::move(file.bpe->vocabulary), file.bpe->merges);
   const std::string type = model_type(settings);
   if (type == "BPE") return std::make_unique<BpeModel>(settings);
   if (type == "WordPiece") return std::make_unique<WordPieceModel>(settings);

@@ -9,6 +9,7 @@
 #include "megatron/base/json.h"
 #include "megatron/tokenizers/aligned_text.h"
 #include "megatron/tokenizers/models/vocabulary.h"
+#include "megatron/tokenizers/tokenizer_json.h"
 
 namespace megatron::tokenizers {
 
@@ -32,8 +33,8 @@ class Model {
   Vocabulary vocabulary_;
 };
 
-// From the "model" of a tokenizer.json. An Error names what is not known.
-std::unique_ptr<const Model> make_model(const Json& settings);
+// From the "model" of a tokenizer.json, whose pieces are moved away. An Error names what is not known.
+std::unique_ptr<const Model> make_model(TokenizerJson& file);
 
 // {"piece": id, …}.
 Vocabulary read_vocabulary(const Json& pieces);

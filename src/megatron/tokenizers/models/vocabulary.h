@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -35,12 +36,16 @@ class Vocabulary {
     const Slot& slot = slots_[place(piece)];
     return slot.taken ? std::optional(slot.id) : std::nullopt;
   }
+  // The ids of several pieces, -1 where there is none, looked up together so that memory is waited for once.
+  void find(std::span<const std::string_view> pieces, TokenId* ids) const;
   bool has(TokenId id) const {
     return id >= 0 && static_cast<size_t>(id) < pieces_.size() && pieces_[id].begin != kNone;
   }
   // The piece of an id; "" where it has none.
   std::string_view piece(TokenId id) const { return has(id) ? text_of(pieces_[id]) : std::string_view(); }
   size_t count() const { return count_; }
+  // Whether every piece has one id and every id one piece.
+  bool one_to_one() const { return one_to_one_; }
   // One more than the highest id.
   TokenId end_id() const { return static_cast<TokenId>(pieces_.size()); }
 
@@ -58,8 +63,8 @@ class Vocabulary {
   std::string_view text_of(const Piece& piece) const { return {texts_.data() + piece.begin, piece.length}; }
   static uint64_t hash_of(std::string_view piece);
   // Of the slot that holds a piece, or would.
-  size_t place(std::string_view piece) const {
-    const uint64_t hash = hash_of(piece);
+  size_t place(std::string_view piece) const { return place(piece, hash_of(piece)); }
+  size_t place(std::string_view piece, uint64_t hash) const {
     size_t i = hash & (slots_.size() - 1);
     while (slots_[i].taken && (slots_[i].hash != hash >> 33 || text_of(slots_[i].piece) != piece))
       i = (i + 1) & (slots_.size() - 1);
@@ -71,6 +76,7 @@ class Vocabulary {
   std::vector<Slot> slots_;
   std::vector<Piece> pieces_;  // by id
   size_t count_ = 0;
+  bool one_to_one_ = true;
 };
 
 }  // namespace megatron::tokenizers

@@ -1,54 +1,91 @@
 #include "megatron/tokenizers/unicode/graphemes.h"
 
-#include "megatron/tokenizers/unicode/unicode.h"
+#include "megatron/tokenizers/unicode/packed_table.h"
 #include "megatron/tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
 
-// Spacing marks that UAX #29 leaves out of the property SpacingMark.
-bool stands_alone(char32_t c) {
-  return c == 0x102B || c == 0x102C || c == 0x1038 || (c >= 0x1062 && c <= 0x1064) ||
-         (c >= 0x1067 && c <= 0x106D) || c == 0x1083 || (c >= 0x1087 && c <= 0x108C) || c == 0x108F ||
-         (c >= 0x109A && c <= 0x109C) || c == 0x1A61 || c == 0x1A63 || c == 0x1A64 || c == 0xAA7B ||
-         c == 0xAA7D || c == 0x11720 || c == 0x11721;
+#include "megatron/tokenizers/unicode/grapheme_data.inc"
+
+// Grapheme_Cluster_Break, with Indic_Conjunct_Break and Extended_Pictographic where the rules ask for them.
+// The numbers up to Consonant are those of the table.
+enum class GraphemeClass : uint8_t {
+  Other,
+  CR,
+  LF,
+  Control,
+  ZWJ,
+  Linker,          // Extend, and a linker of conjuncts
+  ConjunctExtend,  // Extend within conjuncts
+  Extend,          // the other Extend
+  SpacingMark,
+  Prepend,
+  RegionalIndicator,
+  L,
+  V,
+  T,
+  Pictographic,
+  Consonant,
+  LV,
+  LVT
+};
+using enum GraphemeClass;
+
+GraphemeClass class_of(char32_t point) {
+  static const TwoStageTable table{kGraphemeRuns};  // unpacked when first asked for
+  if (point >= 0x20 && point < 0x7F) return Other;
+  if (point >= 0xAC00 && point < 0xAC00 + 11172) return (point - 0xAC00) % 28 == 0 ? LV : LVT;
+  return point < kPoints ? static_cast<GraphemeClass>(table[point]) : Other;
 }
 
-bool extends(char32_t c) {
-  return (properties_of(c).mark() && !stands_alone(c)) || c == 0x200C || c == 0x200D || c == 0xE33 ||
-         c == 0xEB3 || c == 0xFF9E || c == 0xFF9F || (c >= 0x1F3FB && c <= 0x1F3FF) ||
-         (c >= 0xE0020 && c <= 0xE007F);
-}
+bool extends(GraphemeClass c) { return c >= ZWJ && c <= Extend; }
 
-bool control(char32_t c) {
-  if (c == 0x200C || c == 0x200D) return false;
-  const Category category = properties_of(c).category();
-  return category == Category::Cc || category == Category::Cf || category == Category::Zl ||
-         category == Category::Zp;
-}
+// What the rules that look further back than one character need to know of the cluster so far.
+struct ClusterState {
+  bool conjunct = false;      // consonant, then linkers and extenders
+  bool linked = false;        // with a linker among them
+  bool pictographic = false;  // pictograph, then extenders
+  bool joined = false;        // and a ZWJ as the last of them
+  bool half_flag = false;     // the last is the first of two regional indicators
 
-bool prepends(char32_t c) {
-  return (c >= 0x600 && c <= 0x605) || c == 0x6DD || c == 0x70F || c == 0x890 || c == 0x891 || c == 0x8E2 ||
-         c == 0xD4E || c == 0x110BD || c == 0x110CD || c == 0x111C2 || c == 0x111C3 || c == 0x1193F ||
-         c == 0x11941 || c == 0x11A3A || (c >= 0x11A84 && c <= 0x11A89) || c == 0x11D46 || c == 0x11F02;
+  void add(GraphemeClass c) {
+    joined = pictographic && c == ZWJ;
+    pictographic = c == Pictographic || (pictographic && extends(c));
+    linked = conjunct && (c == Linker || (linked && (c == ConjunctExtend || c == ZWJ)));
+    conjunct = c == Consonant || (conjunct && (c == Linker || c == ConjunctExtend || c == ZWJ));
+    half_flag = c == RegionalIndicator && !half_flag;
+  }
+};
+
+// GB3 to GB999: whether a cluster ends between two characters.
+bool breaks(GraphemeClass before, GraphemeClass after, const ClusterState& state) {
+  if (before == CR && after == LF) return false;
+  if ((before >= CR && before <= Control) || (after >= CR && after <= Control)) return true;
+  if (before == L && (after == L || after == V || after == LV || after == LVT)) return false;
+  if ((before == LV || before == V) && (after == V || after == T)) return false;
+  if ((before == LVT || before == T) && after == T) return false;
+  if (extends(after) || after == SpacingMark || before == Prepend) return false;
+  if (after == Consonant) return !state.linked;
+  if (after == Pictographic) return !state.joined;
+  if (after == RegionalIndicator) return !state.half_flag;
+  return true;
 }
 
 }  // namespace
 
 size_t grapheme_length(std::string_view text) {
-  if (text.starts_with("\r\n")) return 2;
-  Utf8Char c = decode_utf8(text);
-  size_t at = c.length;
-  while (prepends(c.point) && at < text.size()) {
-    const Utf8Char next = decode_utf8(text.substr(at));
-    if (control(next.point) && !prepends(next.point)) return at;
-    c = next;
-    at += next.length;
-  }
-  if (control(c.point)) return at;
+  ClusterState state;
+  const Utf8Char first = decode_utf8(text);
+  GraphemeClass before = class_of(first.point);
+  state.add(before);
+  size_t at = first.length;
   while (at < text.size()) {
     const Utf8Char next = decode_utf8(text.substr(at));
-    if (!extends(next.point)) break;
+    const GraphemeClass after = class_of(next.point);
+    if (breaks(before, after, state)) break;
+    state.add(after);
+    before = after;
     at += next.length;
   }
   return at;

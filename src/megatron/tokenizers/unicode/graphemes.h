@@ -5,8 +5,8 @@
 
 namespace megatron::tokenizers {
 
-// Bytes of the grapheme cluster at the front of non-empty text. Exact for clusters of up to five bytes, which
-// is what Precompiled looks up; longer ones (flags, emoji sequences, Hangul) may be cut.
+// Bytes of the extended grapheme cluster (UAX #29, Unicode 17) at the front of non-empty text, which begins
+// at a border of clusters.
 size_t grapheme_length(std::string_view text);
 
 }  // namespace megatron::tokenizers

@@ -19,8 +19,8 @@ std::string processor_of(const Config& config) {
 std::shared_ptr<const ImageTextEncoder> encoder_of(const Config& config, const Tokenizer& tokenizer,
                                                    const Log& log) {
   const DatasetConfig& data = config.dataset;
-  const chat::ChatTemplates templates =
-      find_chat_templates(config.tokenizer.tokenizer_model, config.tokenizer.chat_template);
+  const chat::ChatTemplates templates = find_chat_templates(
+      config.tokenizer.tokenizer_model, config.tokenizer.chat_template, config.tokenizer.metadata_path);
   SftEncoderOptions options;
   options.format = data.sft_format == SftDataFormat::chat                ? SftFormat::chat
                    : data.sft_format == SftDataFormat::prompt_completion ? SftFormat::prompt_completion

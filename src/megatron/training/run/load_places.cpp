@@ -83,6 +83,18 @@ TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::st
   return megatron_source(opened);
 }
 
+Json checkpoint_layout_settings(const std::string& root) {
+  const FoundCheckpoint found = recognise_checkpoint(root);
+  if (!trains_from(found.kind)) return {};
+  if (found.kind != CheckpointKind::megatron) {
+    const MegatronCheckpoint opened = open_megatron(found.path);
+    return opened.model ? layout_settings(opened.state.extra.at("megatron_lm").at("args")) : Json();
+  }
+  const Json config = read_index(found.path).state.config;
+  const Json* model = config.is_object() ? config.find("model") : nullptr;
+  return model ? layout_settings(*model) : Json();
+}
+
 Json checkpoint_model_settings(const std::string& root) {
   const FoundCheckpoint found = recognise_checkpoint(root);
   if (!trains_from(found.kind)) return {};

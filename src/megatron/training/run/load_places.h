@@ -33,6 +33,8 @@ TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::st
 // The model of the checkpoint that --load names: what its run had changed of the fields of `model`. Null
 // where there is none, or it does not say.
 Json checkpoint_model_settings(const std::string& root);
+// Its layout, as layout_settings(); null where it does not say.
+Json checkpoint_layout_settings(const std::string& root);
 
 // Whether a run has gone on from the checkpoints of `root` without a non-persistent one, which was saved
 // behind `base`: somebody went back to before it (--ckpt-step, the tracker), and has saved since.

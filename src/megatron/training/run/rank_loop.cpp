@@ -12,6 +12,7 @@
 #include "megatron/training/health/straggler_detector.h"
 #include "megatron/training/health/suspects.h"
 #include "megatron/training/log/profiling.h"
+#include "megatron/training/log/tensor_dumps.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/rerun.h"
@@ -29,6 +30,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kRunGib = 1 << 30;
 constexpr const char* kMemory = "memory";  // where a run goes on from
+
+// The step that the phase of an iteration began behind; 0 in the first one. Batches have one size throughout.
+int64_t last_transition(const TrainConfig& train, int64_t iteration) {
+  int64_t last = 0;
+  for (const int64_t step : train.phase_transition_iterations)
+    if (step <= iteration) last = std::max(last, step);
+  return last;
+}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -70,6 +79,7 @@ class RankLoop {
                 .large = config_.ddp.check_for_large_grads},
                static_cast<uint64_t>(config_.rng.seed), layout_name(), world),
         timeouts_(config_, world, kept_.steps),
+        dumps_(ctx, world, config_, trainer_, [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {
     if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
   }
@@ -318,6 +328,8 @@ class RankLoop {
       end.reason = RunEnd::Reason::straggler;
     else if (every > 0 && state_.iteration % every == 0)
       end.reason = RunEnd::Reason::interval;
+    else if (last_transition(config_.train, state_.iteration) == state_.iteration)
+      end.reason = RunEnd::Reason::phase;
     return end;
   }
 
@@ -413,7 +425,10 @@ class RankLoop {
     const Shares shares = batch_shares(config_, parallel_, batch);
     const auto batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
-      return run_.data.train->shared_step({state_.iteration, state_.consumed_samples, own_of(shares), batch});
+      const int64_t before =
+          last_transition(config_.train, state_.iteration) * batch;  // other phases' samples
+      return run_.data.train->shared_step(
+          {state_.iteration, state_.consumed_samples - before, own_of(shares), batch});
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
@@ -438,11 +453,13 @@ class RankLoop {
       if (suspected) tell_suspects();
       if (verdict != RerunMachine::Verdict::go_on) return verdict;
     }
+    dumps_.after_gradients(state_.iteration + 1);
     checkpoints_.before_update();
     if (memory_) memory_->before_change(ctx_);
     const StepReport step = trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
     check_finite(step);
+    dumps_.after_update(state_.iteration);
     kept_.reached = std::max(kept_.reached, state_.iteration);
     state_.consumed_samples += batch;
     if (step.update != Update::taken) state_.without_update += batch;
@@ -542,6 +559,7 @@ class RankLoop {
   TrainState state_;
   RerunMachine rerun_;
   SectionTimeouts timeouts_;
+  TensorDumps dumps_;
   RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
   int64_t validated_ = -1;                   // the iteration of the last evaluation

@@ -155,8 +155,10 @@ RunSpec run_spec(std::span<const std::string> arguments) {
     spec.hf = std::make_shared<const AutoBridge>(directory);
     return hf_model_settings(*spec.hf);
   };
-  spec.sources =
-      read_sources(line, {.hf = read_hf, .recipe = read_recipe, .checkpoint = checkpoint_model_settings});
+  spec.sources = read_sources(line, {.hf = read_hf,
+                                     .recipe = read_recipe,
+                                     .checkpoint = checkpoint_model_settings,
+                                     .checkpoint_layout = checkpoint_layout_settings});
   return spec;
 }
 

@@ -18,6 +18,7 @@
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/schedule_state.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/setup/upcycle.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -155,6 +156,8 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
     if (!non_persistent_.empty()) non_persistent_lock_ = lock_folder(non_persistent_, owner, left_out);
     // Read once: the folder may be gone when a checkpoint is saved.
     if (hf_) assets_ = source_files(hf_->directory(), hf_->weights().files());
+    if (!checkpoint.save_tokenizer_assets)
+      std::erase_if(assets_, [](const CheckpointAsset& asset) { return is_tokenizer_file(asset.name); });
     return "";
   });
   if (checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
@@ -335,16 +338,22 @@ bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, const Local
 
 RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_only) {
   std::vector<std::string> notes;
-  const TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
-  Taken taken = take(source, weights_only);
+  TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
+  const bool upcycles = config_.model.moe_use_upcycling && is_dense(source);
+  if (upcycles) source = upcycled(std::move(source), config_.model, static_cast<uint64_t>(config_.rng.seed));
+  if (config_.model.moe_use_upcycling && !upcycles && !restarted_)
+    throw ConfigError(fmt::format(
+        "--moe-use-upcycling: {} has experts already; leave out --moe-use-upcycling to go on with them",
+        source.path));
+  Taken taken = take(source, weights_only, !upcycles);
   taken.notes = std::move(notes);
   return taken;
 }
 
-RunCheckpoints::Taken RunCheckpoints::take(const TensorSource& source, bool weights_only) {
+RunCheckpoints::Taken RunCheckpoints::take(const TensorSource& source, bool weights_only, bool has_state) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   Taken taken;
-  const LoadOptions options{.optimizer = !weights_only && (restarted_ || checkpoint.load_optim),
+  const LoadOptions options{.optimizer = !weights_only && has_state && (restarted_ || checkpoint.load_optim),
                             .masters = checkpoint.load_main_params_from_ckpt,
                             .strictness = checkpoint.dist_ckpt_strictness};
   if (options.optimizer) check_schedule(source);

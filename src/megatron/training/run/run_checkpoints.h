@@ -87,7 +87,7 @@ class RunCheckpoints {
   void load_language_model();
   void read_hf_weights();
   Taken take(const LoadPlace& place, bool weights_only);
-  Taken take(const TensorSource& source, bool weights_only);
+  Taken take(const TensorSource& source, bool weights_only, bool has_state = true);
   void tell_report(const Taken& taken);
   void check_schedule(const TensorSource& source);
   const std::string& root_of(bool persistent) const;

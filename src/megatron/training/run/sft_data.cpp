@@ -21,7 +21,8 @@ struct SftSetup {
 
 SftSetup sft_setup(const Config& config) {
   SftSetup setup{open_tokenizer(config.tokenizer),
-                 find_chat_templates(config.tokenizer.tokenizer_model, config.tokenizer.chat_template)};
+                 find_chat_templates(config.tokenizer.tokenizer_model, config.tokenizer.chat_template,
+                                     config.tokenizer.metadata_path)};
   setup.pad = sft_pad_of(setup.tokenizer);
   const ParallelConfig& parallel = config.parallel;
   const int64_t context = parallel.context_parallel_size;

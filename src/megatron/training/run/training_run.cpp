@@ -66,6 +66,8 @@ std::string RunEnd::text() const {
       return "";
     case Reason::interval:
       return fmt::format("stopped by --exit-interval {}", at);
+    case Reason::phase:
+      return fmt::format("stopped by --phase-transition-iterations {}", at);
     case Reason::duration:
       return fmt::format("stopped by --exit-duration-in-mins {}", at);
     case Reason::signal:

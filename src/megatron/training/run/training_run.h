@@ -46,6 +46,7 @@ struct RunEnd {
   enum class Reason {
     finished,
     interval,
+    phase,
     duration,
     signal,
     preempted,

@@ -53,6 +53,23 @@ std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& tra
   return tensors;
 }
 
+std::vector<ShardedTensor> gradient_tensors(RankContext& ctx, RankTrainer& trainer) {
+  std::vector<ShardedTensor> tensors;
+  for (const ParameterSlice& slice : trainer.slices()) {
+    if (!slice.gradient) continue;
+    const DType dtype = slice.gradient.dtype() == DType::F64 ? DType::F64 : DType::F32;
+    Tensor gradient = ctx.empty(slice.gradient.shape(), dtype, MemoryTag::Workspace);
+    ctx.kernels->copy(ctx.kernel_context(), {slice.gradient.detach(), gradient});
+    if (trainer.gradient_factor()) {
+      const Tensor flat = gradient.view({gradient.numel()}), factor = ctx.empty({1}, dtype);
+      ctx.kernels->copy(ctx.kernel_context(), {trainer.gradient_factor().view({1}), factor});
+      ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, flat, factor.expand(flat.shape()), flat});
+    }
+    add(tensors, slice.parameter->name, slice, gradient);
+  }
+  return tensors;
+}
+
 LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& trainer,
                     const LoadOptions& options) {
   Optimizer& optimizer = trainer.optimizer();
@@ -70,7 +87,7 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
   trainer.values_written(ctx);
   if (known) trainer.fp8_history()->use(ctx);
   if (!state.empty())
-    optimizer.take_masters(ctx, state);
+    optimizer.take_state(ctx, state);
   else
     optimizer.read_parameters(ctx);
   return report;

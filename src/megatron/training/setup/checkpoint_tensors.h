@@ -16,6 +16,10 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
 std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer,
                                               bool with_optimizer = true);
 
+// The gradients of the last step, of all ranks and multiplied by all that they are yet to be multiplied by,
+// in fp32 (fp64 where they are) under the names of their parameters.
+std::vector<ShardedTensor> gradient_tensors(RankContext& ctx, RankTrainer& trainer);
+
 // What of a checkpoint a run takes.
 struct LoadOptions {
   bool optimizer = true;  // its state, and that of delayed scaling

@@ -27,6 +27,27 @@ Sharding sharding_of(const DdpConfig& config) {
   fail("data parallelism: unknown sharding strategy");
 }
 
+// In which gradients travel; empty: as they are kept.
+std::optional<DType> wire_of(const DdpConfig& config) {
+  if (!config.use_megatron_fsdp || config.megatron_fsdp_grad_comm_dtype == "auto") return {};
+  return dtype_from_name(config.megatron_fsdp_grad_comm_dtype);
+}
+
+// How Adam keeps the weights that it updates.
+Masters masters_of(const Config& config) {
+  if (config.ddp.use_megatron_fsdp) {
+    const std::string& wanted = config.ddp.megatron_fsdp_main_params_dtype;
+    if (wanted == "auto" || wanted == config.precision.params_dtype) return Masters::None;
+    if (wanted == "fp16") return Masters::Half;
+  }
+  if (!config.optimizer.use_precision_aware_optimizer) return Masters::Whole;
+  if (config.optimizer.main_params_dtype == "fp16") return Masters::Half;
+  return config.optimizer.store_param_remainders ? Masters::Split : Masters::Whole;
+}
+
+// "fp8" is e4m3, whose scale takes care of the range.
+DType moment_dtype(const std::string& name) { return name == "fp8" ? DType::F8E4M3 : dtype_from_name(name); }
+
 // A wider model takes smaller steps in its matrices; with gradient descent larger ones in all else.
 std::function<double(const Parameter&)> mup_scale(const ModelConfig& model, OptimizerKind kind) {
   if (!model.use_mup) return {};
@@ -52,17 +73,18 @@ ParameterGroups parameter_groups(const OptimizerConfig& config, const ModelConfi
   return groups;
 }
 
-AdamOptions adam_options(const OptimizerConfig& config, const ModelConfig& model) {
+AdamOptions adam_options(const Config& all) {
+  const OptimizerConfig& config = all.optimizer;
   AdamOptions options{.beta1 = config.adam_beta1,
                       .beta2 = config.adam_beta2,
                       .epsilon = config.adam_eps,
                       .weight_decay = config.weight_decay,
                       .decoupled = config.decoupled_weight_decay,
-                      .groups = parameter_groups(config, model)};
+                      .groups = parameter_groups(config, all.model),
+                      .masters = masters_of(all)};
   if (!config.use_precision_aware_optimizer) return options;
-  if (config.store_param_remainders) options.masters = Masters::Split;
-  options.first = dtype_from_name(config.exp_avg_dtype);
-  options.second = dtype_from_name(config.exp_avg_sq_dtype);
+  options.first = moment_dtype(config.exp_avg_dtype);
+  options.second = moment_dtype(config.exp_avg_sq_dtype);
   return options;
 }
 
@@ -103,22 +125,23 @@ OptimizerKind plain_kind(const OptimizerConfig& config) {
                                                                    : OptimizerKind::adam;
 }
 
-std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                           const ModelConfig& model, std::vector<ParameterSlice> slices) {
+std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const Config& all,
+                                           std::vector<ParameterSlice> slices) {
+  const OptimizerConfig& config = all.optimizer;
   switch (plain_kind(config)) {
     case OptimizerKind::adam:
-      return std::make_unique<Adam>(ctx, std::move(slices), adam_options(config, model));
+      return std::make_unique<Adam>(ctx, std::move(slices), adam_options(all));
     case OptimizerKind::sgd:
       return std::make_unique<Sgd>(ctx, std::move(slices),
                                    SgdOptions{.momentum = config.sgd_momentum,
                                               .weight_decay = config.weight_decay,
-                                              .groups = parameter_groups(config, model)});
+                                              .groups = parameter_groups(config, all.model)});
     case OptimizerKind::lion:
       return std::make_unique<Lion>(ctx, std::move(slices),
                                     LionOptions{.beta1 = config.lion_beta1,
                                                 .beta2 = config.lion_beta2,
                                                 .weight_decay = config.weight_decay,
-                                                .groups = parameter_groups(config, model)});
+                                                .groups = parameter_groups(config, all.model)});
     default:
       throw ConfigError(fmt::format("optimizer.optimizer = {}: is not built; use --optimizer adam",
                                     name_of(config.optimizer)));
@@ -126,16 +149,16 @@ std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const OptimizerConf
 }
 
 // With --optimizer-cpu-offload the host updates a part of the parameters, and the device the others.
-std::unique_ptr<Optimizer> plain_or_offloaded(RankContext& ctx, const OptimizerConfig& config,
-                                              const ModelConfig& model, std::vector<ParameterSlice> slices) {
-  if (!config.optimizer_cpu_offload) return plain_optimizer(ctx, config, model, std::move(slices));
-  SplitSlices split = split_slices(std::move(slices), config.optimizer_offload_fraction);
+std::unique_ptr<Optimizer> plain_or_offloaded(RankContext& ctx, const Config& config,
+                                              std::vector<ParameterSlice> slices) {
+  if (!config.optimizer.optimizer_cpu_offload) return plain_optimizer(ctx, config, std::move(slices));
+  SplitSlices split = split_slices(std::move(slices), config.optimizer.optimizer_offload_fraction);
   std::vector<std::unique_ptr<Optimizer>> parts;
   parts.push_back(std::make_unique<HostOptimizer>(
       ctx, std::move(split.on_host), [&](RankContext& host, std::vector<ParameterSlice> mirrors) {
-        return plain_optimizer(host, config, model, std::move(mirrors));
+        return plain_optimizer(host, config, std::move(mirrors));
       }));
-  parts.push_back(plain_optimizer(ctx, config, model, std::move(split.on_device)));
+  parts.push_back(plain_optimizer(ctx, config, std::move(split.on_device)));
   return std::make_unique<ChainedOptimizer>(ctx, std::move(parts));
 }
 
@@ -144,6 +167,8 @@ std::unique_ptr<Optimizer> plain_or_offloaded(RankContext& ctx, const OptimizerC
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
   return {.sharding = sharding_of(config),
           .bf16_grads = !config.grad_reduce_in_fp32.value_or(true),
+          .wire = wire_of(config),
+          .fp32_sums = config.reduce_scatter_with_fp32_accumulation,
           .overlap_reduce = config.overlap_grad_reduce,
           .overlap_gather = config.overlap_param_gather,
           .average = config.average_in_collective,
@@ -160,17 +185,18 @@ LossScaleOptions loss_scale_options(const OptimizerConfig& config) {
           .hysteresis = config.hysteresis};
 }
 
-std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                          const ModelConfig& model, const ParallelContext& parallel,
+std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const Config& config,
+                                          const ParallelContext& parallel,
                                           const DataParallel& data_parallel) {
+  const bool muon = config.optimizer.is_muon();
   std::vector<ParameterSlice> matrices, others;
   for (const ParameterSlice& slice : data_parallel.slices())
-    (config.is_muon() && is_muon_matrix(*slice.parameter) ? matrices : others).push_back(slice);
-  std::unique_ptr<Optimizer> rest = plain_or_offloaded(ctx, config, model, std::move(others));
-  if (!config.is_muon()) return rest;
+    (muon && is_muon_matrix(*slice.parameter) ? matrices : others).push_back(slice);
+  std::unique_ptr<Optimizer> rest = plain_or_offloaded(ctx, config, std::move(others));
+  if (!muon) return rest;
   std::vector<std::unique_ptr<Optimizer>> parts;
-  parts.push_back(
-      std::make_unique<Muon>(ctx, std::move(matrices), muon_options(config, model, parallel, data_parallel)));
+  parts.push_back(std::make_unique<Muon>(
+      ctx, std::move(matrices), muon_options(config.optimizer, config.model, parallel, data_parallel)));
   parts.push_back(std::move(rest));
   return std::make_unique<ChainedOptimizer>(ctx, std::move(parts));
 }

@@ -15,8 +15,7 @@ DataParallelOptions data_parallel_options(const DdpConfig& config);
 LossScaleOptions loss_scale_options(const OptimizerConfig& config);
 
 // Of what this rank updates.
-std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const OptimizerConfig& config,
-                                          const ModelConfig& model, const ParallelContext& parallel,
-                                          const DataParallel& data_parallel);
+std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const Config& config,
+                                          const ParallelContext& parallel, const DataParallel& data_parallel);
 
 }  // namespace megatron

@@ -20,7 +20,10 @@ TokenizerOptions tokenizer_options(const TokenizerConfig& config) {
           .special_tokens = config.special_tokens,
           .null_eod_id = config.null_tokenizer_eod_id.value_or(-1),
           .null_pad_id = config.null_tokenizer_pad_id,
-          .vocab_extra_ids = config.vocab_extra_ids};
+          .vocab_extra_ids = config.vocab_extra_ids,
+          .sentencepiece_legacy = config.tokenizer_sentencepiece_legacy,
+          .ignore_extra_whitespaces = config.tokenizer_sentencepiece_ignore_extra_whitespaces,
+          .metadata = config.metadata_path};
 }
 
 }  // namespace

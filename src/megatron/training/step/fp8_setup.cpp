@@ -32,6 +32,7 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
     if (parameter->name.starts_with("vision_")) continue;
     if (!linear || parameter->expert || layer < first || layer >= last) continue;
     parameter->fp8 = std::make_unique<ops::Fp8Weight>();
+    parameter->fp8->wide_wgrad = !p.fp8_wgrad;
     parameter->fp8->blocks = p.fp8_recipe == Fp8Recipe::blockwise;
     if (p.fp8 == Fp8Format::e4m3) parameter->fp8->gradient = DType::F8E4M3;
   }

@@ -146,6 +146,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       graph_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
   ctx.deterministic = config.precision.deterministic_mode;
+  ctx.batch_invariant = config.precision.batch_invariant_mode;
   if (options.prepare) options.prepare(model_);
   PipelineShape shape = pipeline_shape(config, 1);
   for (ModelChunk* chunk : model_.chunks())
@@ -162,7 +163,13 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   if (options.weights_follow)
     for (Parameter* parameter : parameters()) parameter->initializer = Initializer::constant(0);
   data_parallel_->initialize(ctx, static_cast<uint64_t>(config.rng.seed));
-  optimizer_ = make_optimizer(ctx, config.optimizer, config.model, parallel, *data_parallel_);
+  optimizer_ = make_optimizer(ctx, config, parallel, *data_parallel_);
+  if (config.model.qk_clip) {
+    std::vector<QkClipTarget*> targets;
+    for (ModelChunk* chunk : model_.chunks())
+      for (QkClipTarget* target : chunk->qk_clip_targets()) targets.push_back(target);
+    qk_clip_ = std::make_unique<QkClip>(ctx, config.model, std::move(targets), parallel);
+  }
   if (config.precision.fp16) loss_scale_ = LossScale(loss_scale_options(config.optimizer));
 }
 
@@ -349,6 +356,7 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
         ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradients.factor, scale});
     }
     optimizer_->step(ctx, rates, scale, gate);
+    if (qk_clip_) qk_clip_->clip(ctx, *optimizer_, gate);
   }
   for (ModelChunk* chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);
   {

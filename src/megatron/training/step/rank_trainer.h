@@ -17,6 +17,7 @@
 #include "megatron/training/step/aux_loss_log.h"
 #include "megatron/training/step/cuda_graph_step.h"
 #include "megatron/training/step/fp8_setup.h"
+#include "megatron/training/step/qk_clip.h"
 #include "megatron/training/step/step_report.h"
 
 namespace megatron {
@@ -109,6 +110,7 @@ class RankTrainer {
   AuxLossLog aux_losses_;           // reported behind them
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<QkClip> qk_clip_;
   LossScale loss_scale_;
   std::unique_ptr<Fp8History> fp8_history_;
   Tensor gradient_factor_;

@@ -1,6 +1,7 @@
 #include "megatron/transformer/moe/router.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
@@ -12,13 +13,14 @@
 #include "megatron/ops/weight_tensor.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
+#include "megatron/transformer/moe/quantile_balancing.h"
 #include "megatron/transformer/moe/routing_record.h"
 #include "megatron/transformer/moe/sinkhorn.h"
 
 namespace megatron {
 namespace {
 
-constexpr int kJitterSite = 3, kRandomSite = 4;  // of the layer's random numbers
+constexpr int kJitterSite = 3, kRandomSite = 4, kBiasSite = 5;  // of the layer's random numbers
 
 // The values of one tensor with the gradient of another.
 class ReplaceNode final : public Node {
@@ -58,7 +60,9 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
       z_coefficient_(config.moe_z_loss_coeff),
       jitter_(config.moe_input_jitter_eps.value_or(0)),
       bias_rate_(config.moe_router_bias_update_rate),
-      random_(config.moe_router_force_load_balancing),
+      random_(config.moe_router_force_load_balancing || config.moe_router_force_biased),
+      quantile_memory_(config.moe_router_quantile_balancing_ema),
+      biased_(config.moe_router_force_biased),
       dtype_(config.moe_router_dtype),
       batch_group_(parallel.expert.batch),
       weight_(name + ".weight", ShardSpec::whole({experts_, config.hidden_size}), input_initializer(config)) {
@@ -67,7 +71,7 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
   for (size_t i = 0; i < config.moe_router_load_balancing_type.size(); ++i) {
     const std::string& kind = config.moe_router_load_balancing_type[i];
     double coefficient = i < coefficients.size() ? coefficients[i] : 0;
-    require(kind != "quantile_balancing", "router: quantile balancing is not available; use aux_loss");
+    if (kind == "quantile_balancing") quantiles_ = true;
     if (kind == "sinkhorn") sinkhorn_ = true;
     if (kind != "none" && coefficient != 0) balance_.push_back({kind, coefficient});
   }
@@ -80,9 +84,9 @@ Router::Router(const std::string& name, int64_t layer, const ModelConfig& config
                                         Initializer::normal(config.init_method_std));
     bias_->partial_over_tp = weight_.partial_over_tp;
   }
-  if (config.moe_router_enable_expert_bias) {
-    expert_bias_ = std::make_unique<Parameter>(name + ".expert_bias", ShardSpec::whole({experts_}),
-                                               Initializer::constant(0));
+  if (config.moe_router_enable_expert_bias || quantiles_) {
+    expert_bias_ = std::make_unique<Parameter>(name + (quantiles_ ? ".qb_beta" : ".expert_bias"),
+                                               ShardSpec::whole({experts_}), Initializer::constant(0));
     expert_bias_->trainable = false;
     expert_bias_->keep_fp32 = true;
   }
@@ -119,6 +123,14 @@ Tensor Router::random_logits(RankContext& ctx, const Tensor& logits, const SeqIn
                              const MicrobatchShare& share) const {
   RandomArgs normal{.key = dropout_key(seq, layer_, kRandomSite)};
   Tensor y = random_rows(ctx, normal, logits.dtype(), experts_, seq, share);
+  if (biased_) {  // the same for all tokens of a step, on whichever rank
+    const RngKey key = *biased_ < 0 ? RngKey{seq.seed, dropout_stream(0, layer_, kBiasSite)}
+                                    : dropout_key(seq, layer_, kBiasSite);
+    const Tensor bias = ctx.empty({1, experts_}, logits.dtype());
+    ctx.kernels->random(ctx.kernel_context(),
+                        {.out = bias, .b = std::abs(*biased_), .key = key, .global_strides = {experts_, 1}});
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, y, bias.expand(y.shape()), y});
+  }
   if (ctx.tracks(logits)) record(ctx, std::make_unique<ReplaceNode>(logits.grad_slot()), y);
   return y;
 }
@@ -142,6 +154,10 @@ Routing Router::route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq
   if (!sinkhorn_) {
     Tensor bias = expert_bias_ ? expert_bias_->value : Tensor{};
     if (bias) bias = ops::cast(ctx, bias, logits.dtype());
+    if (quantiles_)
+      return choose_experts(ctx, logits, choice_, {},
+                            with_replayed(ctx, choose_below_quantiles(ctx, logits, bias, choice_.k),
+                                          replayed(ctx, seq, share)));
     return choose_experts(ctx, logits, choice_, bias, replayed(ctx, seq, share));
   }
   Tensor plan = seq.training ? sinkhorn(ctx, logits, share) : logits.detach();
@@ -237,7 +253,10 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   // Where a layer is computed twice, only the pass that is recorded counts.
   if (seq.training && ctx.tape) {
     result.loss = losses(ctx, scores, result.routing, share);
-    if (expert_bias_) count(ctx, result.routing.experts);
+    if (quantiles_)
+      add_quantiles(ctx, scores, share);
+    else if (expert_bias_)
+      count(ctx, result.routing.experts);
   }
   if (capacity_) {
     Tensor positions = seq.positions.slice(0, share.begin, share.begin + share.rows);
@@ -249,9 +268,42 @@ Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo&
   return result;
 }
 
+void Router::add_quantiles(RankContext& ctx, const Tensor& logits, const MicrobatchShare& share) {
+  const auto kernels = ctx.kernel_context();
+  if (!quantile_sum_) quantile_sum_ = ctx.zeros({experts_ + 1}, DType::F64, MemoryTag::Parameter);
+  const Tensor beta = ops::cast(ctx, expert_bias_->value, logits.dtype());
+  const Tensor sum = quantile_sum_.slice(0, 0, experts_),
+               batches = quantile_sum_.slice(0, experts_, experts_ + 1);
+  ctx.kernels->axpby(kernels,
+                     {.a = expert_quantiles(ctx, logits, beta, choice_.k, share), .b = sum, .out = sum});
+  const Tensor one = ctx.full({1}, DType::F64, 1);
+  ctx.kernels->binary(kernels, {Binary::Add, batches, one, batches});
+}
+
+// The mean over all micro-batches of all replicas, mixed with what there was, about zero.
+void Router::finish_quantiles(RankContext& ctx) {
+  if (!quantile_sum_) return;
+  const auto kernels = ctx.kernel_context();
+  const Tensor& beta = expert_bias_->value;
+  if (!bias_update_) bias_update_ = ctx.zeros({experts_}, beta.dtype());
+  batch_group_.all_reduce(quantile_sum_).wait();  // ranks that share a micro-batch count it alike
+  Tensor fresh = ctx.empty({experts_}, DType::F64), mean = ctx.empty({1}, DType::F64);
+  const Tensor batches = quantile_sum_.slice(0, experts_, experts_ + 1);
+  ctx.kernels->binary(kernels,
+                      {Binary::Div, quantile_sum_.slice(0, 0, experts_), batches.expand({experts_}), fresh});
+  ctx.kernels->axpby(
+      kernels,
+      {.alpha = 1 - quantile_memory_, .a = fresh, .beta = quantile_memory_, .b = beta, .out = fresh});
+  ctx.kernels->reduce(kernels, {.kind = Reduction::Mean, .x = fresh, .out = mean, .outer = 1, .n = experts_});
+  ctx.kernels->binary(kernels, {Binary::Sub, fresh, mean.expand({experts_}), fresh});
+  ctx.kernels->axpby(kernels, {.a = fresh, .beta = -1, .b = beta, .out = bias_update_});
+  ctx.kernels->fill(kernels, {quantile_sum_, 0});
+}
+
 void Router::finish_batch(RankContext& ctx) {
   global_load_ = {};
   global_microbatches_ = 0;
+  if (quantiles_) return finish_quantiles(ctx);
   if (bias_update_) ctx.kernels->fill(ctx.kernel_context(), {bias_update_, 0});
   if (!expert_bias_ || !load_) return;
   if (!bias_update_) bias_update_ = ctx.zeros({experts_}, expert_bias_->value.dtype());

@@ -44,6 +44,8 @@ class Router final : public Module {
   Tensor replayed(RankContext& ctx, const SeqInfo& seq, const MicrobatchShare& share) const;
   Tensor losses(RankContext& ctx, const Tensor& logits, const Routing& routing, const MicrobatchShare& share);
   void count(RankContext& ctx, const Tensor& experts);
+  void add_quantiles(RankContext& ctx, const Tensor& logits, const MicrobatchShare& share);
+  void finish_quantiles(RankContext& ctx);
   void log_loss(RankContext& ctx, const std::string& kind, const Tensor& loss);
 
   int64_t layer_, experts_;
@@ -53,14 +55,18 @@ class Router final : public Module {
   double z_coefficient_, jitter_, bias_rate_;
   std::optional<CapacityOptions> capacity_;
   bool sinkhorn_ = false, random_;
+  bool quantiles_ = false;  // expert_bias_ is what quantile balancing takes from logits
+  double quantile_memory_;
+  std::optional<double> biased_;  // deviation of the bias that random logits have; below 0: one for all steps
   RouterDType dtype_;
   ProcessGroup batch_group_;
   Parameter weight_;
   std::unique_ptr<Parameter> bias_;         // of the logits, learnt
   std::unique_ptr<Parameter> expert_bias_;  // of the choice, moved by update_bias
   Tensor bias_update_;                      // by how much; kept, since a CUDA graph writes it
-  Tensor load_;                             // [1, experts]: tokens of each expert in this step, on this rank
-  Tensor global_load_;                      // … over all ranks, for the global loss
+  Tensor quantile_sum_;  // [experts + 1]: of micro-batches since the last update, their count
+  Tensor load_;          // [1, experts]: tokens of each expert in this step, on this rank
+  Tensor global_load_;   // … over all ranks, for the global loss
   int64_t global_microbatches_ = 0;
   std::vector<AuxLossSum> logged_;
 };

@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "megatron/kernels/cpu/isa/attention_tiles.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
 
@@ -55,6 +57,13 @@ void softmax_step(const KeyTile& tile, int64_t dv, ForwardTiles<C>& t) {
   }
 }
 
+// Threads that work on one head may meet here.
+template <class C>
+void raise_to(C& largest, C value) {
+  const std::atomic_ref<C> shared(largest);
+  for (C held = shared.load(); held < value && !shared.compare_exchange_weak(held, value);) continue;
+}
+
 template <class T, class C>
 void forward_block(const AttentionArgs& args, const Sequence& sequence, int64_t kv_head, int64_t first_row,
                    ForwardTiles<C>& t) {
@@ -82,6 +91,9 @@ void forward_block(const AttentionArgs& args, const Sequence& sequence, int64_t 
     tile_gemm<C>({t.values, 1, dv, t.scores + tile.first, width, t.output + tile.first, width, dv, n,
                   tile.size(), true});
   });
+  if (args.max_scores)
+    for (int64_t lane = 0; lane < lanes.count; ++lane)
+      raise_to(pointer<C>(args.max_scores)[lanes.head[lane]], t.maximum[lane]);
   C factor[width];
   for (int64_t lane = 0; lane < lanes.count; ++lane) {
     // A lane that saw nothing yields 0, though masked scores may have left something in its sums. What is not

@@ -28,7 +28,12 @@ GemmProblem problem_of(const Tensor& a, const Tensor& b, const Tensor& c) {
 
 // Batch invariance asks for sums that do not know how many rows there are, which libraries do not promise.
 bool by_library(const KernelContext& ctx, const GemmProblem& p) {
-  return !(ctx.batch_invariant && p.in == DType::F32) && library_supports(p);
+  return !ctx.batch_invariant && library_supports(p);
+}
+
+// Streamed bf16 sums otherwise than what takes more rows does.
+bool by_stream(const KernelContext& ctx, const GemmProblem& p) {
+  return !ctx.batch_invariant && streams_bf16(p);
 }
 
 bool by_dots(const KernelContext& ctx, const GemmProblem& p) {
@@ -123,7 +128,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (args.bias.defined()) p.bias = args.bias.raw();
   if (args.b.dtype() == DType::I8) return int8_gemm(ctx, p, args.b_scale);
   if (args.c.rank() == 2) {
-    if (streams_bf16(p)) return stream_bf16(ctx, p);
+    if (by_stream(ctx, p)) return stream_bf16(ctx, p);
     cut(ctx, p, ctx.pool.width(), tasks);
   } else {
     int64_t batch = args.c.size(0);
@@ -146,7 +151,7 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
   for (int64_t e = 0; e < args.b.size(0); ++e) {
     Tensor a = args.a.slice(0, offsets[e], offsets[e + 1]), c = args.c.slice(0, offsets[e], offsets[e + 1]);
     const GemmProblem p = problem_of(a, args.b.select(0, e), c);
-    if (streams_bf16(p))
+    if (by_stream(ctx, p))
       stream_bf16(ctx, p);
     else
       cut(ctx, p, ctx.pool.width(), tasks);

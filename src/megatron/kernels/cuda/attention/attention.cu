@@ -30,6 +30,7 @@ void attention(const KernelContext& ctx, const AttentionArgs& args) {
   if (!refused.empty())
     dispatch_float("attention", args.q.dtype(),
                    [&]<class T>(Type<T>) { kernel = run_forward<T>(ctx, args); });
+  if (args.max_scores) attention_max_scores(ctx, args);
   kernel_state(ctx).attention_log.add(args, false, kernel, refused);
 }
 

@@ -207,4 +207,7 @@ template <class T>
 bool mma_attention_dkv(const KernelContext& ctx, const AttentionTask<T>& task,
                        const AttentionGrads<T>& grads);
 
+// args.max_scores, by a pass of its own over q and k, whichever kernel attends.
+void attention_max_scores(const KernelContext& ctx, const AttentionArgs& args);
+
 }  // namespace megatron::cuda

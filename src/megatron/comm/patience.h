@@ -1,0 +1,31 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace megatron {
+
+// A time-out that passes only while this process runs. A machine that is paused, or a process that is
+// stopped, makes nobody else late: what passed meanwhile is added to the end. Whoever waits sleeps until
+// next() at most, and then asks.
+class Patience {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Patience(Clock::duration timeout) : seen_(Clock::now()), end_(seen_ + timeout) {}
+
+  Clock::time_point next() const { return std::min(end_, seen_ + kSlice); }
+  bool over() {
+    const Clock::time_point now = Clock::now();
+    if (now - seen_ > kPause) end_ += now - seen_ - kSlice;
+    seen_ = now;
+    return now >= end_;
+  }
+
+ private:
+  static constexpr auto kSlice = std::chrono::milliseconds(200), kPause = std::chrono::milliseconds(400);
+
+  Clock::time_point seen_, end_;
+};
+
+}  // namespace megatron
