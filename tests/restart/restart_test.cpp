@@ -45,8 +45,8 @@ int train(const Arguments& args, std::FILE* err) try {
   return error.exit_code();
 }
 
-// The exit codes of the processes of a run, 128 + a signal; -1: it was still there after a minute and a half,
-// or stopped, and has been killed. What all have said goes to `said`.
+// The exit codes of the processes of a run, 128 + a signal; -1: it was still there after four minutes, or
+// stopped, and has been killed. What all have said goes to `said`.
 std::vector<int> train_on_processes(int processes, const Arguments& args, std::string& said) {
   TempDir dir;
   const HeldPort port;
@@ -65,7 +65,7 @@ std::vector<int> train_on_processes(int processes, const Arguments& args, std::s
   }
   std::vector<int> codes(children.size(), -1);
   std::vector<bool> running(children.size(), true), stopped(children.size(), false);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(4);
   const auto waits = [&] {
     for (size_t i = 0; i < children.size(); ++i)
       if (running[i] && !stopped[i]) return true;
