@@ -183,12 +183,12 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
   for (int64_t depth = 0; depth < depths; ++depth)
     block += PagedCache::block_bytes(model.draft_shapes(depth), model.dtype(), options.block_size);
   const auto states = static_cast<int64_t>(static_cast<double>(options.cache_bytes) *
-                                           options.state_share.value_or(0.5));  // bytes at most
+                                           options.state_ratio.value_or(0.5));  // bytes at most
   if (slot > 0) options.max_requests = std::min(options.max_requests, states / slot);
   options.max_requests = smallest(ctx, world, options.max_requests);
   const int64_t most = options.max_requests * blocks_for(max_length, options.block_size);
   const int64_t left =
-      options.cache_bytes - (options.state_share && slot > 0 ? states : options.max_requests * slot);
+      options.cache_bytes - (options.state_ratio && slot > 0 ? states : options.max_requests * slot);
   const int64_t blocks = smallest(ctx, world, block > 0 ? std::min(most, left / block) : most);
   if (options.max_requests < 1 || blocks < 1)
     throw ConfigError(fmt::format(

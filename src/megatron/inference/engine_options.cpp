@@ -9,7 +9,7 @@ EngineOptions engine_options(const Config& settings) {
   options.block_size = config.inference_dynamic_batching_block_size;
   options.cache_bytes =
       static_cast<int64_t>(config.inference_dynamic_batching_buffer_size_gb * static_cast<double>(1 << 30));
-  options.state_share = config.inference_dynamic_batching_mamba_memory_ratio;
+  options.state_ratio = config.inference_dynamic_batching_mamba_memory_ratio;
   options.max_requests = config.inference_dynamic_batching_max_requests.value_or(
       config.inference_max_requests.value_or(options.max_requests));
   options.max_tokens = config.inference_dynamic_batching_max_tokens.value_or(options.max_tokens);

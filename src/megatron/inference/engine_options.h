@@ -13,7 +13,7 @@ struct EngineOptions {
   int64_t cache_bytes = int64_t{1} << 30;  // of keys, values and states on each rank
   // The share of it that states along the sequence have, the rest being for keys and values; none: as much as
   // max_requests need, at most half.
-  std::optional<double> state_share = {};
+  std::optional<double> state_ratio = {};
   int64_t max_requests = 256;   // running at once
   int64_t max_tokens = 2048;    // of one step, prompts and new tokens together
   int64_t max_length = 0;       // tokens of a sequence that are read; 0: what the model has positions for

@@ -57,6 +57,7 @@ TEST(Settings, WhatActsIsRead) {
       // One layout of checkpoints is written, and a note says so.
       "checkpoint.ckpt_format",
       "checkpoint.use_checkpoint_args",
+      "checkpoint.use_mp_args_from_checkpoint_args",
       "model.group_query_attention",
       "dataset.seq_length",
       "tokenizer.vocab_size",

@@ -293,11 +293,11 @@ TEST(Engine, StatesHaveTheirShareOfTheCache) {
     block = PagedCache::block_bytes(model.cache_shapes(), DType::F32, 4);
   });
   for (const int64_t kept : {1, 3}) {
-    const int64_t bytes = 4 * slot;
+    const int64_t bytes = 8 * slot;
     EngineOptions options{.block_size = 4, .cache_bytes = bytes, .max_length = 8};
-    options.state_share = (static_cast<double>(kept) + 0.5) / 4;
+    options.state_ratio = (static_cast<double>(kept) + 0.5) / 8;
     with_engine(config, DType::F32, options, [&](Engine& engine, RankContext&, Model&) {
-      const int64_t left = bytes - static_cast<int64_t>(static_cast<double>(bytes) * *options.state_share);
+      const int64_t left = bytes - static_cast<int64_t>(static_cast<double>(bytes) * *options.state_ratio);
       EXPECT_EQ(engine.stats().total_blocks, std::min(kept * 2, left / block));
       for (int i = 0; i < 4; ++i) engine.submit({.prompt = {1, 2}, .max_tokens = 3}, [](const auto&) {});
       engine.step();
