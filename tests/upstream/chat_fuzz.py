@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders templates with the jinja2 package, set up as transformers does, and with chat_render, and compares.
 
-usage: chat_fuzz.py PATH/chat_render [--count N] [--seed S] [--keep FILE]
+usage: chat_fuzz.py PATH/chat_render [--count N] [--seed S] [--show N]
        chat_fuzz.py --write tests/text/chat    (renders the templates of that folder into expected.json)
 
 Random templates from a grammar, and spoiled ones of tests/text/chat, meet random conversations. Every text, every

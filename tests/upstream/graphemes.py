@@ -110,6 +110,7 @@ def main():
 
             for n in NEIGHBOURS:
                 check(form for c in points if c != "\n" for form in (n + c, n + c + "\u0301", c + n))
+                print(f"{name}: every code point beside {ascii(n)}: {total} texts so far, {wrong} differences", flush=True)
             for length in range(1, args.length + 1):
                 check("".join(parts) for parts in itertools.product(CLASSES, repeat=length))
             print(f"{name}: {total} texts so far, {wrong} differences", flush=True)

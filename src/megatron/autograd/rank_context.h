@@ -31,8 +31,10 @@ struct RankContext {
       false;  // on the CPU, what a token becomes does not depend on the others of its batch
   bool defer_weight_grads = false;  // backward leaves W for Tape::backward_weight
   uint32_t tapes_made = 0;
+  LaunchCheck* launches =
+      nullptr;  // on the meta device, what GPUs would refuse of its launches; null: not asked
 
-  KernelContext kernel_context() { return {stream, pool, *allocator, batch_invariant}; }
+  KernelContext kernel_context() { return {stream, pool, *allocator, batch_invariant, launches}; }
   void trace(const char* name, Phase phase, double flops, double bytes) {
     if (tracer) tracer->op(name, phase, {flops, bytes});
   }

@@ -1,27 +1,15 @@
 #include "megatron/cli/flags.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "megatron/base/error.h"
-#include "megatron/base/nearest.h"
+#include "megatron/config/sources/command_line.h"
 
 namespace megatron {
-namespace {
-
-const Flag& find_flag(std::string_view command, const std::string& name, std::span<const Flag> flags) {
-  std::vector<std::string> names;
-  for (const Flag& flag : flags) {
-    if (flag.name == name) return flag;
-    names.emplace_back(flag.name);
-  }
-  std::string advice = did_you_mean(nearest(name, names));
-  if (advice.empty()) advice = fmt::format("see megatron {} --help", command);
-  throw UsageError(fmt::format("{}: there is no option '{}': {}", command, name, advice));
-}
-
-}  // namespace
 
 std::vector<std::string_view> comma_separated(std::string_view list) {
   std::vector<std::string_view> words;
@@ -70,19 +58,8 @@ Flag list_flag(std::string_view name, std::string_view value, std::string_view h
               if (end > at) target.push_back(text.substr(at, end - at));
               at = end + 1;
             }
-          }};
-}
-
-std::vector<std::string> join_lists(std::span<const std::string> args,
-                                    std::initializer_list<std::string_view> names) {
-  std::vector<std::string> joined;
-  for (size_t i = 0; i < args.size(); ++i) {
-    joined.push_back(args[i]);
-    if (std::find(names.begin(), names.end(), args[i]) == names.end() || i + 1 == args.size()) continue;
-    joined.push_back(args[++i]);
-    while (i + 1 < args.size() && !args[i + 1].starts_with("--")) joined.back() += "\n" + args[++i];
-  }
-  return joined;
+          },
+          true};
 }
 
 Flag switch_flag(std::string_view name, std::string_view help, bool& target, bool value) {
@@ -91,25 +68,19 @@ Flag switch_flag(std::string_view name, std::string_view help, bool& target, boo
 
 std::vector<std::string> parse_flags(std::string_view command, std::span<const std::string> args,
                                      std::span<const Flag> flags) {
-  std::vector<std::string> words;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (!args[i].starts_with("-")) {
-      words.push_back(args[i]);
-      continue;
-    }
-    size_t equals = args[i].find('=');
-    const Flag& flag = find_flag(command, args[i].substr(0, equals), flags);
-    bool attached = equals != std::string::npos;
-    if (flag.value.empty()) {
-      if (attached) throw UsageError(fmt::format("{}: {} takes no value", command, flag.name));
-      flag.set(command, "");
-      continue;
-    }
-    if (!attached && i + 1 == args.size())
-      throw UsageError(fmt::format("{}: {} needs a value", command, flag.name));
-    flag.set(command, attached ? args[i].substr(equals + 1) : args[++i]);
+  std::vector<CommandFlag> own;
+  for (const Flag& flag : flags)
+    own.push_back({flag.name, flag.value.empty() ? 0 : flag.list ? -1 : 1, flag.help});
+  CommandLine line = parse_own_flags(args, own);
+  if (!line.sources.problems.empty()) {
+    Problem& problem = line.sources.problems.front();
+    if (problem.fix.empty()) problem.fix = fmt::format("see megatron {} --help", command);
+    throw UsageError(fmt::format("{}: {}", command, problem.text()));
   }
-  return words;
+  for (const Flag& flag : flags)
+    if (const auto given = line.own.find(flag.name); given != line.own.end())
+      flag.set(command, fmt::format("{}", fmt::join(given->second, "\n")));
+  return std::move(line.words);
 }
 
 std::string flags_help(std::span<const Flag> flags) {

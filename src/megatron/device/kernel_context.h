@@ -6,12 +6,15 @@
 
 namespace megatron {
 
+struct LaunchCheck;  // kernels/limits/launch_check.h
+
 // What a kernel may use besides its arguments: where it runs, the CPU threads it may use, scratch memory.
 struct KernelContext {
   const Stream& stream;
   CpuPool& pool;
   Allocator& workspace;
-  bool batch_invariant = false;  // rows of a GEMM have the same bits however many there are (CPU)
+  bool batch_invariant = false;     // rows of a GEMM have the same bits however many there are (CPU)
+  LaunchCheck* launches = nullptr;  // of the meta device: what GPUs would refuse
 };
 
 }  // namespace megatron

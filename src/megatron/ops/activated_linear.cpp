@@ -5,6 +5,7 @@
 #include "megatron/kernels/gemm_gelu.h"
 #include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/ops/check.h"
+#include "megatron/ops/linear_format.h"
 
 namespace megatron::ops {
 namespace {
@@ -54,11 +55,7 @@ class ActivatedLinearNode final : public Node {
 
   bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
-    const Tensor& sum = weight_.accumulator->target(ctx);
-    ctx.kernels->gemm(
-        ctx.kernel_context(),
-        {.a = dy_.transpose(0, 1), .b = active_, .c = sum, .beta = weight_.accumulator->beta()});
-    trace(ctx, "linear", Phase::BackwardWeight, gemm_flops(dy_, weight_.value), {&dy_, &active_, &sum});
+    plain_format().wgrad(ctx, {.data = dy_}, {.data = active_}, *weight_.accumulator);
     active_ = dy_ = {};
     weight_.accumulator->contribute(ctx);
   }
@@ -73,9 +70,7 @@ class ActivatedLinearNode final : public Node {
   // The same by way of dactive; a gated activation, where it is wanted again, beside it.
   void multiply_and_pass(RankContext& ctx, const Tensor& x, const Tensor& dactive, const Tensor& dx,
                          const Tensor& active) {
-    const Tensor& w = weight_.value;
-    ctx.kernels->gemm(ctx.kernel_context(), {dy_, w, dactive});
-    trace(ctx, "linear", Phase::BackwardData, gemm_flops(dy_, w), {&dy_, &w, &dactive});
+    plain_format().dgrad(ctx, {.data = dy_}, weight_, dactive);
     const double flops = 10.0 * static_cast<double>(x.numel());
     if (!options_.gated) {
       ctx.kernels->unary_backward(ctx.kernel_context(), {options_.kind, x, {}, dactive, dx});
@@ -117,10 +112,7 @@ Tensor activated_linear(RankContext& ctx, const ActivatedLinearOptions& options,
     active = ctx.empty({x.size(0), w.size(1)}, x.dtype());
     apply_activation(ctx, options.activation, input, active);
   }
-  ctx.kernels->gemm(
-      ctx.kernel_context(),
-      {.a = active, .b = w.detach().transpose(0, 1), .c = y, .bias = bias.value, .b_scale = weight.scale});
-  trace(ctx, "linear", Phase::Forward, gemm_flops(x, w), {&active, &w, &y});
+  plain_format().forward(ctx, {.data = active}, weight, bias.value, y);
   if (needs_grad(ctx, {&x}, {&weight, &bias}))
     record(ctx,
            std::make_unique<ActivatedLinearNode>(ctx, options, input, x.grad_slot(), weight, bias, active),

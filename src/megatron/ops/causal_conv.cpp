@@ -1,6 +1,6 @@
 #include "megatron/ops/causal_conv.h"
 
-#include "megatron/base/kernel_limits.h"
+#include "megatron/kernels/limits/recurrent.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {

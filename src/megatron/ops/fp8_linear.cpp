@@ -2,6 +2,7 @@
 
 #include "megatron/ops/check.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/linear_node.h"
 
 namespace megatron::ops {
 namespace {
@@ -10,97 +11,88 @@ double gemm_flops(int64_t tokens, const Tensor& weight) {
   return 2.0 * static_cast<double>(tokens) * static_cast<double>(weight.numel());
 }
 
-class Fp8LinearNode final : public Node {
+class Fp8Format final : public LinearFormat {
  public:
-  Fp8LinearNode(RankContext& ctx, const Tensor& x, const Fp8Matrix& quantized, const Weight& weight,
-                const Fp8Weight& fp8, const Weight& bias)
-      : x_slot_(x.grad_slot()),
-        x_(!weight.trainable() ? Saved()
-           : fp8.wide_wgrad    ? Saved(ctx, x)
-                               : Saved(ctx, quantized.transposed)),
-        x_scale_(quantized.transposed_scale),
-        weight_(weight),
-        bias_(bias),
-        matrix_(fp8.matrix),
+  // Its weight's matrix is that of now.
+  explicit Fp8Format(const Fp8Weight& fp8, bool recorded)
+      : weight_(fp8.matrix),
+        forward_(fp8.forward),
         gradient_(fp8.gradient),
         blocks_(fp8.blocks),
         wide_wgrad_(fp8.wide_wgrad),
-        delay_(fp8.gradient_delay) {
-    for (const Weight* w : {&weight_, &bias_})
-      if (w->accumulator) w->accumulator->expect_use();
+        input_delay_(fp8.input_delay),
+        gradient_delay_(fp8.gradient_delay) {
+    if (!recorded) input_delay_.amax = {};  // what is not trained on leaves no trace
   }
   const char* name() const override { return "fp8_linear"; }
 
-  void backward_data(RankContext& ctx, Tape& tape) override {
-    Tensor dy = tape.take_grad(output());
+  Operand quantize(RankContext& ctx, const Tensor& x, Side side) const override {
+    const DType dtype = side == Side::Input ? forward_ : gradient_;
+    Operand result;
     if (blocks_)
-      to_fp8_blocks(ctx, dy, gradient_, 1, dy_);
+      to_fp8_blocks(ctx, x, dtype, 1, result);
     else
-      to_fp8(ctx, dy, gradient_, dy_, delay_);
-    if (x_slot_) {
-      Tensor dx = ctx.empty({dy.size(0), weight_.value.size(1)}, dy.dtype());
-      ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.data,
-                                               .b = matrix_.transposed.transpose(0, 1),
-                                               .c = dx,
-                                               .bias = {},
-                                               .a_scale = dy_.inverse_scale,
-                                               .b_scale = matrix_.transposed_scale.transpose(0, 1),
-                                               .a_block_rows = dy_.block_rows,
-                                               .b_block_rows = matrix_.block_rows});
-      trace(ctx, "fp8_linear", Phase::BackwardData, gemm_flops(dy.size(0), weight_.value),
-            {&dy_.data, &matrix_.transposed, &dx});
-      tape.add_grad(ctx, x_slot_, std::move(dx));
-    }
-    if (bias_.accumulator) add_row_sum(ctx, "linear_bias", dy, *bias_.accumulator);
-    dy_.data = dy_.inverse_scale = {};
-    if (!weight_.accumulator || wide_wgrad_) dy_ = {};
-    if (weight_.accumulator && wide_wgrad_) wide_dy_ = detach_contiguous(ctx, dy);
+      to_fp8(ctx, x, dtype, result, side == Side::Input ? input_delay_ : gradient_delay_);
+    if (wide_wgrad_) result.wide = x;
+    return result;
   }
 
-  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
-  void backward_weight(RankContext& ctx) override {
-    Tensor x = x_.get(ctx);
-    const Tensor& sum = weight_.accumulator->target(ctx);
+  void forward(RankContext& ctx, const Operand& x, const Weight& weight, const Tensor& bias,
+               const Tensor& y) const override {
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = x.data,
+                                             .b = weight_.data.transpose(0, 1),
+                                             .c = y,
+                                             .bias = bias,
+                                             .a_scale = x.inverse_scale,
+                                             .b_scale = weight_.inverse_scale.transpose(0, 1),
+                                             .a_block_rows = x.block_rows,
+                                             .b_block_rows = weight_.block_rows,
+                                             .fast_accum = !blocks_});
+    trace(ctx, name(), Phase::Forward, gemm_flops(y.size(0), weight.value), {&x.data, &weight_.data, &y});
+  }
+
+  void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.data,
+                                             .b = weight_.transposed.transpose(0, 1),
+                                             .c = dx,
+                                             .bias = {},
+                                             .a_scale = dy.inverse_scale,
+                                             .b_scale = weight_.transposed_scale.transpose(0, 1),
+                                             .a_block_rows = dy.block_rows,
+                                             .b_block_rows = weight_.block_rows});
+    trace(ctx, name(), Phase::BackwardData, gemm_flops(dx.size(0), weight.value),
+          {&dy.data, &weight_.transposed, &dx});
+  }
+
+  void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,
+             GradAccumulator& accumulator) const override {
+    const Tensor& sum = accumulator.target(ctx);
     if (wide_wgrad_) {
-      x = detach_contiguous(ctx, x);
+      const Tensor input = detach_contiguous(ctx, x.wide);
       ctx.kernels->gemm(
           ctx.kernel_context(),
-          {.a = wide_dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.accumulator->beta(), .bias = {}});
-      trace(ctx, "fp8_linear", Phase::BackwardWeight, gemm_flops(x.size(0), weight_.value),
-            {&wide_dy_, &x, &sum});
-      return finish_weight(ctx);
+          {.a = dy.wide.transpose(0, 1), .b = input, .c = sum, .beta = accumulator.beta(), .bias = {}});
+      return trace(ctx, name(), Phase::BackwardWeight, gemm_flops(input.size(0), sum),
+                   {&dy.wide, &input, &sum});
     }
-    ctx.kernels->gemm(ctx.kernel_context(), {.a = dy_.transposed,
-                                             .b = x.transpose(0, 1),
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.transposed,
+                                             .b = x.transposed.transpose(0, 1),
                                              .c = sum,
-                                             .beta = weight_.accumulator->beta(),
+                                             .beta = accumulator.beta(),
                                              .bias = {},
-                                             .a_scale = dy_.transposed_scale,
-                                             .b_scale = x_scale_.transpose(0, 1),
-                                             .a_block_rows = dy_.block_rows,
-                                             .b_block_rows = dy_.block_rows});
-    trace(ctx, "fp8_linear", Phase::BackwardWeight, gemm_flops(x.size(1), weight_.value),
-          {&dy_.transposed, &x, &sum});
-    finish_weight(ctx);
+                                             .a_scale = dy.transposed_scale,
+                                             .b_scale = x.transposed_scale.transpose(0, 1),
+                                             .a_block_rows = dy.block_rows,
+                                             .b_block_rows = x.block_rows});
+    trace(ctx, name(), Phase::BackwardWeight, gemm_flops(x.transposed.size(1), sum),
+          {&dy.transposed, &x.transposed, &sum});
   }
 
  private:
-  void finish_weight(RankContext& ctx) {
-    x_.reset();
-    dy_ = {};
-    wide_dy_ = {};
-    weight_.accumulator->contribute(ctx);
-  }
-
-  GradSlot x_slot_;
-  Saved x_;  // in fp8 transposed
-  Tensor x_scale_;
-  Weight weight_, bias_;
-  Fp8Matrix matrix_, dy_;
-  DType gradient_;
-  Tensor wide_dy_;
+  Operand weight_;
+  DType forward_, gradient_;
   bool blocks_, wide_wgrad_;
-  Fp8Delay delay_;
+  Fp8Delay input_delay_, gradient_delay_;
 };
 
 // As GEMMs read them: of single rows next to each other, of squares along the summed dimension, where rows
@@ -119,7 +111,7 @@ void check_matrix(const RankContext& ctx, const Tensor& x) {
 
 }  // namespace
 
-void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, const Fp8Delay& delay,
+void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Operand& result, const Fp8Delay& delay,
             MemoryTag tag) {
   check_matrix(ctx, x);
   if (!result.data) {
@@ -132,12 +124,12 @@ void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, c
                                                .transposed = result.transposed,
                                                .scale = delay.scale,
                                                .amax = delay.amax});
-  const Tensor* again = delay.scale ? nullptr : &x;  // current scaling reads it twice
+  const Tensor again = delay.scale ? Tensor{} : x;  // current scaling reads it twice
   trace(ctx, "to_fp8", Phase::Other, 2.0 * static_cast<double>(x.numel()),
-        {&x, again, &result.data, &result.transposed});
+        {&x, &again, &result.data, &result.transposed});
 }
 
-void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows, Fp8Matrix& result,
+void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows, Operand& result,
                    MemoryTag tag) {
   check_matrix(ctx, x);
   const int64_t rows = x.size(0), columns = x.size(1);
@@ -174,25 +166,12 @@ Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8We
     fp8.current = true;
   }
   const bool recorded = needs_grad(ctx, {&x}, {&weight, &bias});
-  Fp8Matrix input;
-  Fp8Delay delay = fp8.input_delay;
-  if (!recorded) delay.amax = {};  // what is not trained on leaves no trace
-  if (fp8.blocks)
-    to_fp8_blocks(ctx, detach_contiguous(ctx, x), fp8.forward, 1, input);
-  else
-    to_fp8(ctx, detach_contiguous(ctx, x), fp8.forward, input, delay);
+  const auto format = std::make_shared<Fp8Format>(fp8, recorded);
+  Operand input = format->quantize(ctx, detach_contiguous(ctx, x), LinearFormat::Side::Input);
+  if (fp8.wide_wgrad) input.wide = x;  // may be made again instead of kept
   Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
-  ctx.kernels->gemm(ctx.kernel_context(), {.a = input.data,
-                                           .b = fp8.matrix.data.transpose(0, 1),
-                                           .c = y,
-                                           .bias = bias.value,
-                                           .a_scale = input.inverse_scale,
-                                           .b_scale = fp8.matrix.inverse_scale.transpose(0, 1),
-                                           .a_block_rows = input.block_rows,
-                                           .b_block_rows = fp8.matrix.block_rows,
-                                           .fast_accum = !fp8.blocks});
-  trace(ctx, "fp8_linear", Phase::Forward, gemm_flops(x.size(0), w), {&input.data, &fp8.matrix.data, &y});
-  if (recorded) record(ctx, std::make_unique<Fp8LinearNode>(ctx, x, input, weight, fp8, bias), y);
+  format->forward(ctx, input, weight, bias.value, y);
+  if (recorded) record(ctx, std::make_unique<LinearNode>(ctx, format, input, x.grad_slot(), weight, bias), y);
   return y;
 }
 

@@ -1,16 +1,8 @@
 #pragma once
 
-#include "megatron/autograd/rank_context.h"
+#include "megatron/ops/linear_format.h"
 
 namespace megatron::ops {
-
-// A matrix in fp8, as it is and transposed: GEMMs of fp8 read both operands along the dimension that they
-// sum over. One scale serves all of it, or one each block of block_rows × 128.
-struct Fp8Matrix {
-  Tensor data, transposed;                 // [rows, columns], [columns, rows]
-  Tensor inverse_scale, transposed_scale;  // as GemmArgs wants them; of one scale twice the same
-  int64_t block_rows = 0;                  // 0: one scale; 1 or 128
-};
 
 // Delayed scaling of one kind of matrix, one fp32 element each. Undefined: the scale is made from the matrix
 // at hand (current scaling), and nothing is noted.
@@ -20,10 +12,10 @@ struct Fp8Delay {
 };
 
 // Memory that `result` has is used again.
-void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Fp8Matrix& result, const Fp8Delay& delay = {},
+void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Operand& result, const Fp8Delay& delay = {},
             MemoryTag tag = MemoryTag::Activation);
 // With a power of two for each block; block_rows: 1 or 128.
-void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows, Fp8Matrix& result,
+void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block_rows, Operand& result,
                    MemoryTag tag = MemoryTag::Activation);
 
 // How GEMMs with a weight are made in fp8, and the weight's own fp8 form, kept until its values change.
@@ -31,7 +23,7 @@ struct Fp8Weight {
   DType forward = DType::F8E4M3, gradient = DType::F8E5M2;
   bool wide_wgrad = false;  // the weight's gradient is a GEMM of x and dy as they were
   bool blocks = false;      // a scale per 128 × 128 of the weight, per 1 × 128 of inputs and gradients
-  Fp8Matrix matrix;
+  Operand matrix;
   bool current = false;                                // the matrix has the weight's values
   Fp8Delay input_delay, weight_delay, gradient_delay;  // of delayed scaling
 };

@@ -1,6 +1,7 @@
 #include "megatron/ops/grouped_linear.h"
 
 #include "megatron/ops/check.h"
+#include "megatron/ops/linear_node.h"
 
 namespace megatron::ops {
 namespace {
@@ -8,50 +9,6 @@ namespace {
 double flops_of(const Tensor& x, const Tensor& weight) {
   return 2.0 * static_cast<double>(x.size(0)) * static_cast<double>(weight.size(1) * weight.size(2));
 }
-
-class GroupedLinearNode final : public Node {
- public:
-  GroupedLinearNode(RankContext& ctx, const Tensor& x, GradSlot slot, const Weight& weight,
-                    const Tensor& offsets)
-      : x_(weight.trainable() ? Saved(ctx, x) : Saved()), x_slot_(slot), weight_(weight), offsets_(offsets) {
-    if (weight_.accumulator) weight_.accumulator->expect_use();
-  }
-  const char* name() const override { return "grouped_linear"; }
-
-  void backward_data(RankContext& ctx, Tape& tape) override {
-    dy_ = tape.take_grad(output());
-    if (x_slot_) {
-      const Tensor& w = weight_.value;
-      Tensor dx = ctx.empty({dy_.size(0), w.size(2)}, dy_.dtype());
-      ctx.kernels->grouped_gemm(ctx.kernel_context(), {dy_, w, dx, offsets_});
-      trace(ctx, "grouped_linear", Phase::BackwardData, flops_of(dy_, w), {&dy_, &w, &dx});
-      tape.add_grad(ctx, x_slot_, std::move(dx));
-    }
-    // What x would be made from again may be gone by the time W runs.
-    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.accumulator) dy_ = {};
-  }
-
-  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
-  void backward_weight(RankContext& ctx) override {
-    Tensor x = x_.get(ctx);
-    GradAccumulator& accumulator = *weight_.accumulator;
-    ctx.kernels->grouped_gemm_weight(
-        ctx.kernel_context(),
-        {.a = dy_, .b = x, .c = accumulator.target(ctx), .offsets = offsets_, .beta = accumulator.beta()});
-    trace(ctx, "grouped_linear", Phase::BackwardWeight, flops_of(x, weight_.value),
-          {&dy_, &x, &accumulator.main_grad});
-    x_.reset();
-    dy_ = {};
-    accumulator.contribute(ctx);
-  }
-
- private:
-  Saved x_;
-  GradSlot x_slot_;
-  Weight weight_;
-  Tensor offsets_, dy_;
-};
 
 // Expert by expert: on the CPU, where such weights are, the offsets can be read.
 void multiply_int8(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& offsets,
@@ -66,6 +23,40 @@ void multiply_int8(RankContext& ctx, const Tensor& x, const Weight& weight, cons
                                              .b_scale = weight.scale.select(0, e)});
   }
 }
+
+// Rows go through the matrix of the expert that their place between the offsets says.
+class GroupedFormat final : public LinearFormat {
+ public:
+  explicit GroupedFormat(const Tensor& offsets) : offsets_(offsets) {}
+  const char* name() const override { return "grouped_linear"; }
+  Operand quantize(RankContext&, const Tensor& x, Side) const override { return {.data = x}; }
+
+  void forward(RankContext& ctx, const Operand& x, const Weight& weight, const Tensor&,
+               const Tensor& y) const override {
+    const Tensor& w = weight.value;
+    if (weight.scale)
+      multiply_int8(ctx, x.data, weight, offsets_, y);
+    else
+      ctx.kernels->grouped_gemm(ctx.kernel_context(), {x.data, w.detach().transpose(1, 2), y, offsets_});
+    trace(ctx, name(), Phase::Forward, flops_of(x.data, w), {&x.data, &w, &y});
+  }
+  void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
+    const Tensor& w = weight.value;
+    ctx.kernels->grouped_gemm(ctx.kernel_context(), {dy.data, w, dx, offsets_});
+    trace(ctx, name(), Phase::BackwardData, flops_of(dy.data, w), {&dy.data, &w, &dx});
+  }
+  void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,
+             GradAccumulator& accumulator) const override {
+    const Tensor& sum = accumulator.target(ctx);
+    ctx.kernels->grouped_gemm_weight(
+        ctx.kernel_context(),
+        {.a = dy.data, .b = x.data, .c = sum, .offsets = offsets_, .beta = accumulator.beta()});
+    trace(ctx, name(), Phase::BackwardWeight, flops_of(x.data, sum), {&dy.data, &x.data, &sum});
+  }
+
+ private:
+  Tensor offsets_;
+};
 
 }  // namespace
 
@@ -82,13 +73,12 @@ Tensor grouped_linear(RankContext& ctx, const Tensor& x, const Weight& weight, c
   check_dtype("grouped_linear", "offsets", offsets, DType::I32);
   check_shape("grouped_linear", "offsets", offsets, {w.size(0) + 1});
   Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
-  if (weight.scale)
-    multiply_int8(ctx, input, weight, offsets, y);
-  else
-    ctx.kernels->grouped_gemm(ctx.kernel_context(), {input, w.detach().transpose(1, 2), y, offsets});
-  trace(ctx, "grouped_linear", Phase::Forward, flops_of(x, w), {&x, &w, &y});
+  const auto format = std::make_shared<GroupedFormat>(offsets);
+  format->forward(ctx, {.data = input}, weight, {}, y);
   if (needs_grad(ctx, {&x}, {&weight}))
-    record(ctx, std::make_unique<GroupedLinearNode>(ctx, input, x.grad_slot(), weight, offsets), y);
+    record(ctx,
+           std::make_unique<LinearNode>(ctx, format, Operand{.data = input}, x.grad_slot(), weight, Weight{}),
+           y);
   return y;
 }
 

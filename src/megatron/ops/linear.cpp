@@ -3,6 +3,7 @@
 #include "megatron/kernels/gemm_gelu.h"
 #include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/ops/check.h"
+#include "megatron/ops/linear_node.h"
 
 namespace megatron::ops {
 namespace {
@@ -26,53 +27,6 @@ class AddBiasNode final : public Node {
   Weight bias_;
 };
 
-class LinearNode final : public Node {
- public:
-  LinearNode(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias)
-      : x_(weight.trainable() ? Saved(ctx, x) : Saved()),
-        x_slot_(x.grad_slot()),
-        weight_(weight),
-        bias_(bias) {
-    if (weight_.accumulator) weight_.accumulator->expect_use();
-    if (bias_.accumulator) bias_.accumulator->expect_use();
-  }
-  const char* name() const override { return "linear"; }
-
-  void backward_data(RankContext& ctx, Tape& tape) override {
-    dy_ = tape.take_grad(output());
-    if (x_slot_) {
-      Tensor dx = ctx.empty({dy_.size(0), weight_.value.size(1)}, dy_.dtype());
-      ctx.kernels->gemm(ctx.kernel_context(), {dy_, weight_.value, dx});
-      ctx.trace("linear", Phase::BackwardData, gemm_flops(dx, weight_.value),
-                static_cast<double>(dy_.bytes() + weight_.value.bytes() + dx.bytes()));
-      tape.add_grad(ctx, x_slot_, std::move(dx));
-    }
-    if (bias_.accumulator) add_row_sum(ctx, "linear_bias", dy_, *bias_.accumulator);
-    // What x would be made from again may be gone by the time W runs.
-    if (weight_.accumulator && ctx.defer_weight_grads) x_ = Saved(ctx, x_.get(ctx));
-    if (!weight_.accumulator) dy_ = {};
-  }
-
-  bool has_weight_step() const override { return weight_.accumulator != nullptr; }
-  void backward_weight(RankContext& ctx) override {
-    Tensor x = x_.get(ctx);
-    const Tensor& sum = weight_.accumulator->target(ctx);
-    ctx.kernels->gemm(ctx.kernel_context(),
-                      {.a = dy_.transpose(0, 1), .b = x, .c = sum, .beta = weight_.accumulator->beta()});
-    ctx.trace("linear", Phase::BackwardWeight, gemm_flops(x, weight_.value),
-              static_cast<double>(dy_.bytes() + x.bytes() + sum.bytes()));
-    x_.reset();
-    dy_ = {};
-    weight_.accumulator->contribute(ctx);
-  }
-
- private:
-  Saved x_;
-  GradSlot x_slot_;
-  Weight weight_, bias_;
-  Tensor dy_;
-};
-
 void check_operands(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias) {
   const Tensor& w = weight.value;
   check_input(ctx, "linear", "x", x);
@@ -83,15 +37,6 @@ void check_operands(RankContext& ctx, const Tensor& x, const Weight& weight, con
   check_vector(ctx, "linear", "bias", bias, w.size(0), x.dtype());
 }
 
-void multiply(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias, const Tensor& y) {
-  const Tensor& w = weight.value;
-  ctx.kernels->gemm(
-      ctx.kernel_context(),
-      {.a = x.detach(), .b = w.detach().transpose(0, 1), .c = y, .bias = bias, .b_scale = weight.scale});
-  ctx.trace("linear", Phase::Forward, gemm_flops(x, w),
-            static_cast<double>(x.bytes() + w.bytes() + y.bytes()));
-}
-
 // By one kernel; false where there is none.
 bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
                            const Tensor& w, const Tensor& bias, const Tensor& y, const Tensor& active) {
@@ -99,9 +44,13 @@ bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, c
   return options.gelu_tanh() && gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
 }
 
+std::shared_ptr<const LinearFormat> shared_plain() { return {std::shared_ptr<void>(), &plain_format()}; }
+
 void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
   if (needs_grad(ctx, {&x}, {&weight, &bias}))
-    record(ctx, std::make_unique<LinearNode>(ctx, x, weight, bias), y);
+    record(ctx,
+           std::make_unique<LinearNode>(ctx, shared_plain(), Operand{.data = x}, x.grad_slot(), weight, bias),
+           y);
 }
 
 }  // namespace
@@ -109,7 +58,7 @@ void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, cons
 Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias) {
   check_operands(ctx, x, weight, bias.value);
   Tensor y = ctx.empty({x.size(0), weight.value.size(0)}, x.dtype());
-  multiply(ctx, x, weight, bias.value, y);
+  plain_format().forward(ctx, {.data = x}, weight, bias.value, y);
   record_linear(ctx, x, weight, bias, y);
   return y;
 }
@@ -125,7 +74,7 @@ ActivatedLinear linear_activated(RankContext& ctx, const ActivationOptions& opti
   if (!weight.scale && multiply_and_activate(ctx, options, x.detach(), w.detach(), bias.value, y, active)) {
     trace(ctx, "linear_activated", Phase::Forward, gemm_flops(x, w), {&x, &w, &y, &active});
   } else {
-    multiply(ctx, x, weight, bias.value, y);
+    plain_format().forward(ctx, {.data = x}, weight, bias.value, y);
     apply_activation(ctx, options, y, active);
   }
   record_linear(ctx, x, weight, bias, y);

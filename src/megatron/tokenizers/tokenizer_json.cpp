@@ -12,9 +12,7 @@ namespace {
 class BpeReader {
  public:
   explicit BpeReader(std::string_view text) : in_(text) {
-    // A piece and its id take some 20 bytes, a merge some 30.
-    bpe_.vocabulary.reserve(std::min<size_t>(text.size() / 64, 1 << 18));
-    bpe_.merges.reserve(std::min<size_t>(text.size() / 48, 1 << 19));
+    bpe_.merges.reserve(std::min<size_t>(text.size() / 48, 1 << 19));  // so many fit in
   }
 
   bool document(Json& settings) {
@@ -61,22 +59,24 @@ class BpeReader {
   bool vocabulary() {
     constexpr int64_t kMaxId = (1 << 22) - 1;  // what Vocabulary takes
     if (!in_.take('{')) return false;
-    if (in_.take('}')) return true;
-    std::string unescaped;
-    do {
-      std::string_view piece, digits;
-      bool integer = false;
-      if (in_.peek() != '"' || !in_.view(piece, unescaped) || !in_.take(':')) return false;
-      in_.peek();
-      int64_t id = -1;
-      if (!in_.number(digits, integer) || !integer) return false;
-      std::from_chars(digits.data(), digits.data() + digits.size(), id);
-      if (id < 0 || id > kMaxId) return false;
-      const size_t before = bpe_.vocabulary.count();
-      bpe_.vocabulary.add(piece, static_cast<TokenId>(id));
-      if (bpe_.vocabulary.count() == before) return false;  // a piece that stands twice
-    } while (in_.take(','));
-    return in_.take('}');
+    std::vector<std::pair<std::string_view, TokenId>> pieces;
+    if (!in_.take('}')) {
+      do {
+        std::string_view piece, digits;
+        bool integer = false;
+        int64_t id = -1;
+        if (!name(piece) || !in_.take(':')) return false;
+        in_.peek();
+        if (!in_.number(digits, integer) || !integer) return false;
+        std::from_chars(digits.data(), digits.data() + digits.size(), id);
+        if (id < 0 || id > kMaxId) return false;
+        pieces.emplace_back(piece, static_cast<TokenId>(id));
+      } while (in_.take(','));
+      if (!in_.take('}')) return false;
+    }
+    bpe_.vocabulary.reserve(pieces.size());
+    for (const auto& [piece, id] : pieces) bpe_.vocabulary.add(piece, id);
+    return bpe_.vocabulary.count() == pieces.size();  // else a piece stands twice
   }
 
   // A string that lives as long as the text.

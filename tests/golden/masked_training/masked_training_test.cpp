@@ -102,7 +102,7 @@ class MaskedTraining : public InGoldenFolder {
     spec.callbacks = {seen};
     spec.log = Log(LogLevel::error);
     spec.out = nullptr;
-    const Config config = resolve_run(spec, {});
+    const Config config = resolve_run(spec, {}).config;
     const SafetensorsFile expected = tensors(name);
     auto golden = std::make_shared<const GoldenSource>(expected, ids, extra);
     compare_batches(*run_data(config).train, *golden);

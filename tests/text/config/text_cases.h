@@ -1,4 +1,4 @@
-// The cases of tests/text/config/*.yaml and how they are read.
+// The cases of tests/text/*/*.yaml and how they are read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -86,9 +86,9 @@ struct TextFile {
   Json cases;
 };
 
-inline std::vector<TextFile> text_files() {
+inline std::vector<TextFile> text_files(const std::string& folder = "config") {
   std::vector<TextFile> files;
-  for (const auto& entry : std::filesystem::directory_iterator(MEGATRON_SOURCE_DIR "/tests/text/config")) {
+  for (const auto& entry : std::filesystem::directory_iterator(MEGATRON_SOURCE_DIR "/tests/text/" + folder)) {
     if (entry.path().extension() != ".yaml") continue;
     std::ifstream stream(entry.path());
     const std::string text{std::istreambuf_iterator<char>(stream), {}};

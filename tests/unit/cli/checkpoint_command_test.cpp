@@ -104,7 +104,7 @@ TEST(CheckpointCommand, WrongUse) {
   EXPECT_EQ(run({"inspekt", "x"}).err,
             "megatron: checkpoint: there is no 'inspekt': did you mean 'inspect'?\n");
   EXPECT_EQ(run({"verify", "x", "--jsn"}).err,
-            "megatron: checkpoint: there is no option '--jsn': did you mean '--json'?\n");
+            "megatron: checkpoint: --jsn: there is no such flag; did you mean '--json'?\n");
   EXPECT_EQ(run({"verify", dir / "absent"}).code, 1);
   EXPECT_NE(run({"--help"}).out.find("usage: megatron checkpoint"), std::string::npos);
 }

@@ -62,6 +62,10 @@ TEST(Doctor, JsonSaysTheSame) {
   EXPECT_EQ(json.at("sections")[0].at("findings")[0].at("subject").as_string(), "megatron");
 }
 
+Resolved model_of(const Config& config) {
+  return {.config = config, .origins = std::vector<Origin>(Catalog::all().entries().size())};
+}
+
 TEST(Doctor, AModelsShapesGetKernelsAndAMemoryBound) {
   const std::vector<std::string> model = {"--no-self-test",
                                           "--num-layers",
@@ -89,9 +93,23 @@ TEST(Doctor, AModelsShapesGetKernelsAndAMemoryBound) {
   large.model.num_layers = 2, large.model.hidden_size = 65536, large.model.num_attention_heads = 512;
   large.model.ffn_hidden_size = 4 * 65536, large.model.vocab_size = 512, large.model.seq_length = 8;
   large.run.device = DeviceChoice::cpu;
-  expect_only(shape_section(large, 1, {}, good_machine()), Grade::Wrong, "memory", "megatron plan");
+  expect_only(shape_section(model_of(large), {}, good_machine()), Grade::Wrong, "memory", "megatron plan");
   large.run.device = DeviceChoice::cuda;
-  expect_only(shape_section(large, 1, {}, good_machine()), Grade::Wrong, "device", "--device cpu");
+  expect_only(shape_section(model_of(large), {}, good_machine()), Grade::Wrong, "device", "--device cpu");
+}
+
+// Found on the meta device, before a GPU is asked to compute.
+TEST(Doctor, LaunchesThatGpusRefuse) {
+  Config config;
+  config.model.num_layers = 2, config.model.hidden_size = 65536, config.model.num_attention_heads = 512;
+  config.model.kv_channels = 128, config.model.num_query_groups = 512;
+  config.model.ffn_hidden_size = 4 * 65536, config.model.vocab_size = 512, config.model.seq_length = 8;
+  Resolved resolved = model_of(config);
+  resolved.gpus = {{90, 227 * 1024}};
+  GpuReport report{
+      true, 13000, 13000, "", {{"some GPU", 90, 132, size_t{100} << 30, size_t{99} << 30, {}, ""}}};
+  expect_only(shape_section(resolved, report, good_machine()), Grade::Wrong, "kernels",
+              "use a smaller width");
 }
 
 // Everything that decides about the kernel, as gpt-oss and Gemma-2 have it, and each kind of layer.
@@ -106,7 +124,7 @@ TEST(Doctor, AttentionIsThatOfTheModel) {
   config.model.attention_dropout = 0;
   config.run.device = DeviceChoice::cpu;
   std::vector<std::string> found;
-  for (const Finding& finding : shape_section(config, 1, {}, good_machine()).findings)
+  for (const Finding& finding : shape_section(model_of(config), {}, good_machine()).findings)
     if (finding.subject == "attention") found.push_back(finding.text.substr(0, finding.text.find(':')));
   const std::string shape = "2 x 64 tokens, 4 heads of head_dim 64 on 2 KV heads, causal",
                     rest = ", scores capped at 50, with sinks, fp32";

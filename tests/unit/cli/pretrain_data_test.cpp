@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "megatron/base/json.h"
+#include "megatron/base/text_file.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/datasets/indexed/indexed_writer.h"
 #include "support/temp_dir.h"
@@ -27,7 +30,14 @@ void write_data(const std::string& prefix, int64_t first, int64_t documents) {
   writer.commit();
 }
 
-std::vector<double> losses(const TempDir& dir, const std::string& name, std::vector<std::string> further) {
+// What a run leaves that shows its samples: losses, gradient norms, and all bytes of weights and moments.
+struct Trained {
+  std::vector<double> losses, grad_norms;
+  std::map<std::string, std::string> files;  // of the checkpoint
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+Trained train(const TempDir& dir, const std::string& name, std::vector<std::string> further) {
   const std::string metrics = dir / (name + ".jsonl");
   std::vector<std::string> args = {"pretrain",
                                    "--num-layers",
@@ -52,15 +62,24 @@ std::vector<double> losses(const TempDir& dir, const std::string& name, std::vec
                                    "--seed",
                                    "7",
                                    "--metrics",
-                                   metrics};
+                                   metrics,
+                                   "--save",
+                                   dir / (name + ".ckpt")};
   args.insert(args.end(), further.begin(), further.end());
   const Outcome outcome = run_command(args);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  std::vector<double> values;
+  Trained result;
   std::ifstream rows(metrics);
-  for (std::string row; std::getline(rows, row);)
-    values.push_back(Json::parse(row).at("lm_loss").as_double());
-  return values;
+  for (std::string row; std::getline(rows, row);) {
+    const Json json = Json::parse(row);
+    result.losses.push_back(json.at("lm_loss").as_double());
+    result.grad_norms.push_back(json.at("grad_norm").as_double());
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir / (name + ".ckpt")))
+    if (entry.path().extension() == ".safetensors")
+      result.files[entry.path().filename()] = read_text_file(entry.path());
+  EXPECT_FALSE(result.files.empty());
+  return result;
 }
 
 TEST(PretrainData, IsAReplayOfTheSamples) {
@@ -93,28 +112,33 @@ TEST(PretrainData, IsAReplayOfTheSamples) {
   }
   write_safetensors(dir / "replay.safetensors",
                     {{"rows", Tensor::wrap(rows.data(), {kIterations, kBatch, kLength + 1}, DType::I32)}});
-  const std::vector<double> replayed =
-      losses(dir, "replay", {"--replay", (dir / "replay.safetensors") + ":rows"});
-  ASSERT_EQ(replayed.size(), static_cast<size_t>(kIterations));
+  const Trained replayed = train(dir, "replay", {"--replay", (dir / "replay.safetensors") + ":rows"});
+  ASSERT_EQ(replayed.losses.size(), static_cast<size_t>(kIterations));
   std::vector<std::string> with = blend;
   with.insert(with.end(), {"--seq-length", "8", "--data-cache-path", dir / "cache"});
-  EXPECT_EQ(losses(dir, "data", with), replayed);
-  EXPECT_EQ(losses(dir, "cached", with), replayed) << "from cached indices";
+  EXPECT_TRUE(train(dir, "data", with) == replayed);
+  EXPECT_TRUE(train(dir, "cached", with) == replayed) << "from cached indices";
   with.insert(with.end(), {"--no-mmap-bin-files"});
-  EXPECT_EQ(losses(dir, "pread", with), replayed);
-  // The same on more ranks; what a layout computes differs from one rank in the last digits.
-  for (const std::vector<std::string>& layout :
-       {std::vector<std::string>{"--ranks", "2"},
-        std::vector<std::string>{"--ranks", "16", "--tensor-model-parallel-size", "2",
-                                 "--pipeline-model-parallel-size", "2", "--context-parallel-size", "2"}}) {
+  EXPECT_TRUE(train(dir, "pread", with) == replayed);
+  // The same on more ranks, bitwise; only from layout to layout sums differ in the last digits.
+  const std::vector<std::string> two = {"--ranks", "2"}, sixteen = {"--ranks",
+                                                                    "16",
+                                                                    "--tensor-model-parallel-size",
+                                                                    "2",
+                                                                    "--pipeline-model-parallel-size",
+                                                                    "2",
+                                                                    "--context-parallel-size",
+                                                                    "2"};
+  for (const auto& layout : {two, sixteen}) {
     std::vector<std::string> from_data = with,
                              from_rows = {"--replay", (dir / "replay.safetensors") + ":rows"};
     from_data.insert(from_data.end(), layout.begin(), layout.end());
     from_rows.insert(from_rows.end(), layout.begin(), layout.end());
-    const std::vector<double> expected = losses(dir, "rows", from_rows);
-    ASSERT_EQ(expected.size(), replayed.size());
-    EXPECT_EQ(losses(dir, "ranks", from_data), expected) << layout[1] << " ranks";
-    for (size_t i = 0; i < replayed.size(); ++i) EXPECT_NEAR(expected[i], replayed[i], 2e-6);
+    const Trained expected = train(dir, "rows" + layout[1], from_rows);
+    ASSERT_EQ(expected.losses.size(), replayed.losses.size());
+    EXPECT_TRUE(train(dir, "ranks" + layout[1], from_data) == expected) << layout[1] << " ranks";
+    for (size_t i = 0; i < replayed.losses.size(); ++i)
+      EXPECT_NEAR(expected.losses[i], replayed.losses[i], 2e-6);
   }
 }
 

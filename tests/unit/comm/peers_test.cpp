@@ -33,18 +33,23 @@ TEST(PeerAddress, TellsWhoIsNear) {
   EXPECT_EQ(same.port, 4000);
   EXPECT_EQ(same.pid, ::getpid());
   EXPECT_TRUE(own.shares_network(same));
-  EXPECT_TRUE(own.shares_pids(same));
-  PeerAddress other = own;
-  other.network += 1;  // a container
-  EXPECT_FALSE(own.shares_network(other));
-  EXPECT_TRUE(own.shares_pids(other));
-  other = own;
-  other.machine = "another/some.host";
-  EXPECT_FALSE(own.shares_network(other));
-  EXPECT_FALSE(own.shares_pids(other));
-  PeerAddress unknown = own;
-  unknown.machine = "-";  // no two of them are known to be on one machine
-  EXPECT_FALSE(unknown.shares_network(unknown));
+  const PeerAddress one{"host", 4000, "boot/host", 7, 8, 99};
+  PeerAddress other = one;
+  EXPECT_TRUE(one.shares_network(other));
+  EXPECT_TRUE(one.shares_pids(other));
+  other.network = 9;  // a container
+  EXPECT_FALSE(one.shares_network(other));
+  EXPECT_TRUE(one.shares_pids(other));
+  other = one;
+  other.machine = "another/host";
+  EXPECT_FALSE(one.shares_network(other));
+  EXPECT_FALSE(one.shares_pids(other));
+  // Where the kernel tells less, a name is enough to meet, but no pid is trusted.
+  const PeerAddress hidden{"host", 4000, "boot/host", 0, 0, 99}, unknown{"host", 4000, "/host", 7, 8, 99};
+  EXPECT_TRUE(hidden.shares_network(hidden));
+  EXPECT_FALSE(hidden.shares_pids(hidden));
+  EXPECT_TRUE(unknown.shares_network(unknown));
+  EXPECT_FALSE(unknown.shares_pids(unknown));
 }
 
 TEST(PeerState, IsWhatTheKernelSays) {

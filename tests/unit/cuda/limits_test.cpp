@@ -1,7 +1,9 @@
-#include "megatron/base/kernel_limits.h"
+#include "megatron/kernels/limits/gpu.h"
+#include "megatron/kernels/limits/grid.h"
+#include "megatron/kernels/limits/launch_check.h"
 #include "unit/cuda/twin.h"
 
-// Kernels take what base/kernel_limits.h says, and refuse one more of it.
+// Kernels take what kernels/limits says, and refuse one more of it.
 namespace megatron::testing {
 namespace {
 

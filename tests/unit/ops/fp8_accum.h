@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/base/kernel_limits.h"
 #include "megatron/device/gpu_facts.h"
+#include "megatron/kernels/limits/gpu.h"
 
 namespace megatron::testing {
 

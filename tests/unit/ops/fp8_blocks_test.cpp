@@ -108,7 +108,7 @@ TEST_F(Fp8Blocks, EachHasThePowerOfTwoThatFits) {
       for (int64_t block_rows : {1, 128}) {
         Tensor x = varied(ctx, rows, columns, 3);
         ctx.kernels->fill(ctx.kernel_context(), {x.slice(0, 0, 1), 0});
-        ops::Fp8Matrix got;
+        ops::Operand got;
         ops::to_fp8_blocks(ctx, x, dtype, block_rows, got);
         const Matrix wide = matrix_of(ctx, x);
         auto check = [&](const Matrix& from, const Tensor& q, const Tensor& scale, const char* what) {
@@ -132,7 +132,7 @@ TEST_F(Fp8Blocks, WhatIsNotFiniteMakesItsBlockNaN) {
     std::vector<float> values(2 * 256, 3);
     values[5] = bad;
     Tensor x = ctx.from_vector(values, {2, 256}), back = ctx.empty({2, 256}, DType::F32);
-    ops::Fp8Matrix got;
+    ops::Operand got;
     ops::to_fp8_blocks(ctx, x, DType::F8E4M3, 1, got);
     ctx.kernels->dequantize(ctx.kernel_context(), {got.data, got.inverse_scale, back, 1, 128});
     const auto there = ctx.to_vector<float>(back);
@@ -221,14 +221,14 @@ TEST_F(Fp8Blocks, AreNearerThanOneScale) {
 // Ranks that hold whole blocks of a weight round it as one rank does.
 TEST_F(Fp8Blocks, PartsOfWholeBlocksAreRoundedAlike) {
   Tensor w = varied(ctx, 256, 512, 5);
-  ops::Fp8Matrix whole;
+  ops::Operand whole;
   ops::to_fp8_blocks(ctx, w, DType::F8E4M3, 128, whole);
   for (int dimension : {0, 1})
     for (int part : {0, 1}) {
       const int64_t size = w.size(dimension) / 2;
       Tensor mine = ctx.empty(dimension == 0 ? Shape{size, 512} : Shape{256, size}, DType::F32);
       ctx.kernels->copy(ctx.kernel_context(), {w.slice(dimension, part * size, (part + 1) * size), mine});
-      ops::Fp8Matrix got;
+      ops::Operand got;
       ops::to_fp8_blocks(ctx, mine, DType::F8E4M3, 128, got);
       EXPECT_EQ(matrix_of(ctx, got.data).values,
                 matrix_of(ctx, whole.data.slice(dimension, part * size, (part + 1) * size)).values);

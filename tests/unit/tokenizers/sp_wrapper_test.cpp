@@ -53,7 +53,9 @@ TEST(SentencePieceWrapper, FindsSpecialTokens) {
   const Tokenizer unigram = open("unigram", {"<a>", "<s>", "b"}, true);
   expect(unigram, "x<a><a> y b  z </s>  \n", {104, 464, 464, 455, 228, 5, 442, 5, 162, 11, 116},
          "x <a>  <a> y b z </s>");
-  EXPECT_EQ(unigram.encode_with_offsets("x<a> y").offsets, (std::vector<CharRange>{{0, 1}, {1, 4}, {4, 6}}));
+  // The model drops the space in front of y and puts one of its own there.
+  EXPECT_TRUE(unigram.encode_with_offsets("x<a> y").offsets ==
+              (std::vector<CharRange>{{0, 1}, {1, 4}, {5, 5}, {5, 6}}));
 }
 
 TEST(SentencePieceWrapper, KeepsExtraSpaces) {

@@ -135,7 +135,7 @@ TEST(Run, CheckpointsGiveTheirLayout) {
     RunSpec spec = run_spec(std::string(kTiny) + "--train-iters 1 --tensor-model-parallel-size 1 " +
                             "--pipeline-model-parallel-size 2 --use-checkpoint-args " + place + flags);
     spec.log = Log(LogLevel::error);
-    const ParallelConfig layout = resolve_run(spec, launch_place()).parallel;
+    const ParallelConfig layout = resolve_run(spec, launch_place()).config.parallel;
     return std::pair(layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size);
   };
   EXPECT_EQ(sizes(""), std::pair(int64_t{1}, int64_t{2}));

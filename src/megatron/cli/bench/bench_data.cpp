@@ -86,9 +86,7 @@ std::string bench_data_help() {
 
 int bench_data(Invocation& invocation) {
   DataBenchSettings settings;
-  const auto rest =
-      parse_flags("bench data", join_lists(invocation.args, {"--input", "--tokenizer-special-tokens"}),
-                  data_bench_flags(settings));
+  const auto rest = parse_flags("bench data", invocation.args, data_bench_flags(settings));
   if (!rest.empty()) throw UsageError(fmt::format("bench data: '{}' belongs to no option", rest[0]));
   if (settings.inputs.empty()) throw UsageError("bench data: --input FILES is missing");
   const Tokenizer tokenizer = settings.tokenizer.open("bench data");

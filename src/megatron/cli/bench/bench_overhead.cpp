@@ -63,7 +63,7 @@ constexpr const char* kMediumModel =
 HostStep measure_host_step(int64_t repeat) {
   RunSpec spec = run_spec(kMediumModel);
   spec.log = Log(LogLevel::warning, stderr);
-  const Config config = resolve_run(spec, {});
+  const Config config = resolve_run(spec, {}).config;
   RankContext ctx(kMeta);
   const ParallelSizes sizes = parallel_sizes(config, 1);
   const ParallelContext parallel =

@@ -15,10 +15,7 @@ constexpr std::string_view kCommand = "data";
 
 DataSettings parse(const std::vector<std::string>& args) {
   DataSettings settings;
-  settings.words = parse_flags(kCommand,
-                               join_lists(args, {"--data-path", "--train-data-path", "--valid-data-path",
-                                                 "--test-data-path", "--tokenizer-special-tokens"}),
-                               data_flags(settings));
+  settings.words = parse_flags(kCommand, args, data_flags(settings));
   if (settings.words.empty())
     throw UsageError("data: say inspect PREFIX, or samples or pack with their options");
   settings.action = settings.words[0];

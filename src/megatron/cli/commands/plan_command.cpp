@@ -16,6 +16,7 @@
 #include "megatron/recipes/recipe_catalogue.h"
 #include "megatron/report/svg.h"
 #include "megatron/training/log/run_summary.h"
+#include "megatron/training/plan/launch_problems.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/setup/tokenizer_setup.h"
@@ -246,6 +247,7 @@ int run_plan(Invocation& invocation) {
   const std::optional<RecipeGpus> named = recipe_gpus(line, sources);
   if (named && named->decide_world) sources.processes = named->count;
   Resolved resolved = resolve(sources, {.purpose = Purpose::model, .vocabulary = vocabulary_size});
+  check_gpus(resolved);
   Config& config = resolved.config;
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
                               config.parallel.pipeline_model_parallel_size *
@@ -264,7 +266,8 @@ int run_plan(Invocation& invocation) {
   if (chooses_recompute(config) && limit > 0 && !config.execution.recompute_memory_gib)
     config.execution.recompute_memory_gib = limit / kGib;
   const std::optional<RecomputeChoice> choice = settle_recompute(config, sizes, dtype, DeviceType::Cuda, 1);
-  const RunPlan plan = plan_run(config, sizes, dtype);
+  const RunPlan plan = plan_run(config, sizes, dtype, {}, {}, resolved.gpus);
+  check_launches(resolved, plan.refusals);
   if (line.has("--json")) {
     Json json = to_json(config, plan);
     if (choice) json["recompute"] = to_json(*choice);

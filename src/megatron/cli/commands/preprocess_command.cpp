@@ -93,9 +93,8 @@ std::string preprocess_help() {
 
 int run_preprocess(Invocation& invocation) {
   PreprocessSettings settings;
-  const std::vector<std::string> rest = parse_flags(
-      "preprocess", join_lists(invocation.args, {"--input", "--json-keys", "--tokenizer-special-tokens"}),
-      preprocess_flags(settings));
+  const std::vector<std::string> rest =
+      parse_flags("preprocess", invocation.args, preprocess_flags(settings));
   if (!rest.empty()) throw UsageError(fmt::format("preprocess: '{}' belongs to no option", rest[0]));
   PreprocessOptions& options = settings.options;
   if (options.inputs.empty()) throw UsageError("preprocess: --input FILES is missing");

@@ -165,8 +165,7 @@ int run_tokenizer(Invocation& invocation) {
     return run_tokenizer_chat(invocation, std::cin);
   }
   Settings settings;
-  const std::vector<std::string> words =
-      parse_flags("tokenizer", join_lists(invocation.args, {"--tokenizer-special-tokens"}), flags(settings));
+  const std::vector<std::string> words = parse_flags("tokenizer", invocation.args, flags(settings));
   if (words.size() != 1) throw UsageError("tokenizer: say encode, decode, train or chat");
   if (words[0] == "train") return train(invocation, std::move(settings));
   if (words[0] != "encode" && words[0] != "decode")

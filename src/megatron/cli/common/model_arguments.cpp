@@ -6,6 +6,7 @@
 #include "megatron/device/gpu_facts.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/models/whole_model.h"
+#include "megatron/training/plan/launch_problems.h"
 #include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
@@ -74,6 +75,7 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   if (const VisionConfig* vision = source.vision())
     resolved.config.model = with_tower(resolved.config.model, *vision);
   const bool int8 = asks_for_int8(line.get("--quantization"), resolved.config);
+  check_forward_launches(resolved, place.processes * resolved.config.run.ranks);
   return {source, std::move(resolved.config), place, int8};
 }
 

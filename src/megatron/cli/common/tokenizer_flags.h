@@ -17,7 +17,7 @@ struct TokenizerArguments {
   Json description() const;
 };
 
-// The flags that fill it, by Megatron's names. --tokenizer-special-tokens takes several words (join_lists).
+// The flags that fill it, by Megatron's names.
 std::vector<Flag> tokenizer_flags(TokenizerArguments& arguments);
 
 }  // namespace megatron

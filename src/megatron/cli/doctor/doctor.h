@@ -7,7 +7,7 @@
 
 #include "megatron/base/json.h"
 #include "megatron/comm/rendezvous/environment.h"
-#include "megatron/config/config.h"
+#include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_info.h"
 
 // What `megatron doctor` looks at. What is found is kept apart from what is made of it, so that tests can
@@ -51,8 +51,7 @@ CheckList gpu_section(const GpuReport& report);
 CheckList rank_section(const Environment& environment);
 // The configuration's shapes: kernels, and memory against what there is. `device_memory`: of a GPU or the
 // host.
-CheckList shape_section(const Config& config, int64_t world_size, const GpuReport& report,
-                        const Machine& machine);
+CheckList shape_section(const Resolved& resolved, const GpuReport& report, const Machine& machine);
 // Small trainings with known results on the CPU, on ranks that are threads and on every GPU.
 CheckList numeric_section(const GpuReport& report);
 

@@ -10,6 +10,7 @@
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
 #include "megatron/recipes/recipe_catalogue.h"
+#include "megatron/training/plan/launch_problems.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -88,12 +89,12 @@ int run_doctor(Invocation& invocation) {
   if (names_a_model(line) || !line.sources.problems.empty())
     resolved = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = read_recipe}),
                        {.purpose = Purpose::model, .gpus = gpu_facts, .vocabulary = vocabulary_size});
+  if (resolved) check_gpus(*resolved);
   const GpuReport gpus = look_for_gpus();
   const Machine machine = look_at_machine();
   std::vector<CheckList> sections = {build_section(), machine_section(machine), gpu_section(gpus),
                                      rank_section([](const char* name) { return std::getenv(name); })};
-  if (resolved)
-    sections.push_back(shape_section(resolved->config, resolved->world_size.value_or(0), gpus, machine));
+  if (resolved) sections.push_back(shape_section(*resolved, gpus, machine));
   if (!line.has("--no-self-test")) sections.push_back(numeric_section(gpus));
   int wrong = 0, notes = 0;
   for (const CheckList& section : sections)

@@ -7,6 +7,7 @@
 #include "megatron/cli/version.h"
 #include "megatron/kernels/attention_dispatch.h"
 #include "megatron/models/parallel_setup.h"
+#include "megatron/training/plan/launch_problems.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/transformer/layer_pattern.h"
 
@@ -93,8 +94,8 @@ std::string kernel_of(const AttentionDispatch& dispatch) {
 
 }  // namespace
 
-CheckList shape_section(const Config& config, int64_t world_size, const GpuReport& report,
-                        const Machine& machine) {
+CheckList shape_section(const Resolved& resolved, const GpuReport& report, const Machine& machine) {
+  const Config& config = resolved.config;
   CheckList section{"this model", {}};
   auto add = [&](Grade grade, std::string subject, std::string text, std::string advice = "") {
     section.findings.push_back({grade, std::move(subject), std::move(text), std::move(advice)});
@@ -107,6 +108,18 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
   }
   const Device device = cuda ? Device{DeviceType::Cuda, 0} : kCpu;
   const ModelConfig& model = config.model;
+  std::optional<RunPlan> plan;
+  std::string no_plan;
+  try {
+    plan = plan_run(resolved);
+  } catch (const ConfigError& error) {
+    no_plan = error.what();
+  }
+  if (plan)
+    for (const Problem& problem : launch_problems(resolved, plan->refusals))
+      add(Grade::Wrong, "kernels", fmt::format("{} = {}: {}", problem.setting, problem.value, problem.reason),
+          problem.fix);
+  if (!section.findings.empty()) return section;
   add(Grade::Ok, "device", fmt::format("{}, {}", cuda ? "cuda" : "cpu", dtype_of(config)));
   add(Grade::Ok, "gemm",
       cuda ? config.precision.deterministic_mode || cache_folder().empty()
@@ -132,31 +145,22 @@ CheckList shape_section(const Config& config, int64_t world_size, const GpuRepor
   }
   if (has_mixer(model, {MixerKind::mamba, MixerKind::delta_net}))
     add(Grade::Ok, "scans", "own, in chunks with states between them");
-  const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
-                              config.parallel.pipeline_model_parallel_size *
-                              config.parallel.context_parallel_size;
-  try {
-    Config whole = config;
-    const ParallelSizes sizes = parallel_sizes(whole, world_size > 0 ? world_size : model_ranks);
-    if (whole.train.micro_batch_size == 0) whole.train.micro_batch_size = 1;
-    if (whole.train.global_batch_size == 0)
-      whole.train.global_batch_size = whole.train.micro_batch_size * sizes.dp();
-    const RunPlan plan = plan_run(whole, sizes, dtype_of(config));
-    const int64_t ranks = std::max<int64_t>(1, config.run.ranks);
-    const auto gpus = static_cast<int64_t>(report.gpus.size());
-    const int64_t sharing = cuda ? (ranks + gpus - 1) / gpus : ranks;
-    const double needed = plan.largest().bytes() * static_cast<double>(sharing);
-    const double there = static_cast<double>(
-        cuda ? report.gpus[0].free_bytes
-             : std::min(machine.available_memory, machine.memory_limit.value_or(~uint64_t{0})));
-    const bool fits = needed < there;
-    add(fits ? Grade::Ok : Grade::Wrong, "memory",
-        fmt::format("{:.2f} GiB of {:.1f} for {} rank{} {}", needed / kGib, there / kGib, sharing,
-                    sharing == 1 ? "" : "s", cuda ? "on a GPU" : "on this machine"),
-        fits ? "" : "megatron plan --memory-gib tells which settings help");
-  } catch (const ConfigError& error) {
-    add(Grade::Wrong, "memory", error.what(), "mend the layout; megatron plan tells more");
+  if (!plan) {
+    add(Grade::Wrong, "memory", no_plan, "mend the layout; megatron plan tells more");
+    return section;
   }
+  const int64_t ranks = std::max<int64_t>(1, config.run.ranks);
+  const auto gpus = static_cast<int64_t>(report.gpus.size());
+  const int64_t sharing = cuda ? (ranks + gpus - 1) / gpus : ranks;
+  const double needed = plan->largest().bytes() * static_cast<double>(sharing);
+  const double there = static_cast<double>(
+      cuda ? report.gpus[0].free_bytes
+           : std::min(machine.available_memory, machine.memory_limit.value_or(~uint64_t{0})));
+  const bool fits = needed < there;
+  add(fits ? Grade::Ok : Grade::Wrong, "memory",
+      fmt::format("{:.2f} GiB of {:.1f} for {} rank{} {}", needed / kGib, there / kGib, sharing,
+                  sharing == 1 ? "" : "s", cuda ? "on a GPU" : "on this machine"),
+      fits ? "" : "megatron plan --memory-gib tells which settings help");
   return section;
 }
 

@@ -15,13 +15,14 @@ uint64_t own_namespace(const char* kind) {
   return ::stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &space) == 0 ? space.st_ino : 0;
 }
 
-// Machines that were cloned may have started together: the name tells them apart.
+// The name tells machines apart that were cloned after their start, or whose kernel does not tell when that
+// was.
 std::string own_machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   char name[256] = "";
   ::gethostname(name, sizeof name - 1);
-  return boot.empty() ? "-" : boot + "/" + name;
+  return boot + "/" + name;
 }
 
 }  // namespace
@@ -42,11 +43,12 @@ std::string PeerAddress::text() const {
 }
 
 bool PeerAddress::shares_network(const PeerAddress& other) const {
-  return machine != "-" && machine == other.machine && network != 0 && network == other.network;
+  return machine == other.machine && network == other.network;
 }
 
 bool PeerAddress::shares_pids(const PeerAddress& other) const {
-  return machine != "-" && machine == other.machine && pids != 0 && pids == other.pids;
+  const bool knows_start = !machine.starts_with('/');
+  return knows_start && machine == other.machine && pids != 0 && pids == other.pids;
 }
 
 PeerState state_of_process(pid_t pid) {

@@ -13,7 +13,7 @@ namespace megatron {
 struct PeerAddress {
   std::string host;
   int port = 0;
-  std::string machine;             // as it runs since its start; "-": the kernel does not tell
+  std::string machine;             // as it runs since its start, and its name
   uint64_t network = 0, pids = 0;  // its namespaces; 0: the kernel does not tell
   pid_t pid = 0;
 

@@ -13,9 +13,10 @@ namespace megatron {
 namespace {
 
 constexpr auto kServePatience = std::chrono::milliseconds(200);
-constexpr auto kStuckGrace = std::chrono::seconds(20);     // for ranks of a process that was left out
-constexpr auto kLeaveGrace = std::chrono::seconds(2);      // for goodbyes after a world was stopped
-constexpr auto kStopped = std::chrono::milliseconds(300);  // until others meet without a stopped process
+constexpr auto kStuckGrace = std::chrono::seconds(20);       // for ranks of a process that was left out
+constexpr auto kLeaveGrace = std::chrono::seconds(2);        // for goodbyes after a world was stopped
+constexpr auto kAgreement = std::chrono::milliseconds(500);  // for all to notice the same
+constexpr auto kStopped = std::chrono::milliseconds(300);    // until others meet without a stopped process
 constexpr int kStarved = 4;  // heartbeat time-outs for a process of this machine that is not stopped
 constexpr const char* kAfterFault = "after a fault";  // what a goodbye says then
 
@@ -310,6 +311,7 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
   std::set<int> given_up;
   std::optional<std::set<int>> told;
   std::map<int, Clock::time_point> stopped;
+  std::optional<Patience> for_agreement;
   while (true) {
     if (const auto& [newest, members] = *decided_.rbegin(); newest >= generation) {
       if (newest == generation && contains(members, process())) return members;
@@ -324,13 +326,18 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
     }
     if (all_joined(generation, out) && leads(generation, out)) {
       const std::vector<int> members = chosen(out);
-      if (!may_go_on(members))
-        throw PeerLost(fmt::format(
-            "generation {}: {} of {} processes are left, and the others may go on without them; start the "
-            "job again",
-            generation, members.size(), decided_.rbegin()->second.size()));
-      decide(generation, members);
-      continue;
+      // Where some cannot reach each other, one of them may have died, which this process will notice too.
+      const bool agreed = members.size() + out.size() == static_cast<size_t>(processes());
+      if (!agreed && !for_agreement) for_agreement.emplace(std::max(kAgreement, 2 * heartbeat_.interval));
+      if (agreed || for_agreement->over()) {
+        if (!may_go_on(members))
+          throw PeerLost(fmt::format(
+              "generation {}: {} of {} processes are left, and the others may go on without them; start the "
+              "job again",
+              generation, members.size(), decided_.rbegin()->second.size()));
+        decide(generation, members);
+        continue;
+      }
     }
     if (for_others.over())
       for (int other = 0; other < processes(); ++other)

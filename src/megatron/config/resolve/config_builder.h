@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,10 @@ namespace megatron {
 
 // What is asked of a configuration: to be shown, to describe a model, to run one, or to train it.
 enum class Purpose { inspect, model, forward, training };
+
+// A problem of one setting, with its value and where that came from.
+Problem problem_of(const Config& config, std::span<const Origin> origins, std::string_view name,
+                   std::string reason, std::string fix);
 
 // A configuration on its way from given values to a whole: derived defaults fill it, rules check it.
 class ConfigBuilder {
@@ -55,8 +60,6 @@ class ConfigBuilder {
   const std::vector<Origin>& origins() const { return origins_; }
 
  private:
-  const Catalog::Entry& entry(std::string_view name) const;
-
   std::vector<Origin> origins_;  // by the settings' places in the catalog
   std::vector<Problem> problems_;
   std::vector<std::string> notes_;

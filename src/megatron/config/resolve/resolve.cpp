@@ -1,5 +1,6 @@
 #include "megatron/config/resolve/resolve.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "megatron/base/text_file.h"
@@ -45,6 +46,16 @@ void find_gpus(ConfigBuilder& builder, const ResolveOptions& options) {
   builder.gpus = options.gpus();
   if (builder.world_size && *builder.world_size < static_cast<int64_t>(builder.gpus.size()))
     builder.gpus.resize(static_cast<size_t>(*builder.world_size));
+}
+
+// Each kind once.
+std::vector<GpuFacts> kinds_of_gpus(const ConfigBuilder& builder) {
+  if (!builder.on_gpus()) return {};
+  if (builder.gpus.empty()) return {GpuFacts{}};
+  std::vector<GpuFacts> kinds;
+  for (const GpuFacts& gpu : builder.gpus)
+    if (std::find(kinds.begin(), kinds.end(), gpu) == kinds.end()) kinds.push_back(gpu);
+  return kinds;
 }
 
 // Without a type, the files say which it is; with --hf alone, the model's own tokenizer is meant.
@@ -180,7 +191,8 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
   }
   if (!problems.empty()) throw Refused(std::move(problems));
   return {std::move(builder.config), builder.origins(),  builder.notes(),
-          std::move(unavailable),    builder.world_size, builder.data_parallel_size};
+          std::move(unavailable),    builder.world_size, builder.data_parallel_size,
+          kinds_of_gpus(builder)};
 }
 
 const Origin& Resolved::origin(std::string_view name) const {

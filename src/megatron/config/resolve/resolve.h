@@ -17,7 +17,7 @@ struct ResolveOptions {
   Purpose purpose = Purpose::training;
   bool allow_unavailable = false;  // list settings of features that this build lacks instead of refusing them
   bool rules = true;               // check that settings suit each other, not only each by itself
-  // Of the machine that will run it, asked where it would run on GPUs: what they cannot do is refused.
+  // Of the machine that will run it, asked where it would run on GPUs.
   std::function<std::vector<GpuFacts>()> gpus = {};
   // Tokens of the configured tokenizer, asked where there is one: it says how large the vocabulary is.
   std::function<int64_t(const TokenizerConfig&)> vocabulary = {};
@@ -31,6 +31,9 @@ struct Resolved {
   std::vector<Problem> unavailable;  // only with allow_unavailable
   std::optional<int64_t> world_size;
   std::optional<int64_t> data_parallel_size;
+  // Where the ranks would compute on GPUs, the kinds of them; one of which nothing is known where they were
+  // not asked. What their kernels cannot do is refused by a step on the meta device.
+  std::vector<GpuFacts> gpus;
 
   const Origin& origin(std::string_view name) const;
   Json given() const;    // what sources gave, by section: as a --config file, it gives the same

@@ -149,6 +149,9 @@ void sparse_attention_fits(ConfigBuilder& builder) {
   const ModelConfig& model = config.model;
   if (model.experimental_attention_variant != AttentionVariant::dsa) return;
   const char* kind = "model.experimental_attention_variant";
+  if (builder.on_gpus())
+    builder.reject(kind, "dsa has no CUDA kernels",
+                   "leave it out for multi-latent attention, or --device cpu");
   if (!model.multi_latent_attention || !model.q_lora_rank)
     builder.reject(kind, "dsa chooses keys of multi-latent attention by its latent queries",
                    "give --multi-latent-attention and --q-lora-rank N");
@@ -310,7 +313,7 @@ void qk_clip_fits(ConfigBuilder& builder) {
   if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
     builder.reject("model.qk_clip", "encoder-decoder models have scores of two kinds", "leave it out");
   if (model.qk_clip_alpha >= 1)
-    builder.reject("model.qk_clip_alpha", "leaves keys alone", "use less than 1, such as 0.5");
+    builder.reject("model.qk_clip_alpha", "leaves keys alone", "use 0.5");
 }
 
 constexpr Rule kModelRules[] = {
@@ -339,7 +342,7 @@ constexpr Rule kModelRules[] = {
      "model.qk_pos_emb_head_dim model.longrope_short_factor model.longrope_long_factor",
      "heads have pairs of channels to turn", rotated_channels_fit},
     {"sparse_attention_fits",
-     "model.experimental_attention_variant model.multi_latent_attention model.q_lora_rank "
+     "run.device model.experimental_attention_variant model.multi_latent_attention model.q_lora_rank "
      "model.dsa_indexer_* "
      "model.qk_pos_emb_head_dim model.context_parallel_size dataset.reset_attention_mask "
      "dataset.inter_document_masking dataset.sft model.recompute_modules model.recompute_granularity",

@@ -155,7 +155,7 @@ void upcycling_fits(ConfigBuilder& builder) {
   if (!model.moe_use_upcycling || model.num_moe_experts == 0) return;
   const char* key = "model.moe_use_upcycling";
   const CheckpointConfig& checkpoint = builder.config.checkpoint;
-  if (builder.purpose == Purpose::training && checkpoint.load.empty() &&
+  if (builder.purpose != Purpose::forward && checkpoint.load.empty() &&
       checkpoint.pretrained_checkpoint.empty())
     builder.reject(key, "there is no dense checkpoint", "give --load DIR, or leave it out");
   if (model.num_moe_experts % model.moe_upcycling_granularity != 0)

@@ -1,5 +1,4 @@
 // The rows of every struct, from the same .def files that declare its members.
-#include "megatron/base/kernel_limits.h"
 #include "megatron/config/config.h"
 #include "megatron/config/schema/conditions.h"
 

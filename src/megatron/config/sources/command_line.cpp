@@ -48,7 +48,8 @@ bool is_override_of_a_section(std::string_view word) {
 
 class Parser {
  public:
-  Parser(std::span<const std::string> args, std::span<const CommandFlag> own) : args_(args), own_(own) {}
+  Parser(std::span<const std::string> args, std::span<const CommandFlag> own, bool settings)
+      : args_(args), own_(own), settings_(settings) {}
 
   CommandLine parse() {
     while (at_ < args_.size()) {
@@ -59,7 +60,7 @@ class Parser {
       }
       if (is_flag(word)) {
         flag(word);
-      } else if (is_override(word)) {
+      } else if (settings_ && is_override(word)) {
         line_.sources.overrides.push_back(word);
       } else {
         line_.words.push_back(word);
@@ -75,7 +76,7 @@ class Parser {
     use.name = word.substr(0, equals);
     use.attached = equals != std::string::npos;
     if (use.attached) use.values = {word.substr(equals + 1)};
-    if (std::string* place = source_flag(use.name)) {
+    if (std::string* place = settings_ ? source_flag(use.name) : nullptr) {
       if (take_values(use, 1)) *place = use.values.front();
       return;
     }
@@ -83,7 +84,7 @@ class Parser {
       if (take_values(use, own->values)) line_.own[std::string(own->name)] = use.values;
       return;
     }
-    const std::optional<int> count = setting_values(use);
+    const std::optional<int> count = settings_ ? setting_values(use) : std::nullopt;
     if (!count) return unknown(use);
     if (take_values(use, *count)) line_.sources.flags.push_back(std::move(use));
   }
@@ -126,7 +127,7 @@ class Parser {
     }
     while (at_ < args_.size() && (count == any_number || static_cast<int>(use.values.size()) < count)) {
       const std::string& word = args_[at_];
-      if (is_flag(word) || (count == any_number && is_override_of_a_section(word))) break;
+      if (is_flag(word) || (settings_ && count == any_number && is_override_of_a_section(word))) break;
       use.values.push_back(word);
       ++at_;
     }
@@ -142,10 +143,13 @@ class Parser {
   }
 
   void unknown(const FlagUse& use) {
-    std::vector<std::string> names = Catalog::all().flags();
-    for (const Shorthand& shorthand : shorthands()) names.emplace_back(shorthand.flag);
+    std::vector<std::string> names;
+    if (settings_) {
+      names = Catalog::all().flags();
+      for (const Shorthand& shorthand : shorthands()) names.emplace_back(shorthand.flag);
+      names.insert(names.end(), {"--hf", "--config"});
+    }
     for (const CommandFlag& flag : own_) names.emplace_back(flag.name);
-    names.insert(names.end(), {"--hf", "--config"});
     reject(use, "there is no such flag", did_you_mean(nearest(canonical_flag(use.name), names)));
     // What follows belonged to it, most likely.
     while (at_ < args_.size() && !is_flag(args_[at_]) && !is_override(args_[at_])) ++at_;
@@ -153,6 +157,7 @@ class Parser {
 
   std::span<const std::string> args_;
   std::span<const CommandFlag> own_;
+  bool settings_;  // the command takes settings beside its own flags
   size_t at_ = 0;
   CommandLine line_;
 };
@@ -172,7 +177,11 @@ std::string CommandLine::get(std::string_view flag, std::string_view fallback) c
 }
 
 CommandLine parse_command_line(std::span<const std::string> args, std::span<const CommandFlag> own) {
-  return Parser(args, own).parse();
+  return Parser(args, own, true).parse();
+}
+
+CommandLine parse_own_flags(std::span<const std::string> args, std::span<const CommandFlag> own) {
+  return Parser(args, own, false).parse();
 }
 
 }  // namespace megatron

@@ -31,5 +31,7 @@ struct CommandLine {
 };
 
 CommandLine parse_command_line(std::span<const std::string> args, std::span<const CommandFlag> own = {});
+// The same of a command that takes no settings: it has no other flags than its own, and key=value is a word.
+CommandLine parse_own_flags(std::span<const std::string> args, std::span<const CommandFlag> own);
 
 }  // namespace megatron

@@ -1,8 +1,8 @@
 #include "megatron/kernels/gpu_memory.h"
 
-#include "megatron/base/kernel_limits.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 #include "megatron/kernels/cuda/core/types.cuh"
+#include "megatron/kernels/limits/gpu.h"
 
 namespace megatron {
 namespace {

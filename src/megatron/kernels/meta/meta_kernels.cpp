@@ -1,11 +1,16 @@
 #include "megatron/kernels/backends.h"
 #include "megatron/kernels/cudnn_support.h"
+#include "megatron/kernels/limits/launch_check.h"
 
 namespace megatron {
 namespace {
 
+// Nothing is computed; what stands for GPUs is asked whether they would.
 template <class Args>
-void shapes_only(const KernelContext&, const Args&) {}
+void shapes_only([[maybe_unused]] const KernelContext& ctx, [[maybe_unused]] const Args& args) {
+  if constexpr (HasLimits<Args>)
+    if (ctx.launches) ctx.launches->ask(args);
+}
 
 template <class Args>
 void fill_in(Kernel<Args>& kernel) {
@@ -15,6 +20,7 @@ void fill_in(Kernel<Args>& kernel) {
 // What a GPU takes for the time of the kernel, the only scratch memory of a size that counts. A plan does not
 // know the device: for one without cuDNN it has too much.
 void attention_backward(const KernelContext& ctx, const AttentionBackwardArgs& args) {
+  shapes_only(ctx, args);
   const size_t bytes = cudnn_scratch_bytes(args);
   if (bytes == 0) return;
   void* scratch = ctx.workspace.allocate(bytes, MemoryTag::Workspace);

@@ -1,6 +1,7 @@
 #include "megatron/parallel/tensor/overlapped_linear.h"
 
 #include "megatron/ops/check.h"
+#include "megatron/ops/linear_format.h"
 
 namespace megatron {
 namespace {
@@ -73,25 +74,10 @@ Tensor scatter_while(RankContext& ctx, const Shape& block, DType dtype, const Pr
   return sum;
 }
 
-void run_gemm(RankContext& ctx, Phase phase, const GemmArgs& args) {
-  ctx.kernels->gemm(ctx.kernel_context(), args);
-  ctx.trace("linear", phase, 2.0 * static_cast<double>(args.a.numel()) * static_cast<double>(args.c.size(1)),
-            static_cast<double>(args.a.bytes() + args.b.bytes() + args.c.bytes()));
-}
+const ops::LinearFormat& format() { return ops::plain_format(); }
 
-void forward_gemm(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias,
-                  const Tensor& y) {
-  run_gemm(ctx, Phase::Forward,
-           {.a = x,
-            .b = weight.value.detach().transpose(0, 1),
-            .c = y,
-            .bias = bias.value,
-            .b_scale = weight.scale});
-}
-
-void weight_gemm(RankContext& ctx, const Tensor& dy, const Tensor& x, GradAccumulator& accumulator) {
-  run_gemm(ctx, Phase::BackwardWeight,
-           {.a = dy.transpose(0, 1), .b = x, .c = accumulator.target(ctx), .beta = accumulator.beta()});
+void weight_gradient(RankContext& ctx, const Tensor& dy, const Tensor& x, GradAccumulator& accumulator) {
+  format().wgrad(ctx, {.data = dy}, {.data = x}, accumulator);
   accumulator.contribute(ctx);
 }
 
@@ -121,7 +107,7 @@ class ColumnParallelNode final : public Node {
     if (bias_.accumulator) ops::add_row_sum(ctx, "linear_bias", dy_, *bias_.accumulator);
     if (weight_now) {
       gathering.wait();
-      weight_gemm(ctx, dy_, x, *weight_.accumulator);
+      weight_gradient(ctx, dy_, x, *weight_.accumulator);
       x_.reset();
       waits_for_weight_ = false;
     }
@@ -138,7 +124,7 @@ class ColumnParallelNode final : public Node {
     Work gathering;
     Tensor x = input(ctx, gathering);
     gathering.wait();
-    weight_gemm(ctx, dy_, x, *weight_.accumulator);
+    weight_gradient(ctx, dy_, x, *weight_.accumulator);
     x_.reset();
     dy_ = {};
   }
@@ -152,7 +138,7 @@ class ColumnParallelNode final : public Node {
   Tensor data_gradient(RankContext& ctx, Work& work) {
     int64_t tokens = dy_.size(0), in = weight_.value.size(1);
     auto multiply = [&](const Tensor& dy, const Tensor& dx) {
-      run_gemm(ctx, Phase::BackwardData, {.a = dy, .b = weight_.value.detach(), .c = dx});
+      format().dgrad(ctx, {.data = dy}, weight_, dx);
     };
     int ranks = tp_.size();
     if (tp_.splits_tokens() && tp_.overlap.scatter_data)
@@ -189,7 +175,7 @@ class RowParallelNode final : public Node {
     Tensor own = tape.take_grad(output()), dx;
     if (slot_) dx = ctx.empty({own.size(0) * tp_.size(), weight_.value.size(1)}, own.dtype());
     auto multiply = [&](const Tensor& dy, const Tensor& part) {
-      if (slot_) run_gemm(ctx, Phase::BackwardData, {.a = dy, .b = weight_.value.detach(), .c = part});
+      if (slot_) format().dgrad(ctx, {.data = dy}, weight_, part);
     };
     if (tp_.overlap.gather) {
       dy_ = gather_while(ctx, own, tp_.group, [&](int rank, const Tensor& dy) {
@@ -208,7 +194,7 @@ class RowParallelNode final : public Node {
 
   bool has_weight_step() const override { return weight_.accumulator != nullptr; }
   void backward_weight(RankContext& ctx) override {
-    weight_gemm(ctx, dy_, x_.get(ctx), *weight_.accumulator);
+    weight_gradient(ctx, dy_, x_.get(ctx), *weight_.accumulator);
     x_.reset();
     dy_ = {};
   }
@@ -238,18 +224,18 @@ Tensor column_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& w
   Tensor own = ops::detach_contiguous(ctx, x), y;
   if (!tp.splits_tokens()) {
     y = ctx.empty({x.size(0), out}, x.dtype());
-    forward_gemm(ctx, own, weight, bias, y);
+    format().forward(ctx, {.data = own}, weight, bias.value, y);
   } else {
     y = ctx.empty({x.size(0) * tp.size(), out}, x.dtype());
     if (tp.overlap.gather) {
       gather_while(ctx, own, tp.group, [&](int rank, const Tensor& block) {
-        forward_gemm(ctx, block, weight, bias, block_of(y, rank, tp.size()));
+        format().forward(ctx, {.data = block}, weight, bias.value, block_of(y, rank, tp.size()));
       });
     } else {
       Work work;
       Tensor whole = gathered(ctx, own, tp.group, work);
       work.wait();
-      forward_gemm(ctx, whole, weight, bias, y);
+      format().forward(ctx, {.data = whole}, weight, bias.value, y);
     }
   }
   if (ops::needs_grad(ctx, {&x}, {&weight, &bias}))
@@ -271,11 +257,11 @@ Tensor row_parallel_linear(RankContext& ctx, const Tensor& x, const Weight& weig
   Shape block = {x.size(0) / ranks, weight.value.size(0)};
   if (tp.overlap.scatter) {
     y = scatter_while(ctx, block, x.dtype(), tp.group, [&](int rank, const Tensor& part) {
-      forward_gemm(ctx, block_of(own, rank, ranks), weight, {}, part);
+      format().forward(ctx, {.data = block_of(own, rank, ranks)}, weight, {}, part);
     });
   } else {
     Tensor whole = ctx.empty({x.size(0), block[1]}, x.dtype());
-    forward_gemm(ctx, own, weight, {}, whole);
+    format().forward(ctx, {.data = own}, weight, {}, whole);
     y = ctx.empty(block, x.dtype());
     tp.group.reduce_scatter(whole, y).wait();
   }

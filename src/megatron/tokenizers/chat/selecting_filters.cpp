@@ -175,7 +175,7 @@ Value reverse(Runtime& runtime, const Value& input, Arguments& arguments) {
   if (!is_iterable(input)) fault("argument must be iterable");
   Values values = to_values(runtime, input);
   std::reverse(values.begin(), values.end());
-  if (input.object_as<Generator>()) return runtime.list(std::move(values));
+  if (input.is_object() && !input.object().reversible()) return runtime.list(std::move(values));
   auto at = std::make_shared<size_t>(0);
   return make_generator(
       [values = std::move(values), at](Runtime&, Value& result) {

@@ -8,6 +8,7 @@
 #include "megatron/parallel/replica_layout.h"
 #include "megatron/training/plan/blank_batches.h"
 #include "megatron/training/plan/flops.h"
+#include "megatron/training/setup/run_settings.h"
 #include "megatron/training/step/rank_trainer.h"
 
 namespace megatron {
@@ -28,7 +29,8 @@ class CountCosts final : public Tracer {
 };
 
 RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const PipelineShape& shape, int rank,
-                   DType dtype, const DeviceSpeed& speed, const TrainerOptions& options) {
+                   DType dtype, const DeviceSpeed& speed, const TrainerOptions& options,
+                   LaunchCheck& launches) {
   RankPlan plan;
   plan.rank = rank;
   auto log = std::make_shared<TrafficLog>();
@@ -49,6 +51,7 @@ RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const Pipel
                                             .size());
   CountCosts count(plan, speed);
   ctx.tracer = &count;
+  ctx.launches = &launches;
   trainer.step(ctx, blank_batches(config, microbatches), 0);
   plan.memory = ctx.allocator->statistics();
   plan.traffic = *log;
@@ -110,18 +113,19 @@ std::string RunPlan::memory_table() const {
                      names, figures);
 }
 
-RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype, const TrainerOptions& options) {
+RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype, const TrainerOptions& options,
+                    std::span<const GpuFacts> gpus) {
   const int64_t per_pass = config.train.micro_batch_size * sizes.dp();
   const PipelineShape shape = pipeline_shape(config, 1);
   const int64_t group = std::max(shape.pp, shape.group), most = 4 * group;
   const int64_t microbatches = per_pass > 0 ? config.train.global_batch_size / per_pass : 0;
   if (shape.kind != PipelineKind::gpipe && microbatches > most + group)
     config.train.global_batch_size -= (microbatches - most) / group * group * per_pass;
-  return plan_run(config, sizes, dtype, {}, options);
+  return plan_run(config, sizes, dtype, {}, options, gpus);
 }
 
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed,
-                 const TrainerOptions& options) {
+                 const TrainerOptions& options, std::span<const GpuFacts> gpus) {
   RunPlan plan;
   plan.sizes = sizes;
   int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
@@ -137,9 +141,45 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   plan.tokens_per_step = batch * config.model.seq_length;
   plan.flops_per_step = static_cast<double>(plan.tokens_per_step) *
                         model_flops_per_token(config.model, config.model.seq_length, sizes.tp);
+  LaunchCheck launches{{gpus.begin(), gpus.end()}, {}};
   for (int rank : planned_ranks(sizes))
-    plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed, options));
+    plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed, options, launches));
+  plan.refusals = std::move(launches.refusals);
   return plan;
+}
+
+RunPlan plan_run(const Resolved& resolved) {
+  Config config = resolved.config;
+  const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
+                              config.parallel.pipeline_model_parallel_size *
+                              config.parallel.context_parallel_size;
+  const ParallelSizes sizes = parallel_sizes(config, resolved.world_size.value_or(model_ranks));
+  TrainConfig& train = config.train;
+  if (train.micro_batch_size == 0) train.micro_batch_size = 1;
+  if (train.global_batch_size == 0) train.global_batch_size = train.micro_batch_size * sizes.dp();
+  return plan_run(config, sizes, model_dtype(config), {}, {}, resolved.gpus);
+}
+
+std::vector<Refusal> forward_refusals(Config config, const ParallelSizes& sizes, DType dtype,
+                                      std::span<const GpuFacts> gpus) {
+  // Long enough for a tile of every kernel, and an even number of tokens for each rank that shares them.
+  const int64_t most = 1024 * sizes.cp;
+  ModelConfig& model = config.model;
+  model.seq_length = model.seq_length > 0 ? std::min(model.seq_length, most) : most;
+  model.decoder_seq_length = model.seq_length;
+  const int64_t microbatches = sizes.pp;
+  config.train.micro_batch_size = 1;
+  config.train.global_batch_size = microbatches * sizes.dp();
+  LaunchCheck launches{{gpus.begin(), gpus.end()}, {}};
+  for (int rank : planned_ranks(sizes)) {
+    RankContext ctx(kMeta, 1, rank);
+    const ParallelContext parallel =
+        ParallelContext::from_sizes(planned_world(sizes, rank, std::make_shared<TrafficLog>()), sizes);
+    RankTrainer trainer(ctx, config, parallel, dtype);
+    ctx.launches = &launches;
+    trainer.evaluate(ctx, blank_batches(config, microbatches));
+  }
+  return std::move(launches.refusals);
 }
 
 std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes) {

@@ -2,7 +2,8 @@
 
 #include <array>
 
-#include "megatron/config/config.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/kernels/limits/launch_check.h"
 #include "megatron/models/gpt.h"
 #include "megatron/parallel/pipeline/simulator.h"
 #include "megatron/parallel/planned_group.h"
@@ -33,18 +34,26 @@ struct RunPlan {
   double flops_per_step = 0;  // of the model, all ranks together
   int64_t tokens_per_step = 0;
   std::vector<RankPlan> ranks;
+  std::vector<Refusal> refusals;  // what the kernels of the GPUs that were given would refuse
 
   const RankPlan& largest() const;   // by memory
   double seconds() const;            // of all ranks together
   std::string memory_table() const;  // of the largest rank
 };
 
+// Every launch is checked for each of `gpus`.
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed = {},
-                 const TrainerOptions& options = {});
+                 const TrainerOptions& options = {}, std::span<const GpuFacts> gpus = {});
+// The same for the GPUs and ranks of what was resolved; where these, or sizes of batches, are not known, for
+// the fewest.
+RunPlan plan_run(const Resolved& resolved);
 // The same for its memory alone, at once for any batch: of no more micro-batches than it takes until memory
 // no longer grows.
 RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype,
-                    const TrainerOptions& options = {});
+                    const TrainerOptions& options = {}, std::span<const GpuFacts> gpus = {});
+// What the kernels of these GPUs would refuse of a short row that goes through the model forward.
+std::vector<Refusal> forward_refusals(Config config, const ParallelSizes& sizes, DType dtype,
+                                      std::span<const GpuFacts> gpus);
 
 // The settings that help where `bytes` are not enough, as in "a, or b".
 std::string what_saves_memory(const Config& config, const RunPlan& plan, double bytes);

@@ -24,6 +24,7 @@
 #include "megatron/training/log/run_summary.h"
 #include "megatron/training/log/tensorboard_log.h"
 #include "megatron/training/log/trace_log.h"
+#include "megatron/training/plan/launch_problems.h"
 #include "megatron/training/plan/recompute_setup.h"
 #include "megatron/training/run/fault_injector.h"
 #include "megatron/training/run/load_places.h"
@@ -43,16 +44,17 @@ int64_t world_of(const Config& config, const LaunchPlace& place) {
                                                           : config.run.ranks * place.processes;
 }
 
-// Chooses what is left to be chosen by memory, tells what the run will need, and refuses what the GPUs that
-// it would use, or this machine, do not hold. Gives the fewest tensor-parallel ranks with which a replica
-// would fit after a fault.
-int64_t plan_memory_of(TrainingRun& run, const LaunchPlace& place, const Log& log) {
+// Chooses what is left to be chosen by memory, tells what the run will need, and refuses what the kernels of
+// the GPUs that it would use do not take, or what these, or this machine, do not hold. Gives the fewest
+// tensor-parallel ranks with which a replica would fit after a fault.
+int64_t plan_memory_of(TrainingRun& run, const Resolved& resolved, const LaunchPlace& place, const Log& log) {
   const DeviceType device = device_type(run.config);
   const ParallelSizes sizes = parallel_sizes(run.config, world_of(run.config, place));
   const DType dtype = model_dtype(run.config);
   const int64_t sharing = ranks_on_a_device(device, run.config.run.ranks, place.processes_here);
   const auto choice = settle_recompute(run.config, sizes, dtype, device, sharing);
-  const RunPlan plan = plan_memory(run.config, sizes, dtype, run.trainer);
+  const RunPlan plan = plan_memory(run.config, sizes, dtype, run.trainer, resolved.gpus);
+  check_launches(resolved, plan.refusals);
   run.planned_bytes = plan.largest().bytes();
   if (place.process == 0) {
     if (choice) log.info("{}", choice->table());
@@ -168,11 +170,12 @@ RunSpec run_spec(std::string_view arguments) {
   return run_spec(words);
 }
 
-Config resolve_run(const RunSpec& spec, const LaunchPlace& place) {
+Resolved resolve_run(const RunSpec& spec, const LaunchPlace& place) {
   Sources sources = spec.sources;
   sources.processes = place.processes;
   if (spec.data) sources.overrides.emplace_back("dataset.mock_data=true");  // they need not be named
   Resolved resolved = resolve(sources, {.gpus = gpu_facts, .vocabulary = vocabulary_size});
+  check_gpus(resolved);
   if (place.process == 0) {
     if (spec.hf)
       for (const std::string& note : spec.hf->notes()) spec.log.info("{}", note);
@@ -183,13 +186,14 @@ Config resolve_run(const RunSpec& spec, const LaunchPlace& place) {
     require_file_place("--save-config-filepath", path);
     write_file_atomically(path, resolved.given().dump(2) + "\n");
   }
-  return std::move(resolved.config);
+  return resolved;
 }
 
 RunEnd run(const RunSpec& spec) {
   const auto start = std::chrono::steady_clock::now();
   const LaunchPlace place = launch_place();
-  const Config config = resolve_run(spec, place);
+  const Resolved resolved = resolve_run(spec, place);
+  const Config& config = resolved.config;
   check_ranks(config);
   check_places(spec, config, place);
   TrainingRun run = training_run(config, world_of(config, place),
@@ -200,7 +204,7 @@ RunEnd run(const RunSpec& spec) {
   run.hf = spec.hf;
   run.cache = cache_folder();
   run.trainer = spec.trainer;
-  const int64_t min_tp = plan_memory_of(run, place, spec.log);
+  const int64_t min_tp = plan_memory_of(run, resolved, place, spec.log);
   if (spec.out) run.callbacks.push_back(console_log(spec.log, spec.out));
   if (!run.config.logger.tensorboard_dir.empty()) run.callbacks.push_back(tensorboard_log(spec.log));
   if (run.config.profiling.profile) run.callbacks.push_back(trace_log(spec.log));

@@ -39,6 +39,6 @@ RunSpec run_spec(std::string_view arguments);  // separated by blanks
 RunEnd run(const RunSpec& spec);
 
 // What run() begins with: the configuration that the sources give, checked against this machine.
-Config resolve_run(const RunSpec& spec, const LaunchPlace& place);
+Resolved resolve_run(const RunSpec& spec, const LaunchPlace& place);
 
 }  // namespace megatron

@@ -1,7 +1,7 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/functions.h"
 #include "megatron/kernels/cpu/isa/sequences.h"
+#include "megatron/kernels/limits/recurrent.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {

@@ -1,5 +1,5 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/attention/attention_mma.cuh"
+#include "megatron/kernels/limits/attention.h"
 
 namespace megatron::cuda {
 namespace {

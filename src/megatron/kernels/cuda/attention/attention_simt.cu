@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
 // backward pass sets the limit.
 template <class F>
 void dispatch_value_dim(int dv, bool paged, F&& f) {
-  if (paged && dv > limits::kMaxHeadDim && dv <= 512) return f(std::integral_constant<int, 16>{});
+  if (paged && dv > limits::kMaxHeadDim) return f(std::integral_constant<int, 16>{});
   dispatch_head_dim(dv, std::forward<F>(f));
 }
 
@@ -88,7 +88,7 @@ void dispatch_value_dim(int dv, bool paged, F&& f) {
 template <class T>
 void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
   dispatch_value_dim(task.dv, task.blocks != nullptr, [&]<int N>(std::integral_constant<int, N>) {
-    size_t bytes = sizeof(Compute<T>) * (kTile * (task.d + 1 + task.dv) + kWarps * task.d);
+    const auto bytes = static_cast<size_t>(limits::attention_memory(task.d, task.dv, sizeof(Compute<T>)));
     allow_shared(forward_kernel<T, N>, bytes);
     dim3 grid(blocks_for(task.queries, kWarps), task.heads, task.batch);
     forward_kernel<T, N><<<grid, kWarps * 32, bytes, stream_of(ctx)>>>(task);

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/attention/attention.cuh"
+#include "megatron/kernels/limits/attention.h"
 
 // One warp per row (a query, or in the second backward kernel a key), one lane per column of a tile of 32.
 namespace megatron::cuda {
@@ -49,14 +49,11 @@ __device__ void write_row(T* to, const Compute<T> (&acc)[N], Compute<T> factor, 
     if (int c = lane + 32 * i; c < head_dim) to[c] = narrow<T>(acc[i] * factor);
 }
 
-// f(std::integral_constant<int, N>) with N elements of head_dim per lane.
+// f(std::integral_constant<int, N>) with N elements of head_dim, at most limits::kMaxHeadDim, per lane.
 template <class F>
 void dispatch_head_dim(int head_dim, F&& f) {
   if (head_dim <= 64) return f(std::integral_constant<int, 2>{});
   if (head_dim <= 128) return f(std::integral_constant<int, 4>{});
-  require(head_dim <= limits::kMaxHeadDim,
-          "attention: head_dim {} is too large for the CUDA kernel; {} is the maximum", head_dim,
-          limits::kMaxHeadDim);
   f(std::integral_constant<int, 8>{});
 }
 

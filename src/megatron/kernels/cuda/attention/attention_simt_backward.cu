@@ -110,7 +110,8 @@ template <class T>
 void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
                              const AttentionGrads<T>& grads, bool queries, bool keys) {
   dispatch_head_dim(std::max(task.d, task.dv), [&]<int N>(std::integral_constant<int, N>) {
-    const auto bytes = static_cast<size_t>(limits::attention_memory(task.d, task.dv, sizeof(Compute<T>)));
+    const auto bytes =
+        static_cast<size_t>(limits::attention_backward_memory(task.d, task.dv, sizeof(Compute<T>)));
     cudaStream_t stream = stream_of(ctx);
     if (queries) {
       allow_shared(dq_kernel<T, N>, bytes);

@@ -15,10 +15,6 @@ struct Rows {
     const auto r = static_cast<uint32_t>(row), by = static_cast<uint32_t>(inner), outer = r / by;
     return outer * outer_stride + (r - outer * by) * inner_stride;
   }
-  // Whether every row of data of this element size starts at a multiple of 16 bytes.
-  bool aligned_rows(const void* data, size_t element) const {
-    return aligned(data) && inner_stride * element % 16 == 0 && outer_stride * element % 16 == 0;
-  }
 };
 
 // Ranks above three must be contiguous in all but the last two dimensions. Fewer than 2³² rows: divisions of

@@ -1,7 +1,7 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/launch.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/loss/online_softmax.cuh"
+#include "megatron/kernels/limits/cross_entropy.h"
 
 namespace megatron::cuda {
 namespace {
@@ -197,7 +197,7 @@ void cross_entropy_grad(const KernelContext& ctx, const CrossEntropyGradArgs& ar
                        static_cast<C>(args.smoothing / static_cast<double>(args.vocab_size)),
                        static_cast<C>(2 * args.z_loss)};
       constexpr int W = 16 / static_cast<int>(std::max(sizeof(T), sizeof(D)));
-      bool vector = columns % W == 0 && aligned(task.logits) && aligned(task.dlogits);
+      const bool vector = limits::logit_vector(args) == W;
       dim3 grid(static_cast<unsigned>(rows),
                 blocks_for(columns, int64_t{kThreads} * kGradVectors * (vector ? W : 1)));
       cudaStream_t stream = stream_of(ctx);

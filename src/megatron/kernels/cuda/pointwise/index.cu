@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "megatron/base/kernel_limits.h"
+#include "megatron/kernels/limits/grid.h"
 
 namespace megatron::cuda {
 namespace {

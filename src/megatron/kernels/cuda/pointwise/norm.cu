@@ -1,5 +1,5 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/pointwise/norm.cuh"
+#include "megatron/kernels/limits/norm.h"
 
 namespace megatron::cuda {
 namespace {
@@ -115,8 +115,7 @@ void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
            fits(RowShape<W, 3>{}, Two{}) || fits(RowShape<W, 4>{}, Two{});
   using Longest = RowShape<W, W == 1 ? limits::kNormElements : limits::kNormVectors>;
   done = done || fits(RowShape<W, 4>{}, Many{}) || fits(Longest{}, Many{});
-  require(done, "norm: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
-          Longest::columns(Many::value));
+  require(done, "norm: no kernel holds a row of {} elements", n);
 }
 
 template <class T>
@@ -127,16 +126,13 @@ void norm_forward(const KernelContext& ctx, const NormArgs& args) {
                    pointer<T>(args.y),        pointer<T>(args.sum),         pointer<C>(args.mean),
                    pointer<C>(args.rstd),     static_cast<C>(args.epsilon), args.zero_centered ? C(1) : C(0)};
   if (args.x.numel() == 0) return;
-  bool vector = a.x_rows.columns % kVector<T> == 0 && a.x_rows.aligned_rows(a.x, sizeof(T)) &&
-                (!a.residual || (a.residual_rows.aligned_rows(a.residual, sizeof(T)) && aligned(a.sum))) &&
-                aligned(a.weight) && aligned(a.bias) && aligned(a.y);
   auto launch = [&]<int W>(std::integral_constant<int, W>) {
     if (args.kind == NormKind::Layer)
       launch_forward<T, W, true>(a, stream_of(ctx));
     else
       launch_forward<T, W, false>(a, stream_of(ctx));
   };
-  if (vector)
+  if (limits::in_vectors(args))
     launch(std::integral_constant<int, kVector<T>>{});
   else
     launch(std::integral_constant<int, 1>{});

@@ -1,9 +1,9 @@
 #include <optional>
 
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/norm.cuh"
+#include "megatron/kernels/limits/norm.h"
 
 namespace megatron::cuda {
 namespace {
@@ -186,10 +186,6 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
                     args.zero_centered ? C(1) : C(0)};
   int64_t n = a.x_rows.columns, rows = a.x_rows.count;
   if (n == 0) return;
-  bool vector = n % kVector<T> == 0 && a.x_rows.aligned_rows(a.x, sizeof(T)) &&
-                a.dy_rows.aligned_rows(a.dy, sizeof(T)) &&
-                (!a.dsum || a.dsum_rows.aligned_rows(a.dsum, sizeof(T))) && aligned(a.weight) &&
-                aligned(a.dx);
   cudaStream_t stream = stream_of(ctx);
   int64_t blocks = 0;
   std::optional<Scratch> scratch;
@@ -216,10 +212,9 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
     bool done = false;
     if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
     done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});
-    require(done, "norm_backward: a row of {} elements is too long for the CUDA kernel; {} is the most", n,
-            RowShape<W, most>::columns(kMaxThreads<most>));
+    require(done, "norm_backward: no kernel holds a row of {} elements", n);
   };
-  if (vector)
+  if (limits::in_vectors(args))
     choose(std::integral_constant<int, kVector<T>>{});
   else
     choose(std::integral_constant<int, 1>{});

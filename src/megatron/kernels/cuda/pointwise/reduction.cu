@@ -1,8 +1,8 @@
 #include <limits>
 
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/launch.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
+#include "megatron/kernels/limits/grid.h"
 
 namespace megatron::cuda {
 namespace {

@@ -1,5 +1,5 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/launch.cuh"
+#include "megatron/kernels/limits/rope.h"
 
 namespace megatron::cuda {
 namespace {
@@ -137,13 +137,8 @@ struct Sharing {
   Divisor units, steps;
   uint32_t threads;
 
-  Sharing(const char* kernel, int64_t tokens, int64_t heads, int64_t each, int64_t units_of_head)
-      : units(units_of_head), steps(heads / each) {
-    int64_t all = tokens * steps.value * units.value;
-    require(all < limits::kThreads, "{}: {} tokens of {} heads are too many for one call", kernel, tokens,
-            heads);
-    threads = static_cast<uint32_t>(all);
-  }
+  Sharing(int64_t threads, int64_t heads, int64_t each, int64_t units_of_head)
+      : units(units_of_head), steps(heads / each), threads(static_cast<uint32_t>(threads)) {}
   // f(token, first head, unit) of this thread; the other heads follow steps.value apart.
   template <class F>
   __device__ void run(F&& f) const {
@@ -173,7 +168,6 @@ struct HeadPlaces {
 
   explicit HeadPlaces(const Tensor& x)
       : token(x.stride(0)), group(x.rank() == 4 ? x.stride(1) : 0), head(x.stride(-2)) {}
-  int64_t lengths() const { return token | group | head; }
 };
 
 template <class T>
@@ -218,15 +212,13 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
                  Divisor(per_group),
                  {static_cast<int>(args.x.size(-1)), static_cast<int>(args.cos.size(1)), args.interleaved},
                  args.inverse};
+    const limits::RopeThreads shared = limits::rope_threads(args);
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
-      Sharing sharing("rope", args.x.size(0), heads, Heads, op.head.template units<W>());
+      Sharing sharing(shared.count, heads, Heads, op.head.template units<W>());
       rope_kernel<T, W, Heads>
           <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
     };
-    constexpr int W = kVector<T>;
-    int64_t lengths = op.from.lengths() | op.to.lengths() | op.head.head_dim | op.head.half;
-    bool vector = aligned(op.x) && aligned(op.y) && lengths % W == 0;  // W is a power of two
-    for_width<W>(vector, heads % 2 == 0, launch);
+    for_width<kVector<T>>(shared.vectors, heads % 2 == 0, launch);
     check_launch("rope");
   });
 }
@@ -278,15 +270,13 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
                 static_cast<uint32_t>(groups),
                 {static_cast<int>(head_dim), static_cast<int>(half), args.interleaved},
                 args.merge};
+    const limits::RopeThreads shared = limits::rope_threads(args);
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
-      Sharing sharing("qkv_split", args.k.size(0), heads, Heads, op.head.template units<W>());
+      Sharing sharing(shared.count, heads, Heads, op.head.template units<W>());
       qkv_kernel<T, W, Heads>
           <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
     };
-    constexpr int W = kVector<T>;
-    bool vector = aligned(op.qkv) && aligned(op.q) && aligned(op.k) && aligned(op.v) && head_dim % W == 0 &&
-                  half % W == 0;
-    for_width<W>(vector, heads % 2 == 0, launch);
+    for_width<kVector<T>>(shared.vectors, heads % 2 == 0, launch);
     check_launch("qkv_split");
   });
 }

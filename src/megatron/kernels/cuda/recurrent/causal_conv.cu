@@ -1,8 +1,8 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
+#include "megatron/kernels/limits/recurrent.h"
 
 namespace megatron::cuda {
 namespace {
@@ -38,12 +38,7 @@ struct Conv {
         tokens(static_cast<int>(args.x.size(0))),
         stride(static_cast<int>(args.x.stride(0))),
         channels(static_cast<int>(args.x.size(1))),
-        width(static_cast<int>(args.weight.size(-1))) {
-    require(width <= kMaxWidth, "causal_conv: a width of {} is too large for the kernel; {} is the most",
-            width, kMaxWidth);
-    require((args.x.size(0) | args.x.size(1) * kMaxWidth | args.x.stride(0)) >> 30 == 0,
-            "causal_conv: {} has too many tokens or channels for the CUDA kernel", args.x);
-  }
+        width(static_cast<int>(args.weight.size(-1))) {}
 };
 
 // The last W inputs of V neighbouring channels while a thread walks along the tokens, and the weights that

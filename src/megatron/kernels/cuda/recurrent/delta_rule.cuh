@@ -1,6 +1,5 @@
 #pragma once
 
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 #include "megatron/kernels/cuda/recurrent/sequences.cuh"
 
@@ -133,14 +132,12 @@ void prepare_delta_rule(const KernelContext& ctx, const DeltaTask<T>& task);
 
 void delta_rule_backward(const KernelContext& ctx, const DeltaRuleBackwardArgs& args);
 
-// f(std::integral_constant<int, N>) with N key channels a thread.
+// f(std::integral_constant<int, N>) with N key channels a thread; there are limits::kDeltaKeyChannels at
+// most.
 template <class F>
 void dispatch_keys(int64_t keys, F&& f) {
   if (keys <= 64) return f(std::integral_constant<int, 8>{});
   if (keys <= 128) return f(std::integral_constant<int, 16>{});
-  require(keys <= limits::kDeltaKeyChannels,
-          "delta_rule: {} key channels are too many for the CUDA kernel; {} is the most", keys,
-          limits::kDeltaKeyChannels);
   f(std::integral_constant<int, 32>{});
 }
 

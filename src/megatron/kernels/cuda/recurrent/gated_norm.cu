@@ -1,8 +1,8 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/core/reduce_partials.cuh"
 #include "megatron/kernels/cuda/core/row_shape.cuh"
 #include "megatron/kernels/cuda/core/shared_memory.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
+#include "megatron/kernels/limits/norm.h"
 
 namespace megatron::cuda {
 namespace {
@@ -29,7 +29,7 @@ struct GatedRows {
   C inverse_width = 0, epsilon = 0;
 
   template <class Args>
-  GatedRows(const char* name, const Args& args, const Tensor& statistics, const Tensor& dy_tensor)
+  GatedRows(const Args& args, const Tensor& statistics, const Tensor& dy_tensor)
       : x(pointer<T>(args.x)),
         gate(pointer<T>(args.gate)),
         weight(pointer<T>(args.weight)),
@@ -41,10 +41,7 @@ struct GatedRows {
         groups(statistics.size(1)),
         size(static_cast<int>(args.x.size(1) / statistics.size(1))),
         shared_weight(args.weight.defined() && args.weight.numel() == size && groups.value > 1),
-        gate_first(args.gate_first) {
-    require(statistics.numel() >> 31 == 0 && std::max(args.x.stride(0), args.gate.stride(0)) >> 31 == 0,
-            "{}: {} has too many rows, or too long ones, for the CUDA kernel", name, args.x);
-  }
+        gate_first(args.gate_first) {}
   void normalize(int64_t width, double epsilon_) {
     inverse_width = C(1) / static_cast<C>(width), epsilon = static_cast<C>(epsilon_);
   }
@@ -314,11 +311,7 @@ void with_shape(const char* name, const GatedRows<T>& rows, std::initializer_lis
   done = done || fits(GatedShape<V, 2, 0>{});
   if constexpr (sizeof(T) == 2) done = done || fits(GatedShape<V, 8, 0>{});
   done = done || fits(GatedShape<1, kMax, 0>{});
-  require(done,
-          "{}: a group of {} channels is too long for the CUDA kernel, which takes {}, or four times as many "
-          "of 16 bits where each row begins at a multiple of 16 bytes; use more groups (--mamba-num-groups), "
-          "or a number of heads per rank that is a multiple of 8",
-          name, rows.size, kMax * kMaxThreads<0>);
+  require(done, "{}: no kernel holds a group of {} channels", name, rows.size);
 }
 
 // Rows side by side: some hundred threads a block.
@@ -327,7 +320,7 @@ dim3 block_of(unsigned threads) { return {threads, std::max(1u, kRowThreads / th
 void gated_norm_sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
   if (args.sums.numel() == 0) return;
   dispatch_float("gated_norm_sums", args.x.dtype(), [&]<class T>(Type<T>) {
-    GatedRows<T> rows("gated_norm_sums", args, args.sums, args.dy);
+    GatedRows<T> rows(args, args.sums, args.dy);
     with_shape<false>(
         "gated_norm_sums", rows, {}, [&]<int W, int Items>(GatedShape<W, Items, 0>, auto, unsigned threads) {
           const dim3 block = block_of(threads);
@@ -341,7 +334,7 @@ void gated_norm_sums(const KernelContext& ctx, const GatedNormSumsArgs& args) {
 void gated_norm(const KernelContext& ctx, const GatedNormArgs& args) {
   if (args.y.numel() == 0) return;
   dispatch_float("gated_norm", args.x.dtype(), [&]<class T>(Type<T>) {
-    GatedRows<T> rows("gated_norm", args, args.squares, {});
+    GatedRows<T> rows(args, args.squares, {});
     const bool own = args.width == 0;
     rows.normalize(own ? rows.size : args.width, args.epsilon);
     T* y = pointer<T>(args.y);
@@ -361,7 +354,7 @@ void gated_norm_backward(const KernelContext& ctx, const GatedNormBackwardArgs& 
   dispatch_float("gated_norm_backward", args.x.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
     if (args.x.size(1) == 0) return;
-    GatedRows<T> rows("gated_norm_backward", args, args.squares, args.dy);
+    GatedRows<T> rows(args, args.squares, args.dy);
     rows.normalize(args.width, args.epsilon);
     T *dx = pointer<T>(args.dx), *dgate = pointer<T>(args.dgate);
     auto launch = [&]<int W, int Items, int Lanes, Gate kGate>(

@@ -1,6 +1,6 @@
-#include "megatron/base/kernel_limits.h"
 #include "megatron/kernels/cuda/recurrent/ssd_decode.cuh"
 #include "megatron/kernels/cuda/recurrent/ssd_mma.cuh"
+#include "megatron/kernels/limits/recurrent.h"
 
 namespace megatron::cuda {
 namespace {
@@ -155,9 +155,6 @@ void ssd(const KernelContext& ctx, const SsdArgs& args) {
 template <class T>
 void prepare_ssd(const KernelContext& ctx, const SsdTask<T>& task) {
   static_assert(kSimtTileMN == limits::kScanTile);
-  require(task.chunk <= limits::kScanChunk,
-          "ssd: chunks of {} tokens are too long for the CUDA kernel; {} is the most", task.chunk,
-          limits::kScanChunk);
   cudaStream_t stream = stream_of(ctx);
   steps_kernel<T><<<blocks_for(task.slots * task.heads, kThreads), kThreads, 0, stream>>>(task);
   check_launch("ssd");

@@ -1,5 +1,7 @@
 #include "megatron/kernels/cuda/recurrent/ssd_decode.cuh"
 
+#include "megatron/kernels/limits/recurrent.h"
+
 namespace megatron::cuda {
 namespace {
 
@@ -49,8 +51,7 @@ void ssd_decode(const KernelContext& ctx, const SsdTask<T>& task, Compute<T>* ca
     decode_kernel<T, N><<<grid, kThreads, 0, stream_of(ctx)>>>(task, carried, y);
     check_launch("ssd");
   };
-  require(task.states <= 256, "ssd: a state of {} elements a channel is too large to decode; 256 is the most",
-          task.states);
+  static_assert(8 * 32 == limits::kDecodedStates);
   if (task.states <= 64) return launch(std::integral_constant<int, 2>{});
   if (task.states <= 128) return launch(std::integral_constant<int, 4>{});
   launch(std::integral_constant<int, 8>{});
