@@ -312,8 +312,7 @@ void qk_clip_fits(ConfigBuilder& builder) {
                    "leave it out, or use --softmax-type vanilla");
   if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
     builder.reject("model.qk_clip", "encoder-decoder models have scores of two kinds", "leave it out");
-  if (model.qk_clip_alpha >= 1)
-    builder.reject("model.qk_clip_alpha", "leaves keys alone", "use 0.5");
+  if (model.qk_clip_alpha >= 1) builder.reject("model.qk_clip_alpha", "leaves keys alone", "use 0.5");
 }
 
 constexpr Rule kModelRules[] = {
