@@ -155,7 +155,8 @@ TEST(Gemm, ThreadsGiveTheSameResult) {
 // Rows of a batch-invariant GEMM have the same bits however many there are, and are near those of any other.
 TEST(Gemm, BatchInvariantRowsAreAlikeInAnyNumber) {
   for (const DType dtype : {DType::F32, DType::BF16, DType::F64})
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{70, 33}, {5, 256}, {130, 300}, {1, 7}})
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{70, 33}, {5, 256}, {130, 300}, {1, 7}, {200, 2048}})
       for (bool b_transposed : {true, false}) {
         SCOPED_TRACE(fmt::format("{} n {} k {} b transposed {}", name_of(dtype), n, k, b_transposed));
         RankContext ctx;
