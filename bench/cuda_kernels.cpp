@@ -431,14 +431,14 @@ void bench_fp8(Bench& b, const std::string& kind) {
       if (!b.wanted(size)) continue;
       const double work = 2.0 * static_cast<double>(s.tokens * s.in) * static_cast<double>(s.out);
       auto cast = [&](int64_t rows, int64_t columns, int64_t block_rows) {
-        ops::Fp8Matrix q;
+        ops::Operand q;
         if (blocks)
           ops::to_fp8_blocks(ctx, b.random({rows, columns}), DType::F8E4M3, block_rows, q);
         else
           ops::to_fp8(ctx, b.random({rows, columns}), DType::F8E4M3, q);
         return q;
       };
-      ops::Fp8Matrix x = cast(s.tokens, s.in, 1), w = cast(s.out, s.in, 128), dy = cast(s.tokens, s.out, 1);
+      ops::Operand x = cast(s.tokens, s.in, 1), w = cast(s.out, s.in, 128), dy = cast(s.tokens, s.out, 1);
       Tensor y = ctx.empty({s.tokens, s.out}, kBf16), dx = ctx.empty({s.tokens, s.in}, kBf16),
              dw = ctx.zeros({s.out, s.in}, kF32);
       auto gemm = [&](const Tensor& a, const Tensor& a_scale, const Tensor& c, const Tensor& c_scale,

@@ -11,8 +11,7 @@ namespace megatron::testing {
 namespace {
 
 constexpr const char* kSmallModel = R"(
-model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, max_position_embeddings: 16777216,
-        attention_dropout: 0}
+model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, max_position_embeddings: 16777216}
 tokenizer: {tokenizer_type: NullTokenizer, vocab_size: 128}
 train: {micro_batch_size: 1}
 )";

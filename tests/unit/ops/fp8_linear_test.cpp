@@ -123,7 +123,7 @@ TEST_F(Fp8Linear, TheWeightIsRoundedAgainWhenToldSo) {
 TEST_F(Fp8Linear, ScalesFromEarlierSteps) {
   auto one = [&](float value) { return ctx.from_vector(std::vector<float>{value}, {1, 1}); };
   ops::Fp8Delay delay{one(64), one(0.5)};
-  ops::Fp8Matrix matrix;
+  ops::Operand matrix;
   Tensor values = ctx.from_vector(std::vector<float>{0.25f, -1, 3, 100}, {2, 2});
   ops::to_fp8(ctx, values, DType::F8E4M3, matrix, delay);
   EXPECT_EQ(ctx.item(matrix.inverse_scale), 1.0 / 64);
