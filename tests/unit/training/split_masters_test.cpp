@@ -136,11 +136,12 @@ TEST_F(SplitAdam, ScaledStatesTrainAlike) {
   const auto master = wide.master(ctx), rounded = half.master(ctx), eight = byte.master(ctx);
   const auto bare = values(none), start = values(Side(ctx, {}));
   for (size_t i = 0; i < master.size(); ++i) {
-    // Half a unit of the last digit for each step, and what narrow moments make of updates of 1e-3.
+    // Rounding loses at most half a unit in the last place a step: 2^-11 of an fp16 value, 2^-8 of a bf16
+    // one. The 1e-4 and the bound of fp8 are what narrow moments make of updates of 1e-3.
     const double size = kSteps * std::abs(master[i]);
-    ASSERT_NEAR(master[i], rounded[i], size * 0x1p-12 + 1e-4) << i;
+    ASSERT_NEAR(master[i], rounded[i], size * 0x1p-11 + 1e-4) << i;
     ASSERT_NEAR(master[i], eight[i], kSteps * 1e-3 * 0x1p-3) << i;
-    ASSERT_NEAR(master[i], bare[i], size * 0x1p-9 + 1e-4) << i;
+    ASSERT_NEAR(master[i], bare[i], size * 0x1p-8 + 1e-4) << i;
   }
   EXPECT_NE(master, rounded);
   EXPECT_NE(master, eight);

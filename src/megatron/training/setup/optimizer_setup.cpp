@@ -37,7 +37,8 @@ std::optional<DType> wire_of(const DdpConfig& config) {
 Masters masters_of(const Config& config) {
   if (config.ddp.use_megatron_fsdp) {
     const std::string& wanted = config.ddp.megatron_fsdp_main_params_dtype;
-    if (wanted == "auto" || wanted == config.precision.params_dtype) return Masters::None;
+    if (wanted == "auto" || (wanted != "fp32" && wanted == config.precision.params_dtype))
+      return Masters::None;
     if (wanted == "fp16") return Masters::Half;
   }
   if (!config.optimizer.use_precision_aware_optimizer) return Masters::Whole;
