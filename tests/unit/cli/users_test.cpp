@@ -225,13 +225,13 @@ TEST(Users, HelpMarksWhatIsMissingAndListsOwnFlagsFirst) {
   }
 }
 
-// Limits of kernels are a rule of the setting that they would refuse, not of all that they are computed from.
+// A rule is one of the settings that it joins, not of all that they are computed from.
 TEST(Users, ExplainListsRulesOfTheSetting) {
   const std::string heads = call({"explain", "--num-attention-heads"}, "").out;
   EXPECT_NE(heads.find("key heads divide the query heads"), std::string::npos) << heads;
-  EXPECT_EQ(heads.find("a micro-batch has no more tokens"), std::string::npos) << heads;
-  EXPECT_NE(call({"explain", "--seq-length"}, "").out.find("a micro-batch has no more tokens"),
-            std::string::npos);
+  const char* lengths = "model and data have one sequence length";
+  EXPECT_EQ(heads.find(lengths), std::string::npos) << heads;
+  EXPECT_NE(call({"explain", "--seq-length"}, "").out.find(lengths), std::string::npos);
 }
 
 TEST(Users, RowsThatAreLongerThanLearnedPositions) {

@@ -115,7 +115,13 @@ std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArgume
 std::string model_command_help(std::string_view usage, std::span<const CommandFlag> flags) {
   std::string text(usage);
   text += "\noptions:\n";
-  for (const CommandFlag& flag : flags) text += fmt::format("  {:<18}  {}\n", flag.name, flag.help);
+  std::string ignored;  // flags of Megatron-LM's scripts, whose reasons stand beside them in the code
+  for (const CommandFlag& flag : flags)
+    if (flag.help.starts_with("no effect"))
+      ignored += fmt::format(" {}", flag.name);
+    else
+      text += fmt::format("  {:<18}  {}\n", flag.name, flag.help);
+  if (!ignored.empty()) text += fmt::format("\naccepted, no effect here:{}\n", ignored);
   return text + "\n" + settings_overview();
 }
 
