@@ -1,5 +1,7 @@
 #include "megatron/config/resolve/derive.h"
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
@@ -270,7 +272,26 @@ void schedules(ConfigBuilder& builder) {
     builder.derive("dataset.random_seed", config.rng.seed, "rng.seed");
 }
 
+// Megatron-LM passes over what is said of another kind of recompute than the one that is chosen. What only we
+// have, such as modules chosen by their cost, is refused by a rule instead.
+void idle_recompute(ConfigBuilder& builder) {
+  const ExecutionConfig& execution = builder.config.execution;
+  const RecomputeGranularity chosen = execution.recompute_granularity;
+  if (chosen == RecomputeGranularity::none && execution.recompute_method != RecomputeMethod::none) {
+    builder.derive("model.recompute_method", "none", "nothing is recomputed");
+    builder.note("recompute_method has no effect without --recompute-granularity full");
+  }
+  const std::vector<std::string>& modules = execution.recompute_modules;
+  const bool ours = std::find(modules.begin(), modules.end(), "auto") != modules.end() ||
+                    execution.recompute_memory_gib || !execution.recompute_module_layers.empty();
+  if (chosen != RecomputeGranularity::selective && !modules.empty() && !ours) {
+    builder.derive("model.recompute_modules", Json::Array{}, "recompute is not selective");
+    builder.note("recompute_modules has no effect without --recompute-granularity selective");
+  }
+}
+
 void recompute_defaults(ConfigBuilder& builder) {
+  idle_recompute(builder);
   const ExecutionConfig& execution = builder.config.execution;
   if (execution.recompute_granularity == RecomputeGranularity::selective &&
       execution.recompute_modules.empty())
