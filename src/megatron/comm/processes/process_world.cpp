@@ -231,6 +231,10 @@ void ProcessWorld::wait(const OpPtr& op) {
       reject(*op, "cannot end: a rank is gone", inquiry, lock);
       continue;
     }
+    if (op->running) {  // its end is told
+      self.wake.wait(lock, [&] { return !op->running; });
+      continue;
+    }
     self.wake.wait_until(lock, asked ? patience.next() : std::min(patience.next(), before_asking.next()));
     if (op->done || op->running || aborted_) continue;
     // Those who do not answer are known when the time is over, and not waited for then.
@@ -289,6 +293,7 @@ void ProcessWorld::set_timeout(int world_rank, std::chrono::milliseconds timeout
 void ProcessWorld::begin_run() {
   Lock lock(mutex_);
   ++run_;
+  died_.merge(died_between_runs_);
 }
 
 void ProcessWorld::retire(int world_rank) {
@@ -300,11 +305,10 @@ void ProcessWorld::retire(int world_rank) {
 
 void ProcessWorld::mark_lost(int process, const std::string& why) {
   Lock lock(mutex_);
-  for (const int rank : ranks_of(process))
-    if (!is_gone(rank)) {
-      died_.insert(rank);
-      answers_[rank] = {{}, why};
-    }
+  for (const int rank : ranks_of(process)) {
+    (has_ended(rank) ? died_between_runs_ : died_).insert(rank);
+    answers_[rank] = {{}, why};
+  }
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
@@ -313,9 +317,10 @@ void ProcessWorld::mark_silent(int process, const std::string& why) {
   Lock lock(mutex_);
   std::string text;
   for (const int rank : ranks_of(process)) {
-    if (is_gone(rank)) continue;
-    died_.insert(rank);
+    const bool ended = has_ended(rank), known = died_.count(rank) > 0;
+    (ended ? died_between_runs_ : died_).insert(rank);
     answers_[rank] = {{}, why};
+    if (ended || known) continue;
     text += fmt::format("; rank {}: {}", rank, last_heard(rank));
   }
   if (!text.empty()) abort_locked(fmt::format("process {} {}{}", process, why, text), true);
@@ -331,6 +336,8 @@ std::string ProcessWorld::last_heard(int world_rank) const {
 void ProcessWorld::receive(int process, Frame frame) {
   const FrameHead head = head_of(frame);
   Lock lock(mutex_);
+  // A process that takes itself for a member may say so while others have gone on without it.
+  if (ranks_of(process).empty() || (head.kind == FrameKind::Question && !is_here(head.to))) return;
   const std::string text(text_of(frame));
   switch (head.kind) {
     case FrameKind::Data:

@@ -109,6 +109,9 @@ class ProcessWorld {
     return generation_.processes[static_cast<size_t>(world_rank) / ranks_.size()];
   }
   std::vector<int> ranks_of(int process) const;
+  bool has_ended(int world_rank) const {  // the run that goes on; before the first there is none
+    return run_ > 0 && returned_from_[static_cast<size_t>(world_rank)] >= run_;
+  }
   bool is_gone(int world_rank) const {
     return died_.count(world_rank) > 0 || returned_from_[static_cast<size_t>(world_rank)] >= run_;
   }
@@ -151,6 +154,7 @@ class ProcessWorld {
   uint64_t run_ = 0;
   std::vector<uint64_t> returned_from_;  // by world rank: the last run that it ended
   std::set<int> died_;                   // world ranks
+  std::set<int> died_between_runs_;      // and those that the next run will miss
   std::map<FrameKey, Frame> inbox_;
   std::map<OpKey, OpPtr> ops_;
   std::map<int, Answer> answers_;  // by world rank: what it did last

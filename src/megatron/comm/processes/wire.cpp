@@ -7,8 +7,6 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "megatron/comm/patience.h"
-
 namespace megatron {
 namespace {
 
@@ -292,15 +290,14 @@ bool Wire::may_go_on(const std::vector<int>& members) const {
 }
 
 // A process of this machine that is stopped does not come, which need not wait for its heartbeats to be
-// missed. `since`: when each was first seen to be.
-void Wire::lose_stopped(std::map<int, Clock::time_point>& since) {
+// missed. `since`: of each that is seen to be, from the first look on.
+void Wire::lose_stopped(std::map<int, Patience>& since) {
   if (heartbeat_.interval.count() == 0) return;
-  const auto now = Clock::now();
   for (const int other : decided_.rbegin()->second) {
     if (other == process() || lost_.count(other) > 0 || left_.count(other) > 0) continue;
     if (transport_->state_of(other) != PeerState::Stopped)
       since.erase(other);
-    else if (now - since.emplace(other, now).first->second >= kStopped)
+    else if (since.try_emplace(other, kStopped).first->second.over())
       lost_.emplace(other, "is stopped");
   }
 }
@@ -310,7 +307,7 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
   Patience for_others(grace), for_all(3 * grace);
   std::set<int> given_up;
   std::optional<std::set<int>> told;
-  std::map<int, Clock::time_point> stopped;
+  std::map<int, Patience> stopped;
   std::optional<Patience> for_agreement;
   while (true) {
     if (const auto& [newest, members] = *decided_.rbegin(); newest >= generation) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "megatron/comm/generation.h"
+#include "megatron/comm/patience.h"
 #include "megatron/comm/processes/frame.h"
 
 namespace megatron {
@@ -68,7 +69,7 @@ class Wire {
   void tell(int other, FrameKind kind, uint32_t generation, const std::string& text);
   void tell_all(FrameKind kind, uint32_t generation, const std::string& text);
   void decide(uint32_t generation, const std::vector<int>& members);
-  void lose_stopped(std::map<int, Clock::time_point>& since);
+  void lose_stopped(std::map<int, Patience>& since);
   std::set<int> unreachable(const std::set<int>& given_up) const;
   bool leads(uint32_t generation, const std::set<int>& out) const;
   bool all_joined(uint32_t generation, const std::set<int>& out) const;
