@@ -1,5 +1,7 @@
 #include "megatron/optimizer/host_optimizer.h"
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 #include "megatron/device/host_memory.h"
 
@@ -77,6 +79,8 @@ void HostOptimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor
 }
 
 void HostOptimizer::multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) {
+  const auto is_of = [&](const ParameterSlice& slice) { return slice.parameter == &parameter; };
+  if (std::none_of(device_.begin(), device_.end(), is_of)) return;  // the device's own part has it
   const Tensor own = brought(ctx, factors);
   if (!ctx.device.is_meta()) ctx.stream.synchronize();  // values that are under way to the device, too
   inner_->multiply(*host_, parameter, own);

@@ -122,6 +122,9 @@ void Upcycler::add_router(const std::string& layer) {
     tensors_.push_back({.name = name + "bias", .dtype = DType::F32, .shape = {experts}});
   if (model_.moe_router_enable_expert_bias)
     tensors_.push_back({.name = name + "expert_bias", .dtype = DType::F32, .shape = {experts}});
+  const std::vector<std::string>& balancing = model_.moe_router_load_balancing_type;
+  if (std::find(balancing.begin(), balancing.end(), "quantile_balancing") != balancing.end())
+    tensors_.push_back({.name = name + "qb_beta", .dtype = DType::F32, .shape = {experts}});
 }
 
 // The box [rows, …] of an expert's tensor, piece by piece of what lies together in the dense one.
@@ -175,7 +178,8 @@ void Upcycler::expand(RankContext& ctx, const Expansion& expansion, const Sharde
 // The first rows that the router would have anyway, each for all experts of a copy.
 void Upcycler::draw_router(RankContext& ctx, const ShardedTensor& part) const {
   const DType wide = accumulation_dtype(part.tensor.dtype());
-  const bool weight = part.name.ends_with(".weight"), moved = part.name.ends_with(".expert_bias");
+  const bool weight = part.name.ends_with(".weight"),
+             moved = part.name.ends_with(".expert_bias") || part.name.ends_with(".qb_beta");
   Parameter drawn(part.name, ShardSpec::whole(part.shard.global_shape),
                   weight  ? input_initializer(model_)
                   : moved ? Initializer::constant(0)

@@ -60,15 +60,14 @@ Tensor QkClip::factors(RankContext& ctx, const Tensor& largest, const Tensor& ga
   const int64_t groups = largest.size(0);
   const DType dtype = largest.dtype();
   const Tensor score = ctx.empty({groups}, dtype), threshold = ctx.full({groups}, dtype, threshold_),
-               open = ctx.empty({1}, dtype), list = ctx.full({1 + 3 * groups}, dtype, 1);
+               list = ctx.full({1 + 3 * groups}, dtype, 1);
   ctx.kernels->reduce(
       kernels, {.kind = Reduction::Max, .x = largest, .out = score, .outer = groups, .n = largest.size(1)});
-  // log η = 0 where nothing is too large, or the gate is closed.
+  // log η = 0 where nothing is too large, or the gate is closed, behind which scores may be infinite.
   ctx.kernels->binary(kernels, {Binary::Max, score, threshold, score});
+  ctx.kernels->where(kernels, {gate.expand(score.shape()), score, threshold, score});
   ctx.kernels->binary(kernels, {Binary::Div, threshold, score, score});
   ctx.kernels->unary(kernels, {Unary::Log, score, {}, score});
-  ctx.kernels->copy(kernels, {gate, open});
-  ctx.kernels->binary(kernels, {Binary::Mul, score, open.expand(score.shape()), score});
   const double powers[] = {alpha_, 1 - alpha_, 1};
   for (int64_t part = 0; part < 3; ++part) {
     const Tensor own = list.slice(0, 1 + part * groups, 1 + (part + 1) * groups);

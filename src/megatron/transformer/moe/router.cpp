@@ -328,10 +328,10 @@ void Router::update_bias(RankContext& ctx, const Tensor& gate) {
   if (!bias_update_) return;
   auto kernels = ctx.kernel_context();
   const Tensor& bias = expert_bias_->value;
-  Tensor factor = ctx.empty({1}, bias.dtype()), update = ctx.empty(bias.shape(), bias.dtype());
-  ctx.kernels->copy(kernels, {gate, factor});
-  ctx.kernels->binary(kernels, {Binary::Mul, bias_update_, factor.expand(bias.shape()), update});
-  ctx.kernels->binary(kernels, {Binary::Add, bias, update, bias});
+  const Tensor fresh = ctx.empty(bias.shape(), bias.dtype());
+  ctx.kernels->binary(kernels, {Binary::Add, bias, bias_update_, fresh});
+  // Chosen, not multiplied: the update of a step that is skipped may be NaN.
+  ctx.kernels->where(kernels, {gate.expand(bias.shape()), fresh, bias, bias});
 }
 
 void Router::visit(const ParameterVisitor& visitor) {
