@@ -425,10 +425,12 @@ class RankLoop {
     const Shares shares = batch_shares(config_, parallel_, batch);
     const auto batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
-      const int64_t before =
-          last_transition(config_.train, state_.iteration) * batch;  // other phases' samples
-      return run_.data.train->shared_step(
-          {state_.iteration, state_.consumed_samples - before, own_of(shares), batch});
+      // A phase reads its data from the beginning.
+      const int64_t consumed =
+          config_.train.phase_transition_iterations.empty()
+              ? state_.consumed_samples
+              : (state_.iteration - last_transition(config_.train, state_.iteration)) * batch;
+      return run_.data.train->shared_step({state_.iteration, consumed, own_of(shares), batch});
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
