@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <set>
 
+#include "megatron/config/config.h"
+#include "megatron/config/resolve/model_settings.h"
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/schema/value.h"
 #include "support/temp_dir.h"
@@ -72,6 +74,26 @@ TEST(Settings, WhatActsIsRead) {
     EXPECT_TRUE(read.contains(std::string(setting.key)))
         << setting.name() << " is said to act, but nothing outside the configuration reads it";
   }
+}
+
+// Stages that are cut in two ways are refused, so a checkpoint gives one.
+TEST(Settings, ChunksOfACheckpointAreSaidInOneWay) {
+  Config config;
+  config.parallel.pipeline_model_parallel_size = 2;
+  config.parallel.virtual_pipeline_model_parallel_size = 2;
+  const auto keys = [&] {
+    std::set<std::string> names;
+    const Json settings = layout_settings(config.to_json().at("model"));
+    for (const auto& [key, value] : settings.as_object()) names.insert(key);
+    return names;
+  };
+  EXPECT_TRUE(keys().contains("virtual_pipeline_model_parallel_size"));
+  config.parallel.num_layers_per_virtual_pipeline_stage = 1;
+  EXPECT_TRUE(keys().contains("num_layers_per_virtual_pipeline_stage"));
+  EXPECT_FALSE(keys().contains("virtual_pipeline_model_parallel_size"));
+  config.parallel.pipeline_model_parallel_layout = "E|t|t|L";
+  EXPECT_TRUE(keys().contains("pipeline_model_parallel_layout"));
+  EXPECT_FALSE(keys().contains("num_layers_per_virtual_pipeline_stage"));
 }
 
 }  // namespace

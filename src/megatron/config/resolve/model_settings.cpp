@@ -16,11 +16,21 @@ Json model_settings(const Json& model) {
 
 Json layout_settings(const Json& model) {
   Json settings = Json::object();
+  const auto take = [&](const char* key) {
+    const Json* value = model.find(key);
+    const bool there = value && value->is_int() && value->as_int() > 0;
+    if (there) settings[key] = *value;
+    return there;
+  };
   for (const char* key :
-       {"tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
-        "num_layers_per_virtual_pipeline_stage", "expert_model_parallel_size"})
-    if (const Json* value = model.find(key); value && value->is_int() && value->as_int() > 0)
-      settings[key] = *value;
+       {"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"})
+    take(key);
+  // Chunks of a stage are said in one way; the number of them follows from the other two.
+  const Json* layout = model.find("pipeline_model_parallel_layout");
+  if (layout && layout->is_string() && !layout->as_string().empty())
+    settings["pipeline_model_parallel_layout"] = *layout;
+  else if (!take("num_layers_per_virtual_pipeline_stage"))
+    take("virtual_pipeline_model_parallel_size");
   return settings;
 }
 
