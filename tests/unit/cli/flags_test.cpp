@@ -46,6 +46,9 @@ TEST(Flags, ValuesListsAndWords) {
   // What would be an override of settings is a word here, and everything behind -- is.
   EXPECT_EQ(parse({"model.x=1", "--", "--json"}).words, (Words{"model.x=1", "--json"}));
   EXPECT_EQ(parse({"--job_name", "x"}).name, "x");
+  const Given again = parse({"--input", "a", "--count", "1", "--input", "b", "--count", "2"});
+  EXPECT_EQ(again.files, (Words{"a", "b"})) << "a repeated list goes on";
+  EXPECT_EQ(again.count, 2) << "the last value counts";
 }
 
 TEST(Flags, Mistakes) {

@@ -81,7 +81,10 @@ class Parser {
       return;
     }
     if (const CommandFlag* own = own_flag(use.name)) {
-      if (take_values(use, own->values)) line_.own[std::string(own->name)] = use.values;
+      if (!take_values(use, own->values)) return;
+      std::vector<std::string>& values = line_.own[std::string(own->name)];
+      if (own->values != any_number) values.clear();  // a list goes on where its flag is repeated
+      values.insert(values.end(), use.values.begin(), use.values.end());
       return;
     }
     const std::optional<int> count = settings_ ? setting_values(use) : std::nullopt;
