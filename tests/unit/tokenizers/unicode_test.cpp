@@ -124,6 +124,7 @@ TEST(Graphemes, LongOnes) {
   EXPECT_EQ(grapheme_length("\U0001f1e9\U0001f1ea\U0001f1eb"), 8u) << "a flag is two indicators";
   EXPECT_EQ(grapheme_length("\U0001f468\U0001f3fb\u200d\U0001f469\u200d\U0001f467"), 22u) << "joined emoji";
   EXPECT_EQ(grapheme_length("a\u200d\U0001f469"), 4u) << "nothing to join with";
+  EXPECT_EQ(grapheme_length("\U0001f469\u200d\u200d\U0001f469"), 10u) << "one ZWJ joins, two do not";
   EXPECT_EQ(grapheme_length("\u0915\u094d\u0937"), 9u) << "a conjunct";
   EXPECT_EQ(grapheme_length("\u0915\u200d\u0937"), 6u) << "no linker";
   EXPECT_EQ(grapheme_length("\u0915\u094d\u0903\u0937"), 9u) << "a spacing mark ends it";

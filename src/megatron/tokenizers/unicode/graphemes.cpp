@@ -45,13 +45,13 @@ bool extends(GraphemeClass c) { return c >= ZWJ && c <= Extend; }
 struct ClusterState {
   bool conjunct = false;      // consonant, then linkers and extenders
   bool linked = false;        // with a linker among them
-  bool pictographic = false;  // pictograph, then extenders
-  bool joined = false;        // and a ZWJ as the last of them
+  bool pictographic = false;  // pictograph, then extenders other than ZWJ
+  bool joined = false;        // and one ZWJ behind them
   bool half_flag = false;     // the last is the first of two regional indicators
 
   void add(GraphemeClass c) {
     joined = pictographic && c == ZWJ;
-    pictographic = c == Pictographic || (pictographic && extends(c));
+    pictographic = c == Pictographic || (pictographic && extends(c) && c != ZWJ);
     linked = conjunct && (c == Linker || (linked && (c == ConjunctExtend || c == ZWJ)));
     conjunct = c == Consonant || (conjunct && (c == Linker || c == ConjunctExtend || c == ZWJ));
     half_flag = c == RegionalIndicator && !half_flag;
