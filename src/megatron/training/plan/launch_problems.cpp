@@ -38,8 +38,13 @@ Causes head_causes(const Config& config, int64_t head_dim, const std::string& fi
   const ModelConfig& model = config.model;
   const int64_t keys = model.qk_head_dim + model.qk_pos_emb_head_dim;
   Causes causes;
-  if (has_latent_heads(model) && (head_dim == 0 || head_dim == std::max(keys, model.v_head_dim)))
-    causes.push_back({keys >= model.v_head_dim ? "model.qk_head_dim" : "model.v_head_dim", fix});
+  if (has_latent_heads(model)) {
+    const int64_t widest = head_dim == 0 ? std::max(keys, model.v_head_dim) : head_dim;
+    if (widest == keys)
+      causes.push_back({"model.qk_head_dim", fix});
+    else if (widest == model.v_head_dim)
+      causes.push_back({"model.v_head_dim", fix});
+  }
   if (has_plain_heads(model) && (head_dim == 0 || head_dim == model.kv_channels))
     causes.push_back({"model.kv_channels", fix});
   return causes;
