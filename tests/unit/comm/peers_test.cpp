@@ -83,6 +83,31 @@ TEST(PeerToStop, DISABLED_Trains) {
   });
 }
 
+TEST(PeerToStop, DISABLED_DiesBeforeItsRun) {
+  const Launch launch(options_of(find_place([](const char* name) { return std::getenv(name); })));
+  ::raise(SIGKILL);
+}
+
+// Its connection ends while no rank runs, and nothing repeats the news.
+TEST(Generations, NoticeADeathBeforeTheRun) {
+  TempDir folder;
+  const std::string store = folder.path() + "/store";
+  const OtherProcess third("PeerToStop.DISABLED_DiesBeforeItsRun",
+                           {"RANK=2", "WORLD_SIZE=3", "MEGATRON_STORE=" + store});
+  std::vector<std::thread> threads;
+  for (int process : {0, 1})
+    threads.emplace_back([&, process] {
+      Launch launch(options_of({.process = process, .processes = 3, .store_folder = store}));
+      siginfo_t end{};
+      EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(third.pid()), &end, WEXITED | WNOWAIT), 0);
+      std::this_thread::sleep_for(300ms);  // for the connection's end to arrive
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_THROW(launch.run([](int, ProcessGroup& world) { world.barrier(); }), Error);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 1min);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Nobody who meets waits for the heartbeats of a process that is stopped, or for it to come.
 TEST(Generations, GoOnWithoutAStoppedProcess) {
   TempDir folder;
