@@ -22,7 +22,7 @@ constexpr std::array kShorthands = {
               "recompute attention's inner activations"},
     Shorthand{"--moe-layer-recompute",
               "model.recompute_granularity=selective model.recompute_modules=[core_attn,moe]",
-              "recompute experts as well"},
+              "recompute experts as well", true},
     Shorthand{"--enable-cuda-graph", "model.cuda_graph_impl=local", "CUDA graphs of layers", true},
     Shorthand{"--external-cuda-graph", "model.cuda_graph_impl=transformer_engine", "CUDA graphs of layers",
               true},
