@@ -20,8 +20,8 @@ class OtherProcess {
     std::vector<std::string> words = {"test", "--gtest_also_run_disabled_tests", "--gtest_filter=" + test};
     std::vector<char*> arguments, environment;
     for (std::string& word : words) arguments.push_back(word.data());
+    for (std::string& variable : variables) environment.push_back(variable.data());  // the first one counts
     for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
-    for (std::string& variable : variables) environment.push_back(variable.data());
     arguments.push_back(nullptr);
     environment.push_back(nullptr);
     EXPECT_EQ(::posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, arguments.data(), environment.data()),
