@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 // Processes of a job read the same files, and find the same fault about as soon.
 constexpr auto kLooking = 1500ms, kStaying = 2000ms, kBetweenLooks = 50ms;
 
-// A fault of another rank is told as such, in the words of that rank.
+// The rank's own message, without the prefix that other ranks put before it.
 std::string_view own_words(std::string_view message) {
   constexpr std::string_view kEcho = " stopped: ";
   const size_t at = message.find(kEcho);

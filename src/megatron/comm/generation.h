@@ -18,7 +18,7 @@ struct Generation {
   bool trains() const { return first_rank >= 0; }
 };
 
-// Of these processes, those that train, in the order of their ranks.
+// Chooses the processes that train, in the order of their ranks.
 using TrainingChoice = std::function<std::vector<int>(const std::vector<int>& processes)>;
 
 struct RendezvousOptions {

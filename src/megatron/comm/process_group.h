@@ -17,7 +17,7 @@ struct RankContext;
 class [[nodiscard]] Work {
  public:
   Work() = default;  // done
-  // `tracer` is told of waits, where one listens then; null: none ever does.
+  // `tracer` points to the rank's tracer, which records waits; it may be null.
   explicit Work(std::unique_ptr<PendingOp> op, Tracer* const* tracer = nullptr);
   Work(Work&& other) noexcept = default;
   Work& operator=(Work&& other) noexcept;

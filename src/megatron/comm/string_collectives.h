@@ -16,7 +16,7 @@ std::string broadcast_text(const ProcessGroup& group, std::string text, int root
 // texts[i] goes to rank i; what comes is in the order of the ranks that sent it.
 std::vector<std::string> all_to_all_strings(const ProcessGroup& group, const std::vector<std::string>& texts,
                                             CallSite where = CallSite::current());
-// Of all ranks, on the root; nothing elsewhere.
+// Returns the strings of all ranks on the root, an empty list elsewhere.
 std::vector<std::string> gather_strings(const ProcessGroup& group, const std::string& own, int root,
                                         CallSite where = CallSite::current());
 

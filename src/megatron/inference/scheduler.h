@@ -74,7 +74,7 @@ class Scheduler {
   StepInput input(const std::vector<Turn>& turns) const;
   // The model has read what a turn says of the text.
   void finish_turn(const Turn& turn);
-  // Of the draft, it has read a token that is now part of the text.
+  // Counts a draft token that was accepted into the text.
   void accept_draft(ActiveRequest& request);
 
   // Nothing that the cache holds is of use any more: running requests wait again, and no prefix is known.

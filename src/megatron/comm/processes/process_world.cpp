@@ -231,7 +231,7 @@ void ProcessWorld::wait(const OpPtr& op) {
       reject(*op, "cannot end: a rank is gone", inquiry, lock);
       continue;
     }
-    if (op->running) {  // its end is told
+    if (op->running) {  // carry_on() notifies when it ends
       self.wake.wait(lock, [&] { return !op->running; });
       continue;
     }

@@ -17,7 +17,7 @@ struct ResolveOptions {
   Purpose purpose = Purpose::training;
   bool allow_unavailable = false;  // list settings of features that this build lacks instead of refusing them
   bool rules = true;               // check that settings suit each other, not only each by itself
-  // Of the machine that will run it, asked where it would run on GPUs.
+  // Gives the GPUs of this machine; called only where the run would use them.
   std::function<std::vector<GpuFacts>()> gpus = {};
   // Tokens of the configured tokenizer, asked where there is one: it says how large the vocabulary is.
   std::function<int64_t(const TokenizerConfig&)> vocabulary = {};

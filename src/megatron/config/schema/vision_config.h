@@ -29,7 +29,7 @@ struct VisionConfig {
     if (vision_tower == VisionTowerKind::clip) return patches + (vision_class_token ? 1 : 0);
     return patches / (vision_spatial_merge_size * vision_spatial_merge_size);
   }
-  // Of a tower whose images are all alike.
+  // Patches of an image, for towers with a fixed image size.
   int64_t image_patches() const {
     const int64_t side = vision_image_size / vision_patch_size;
     return side * side;
