@@ -6,11 +6,15 @@
 #include <thread>
 
 #include "megatron/comm/run_ranks.h"
+#include "unit/comm/faulty_ranks.h"
 
 namespace megatron {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::expect_contains;
+using testing::stay_away;
+using testing::wait_for;
 
 template <class T>
 Tensor wrap(std::vector<T>& values) {
@@ -49,23 +53,6 @@ Failure failing(int ranks, const std::function<void(int, ProcessGroup&)>& fn) {
   }
   failure.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return failure;
-}
-
-// Comes to nothing, until the world is stopped.
-void stay_away(const ProcessGroup& world) {
-  while (true) {
-    world.require_running();
-    std::this_thread::sleep_for(5ms);
-  }
-}
-
-void wait_for(const std::atomic<int>& count, int wanted) {
-  while (count < wanted) std::this_thread::sleep_for(1ms);
-}
-
-void expect_contains(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
 }
 
 TEST(Faults, MismatchedOperationsAreNamed) {

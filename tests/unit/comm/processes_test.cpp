@@ -11,6 +11,7 @@
 #include "support/held_port.h"
 #include "support/temp_dir.h"
 #include "unit/comm/exercise.h"
+#include "unit/comm/faulty_ranks.h"
 #include "unit/comm/other_process.h"
 
 // Processes that are threads of this one: each has a world of its own and reaches the others by TCP alone.
@@ -18,7 +19,10 @@ namespace megatron {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::expect_contains;
+using testing::stay_away;
 using testing::TempDir;
+using testing::wait_for;
 
 template <class T>
 Tensor wrap(std::vector<T>& values) {
@@ -58,23 +62,6 @@ std::vector<std::string> run_processes(int processes, int ranks_each, const Rank
     });
   for (std::thread& thread : threads) thread.join();
   return told;
-}
-
-// Comes to nothing, until the world is stopped.
-void stay_away(const ProcessGroup& world) {
-  while (true) {
-    world.require_running();
-    std::this_thread::sleep_for(5ms);
-  }
-}
-
-void wait_for(const std::atomic<int>& count, int wanted) {
-  while (count < wanted) std::this_thread::sleep_for(1ms);
-}
-
-void expect_contains(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
 }
 
 std::vector<std::vector<uint8_t>> by_threads(int ranks) {
