@@ -36,6 +36,21 @@ TEST_F(CudaIndex, ScatterAddRowsInOrder) {
         }
 }
 
+// Few rows with many ids each are added as a tree.
+TEST_F(CudaIndex, ScatterAddFewRows) {
+  for (DType dtype : kFloats)
+    for (int64_t rows : {1, 3})
+      for (int64_t columns : {1, 8, 33, 128}) {
+        const DType wide = accumulation_dtype(dtype);
+        Both source = uniform({3000, columns}, dtype), ids = integers({3000}, 5, 6 + rows);
+        Both out = uniform({rows, columns}, wide);
+        run(&KernelTable::scatter_add_rows, [&](auto on) {
+          return ScatterAddRowsArgs{on(source), on(ids), on(out), 5, rows == 3};
+        });
+        same(out, 10 * tolerance_of(wide), "scatter " + label(dtype));
+      }
+}
+
 TEST_F(CudaIndex, GatherAndScatterColumns) {
   for (DType dtype : kFloats) {
     Both x = uniform({29, 40}, dtype), indices = integers({29, 6}, 0, 40), out = output({29, 6}, dtype);

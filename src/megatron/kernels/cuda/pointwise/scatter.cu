@@ -1,3 +1,4 @@
+#include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "megatron/kernels/cuda/pointwise/index.cuh"
@@ -54,6 +55,67 @@ __global__ void __launch_bounds__(kThreads)
   store(out + row * columns + c, sum);
 }
 
+// Few rows with many ids each, such as the load of experts: nothing is sorted. Block (x, row) adds the ids of
+// its row for the columns of its threads' first dimension; the second shares the ids out, and its sums are
+// added as a tree.
+constexpr int kLaneThreads = 512;
+template <class S, class T, int W>
+__global__ void __launch_bounds__(kLaneThreads)
+    scatter_few_rows_kernel(const S* source, const int64_t* ids, int64_t first, T* out, int64_t n,
+                            int64_t columns) {
+  using C = Compute<T>;
+  __shared__ C sums[kLaneThreads * W];
+  const int64_t row = blockIdx.y, c = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * W;
+  C sum[W] = {};
+  if (c < columns) {
+#pragma unroll 8
+    for (int64_t i = threadIdx.y; i < n; i += blockDim.y) {
+      Compute<S> x[W];
+      load(x, source + i * columns + c);  // read whether it counts or not, so that loads run ahead
+      const bool counts = ids[i] - first == row;
+#pragma unroll
+      for (int j = 0; j < W; ++j) sum[j] += counts ? static_cast<C>(x[j]) : C(0);
+    }
+  }
+  C* mine = sums + (threadIdx.y * blockDim.x + threadIdx.x) * W;
+#pragma unroll
+  for (int j = 0; j < W; ++j) mine[j] = sum[j];
+  __syncthreads();
+  for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
+    if (threadIdx.y < half)
+#pragma unroll
+      for (int j = 0; j < W; ++j) mine[j] += mine[half * blockDim.x * W + j];
+    __syncthreads();
+  }
+  if (threadIdx.y > 0 || c >= columns) return;
+  load(sum, out + row * columns + c);
+#pragma unroll
+  for (int j = 0; j < W; ++j) sum[j] += mine[j];
+  store(out + row * columns + c, sum);
+}
+
+bool few_rows(int64_t n, int64_t rows) { return rows <= 16 && n >= 64 * rows; }
+
+void scatter_few_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) {
+  const int64_t n = args.ids.numel(), rows = args.out.size(0), columns = args.out.numel() / rows;
+  dispatch_float("scatter_add_rows", args.source.dtype(), [&]<class S>(Type<S>) {
+    dispatch_float("scatter_add_rows", args.out.dtype(), [&]<class T>(Type<T>) {
+      constexpr int W = 16 / static_cast<int>(std::min(sizeof(S), sizeof(T)));  // 16 bytes of the narrower
+      const S* source = pointer<S>(args.source);
+      T* out = pointer<T>(args.out);
+      const bool vector = columns % W == 0 && aligned(source) && aligned(out);
+      const int64_t vectors = vector ? columns / W : columns;
+      const unsigned wide =
+          static_cast<unsigned>(std::min<uint64_t>(8, std::bit_ceil(static_cast<uint64_t>(vectors))));
+      const dim3 grid(blocks_for(vectors, wide), static_cast<unsigned>(rows)),
+          block(wide, kLaneThreads / wide);
+      auto kernel = vector ? scatter_few_rows_kernel<S, T, W> : scatter_few_rows_kernel<S, T, 1>;
+      kernel<<<grid, block, 0, stream_of(ctx)>>>(source, pointer<int64_t>(args.ids), args.first, out, n,
+                                                 columns);
+    });
+  });
+  check_launch("scatter_add_rows");
+}
 }  // namespace
 
 void scatter_add_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) {
@@ -64,6 +126,7 @@ void scatter_add_rows(const KernelContext& ctx, const ScatterAddRowsArgs& args) 
   if (!args.accumulate)
     check_cuda(cudaMemsetAsync(args.out.raw(), 0, args.out.bytes(), stream), "zeroing GPU memory");
   if (n == 0) return;
+  if (few_rows(n, rows)) return scatter_few_rows(ctx, args);
   require(n < INT32_MAX && rows < INT32_MAX, "scatter_add_rows: {} ids into {} rows are too many", n, rows);
 
   int count = static_cast<int>(n), bits = 1;
