@@ -77,6 +77,14 @@ __device__ __forceinline__ void tma_multicast(uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
+// Bulk load of bytes (a multiple of 16) from a 16-byte boundary; `full` counts them.
+__device__ __forceinline__ void bulk_load(uint32_t to, const void* from, int bytes, Barrier full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(full.address)
+      : "memory");
+}
+
 // TMA store of a box, TMA reduce-add of a box, and bulk store of bytes (a multiple of 16). Elements outside
 // of the tensor are left out. bulk_wait_read<N> lets the issuing thread wait until all but its last N have
 // read shared memory.

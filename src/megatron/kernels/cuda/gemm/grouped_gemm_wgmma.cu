@@ -16,9 +16,10 @@ using sm90::kPanelBytes;
 // has 384 threads. One thread of the producer warpgroup issues TMA; two consumer warpgroups run wgmma
 // m64n256k16, each on 64 rows of the 128 × 256 tile.
 // Shared memory: 3 or 4 stages of A (128 × 64) and B (256 × 64) with the 128-byte swizzle, then the output
-// buffer, then the barriers. The output is stored from its buffer while the next tile runs.
-// Barriers: full[stage] counts TMA bytes, empty[stage] the 8 consumer warps. Named barrier 1 holds all
-// consumers, 2 and 3 one warpgroup each.
+// buffer, then the barriers. The output is stored from its buffer while the next tile runs. Old values that
+// a 16-bit weight gradient is added to are loaded into the same buffer while the tile's wgmma run.
+// Barriers: full[stage] counts TMA bytes, empty[stage] the 8 consumer warps, old[warp] the bytes of a warp's
+// old values. Named barrier 1 holds all consumers, 2 and 3 one warpgroup each.
 constexpr int kTileM = 128, kTileN = 256;
 [[maybe_unused]] constexpr int kTileK = kPanel;
 constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads;
@@ -36,7 +37,7 @@ struct Layout {
   static constexpr int kStoreN = 32, kStoreBuffers = 2, kStoreBytes = kPanel * kStoreN * 4;
   static constexpr int kOutput = kStages * kStageBytes,
                        kBarriers = kOutput + (kWide ? 2 * kStoreBuffers * kStoreBytes : kTileM * kRowBytes),
-                       kBytes = kBarriers + 2 * 8 * kStages;
+                       kBytes = kBarriers + 8 * (2 * kStages + kConsumerThreads / 32);
 };
 
 struct Params {
@@ -111,56 +112,75 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
   sm90::named_barrier_sync<kConsumerThreads>(1);
 }
 
-// acc += beta · c. TMA could add in the dtype of c alone, which would round 16-bit sums twice.
+// The 16 rows of a tile that belong to one consumer warp: where they lie in c and in the output buffer.
 template <class Out>
-__device__ __forceinline__ void add_beta_c(const Params& params, const Tile& tile, float (&acc)[128]) {
-  const int lane = threadIdx.x % 32,
-            row = tile.row0 + (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane / 4,
-            column0 = tile.column0 + lane % 4 * 2;
-  const Out* c =
-      static_cast<const Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + column0;
-  constexpr int kAtOnce = 16;  // reads in flight
+struct WarpRows {
+  static constexpr int kRowBytes = Layout<Out>::kRowBytes;
+  Out* c;           // the row of this lane
+  uint32_t buffer;  // the first row
+  int rows, bytes;  // that there are, and of each
+
+  __device__ WarpRows(const Params& params, const Tile& tile, uint32_t output) {
+    const int first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16, lane = threadIdx.x % 32;
+    c = static_cast<Out*>(params.c) + tile.expert * params.c_expert +
+        (tile.row0 + first + lane) * params.c_row + tile.column0;
+    buffer = output + first * kRowBytes;
+    rows = max(0, min(16, tile.rows_end - tile.row0 - first));
+    bytes = min(kTileN, params.n - tile.column0) * 2;
+  }
+  // The place of accumulators 4 j + 2 h and the next.
+  __device__ uint32_t place(int j, int h) const {
+    const int lane = threadIdx.x % 32;
+    return buffer + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2;
+  }
+};
+
+// Asks for the old values of a warp's rows as soon as the last tile has left the buffer.
+template <class Out>
+__device__ __forceinline__ void load_old_rows(const WarpRows<Out>& to, Barrier old) {
+  const int lane = threadIdx.x % 32;
+  sm90::bulk_wait_read<0>();
+  __syncwarp();
+  if (lane == 0) old.arrive_expect_tx(to.rows * to.bytes);
+  __syncwarp();
+  if (lane < to.rows) sm90::bulk_load(to.buffer + lane * to.kRowBytes, to.c, to.bytes, old);
+}
+
+// acc += beta · c from the buffer. TMA could add in the dtype of c alone, which would round 16-bit sums
+// twice.
+template <class Out>
+__device__ __forceinline__ void add_old_rows(const WarpRows<Out>& from, float beta, float (&acc)[128]) {
 #pragma unroll
-  for (int j = 0; j < 64; j += kAtOnce) {
-    Vec<Out, 2> old[kAtOnce] = {};
+  for (int j = 0; j < kTileN / 8; ++j)
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row_offset = (j + i) % 2 * 8, column_offset = (j + i) / 2 * 8;
-      if (row + row_offset < tile.rows_end && column0 + column_offset < params.n)
-        old[i] = read<2>(c + row_offset * params.c_row + column_offset);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
+    for (int h = 0; h < 2; ++h) {
+      Vec<Out, 2> old;
+      asm volatile("ld.shared.b32 %0, [%1];"
+                   : "=r"(reinterpret_cast<uint32_t&>(old))
+                   : "r"(from.place(j, h))
+                   : "memory");
 #pragma unroll
       for (int side = 0; side < 2; ++side)
-        acc[2 * (j + i) + side] = fmaf(params.beta, widen(old[i].v[side]), acc[2 * (j + i) + side]);
-  }
+        acc[4 * j + 2 * h + side] = fmaf(beta, widen(old.v[side]), acc[4 * j + 2 * h + side]);
+    }
 }
 
 // c = acc: each warp packs its 16 rows in shared memory and stores them by bulk copies.
 template <class Out>
-__device__ __forceinline__ void store_tile_rows(const Params& params, const Tile& tile,
-                                                const float (&acc)[128], uint32_t rows) {
-  constexpr int kRowBytes = Layout<Out>::kRowBytes;
-  const int lane = threadIdx.x % 32, first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16;
-  rows += first * kRowBytes;
+__device__ __forceinline__ void store_rows(const WarpRows<Out>& to, const float (&acc)[128]) {
+  const int lane = threadIdx.x % 32;
   sm90::bulk_wait_read<0>();
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < kTileN / 8; ++j)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      asm volatile(
-          "st.shared.b32 [%0], %1;" ::"r"(rows + (lane / 4 + 8 * h) * kRowBytes + (8 * j + lane % 4 * 2) * 2),
-          "r"(narrow_pair<Out>(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]))
-          : "memory");
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to.place(j, h)),
+                   "r"(narrow_pair<Out>(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]))
+                   : "memory");
   sm90::fence_proxy_async();
   __syncwarp();
-  const int row = tile.row0 + first + lane;
-  if (lane < 16 && row < tile.rows_end)
-    sm90::bulk_store(
-        static_cast<Out*>(params.c) + tile.expert * params.c_expert + row * params.c_row + tile.column0,
-        rows + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
+  if (lane < to.rows) sm90::bulk_store(to.c, to.buffer + lane * to.kRowBytes, to.bytes);
 }
 
 // c = acc or, with beta 1, c += acc: a warpgroup stores its 64 rows by TMA, 64 × 32 at a time.
@@ -212,11 +232,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
   auto full = [&](int s) { return Barrier{stages + Shared::kBarriers + 8 * s}; };
   auto empty = [&](int s) { return full(kStages + s); };
+  auto old = [&](int warp) { return full(2 * kStages + warp); };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       full(s).init(1);
       empty(s).init(kConsumerThreads / 32);
     }
+    for (int warp = 0; warp < kConsumerThreads / 32; ++warp) old(warp).init(1);
     sm90::fence_mbarrier_init();
   }
   __syncthreads();
@@ -241,6 +263,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   auto release = [&](int stage) {
     if (threadIdx.x % 32 == 0) empty(stage).arrive();
   };
+  const bool adds = RaggedK && !Shared::kWide && params.beta != 0;
+  const Barrier my_old = old(static_cast<int>(threadIdx.x) / 32 - 4);
+  uint32_t old_parity = 0;
   float acc[128];
   while (scheduler.next(tile)) {
     if (!RaggedK && tile.row0 + panel * kPanel >= tile.rows_end) {
@@ -273,14 +298,22 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         release(last);
       }
       last = pipe.stage;
+      if constexpr (!Shared::kWide)
+        if (adds && k == kTileK) load_old_rows<Out>({params, tile, output}, my_old);
     }
     sm90::wgmma_wait<0>();
     if (tile.k_size) release(last);
     if constexpr (Shared::kWide) {
       store_tile_fp32(params, c, tile, acc, output, panel);
     } else {
-      if (RaggedK && params.beta != 0) add_beta_c<Out>(params, tile, acc);
-      store_tile_rows<Out>(params, tile, acc, output);
+      const WarpRows<Out> rows(params, tile, output);
+      if (adds) {
+        if (tile.k_size <= kTileK) load_old_rows(rows, my_old);
+        my_old.wait(old_parity);
+        old_parity ^= 1;
+        add_old_rows(rows, params.beta, acc);
+      }
+      store_rows(rows, acc);
     }
   }
   sm90::bulk_wait_read<0>();
