@@ -32,25 +32,33 @@ std::string_view packing_refused(const AttentionArgs& a, const CudnnSupport& sup
 
 int64_t scratch(const AttentionBackwardArgs& args, const CudnnSupport& support) {
   const AttentionArgs& a = args.forward;
-  const int64_t heads = a.q.size(1), d = a.q.size(2), rows = support.sequences * heads;
+  const int64_t heads = a.q.size(1), d = a.q.size(2), dv = a.v.size(2), rows = support.sequences * heads;
   const auto padded = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile * tile; };
-  int64_t bytes = rows * support.queries * 4;                          // sums of o · grad_o
-  if (heads != a.k.size(1)) bytes += 2 * rows * support.keys * d * 2;  // dk and dv of each query head
+  int64_t bytes = rows * support.queries * 4;                             // sums of o · grad_o
+  if (heads != a.k.size(1)) bytes += rows * support.keys * (d + dv) * 2;  // dk and dv of each query head
   // In a fixed order cuDNN keeps the gradients of all scores; in any order it adds up dq in fp32.
   return bytes + (args.deterministic ? rows * padded(support.queries, 128) * padded(support.keys, 64) * 2
                                      : rows * support.queries * d * 4);
 }
 
-// cuDNN serves long enough sequences with head_dim 64 or 128, without features that only our kernels have.
+// Widths of keys and values that cuDNN has kernels for on Hopper: 192 and 128 are those of DeepSeek's latent
+// attention.
+std::string_view width_refused(int64_t d, int64_t dv) {
+  if (d == 192 && dv == 128) return "";
+  if (d != dv) return "keys and values differ in width, and not as 192 and 128";
+  return d % 16 == 0 && ((d >= 64 && d <= 128) || d == 256)
+             ? ""
+             : "head_dim is no multiple of 16 from 64 to 128, nor 256";
+}
+
+// cuDNN serves long enough sequences without features that only our kernels have.
 std::string_view refusal(const AttentionArgs& a, const CudnnSupport& support) {
-  const int64_t d = a.q.size(2);
   if (a.q.dtype() != DType::BF16 && a.q.dtype() != DType::F16) return "its numbers have more than 16 bits";
   if (a.dropout > 0) return "some of it is dropped out";
   if (a.sinks) return "sinks take part in the softmax";
   if (a.softcap != 0) return "scores are capped";
   if (a.bias) return "a bias is added to scores";
-  if (a.v.size(2) != d) return "keys and values differ in width";
-  if (d != 64 && d != 128) return "head_dim is neither 64 nor 128";
+  if (const std::string_view why = width_refused(a.q.size(2), a.v.size(2)); !why.empty()) return why;
   if (a.causal ? attention_shift(a.offsets, support.queries, support.keys) != support.keys - support.queries
                : a.window_left >= 0 || a.window_right >= 0)
     return "its mask is neither full nor causal from the last key on";

@@ -204,6 +204,34 @@ const Case kCases[] = {
 const Case kLongCases[] = {
     {.name = "long chunk", .batch = 2, .queries = 256, .keys = 256, .query_chunk = 1, .key_chunk = 1},
     {.name = "long causal", .batch = 2, .queries = 512, .keys = 512, .d = 128, .dv = 128},
+    {.name = "long mla", .batch = 2, .kv_heads = 4, .queries = 512, .keys = 512, .d = 192, .dv = 128},
+    {.name = "long mla, in any order",
+     .batch = 1,
+     .kv_heads = 4,
+     .queries = 300,
+     .keys = 300,
+     .d = 192,
+     .dv = 128,
+     .any_order = true},
+    {.name = "long packed mla",
+     .batch = 3,
+     .kv_heads = 4,
+     .queries = 400,
+     .keys = 400,
+     .d = 192,
+     .dv = 128,
+     .packed = true,
+     .own_keys = true},
+    {.name = "long head 80", .batch = 2, .queries = 320, .keys = 320, .d = 80, .dv = 80},
+    {.name = "long head 96", .batch = 1, .queries = 300, .keys = 300, .d = 96, .dv = 96, .any_order = true},
+    {.name = "long head 256", .batch = 2, .queries = 384, .keys = 384, .d = 256, .dv = 256},
+    {.name = "long head 256, in any order",
+     .batch = 1,
+     .queries = 300,
+     .keys = 300,
+     .d = 256,
+     .dv = 256,
+     .any_order = true},
     {.name = "long head 64", .batch = 1, .queries = 384, .keys = 384},
     {.name = "long window", .batch = 1, .queries = 512, .keys = 512, .window_left = 100},
     {.name = "long full", .batch = 2, .queries = 256, .keys = 320, .causal = false},
@@ -293,14 +321,14 @@ TEST_F(CudaAttention, BackwardIsBitwiseRepeatable) {
 // What a plan made on the meta device counts on for the time of the backward pass.
 TEST_F(CudaAttention, ScratchMemoryIsPredicted) {
   struct Sizes {
-    int64_t batch, heads, kv_heads, length, d;
+    int64_t batch, heads, kv_heads, length, d, dv;
   };
   RankContext plan(Device{DeviceType::Meta, 0});
   const auto held_by = [](RankContext& ctx, const Sizes& s, bool deterministic) {
-    auto make = [&](int64_t n) { return ctx.empty({s.batch * s.length, n, s.d}, DType::BF16); };
-    Tensor q = make(s.heads), k = make(s.kv_heads), v = make(s.kv_heads), o = make(s.heads),
-           dq = make(s.heads), dk = make(s.kv_heads), dv = make(s.kv_heads),
-           lse = ctx.empty({s.heads, s.batch * s.length}, DType::F32);
+    auto make = [&](int64_t n, int64_t d) { return ctx.empty({s.batch * s.length, n, d}, DType::BF16); };
+    Tensor q = make(s.heads, s.d), k = make(s.kv_heads, s.d), v = make(s.kv_heads, s.dv),
+           o = make(s.heads, s.dv), dq = make(s.heads, s.d), dk = make(s.kv_heads, s.d),
+           dv = make(s.kv_heads, s.dv), lse = ctx.empty({s.heads, s.batch * s.length}, DType::F32);
     for (const Tensor& x : {q, k, v, o, lse}) ctx.kernels->fill(ctx.kernel_context(), {x, 0.0});
     const AttentionBackwardArgs args{
         .forward = {.q = q, .k = k, .v = v, .o = o, .lse = lse, .batch = s.batch, .scale = 0.125},
@@ -316,12 +344,19 @@ TEST_F(CudaAttention, ScratchMemoryIsPredicted) {
     const size_t peak = ctx.allocator->statistics().by_tag[static_cast<int>(MemoryTag::Workspace)].peak;
     return fused ? static_cast<double>(peak) : -1.0;
   };
-  for (const Sizes& s :
-       {Sizes{2, 8, 2, 2048, 64}, {3, 4, 4, 1000, 64}, {2, 8, 2, 2048, 128}, {3, 4, 4, 1000, 128}})
+  for (const Sizes& s : {Sizes{2, 8, 2, 2048, 64, 64},
+                         {3, 4, 4, 1000, 64, 64},
+                         {2, 8, 2, 2048, 128, 128},
+                         {3, 4, 4, 1000, 128, 128},
+                         {2, 8, 8, 2048, 192, 128},
+                         {2, 4, 4, 1000, 192, 128},
+                         {2, 8, 2, 2048, 96, 96},
+                         {2, 8, 2, 2048, 256, 256}})
     for (bool deterministic : {true, false}) {
       const double held = held_by(gpu(), s, deterministic), predicted = held_by(plan, s, deterministic);
       if (held < 0) GTEST_SKIP() << "no cuDNN here";
-      EXPECT_NEAR(held, predicted, 0.05 * predicted) << s.batch << " x " << s.length << ", heads of " << s.d;
+      EXPECT_NEAR(held, predicted, 0.05 * predicted)
+          << s.batch << " x " << s.length << ", heads of " << s.d << " and " << s.dv;
     }
 }
 

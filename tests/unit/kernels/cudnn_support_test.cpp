@@ -58,7 +58,7 @@ TEST(CudnnSupport, ScratchIsWhatTheLibraryTakes) {
 TEST(CudnnSupport, NeedsNothingWhereOurKernelsRun) {
   RankContext meta(kMeta);
   EXPECT_EQ(cudnn_scratch_bytes(arguments(meta, {4, 32, 8, 200, 200, 64}, true)), 0u);
-  EXPECT_EQ(cudnn_scratch_bytes(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)), 0u);
+  EXPECT_EQ(cudnn_scratch_bytes(arguments(meta, {4, 32, 8, 4096, 4096, 40}, true)), 0u);
   AttentionBackwardArgs args = arguments(meta, {4, 32, 8, 4096, 4096, 64}, true);
   args.forward.softcap = 30;
   EXPECT_EQ(cudnn_scratch_bytes(args), 0u);
@@ -97,8 +97,17 @@ TEST(CudnnSupport, SaysWhyItIsNotAsked) {
             "its numbers have more than 16 bits");
   EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 200, 200, 64}, true)).refused,
             "sequences are shorter than 256 tokens");
-  EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 4096, 4096, 80}, true)).refused,
-            "head_dim is neither 64 nor 128");
+  EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 4096, 4096, 40}, true)).refused,
+            "head_dim is no multiple of 16 from 64 to 128, nor 256");
+  EXPECT_EQ(cudnn_support(arguments(meta, {4, 32, 8, 4096, 4096, 256}, true)).refused, "");
+  // Latent attention has keys of 192 and values of 128.
+  const auto latent = [&](int64_t d, int64_t dv) {
+    AttentionBackwardArgs args = arguments(meta, {4, 32, 32, 4096, 4096, d}, true);
+    args.forward.v = args.dv = args.forward.o = args.grad_o = meta.empty({4 * 4096, 32, dv}, DType::BF16);
+    return cudnn_support(args).refused;
+  };
+  EXPECT_EQ(latent(192, 128), "");
+  EXPECT_EQ(latent(96, 64), "keys and values differ in width, and not as 192 and 128");
   AttentionBackwardArgs with_gradient = args;
   with_gradient.dsinks = meta.empty({32}, DType::F32);
   EXPECT_FALSE(cudnn_support(with_gradient).takes());

@@ -129,7 +129,9 @@ class CudnnAttention {
   }
   static void describe(fe::graph::Graph& graph, const Attributes& tensor, const GraphKey& key, Id id,
                        int64_t heads, int64_t length, HeadStrides strides) {
-    describe(graph, tensor, key, id, {key.batch, heads, length, key.d},
+    const bool of_scores =
+        id == kQ || id == kK || id == kDq || id == kDk;  // the others are as wide as values
+    describe(graph, tensor, key, id, {key.batch, heads, length, of_scores ? key.d : key.dv},
              {length * strides.token, strides.head, strides.token, 1});
   }
   static Attributes input(fe::graph::Graph& graph, const GraphKey& key, Id id, int64_t heads, int64_t length,
