@@ -19,7 +19,7 @@ template <class T>
 std::string_view run_forward(const KernelContext& ctx, const AttentionArgs& args) {
   AttentionTask<T> task(args);
   if constexpr (kTensorCores<T>)
-    if (!args.blocks && mma_attention(ctx, task)) return kFlash;
+    if (!(args.blocks && task.queries == 1) && mma_attention(ctx, task)) return kFlash;
   simt_attention(ctx, task);
   return kSimple;
 }

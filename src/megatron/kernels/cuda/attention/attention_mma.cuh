@@ -8,16 +8,21 @@ namespace megatron::cuda {
 
 template <class T, int R, int D>
 struct SharedTile : MmaTile<T, R, D> {
-  // cp.async of rows first … first + count − 1 of a head; rows beyond, and elements beyond head_dim, become
-  // zero.
-  __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim) const {
+  // cp.async of `count` rows of a head, of which token(i) names the places; rows beyond, and elements beyond
+  // head_dim, become zero.
+  template <class Token>
+  __device__ void fill_from(const HeadTensor<T>& x, int head, int count, int head_dim, Token token) const {
     constexpr int chunks = D / 8;
 #pragma unroll 4
     for (int i = threadIdx.x; i < R * chunks; i += kMmaThreads) {
       int row = i / chunks, chunk = i % chunks;
       bool valid = row < count && chunk * 8 < head_dim;
-      cp_async(this->at(row, chunk), valid ? x.row(first + row, head) + chunk * 8 : x.data, valid);
+      cp_async(this->at(row, chunk), valid ? x.row(token(row), head) + chunk * 8 : x.data, valid);
     }
+  }
+  // Rows first … first + count − 1.
+  __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim) const {
+    fill_from(x, head, count, head_dim, [&](int row) { return first + row; });
   }
 };
 

@@ -31,7 +31,9 @@ __device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool
 // 16 queries each and pass over the keys in tiles of N.
 // Shared memory: q [64, D], then two stages of k and v [N, D]; static, the dropout mask of a tile.
 // Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
-template <class T, int D, int N>
+// Paged: keys lie in blocks of a pool. Tiles begin at multiples of N then, so that what a query gets does not
+// depend on the queries beside it.
+template <class T, int D, int N, bool Paged>
 __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_constant__ AttentionTask<T> task) {
   constexpr float lowest = -std::numeric_limits<float>::infinity();
   extern __shared__ __align__(128) char memory[];
@@ -47,14 +49,21 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   if (row0 >= s.queries) return;
   const int last_row = min(row0 + kMmaRows, s.queries) - 1;
   const KeyRange first_range = task.visible(s, row0), last_range = task.visible(s, last_row);
-  const int begin = first_range.begin, end = last_range.end;
+  const int begin = Paged ? first_range.begin / N * N : first_range.begin, end = last_range.end;
   const int tiles = end > begin ? (end - begin + N - 1) / N : 0;
 
   auto fetch = [&](int tile) {
     T* to = data + (tile & 1) * 2 * KeyTile::kElements;
     int key0 = begin + tile * N, count = s.keys - key0;
-    KeyTile{to}.fill(task.k, s.first_key + key0, kv_head, count, task.d);
-    KeyTile{to + KeyTile::kElements}.fill(task.v, s.first_key + key0, kv_head, count, task.dv);
+    const KeyTile keys{to}, values{to + KeyTile::kElements};
+    if constexpr (Paged) {
+      auto token = [&](int row) { return task.key_row(s, b, key0 + row); };
+      keys.fill_from(task.k, kv_head, count, task.d, token);
+      values.fill_from(task.v, kv_head, count, task.dv, token);
+    } else {
+      keys.fill(task.k, s.first_key + key0, kv_head, count, task.d);
+      values.fill(task.v, s.first_key + key0, kv_head, count, task.dv);
+    }
   };
   queries.fill(task.q, s.first_query + row0, head, s.queries - row0, task.d);
   if (tiles) fetch(0);
@@ -152,14 +161,19 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   }
 }
 
-template <class T, int D, int N>
-void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+template <class T, int D, int N, bool Paged>
+void launch_kernel(const KernelContext& ctx, const AttentionTask<T>& task) {
   const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   size_t bytes = sizeof(T) * (kMmaRows * D + 4 * N * D);
-  allow_shared_memory(forward_kernel<T, D, N>, bytes);
+  allow_shared_memory(forward_kernel<T, D, N, Paged>, bytes);
   dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
-  forward_kernel<T, D, N><<<grid, kMmaThreads, bytes, stream>>>(task);
+  forward_kernel<T, D, N, Paged><<<grid, kMmaThreads, bytes, stream>>>(task);
   check_launch("attention");
+}
+
+template <class T, int D, int N>
+void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+  return task.blocks ? launch_kernel<T, D, N, true>(ctx, task) : launch_kernel<T, D, N, false>(ctx, task);
 }
 
 }  // namespace
