@@ -130,7 +130,7 @@ TEST_F(Preprocess, MalformedLinesAreNamedOrCounted) {
   const std::string path = write("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\n\n{\"text\":\"four\"}\n");
   EXPECT_EQ(error_of([&] { run({.inputs = {path}}); }),
             path + " line 2: a value was expected at byte 8; --skip-bad-lines leaves such lines out");
-  EXPECT_FALSE(indexed_dataset_exists(dir_ / "out_text_document"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out_text_document.idx"));
   EXPECT_EQ(run({.inputs = {path}, .skip_bad_lines = true}), (Texts{"one", "four"}));
   EXPECT_EQ(report_.bad_lines, 2);
   EXPECT_NE(error_of([&] { run({.inputs = {dir_ / "absent"}}); }).find("absent"), std::string::npos);

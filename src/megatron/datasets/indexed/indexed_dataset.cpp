@@ -1,7 +1,6 @@
 #include "megatron/datasets/indexed/indexed_dataset.h"
 
 #include <cstring>
-#include <filesystem>
 
 #include "megatron/base/refuse.h"
 #include "megatron/datasets/indexed/idx_format.h"
@@ -105,10 +104,6 @@ void IndexedDataset::verify() const {
                   "{}: document {} ends at {}, before its begin {}", path, i - 1, document_index_[i],
                   document_index_[i - 1]);
   }
-}
-
-bool indexed_dataset_exists(const std::string& prefix) {
-  return std::filesystem::exists(prefix + ".idx") && std::filesystem::exists(prefix + ".bin");
 }
 
 }  // namespace megatron

@@ -57,7 +57,4 @@ class IndexedDataset final : public SentenceStore {
   PackedArray<int8_t> modes_;
 };
 
-// Whether both files of a prefix are there.
-bool indexed_dataset_exists(const std::string& prefix);
-
 }  // namespace megatron
