@@ -78,9 +78,6 @@ Tokenizer make_sentencepiece(std::string_view type, const std::string& file,
   if (is_json_file(file))
     throw ConfigError(
         fmt::format("{}: {} is JSON; use --tokenizer-type HuggingFaceTokenizer for it", type, file));
-  if (!options.special_tokens.empty() && !options.sentencepiece_legacy)
-    throw ConfigError(fmt::format(
-        "{}: special tokens are taken in the legacy form alone; add --tokenizer-sentencepiece-legacy", type));
   auto model = std::make_shared<SpTokenizer>(SentencePieceFile::parse(read_text_file(file), file), file);
   if (!options.sentencepiece_legacy && options.ignore_extra_whitespaces) return Tokenizer(std::move(model));
   return Tokenizer(std::make_shared<SpWrapper>(
@@ -88,8 +85,24 @@ Tokenizer make_sentencepiece(std::string_view type, const std::string& file,
                                          options.ignore_extra_whitespaces}));
 }
 
-// Refuses a --tokenizer-metadata that is of another kind of tokenizer.
-void check_metadata(std::string_view type, const TokenizerOptions& options) {
+// Refuses options that a type does not read, as the rules of a run do, and a --tokenizer-metadata that is of
+// another kind of tokenizer.
+void check_options(std::string_view type, const TokenizerOptions& options) {
+  const bool sentencepiece = library_of(type) == "sentencepiece";
+  const auto refuse = [&](std::string_view flag, std::string_view why, std::string_view fix) {
+    throw ConfigError(fmt::format("{}: {} {}; {}", type, flag, why, fix));
+  };
+  for (const auto& [flag, given] :
+       {std::pair{"--tokenizer-sentencepiece-legacy", options.sentencepiece_legacy},
+        {"--no-tokenizer-sentencepiece-ignore-extra-whitespaces", !options.ignore_extra_whitespaces}})
+    if (given && !sentencepiece) refuse(flag, "is of SentencePiece's types alone", "leave it out");
+  if (!options.special_tokens.empty() && !sentencepiece && type != "TikTokenizer")
+    refuse("--tokenizer-special-tokens", "is of TikTokenizer and SentencePiece alone", "leave it out");
+  if (!options.special_tokens.empty() && sentencepiece && !options.sentencepiece_legacy)
+    refuse("--tokenizer-special-tokens", "is taken in the legacy form alone",
+           "add --tokenizer-sentencepiece-legacy");
+  if (options.vocab_extra_ids > 0 && !type.starts_with("BertWordPiece"))
+    refuse("--vocab-extra-ids", "is of BertWordPieceCase and BertWordPieceLowerCase alone", "leave it out");
   if (options.metadata.empty()) return;
   const std::string library = read_tokenizer_metadata(options.metadata).library;
   if (const std::string_view expected = library_of(type); library != expected)
@@ -247,7 +260,7 @@ int64_t vocab_size_or(const TokenizerOptions& options, int64_t otherwise, std::s
 }
 
 Tokenizer make_by_type(std::string_view type, const std::string& path, const TokenizerOptions& options) {
-  check_metadata(type, options);
+  check_options(type, options);
   if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer")
     if (const std::string file = sentencepiece_model_of(path); !file.empty())
       return make_sentencepiece(type, file, options);
@@ -283,7 +296,7 @@ Tokenizer make_tokenizer(std::string_view type, const std::string& path, const T
 VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& path,
                                       const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&]() -> VocabularyFacts {
-    check_metadata(type, options);
+    check_options(type, options);
     if (const auto file = read_settings(type, path, options, false))
       return {vocabulary_size(file->json), file->specials};
     const Tokenizer tokenizer = make_by_type(type, path, options);

@@ -118,6 +118,24 @@ TEST(TokenizerFiles, AreKnownByTheirContent) {
             std::string::npos);
 }
 
+// A run's rules say the same of --tokenizer-type HuggingFaceTokenizer, whatever the file holds.
+TEST(TokenizerOptions, ThatATypeDoesNotReadAreRefused) {
+  const auto refused = [](const std::string& type, const TokenizerOptions& options) {
+    const std::string message = refusal(type, model_of("unigram"), options);
+    EXPECT_NE(message.find("leave it out"), std::string::npos) << type << ": " << message;
+    EXPECT_THROW(read_vocabulary_facts(type, model_of("unigram"), options), ConfigError) << type;
+  };
+  for (const char* type :
+       {"HuggingFaceTokenizer", "SFTTokenizer", "GPT2BPETokenizer", "ByteLevelTokenizer"}) {
+    refused(type, {.sentencepiece_legacy = true});
+    refused(type, {.ignore_extra_whitespaces = false});
+    refused(type, {.special_tokens = {"<a>"}});
+    refused(type, {.vocab_extra_ids = 3});
+  }
+  refused("SentencePieceTokenizer", {.vocab_extra_ids = 3});
+  refused("TikTokenizer", {.sentencepiece_legacy = true});
+}
+
 TEST(TokenizerMetadata, SaysTheLibraryAndTheTemplate) {
   TempDir dir;
   const std::string file = dir / "m.json";
