@@ -143,7 +143,8 @@ void HfTokenizer::run_section(AlignedText text, Emit emit) const {
     model_->tokenize(section.text.view(word), tokens);
     for (const WordToken& token : tokens) {
       const ByteRange range{word.begin + token.range.begin, word.begin + token.range.end};
-      emit(token.id, section.text.tracked() ? section.text.original(range) : ByteRange{}, std::string_view());
+      emit(token.id, section.text.tracked() ? section.text.original(range) : ByteRange{},
+           model_->shows_text(token.id) ? section.text.view(range) : std::string_view());
     }
   }
 }

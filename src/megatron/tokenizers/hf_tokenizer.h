@@ -43,7 +43,7 @@ class HfTokenizer : public TokenizerBackend {
   void encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
   bool encode_bert_chunk(std::string_view chunk, BertMemory& memory, std::vector<TokenId>& ids) const;
   void encode_chunks(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const;
-  // Calls emit(id, range of the original, text of an added token or "") for every token.
+  // Calls emit(id, range of the original, its text where that is its piece, else "") for every token.
   template <class Emit>
   void run(std::string_view text, bool tracked, Emit emit) const;
   template <class Emit>

@@ -46,8 +46,8 @@ LengthSettings::LengthSettings(const Json& truncation, const Json& padding) {
 }
 
 void LengthSettings::truncate(Encoding& encoding, size_t added) const {
-  if (!truncates_) return;
-  const size_t count = max_length_ > added ? max_length_ - added : 0;
+  if (!truncates_ || added > max_length_) return;  // the package's difference wraps around
+  const size_t count = max_length_ - added;
   keep(encoding.ids, count, truncate_left_);
   keep(encoding.pieces, count, truncate_left_);
   keep(encoding.offsets, count, truncate_left_);

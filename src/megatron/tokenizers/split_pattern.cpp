@@ -27,6 +27,7 @@ SplitPattern SplitPattern::regex(std::string_view expression) {
 }
 
 std::vector<ByteRange> SplitPattern::matches(std::string_view text) const {
+  if (text.empty()) return {};  // not even an empty match
   if (regex_) return regex_->find_all(text);
   std::vector<ByteRange> found;
   if (rules_) {

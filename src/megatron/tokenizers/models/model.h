@@ -26,6 +26,9 @@ class Model {
   // Appends the tokens of a word.
   virtual void tokenize(std::string_view word, std::vector<WordToken>& tokens) const = 0;
 
+  // Whether the piece of a token is the text that it stands for, not the vocabulary's.
+  virtual bool shows_text(TokenId) const { return false; }
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  protected:

@@ -10,6 +10,7 @@ class UnigramModel : public Model {
  public:
   explicit UnigramModel(const Json& settings);
   void tokenize(std::string_view word, std::vector<WordToken>& tokens) const override;
+  bool shows_text(TokenId id) const override { return id == unknown_; }
 
  private:
   ByteTrie trie_;

@@ -8,8 +8,8 @@
 
 namespace megatron::tokenizers {
 
-// A post-processor as data: what is put around the tokens of a text, and whether their places leave white
-// space out.
+// A post-processor as data: what is put around the tokens of a text, and how often and under which rules
+// their places leave white space out.
 class PostProcessor {
  public:
   PostProcessor() = default;
@@ -22,17 +22,23 @@ class PostProcessor {
   };
   const std::vector<Added>& before() const { return before_; }
   const std::vector<Added>& behind() const { return behind_; }
-  size_t added_tokens() const { return before_.size() + behind_.size(); }
+  // As the processors count them, which truncation goes by.
+  size_t added_tokens() const { return added_tokens_; }
 
   // Applies all of it; without special tokens only to places.
   void apply(Encoding& encoding, bool add_special_tokens) const;
 
  private:
-  void add(const Json& settings);
-  void add_template(const Json& settings);
+  struct Trim {
+    bool prefix_space;
+    bool behind_others;  // special tokens stand before the text in its list
+  };
+  class Lists;  // of tokens, as one processor hands them to the next
+  void add(const Json& settings, Lists& lists);
 
   std::vector<Added> before_, behind_;
-  bool trim_offsets_ = false, prefix_space_ = false;
+  std::vector<Trim> trims_;
+  size_t added_tokens_ = 0;
 };
 
 }  // namespace megatron::tokenizers

@@ -4,6 +4,7 @@
 #include "megatron/tokenizers/pre_tokenizers/splitting.h"
 #include "megatron/tokenizers/settings.h"
 #include "megatron/tokenizers/split_pattern.h"
+#include "megatron/tokenizers/unicode/scripts.h"
 #include "megatron/tokenizers/unicode/unicode.h"
 #include "megatron/tokenizers/unicode/utf8.h"
 
@@ -122,6 +123,30 @@ class WhitespaceWords : public PreTokenizer {
   }
 };
 
+// Words of one script, with what belongs to any script behind them. Such characters at the front are in no
+// word.
+class ScriptWords : public PreTokenizer {
+ public:
+  void apply(Section& section) const override {
+    split_words(section, SplitBehavior::removed, true, [](std::string_view text) {
+      std::vector<ByteRange> found;
+      uint8_t last = 0;
+      for (size_t i = 0; i < text.size();) {
+        const Utf8Char c = decode_utf8(text.substr(i));
+        const uint8_t script = script_of(c.point);
+        const auto begin = static_cast<uint32_t>(i), end = static_cast<uint32_t>(i + c.length);
+        if (script != 0 && script != last)
+          found.push_back({begin, end});
+        else if (last != 0)
+          found.back().end = end;
+        if (script != 0) last = script;
+        i = end;
+      }
+      return found;
+    });
+  }
+};
+
 class CharacterSplit : public PreTokenizer {
  public:
   CharacterSplit(bool (*member)(CharProperties), SplitBehavior behavior)
@@ -194,6 +219,7 @@ std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const Json& settings) {
     return std::make_unique<CharacterSplit>(
         [](CharProperties p) { return p.numeric(); },
         bool_or(settings, "individual_digits", false) ? SplitBehavior::isolated : SplitBehavior::contiguous);
+  if (type == "UnicodeScripts") return std::make_unique<ScriptWords>();
   if (type == "FixedLength") return std::make_unique<FixedLength>(int_or(settings, "length", 5));
   auto sequence = std::make_unique<PreTokenizerSequence>();
   if (type == "BertPreTokenizer") {

@@ -178,9 +178,13 @@ std::vector<ByteRange> Regex::find_all(std::string_view text) const {
   for (size_t at = 0; at <= text.size();) {
     const auto match = find_with(matcher, *program_, text, at);
     if (!match) break;
+    const bool empty = match->begin == match->end;
+    if (empty && !matches.empty() && match->end == matches.back().end) {
+      at += at < text.size() ? decode_utf8(text.substr(at)).length : 1;
+      continue;
+    }
     matches.push_back(*match);
     at = match->end;
-    if (match->begin == match->end) at += at < text.size() ? decode_utf8(text.substr(at)).length : 1;
   }
   return matches;
 }

@@ -25,7 +25,7 @@ class Regex {
   // The first match that begins at `from` or behind it. A pattern that backtracks without end is an Error.
   std::optional<ByteRange> find(std::string_view text, size_t from) const;
 
-  // All matches, one behind the other; empty ones move on by a character.
+  // All matches, one behind the other. An empty one where the match before it ends does not count.
   std::vector<ByteRange> find_all(std::string_view text) const;
 
  private:
