@@ -135,7 +135,7 @@ TEST(FuzzData, JsonLinesAndArrays) {
                                           std::string(1, '\0'),
                                           std::string(2000, '[')};
   const JsonFields fields({"text"});
-  std::vector<std::string> values;
+  std::vector<JsonText> values;
   fuzz(Mutator(25, {texts[0]}, words), 50000, [&](const std::string& text) {
     const auto problem = fields.parse(text, values);
     require(!problem, "{}", problem.value_or(""));

@@ -83,7 +83,7 @@ void read_jsonl(std::string_view bytes, const std::string& folder) {
   for (const char* name : {"x.jsonl", "x.json"}) {
     const auto documents = open_documents({put(folder, name, bytes)}, TextFormat::automatic, {"text"}, 64);
     const JsonFields fields({"text"});
-    std::vector<std::string> values;
+    std::vector<JsonText> values;
     try {
       for (DocumentBlock block; documents->next(block);)
         for (size_t at = 0; at < block.lines.size();) {

@@ -68,6 +68,13 @@ TEST_F(Preprocess, LinesOfJson) {
             (Texts{"one$", "", "two$", "one$", "", "two$"}));
 }
 
+TEST_F(Preprocess, ListsAreSentences) {
+  const std::string path =
+      write("a.jsonl", "{\"text\":[\"A b. C d.\",\"\",\"e\"]}\n{\"text\":[]}\n{\"text\":\"f\"}\n");
+  EXPECT_EQ(run({.inputs = {path}, .append_eod = kEod}), (Texts{"A b. C d./e$", "", "f$"}));
+  EXPECT_EQ(run({.inputs = {path}, .split_sentences = true}), (Texts{"A b. C d./e", "", "f"}));
+}
+
 TEST_F(Preprocess, SentencesAndKeys) {
   const std::string path = write("a.jsonl", "{\"t\":\"A b. C d.\",\"u\":\"x\"}\n{\"u\":\"y\",\"t\":\" \"}\n");
   PreprocessOptions options{

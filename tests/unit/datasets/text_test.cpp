@@ -11,9 +11,14 @@ namespace {
 
 // The values of two keys, or what is wrong.
 std::string parse(std::string_view line) {
-  std::vector<std::string> values;
+  std::vector<JsonText> values;
   if (const auto problem = JsonFields({"a", "b"}).parse(line, values)) return "! " + *problem;
-  return values[0] + "|" + values[1];
+  const auto text = [](const JsonText& value) {
+    std::string result = value.text;
+    for (auto end = value.ends.rbegin(); end != value.ends.rend(); ++end) result.insert(*end, "/");
+    return value.list ? "[" + result + "]" : result;
+  };
+  return text(values[0]) + "|" + text(values[1]);
 }
 
 TEST(JsonFields, TakesStringsOutOfObjects) {
@@ -24,6 +29,17 @@ TEST(JsonFields, TakesStringsOutOfObjects) {
   EXPECT_EQ(parse(R"({"a":"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00","b":"é漢😀"})"), "\"\\/\b\f\n\r\té😀|é漢😀");
   EXPECT_EQ(parse(R"({"\u0061":"escaped key","b":"","n":NaN,"i":-Infinity,"e":{},"l":[[],[{}]]})"),
             "escaped key|");
+}
+
+TEST(JsonFields, TakesListsOfStrings) {
+  EXPECT_EQ(parse(R"({"a":["x","","y z"],"b":[]})"), "[x//y z/]|[]");
+  EXPECT_EQ(parse(R"({"a":[ "\"  , "\u00e9" ] ,"b":"s"})"), "[\\/é/]|s");
+  EXPECT_EQ(parse(R"({"a":"first","b":"","a":["last"]})"), "[last/]|");
+  EXPECT_EQ(parse(R"({"a":["x"],"b":"","a":"last"})"), "last|");
+  for (const char* line : {R"({"a":["x",1],"b":""})", R"({"a":[["x"]],"b":""})", R"({"a":[null],"b":""})"})
+    EXPECT_EQ(parse(line), "! the value of 'a' is neither a string nor a list of strings");
+  for (const char* line : {R"({"a":["x",],"b":""})", R"({"a":["x" "y"],"b":""})", R"({"a":["x","b":""})"})
+    EXPECT_TRUE(parse(line).starts_with("! ")) << line;
 }
 
 TEST(JsonFields, RefusesWhatPythonRefuses) {
@@ -59,7 +75,7 @@ TEST(JsonFields, RefusesWhatPythonRefuses) {
     EXPECT_TRUE(parse(line).starts_with("! ")) << line << " gave " << parse(line);
   }
   EXPECT_EQ(parse(R"({"a":"x"})"), "! has no key 'b'");
-  EXPECT_EQ(parse(R"({"a":"x","b":3})"), "! the value of 'b' is no string");
+  EXPECT_EQ(parse(R"({"a":"x","b":3})"), "! the value of 'b' is neither a string nor a list of strings");
   EXPECT_EQ(parse(R"({"a":"x","b")"), "! a colon was expected at byte 12");
   EXPECT_TRUE(parse("{\"a\":" + std::string(100000, '[')).find("nested") != std::string::npos);
 }

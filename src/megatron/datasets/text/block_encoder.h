@@ -28,6 +28,10 @@ class BlockEncoder {
 
  private:
   void add_document(EncodedDocuments& out, std::string_view text);
+  // As Megatron-LM, takes the strings of a list for the sentences of a document.
+  void add_document(EncodedDocuments& out, const JsonText& text);
+  void add_sentence(EncodedDocuments& out, std::string_view sentence);
+  void end_document(EncodedDocuments& out, size_t first);
 
   const PreprocessOptions& options_;
   EncodeText encode_;

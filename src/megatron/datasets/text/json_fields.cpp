@@ -99,6 +99,26 @@ class Scanner {
     }
   }
 
+  // A list from its opening bracket on. Where it holds something else than strings, `strings` becomes false.
+  bool list(JsonText& out, bool& strings) {
+    take('[');
+    skip_blanks();
+    if (take(']')) return true;
+    while (true) {
+      skip_blanks();
+      if (peek() == '"') {
+        if (!string(&out.text)) return false;
+        out.ends.push_back(out.text.size());
+      } else {
+        strings = false;
+        if (!skip_value()) return false;
+      }
+      skip_blanks();
+      if (take(']')) return true;
+      if (!take(',')) return refuse("a comma or a closing bracket was expected");
+    }
+  }
+
   // Any value, checked and left out.
   bool skip_value() {
     std::vector<char> closers;
@@ -224,7 +244,7 @@ class Scanner {
 
 }  // namespace
 
-std::optional<std::string> JsonFields::parse(std::string_view line, std::vector<std::string>& values) const {
+std::optional<std::string> JsonFields::parse(std::string_view line, std::vector<JsonText>& values) const {
   if (!tokenizers::is_utf8(line)) {
     size_t at = 0;
     for (tokenizers::Utf8Char c; (c = tokenizers::decode_utf8(line.substr(at))).valid;) at += c.length;
@@ -232,7 +252,7 @@ std::optional<std::string> JsonFields::parse(std::string_view line, std::vector<
   }
   Scanner scanner(line);
   values.resize(keys_.size());
-  std::vector<char> found(keys_.size(), 0);  // 1: a string; 2: something else
+  std::vector<char> found(keys_.size(), 0);  // 1: a string or a list of them; 2: something else
   std::string key;
   scanner.skip_blanks();
   if (!scanner.take('{')) {
@@ -250,10 +270,18 @@ std::optional<std::string> JsonFields::parse(std::string_view line, std::vector<
     scanner.skip_blanks();
     size_t k = 0;
     while (k < keys_.size() && keys_[k] != key) ++k;
+    if (k < keys_.size()) {
+      values[k].text.clear();
+      values[k].ends.clear();
+      values[k].list = scanner.peek() == '[';
+    }
     if (k < keys_.size() && scanner.peek() == '"') {
-      values[k].clear();
       found[k] = 1;
-      if (!scanner.string(&values[k])) return scanner.problem();
+      if (!scanner.string(&values[k].text)) return scanner.problem();
+    } else if (k < keys_.size() && values[k].list) {
+      bool strings = true;
+      if (!scanner.list(values[k], strings)) return scanner.problem();
+      found[k] = strings ? 1 : 2;
     } else {
       if (k < keys_.size()) found[k] = 2;
       if (!scanner.skip_value()) return scanner.problem();
@@ -268,7 +296,8 @@ std::optional<std::string> JsonFields::parse(std::string_view line, std::vector<
   if (!scanner.at_end()) return scanner.refuse("something stands behind the object"), scanner.problem();
   for (size_t k = 0; k < keys_.size(); ++k) {
     if (found[k] == 0) return fmt::format("has no key '{}'", keys_[k]);
-    if (found[k] == 2) return fmt::format("the value of '{}' is no string", keys_[k]);
+    if (found[k] == 2)
+      return fmt::format("the value of '{}' is neither a string nor a list of strings", keys_[k]);
   }
   return std::nullopt;
 }
