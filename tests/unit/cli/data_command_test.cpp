@@ -51,6 +51,26 @@ TEST(DataCommand, Inspect) {
   EXPECT_EQ(run({"inspect", dir / "absent"}).code, 1);
 }
 
+TEST(DataCommand, MergesDatasetsInTheirOrder) {
+  TempDir dir;
+  const std::string a = write_data(dir, "a"), both = dir / "both";
+  IndexedWriter writer(dir / "b", TokenType::u16);
+  writer.add_sequence(std::vector<int64_t>{7, 8});
+  writer.end_document();
+  writer.commit();
+  const Outcome outcome = run({"merge", dir / "b.idx", a, "--out", both});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, both + "\n");
+  const Json json = Json::parse(run({"inspect", both, "--json"}).out);
+  EXPECT_EQ(json.at("documents").as_int(), 41);
+  EXPECT_EQ(json.at("first_tokens").dump(), "[7,8]");
+  IndexedWriter(dir / "wide", TokenType::i32).commit();
+  EXPECT_EQ(run({"merge", a, dir / "wide", "--out", dir / "none"}).code, 1);
+  EXPECT_FALSE(std::filesystem::exists(dir / "none.idx"));
+  EXPECT_EQ(run({"merge", "--out", both}).code, 2);
+  EXPECT_EQ(run({"merge", a}).code, 2);
+}
+
 TEST(DataCommand, SamplesOfOneDatasetAndOfABlend) {
   TempDir dir;
   const std::string a = write_data(dir, "a"), b = write_data(dir, "b"), out = dir / "out.safetensors";

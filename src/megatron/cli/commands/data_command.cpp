@@ -7,6 +7,7 @@
 #include "megatron/cli/commands/data_pack.h"
 #include "megatron/cli/commands/data_samples.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
+#include "megatron/datasets/indexed/indexed_writer.h"
 
 namespace megatron {
 namespace {
@@ -17,10 +18,12 @@ DataSettings parse(const std::vector<std::string>& args) {
   DataSettings settings;
   settings.words = parse_flags(kCommand, args, data_flags(settings));
   if (settings.words.empty())
-    throw UsageError("data: say inspect PREFIX, or samples or pack with their options");
+    throw UsageError("data: say inspect PREFIX, or merge, samples or pack with their options");
   settings.action = settings.words[0];
-  if (settings.action != "inspect" && settings.action != "samples" && settings.action != "pack")
-    throw UsageError(fmt::format("data: there is no '{}': say inspect, samples or pack", settings.action));
+  if (settings.action != "inspect" && settings.action != "merge" && settings.action != "samples" &&
+      settings.action != "pack")
+    throw UsageError(
+        fmt::format("data: there is no '{}': say inspect, merge, samples or pack", settings.action));
   return settings;
 }
 
@@ -42,12 +45,27 @@ LengthFacts measure(const IndexedDataset& dataset) {
   return facts;
 }
 
+// The prefix of a dataset that one of its files may stand for.
+std::string prefix_of(const std::string& word) {
+  for (std::string_view ending : {".idx", ".bin"})
+    if (word.ends_with(ending)) return word.substr(0, word.size() - ending.size());
+  return word;
+}
+
+int merge(Invocation& invocation, const DataSettings& settings) {
+  if (settings.words.size() < 2) throw UsageError("data merge: needs the prefixes of datasets");
+  if (settings.out.empty()) throw UsageError("data merge: --out PREFIX is missing");
+  std::vector<std::string> prefixes;
+  for (size_t i = 1; i < settings.words.size(); ++i) prefixes.push_back(prefix_of(settings.words[i]));
+  merge_datasets(prefixes, settings.out, settings.multimodal);
+  fmt::print(invocation.out, "{}\n", settings.out);
+  return 0;
+}
+
 int inspect(Invocation& invocation, const DataSettings& settings) {
   if (settings.words.size() != 2)
     throw UsageError(fmt::format("data inspect: needs one prefix, not {}", settings.words.size() - 1));
-  std::string prefix = settings.words[1];
-  for (std::string_view ending : {".idx", ".bin"})
-    if (prefix.ends_with(ending)) prefix = prefix.substr(0, prefix.size() - ending.size());
+  const std::string prefix = prefix_of(settings.words[1]);
   const IndexedDataset dataset(prefix, {.multimodal = settings.multimodal});
   dataset.verify();
   const LengthFacts facts = measure(dataset);
@@ -90,12 +108,14 @@ int inspect(Invocation& invocation, const DataSettings& settings) {
 std::string data_help() {
   DataSettings settings;
   return "usage: megatron data inspect PREFIX [--json]\n"
+         "       megatron data merge PREFIX PREFIX … --out PREFIX\n"
          "       megatron data samples --data-path … --seq-length N --samples A,B,C --eod-id N --out FILE "
          "[options]\n"
          "       megatron data pack --data-path FILE.jsonl --seq-length N --tokenizer-type T --out "
          "FILE.parquet\n"
          "\n"
          "inspect  checks PREFIX.bin and PREFIX.idx and prints their counts\n"
+         "merge    joins datasets of one dtype in this order into one\n"
          "samples  writes the order and the first samples that training with these flags would see\n"
          "pack     packs conversations for --packing offline, as Bridge's packed Parquet\n"
          "\n" +
@@ -106,6 +126,7 @@ int run_data(Invocation& invocation) {
   DataSettings settings = parse(invocation.args);
   return refuse_faults("", [&] {
     return settings.action == "inspect" ? inspect(invocation, settings)
+           : settings.action == "merge" ? merge(invocation, settings)
            : settings.action == "pack"  ? pack_data(invocation, settings)
                                         : write_data_samples(invocation, settings);
   });

@@ -43,7 +43,7 @@ std::vector<Flag> data_flags(DataSettings& s) {
       optional_flag("--eod-id", "end-of-document token", s.eod),
       optional_flag("--pad-id", "padding token [none]", s.pad),
       int_flag("--count", "samples written of each split [64]", s.count),
-      text_flag("--out", "FILE", "safetensors file to write", s.out),
+      text_flag("--out", "FILE", "safetensors file to write; merge: a prefix", s.out),
       text_flag("--kind", "KIND", "gpt, bert, t5, fim or sft [gpt]", s.kind),
       switch_flag("--reset-position-ids", "positions start again after --eod-id",
                   s.sample.reset_position_ids),
@@ -82,7 +82,7 @@ std::vector<Flag> data_flags(DataSettings& s) {
                1),
       text_flag("--packed-metadata", "FILE", "pack: JSON file to write about bins", s.packed_metadata),
       int_flag("--workers", "pack: threads that encode [1]", s.workers, 1),
-      switch_flag("--multimodal", "inspect: the index holds modes", s.multimodal),
+      switch_flag("--multimodal", "inspect, merge: the index holds modes", s.multimodal),
       switch_flag("--json", "inspect: one JSON document", s.json)};
   flags.insert(flags.end(), own.begin(), own.end());
   return flags;
