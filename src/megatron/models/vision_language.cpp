@@ -7,6 +7,7 @@
 #include "megatron/ops/index.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
+#include "megatron/parallel/micro_batch.h"
 #include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
@@ -173,21 +174,28 @@ void put_images(RankContext& ctx, const VisionConfig& vision, std::span<const in
 }
 
 void upload_images(RankContext& ctx, const VisionConfig& vision, const Batch& batch,
-                   std::span<const int64_t> held, DType dtype, bool always, MicroBatch& micro) {
+                   std::span<const int64_t> held, bool always, const Stream& copies, MicroBatch& micro) {
   const std::vector<PatchGrid> grids = batch.image_grids();
   if (grids.empty() && !always) return;
+  const std::vector<int64_t> sources = image_rows(vision, batch.ids, grids, held);
+  micro.extra["image_rows"] = sent_to_device(ctx, sources.data(), {std::ssize(sources)}, DType::I64, copies);
   if (grids.empty()) {
-    put_images(ctx, vision, batch.ids, held, {}, micro);
-    const Images blank = blank_images(ctx, vision, dtype);
+    const Images blank = blank_images(ctx, vision, DType::F32);
     micro.image_grids = blank.grids;
     micro.extra["pixels"] = blank.pixels;
     return;
   }
   const Tensor& host = batch.extra.at("pixels");
-  const Tensor single = ctx.from_host(host.raw(), host.shape(), DType::F32, MemoryTag::Activation);
-  Tensor pixels = ctx.empty(host.shape(), dtype);
-  ctx.kernels->copy(ctx.kernel_context(), {single, pixels});
-  put_images(ctx, vision, batch.ids, held, {pixels, grids}, micro);
+  micro.extra["pixels"] = sent_to_device(ctx, host.raw(), host.shape(), DType::F32, copies);
+  micro.image_grids = grids;
+}
+
+void cast_pixels(RankContext& ctx, DType dtype, MicroBatch& micro) {
+  const auto found = micro.extra.find("pixels");
+  if (found == micro.extra.end() || found->second.dtype() == dtype) return;
+  Tensor pixels = ctx.empty(found->second.shape(), dtype);
+  ctx.kernels->copy(ctx.kernel_context(), {found->second, pixels});
+  found->second = pixels;
 }
 
 void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters) {

@@ -33,10 +33,13 @@ Tensor join_images(RankContext& ctx, const Tensor& text, const Tensor& rows, con
 // tensors.
 void put_images(RankContext& ctx, const VisionConfig& vision, std::span<const int64_t> ids,
                 std::span<const int64_t> held, const Images& images, MicroBatch& micro);
-// The same of a training step's batch, whose images are on the host. Without any, one blank image that no
-// token stands for, where `always`: ranks whose towers learn use them together.
+// The same of a training step's batch, whose images are on the host, in fp32 as they are there, copied on
+// `copies`: see to_device(). Without any, one blank image that no token stands for, where `always`: ranks
+// whose towers learn use them together.
 void upload_images(RankContext& ctx, const VisionConfig& vision, const Batch& batch,
-                   std::span<const int64_t> held, DType dtype, bool always, MicroBatch& micro);
+                   std::span<const int64_t> held, bool always, const Stream& copies, MicroBatch& micro);
+// Casts the pixels that were uploaded to the tower's dtype.
+void cast_pixels(RankContext& ctx, DType dtype, MicroBatch& micro);
 
 // Which of a model's parameters learn, by its freeze settings.
 void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters);

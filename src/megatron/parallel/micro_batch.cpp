@@ -8,6 +8,7 @@ namespace {
 // What a rank holds of the tokens of a micro-batch.
 struct Held {
   RankContext& ctx;
+  const Stream& copies;
   std::vector<int64_t> tokens;
   Shape shape;
 
@@ -15,7 +16,7 @@ struct Held {
     std::vector<int64_t> own;
     own.reserve(tokens.size());
     for (int64_t token : tokens) own.push_back(std::max<int64_t>(0, all[static_cast<size_t>(token)]));
-    return ctx.from_vector(own, shape);
+    return sent(own);
   }
   Tensor labels(const std::vector<int64_t>& all) const {
     std::vector<int64_t> own;
@@ -24,26 +25,33 @@ struct Held {
       const int64_t label = all[static_cast<size_t>(token)];
       own.push_back(label < 0 ? kIgnoredLabel : label);
     }
-    return ctx.from_vector(own, shape);
+    return sent(own);
   }
   Tensor weights(const std::vector<float>& all, double factor, DType dtype) const {
     if (all.empty()) return ctx.full({1}, dtype, factor).expand(shape);
-    std::vector<double> own;
+    return dtype == DType::F64 ? scaled<double>(all, factor) : scaled<float>(all, factor);
+  }
+
+ private:
+  template <class T>
+  Tensor sent(const std::vector<T>& values) const {
+    return sent_to_device(ctx, values.data(), shape, dtype_of<T>(), copies);
+  }
+  template <class T>
+  Tensor scaled(const std::vector<float>& all, double factor) const {
+    std::vector<T> own;
     own.reserve(tokens.size());
-    for (int64_t token : tokens) own.push_back(factor * all[static_cast<size_t>(token)]);
-    Tensor wide = ctx.from_vector(own, shape), result = ctx.empty(shape, dtype);
-    ctx.kernels->copy(ctx.kernel_context(), {wide, result});
-    return result;
+    for (int64_t token : tokens) own.push_back(static_cast<T>(factor * all[static_cast<size_t>(token)]));
+    return sent(own);
   }
 };
 
 // An int64 tensor of the batch.
-Tensor extra_on_device(RankContext& ctx, const Batch& batch, const std::string& name) {
+Tensor extra_on_device(RankContext& ctx, const Batch& batch, const std::string& name, const Stream& copies) {
   const auto found = batch.extra.find(name);
   require(found != batch.extra.end(), "micro-batch: it has no {}, which the model reads", name);
   const Tensor& host = found->second;
-  const auto* values = host.data<int64_t>();
-  return ctx.from_vector(std::vector<int64_t>(values, values + host.numel()), host.shape());
+  return sent_to_device(ctx, host.data<int64_t>(), host.shape(), DType::I64, copies);
 }
 
 // Moves ids and labels `depth` tokens forward within their sequences. Beyond the end of one ids are 0 and
@@ -75,11 +83,19 @@ TokenRows rows_of(const Batch& batch) {
           .positions = batch.positions};
 }
 
+Tensor sent_to_device(RankContext& ctx, const void* data, const Shape& shape, DType dtype,
+                      const Stream& copies) {
+  Tensor result = ctx.empty(shape, dtype);
+  if (result.numel()) ctx.runtime->copy_from_host(result.raw(), data, result.bytes(), copies.native());
+  return result;
+}
+
 MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
-                     const StageNeeds& needs, const LossFactors& factors, DType dtype) {
+                     const StageNeeds& needs, const LossFactors& factors, DType dtype, const Stream& copies) {
   if (!needs.ids && !needs.labels && needs.mtp_layers == 0 && needs.extra.empty()) return {};
-  Held held{ctx, held_tokens(rows_of(batch), context), {}};
-  held.shape = {static_cast<int64_t>(held.tokens.size())};
+  std::vector<int64_t> tokens = held_tokens(rows_of(batch), context);
+  const Shape shape{static_cast<int64_t>(tokens.size())};
+  const Held held{ctx, copies, std::move(tokens), shape};
   MicroBatch result;
   if (needs.ids) result.ids = held.ids(batch.ids);
   if (needs.labels) {
@@ -87,7 +103,7 @@ MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel
     result.weights = held.weights(batch.weights, factors.label, dtype);
   }
   const double main = factors.label * batch.label_weight();  // of this micro-batch's mean loss
-  for (const std::string& name : needs.extra) result.extra[name] = extra_on_device(ctx, batch, name);
+  for (const std::string& name : needs.extra) result.extra[name] = extra_on_device(ctx, batch, name, copies);
   if (!needs.extra.empty() && needs.labels) {
     result.mean_weight = ctx.full({1}, DType::F64, main);
     result.share = ctx.full({1}, DType::F64, 1 / factors.batches);

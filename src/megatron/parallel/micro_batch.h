@@ -23,8 +23,13 @@ struct LossFactors {
 TokenRows rows_of(const Batch& batch);
 
 // Copies this rank's share of the tokens, and extra tensors whole, to the device; `seq` is left to the model.
-// Weights are of `dtype`.
+// Weights are of `dtype`, fp32 or fp64. What comes from the host is copied on `copies`: another stream than
+// the rank's is joined to it by the caller, before and after.
 MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel& context,
-                     const StageNeeds& needs, const LossFactors& factors, DType dtype);
+                     const StageNeeds& needs, const LossFactors& factors, DType dtype, const Stream& copies);
+
+// Host memory to a new tensor, copied on `copies`.
+Tensor sent_to_device(RankContext& ctx, const void* data, const Shape& shape, DType dtype,
+                      const Stream& copies);
 
 }  // namespace megatron

@@ -1,11 +1,13 @@
 #include "megatron/training/step/rank_trainer.h"
 
 #include <cmath>
+#include <map>
 
 #include "megatron/models/objectives/bert_objective.h"
 #include "megatron/models/objectives/lm_objective.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/optimizer/update_gate.h"
+#include "megatron/parallel/upload_ahead.h"
 #include "megatron/training/setup/optimizer_setup.h"
 #include "megatron/training/step/replayed_experts.h"
 
@@ -80,14 +82,14 @@ struct RankTrainer::Passes {
     return seq;
   }
 
-  MicroBatch upload(RankContext& ctx, const Batch& batch, const StageNeeds& what, const SeqInfo& seq) const {
+  MicroBatch upload(RankContext& ctx, const Batch& batch, const StageNeeds& what, const SeqInfo& seq,
+                    const Stream& copies) const {
     MicroBatch micro = to_device(ctx, batch, trainer.model_.parallel().context, what, factors(batch),
-                                 accumulation_dtype(trainer.dtype_));
+                                 accumulation_dtype(trainer.dtype_), copies);
     micro.seq = seq;
     const ModelConfig& model = trainer.config_.model;
     if (model.has_tower() && what.ids)
-      upload_images(ctx, model, batch, held(batch), trainer.dtype_, !forward_only && trainer.tower_learns(),
-                    micro);
+      upload_images(ctx, model, batch, held(batch), !forward_only && trainer.tower_learns(), copies, micro);
     return micro;
   }
 
@@ -106,7 +108,8 @@ struct RankTrainer::Passes {
       SeqInfo seq = sequences(ctx, batch);
       seq.step = 0;
       seq.step_offset = offset;
-      all.push_back(upload(ctx, batch, needs_of_rank(), seq));
+      all.push_back(upload(ctx, batch, needs_of_rank(), seq, ctx.stream));
+      cast_pixels(ctx, trainer.dtype_, all.back());
     }
     return all;
   }
@@ -129,6 +132,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       parallel_(parallel),
       model_(config, parallel, dtype),
       dtype_(dtype),
+      copies_(ctx.runtime),
       objective_(options.objective ? options.objective(config) : usual_objective(config.model)),
       terms_(objective_->terms()),
       aux_losses_(config.model) {
@@ -210,9 +214,19 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
   std::vector<SeqInfo> seqs;  // made before the passes: what they share is made once
   if (fixed.empty())
     for (const Batch& batch : batches) seqs.push_back(sequences(ctx, batch));
+  std::map<const ModelChunk*, UploadAhead> uploads;
+  if (fixed.empty())
+    for (const ModelChunk* chunk : trainer.model_.chunks())
+      uploads.try_emplace(chunk, ctx, trainer.copies_, static_cast<int>(batches.size()),
+                          [&, chunk](int microbatch, const Stream& copies) {
+                            const auto at = static_cast<size_t>(microbatch);
+                            return upload(ctx, batches[at], needs(*chunk), seqs[at], copies);
+                          });
   const auto micro_batch = [&](RankContext& rank, int microbatch, const ModelChunk& chunk) {
-    const auto at = static_cast<size_t>(microbatch);
-    return fixed.empty() ? upload(rank, batches[at], needs(chunk), seqs[at]) : fixed[at];
+    if (!fixed.empty()) return fixed[static_cast<size_t>(microbatch)];
+    MicroBatch micro = uploads.at(&chunk).take(microbatch);
+    cast_pixels(rank, trainer.dtype_, micro);
+    return micro;
   };
   std::vector<Tensor> terms;
   for (size_t i = 0; i < trainer.terms_.size(); ++i) terms.push_back(ctx.zeros({1}, DType::F64));

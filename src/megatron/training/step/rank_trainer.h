@@ -105,6 +105,7 @@ class RankTrainer {
   const ParallelContext& parallel_;
   Model model_;
   DType dtype_;
+  Stream copies_;  // of micro-batches from the host
   std::unique_ptr<Objective> objective_;
   std::vector<std::string> terms_;  // names of what it reports
   AuxLossLog aux_losses_;           // reported behind them
