@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Renders templates with the jinja2 package, set up as transformers does, and with chat_render, and compares.
 
-usage: chat_fuzz.py PATH/chat_render [--count N] [--seed S] [--show N]
+usage: chat_fuzz.py PATH/chat_render [--count N] [--contexts N] [--seed S] [--show N]
        chat_fuzz.py --write tests/text/chat    (renders the templates of that folder into expected.json)
 
-Random templates from a grammar, and spoiled ones of tests/text/chat, meet random conversations. Every text, every
-generation span and every error must agree; the message must, too, where the template called raise_exception.
+Random templates from a grammar, and spoiled ones of tests/text/chat, meet random conversations, --contexts of them each;
+one is enough for a template that jinja2 does not compile. Every text, every generation span and every error must agree;
+the message must, too, where the template called raise_exception.
 """
 import argparse
 import datetime
@@ -65,10 +66,20 @@ def environment():
 ENVIRONMENT = environment()
 
 
+def compiled(template):
+    """The template, or what it cannot be compiled for."""
+    try:
+        return ENVIRONMENT.from_string(template), None
+    except RecursionError:
+        return None, {"skip": True}
+    except Exception as error:  # noqa: BLE001
+        return None, {"error": str(error), "raised": False}
+
+
 def render(template, names):
     Tracker.blocks, Tracker.spans = [], []
     try:
-        for block in ENVIRONMENT.from_string(template).generate(**names):
+        for block in template.generate(**names):
             Tracker.blocks.append(block)
         text = "".join(Tracker.blocks)
         text.encode()
@@ -366,12 +377,13 @@ def differs(ours, theirs, template, names):
 
 
 def ask(program, requests):
-    lines = "".join(json.dumps({"template": t, "names": n, "now": NOW}) + "\n" for t, n in requests)
+    """The answers for each context of each template."""
+    lines = "".join(json.dumps({"template": t, "contexts": c, "now": NOW}) + "\n" for t, c in requests)
     done = subprocess.run([program], input=lines, capture_output=True, text=True, timeout=600, env={**os.environ, "TZ": "UTC"})
     answers = [json.loads(line) for line in done.stdout.split("\n") if line]
     if len(answers) != len(requests):
-        template, names = requests[len(answers)]
-        sys.exit(f"chat_render ended with {done.returncode} {done.stderr[-500:]}\ntemplate: {template!r}\nnames: {json.dumps(names)}")
+        template, contexts = requests[len(answers)]
+        sys.exit(f"chat_render ended with {done.returncode} {done.stderr[-500:]}\ntemplate: {template!r}\ncontexts: {json.dumps(contexts)}")
     return answers
 
 
@@ -380,8 +392,9 @@ def write(folder):
     cases = []
     conversations = [maker.names() for _ in range(40)]
     for path in sorted(folder.glob("*.jinja")):
+        template, _ = compiled(path.read_text())
         for i, names in enumerate(conversations):
-            expected = render(path.read_text(), names)
+            expected = render(template, names)
             if "skip" in expected:
                 print(path.name, i, "recurses without end")
                 continue
@@ -394,7 +407,8 @@ def write(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="?")
-    parser.add_argument("--count", type=int, default=20000)
+    parser.add_argument("--count", type=int, default=20000, help="templates")
+    parser.add_argument("--contexts", type=int, default=1, help="conversations that each is rendered with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=10)
     parser.add_argument("--write", type=pathlib.Path)
@@ -403,18 +417,28 @@ def main():
         return write(arguments.write)
     sources = [path.read_text() for path in sorted(TEXTS.glob("*.jinja"))]
     grammar = Grammar(arguments.seed)
-    compared = rendered = different = 0
-    while compared < arguments.count:
-        requests = [(grammar.spoiled(sources) if grammar.r.random() < 0.25 else grammar.template(), grammar.names()) for _ in range(500)]
-        for (template, names), ours in zip(requests, ask(arguments.program, requests)):
-            theirs = render(template, names)
-            compared += 1
-            rendered += "text" in theirs
-            if differs(ours, theirs, template, names):
-                different += 1
-                if different <= arguments.show:
-                    print(f"--- template: {template!r}\nnames: {json.dumps(names, ensure_ascii=False)[:1500]}\nours:   {str(ours)[:700]}\ntheirs: {str(theirs)[:700]}")
-    print(f"{compared} templates, {rendered} of them rendered, {different} differ (jinja2 {jinja2.__version__}, seed {arguments.seed})")
+    templates = compiling = renderings = texts = different = 0
+    while templates < arguments.count:
+        requests = []
+        theirs = []
+        for _ in range(max(1, 500 // arguments.contexts)):
+            source = grammar.spoiled(sources) if grammar.r.random() < 0.25 else grammar.template()
+            template, fault = compiled(source)
+            contexts = [grammar.names() for _ in range(arguments.contexts if template else 1)]
+            requests.append((source, contexts))
+            theirs.append([render(template, names) if template else fault for names in contexts])
+            compiling += template is not None
+        templates += len(requests)
+        for (source, contexts), expected, answers in zip(requests, theirs, ask(arguments.program, requests), strict=True):
+            renderings += len(contexts)
+            for names, own, answer in zip(contexts, expected, answers, strict=True):
+                texts += "text" in own
+                if differs(answer, own, source, names):
+                    different += 1
+                    if different <= arguments.show:
+                        print(f"--- template: {source!r}\nnames: {json.dumps(names, ensure_ascii=False)[:1500]}\nours:   {str(answer)[:700]}\ntheirs: {str(own)[:700]}", flush=True)
+    print(f"{templates} templates, {compiling} of which compile, in {renderings} renderings, {texts} of which give a text: "
+          f"{different} differ (jinja2 {jinja2.__version__}, seed {arguments.seed})")
     return different > 0
 
 

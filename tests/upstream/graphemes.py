@@ -8,7 +8,7 @@ one replaces each character of up to three bytes, the other a few of each length
 1. every code point behind and in front of characters of each class, alone and with a mark behind it
 2. every sequence of up to --length characters, one or more of each class
 
-usage: graphemes.py --megatron BINARY [--length 4]
+usage: graphemes.py --megatron BINARY [--length 4] [--neighbours 10]
 """
 import argparse
 import base64
@@ -90,6 +90,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron", required=True)
     parser.add_argument("--length", type=int, default=4)
+    parser.add_argument("--neighbours", type=int, default=len(NEIGHBOURS), help="the first of them")
     args = parser.parse_args()
     points = [chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
     maps = {"all of up to three bytes": [c for c in points[1:] if len(c.encode()) <= 3],
@@ -108,7 +109,7 @@ def main():
                     wrong += compare(args.megatron, str(file), tokenizer, name, part)
                     total += len(part)
 
-            for n in NEIGHBOURS:
+            for n in NEIGHBOURS[: args.neighbours]:
                 check(form for c in points if c != "\n" for form in (n + c, n + c + "\u0301", c + n))
                 print(f"{name}: every code point beside {ascii(n)}: {total} texts so far, {wrong} differences", flush=True)
             for length in range(1, args.length + 1):
