@@ -31,6 +31,8 @@ def corpus(rnd, path, documents):
             words = [rnd.choice(WORDS) + rnd.choice([" ", " ", " ", "\n", ", "]) for _ in range(rnd.choice([1, 3, 20, 60]))]
             out.write(json.dumps({"id": i, "text": "".join(words)}, ensure_ascii=i % 2 == 0) + "\n")
         out.write(json.dumps({"id": -1, "text": ""}) + "\n")  # an empty document is none
+        for _ in range(20):  # sentences
+            out.write(json.dumps({"text": [" ".join(rnd.choice(WORDS) for _ in range(rnd.randint(0, 9))) for _ in range(rnd.randint(0, 4))]}) + "\n")
 
 
 def numbers(rnd, path, documents):
@@ -40,18 +42,23 @@ def numbers(rnd, path, documents):
 
 
 def make_tokenizers(folder, text):
-    """Name to flags; the vocabularies are learned from the corpus, so that nothing is downloaded."""
+    """Name to type and flags; the vocabularies are learned from the corpus, so that nothing is downloaded."""
     import sentencepiece
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    lines = [json.loads(line)["text"] for line in open(text, encoding="utf-8")]
+    lines = [" ".join(json.loads(line)["text"]) if isinstance(json.loads(line)["text"], list) else json.loads(line)["text"] for line in open(text, encoding="utf-8")]
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     tok.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False,
                                                        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<|endoftext|>", eos_token="<|endoftext|>").save_pretrained(folder / "hf")
     tok.model.save(str(folder / "hf"))  # vocab.json, merges.txt
+    # A template that puts a token in front, as Llama 3's, and lengths that transformers passes over.
+    tok.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tok.token_to_id("<|endoftext|>"))])
+    tok.enable_truncation(5)
+    tok.enable_padding(length=8)
+    PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<|endoftext|>", eos_token="<|endoftext|>").save_pretrained(folder / "bos")
     plain = folder / "plain.txt"
     plain.write_text("\n".join(" ".join(line.split()) for line in lines), encoding="utf-8")
     for kind in ("bpe", "unigram"):
@@ -69,12 +76,14 @@ def make_tokenizers(folder, text):
     (folder / "tiktoken.json").write_text(json.dumps(rows))
     special = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"]
     return {
-        "HuggingFaceTokenizer": ["--tokenizer-model", str(folder / "hf")],
-        "GPTSentencePieceTokenizer": ["--tokenizer-model", str(folder / "bpe.model")],
-        "SentencePieceTokenizer": ["--tokenizer-model", str(folder / "unigram.model")],
-        "TikTokenizer": ["--tokenizer-model", str(folder / "tiktoken.json"), "--vocab-size", str(len(rows) + 20), "--tiktoken-pattern", "v2",
-                         "--tiktoken-num-special-tokens", "20", "--tokenizer-special-tokens", *special],
-        "NullTokenizer": ["--vocab-size", "1000"],
+        "hf": ("HuggingFaceTokenizer", ["--tokenizer-model", str(folder / "hf")]),
+        "bos": ("HuggingFaceTokenizer", ["--tokenizer-model", str(folder / "bos")]),
+        "no_bos": ("HuggingFaceTokenizer", ["--tokenizer-model", str(folder / "bos"), "--tokenizer-hf-no-include-special-tokens"]),
+        "bpe": ("GPTSentencePieceTokenizer", ["--tokenizer-model", str(folder / "bpe.model")]),
+        "unigram": ("SentencePieceTokenizer", ["--tokenizer-model", str(folder / "unigram.model")]),
+        "tiktoken": ("TikTokenizer", ["--tokenizer-model", str(folder / "tiktoken.json"), "--vocab-size", str(len(rows) + 20), "--tiktoken-pattern", "v2",
+                         "--tiktoken-num-special-tokens", "20", "--tokenizer-special-tokens", *special]),
+        "null": ("NullTokenizer", ["--vocab-size", "1000"]),
     }
 
 
@@ -112,8 +121,8 @@ class Witness:
         if done.returncode != 0:
             sys.exit(f"megatron {' '.join(arguments)}\n{done.stderr}")
 
-    def preprocess(self, kind, flags, text):
-        prefix = {side: str(self.folder / f"{kind}_{side}") for side in ("ours", "theirs")}
+    def preprocess(self, name, kind, flags, text):
+        prefix = {side: str(self.folder / f"{name}_{side}") for side in ("ours", "theirs")}
         further = ["--append-eod"] if kind != "NullTokenizer" else []
         common = ["--input", str(text), "--tokenizer-type", kind, *flags, "--workers", "2", *further]
         environment = dict(os.environ, PYTHONPATH=f"{self.folder}:{self.checkout}", PYTHONWARNINGS="ignore")
@@ -125,7 +134,7 @@ class Witness:
         same = all(filecmp.cmp(f"{prefix['ours']}_text_document{end}", f"{prefix['theirs']}_text_document{end}", shallow=False)
                    for end in (".bin", ".idx"))
         size = os.path.getsize(f"{prefix['ours']}_text_document.bin")
-        self.tell(same, f"preprocess with {kind}: .bin of {size} bytes and .idx")
+        self.tell(same, f"preprocess with {kind} ({name}): .bin of {size} bytes and .idx")
         return f"{prefix['ours']}_text_document"
 
     def their_tokenizer(self, kind, flags):
@@ -228,14 +237,13 @@ def main():
         numbers(rnd, folder / "numbers.jsonl", 200)
         tokenizers = make_tokenizers(folder, folder / "text.jsonl")
         witness.sentencepiece(folder)
-        prefixes = {kind: witness.preprocess(kind, flags, folder / ("numbers.jsonl" if kind == "NullTokenizer" else "text.jsonl"))
-                    for kind, flags in tokenizers.items()}
-        for kind, flags in tokenizers.items():
+        prefixes = {name: witness.preprocess(name, kind, flags, folder / ("numbers.jsonl" if kind == "NullTokenizer" else "text.jsonl"))
+                    for name, (kind, flags) in tokenizers.items()}
+        for name, (kind, flags) in tokenizers.items():
             tokenizer = witness.their_tokenizer(kind, flags)
-            witness.compare(kind, kind, flags, tokenizer, [prefixes[kind]], ["--reset-position-ids", "--eod-mask-loss"])
-            if kind == "HuggingFaceTokenizer":
-                other = prefixes["GPTSentencePieceTokenizer"]
-                witness.compare("blend", kind, flags, tokenizer, ["0.3", prefixes[kind], "0.7", other], [])
+            witness.compare(name, kind, flags, tokenizer, [prefixes[name]], ["--reset-position-ids", "--eod-mask-loss"])
+            if name == "hf":
+                witness.compare("blend", kind, flags, tokenizer, ["0.3", prefixes[name], "0.7", prefixes["bpe"]], [])
         version = subprocess.run(["git", "-C", str(o.checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
         print(f"Megatron-LM {version}, torch {torch.__version__}: {witness.wrong} differences")
         sys.exit(witness.wrong > 0)

@@ -62,7 +62,7 @@ Json tokenizer_identifiers(std::string_view type, const std::string& path, const
     if (!classic) json["additional_special_tokens"] = python_list(special);
     json["use_fast"] = "True";
     json["trust_remote_code"] = "False";
-    json["include_special_tokens"] = "True";
+    json["include_special_tokens"] = options.include_special_tokens ? "True" : "False";
     json["use_gigatoken"] = "False";
   } else if (is_one_of(type, {"SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"})) {
     json["chat_template"] = python_text(chat_template);

@@ -264,8 +264,10 @@ Tokenizer make_by_type(std::string_view type, const std::string& path, const Tok
   if (type == "HuggingFaceTokenizer" || type == "SFTTokenizer")
     if (const std::string file = sentencepiece_model_of(path); !file.empty())
       return make_sentencepiece(type, file, options);
-  if (auto file = read_settings(type, path, options, true))
+  if (auto file = read_settings(type, path, options, true)) {
+    if (options.whole_texts) file->json.settings["truncation"] = file->json.settings["padding"] = Json();
     return Tokenizer(std::make_shared<HfTokenizer>(std::move(file->json), file->specials));
+  }
   if (library_of(type) == "sentencepiece")
     return make_sentencepiece(type, file_at(type, path, "tokenizer.model"), options);
   if (type == "TikTokenizer") return make_tiktoken(type, path, options);
@@ -291,6 +293,12 @@ Tokenizer make_by_type(std::string_view type, const std::string& path, const Tok
 
 Tokenizer make_tokenizer(std::string_view type, const std::string& path, const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&] { return make_by_type(type, path, options); });
+}
+
+bool adds_special_tokens(std::string_view type, const std::string& path, const TokenizerOptions& options) {
+  const std::string_view library = library_of(type);
+  const bool has_template = library == "huggingface" || library == "megatron" || library == "sft";
+  return options.include_special_tokens && has_template && sentencepiece_model_of(path).empty();
 }
 
 VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& path,

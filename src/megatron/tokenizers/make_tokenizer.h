@@ -22,6 +22,8 @@ struct TokenizerOptions {
   bool sentencepiece_legacy = false;
   bool ignore_extra_whitespaces = true;  // SentencePiece types: spaces that the model drops are dropped
   std::string metadata;                  // a file of --tokenizer-metadata, whose library has to be the type's
+  bool include_special_tokens = true;    // Hugging Face and BERT types: see adds_special_tokens()
+  bool whole_texts = false;              // leaves truncation and padding of a tokenizer.json out
 };
 
 // A tokenizer by Megatron's name of its type:
@@ -34,6 +36,10 @@ struct TokenizerOptions {
 // A ConfigError names what is wrong with type, path, options or a file.
 Tokenizer make_tokenizer(std::string_view type, const std::string& path,
                          const TokenizerOptions& options = {});
+
+// Whether Megatron-LM's wrapper of a type puts the special tokens of its template around every text that it
+// encodes: Hugging Face's BOS, BERT's [CLS] and [SEP].
+bool adds_special_tokens(std::string_view type, const std::string& path, const TokenizerOptions& options);
 
 // What training on token ids needs to know of a tokenizer.
 struct VocabularyFacts {

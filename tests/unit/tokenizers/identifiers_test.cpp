@@ -39,6 +39,11 @@ TEST(TokenizerIdentifiers, AreMegatrons) {
             "include_special_tokens": "True", "use_gigatoken": "False"})");
 }
 
+TEST(TokenizerIdentifiers, HoldWhetherSpecialTokensAreAdded) {
+  const Json json = tokenizer_identifiers("HuggingFaceTokenizer", "dir", {.include_special_tokens = false});
+  EXPECT_EQ(json.at("include_special_tokens").as_string(), "False");
+}
+
 TEST(TokenizerIdentifiers, HoldTheChatTemplate) {
   const Json json = tokenizer_identifiers("HuggingFaceTokenizer", "dir", {}, "{{ messages }}");
   EXPECT_EQ(json.at("chat_template").as_string(), "{{ messages }}");

@@ -267,7 +267,9 @@ void write_fim(DataSettings& settings, const DataSource& source, const Log& log)
             std::make_shared<IndexedDataset>(prefix, IndexedDatasetOptions{.mmap = !settings.no_mmap});
         GptDataset dataset(std::move(store), config, split, ends, samples, "GPTFIMDataset");
         return std::make_shared<const FimInTurn>(
-            FimDataset(std::move(dataset), settings.fim, text_codec(tokenizer)), config.identity.seed);
+            FimDataset(std::move(dataset), settings.fim,
+                       text_codec(tokenizer, settings.tokenizer.adds_special_tokens())),
+            config.identity.seed);
       });
 }
 

@@ -88,7 +88,7 @@ Tokenizer tokenizer_of(const ModelArguments& arguments) {
     throw ConfigError(fmt::format(
         "generate --prompt: no tokenizer came with {}; give --tokenizer-type with its files, or --prompt-ids",
         arguments.source.path()));
-  return make_tokenizer("HuggingFaceTokenizer", folder);
+  return make_tokenizer("HuggingFaceTokenizer", folder, {.whole_texts = true});
 }
 
 // Texts that speak of picture files become tokens, those of the pictures among them; the pictures in the

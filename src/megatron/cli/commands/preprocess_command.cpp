@@ -20,7 +20,9 @@ struct PreprocessSettings {
   std::string language = "english";
   TokenizerArguments tokenizer;
   int64_t workers = 1, partitions = 1, log_interval = 1000;
-  bool append_eod = false, json = false;
+  bool append_eod = false, json = false, find_workers = false;
+  std::vector<std::string> workers_to_check;
+  int64_t max_documents = 0;
 };
 
 std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
@@ -36,6 +38,10 @@ std::vector<Flag> preprocess_flags(PreprocessSettings& s) {
       int_flag("--partitions", "deal documents out to N parts in turn [1]", s.partitions, 1),
       switch_flag("--keep-sequential-samples", "keep the order with --partitions", s.options.keep_sequential),
       int_flag("--log-interval", "accepted; progress goes by time", s.log_interval),
+      switch_flag("--find-optimal-num-workers", "refused: --workers takes the cores of the machine",
+                  s.find_workers),
+      list_flag("--workers-to-check", "LIST", "accepted, with the flag above", "", s.workers_to_check),
+      int_flag("--max-documents", "accepted, with the flag above", s.max_documents),
       switch_flag("--skip-bad-lines", "count malformed lines instead of stopping", s.options.skip_bad_lines),
       switch_flag("--json", "print one JSON document", s.json)};
   std::ranges::move(tokenizer_flags(s.tokenizer), std::back_inserter(flags));
@@ -102,6 +108,10 @@ int run_preprocess(Invocation& invocation) {
   if (options.split_sentences && settings.language != "english")
     throw ConfigError(
         fmt::format("preprocess: --lang {}: sentence rules exist for english", settings.language));
+  if (settings.find_workers)
+    throw ConfigError(
+        "preprocess: --find-optimal-num-workers: workers are threads, of which one a core is best; use "
+        "--workers N");
   require_file_place("--output-prefix", options.output_prefix);
   const Tokenizer tokenizer = settings.tokenizer.open("preprocess");
   options.inputs = expand(options.inputs);
@@ -116,9 +126,12 @@ int run_preprocess(Invocation& invocation) {
     if (eod < 0) throw ConfigError("preprocess: --append-eod: the tokenizer has no end-of-document token");
     options.append_eod = eod;
   }
+  const bool special = settings.tokenizer.adds_special_tokens();
   const PreprocessReport report = preprocess(options, [&]() -> EncodeText {
     auto encoder = std::make_shared<Encoder>(tokenizer);
-    return [encoder](std::string_view text, std::vector<int32_t>& tokens) { encoder->encode(text, tokens); };
+    return [encoder, special](std::string_view text, std::vector<int32_t>& tokens) {
+      encoder->encode(text, tokens, special);
+    };
   });
   const double rate = static_cast<double>(report.input_bytes - report.resumed_bytes) / 1e6 / report.seconds;
   if (settings.json) {

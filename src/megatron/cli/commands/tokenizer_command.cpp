@@ -170,6 +170,7 @@ int run_tokenizer(Invocation& invocation) {
   if (words[0] == "train") return train(invocation, std::move(settings));
   if (words[0] != "encode" && words[0] != "decode")
     throw UsageError(fmt::format("tokenizer: there is no '{}'; say encode, decode, train or chat", words[0]));
+  settings.tokenizer.options.whole_texts = false;
   const Tokenizer tokenizer = settings.tokenizer.open("tokenizer " + words[0]);
   words[0] == "encode" ? encode_lines(invocation, settings, tokenizer)
                        : decode_lines(invocation, settings, tokenizer);

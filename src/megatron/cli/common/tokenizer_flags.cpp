@@ -31,6 +31,8 @@ std::vector<Flag> tokenizer_flags(TokenizerArguments& a) {
                       o.sentencepiece_legacy),
           switch_flag("--no-tokenizer-sentencepiece-ignore-extra-whitespaces",
                       "SentencePiece cuts text at extra spaces", o.ignore_extra_whitespaces, false),
+          switch_flag("--tokenizer-hf-no-include-special-tokens", "no BOS, [CLS] or [SEP] of the template",
+                      o.include_special_tokens, false),
           text_flag("--tokenizer-metadata", "F", "JSON with the library and chat template", o.metadata),
           int_flag("--null-tokenizer-eod-id", "NullTokenizer [vocabulary size - 1]", o.null_eod_id),
           int_flag("--null-tokenizer-pad-id", "NullTokenizer [none]", o.null_pad_id)};

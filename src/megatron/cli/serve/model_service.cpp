@@ -19,7 +19,7 @@ Tokenizer served_tokenizer(const ModelArguments& arguments, std::string_view com
   if (folder.empty())
     throw ConfigError(fmt::format("{}: no tokenizer came with {}; give --tokenizer-type with its files",
                                   command, arguments.source.path()));
-  return make_tokenizer("HuggingFaceTokenizer", folder);
+  return make_tokenizer("HuggingFaceTokenizer", folder, {.whole_texts = true});
 }
 
 ServedModel served_model(const CommandLine& line, const ModelArguments& arguments, std::string_view command) {

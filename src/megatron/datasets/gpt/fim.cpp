@@ -69,10 +69,10 @@ Tokens between(const Tokens& tokens, int64_t mark, Permute permute) {
 
 }  // namespace
 
-TextCodec text_codec(Tokenizer tokenizer) {
+TextCodec text_codec(Tokenizer tokenizer, bool special) {
   TextCodec codec;
-  codec.encode = [tokenizer](const std::string& text) {
-    const std::vector<TokenId> ids = tokenizer.encode(text);
+  codec.encode = [tokenizer, special](const std::string& text) {
+    const std::vector<TokenId> ids = tokenizer.encode(text, special);
     return Tokens(ids.begin(), ids.end());
   };
   codec.decode = [tokenizer](const Tokens& tokens) {

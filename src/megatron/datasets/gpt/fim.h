@@ -17,7 +17,8 @@ struct TextCodec {
   std::function<std::string(const std::vector<int64_t>& tokens)> decode;  // without special tokens
 };
 
-TextCodec text_codec(Tokenizer tokenizer);
+// `special`: what it encodes has the special tokens of the tokenizer's template.
+TextCodec text_codec(Tokenizer tokenizer, bool special);
 
 struct FimOptions {
   double rate = 0.5, spm_rate = 0.5;

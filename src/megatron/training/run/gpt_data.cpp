@@ -48,7 +48,7 @@ struct FimSetup {
 FimSetup fim_setup(const Config& config) {
   const DatasetConfig& data = config.dataset;
   const Tokenizer tokenizer = open_tokenizer(config.tokenizer);
-  FimSetup fim{.codec = text_codec(tokenizer)};
+  FimSetup fim{.codec = text_codec(tokenizer, adds_special_tokens(config.tokenizer))};
   fim.options.rate = data.fim_rate;
   fim.options.spm_rate = data.fim_spm_rate;
   fim.options.fragment_rate = data.fim_fragment_rate.value_or(0.5);

@@ -23,7 +23,9 @@ TokenizerOptions tokenizer_options(const TokenizerConfig& config) {
           .vocab_extra_ids = config.vocab_extra_ids,
           .sentencepiece_legacy = config.tokenizer_sentencepiece_legacy,
           .ignore_extra_whitespaces = config.tokenizer_sentencepiece_ignore_extra_whitespaces,
-          .metadata = config.metadata_path};
+          .metadata = config.metadata_path,
+          .include_special_tokens = config.hf_include_special_tokens,
+          .whole_texts = true};
 }
 
 }  // namespace
@@ -31,6 +33,11 @@ TokenizerOptions tokenizer_options(const TokenizerConfig& config) {
 Tokenizer open_tokenizer(const TokenizerConfig& config) {
   const TokenizerOptions options = tokenizer_options(config);
   return make_tokenizer(name_of(config.tokenizer_type), config.tokenizer_model, options);
+}
+
+bool adds_special_tokens(const TokenizerConfig& config) {
+  return adds_special_tokens(name_of(config.tokenizer_type), config.tokenizer_model,
+                             tokenizer_options(config));
 }
 
 VocabularyFacts vocabulary_facts(const TokenizerConfig& config) {

@@ -8,6 +8,9 @@ namespace megatron {
 // The tokenizer of a configuration, for text. A ConfigError where none is configured or a file is wrong.
 Tokenizer open_tokenizer(const TokenizerConfig& config);
 
+// Whether Megatron-LM puts special tokens around texts that it encodes with it.
+bool adds_special_tokens(const TokenizerConfig& config);
+
 // Its facts alone, which opening a run needs; cheap for large vocabularies.
 VocabularyFacts vocabulary_facts(const TokenizerConfig& config);
 
