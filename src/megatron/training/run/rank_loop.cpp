@@ -95,13 +95,16 @@ class RankLoop {
   RunEnd run() {
     tell(gemm_autotune_.news());
     setup_.reset();
+    set_up_ = std::chrono::steady_clock::now();
     {
       const TraceRange range(ctx_.tracer, "load checkpoint");
       state_ = load();
     }
+    restored_ = std::chrono::steady_clock::now();
     first_ = state_.iteration;
     tell_about_snapshots();
     keep_snapshot();
+    kept_at_ = std::chrono::steady_clock::now();
     tell(rerun_.restore(std::exchange(state_.rerun, {})));
     announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
@@ -168,11 +171,9 @@ class RankLoop {
   void tell_about_restart() const {
     if (!restarted() || state_.iteration != first_ + 1) return;
     const RestartState& restart = *run_.restart;
-    tell(
-        fmt::format("restart {}: {}; {} ({}), from iteration {} in {}; {:.2f} s from the fault to the end of "
-                    "the next step",
-                    restart.number, restart.fault, restart.change, layout_name(), first_, restored_from_,
-                    seconds_since(restart.noticed)));
+    tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}; {}", restart.number, restart.fault,
+                     restart.change, layout_name(), first_, restored_from_,
+                     restart.tell_times(set_up_, restored_, kept_at_)));
   }
 
   std::string layout_name() const {
@@ -568,7 +569,8 @@ class RankLoop {
   int64_t timed_ = 0;                        // iterations since timers were told
   std::optional<StragglerDetector> stragglers_;
   size_t attention_told_ = 0;
-  std::string restored_from_;  // after a fault
+  std::string restored_from_;                               // after a fault
+  RestartState::Moment set_up_{}, restored_{}, kept_at_{};  // when this rank was
 };
 
 }  // namespace

@@ -50,6 +50,18 @@ std::string tell_change(const Generation& before, const Generation& after) {
 
 }  // namespace
 
+std::string RestartState::tell_times(Moment set_up, Moment restored, Moment kept) const {
+  const Moment now = std::chrono::steady_clock::now();
+  const auto seconds = [](Moment from, Moment to) {
+    return std::chrono::duration<double>(to - from).count();
+  };
+  return fmt::format(
+      "{:.2f} s from the fault to the end of the next step (stop {:.2f}, meet {:.2f}, set up {:.2f}, "
+      "restore {:.2f}, keep {:.2f}, step {:.2f})",
+      seconds(noticed, now), seconds(noticed, stopped), seconds(stopped, met), seconds(met, set_up),
+      seconds(set_up, restored), seconds(restored, kept), seconds(kept, now));
+}
+
 void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log, const RestartPolicy& policy,
                        RestartState& state, const RankRun& fn) {
   const InProcessRestartConfig settings = config.inprocess_restart;
@@ -99,7 +111,9 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
       state.noticed = std::chrono::steady_clock::now();
     }
     const Generation before = launch.generation();
+    state.stopped = std::chrono::steady_clock::now();
     launch.rendezvous(meeting);
+    state.met = std::chrono::steady_clock::now();
     ++state.number;
     state.change = tell_change(before, launch.generation());
     if (!layout.note.empty()) state.change += "; " + layout.note;

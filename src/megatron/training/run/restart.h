@@ -36,11 +36,17 @@ struct RestartState {
   int number = 0;      // restarts so far
   std::string fault;   // the last one in a line; "" before the first
   std::string change;  // "7 of 8 processes go on"
-  std::chrono::steady_clock::time_point noticed;
+  using Moment = std::chrono::steady_clock::time_point;
+  // Of the last fault: when it was noticed here, when all ranks here had ended, when processes had agreed.
+  Moment noticed, stopped, met;
   int first_rank = 0;            // of this process in the generation
   ParallelSizes sizes;           // of the generation
   std::deque<RankMemory> ranks;  // of this process
   int64_t min_tp = 1;            // ranks of a replica that fits into memory, at least: see restart_memory.h
+
+  // How long the restart took until the end of its first step, which is now, and what of it took how long.
+  // A rank was `set_up`, then had `restored` its state, then begun to keep a copy of it.
+  std::string tell_times(Moment set_up, Moment restored, Moment kept) const;
 };
 
 using RankRun = std::function<void(RankContext& ctx, const ProcessGroup& world)>;
