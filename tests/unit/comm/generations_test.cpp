@@ -6,12 +6,15 @@
 
 #include "megatron/comm/launch.h"
 #include "support/temp_dir.h"
+#include "unit/comm/faulty_ranks.h"
 
 namespace megatron {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::stay_away;
 using testing::TempDir;
+using testing::wait_for;
 
 constexpr auto kGrace = 1min;  // of processes that all come
 
@@ -131,9 +134,6 @@ TEST(Generations, LeaveOutTheHigherOfTwoThatCannotReachEachOther) {
 // A process that does not come is given up, and finds out when it does. Nobody waits for it again.
 TEST(Generations, GoOnWithoutOneThatDoesNotCome) {
   std::atomic<int> coming = 0, gone_on = 0;
-  const auto wait_for = [](const std::atomic<int>& count, int wanted) {
-    while (count < wanted) std::this_thread::sleep_for(1ms);
-  };
   const auto errors = in_processes(3, [&](Launch& launch, int process) {
     EXPECT_THROW(launch.run([](int, ProcessGroup&) { fail("all fail"); }), Error);
     if (process == 0) {
@@ -273,12 +273,7 @@ TEST(Generations, EachRankHasItsOwnTimeout) {
   Launch launch({.ranks = 2, .timeout = 10min});
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THROW(launch.run([](int rank, ProcessGroup& world) {
-    if (rank == 1) {
-      while (true) {
-        world.require_running();
-        std::this_thread::sleep_for(5ms);
-      }
-    }
+    if (rank == 1) stay_away(world);
     world.set_timeout(100ms);
     world.barrier();
   }),

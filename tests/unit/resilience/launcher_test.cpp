@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "megatron/base/error.h"
+#include "megatron/comm/patience.h"
 #include "megatron/resilience/process_launcher.h"
 #include "megatron/resilience/slurm_script.h"
 #include "support/temp_dir.h"
@@ -112,24 +114,31 @@ TEST(LaunchJob, RefusesAFolderOfLogsThatCannotBeWritten) {
   EXPECT_FALSE(std::filesystem::exists(dir / "started"));
 }
 
-// The first Ctrl-C comes to each process once, the second ends those that go on nevertheless.
+// The first Ctrl-C comes to each process once, the second ends those that go on nevertheless. The user does
+// not wait for words of processes that somebody has stopped, nor once the launcher has ended.
 TEST(LaunchJob, PassesCtrlCOn) {
   const TempDir dir;
   const auto begin = std::chrono::steady_clock::now();
+  const auto handler = std::signal(SIGINT, SIG_IGN);  // the launcher has its own while it runs
+  std::atomic<bool> over = false;
   std::thread user([&] {
-    const auto wait_for = [&](const std::string& name) {
-      while (!std::filesystem::exists(dir / name + "0") || !std::filesystem::exists(dir / name + "1"))
+    const auto press_after = [&](const std::string& name) {
+      const auto there = [&](const char* rank) { return std::filesystem::exists(dir / name + rank); };
+      for (Patience patience(std::chrono::seconds(20)); !over && !(there("0") && there("1"));) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        if (patience.over()) break;
+      }
+      if (!over) ::kill(::getpid(), SIGINT);
     };
-    wait_for("ready");
-    ::kill(::getpid(), SIGINT);
-    wait_for("int");
-    ::kill(::getpid(), SIGINT);
+    press_after("ready");
+    press_after("int");
   });
   const std::string shell = "trap 'echo once >> " + dir / "int" + "$RANK' INT; touch " + dir / "ready" +
                             "$RANK; while true; do sleep 0.05; done";
   const Launched ended = launched(dir, 2, shell);
+  over = true;
   user.join();
+  std::signal(SIGINT, handler);
   EXPECT_EQ(ended.code, 19) << ended.err;
   EXPECT_NE(ended.err.find("ranks 0 1: killed by SIGKILL"), std::string::npos) << ended.err;
   EXPECT_EQ(text_of(dir / "int0"), "once\n");
