@@ -263,7 +263,8 @@ TEST(Stragglers, AreSwitchedWhileARunGoesOn) {
   std::string answer;
   while (answer.empty() && !ended) try {
       std::this_thread::sleep_for(20ms);
-      const Socket client = Socket::connect("127.0.0.1", port.number(), std::chrono::steady_clock::now());
+      Patience once(0s);
+      const Socket client = Socket::connect("127.0.0.1", port.number(), once);
       client.write("GET / HTTP/1.0\r\n\r\n", 18);
       std::array<char, 256> text{};
       if (const ssize_t got = ::read(client.descriptor(), text.data(), text.size()); got > 0)

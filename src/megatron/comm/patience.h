@@ -13,9 +13,11 @@ class Patience {
   using Clock = std::chrono::steady_clock;
 
   explicit Patience(Clock::duration timeout) : seen_(Clock::now()), end_(seen_ + timeout) {}
+  static Patience endless() { return Patience(Clock::duration::zero(), true); }
 
-  Clock::time_point next() const { return std::min(end_, seen_ + kSlice); }
+  Clock::time_point next() const { return endless_ ? end_ + kLong : std::min(end_, seen_ + kSlice); }
   bool over() {
+    if (endless_) return false;
     const Clock::time_point now = Clock::now();
     if (now - seen_ > kPause) end_ += now - seen_ - kSlice;
     seen_ = now;
@@ -23,9 +25,13 @@ class Patience {
   }
 
  private:
+  Patience(Clock::duration timeout, bool endless) : Patience(timeout) { endless_ = endless; }
+
+  static constexpr auto kLong = std::chrono::hours(24 * 365);
   static constexpr auto kSlice = std::chrono::milliseconds(200), kPause = std::chrono::milliseconds(400);
 
   Clock::time_point seen_, end_;
+  bool endless_ = false;
 };
 
 }  // namespace megatron

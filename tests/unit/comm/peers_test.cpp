@@ -1,7 +1,9 @@
 // What a process knows of others: where they are, whether they run, and how long it waits for them.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "megatron/comm/launch.h"
@@ -26,30 +28,60 @@ TEST(Patience, DoesNotPassWhileNobodyRuns) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
 }
 
-TEST(PeerAddress, TellsWhoIsNear) {
-  const PeerAddress own = PeerAddress::own("some.host", 4000), same = PeerAddress::from(own.text());
+TEST(PeerAddress, IsTold) {
+  const PeerAddress own{"some.host", 4000, NearbyMark().name()}, same = PeerAddress::from(own.text());
   EXPECT_EQ(same.text(), own.text());
   EXPECT_EQ(same.host, "some.host");
   EXPECT_EQ(same.port, 4000);
-  EXPECT_EQ(same.pid, ::getpid());
-  EXPECT_TRUE(own.shares_network(same));
-  const PeerAddress one{"host", 4000, "boot/host", 7, 8, 99};
-  PeerAddress other = one;
-  EXPECT_TRUE(one.shares_network(other));
-  EXPECT_TRUE(one.shares_pids(other));
-  other.network = 9;  // a container
-  EXPECT_FALSE(one.shares_network(other));
-  EXPECT_TRUE(one.shares_pids(other));
-  other = one;
-  other.machine = "another/host";
-  EXPECT_FALSE(one.shares_network(other));
-  EXPECT_FALSE(one.shares_pids(other));
-  // Where the kernel tells less, a name is enough to meet, but no pid is trusted.
-  const PeerAddress hidden{"host", 4000, "boot/host", 0, 0, 99}, unknown{"host", 4000, "/host", 7, 8, 99};
-  EXPECT_TRUE(hidden.shares_network(hidden));
-  EXPECT_FALSE(hidden.shares_pids(hidden));
-  EXPECT_TRUE(unknown.shares_network(unknown));
-  EXPECT_FALSE(unknown.shares_pids(unknown));
+  EXPECT_EQ(same.mark, own.mark);
+}
+
+// Whatever machines are called: only the mark of a process of this network stack is found.
+TEST(NearbyMark, IsFoundByLoopbackAlone) {
+  std::string gone;
+  {
+    const NearbyMark own, other;
+    EXPECT_NE(own.name(), other.name());
+    EXPECT_TRUE(look_for(own.name()).network);
+    EXPECT_EQ(look_for(own.name()).pid, shows_own_pids() ? ::getpid() : 0);
+    const OtherProcess elsewhere("PeerToStop.DISABLED_LooksFromAnotherNetwork", {"MARK=" + own.name()});
+    siginfo_t end{};
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(elsewhere.pid()), &end, WEXITED | WNOWAIT), 0);
+    EXPECT_EQ(end.si_status, 0);
+    gone = own.name();
+  }
+  EXPECT_FALSE(look_for(gone).network);
+  EXPECT_EQ(look_for(gone).pid, 0);
+  EXPECT_FALSE(look_for("-").network);
+}
+
+TEST(PeerToStop, DISABLED_LooksFromAnotherNetwork) {
+  const std::string mark = std::getenv("MARK");
+  EXPECT_TRUE(look_for(mark).network);
+  if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+    GTEST_SKIP() << "the system makes no other network";
+  EXPECT_FALSE(look_for(mark).network);
+}
+
+// A /proc of an outer namespace shows other pids than those that processes here have.
+TEST(PeerState, IsNotAskedOfAnotherNamespace) {
+  TempDir proc;
+  const std::string pid = std::to_string(::getpid());
+  const auto make = [&](const std::string& shown, const std::string& status) {
+    std::filesystem::remove_all(proc / "self");
+    std::filesystem::create_directories(proc / shown);
+    std::filesystem::create_symlink(shown, proc / "self");
+    std::ofstream(proc / shown + "/status") << status;
+  };
+  EXPECT_FALSE(shows_own_pids(proc.path()));
+  make(pid, "Name:\ttest\nNSpid:\t" + pid + "\n");
+  EXPECT_TRUE(shows_own_pids(proc.path()));
+  make(pid, "Name:\ttest\n");  // as of older kernels
+  EXPECT_TRUE(shows_own_pids(proc.path()));
+  make(pid, "Name:\ttest\nNSpid:\t" + pid + "\t" + pid + "\n");  // the same number by chance
+  EXPECT_FALSE(shows_own_pids(proc.path()));
+  make("4711" + pid, "Name:\ttest\n");
+  EXPECT_FALSE(shows_own_pids(proc.path()));
 }
 
 TEST(PeerState, IsWhatTheKernelSays) {

@@ -23,7 +23,7 @@ namespace {
 // On the wire a frame is its size, then its bytes.
 struct Peer {
   Socket socket;
-  pid_t pid = 0;               // 0: it is on another machine
+  pid_t pid = 0;               // 0: it is on another machine, or /proc does not show it
   std::deque<Frame> outgoing;  // guarded by the transport's mutex
   size_t written = 0;          // of the first, its size included
   uint64_t size = 0;           // of the frame that is coming
@@ -39,26 +39,27 @@ class TcpTransport final : public Transport {
         peers_(static_cast<size_t>(processes)),
         wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     require(static_cast<bool>(wake_), "an eventfd cannot be made: {}", std::strerror(errno));
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
     const Socket listener = Socket::listen(0);
-    const PeerAddress own = PeerAddress::own(store.own_address(), listener.local_port());
+    const PeerAddress own{store.own_address(), listener.local_port(), mark_.name()};
     store.set(fmt::format("address/{}", process), own.text());
     for (int other = 0; other < process; ++other) {  // those before us listen to us
       const PeerAddress theirs = PeerAddress::from(store.get(fmt::format("address/{}", other)));
-      Socket socket =
-          Socket::connect(own.shares_network(theirs) ? "127.0.0.1" : theirs.host, theirs.port, deadline);
+      const Nearby near = look_for(theirs.mark);
+      Patience patience(timeout);
+      Socket socket = Socket::connect(near.network ? "127.0.0.1" : theirs.host, theirs.port, patience);
       socket.write(&process, sizeof process);
       socket.write_text(own.text());
-      adopt(other, std::move(socket), own.shares_pids(theirs) ? theirs.pid : 0);
+      adopt(other, std::move(socket), near.pid);
     }
+    Patience patience(timeout);
     for (int count = process + 1; count < processes; ++count) {
-      Socket socket = accept_next(listener, deadline);
+      Socket socket = accept_next(listener, patience);
       int other = -1;
-      socket.read(&other, sizeof other, deadline);
+      socket.read(&other, sizeof other, patience);
       require(other > process && other < processes && !peers_[static_cast<size_t>(other)].socket,
               "rendezvous: process {} connected to process {} unexpectedly", other, process);
-      const PeerAddress theirs = PeerAddress::from(socket.read_text(deadline));
-      adopt(other, std::move(socket), own.shares_pids(theirs) ? theirs.pid : 0);
+      const PeerAddress theirs = PeerAddress::from(socket.read_text(patience));
+      adopt(other, std::move(socket), look_for(theirs.mark).pid);
     }
   }
 
@@ -117,9 +118,9 @@ class TcpTransport final : public Transport {
   }
 
  private:
-  Socket accept_next(const Socket& listener, std::chrono::steady_clock::time_point deadline) const {
+  Socket accept_next(const Socket& listener, Patience& patience) const {
     try {
-      return listener.accept(deadline);
+      return listener.accept(patience);
     } catch (const Error& error) {
       std::vector<int> missing;
       for (int other = process_ + 1; other < processes(); ++other)
@@ -195,6 +196,7 @@ class TcpTransport final : public Transport {
   std::mutex mutex_;
   std::vector<Peer> peers_;
   Socket wake_;
+  NearbyMark mark_;
 };
 
 }  // namespace

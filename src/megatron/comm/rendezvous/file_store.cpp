@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "megatron/base/error.h"
+#include "megatron/comm/patience.h"
 #include "megatron/comm/rendezvous/store.h"
 
 namespace megatron {
@@ -29,9 +30,9 @@ class FileStore final : public Store {
   }
 
   std::string get(const std::string& key) override {
-    const auto deadline = std::chrono::steady_clock::now() + timeout_;
+    Patience patience(timeout_);
     while (!std::filesystem::exists(path(key))) {
-      require(std::chrono::steady_clock::now() < deadline,
+      require(!patience.over(),
               "rendezvous: {} did not appear within {:.1f} s: not every process has started, or they do not "
               "see the same folder",
               path(key), static_cast<double>(timeout_.count()) / 1e3);

@@ -1,6 +1,7 @@
 #include "megatron/comm/rendezvous/socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -18,19 +19,19 @@ namespace megatron {
 namespace {
 
 constexpr uint64_t kLongestText = 64 << 20;
+constexpr auto kOneAddress = std::chrono::seconds(10);  // until the next address of a host is tried
 
 std::string reason() { return std::strerror(errno); }
 
-// Waits until the socket can be read; false: the deadline came first.
-bool readable(int descriptor, Deadline deadline) {
+// Waits for an event of the socket; false: the patience ended first.
+bool comes(int descriptor, short event, Patience& patience) {
   while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd entry{descriptor, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(patience.next() - Patience::Clock::now());
+    pollfd entry{descriptor, event, 0};
     const int ready = ::poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
     if (ready > 0) return true;
-    if (ready == 0) return false;
-    require(errno == EINTR, "waiting for a connection failed: {}", reason());
+    require(ready == 0 || errno == EINTR, "waiting for a connection failed: {}", reason());
+    if (patience.over()) return false;
   }
 }
 
@@ -39,12 +40,32 @@ void no_delay(int descriptor) {
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-std::string last_problem_of(const addrinfo* list, int& descriptor) {
+// Connects to one address; "" where that succeeds, else what is wrong. A call that blocked could not be told
+// from a process that was stopped.
+std::string problem_with(int descriptor, const addrinfo& address, Patience& patience) {
+  if (::connect(descriptor, address.ai_addr, address.ai_addrlen) == 0) return {};
+  if (errno != EINPROGRESS) return reason();
+  Patience own(kOneAddress);
+  do {
+    Patience slice(std::chrono::milliseconds(100));
+    if (!comes(descriptor, POLLOUT, slice)) continue;
+    int problem = 0;
+    socklen_t size = sizeof problem;
+    getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &problem, &size);
+    return problem == 0 ? "" : std::strerror(problem);
+  } while (!own.over() && !patience.over());
+  return "it does not answer";
+}
+
+std::string last_problem_of(const addrinfo* list, int& descriptor, Patience& patience) {
   std::string problem = "no address";
   for (const addrinfo* at = list; at; at = at->ai_next) {
-    descriptor = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
-    if (descriptor >= 0 && ::connect(descriptor, at->ai_addr, at->ai_addrlen) == 0) return {};
-    problem = reason();
+    descriptor = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
+    problem = descriptor < 0 ? reason() : problem_with(descriptor, *at, patience);
+    if (problem.empty()) {
+      ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+      return {};
+    }
     if (descriptor >= 0) ::close(descriptor);
   }
   return problem;
@@ -83,10 +104,10 @@ Socket Socket::listen(int port) {
   return result;
 }
 
-Socket Socket::connect(const std::string& host, int port, Deadline deadline,
+Socket Socket::connect(const std::string& host, int port, Patience& patience,
                        std::chrono::milliseconds unknown_for) {
   const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  const Deadline known_by = std::chrono::steady_clock::now() + unknown_for;
+  const auto known_by = std::chrono::steady_clock::now() + unknown_for;
   std::string problem;
   bool known = false;
   do {
@@ -102,7 +123,7 @@ Socket Socket::connect(const std::string& host, int port, Deadline deadline,
     } else {
       known = true;
       int descriptor = -1;
-      problem = last_problem_of(list, descriptor);
+      problem = last_problem_of(list, descriptor, patience);
       ::freeaddrinfo(list);
       if (problem.empty()) {
         no_delay(descriptor);
@@ -110,15 +131,15 @@ Socket Socket::connect(const std::string& host, int port, Deadline deadline,
       }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  } while (std::chrono::steady_clock::now() < deadline);
+  } while (!patience.over());
   fail(
       "{}:{} cannot be reached: {}; is the first process running there, and MASTER_ADDR and MASTER_PORT "
       "right?",
       host, port, problem);
 }
 
-Socket Socket::accept(Deadline deadline) const {
-  require(readable(descriptor_, deadline), "nobody connected to port {} in time", local_port());
+Socket Socket::accept(Patience& patience) const {
+  require(comes(descriptor_, POLLIN, patience), "nobody connected to port {} in time", local_port());
   Socket result(::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC));
   require(static_cast<bool>(result), "a connection could not be accepted: {}", reason());
   no_delay(result.descriptor_);
@@ -153,10 +174,10 @@ void Socket::write(const void* data, size_t bytes) const {
   }
 }
 
-void Socket::read(void* data, size_t bytes, Deadline deadline) const {
+void Socket::read(void* data, size_t bytes, Patience& patience) const {
   char* at = static_cast<char*>(data);
   while (bytes > 0) {
-    require(readable(descriptor_, deadline), "the other side of a connection did not answer in time");
+    require(comes(descriptor_, POLLIN, patience), "the other side of a connection did not answer in time");
     const ssize_t got = ::recv(descriptor_, at, bytes, 0);
     if (got < 0 && errno == EINTR) continue;
     require(got > 0, "a connection was closed by the other side{}",
@@ -172,12 +193,12 @@ void Socket::write_text(const std::string& text) const {
   write(text.data(), text.size());
 }
 
-std::string Socket::read_text(Deadline deadline) const {
+std::string Socket::read_text(Patience& patience) const {
   uint64_t size = 0;
-  read(&size, sizeof size, deadline);
+  read(&size, sizeof size, patience);
   require(size <= kLongestText, "a connection brought {} bytes at once: it is none of ours", size);
   std::string text(size, '\0');
-  read(text.data(), size, deadline);
+  read(text.data(), size, patience);
   return text;
 }
 

@@ -13,8 +13,6 @@
 namespace megatron {
 namespace {
 
-constexpr auto kForever = std::chrono::hours(24 * 365);
-
 // One thread per client: they are few, ask little, and mostly sleep. A client says "set", key and value, or
 // "get" and key, and is answered with the value.
 class StoreServer {
@@ -45,7 +43,8 @@ class StoreServer {
   void accept() {
     try {
       while (true) {
-        Socket socket = listener_.accept(std::chrono::steady_clock::now() + kForever);
+        Patience forever = Patience::endless();
+        Socket socket = listener_.accept(forever);
         std::lock_guard lock(mutex_);
         if (closing_) return;
         Client& client = clients_.emplace_back();
@@ -58,7 +57,7 @@ class StoreServer {
   }
 
   void serve(const Socket& socket) {
-    const auto forever = std::chrono::steady_clock::now() + kForever;
+    Patience forever = Patience::endless();
     try {
       while (true) {
         const std::string what = socket.read_text(forever), key = socket.read_text(forever);
@@ -92,13 +91,18 @@ class StoreServer {
   std::thread accepting_;
 };
 
+Socket connected(const std::string& host, int port, std::chrono::milliseconds timeout,
+                 std::chrono::milliseconds unknown_for) {
+  Patience patience(timeout);
+  return Socket::connect(host, port, patience, unknown_for);
+}
+
 class TcpStore final : public Store {
  public:
   TcpStore(const std::string& host, int port, bool serve, std::chrono::milliseconds timeout)
       : server_(serve ? std::make_unique<StoreServer>(port) : nullptr),
         // The process that serves asks for its own name, which cannot become known later.
-        socket_(Socket::connect(host, port, std::chrono::steady_clock::now() + timeout,
-                                std::chrono::seconds(serve ? 0 : 60))),
+        socket_(connected(host, port, timeout, std::chrono::seconds(serve ? 0 : 60))),
         timeout_(timeout) {}
 
   void set(const std::string& key, const std::string& value) override {
@@ -107,8 +111,9 @@ class TcpStore final : public Store {
   std::string get(const std::string& key) override {
     socket_.write_text("get");
     socket_.write_text(key);
+    Patience patience(timeout_);
     try {
-      return socket_.read_text(std::chrono::steady_clock::now() + timeout_);
+      return socket_.read_text(patience);
     } catch (const Error& error) {
       fail("rendezvous: '{}' did not come within {:.1f} s ({}): not every process has started", key,
            static_cast<double>(timeout_.count()) / 1e3, error.what());
