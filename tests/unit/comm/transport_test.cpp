@@ -24,6 +24,54 @@ using testing::OtherProcess;
 using testing::TempDir;
 using testing::wait_until;
 
+// Process 1 says something and ends without reading what it was sent, so that the connection is reset.
+// Process 0 learns of that as it writes, and hears the words nevertheless.
+TEST(TcpTransport, HearsTheLastWordsOfALostProcess) {
+  TempDir folder;
+  const std::string place = folder.path() + "/store";
+  Socket other;
+  std::thread connects([&] {
+    const auto store = make_file_store(place, 1min);
+    std::istringstream address(store->get("address/0"));
+    std::string host;
+    int port = 0;
+    address >> host >> port;
+    Patience patience(1min);
+    other = Socket::connect("127.0.0.1", port, patience);
+    const int process = 1;
+    other.write(&process, sizeof process);
+    other.write_text("nowhere 1 -");
+  });
+  const auto store = make_file_store(place, 1min);
+  const auto transport = make_tcp_transport(*store, 0, 2, 1min);
+  connects.join();
+  std::vector<std::string> events;
+  const Transport::Receiver receiver{[&](int, const Frame& frame) { events.emplace_back(text_of(frame)); },
+                                     [&](int, const std::string& why) { events.push_back("lost: " + why); }};
+  const auto send = [&] {
+    transport->send(1, make_frame({.kind = FrameKind::Data}, nullptr, "to process 1", transport->pool()));
+  };
+  send();
+  wait_until("the first frame", [&] {
+    transport->poll(1ms, receiver);
+    char byte = 0;
+    return ::recv(other.descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+  });
+  const Frame last = make_frame({.kind = FrameKind::Abort}, nullptr, "my disk is full", transport->pool());
+  const uint64_t size = last.size;
+  other.write(&size, sizeof size);
+  other.write(last.bytes.get(), last.size);
+  other = Socket();                    // with bytes unread
+  std::this_thread::sleep_for(100ms);  // for the reset to arrive
+  send();
+  wait_until("the loss", [&] {
+    transport->poll(1ms, receiver);
+    return !events.empty() && events.back().starts_with("lost: ");
+  });
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0], "my disk is full");
+}
+
 constexpr auto kShort = 2s;
 
 std::string late_place() { return std::getenv("LATE_PLACE"); }

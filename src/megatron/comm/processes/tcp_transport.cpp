@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -19,6 +20,9 @@
 
 namespace megatron {
 namespace {
+
+constexpr int kOneTurn = 64;  // frames of a process, then others have a turn
+constexpr int kAll = std::numeric_limits<int>::max();
 
 // On the wire a frame is its size, then its bytes.
 struct Peer {
@@ -96,8 +100,10 @@ class TcpTransport final : public Transport {
       const int other = whose[i];
       std::string problem;
       if (entries[i].revents & POLLOUT) problem = write_some(other);
-      if (problem.empty() && entries[i].revents & (POLLIN | POLLERR | POLLHUP))
-        problem = read_some(other, receiver);
+      if (!problem.empty())
+        read_some(other, receiver, kAll);  // what it said before the connection broke
+      else if (entries[i].revents & (POLLIN | POLLERR | POLLHUP))
+        problem = read_some(other, receiver, kOneTurn);
       if (!problem.empty()) lose(other, problem, receiver);
     }
   }
@@ -162,9 +168,9 @@ class TcpTransport final : public Transport {
     return {};
   }
 
-  std::string read_some(int other, const Receiver& receiver) {
+  std::string read_some(int other, const Receiver& receiver, int most) {
     Peer& peer = peers_[static_cast<size_t>(other)];
-    for (int frames = 0; frames < 64;) {  // others have a turn after that
+    for (int frames = 0; frames < most;) {
       const bool in_size = peer.received < sizeof peer.size;
       char* to = in_size ? reinterpret_cast<char*>(&peer.size) + peer.received
                          : peer.incoming.bytes.get() + (peer.received - sizeof peer.size);
