@@ -137,10 +137,13 @@ void Wire::handle(int from, const FrameHead& head, const std::string& text) {
       left_[from] = text.empty();
     } else if (head.kind == FrameKind::Join) {
       joined_[from] = {head.generation, {numbers.begin(), numbers.end()}};
-    } else if (decided_.count(head.generation) == 0) {
-      decide(head.generation, numbers);
-      if (!contains(numbers, process()))
-        left_out = fmt::format("process {} was left out of generation {}", process(), head.generation);
+    } else {
+      taken_[from] = {head.generation, numbers};
+      if (decided_.count(head.generation) == 0) {
+        decide(head.generation, numbers);
+        if (!contains(numbers, process()))
+          left_out = fmt::format("process {} was left out of generation {}", process(), head.generation);
+      }
     }
     changed_.notify_all();
   }
@@ -277,11 +280,32 @@ std::vector<int> Wire::chosen(const std::set<int>& out) const {
   return members;
 }
 
-// A quorum decides: more than half of the last generation, without those that have left, or the half that has
-// its lowest process.
+// All members have taken what this process took, or cannot any more: then its world will notice that. False
+// where some have not said so yet. Who took another decision goes on without this process.
+bool Wire::is_made(uint32_t generation) {
+  const std::vector<int>& members = decided_.at(generation);
+  bool waits = false, all = true;
+  for (const int other : members) {
+    if (other == process()) continue;
+    const auto taken = taken_.find(other);
+    if (taken == taken_.end() || taken->second.first < generation) {
+      all = false;
+      waits = waits || (lost_.count(other) == 0 && left_.count(other) == 0);
+    } else if (taken->second != std::pair(generation, members)) {
+      throw PeerLost(fmt::format("process {} was left out of generation {}: process {} makes it up with {}",
+                                 process(), taken->second.first, other,
+                                 fmt::join(taken->second.second, " ")));
+    }
+  }
+  if (all) made_ = generation;
+  return !waits;
+}
+
+// A quorum decides: more than half of the last generation that was made, without those that have left, or the
+// half that has its lowest process.
 bool Wire::may_go_on(const std::vector<int>& members) const {
   std::vector<int> before;
-  for (const int other : decided_.rbegin()->second)
+  for (const int other : decided_.at(made_))
     if (left_.count(other) == 0) before.push_back(other);
   const auto there =
       std::count_if(before.begin(), before.end(), [&](int other) { return contains(members, other); });
@@ -310,18 +334,19 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
   std::map<int, Patience> stopped;
   std::optional<Patience> for_agreement;
   while (true) {
-    if (const auto& [newest, members] = *decided_.rbegin(); newest >= generation) {
-      if (newest == generation && contains(members, process())) return members;
+    lose_stopped(stopped);
+    const auto& [newest, decided] = *decided_.rbegin();
+    if (newest >= generation && (newest > generation || !contains(decided, process())))
       throw PeerLost(fmt::format("process {} was left out of generation {}: the others go on without it",
                                  process(), newest));
-    }
-    lose_stopped(stopped);
+    const bool taken = newest == generation;
+    if (taken && is_made(generation)) return decided;
     std::set<int> out = unreachable(given_up);
-    if (told != out) {
+    if (!taken && told != out) {
       tell_all(FrameKind::Join, generation, fmt::format("{}", fmt::join(out, " ")));
       told = out;
     }
-    if (all_joined(generation, out) && leads(generation, out)) {
+    if (!taken && all_joined(generation, out) && leads(generation, out)) {
       const std::vector<int> members = chosen(out);
       // Where some cannot reach each other, one of them may have died, which this process will notice too.
       const bool agreed = members.size() + out.size() == static_cast<size_t>(processes());
@@ -331,12 +356,12 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
           throw PeerLost(fmt::format(
               "generation {}: {} of {} processes are left, and the others may go on without them; start the "
               "job again",
-              generation, members.size(), decided_.rbegin()->second.size()));
+              generation, members.size(), decided_.at(made_).size()));
         decide(generation, members);
         continue;
       }
     }
-    if (for_others.over())
+    if (!taken && for_others.over())
       for (int other = 0; other < processes(); ++other)
         if (const auto joined = joined_.find(other);
             other != process() && (joined == joined_.end() || joined->second.generation < generation))

@@ -47,6 +47,10 @@ class Wire {
   // everybody has come, or was given up. Of two that cannot reach each other the higher one is left out. A
   // PeerLost where this process is, or where those that are left may be the smaller part of a world that fell
   // apart: two parts would otherwise train on and save over each other.
+  //
+  // Two may decide at once, where one of them was stopped and goes on just then. Each process takes the first
+  // decision that it hears of and says so; a generation is made when all of its members have. Two decisions
+  // have members in common, who took one of them: whoever decided otherwise hears so and leaves.
   std::vector<int> meet(uint32_t generation, std::chrono::milliseconds grace);
   // Until the others meet for a later generation (true), or have left (false). A PeerLost where they left
   // after a fault.
@@ -74,6 +78,7 @@ class Wire {
   bool leads(uint32_t generation, const std::set<int>& out) const;
   bool all_joined(uint32_t generation, const std::set<int>& out) const;
   std::vector<int> chosen(const std::set<int>& out) const;
+  bool is_made(uint32_t generation);
   bool may_go_on(const std::vector<int>& members) const;
 
   std::unique_ptr<Transport> transport_;
@@ -94,7 +99,9 @@ class Wire {
   std::map<int, bool> left_;              // processes that said goodbye; whether their world was sound
   std::set<int> mute_;                    // of which no goodbye is expected
   std::map<int, Joined> joined_;
-  std::map<uint32_t, std::vector<int>> decided_;                    // who made up each generation
+  std::map<uint32_t, std::vector<int>> decided_;                    // who makes up each generation
+  std::map<int, std::pair<uint32_t, std::vector<int>>> taken_;      // by process: its last, as it said
+  uint32_t made_ = 0;                                               // the last that all its members took
   std::map<uint32_t, std::vector<std::pair<int, Frame>>> waiting_;  // frames of later generations
   bool leaving_ = false, sound_ = true;
   std::thread server_;

@@ -1,0 +1,105 @@
+// What processes make of each other's words when these come at bad moments. The test plays the other ones.
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "megatron/base/error.h"
+#include "megatron/comm/processes/process_backend.h"
+#include "unit/comm/scripted_transport.h"
+
+namespace megatron {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::expect_contains;
+using testing::ScriptedTransport;
+
+constexpr auto kGrace = 1min;
+
+// One of three processes, which takes part in the meetings of generations.
+class OneOfThree {
+ public:
+  explicit OneOfThree(int process)
+      : wire_(std::make_unique<ScriptedTransport>(process, 3, script_), 1ms), process_(process) {}
+
+  void loses(int other) { script_->loses(other); }
+  void joins(int other, const std::string& unreachable, uint32_t generation = 1) {
+    script_->says(other, {.kind = FrameKind::Join, .from = other, .to = process_, .generation = generation},
+                  unreachable);
+  }
+  void takes(int other, const std::string& members, uint32_t generation = 1) {
+    script_->says(other,
+                  {.kind = FrameKind::Members, .from = other, .to = process_, .generation = generation},
+                  members);
+  }
+  // Until this process has told its own decision.
+  void wait_until_decided(int other) { script_->wait_until_sent(FrameKind::Members, other); }
+
+  std::future<std::vector<int>> meet(uint32_t generation = 1) {
+    return std::async(std::launch::async, [=, this] { return wire_.meet(generation, kGrace); });
+  }
+
+ private:
+  std::shared_ptr<ScriptedTransport::Script> script_ = std::make_shared<ScriptedTransport::Script>();
+  Wire wire_;
+  int process_;
+};
+
+void expect_left(std::future<std::vector<int>> meeting, std::initializer_list<const char*> reasons) {
+  try {
+    meeting.get();
+    ADD_FAILURE() << "it goes on";
+  } catch (const PeerLost& error) {
+    expect_contains(error.what(), reasons);
+  }
+}
+
+// Process 0 was stopped and goes on while 1 and 2 meet without it: 1 decides on 1 and 2, and 0 on 0 and 2.
+TEST(TwoDeciders, TheOneThatNobodyFollowsLeaves) {
+  {
+    OneOfThree one(1);
+    one.loses(0);
+    auto meeting = one.meet();
+    one.joins(2, "0");
+    one.wait_until_decided(2);
+    one.takes(0, "0 2");
+    one.takes(2, "0 2");
+    expect_left(std::move(meeting), {"process 1 was left out of generation 1", "process 2", "with 0 2"});
+  }
+  {
+    OneOfThree zero(0);
+    auto meeting = zero.meet();
+    zero.joins(1, "0");
+    zero.joins(2, "");
+    zero.wait_until_decided(2);
+    zero.takes(1, "1 2");
+    zero.takes(2, "1 2");
+    expect_left(std::move(meeting), {"process 0 was left out of generation 1", "process 2", "with 1 2"});
+  }
+}
+
+TEST(TwoDeciders, TheOneThatIsFollowedGoesOn) {
+  OneOfThree one(1);
+  one.loses(0);
+  auto meeting = one.meet();
+  one.joins(2, "0");
+  one.wait_until_decided(2);
+  one.takes(0, "0 2");
+  one.takes(2, "1 2");
+  EXPECT_EQ(meeting.get(), (std::vector<int>{1, 2}));
+}
+
+// What was decided and not taken by all is no quorum for what comes next: process 2 may train with another.
+TEST(TwoDeciders, AGenerationThatWasNotMadeDoesNotCount) {
+  OneOfThree one(1);
+  one.loses(0);
+  auto meeting = one.meet();
+  one.joins(2, "0");
+  one.wait_until_decided(2);
+  one.loses(2);
+  EXPECT_EQ(meeting.get(), (std::vector<int>{1, 2}));
+  expect_left(one.meet(2), {"generation 2: 1 of 3 processes are left"});
+}
+
+}  // namespace
+}  // namespace megatron
