@@ -101,5 +101,40 @@ TEST(TwoDeciders, AGenerationThatWasNotMadeDoesNotCount) {
   expect_left(one.meet(2), {"generation 2: 1 of 3 processes are left"});
 }
 
+// Rank 0 waits for 1, which tells late that it waits for 2. That one is not called silent for want of time.
+TEST(Inquiry, WhoWasNotWaitedForIsAskedAgain) {
+  const auto script = std::make_shared<ScriptedTransport::Script>();
+  const auto wire = std::make_shared<Wire>(std::make_unique<ScriptedTransport>(0, 3, script), 1ms);
+  const Generation generation{.processes = {0, 1, 2}, .reserve = {}, .world = 3};
+  const auto world = std::make_shared<ProcessWorld>(wire, generation, 1, 1s);
+  world->begin_run();
+  std::atomic<bool> over = false;
+  std::thread others([&] {
+    int64_t answered[3] = {};
+    while (!over) {
+      for (const int rank : {1, 2}) {
+        if (script->count(FrameKind::Question, rank) == answered[rank]) continue;
+        // Half a second is left when the first question comes.
+        if (rank == 2 || answered[rank] == 0) std::this_thread::sleep_for(rank == 1 ? 450ms : 300ms);
+        ++answered[rank];
+        script->says(rank, {.kind = FrameKind::Answer, .from = rank},
+                     rank == 1 ? "2\nit waits" : "\nit computes");
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  std::string told;
+  try {
+    float value = 0;
+    process_world_group(world, 0).recv(Tensor::wrap(&value, {1}, DType::F32), 1).wait();
+  } catch (const PeerLost& error) {
+    told = error.what();
+  }
+  over = true;
+  others.join();
+  expect_contains(told, {"did not end within 1.0 s: missing ranks 1; held up by rank 2", "it computes"});
+  EXPECT_EQ(told.find("does not answer"), std::string::npos) << told;
+}
+
 }  // namespace
 }  // namespace megatron

@@ -418,12 +418,15 @@ void ProcessWorld::inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all,
     const auto answers = [&](int rank) { return inquiry.silent.count(rank) > 0 || has_answered(rank); };
     for (const int rank : level)
       if (inquiry.silent.count(rank) == 0) ask(rank, *op.group->name);
-    Patience each(kGrace), &patience = all ? *all : each;
-    while (!std::all_of(level.begin(), level.end(), answers) && !aborted_ && !op.done && !patience.over())
+    Patience each(kGrace), &patience = all ? *all : each, enough(kGrace / 2);
+    bool waited = false;  // for long enough: the time of an operation may end just after somebody was asked
+    while (!std::all_of(level.begin(), level.end(), answers) && !aborted_ && !op.done && !patience.over()) {
       here(op.group->world_rank()).wake.wait_until(lock, patience.next());
+      waited = enough.over();
+    }
     std::vector<int> further;
     for (const int rank : level) {
-      if (!answers(rank)) inquiry.silent.insert(rank);
+      if (waited && !answers(rank)) inquiry.silent.insert(rank);
       Answer answer = answer_of(rank, *op.group->name);
       for (const int other : answer.waits_for)
         if (seen.insert(other).second) further.push_back(other);
