@@ -35,7 +35,9 @@ struct Segment {
 // What the restart lines of all processes tell.
 struct Restarts {
   std::vector<Segment> segments;
-  std::vector<double> seconds;  // from the fault to the end of the next step
+  std::vector<double> seconds;    // from the fault to the end of the next step
+  int64_t most_again = 0;         // iterations computed again after one that went on from memory
+  std::vector<std::string> slow;  // lines of those that took more than a second
 };
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -47,15 +49,18 @@ std::vector<std::string> words_of(const std::string& text) {
 
 Restarts restarts_of(const std::string& messages, int processes) {
   std::map<int, std::pair<Segment, double>> by_number;
+  Restarts restarts;
   const std::regex line(
-      R"(restart (\d+): .*dp (\d+)(?: without slots ([^)]*))?\), from iteration (\d+) in .*; ([0-9.]+) s from)");
+      R"(restart (\d+): .*dp (\d+)(?: without slots ([^)]*))?\), from iteration (\d+) in (.*), (\d+) computed again; ([0-9.]+) s from.*)");
   for (int process = 0; process < processes; ++process) {
     const std::string text = read_text(messages + std::to_string(process));
-    for (std::sregex_iterator at(text.begin(), text.end(), line), end; at != end; ++at)
+    for (std::sregex_iterator at(text.begin(), text.end(), line), end; at != end; ++at) {
       by_number[std::stoi((*at)[1])] = {{std::stoll((*at)[4]), std::stoi((*at)[2]), words_of((*at)[3])},
-                                        std::stod((*at)[5])};
+                                        std::stod((*at)[7])};
+      if ((*at)[5] == "memory") restarts.most_again = std::max(restarts.most_again, std::stol((*at)[6]));
+      if (std::stod((*at)[7]) > 1) restarts.slow.push_back((*at)[0]);
+    }
   }
-  Restarts restarts;
   for (const auto& [number, restart] : by_number) {
     // Where an older state was gone back to, what had followed it does not count.
     while (!restarts.segments.empty() && restarts.segments.back().from >= restart.first.from)
@@ -71,9 +76,19 @@ std::vector<std::string> batch_of_24(int64_t iterations, std::vector<std::string
   return training(further);
 }
 
+// What lies in a folder of checkpoints beside these.
+std::set<std::string> beside_checkpoints(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (const std::string name = entry.path().filename().string(); !name.starts_with("iter_"))
+      names.insert(name);
+  return names;
+}
+
 // The weights of a run on threads that is stopped and started again where the other one was.
 std::map<std::string, std::string> by_hand(const Division& division, int64_t iterations,
-                                           const std::vector<Segment>& segments) {
+                                           const std::vector<Segment>& segments,
+                                           std::set<std::string>& files) {
   TempDir dir;
   Segment now{0, kProcesses / division.model_ranks, {}};
   for (size_t i = 0; i <= segments.size(); ++i) {
@@ -93,6 +108,7 @@ std::map<std::string, std::string> by_hand(const Division& division, int64_t ite
     const Outcome outcome = run_command(args);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
   }
+  files = beside_checkpoints(dir / "c");
   return contents(fmt::format("{}/iter_{:07}", dir / "c", iterations));
 }
 
@@ -175,8 +191,12 @@ void survive(const Division& division, int64_t iterations, const std::string& pl
         << "process " << i << ": " << codes[i] << "\n"
         << read_text(messages + std::to_string(i));
   EXPECT_GE(restarts.segments.size(), 1U);
+  EXPECT_LE(restarts.most_again, 1);
+  for (const std::string& line : restarts.slow) fmt::print("{}\n", line);
+  std::set<std::string> files;
   EXPECT_EQ(contents(fmt::format("{}/iter_{:07}", dir / "c", iterations)),
-            by_hand(division, iterations, restarts.segments));
+            by_hand(division, iterations, restarts.segments, files));
+  EXPECT_EQ(beside_checkpoints(dir / "c"), files) << "something is left behind";
   seconds.insert(seconds.end(), restarts.seconds.begin(), restarts.seconds.end());
   if (told) *told = restarts.segments;
 }

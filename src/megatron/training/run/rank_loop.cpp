@@ -134,6 +134,14 @@ class RankLoop {
   // After a fault from the nearest place: the ranks' memory, then a checkpoint.
   TrainState load() {
     if (!restarted()) return checkpoints_.load();
+    TrainState state = load_again();
+    double reached = static_cast<double>(kept_.reached);  // by any rank: this one may have been in reserve
+    world_.all_reduce(Tensor::wrap(&reached, {1}, DType::F64), ReduceOp::Max).wait();
+    again_ = std::max<int64_t>(0, static_cast<int64_t>(reached) - state.iteration);
+    return state;
+  }
+
+  TrainState load_again() {
     if (std::optional<TrainState> kept = checkpoints_.restore(*memory_)) {
       memory_->forget_all_but(kept->iteration);
       restored_from_ = kMemory;
@@ -171,9 +179,9 @@ class RankLoop {
   void tell_about_restart() const {
     if (!restarted() || state_.iteration != first_ + 1) return;
     const RestartState& restart = *run_.restart;
-    tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}; {}", restart.number, restart.fault,
-                     restart.change, layout_name(), first_, restored_from_,
-                     restart.tell_times(set_up_, restored_, kept_at_)));
+    tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}, {} computed again; {}",
+                     restart.number, restart.fault, restart.change, layout_name(), first_, restored_from_,
+                     again_, restart.tell_times(set_up_, restored_, kept_at_)));
   }
 
   std::string layout_name() const {
@@ -570,6 +578,7 @@ class RankLoop {
   std::optional<StragglerDetector> stragglers_;
   size_t attention_told_ = 0;
   std::string restored_from_;                               // after a fault
+  int64_t again_ = 0;                                       // iterations that were lost to it
   RestartState::Moment set_up_{}, restored_{}, kept_at_{};  // when this rank was
 };
 
