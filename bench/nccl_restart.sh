@@ -30,7 +30,7 @@ failed=0
 fault() { printf 'nccl_restart: %s\n' "$1" && failed=1; }
 
 device=${MEGATRON_DEVICE:-cuda} comm=nccl
-[[ $device == cpu ]] && comm=tcp
+[[ $device == cpu ]] && comm=auto
 export WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MEGATRON_CACHE=
 # NCCL takes each process for a host of its own, which lets several have one GPU. Their kernels take turns, so that many bytes
 # should leave in each turn.
@@ -49,7 +49,7 @@ stopped() { grep -qE '^[0-9]+ \(.*\) T ' "/proc/$1/stat" 2>/dev/null; }
 # processes NAME SECONDS ARGUMENT...: runs a start to its end; whoever is stopped then, or still runs, is killed. Says which process
 # ended otherwise than well or by a planted SIGKILL.
 processes() {
-  local name=$1 seconds=$2 rank status begin=$SECONDS children=()
+  local name=$1 seconds=$2 rank status child begin=$SECONDS children=()
   shift 2
   rm -rf "$work/$name.store"
   for rank in 0 1 2 3; do
