@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "megatron/autograd/rank_context.h"
-#include "megatron/kernels/gemm_autotune.h"
+#include "megatron/kernels/gemm_fused.h"
 #include "megatron/ops/fp8_linear.h"
 
 using namespace megatron;
@@ -507,7 +507,7 @@ int main(int argc, char** argv) {
   bench_attention(bench);
   bench_host(bench);
   bench_gemm(bench, "gemm ");
-  autotune_gemms(bench.ctx.kernel_context(), AutotuneMode::UseAtOnce);
+  bench.ctx.kernels->gemm_autotune.set_mode(bench.ctx.kernel_context(), AutotuneMode::UseAtOnce);
   bench_gemm(bench, "measured gemm ");
   bench_fp8(bench, "fp8 gemm ");
   bench_ceilings(bench);  // again: a warm GPU may run slower than at the beginning

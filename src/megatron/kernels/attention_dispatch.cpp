@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "megatron/kernels/backends.h"
+#include "megatron/kernels/kernel_table.h"
 
 namespace megatron {
 
@@ -66,15 +66,16 @@ AttentionDispatch AttentionDispatchLog::last(bool backward) const {
 }
 
 std::vector<AttentionDispatch> attention_dispatches(const KernelContext& ctx, size_t after) {
-  if (!ctx.stream.runtime().device().is_cuda()) return {};
-  return cuda_attention_log(ctx).since(after);
+  const KernelTable& table = kernels_for(ctx.stream.runtime().device());
+  return table.attention_log ? table.attention_log(ctx).since(after) : std::vector<AttentionDispatch>();
 }
 
 AttentionKernels probe_attention(const KernelContext& ctx, const AttentionBackwardArgs& args) {
-  if (ctx.stream.runtime().device().is_cuda()) {
-    cuda_kernels().attention(ctx, args.forward);
-    cuda_kernels().attention_backward(ctx, args);
-    const AttentionDispatchLog& log = cuda_attention_log(ctx);
+  const KernelTable& table = kernels_for(ctx.stream.runtime().device());
+  if (table.attention_log) {
+    table.attention(ctx, args.forward);
+    table.attention_backward(ctx, args);
+    const AttentionDispatchLog& log = table.attention_log(ctx);
     return {log.last(false), log.last(true)};
   }
   const std::string own = "own tiles (" + cpu_instruction_set() + ")",

@@ -1,6 +1,5 @@
 #include "megatron/kernels/kernel_table.h"
 
-#include "megatron/kernels/backends.h"
 #include "megatron/kernels/cpu/isa_tables.h"
 
 namespace megatron {

@@ -8,6 +8,7 @@
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/gemm.h"
+#include "megatron/kernels/gemm_fused.h"
 #include "megatron/kernels/index.h"
 #include "megatron/kernels/moe.h"
 #include "megatron/kernels/norm.h"
@@ -19,6 +20,8 @@
 
 namespace megatron {
 
+class AttentionDispatchLog;
+
 template <class Args>
 using Kernel = void (*)(const KernelContext&, const Args&);
 
@@ -27,6 +30,12 @@ struct KernelTable {
   Kernel<GemmArgs> gemm = nullptr;
   Kernel<GroupedGemmArgs> grouped_gemm = nullptr;
   Kernel<GroupedGemmWeightArgs> grouped_gemm_weight = nullptr;
+  FusedKernel<GemmSwigluArgs> gemm_swiglu = not_fused;
+  FusedKernel<GemmSwigluBackwardArgs> gemm_swiglu_backward = not_fused;
+  FusedKernel<GemmGeluArgs> gemm_gelu = not_fused;
+  FusedKernel<GemmGeluBackwardArgs> gemm_gelu_backward = not_fused;
+  FusedKernel<GemmSoftmaxStatsArgs> gemm_softmax_stats = not_fused;
+  GemmAutotune gemm_autotune;
 
   Kernel<UnaryArgs> unary = nullptr;
   Kernel<UnaryBackwardArgs> unary_backward = nullptr;
@@ -50,6 +59,8 @@ struct KernelTable {
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionBackwardArgs> attention_backward = nullptr;
   Kernel<AttentionMergeArgs> attention_merge = nullptr;
+  // Which of its attention kernels a device has dispatched; null where it has one.
+  const AttentionDispatchLog& (*attention_log)(const KernelContext&) = nullptr;
   Kernel<GatedArgs> gated = nullptr;
   Kernel<GatedBackwardArgs> gated_backward = nullptr;
 
@@ -92,6 +103,9 @@ struct KernelTable {
   template <class Table, class Visitor>
   static void visit(Table& t, Visitor&& v) {
     v("gemm", t.gemm), v("grouped_gemm", t.grouped_gemm), v("grouped_gemm_weight", t.grouped_gemm_weight);
+    v("gemm_swiglu", t.gemm_swiglu), v("gemm_swiglu_backward", t.gemm_swiglu_backward);
+    v("gemm_gelu", t.gemm_gelu), v("gemm_gelu_backward", t.gemm_gelu_backward);
+    v("gemm_softmax_stats", t.gemm_softmax_stats);
     v("unary", t.unary), v("unary_backward", t.unary_backward), v("binary", t.binary),
         v("compare", t.compare);
     v("axpby", t.axpby);
@@ -119,6 +133,9 @@ struct KernelTable {
   }
 };
 
+const KernelTable& cpu_kernels();
+const KernelTable& meta_kernels();  // every kernel does nothing: ops still checks shapes and allocates
+const KernelTable& cuda_kernels();  // of kernels/cuda, or of kernels/none, which throws
 // The table of a kind of device. CPU: the variant for the widest vectors this machine has.
 const KernelTable& kernels_for(Device device);
 

@@ -2,8 +2,6 @@
 
 #include <optional>
 
-#include "megatron/kernels/gemm_gelu.h"
-#include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/linear_format.h"
 
@@ -63,8 +61,11 @@ class ActivatedLinearNode final : public Node {
  private:
   // dx of dy_ by one kernel; false where there is none.
   bool multiply_within(RankContext& ctx, const Tensor& x, const Tensor& dx) {
-    if (options_.swiglu()) return gemm_swiglu_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
-    return options_.gelu_tanh() && gemm_gelu_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
+    const KernelTable& kernels = *ctx.kernels;
+    if (options_.swiglu())
+      return kernels.gemm_swiglu_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
+    return options_.gelu_tanh() &&
+           kernels.gemm_gelu_backward(ctx.kernel_context(), {dy_, weight_.value, x, dx});
   }
 
   // The same by way of dactive; a gated activation, where it is wanted again, beside it.

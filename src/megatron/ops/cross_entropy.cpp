@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "megatron/kernels/gemm_softmax_stats.h"
+#include "megatron/kernels/gemm_fused.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
@@ -257,9 +257,9 @@ struct ChunkMemory {
 bool compute_logits(RankContext& ctx, const Tensor& x, const Tensor& w, const Tensor& labels,
                     const Columns& columns, const ChunkMemory& memory, const Tensor& logits) {
   const CrossEntropyStats stats = rows_of(memory.stats, 0, x.size(0));
-  bool known =
-      memory.tiles && gemm_softmax_stats(ctx.kernel_context(),
-                                         {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
+  bool known = memory.tiles &&
+               ctx.kernels->gemm_softmax_stats(
+                   ctx.kernel_context(), {x, w, stats_args(logits, labels, columns, stats), memory.tiles});
   if (!known) ctx.kernels->gemm(ctx.kernel_context(), {.a = x, .b = w.transpose(0, 1), .c = logits});
   trace(ctx, "head", Phase::Forward, 2.0 * static_cast<double>(x.numel() * w.size(0)), {&x, &w, &logits});
   return known;

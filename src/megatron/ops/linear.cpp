@@ -1,7 +1,5 @@
 #include "megatron/ops/linear.h"
 
-#include "megatron/kernels/gemm_gelu.h"
-#include "megatron/kernels/gemm_swiglu.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/linear_node.h"
 
@@ -40,8 +38,8 @@ void check_operands(RankContext& ctx, const Tensor& x, const Weight& weight, con
 // By one kernel; false where there is none.
 bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
                            const Tensor& w, const Tensor& bias, const Tensor& y, const Tensor& active) {
-  if (options.swiglu()) return !bias && gemm_swiglu(ctx.kernel_context(), {x, w, y, active});
-  return options.gelu_tanh() && gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
+  if (options.swiglu()) return !bias && ctx.kernels->gemm_swiglu(ctx.kernel_context(), {x, w, y, active});
+  return options.gelu_tanh() && ctx.kernels->gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
 }
 
 std::shared_ptr<const LinearFormat> shared_plain() { return {std::shared_ptr<void>(), &plain_format()}; }

@@ -1,7 +1,6 @@
 // GELU within the GEMMs around it, and by a kernel of its own: both against fp64 with the same bounds.
-#include "megatron/kernels/gemm_gelu.h"
+#include "megatron/kernels/gemm_fused.h"
 
-#include "megatron/kernels/gemm_autotune.h"
 #include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
@@ -30,13 +29,14 @@ class CudaGemmGelu : public Twin {
   static std::vector<DType> narrow() { return some_of({DType::BF16, DType::F16}); }
   // Makes every tuned algorithm that of the fused GEMM.
   void use_fused() {
-    std::string tuned = tuned_gemm_algos(gpu().kernel_context());
+    std::string tuned = gpu().kernels->gemm_autotune.tuned(gpu().kernel_context());
     for (size_t at = 0; (at = tuned.find(" unfused\n", at)) != std::string::npos;)
       tuned.replace(at, 9, " fused\n");
-    use_tuned_gemm_algos(gpu().kernel_context(), tuned);
+    gpu().kernels->gemm_autotune.use(gpu().kernel_context(), tuned);
   }
   void TearDown() override {
-    if (cuda_device_count() > 0) autotune_gemms(gpu().kernel_context(), AutotuneMode::Off);
+    if (cuda_device_count() > 0)
+      gpu().kernels->gemm_autotune.set_mode(gpu().kernel_context(), AutotuneMode::Off);
   }
 };
 
@@ -60,18 +60,18 @@ TEST_F(CudaGemmGelu, Forward) {
           close(y.gpu, active, "activation " + how);
           for (const Both& result : {x, y}) gpu().kernels->fill(gpu().kernel_context(), {result.gpu, 77});
         };
-        ASSERT_TRUE(gemm_gelu(gpu().kernel_context(), args));
+        ASSERT_TRUE(gpu().kernels->gemm_gelu(gpu().kernel_context(), args));
         right("within");
         gpu().kernels->gemm(gpu().kernel_context(),
                             {.a = a.gpu, .b = b.gpu.transpose(0, 1), .c = x.gpu, .bias = bias.gpu});
         gpu().kernels->unary(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, y.gpu});
         right("unfused");
-        autotune_gemms(gpu().kernel_context(), AutotuneMode::UseAtOnce);
-        if (gemm_gelu(gpu().kernel_context(), args)) right("as measured");
+        gpu().kernels->gemm_autotune.set_mode(gpu().kernel_context(), AutotuneMode::UseAtOnce);
+        if (gpu().kernels->gemm_gelu(gpu().kernel_context(), args)) right("as measured");
         use_fused();
-        ASSERT_TRUE(gemm_gelu(gpu().kernel_context(), args));
+        ASSERT_TRUE(gpu().kernels->gemm_gelu(gpu().kernel_context(), args));
         right("within, measured");
-        autotune_gemms(gpu().kernel_context(), AutotuneMode::Off);
+        gpu().kernels->gemm_autotune.set_mode(gpu().kernel_context(), AutotuneMode::Off);
       }
 }
 
@@ -87,18 +87,19 @@ TEST_F(CudaGemmGelu, Backward) {
       cpu.kernels->gemm(cpu.kernel_context(), {wide(a.cpu), wide(b.cpu), dy});
       cpu.kernels->unary_backward(cpu.kernel_context(), {Unary::GeluTanh, wide(x.cpu), {}, dy, exact});
       const GemmGeluBackwardArgs args{a.gpu, b.gpu, x.gpu, dx.gpu};
-      EXPECT_FALSE(gemm_gelu_backward(gpu().kernel_context(), args));
+      EXPECT_FALSE(gpu().kernels->gemm_gelu_backward(gpu().kernel_context(), args));
       same(dx, 0, "untouched");
-      autotune_gemms(gpu().kernel_context(), AutotuneMode::UseAtOnce);
-      if (gemm_gelu_backward(gpu().kernel_context(), args)) close(dx.gpu, exact, "gradient as measured");
+      gpu().kernels->gemm_autotune.set_mode(gpu().kernel_context(), AutotuneMode::UseAtOnce);
+      if (gpu().kernels->gemm_gelu_backward(gpu().kernel_context(), args))
+        close(dx.gpu, exact, "gradient as measured");
       gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dx.gpu});
       gpu().kernels->unary_backward(gpu().kernel_context(), {Unary::GeluTanh, x.gpu, {}, dx.gpu, dx.gpu});
       close(dx.gpu, exact, "gradient unfused");
       use_fused();
       gpu().kernels->fill(gpu().kernel_context(), {dx.gpu, 77});
-      ASSERT_TRUE(gemm_gelu_backward(gpu().kernel_context(), args));
+      ASSERT_TRUE(gpu().kernels->gemm_gelu_backward(gpu().kernel_context(), args));
       close(dx.gpu, exact, "gradient within");
-      autotune_gemms(gpu().kernel_context(), AutotuneMode::Off);
+      gpu().kernels->gemm_autotune.set_mode(gpu().kernel_context(), AutotuneMode::Off);
     }
 }
 
@@ -107,7 +108,7 @@ TEST_F(CudaGemmGelu, LeavesOthersAlone) {
   for (auto [dtype, width] : {std::pair{DType::F32, 64}, {DType::F64, 64}, {DType::BF16, 60}}) {
     Both a = uniform({128, 64}, dtype), b = uniform({width, 64}, dtype), x = output({128, width}, dtype),
          y = output({128, width}, dtype);
-    EXPECT_FALSE(gemm_gelu(gpu().kernel_context(), {a.gpu, b.gpu, {}, x.gpu, y.gpu}));
+    EXPECT_FALSE(gpu().kernels->gemm_gelu(gpu().kernel_context(), {a.gpu, b.gpu, {}, x.gpu, y.gpu}));
     same(x, 0, "untouched");
     same(y, 0, "untouched");
   }

@@ -1,6 +1,6 @@
 // The output layer that leaves statistics for cross entropy: against the GEMM and the statistics one by
 // one, and the loss of the head with it against the CPU.
-#include "megatron/kernels/gemm_softmax_stats.h"
+#include "megatron/kernels/gemm_fused.h"
 
 #include "megatron/device/gpu_info.h"
 #include "megatron/ops/cross_entropy.h"
@@ -40,7 +40,7 @@ class CudaGemmSoftmaxStats : public Sm90Twin {
   bool multiply(const Both& a, const Both& b, const CrossEntropyStatsArgs& stats) {
     Tensor tiles =
         gpu().empty({gemm_softmax_stats_tiles(stats.logits.size(0), stats.logits.size(1))}, DType::F32);
-    return gemm_softmax_stats(gpu().kernel_context(), {a.gpu, b.gpu, stats, tiles});
+    return gpu().kernels->gemm_softmax_stats(gpu().kernel_context(), {a.gpu, b.gpu, stats, tiles});
   }
   // Some are ignored, and some lie before and after this rank's part of the vocabulary.
   Both some_labels(int64_t rows, int64_t begin, int64_t valid) {

@@ -1,5 +1,5 @@
 // SwiGLU within the GEMMs around it: against the CPU, and bit for bit against the kernels one by one.
-#include "megatron/kernels/gemm_swiglu.h"
+#include "megatron/kernels/gemm_fused.h"
 #include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
@@ -44,7 +44,7 @@ TEST_F(CudaGemmSwiglu, Forward) {
       Both b =
           exact ? whole({2 * width, depth}, 0.0625) : uniform({2 * width, depth}, DType::BF16, -0.2, 0.2);
       Both x = output({rows, 2 * width}, DType::BF16), y = output({rows, width}, DType::BF16);
-      ASSERT_TRUE(gemm_swiglu(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
+      ASSERT_TRUE(gpu().kernels->gemm_swiglu(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
       Tensor plain = gpu().empty_like(x.gpu), active = gpu().empty_like(y.gpu);
       gpu().kernels->gated(gpu().kernel_context(), {.x = x.gpu, .y = active});
       equal(y.gpu, active, "activation");
@@ -66,13 +66,14 @@ TEST_F(CudaGemmSwiglu, Backward) {
       Both a = exact ? whole({rows, depth}, 1) : uniform({rows, depth}, DType::BF16);
       Both b = exact ? whole({depth, width}, 0.0625) : uniform({depth, width}, DType::BF16, -0.2, 0.2);
       Both x = uniform({rows, 2 * width}, DType::BF16, -3, 3), dx = output({rows, 2 * width}, DType::BF16);
-      ASSERT_TRUE(gemm_swiglu_backward(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, dx.gpu}));
+      ASSERT_TRUE(gpu().kernels->gemm_swiglu_backward(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, dx.gpu}));
       if (exact) {
         Tensor dy = gpu().empty({rows, width}, DType::BF16), expected = gpu().empty_like(x.gpu);
         gpu().kernels->gemm(gpu().kernel_context(), {a.gpu, b.gpu, dy});
         gpu().kernels->gated_backward(gpu().kernel_context(), {.x = x.gpu, .dy = dy, .dx = expected});
         equal(dx.gpu, expected, "gradient");
-        ASSERT_TRUE(gemm_swiglu_backward(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, x.gpu}));
+        ASSERT_TRUE(
+            gpu().kernels->gemm_swiglu_backward(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, x.gpu}));
         equal(x.gpu, expected, "gradient in place");
       } else if (rows <= 2000) {
         Tensor dy = cpu.empty({rows, width}, DType::BF16);
@@ -88,7 +89,7 @@ TEST_F(CudaGemmSwiglu, LeavesOthersAlone) {
   for (auto [dtype, depth] : {std::pair{DType::F32, 64}, {DType::F16, 64}, {DType::BF16, 60}}) {
     Both a = uniform({128, depth}, dtype), b = uniform({256, depth}, dtype), x = output({128, 256}, dtype),
          y = output({128, 128}, dtype);
-    EXPECT_FALSE(gemm_swiglu(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
+    EXPECT_FALSE(gpu().kernels->gemm_swiglu(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
     same(y, 0, "untouched");
   }
 }

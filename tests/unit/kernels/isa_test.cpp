@@ -38,6 +38,21 @@ TEST_F(Isa, BothTablesAreComplete) {
     KernelTable::visit(*table, [](const char* name, auto kernel) { EXPECT_NE(kernel, nullptr) << name; });
 }
 
+// What a device does not have says so, and is not called by mistake.
+TEST_F(Isa, FusedGemmsAndAutotuningAreOptional) {
+  for (const KernelTable* table : {&cpu_kernels(), &meta_kernels()}) {
+    EXPECT_FALSE(table->gemm_swiglu(kernel, {}));
+    EXPECT_FALSE(table->gemm_swiglu_backward(kernel, {}));
+    EXPECT_FALSE(table->gemm_gelu(kernel, {}));
+    EXPECT_FALSE(table->gemm_gelu_backward(kernel, {}));
+    EXPECT_FALSE(table->gemm_softmax_stats(kernel, {}));
+    table->gemm_autotune.set_mode(kernel, AutotuneMode::UseAtOnce);
+    table->gemm_autotune.use(kernel, "");
+    EXPECT_EQ(table->gemm_autotune.tuned(kernel), "");
+    EXPECT_EQ(table->attention_log, nullptr);
+  }
+}
+
 TEST_F(Isa, ElementwiseKernelsAgree) {
   for (DType dtype : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
     Tensor x = random_tensor(ctx, {7, 1030}, 1, dtype, 3), d = random_tensor(ctx, {7, 1030}, 2, dtype);

@@ -1,5 +1,4 @@
 #include "megatron/base/error.h"
-#include "megatron/kernels/backends.h"
 #include "megatron/kernels/cpu/isa_tables.h"
 
 namespace megatron {

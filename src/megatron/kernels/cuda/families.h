@@ -6,6 +6,8 @@
 namespace megatron::cuda {
 
 void add_gemm_kernels(KernelTable&);
+void add_gemm_swiglu_kernels(KernelTable&);
+void add_gemm_softmax_stats_kernels(KernelTable&);
 void add_grouped_gemm_kernels(KernelTable&);
 void add_activation_kernels(KernelTable&);
 void add_elementwise_kernels(KernelTable&);

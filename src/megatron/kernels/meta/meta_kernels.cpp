@@ -1,5 +1,5 @@
-#include "megatron/kernels/backends.h"
 #include "megatron/kernels/cudnn_support.h"
+#include "megatron/kernels/kernel_table.h"
 #include "megatron/kernels/limits/launch_check.h"
 
 namespace megatron {
@@ -16,6 +16,8 @@ template <class Args>
 void fill_in(Kernel<Args>& kernel) {
   kernel = &shapes_only<Args>;
 }
+template <class Args>
+void fill_in(FusedKernel<Args>&) {}  // a plan takes the kernels one by one
 
 // What a GPU takes for the time of the kernel, the only scratch memory of a size that counts. A plan does not
 // know the device: for one without cuDNN it has too much.

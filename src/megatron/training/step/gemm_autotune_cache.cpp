@@ -9,7 +9,6 @@
 #include "megatron/base/hash.h"
 #include "megatron/base/text_file.h"
 #include "megatron/comm/string_collectives.h"
-#include "megatron/kernels/gemm_autotune.h"
 
 namespace megatron {
 namespace {
@@ -112,10 +111,11 @@ SharedAlgos share_tuned_algos(const ProcessGroup& world, const std::string& fold
 
 GemmAutotuneCache::GemmAutotuneCache(RankContext& ctx, const ProcessGroup& world, std::string folder)
     : ctx_(ctx), world_(world), folder_(std::move(folder)) {
-  const std::string kind(first_line(tuned_gemm_algos(ctx_.kernel_context())));
+  const std::string kind(first_line(ctx_.kernels->gemm_autotune.tuned(ctx_.kernel_context())));
   const SharedAlgos shared = use_shared(kind);
   if (known_.empty()) return;
-  autotune_gemms(ctx_.kernel_context(), world_.size() > 1 ? AutotuneMode::UseLater : AutotuneMode::UseAtOnce);
+  ctx_.kernels->gemm_autotune.set_mode(ctx_.kernel_context(),
+                                       world_.size() > 1 ? AutotuneMode::UseLater : AutotuneMode::UseAtOnce);
   if (const int64_t count = count_algos(known_); count > 0)
     news_ = fmt::format("GEMM autotune: loaded {} shapes from {}", count, shared.path);
 }
@@ -123,16 +123,16 @@ GemmAutotuneCache::GemmAutotuneCache(RankContext& ctx, const ProcessGroup& world
 SharedAlgos GemmAutotuneCache::use_shared(const std::string& found) {
   SharedAlgos shared = share_tuned_algos(world_, folder_, found);
   known_ = shared.algos;
-  use_tuned_gemm_algos(ctx_.kernel_context(), known_);
+  ctx_.kernels->gemm_autotune.use(ctx_.kernel_context(), known_);
   news_.clear();
   return shared;
 }
 
 void GemmAutotuneCache::finish_first_step() {
-  autotune_gemms(ctx_.kernel_context(), AutotuneMode::Off);
+  ctx_.kernels->gemm_autotune.set_mode(ctx_.kernel_context(), AutotuneMode::Off);
   const int64_t before = count_algos(known_);
-  const SharedAlgos shared =
-      use_shared(known_.empty() ? "" : new_algos(tuned_gemm_algos(ctx_.kernel_context()), known_));
+  const SharedAlgos shared = use_shared(
+      known_.empty() ? "" : new_algos(ctx_.kernels->gemm_autotune.tuned(ctx_.kernel_context()), known_));
   if (const int64_t count = count_algos(known_) - before; count > 0)
     news_ = fmt::format("GEMM autotune: timed {} shapes, {}", count,
                         shared.problem.empty() ? "saved to " + shared.path : "not saved: " + shared.problem);

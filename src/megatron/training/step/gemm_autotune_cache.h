@@ -9,7 +9,7 @@ namespace megatron {
 
 // Tuned algorithms that all ranks with the same header (GPU and cuBLASLt version) use: those in the folder of
 // the lowest such rank, then those that ranks found, lowest rank first. That rank writes what is new, one
-// file for each header. `found` is the text of tuned_gemm_algos(), "" on a rank without autotuning. The
+// file for each header. `found` is the text of GemmAutotune::tuned, "" on a rank without autotuning. The
 // result is such text, "" where that lowest rank has no folder.
 struct SharedAlgos {
   std::string algos;

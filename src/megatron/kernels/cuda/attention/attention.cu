@@ -1,6 +1,6 @@
 #include "megatron/kernels/cuda/attention/attention.cuh"
 
-#include "megatron/kernels/backends.h"
+#include "megatron/kernels/attention_dispatch.h"
 #include "megatron/kernels/cuda/core/kernel_state.h"
 
 namespace megatron::cuda {
@@ -173,14 +173,9 @@ void add_attention_kernels(KernelTable& table) {
   table.attention = attention;
   table.attention_backward = attention_backward;
   table.attention_merge = attention_merge;
+  table.attention_log = [](const KernelContext& ctx) -> const AttentionDispatchLog& {
+    return kernel_state(ctx).attention_log;
+  };
 }
 
 }  // namespace megatron::cuda
-
-namespace megatron {
-
-const AttentionDispatchLog& cuda_attention_log(const KernelContext& ctx) {
-  return cuda::kernel_state(ctx).attention_log;
-}
-
-}  // namespace megatron

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "megatron/kernels/backends.h"
 #include "megatron/kernels/cuda/core/kernel_state.h"
 #include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/gemm/gemm_plans.h"
 
-namespace megatron {
-namespace cuda {
+namespace megatron::cuda {
 namespace {
 
 void gemm(const KernelContext& ctx, const GemmArgs& args) {
@@ -48,31 +46,27 @@ bool gelu(const KernelContext& ctx, const GemmArgs& args, const Tensor& x, Gelu 
   return kernel_state(ctx).gemm->run(ctx, args, x, form);
 }
 
+bool gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args) {
+  return gelu(ctx, {.a = args.a, .b = args.b.transpose(0, 1), .c = args.y, .bias = args.bias}, args.x,
+              Gelu::Value);
+}
+
+bool gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArgs& args) {
+  return gelu(ctx, {args.a, args.b, args.dx}, args.x, Gelu::Slope);
+}
+
 }  // namespace
 
 std::shared_ptr<GemmPlans> make_gemm_plans() { return std::make_shared<GemmPlans>(); }
 
-void add_gemm_kernels(KernelTable& table) { table.gemm = gemm; }
-
-}  // namespace cuda
-
-bool cuda_gemm_gelu(const KernelContext& ctx, const GemmGeluArgs& args) {
-  return cuda::gelu(ctx, {.a = args.a, .b = args.b.transpose(0, 1), .c = args.y, .bias = args.bias}, args.x,
-                    cuda::Gelu::Value);
+void add_gemm_kernels(KernelTable& table) {
+  table.gemm = gemm;
+  table.gemm_gelu = gemm_gelu;
+  table.gemm_gelu_backward = gemm_gelu_backward;
+  table.gemm_autotune = {
+      .set_mode = [](const KernelContext& ctx, AutotuneMode mode) { kernel_state(ctx).gemm->autotune(mode); },
+      .tuned = [](const KernelContext& ctx) { return kernel_state(ctx).gemm->tuned_algos(); },
+      .use = [](const KernelContext& ctx, std::string_view tuned) { kernel_state(ctx).gemm->use(tuned); }};
 }
 
-bool cuda_gemm_gelu_backward(const KernelContext& ctx, const GemmGeluBackwardArgs& args) {
-  return cuda::gelu(ctx, {args.a, args.b, args.dx}, args.x, cuda::Gelu::Slope);
-}
-
-void autotune_cuda_gemms(const KernelContext& ctx, AutotuneMode mode) {
-  cuda::kernel_state(ctx).gemm->autotune(mode);
-}
-std::string tuned_cuda_gemm_algos(const KernelContext& ctx) {
-  return cuda::kernel_state(ctx).gemm->tuned_algos();
-}
-void use_tuned_cuda_gemm_algos(const KernelContext& ctx, std::string_view tuned) {
-  cuda::kernel_state(ctx).gemm->use(tuned);
-}
-
-}  // namespace megatron
+}  // namespace megatron::cuda

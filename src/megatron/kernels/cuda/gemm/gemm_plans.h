@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "megatron/kernels/gemm_autotune.h"
+#include "megatron/kernels/gemm_fused.h"
 #include "megatron/kernels/kernel_table.h"
 
 namespace megatron::cuda {

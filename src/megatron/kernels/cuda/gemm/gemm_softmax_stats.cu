@@ -1,10 +1,9 @@
-#include "megatron/kernels/backends.h"
+#include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
 #include "megatron/kernels/cuda/loss/online_softmax.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
-namespace megatron {
-namespace cuda {
+namespace megatron::cuda {
 namespace {
 
 // Stores the bf16 logits of a tile, and of each row the maximum and Σ exp(x − maximum) of those rounded
@@ -150,11 +149,7 @@ __global__ void __launch_bounds__(kMergedRows* kMergers)
   target[mine] = label >= 0 && label < valid ? widen(logits[mine * stride + label]) : 0.f;
 }
 
-}  // namespace
-}  // namespace cuda
-
-bool cuda_gemm_softmax_stats(const KernelContext& ctx, const GemmSoftmaxStatsArgs& args) {
-  using namespace cuda;
+bool gemm_softmax_stats(const KernelContext& ctx, const GemmSoftmaxStatsArgs& args) {
   const CrossEntropyStatsArgs& stats = args.stats;
   CUtensorMap a, b;
   SoftmaxStats::Params params;
@@ -178,4 +173,8 @@ bool cuda_gemm_softmax_stats(const KernelContext& ctx, const GemmSoftmaxStatsArg
   return true;
 }
 
-}  // namespace megatron
+}  // namespace
+
+void add_gemm_softmax_stats_kernels(KernelTable& table) { table.gemm_softmax_stats = gemm_softmax_stats; }
+
+}  // namespace megatron::cuda

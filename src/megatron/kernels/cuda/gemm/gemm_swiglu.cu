@@ -1,9 +1,8 @@
-#include "megatron/kernels/backends.h"
+#include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
-namespace megatron {
-namespace cuda {
+namespace megatron::cuda {
 namespace {
 
 // Forward: x = [gate | up] and y = silu(gate) · up. A tile has the same 128 columns of gate and of up. For
@@ -149,11 +148,7 @@ Matrices halves(const Tensor& t) {
   return {t.raw(), t.size(1), t.size(0) / 2, 2, t.stride(0), t.stride(0) * (t.size(0) / 2)};
 }
 
-}  // namespace
-}  // namespace cuda
-
-bool cuda_gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
-  using namespace cuda;
+bool gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
   CUtensorMap a, b;
   SwigluForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
@@ -166,8 +161,7 @@ bool cuda_gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
   return true;
 }
 
-bool cuda_gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args) {
-  using namespace cuda;
+bool gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwardArgs& args) {
   CUtensorMap a, b;
   SwigluBackward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.dx}) ||
@@ -181,4 +175,11 @@ bool cuda_gemm_swiglu_backward(const KernelContext& ctx, const GemmSwigluBackwar
   return true;
 }
 
-}  // namespace megatron
+}  // namespace
+
+void add_gemm_swiglu_kernels(KernelTable& table) {
+  table.gemm_swiglu = gemm_swiglu;
+  table.gemm_swiglu_backward = gemm_swiglu_backward;
+}
+
+}  // namespace megatron::cuda
