@@ -27,17 +27,11 @@ Log Log::with_level(LogLevel level) const {
   return log;
 }
 
-Log Log::with_prefix(std::string prefix) const {
-  Log log = *this;
-  log.prefix_ = std::move(prefix);
-  return log;
-}
-
 bool Log::is_terminal() const { return isatty(fileno(file_)) != 0; }
 
 void Log::write(LogLevel level, std::string_view message) const {
   if (!shows(level)) return;
-  const std::string line = fmt::format("{}{}{}\n", prefix_, label(level), message);
+  const std::string line = fmt::format("{}{}\n", label(level), message);
   std::fwrite(line.data(), 1, line.size(), file_);
   std::fflush(file_);
 }

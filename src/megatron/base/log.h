@@ -11,14 +11,13 @@ namespace megatron {
 
 enum class LogLevel { error, warning, info, debug };
 
-// Where messages for people go. A value: whoever needs to speak gets a copy, and ranks differ only in their
-// prefix. Each message is one write of one line, so lines of ranks that share a process never mix.
+// Where messages for people go. A value: whoever needs to speak gets a copy. Each message is one write of one
+// line, so lines of ranks that share a process never mix.
 class Log {
  public:
   explicit Log(LogLevel level = LogLevel::info, std::FILE* file = stderr) : level_(level), file_(file) {}
 
   Log with_level(LogLevel level) const;
-  Log with_prefix(std::string prefix) const;  // "rank 3: "
 
   LogLevel level() const { return level_; }
   bool shows(LogLevel level) const { return level <= level_; }
@@ -51,7 +50,6 @@ class Log {
 
   LogLevel level_;
   std::FILE* file_;
-  std::string prefix_;
 };
 
 }  // namespace megatron

@@ -20,13 +20,12 @@ TEST(Log, ShowsItsLevelAndWhatIsWorse) {
   EXPECT_EQ(err.text(), "error: lost 1 of 2\nwarning: slow\n");
 }
 
-TEST(Log, CopiesDifferInLevelAndPrefix) {
+TEST(Log, CopiesDifferInLevel) {
   Capture err;
   const Log log(LogLevel::info, err.file());
-  log.with_prefix("rank 3: ").info("ready");
   log.with_level(LogLevel::debug).debug("detail");
   log.debug("hidden");
-  EXPECT_EQ(err.text(), "rank 3: ready\ndetail\n");
+  EXPECT_EQ(err.text(), "detail\n");
 }
 
 TEST(Log, LinesOfThreadsStayWhole) {
