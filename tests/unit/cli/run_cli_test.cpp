@@ -101,6 +101,16 @@ TEST(RunCli, EveryCommandHasItsTexts) {
   }
 }
 
+// They are in a table like others, and told in one line instead of one each.
+TEST(RunCli, FlagsWithoutEffectAreToldTogether) {
+  Capture out, err;
+  ASSERT_EQ(run_cli(commands(), {"generate", "--help"}, out.file(), err.file()), 0);
+  const std::string text = out.text();
+  EXPECT_NE(text.find("\naccepted, no effect here: --inference-repeat-n"), std::string::npos) << text;
+  EXPECT_NE(text.find("--throughput-check-only\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("each prompt is answered once"), std::string::npos) << text;
+}
+
 // What does not fit a terminal of 80 columns is read by nobody; only a single word may be longer.
 TEST(RunCli, HelpFitsATerminal) {
   std::vector<std::vector<std::string>> calls = {{"--help"}, {"help", "settings"}};

@@ -115,9 +115,9 @@ std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArgume
 std::string model_command_help(std::string_view usage, std::span<const CommandFlag> flags) {
   std::string text(usage);
   text += "\noptions:\n";
-  std::string ignored;  // flags of Megatron-LM's scripts, whose reasons stand beside them in the code
+  std::string ignored;
   for (const CommandFlag& flag : flags)
-    if (flag.help.starts_with("no effect"))
+    if (flag.no_effect)
       ignored += fmt::format(" {}", flag.name);
     else
       text += fmt::format("  {:<18}  {}\n", flag.name, flag.help);

@@ -15,6 +15,7 @@ struct CommandFlag {
   std::string_view name;  // "--prompt"
   int values;             // words that follow it; -1: any number
   std::string_view help;
+  bool no_effect = false;  // taken so that scripts of others run; the help says why nothing comes of it
 };
 
 // The arguments of a command, sorted.
