@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "megatron/autograd/op_listener.h"
 #include "megatron/autograd/rank_context.h"
 
 namespace megatron::ops {
@@ -78,7 +79,7 @@ inline void trace(RankContext& ctx, const char* op, Phase phase, double flops,
   double bytes = 0;
   for (const Tensor* tensor : touched)
     if (tensor->defined()) bytes += static_cast<double>(tensor->bytes());
-  ctx.trace(op, phase, flops, bytes);
+  trace_op(ctx.tracer, op, phase, {flops, bytes}, touched);
 }
 
 // Tokens form the sequences that are said.
