@@ -4,6 +4,7 @@
 
 #include "megatron/kernels/cuda/core/kernel_state.h"
 #include "megatron/kernels/cuda/families.h"
+#include "megatron/kernels/cuda/gemm/gemm_few_rows.h"
 #include "megatron/kernels/cuda/gemm/gemm_plans.h"
 
 namespace megatron::cuda {
@@ -27,6 +28,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
     if (args.bias) add_bias(ctx, args.c, args.bias);
     return;
   }
+  if (few_rows_gemm(ctx, args)) return;
   static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
   kernel_state(ctx).gemm->run(ctx, args);
 }

@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/families.h"
+#include "megatron/kernels/cuda/gemm/gemm_few_rows.h"
 #include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
@@ -149,6 +150,7 @@ Matrices halves(const Tensor& t) {
 }
 
 bool gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
+  if (few_rows_swiglu(ctx, args)) return true;
   CUtensorMap a, b;
   SwigluForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||
