@@ -11,15 +11,22 @@ inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v
 
 // Names of the kernels in the dispatch log.
 constexpr std::string_view kCudnn = "cuDNN", kFlash = "own flash kernel on tensor cores",
-                           kSimple = "own, one thread per score",
+                           kSimple = "own, one thread per score", kDecode = "own, split over keys",
                            kFlashForQueries =
                                "own flash kernel on tensor cores; for keys and values one thread per score";
 
 template <class T>
 std::string_view run_forward(const KernelContext& ctx, const AttentionArgs& args) {
   AttentionTask<T> task(args);
-  if constexpr (kTensorCores<T>)
-    if (!(args.blocks && task.queries == 1) && mma_attention(ctx, task)) return kFlash;
+  if constexpr (kTensorCores<T>) {
+    // What a sequence with one query gets does not depend on how many queries others have.
+    const bool has_single = args.blocks && (task.queries == 1 || task.batch > 1);
+    if (has_single && decode_attention(ctx, task)) {
+      if (task.queries == 1) return kDecode;
+      task.min_queries = 2;
+    }
+    if (mma_attention(ctx, task)) return kFlash;
+  }
   simt_attention(ctx, task);
   return kSimple;
 }

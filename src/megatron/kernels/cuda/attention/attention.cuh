@@ -49,6 +49,7 @@ struct AttentionTask {
   int batch, heads, kv_heads, group, d, dv;
   int queries, keys;  // of the longest sequence
   int query_tokens;
+  int min_queries = 1;  // sequences with fewer are another kernel's
   const int32_t *cu_queries, *cu_keys;
   const int32_t *blocks, *key_lengths;  // keys in blocks of a pool; null: one sequence after the other
   int64_t blocks_stride;
@@ -197,6 +198,11 @@ void simt_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 template <class T>
 void simt_attention_backward(const KernelContext& ctx, const AttentionTask<T>& task,
                              const AttentionGrads<T>& grads, bool queries, bool keys);
+
+// Keys in blocks, sequences with one query alone, bf16 and fp16. False where the shapes or alignments do not
+// fit: then nothing was done.
+template <class T>
+bool decode_attention(const KernelContext& ctx, const AttentionTask<T>& task);
 
 // Tensor cores, bf16 and fp16. False where the shapes or alignments do not fit: then nothing was done.
 template <class T>

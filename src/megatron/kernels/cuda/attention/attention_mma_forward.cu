@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const SequenceSpan s = task.sequence(b);
   const int row0 = (gridDim.x - 1 - blockIdx.x) * kMmaRows;  // the longest rows of a causal mask first
-  if (row0 >= s.queries) return;
+  if (row0 >= s.queries || s.queries < task.min_queries) return;
   const int last_row = min(row0 + kMmaRows, s.queries) - 1;
   const KeyRange first_range = task.visible(s, row0), last_range = task.visible(s, last_row);
   const int begin = Paged ? first_range.begin / N * N : first_range.begin, end = last_range.end;

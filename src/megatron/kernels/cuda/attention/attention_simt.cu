@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const SequenceSpan s = task.sequence(b);
   const int block_first = blockIdx.x * kWarps;
-  if (block_first >= s.queries) return;
+  if (block_first >= s.queries || s.queries < task.min_queries) return;
   const int query = min(block_first + warp, s.queries - 1);
   const bool mine = block_first + warp < s.queries;
   const int stride = task.d + 1;

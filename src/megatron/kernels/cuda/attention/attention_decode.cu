@@ -1,0 +1,258 @@
+#include "megatron/kernels/cuda/attention/attention_mma.cuh"
+#include "megatron/kernels/limits/attention.h"
+
+namespace megatron::cuda {
+namespace {
+
+constexpr int kDecodeWarps = 8, kDecodeThreads = kDecodeWarps * 32;
+// Keys of a block. Where a sequence is cut does not depend on the others, so neither does what it gets.
+constexpr int kSplitKeys = 128;
+constexpr int kKeysAhead = 4;  // that a lane has on their way at once
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// What blocks leave of their keys for attention over all of them.
+struct DecodePartials {
+  float* o = nullptr;        // [sequences, heads, splits, dv], not yet divided by the sum
+  float2* scores = nullptr;  // [sequences, heads, splits]: the largest, and the sum of exponentials below it
+  int splits = 1;
+};
+
+// Scores are kept times log2(e), for exp2. A maximum of −∞ stands for no key.
+__device__ __forceinline__ float weight_of(float score, float maximum) {
+  return exp2_fast(score - (maximum == kLowest ? 0.f : maximum));
+}
+
+// The end of online softmax: joins the sink, and writes one channel, and with the first the lse.
+template <class T>
+__device__ __forceinline__ void finish(const AttentionTask<T>& task, int64_t token, int head, int channel,
+                                       float maximum, float sum, float acc) {
+  if (task.sinks) {
+    const float sink = widen(task.sinks[head]) * kLog2e, newest = fmaxf(maximum, sink);
+    const float shrink = exp2_fast(maximum - newest);
+    sum = sum * shrink + exp2_fast(sink - newest);
+    acc *= shrink;
+    maximum = newest;
+  }
+  task.o.row(token, head)[channel] = narrow<T>(sum == 0 ? 0.f : acc / sum);
+  if (channel == 0)
+    task.lse[head * task.lse_stride + token] = sum == 0 ? kLowest : maximum * kLn2 + logf(sum);
+}
+
+template <class T>
+__device__ __forceinline__ void widened(float (&to)[8], const uint4& bits) {
+  const Vec<T, 8> values = __builtin_bit_cast(Vec<T, 8>, bits);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) to[i] = widen(values.v[i]);
+}
+
+// Attention of one query a sequence to keys in blocks of a pool.
+// Math: o = softmax(scale · q · kᵀ + masks) · v by online softmax. D/8 lanes take a key together, eight
+// channels each; they add up q · k by shuffles. Every such group of lanes has a softmax of its own over its
+// keys, for G query heads that share the KV head; groups and warps are joined at the end.
+// Grid: (splits of 128 keys, KV heads times parts of G of their query heads, sequences). Sequences with more
+// queries are another kernel's. With several splits, combine_kernel joins them.
+// Shared memory: what each warp has come to, [warps, G, D] and its maximum and sum.
+template <class T, int D, int G>
+__global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
+    decode_kernel(const __grid_constant__ AttentionTask<T> task, const Divisor block_size, const int parts,
+                  const DecodePartials partials) {
+  constexpr int Lanes = D / 8, Keys = 32 / Lanes;  // of a key, and of a warp at once
+  __shared__ float joined[kDecodeWarps][G][D];
+  __shared__ float2 scores[kDecodeWarps][G];
+  const int split = blockIdx.x, kv_head = blockIdx.y / parts, b = blockIdx.z;
+  const int first_head = kv_head * task.group + blockIdx.y % parts * G;
+  const int heads = min(G, (kv_head + 1) * task.group - first_head);
+  const SequenceSpan s = task.sequence(b);
+  if (s.queries != 1) return;
+  const KeyRange range = task.visible(s, 0);
+  const int begin = max(range.begin, split * kSplitKeys), end = min(range.end, (split + 1) * kSplitKeys);
+  if (begin >= end && partials.splits > 1) return;
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = lane % Lanes * 8;
+  const int64_t token = s.first_query;
+  float q[G][8], acc[G][8] = {}, maximum[G], sum[G];
+#pragma unroll
+  for (int g = 0; g < G; ++g) {
+    const bool valid = g < heads && channel < task.d;
+    widened<T>(
+        q[g], valid ? *reinterpret_cast<const uint4*>(task.q.row(token, first_head + g) + channel) : uint4{});
+    maximum[g] = kLowest;
+    sum[g] = 0;
+  }
+  const int32_t* table = task.blocks + b * task.blocks_stride;
+  for (int key0 = begin + warp * Keys * kKeysAhead; key0 < end; key0 += kDecodeWarps * Keys * kKeysAhead) {
+    uint4 k[kKeysAhead], v[kKeysAhead];
+#pragma unroll
+    for (int a = 0; a < kKeysAhead; ++a) {
+      const int key = key0 + a * Keys + lane / Lanes;
+      const bool valid = key < end;
+      const uint32_t block = block_size.divide(valid ? key : begin);
+      const int64_t row = static_cast<int64_t>(table[block]) * task.block_size +
+                          ((valid ? key : begin) - static_cast<int>(block) * task.block_size);
+      k[a] = valid && channel < task.d ? *reinterpret_cast<const uint4*>(task.k.row(row, kv_head) + channel)
+                                       : uint4{};
+      v[a] = valid && channel < task.dv ? *reinterpret_cast<const uint4*>(task.v.row(row, kv_head) + channel)
+                                        : uint4{};
+    }
+    float score[kKeysAhead][G];
+#pragma unroll
+    for (int a = 0; a < kKeysAhead; ++a) {
+      const int key = key0 + a * Keys + lane / Lanes;
+      float wide[8];
+      widened<T>(wide, k[a]);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        float dot = 0, slope;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) dot += q[g][i] * wide[i];
+#pragma unroll
+        for (int offset = Lanes / 2; offset; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+        score[a][g] = key < end ? task.score(dot, b, first_head + g, 0, key, slope) * kLog2e : kLowest;
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      float newest = maximum[g];
+#pragma unroll
+      for (int a = 0; a < kKeysAhead; ++a) newest = fmaxf(newest, score[a][g]);
+      const float shrink = weight_of(maximum[g], newest);
+      maximum[g] = newest;
+      sum[g] *= shrink;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) acc[g][i] *= shrink;
+#pragma unroll
+      for (int a = 0; a < kKeysAhead; ++a) {
+        score[a][g] = weight_of(score[a][g], newest);
+        sum[g] += score[a][g];
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < kKeysAhead; ++a) {
+      float wide[8];
+      widened<T>(wide, v[a]);
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) acc[g][i] += score[a][g] * wide[i];
+    }
+  }
+
+#pragma unroll
+  for (int g = 0; g < G; ++g) {
+#pragma unroll
+    for (int offset = Lanes; offset < 32; offset *= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, maximum[g], offset),
+                  other_sum = __shfl_xor_sync(0xffffffffu, sum[g], offset), newest = fmaxf(maximum[g], other);
+      const float own = weight_of(maximum[g], newest), added = weight_of(other, newest);
+      sum[g] = sum[g] * own + other_sum * added;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        acc[g][i] = acc[g][i] * own + __shfl_xor_sync(0xffffffffu, acc[g][i], offset) * added;
+      maximum[g] = newest;
+    }
+    if (lane < Lanes) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) joined[warp][g][channel + i] = acc[g][i];
+      if (lane == 0) scores[warp][g] = {maximum[g], sum[g]};
+    }
+  }
+  __syncthreads();
+
+  for (int i = threadIdx.x; i < heads * task.dv; i += kDecodeThreads) {
+    const int g = i / task.dv, c = i - g * task.dv, head = first_head + g;
+    float newest = kLowest, total = 0, value = 0;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) newest = fmaxf(newest, scores[w][g].x);
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float weight = weight_of(scores[w][g].x, newest);
+      total += scores[w][g].y * weight;
+      value += joined[w][g][c] * weight;
+    }
+    if (partials.splits == 1) {
+      finish(task, token, head, c, newest, total, value);
+      continue;
+    }
+    const int64_t at = (static_cast<int64_t>(b) * task.heads + head) * partials.splits + split;
+    partials.o[at * task.dv + c] = value;
+    if (c == 0) partials.scores[at] = {newest, total};
+  }
+}
+
+// Joins the splits of a sequence's keys. Grid: (heads, sequences), a thread for each channel.
+template <class T>
+__global__ void __launch_bounds__(limits::kMaxHeadDim)
+    combine_kernel(const __grid_constant__ AttentionTask<T> task, const DecodePartials partials) {
+  const int head = blockIdx.x, b = blockIdx.y, c = threadIdx.x;
+  const SequenceSpan s = task.sequence(b);
+  if (s.queries != 1 || c >= task.dv) return;
+  const KeyRange range = task.visible(s, 0);
+  const int64_t first = (static_cast<int64_t>(b) * task.heads + head) * partials.splits;
+  const int begin = range.begin / kSplitKeys,
+            end = range.end > range.begin ? (range.end + kSplitKeys - 1) / kSplitKeys : begin;
+  float newest = kLowest, total = 0, value = 0;
+  for (int split = begin; split < end; ++split) newest = fmaxf(newest, partials.scores[first + split].x);
+  for (int split = begin; split < end; ++split) {
+    const float2 own = partials.scores[first + split];
+    const float weight = weight_of(own.x, newest);
+    total += own.y * weight;
+    value += partials.o[(first + split) * task.dv + c] * weight;
+  }
+  finish(task, s.first_query, head, c, newest, total, value);
+}
+
+template <class T, int D, int G>
+void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+  const cudaStream_t stream = stream_of(ctx);
+  const int parts = static_cast<int>(blocks_for(task.group, G)),
+            splits = std::max(1, static_cast<int>(blocks_for(task.keys, kSplitKeys)));
+  const size_t each = static_cast<size_t>(task.batch) * static_cast<size_t>(task.heads) *
+                      static_cast<size_t>(splits == 1 ? 0 : splits);
+  const Scratch scratch(ctx, each * (sizeof(float2) + static_cast<size_t>(task.dv) * sizeof(float)));
+  DecodePartials partials;
+  partials.splits = splits;
+  if (splits > 1) {
+    partials.scores = scratch.as<float2>();
+    partials.o = scratch.as<float>(each * sizeof(float2));
+  }
+  const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(task.kv_heads * parts),
+                  static_cast<unsigned>(task.batch));
+  decode_kernel<T, D, G>
+      <<<grid, kDecodeThreads, 0, stream>>>(task, Divisor(task.block_size), parts, partials);
+  check_launch("attention");
+  if (splits == 1) return;
+  const dim3 each_head(static_cast<unsigned>(task.heads), static_cast<unsigned>(task.batch));
+  combine_kernel<T><<<each_head, blocks_for(task.dv, 32) * 32, 0, stream>>>(task, partials);
+  check_launch("attention");
+}
+
+template <class T, int D>
+void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+  if (task.group == 1) return launch<T, D, 1>(ctx, task);
+  if (task.group == 2) return launch<T, D, 2>(ctx, task);
+  if constexpr (D <= 128)  // shared memory for eight heads of 256 channels would be more than a kernel has
+    if (task.group > 4) return launch<T, D, 8>(ctx, task);
+  launch<T, D, 4>(ctx, task);
+}
+
+}  // namespace
+
+template <class T>
+bool decode_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
+  const int head_dim = std::max(task.d, task.dv);
+  if (!task.blocks || task.bias || task.dropout > 0 || head_dim > limits::kMaxHeadDim ||
+      !fits_tensor_cores(task))
+    return false;
+  if (head_dim <= 64)
+    launch<T, 64>(ctx, task);
+  else if (head_dim <= 128)
+    launch<T, 128>(ctx, task);
+  else
+    launch<T, 256>(ctx, task);
+  return true;
+}
+
+template bool decode_attention(const KernelContext&, const AttentionTask<bfloat>&);
+template bool decode_attention(const KernelContext&, const AttentionTask<half>&);
+
+}  // namespace megatron::cuda
