@@ -4,6 +4,7 @@
 
 #include "megatron/device/kernel_context.h"
 #include "megatron/kernels/activation.h"
+#include "megatron/kernels/argmax.h"
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/elementwise.h"
@@ -80,6 +81,7 @@ struct KernelTable {
   Kernel<GatherColumnsArgs> gather_columns = nullptr;
   Kernel<ScatterColumnsArgs> scatter_columns = nullptr;
   Kernel<TopKArgs> top_k = nullptr;
+  FusedKernel<ArgmaxArgs> argmax = not_fused;  // on the CPU whoever asks can look itself
   Kernel<CrossEntropyStatsArgs> cross_entropy_stats = nullptr;
   Kernel<CrossEntropyLossArgs> cross_entropy_loss = nullptr;
   Kernel<CrossEntropyGradArgs> cross_entropy_grad = nullptr;
@@ -122,7 +124,7 @@ struct KernelTable {
     v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("put_rows", t.put_rows),
         v("gather_columns", t.gather_columns);
-    v("scatter_columns", t.scatter_columns), v("top_k", t.top_k);
+    v("scatter_columns", t.scatter_columns), v("top_k", t.top_k), v("argmax", t.argmax);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
     v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);

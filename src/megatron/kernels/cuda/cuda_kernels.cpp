@@ -21,6 +21,7 @@ KernelTable make_families() {
                    add_rope_kernels,
                    add_attention_kernels,
                    add_index_kernels,
+                   add_argmax_kernels,
                    add_cross_entropy_kernels,
                    add_moe_kernels,
                    add_quantize_kernels,

@@ -18,6 +18,7 @@ void add_norm_kernels(KernelTable&);
 void add_rope_kernels(KernelTable&);
 void add_attention_kernels(KernelTable&);
 void add_index_kernels(KernelTable&);
+void add_argmax_kernels(KernelTable&);
 void add_cross_entropy_kernels(KernelTable&);
 void add_moe_kernels(KernelTable&);
 void add_quantize_kernels(KernelTable&);

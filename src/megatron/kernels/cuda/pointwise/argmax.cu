@@ -1,0 +1,120 @@
+#include "megatron/kernels/argmax.h"
+
+#include <limits>
+
+#include "megatron/kernels/cuda/core/launch.cuh"
+#include "megatron/kernels/cuda/families.h"
+#include "megatron/kernels/limits/grid.h"
+
+namespace megatron::cuda {
+namespace {
+
+template <class C>
+struct Largest {
+  C value;
+  int64_t index;  // −1: none yet
+};
+
+// Larger first, among equals the lower index. NaN is never larger.
+template <class C>
+struct FirstLargest {
+  __device__ Largest<C> operator()(const Largest<C>& a, const Largest<C>& b) const {
+    if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
+    return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+  }
+};
+
+template <class C>
+__device__ Largest<C> warp_largest(Largest<C> best) {
+#pragma unroll
+  for (int offset = 16; offset; offset /= 2)
+    best = FirstLargest<C>{}(best, {__shfl_xor_sync(0xffffffffu, best.value, offset),
+                                    __shfl_xor_sync(0xffffffffu, best.index, offset)});
+  return best;
+}
+
+template <class C>
+__device__ Largest<C> block_largest(Largest<C> best) {
+  __shared__ Largest<C> partial[kThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  best = warp_largest(best);
+  if (lane == 0) partial[warp] = best;
+  __syncthreads();
+  return warp_largest(lane < kThreads / 32 ? partial[lane] : Largest<C>{C(0), -1});
+}
+
+template <class C>
+__device__ int64_t found(const Largest<C>& best) {
+  return best.value - best.value == C(0) ? best.index : -1;  // not of infinities
+}
+
+// Grid: (parts of a row, rows). With one part it writes the index, with several its candidate.
+template <class T, int W>
+__global__ void __launch_bounds__(kThreads)
+    argmax_kernel(const T* x, int64_t stride, int64_t n, Largest<Compute<T>>* candidates, int64_t* indices) {
+  using C = Compute<T>;
+  const T* row = x + blockIdx.y * stride;
+  Largest<C> best{C(0), -1};
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * W;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * W; i < n; i += step) {
+    const Vec<T, W> values = read<W>(row + i);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const C value = widen(values.v[j]);
+      if (value == value && (best.index < 0 || value > best.value)) best = {value, i + j};
+    }
+  }
+  best = block_largest(best);
+  if (threadIdx.x != 0) return;
+  if (gridDim.x == 1)
+    indices[blockIdx.y] = found(best);
+  else
+    candidates[blockIdx.y * gridDim.x + blockIdx.x] = best;
+}
+
+// A warp a row looks at the candidates of its parts, at most 32.
+template <class C>
+__global__ void argmax_of_parts_kernel(const Largest<C>* candidates, int parts, int64_t* indices) {
+  const Largest<C> best =
+      warp_largest(threadIdx.x < parts ? candidates[blockIdx.x * parts + threadIdx.x] : Largest<C>{C(0), -1});
+  if (threadIdx.x == 0) indices[blockIdx.x] = found(best);
+}
+
+template <class T, int W>
+void launch(const KernelContext& ctx, const ArgmaxArgs& args) {
+  using C = Compute<T>;
+  const cudaStream_t stream = stream_of(ctx);
+  const int64_t rows = args.x.size(0), n = args.x.size(1);
+  // Enough blocks for the whole GPU, with some vectors for each thread.
+  const int64_t wanted = std::max<int64_t>(1, 2 * runtime_of(ctx).properties().sm_count / rows),
+                useful = std::max<int64_t>(1, n / (kThreads * W * 4));
+  const auto parts = static_cast<unsigned>(std::min<int64_t>({wanted, useful, 32}));
+  const Scratch candidates(ctx, parts > 1 ? static_cast<size_t>(rows) * parts * sizeof(Largest<C>) : 0);
+  const dim3 grid(parts, static_cast<unsigned>(rows));
+  argmax_kernel<T, W><<<grid, kThreads, 0, stream>>>(
+      pointer<T>(args.x), args.x.stride(0), n, candidates.as<Largest<C>>(), pointer<int64_t>(args.indices));
+  check_launch("argmax");
+  if (parts == 1) return;
+  argmax_of_parts_kernel<C><<<static_cast<unsigned>(rows), 32, 0, stream>>>(
+      candidates.as<Largest<C>>(), static_cast<int>(parts), pointer<int64_t>(args.indices));
+  check_launch("argmax");
+}
+
+bool argmax(const KernelContext& ctx, const ArgmaxArgs& args) {
+  if (args.x.size(0) > limits::kGridRows || args.x.stride(1) != 1 || args.x.size(1) == 0) return false;
+  if (args.x.size(0) == 0) return true;
+  dispatch_float("argmax", args.x.dtype(), [&]<class T>(Type<T>) {
+    constexpr int W = kVector<T>;
+    if (args.x.size(1) % W == 0 && args.x.stride(0) % W == 0 && aligned(args.x.raw()))
+      launch<T, W>(ctx, args);
+    else
+      launch<T, 1>(ctx, args);
+  });
+  return true;
+}
+
+}  // namespace
+
+void add_argmax_kernels(KernelTable& table) { table.argmax = argmax; }
+
+}  // namespace megatron::cuda
