@@ -15,6 +15,7 @@
 #include "megatron/kernels/norm.h"
 #include "megatron/kernels/optimizer.h"
 #include "megatron/kernels/qkv.h"
+#include "megatron/kernels/qkv_cache.h"
 #include "megatron/kernels/quantize.h"
 #include "megatron/kernels/recurrent.h"
 #include "megatron/kernels/rope.h"
@@ -57,6 +58,7 @@ struct KernelTable {
   Kernel<RopeTableArgs> rope_table = nullptr;
   Kernel<RopeArgs> rope = nullptr;
   Kernel<QkvSplitArgs> qkv_split = nullptr;
+  FusedKernel<QkvCacheArgs> qkv_cache = not_fused;
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionBackwardArgs> attention_backward = nullptr;
   Kernel<AttentionMergeArgs> attention_merge = nullptr;
@@ -114,8 +116,9 @@ struct KernelTable {
     v("copy", t.copy), v("fill", t.fill), v("where", t.where), v("reduce", t.reduce), v("softmax", t.softmax);
     v("softmax_backward", t.softmax_backward), v("dropout", t.dropout), v("random", t.random);
     v("norm", t.norm), v("norm_backward", t.norm_backward), v("rope_table", t.rope_table), v("rope", t.rope);
-    v("qkv_split", t.qkv_split), v("attention", t.attention), v("attention_backward", t.attention_backward),
-        v("attention_merge", t.attention_merge), v("gated", t.gated);
+    v("qkv_split", t.qkv_split), v("qkv_cache", t.qkv_cache), v("attention", t.attention),
+        v("attention_backward", t.attention_backward), v("attention_merge", t.attention_merge),
+        v("gated", t.gated);
     v("gated_backward", t.gated_backward);
     v("causal_conv", t.causal_conv), v("causal_conv_backward", t.causal_conv_backward);
     v("gated_norm_sums", t.gated_norm_sums), v("gated_norm", t.gated_norm);

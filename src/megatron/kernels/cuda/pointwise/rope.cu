@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/core/launch.cuh"
+#include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/limits/rope.h"
 
 namespace megatron::cuda {
@@ -231,6 +232,7 @@ struct QkvOp {
   uint32_t groups;
   HeadShape head;
   bool merge;
+  const int64_t* slots = nullptr;  // rows of k and v that tokens have; null: one after the other
 };
 
 template <class T, int W, int Heads>
@@ -242,10 +244,11 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, Sharing shar
     for (int h = 0; h < Heads; ++h) {
       const uint32_t head = first + h * sharing.steps.value;
       const uint32_t group = op.per_group.divide(head), member = head - group * op.per_group.value;
-      const int64_t row = static_cast<int64_t>(token) * op.groups + group;
+      const int64_t row = static_cast<int64_t>(token) * op.groups + group,
+                    kv_row = op.slots ? op.slots[token] * op.groups + group : row;
       T* fused = op.qkv + (static_cast<int64_t>(token) * heads + head) * op.head.head_dim;
       T* apart = member < queries ? op.q + (row * queries + member) * op.head.head_dim
-                                  : (member == queries ? op.k : op.v) + row * op.head.head_dim;
+                                  : (member == queries ? op.k : op.v) + kv_row * op.head.head_dim;
       list.turns[h] = member <= queries;
       list.from[h] = op.merge ? apart : fused;
       list.to[h] = op.merge ? fused : apart;
@@ -254,7 +257,7 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, Sharing shar
   });
 }
 
-void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
+void split(const KernelContext& ctx, const QkvSplitArgs& args, const Tensor& slots) {
   if (args.qkv.numel() == 0) return;
   dispatch_float("qkv_split", args.qkv.dtype(), [&]<class T>(Type<T>) {
     using C = Compute<T>;
@@ -269,7 +272,8 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
                 Divisor(heads / groups),
                 static_cast<uint32_t>(groups),
                 {static_cast<int>(head_dim), static_cast<int>(half), args.interleaved},
-                args.merge};
+                args.merge,
+                slots ? pointer<int64_t>(slots) : nullptr};
     const limits::RopeThreads shared = limits::rope_threads(args);
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
       Sharing sharing(shared.count, heads, Heads, op.head.template units<W>());
@@ -281,12 +285,34 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) {
   });
 }
 
+void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) { split(ctx, args, {}); }
+
+bool qkv_cache(const KernelContext& ctx, const QkvCacheArgs& args) {
+  if (!args.keys.is_contiguous() || !args.values.is_contiguous() || args.keys.shape() != args.values.shape())
+    return false;
+  // Of the pool, as if each token's row were its first: sizes and alignment are what counts.
+  const auto rows = [&](const Tensor& pool) {
+    return pool.slice(0, 0, 1).expand({args.q.size(0), pool.size(1), pool.size(2)});
+  };
+  const QkvSplitArgs parts{.qkv = args.qkv,
+                           .q = args.q,
+                           .k = rows(args.keys),
+                           .v = rows(args.values),
+                           .cos = args.cos,
+                           .sin = args.sin,
+                           .interleaved = args.interleaved};
+  if (limits::rope_threads(parts).count >= limits::kThreads) return false;
+  split(ctx, parts, args.slots);
+  return true;
+}
+
 }  // namespace
 
 void add_rope_kernels(KernelTable& table) {
   table.rope_table = rope_table;
   table.rope = rope;
   table.qkv_split = qkv_split;
+  table.qkv_cache = qkv_cache;
 }
 
 }  // namespace megatron::cuda
