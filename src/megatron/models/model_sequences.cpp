@@ -81,9 +81,8 @@ bool has_rotary_positions(const ModelConfig& config) {
 
 // Where frequencies depend on a sequence's length, each run of tokens with one length has its own.
 ops::Rotation step_rotation(RankContext& ctx, const SequenceBatch& batch, const ModelConfig& config,
-                            DType dtype) {
-  if (!rope_depends_on_length(config))
-    return ops::rope_tables(ctx, batch.positions, rotary_frequencies(config, 0), dtype);
+                            DType dtype, const StepFrequencies& frequencies) {
+  if (!rope_depends_on_length(config)) return ops::rope_tables(ctx, batch.positions, frequencies.all);
   std::vector<Tensor> cos, sin;
   const std::vector<int64_t>& lengths = batch.rope_lengths;
   for (size_t begin = 0, end = 0; begin < lengths.size(); begin = end) {
@@ -97,13 +96,17 @@ ops::Rotation step_rotation(RankContext& ctx, const SequenceBatch& batch, const 
   return {ops::concat(ctx, cos, 0), ops::concat(ctx, sin, 0)};
 }
 
+ops::DeviceFrequencies local_frequencies(RankContext& ctx, const ModelConfig& config, DType dtype) {
+  if (!config.rotary_base_local) return {};
+  return ops::to_device(ctx, ops::rope_frequencies(rotated_channels(config), *config.rotary_base_local),
+                        dtype);
+}
+
 // Tables of layers with a window, and of queries that grow with their position.
 void add_position_tables(RankContext& ctx, const ModelConfig& config, const std::vector<int64_t>& positions,
-                         DType dtype, SeqInfo& seq) {
+                         DType dtype, const ops::DeviceFrequencies& local_frequencies, SeqInfo& seq) {
   if (config.rotary_base_local) {
-    const ops::Rotation local =
-        ops::rope_tables(ctx, seq.positions,
-                         ops::rope_frequencies(rotated_channels(config), *config.rotary_base_local), dtype);
+    const ops::Rotation local = ops::rope_tables(ctx, seq.positions, local_frequencies);
     seq.local_cos = local.cos;
     seq.local_sin = local.sin;
   }
@@ -125,12 +128,22 @@ SeqInfo model_sequences(RankContext& ctx, const TokenRows& rows, const ModelConf
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
-  add_position_tables(ctx, config, held_positions(rows, context), dtype, seq);
+  add_position_tables(ctx, config, held_positions(rows, context), dtype,
+                      local_frequencies(ctx, config, dtype), seq);
   return seq;
 }
 
-SeqInfo model_sequences(RankContext& ctx, const SequenceBatch& batch, const ModelConfig& config,
-                        DType dtype) {
+StepFrequencies step_frequencies(RankContext& ctx, const ModelConfig& config, DType dtype) {
+  StepFrequencies frequencies;
+  if (has_rotary_positions(config) && !rope_depends_on_length(config))
+    frequencies.all = ops::to_device(ctx, rotary_frequencies(config, 0), dtype);
+  frequencies.local = local_frequencies(ctx, config, dtype);
+  return frequencies;
+}
+
+SeqInfo model_sequences(RankContext& ctx, const SequenceBatch& batch, const ModelConfig& config, DType dtype,
+                        const StepFrequencies* given) {
+  const StepFrequencies frequencies = given ? *given : step_frequencies(ctx, config, dtype);
   SeqInfo seq;
   seq.training = false;
   seq.length = seq.row_length = batch.ids.size(0);
@@ -139,11 +152,11 @@ SeqInfo model_sequences(RankContext& ctx, const SequenceBatch& batch, const Mode
   seq.max_length = batch.max_queries;
   seq.sequences = &batch;
   if (has_rotary_positions(config)) {
-    const ops::Rotation rotation = step_rotation(ctx, batch, config, dtype);
+    const ops::Rotation rotation = step_rotation(ctx, batch, config, dtype, frequencies);
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
-  add_position_tables(ctx, config, batch.host_positions, dtype, seq);
+  add_position_tables(ctx, config, batch.host_positions, dtype, frequencies.local, seq);
   return seq;
 }
 

@@ -1,6 +1,7 @@
 #include "megatron/ops/rope.h"
 
 #include "megatron/ops/check.h"
+#include "megatron/ops/rope_device.h"
 
 namespace megatron::ops {
 namespace {
@@ -35,11 +36,25 @@ class RopeNode final : public Node {
 
 }  // namespace
 
+DeviceFrequencies to_device(RankContext& ctx, const RopeFrequencies& frequencies, DType model_dtype) {
+  const auto count = static_cast<int64_t>(frequencies.inverse.size());
+  if (accumulation_dtype(model_dtype) == DType::F64)
+    return {ctx.from_vector(frequencies.inverse, {count}), frequencies.amplitude};
+  const std::vector<float> narrow(frequencies.inverse.begin(), frequencies.inverse.end());
+  return {ctx.from_vector(narrow, {count}), frequencies.amplitude};
+}
+
 Rotation rope_tables(RankContext& ctx, const Tensor& positions, const RopeFrequencies& frequencies,
                      DType model_dtype, bool interleaved, std::array<int64_t, 3> sections) {
+  return rope_tables(ctx, positions, to_device(ctx, frequencies, model_dtype), interleaved, sections);
+}
+
+Rotation rope_tables(RankContext& ctx, const Tensor& positions, const DeviceFrequencies& frequencies,
+                     bool interleaved, std::array<int64_t, 3> sections) {
   check_input(ctx, "rope_tables", "positions", positions);
   check_dtype("rope_tables", "positions", positions, DType::I64);
-  auto count = static_cast<int64_t>(frequencies.inverse.size());
+  const int64_t count = frequencies.inverse.size(0);
+  const DType dtype = frequencies.inverse.dtype();
   bool three = positions.rank() == 2;
   require(positions.rank() == 1 || (three && positions.size(0) == 3),
           "rope_tables: positions are {}, but must be [tokens] or [3, tokens]", positions);
@@ -48,18 +63,10 @@ Rotation rope_tables(RankContext& ctx, const Tensor& positions, const RopeFreque
   require(!three || covered == count,
           "rope_tables: the sections {}, {}, {} cover {} frequencies, but there are {}", sections[0],
           sections[1], sections[2], covered, count);
-  DType dtype = accumulation_dtype(model_dtype);
-  Tensor inverse;
-  if (dtype == DType::F64) {
-    inverse = ctx.from_vector(frequencies.inverse, {count});
-  } else {
-    std::vector<float> narrow(frequencies.inverse.begin(), frequencies.inverse.end());
-    inverse = ctx.from_vector(narrow, {count});
-  }
   int64_t tokens = positions.size(-1);
   Rotation rotation{ctx.empty({tokens, count}, dtype), ctx.empty({tokens, count}, dtype), interleaved};
   ctx.kernels->rope_table(ctx.kernel_context(), {.positions = positions,
-                                                 .inverse_frequencies = inverse,
+                                                 .inverse_frequencies = frequencies.inverse,
                                                  .cos = rotation.cos,
                                                  .sin = rotation.sin,
                                                  .amplitude = frequencies.amplitude,

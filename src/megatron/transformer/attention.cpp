@@ -3,10 +3,11 @@
 #include <tuple>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/nn/sequence_batch.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/norm.h"
-#include "megatron/ops/qkv.h"
+#include "megatron/ops/qkv_cache.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/parallel/tensor/kv_replication.h"
@@ -158,8 +159,16 @@ Tensor SelfAttention::core(RankContext& ctx, Tensor projected, const SeqInfo& se
   options.window_left = window_left_;
   const ops::QkvShape shape{heads_.count, groups_, head_dim_};
   const bool as_projected = !q_norm_ && !wide_q_norm_ && !l2_epsilon_ && !gated_ && !seq.query_scale &&
-                            !seq.cache && !groups_of_ranks_.split_groups;
-  if (as_projected && shape.even() && context_.size() == 1) {
+                            !groups_of_ranks_.split_groups;
+  if (as_projected && seq.cache) {
+    const PagedCache::Pages& pages = seq.cache->pages(heads_.layer);
+    if (const Tensor q = ops::split_qkv_to_cache(ctx, fused, shape, rotation, seq.sequences->slots,
+                                                 pages.keys, pages.values)) {
+      const Tensor o = attend_pages(ctx, heads_, q, pages.keys, pages.values, options, seq);
+      return ops::view(ctx, o, {o.size(0), heads_.count * head_dim_});
+    }
+  }
+  if (as_projected && !seq.cache && shape.even() && context_.size() == 1) {
     Tensor o = ops::fused_attention(ctx, std::move(fused), shape, rotation, options).o;
     return ops::view(ctx, o, {o.size(0), heads_.count * head_dim_});
   }
