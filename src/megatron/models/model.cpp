@@ -257,9 +257,13 @@ Tensor Model::decode(RankContext& ctx, const StepInput& input, PagedCache& cache
   const auto last = [&](RankContext&, const StageTensors& states, const MicroBatch&) {
     if (draft_depths() > 0) decoded_ = states[0];
     if (result.numel() == 0) return result;
-    const Tensor rows = ops::gather_rows(ctx, states[0], batch.wanted);
+    const bool every = batch.wanted.size(0) == states[0].size(0);
+    const Tensor rows = every ? states[0] : ops::gather_rows(ctx, states[0], batch.wanted);
     const Tensor all = gather_columns(ctx, head()->logits(ctx, rows), parallel_.tensor.group);
-    ctx.kernels->copy(ctx.kernel_context(), {all.slice(1, 0, config_.vocab_size), result});
+    if (all.shape() == result.shape() && all.dtype() == dtype_ && all.is_contiguous())
+      result = all;
+    else
+      ctx.kernels->copy(ctx.kernel_context(), {all.slice(1, 0, config_.vocab_size), result});
     return result;
   };
   run(ctx, {.tokens = [&](int) { return StageTokens{batch.ids.size(0)}; },
