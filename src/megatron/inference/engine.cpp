@@ -5,7 +5,9 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "megatron/inference/decode_graphs.h"
 #include "megatron/inference/generate.h"
+#include "megatron/inference/logit_rows.h"
 #include "megatron/inference/scheduler.h"
 #include "megatron/models/model_sequences.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -34,41 +36,6 @@ class BatchInvariant {
   bool before_;
 };
 
-// Rows of logits on the host, fetched some at a time, for prompts may want many.
-class LogitRows {
- public:
-  LogitRows(RankContext& ctx, const ProcessGroup& world, const Tensor& logits)
-      : ctx_(ctx), world_(world), logits_(logits) {}
-
-  void skip(int64_t rows) {
-    row_ += rows;
-    if (row_ > fetched_) fetched_ = row_;
-  }
-  // The next row, valid until the one after it is asked for.
-  std::span<float> next() {
-    const int64_t vocabulary = logits_.size(1);
-    if (row_ == fetched_) {
-      constexpr int64_t kAtOnce = 32;
-      const int64_t end = std::min(row_ + kAtOnce, logits_.size(0));
-      Tensor single = ctx_.empty({end - row_, vocabulary}, DType::F32);
-      ctx_.kernels->copy(ctx_.kernel_context(), {logits_.slice(0, row_, end), single});
-      values_ = ctx_.to_vector<float>(single);
-      world_.require_running();
-      first_ = row_;
-      fetched_ = end;
-    }
-    const auto at = static_cast<size_t>((row_++ - first_) * vocabulary);
-    return std::span(values_).subspan(at, static_cast<size_t>(vocabulary));
-  }
-
- private:
-  RankContext& ctx_;
-  const ProcessGroup& world_;
-  Tensor logits_;
-  std::vector<float> values_;
-  int64_t row_ = 0, first_ = 0, fetched_ = 0;
-};
-
 bool any_but(std::vector<uint32_t> bits, std::span<const int64_t> tokens) {
   for (int64_t token : tokens) bits[static_cast<size_t>(token) / 32] &= ~(1u << (token % 32));
   return std::ranges::any_of(bits, [](uint32_t word) { return word != 0; });
@@ -89,6 +56,14 @@ std::optional<TokenChoice> choose_token(const ActiveRequest& active, std::span<f
   ChoiceLimits limits{.allowed = allowed};
   if (active.generated() < request.min_tokens && !complete) limits.forbidden = request.end_tokens;
   return active.sampler.choose(logits, limits, request.top_logprobs);
+}
+
+// Whether that is the largest logit, whatever the others are.
+bool takes_largest(const ActiveRequest& active) {
+  const Request& request = active.request;
+  return !active.constraint && request.top_logprobs < 0 &&
+         (request.end_tokens.empty() || active.generated() >= request.min_tokens) &&
+         active.sampler.takes_largest();
 }
 
 // Tokens of the stop sequence that the answer ends in; 0: it ends in none.
@@ -132,10 +107,11 @@ struct Engine::State {
     ActiveRequest* request;
     int64_t first, row;
   };
-  std::vector<Read> run_turns(const std::vector<Scheduler::Turn>& turns, const Tensor& logits);
+  StepOutput compute(const StepInput& input);
+  std::vector<Read> run_turns(const std::vector<Scheduler::Turn>& turns, const StepOutput& output);
   bool verify(const Scheduler::Turn& turn, LogitRows& rows);
   void guess(const std::vector<Read>& reads);
-  bool add_token(ActiveRequest& request, std::span<float> logits);
+  bool add_token(ActiveRequest& request, LogitRows& rows);
   void end(RequestId id, FinishReason reason, RequestUpdate update = {});
   void take_experts(const std::vector<Scheduler::Turn>& turns);
   void fail_all();
@@ -149,7 +125,11 @@ struct Engine::State {
   int64_t experts_per_token = 0;  // of all layers
   std::unique_ptr<PagedCache> cache;
   std::vector<std::unique_ptr<PagedCache>> draft_caches;  // of each depth of MTP layers that guess
-  std::unique_ptr<Scheduler> scheduler;                   // on the first rank
+  std::unique_ptr<DecodeGraphs> graphs;                   // null: steps are not captured
+  std::vector<float> logit_values;                        // of some rows, on the host
+  std::optional<Event> begun, computed;                   // of a step on the GPU, where it is timed
+  double gpu_seconds = 0;
+  std::unique_ptr<Scheduler> scheduler;  // on the first rank
   int64_t prompt_tokens = 0, generated_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
   bool stopped = false;
 
@@ -189,15 +169,24 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
   const int64_t most = options.max_requests * blocks_for(max_length, options.block_size);
   const int64_t left =
       options.cache_bytes - (options.state_ratio && slot > 0 ? states : options.max_requests * slot);
-  const int64_t blocks = smallest(ctx, world, block > 0 ? std::min(most, left / block) : most);
+  // Padding of captured steps has a block that no request gets.
+  const bool captures = options.cuda_graphs && ctx.device.is_cuda() && world.size() == 1 && depths == 0 &&
+                        !options.record_routing && block > 0 && left / block > 1 && can_capture_decode(model);
+  const int64_t spare = captures ? 1 : 0;
+  const int64_t blocks = smallest(ctx, world, block > 0 ? std::min(most, left / block - spare) : most);
   if (options.max_requests < 1 || blocks < 1)
     throw ConfigError(fmt::format(
         "inference: a cache of {} bytes holds no block of {} tokens ({} bytes, and {} of states a sequence); "
         "give it more",
         options.cache_bytes, options.block_size, block, slot));
   max_length = std::min(max_length, blocks * options.block_size);
-  cache = std::make_unique<PagedCache>(ctx, shapes, model.dtype(), blocks, options.block_size,
+  cache = std::make_unique<PagedCache>(ctx, shapes, model.dtype(), blocks + spare, options.block_size,
                                        slot > 0 ? options.max_requests : 1);
+  if (captures) graphs = std::make_unique<DecodeGraphs>(ctx, model, *cache, blocks);
+  if (options.time_steps && ctx.device.is_cuda()) {
+    begun.emplace(ctx.runtime, true);
+    computed.emplace(ctx.runtime, true);
+  }
   for (int64_t depth = 0; depth < depths; ++depth)
     draft_caches.push_back(std::make_unique<PagedCache>(ctx, model.draft_shapes(depth), model.dtype(), blocks,
                                                         options.block_size, 1));
@@ -271,12 +260,24 @@ bool Engine::State::lead() {
   if (world.size() > 1) numbers = input.packed();
   tell(kStep, numbers);
   const BatchInvariant scope(ctx, model.dtype(), options);
-  const Tensor logits = model.decode(ctx, input, *cache);
+  const StepOutput output = compute(input);
   if (options.record_routing) take_experts(turns);
-  const std::vector<Read> reads = run_turns(turns, logits);
+  const std::vector<Read> reads = run_turns(turns, output);
   if (!draft_caches.empty()) guess(reads);
+  if (computed) {
+    ctx.stream.synchronize();
+    gpu_seconds = computed->seconds_since(*begun);
+  }
   publish_stats();
   return true;
+}
+
+StepOutput Engine::State::compute(const StepInput& input) {
+  if (begun) begun->record(ctx.stream);
+  StepOutput output =
+      graphs && graphs->takes(input) ? graphs->run(input) : StepOutput{model.decode(ctx, input, *cache)};
+  if (computed) computed->record(ctx.stream);
+  return output;
 }
 
 bool Engine::State::follow() {
@@ -310,8 +311,8 @@ void Engine::State::take_experts(const std::vector<Scheduler::Turn>& turns) {
 }
 
 std::vector<Engine::State::Read> Engine::State::run_turns(const std::vector<Scheduler::Turn>& turns,
-                                                          const Tensor& logits) {
-  LogitRows rows(ctx, world, logits);
+                                                          const StepOutput& output) {
+  LogitRows rows(ctx, world, output, logit_values);
   std::vector<Read> reads;
   int64_t row = 0;
   for (const Scheduler::Turn& turn : turns) {
@@ -339,12 +340,12 @@ bool Engine::State::verify(const Scheduler::Turn& turn, LogitRows& rows) {
   ActiveRequest& request = *turn.request;
   const std::vector<int64_t> draft = std::exchange(request.draft, {});
   drafted_tokens += turn.drafted;
-  bool goes_on = add_token(request, rows.next());
+  bool goes_on = add_token(request, rows);
   int64_t accepted = 0;
   for (; goes_on && accepted < turn.drafted; ++accepted) {
     if (request.text.back() != draft[static_cast<size_t>(accepted)]) break;
     scheduler->accept_draft(request);
-    goes_on = add_token(request, rows.next());
+    goes_on = add_token(request, rows);
   }
   accepted_tokens += accepted;
   rows.skip(turn.drafted - accepted);
@@ -381,16 +382,22 @@ void Engine::State::guess(const std::vector<Read>& reads) {
     for (const std::vector<int64_t>& guess : guesses) wanting[i]->draft.push_back(guess[i]);
 }
 
-// False: it was the last.
-bool Engine::State::add_token(ActiveRequest& active, std::span<float> logits) {
+// By the next row. False: it was the last.
+bool Engine::State::add_token(ActiveRequest& active, LogitRows& rows) {
   RequestUpdate update{.prompt = {}, .tokens = {}, .cached_tokens = active.cached_tokens, .finish = {}};
   if (!active.prompt_told) update.prompt = std::move(active.prompt);
   active.prompt_told = true;
   const Request& request = active.request;
-  if (request.max_tokens == 0) return end(active.id, FinishReason::length, std::move(update)), false;
+  if (request.max_tokens == 0) {
+    rows.skip(1);
+    return end(active.id, FinishReason::length, std::move(update)), false;
+  }
+  const std::optional<int64_t> largest = takes_largest(active) ? rows.next_largest() : std::nullopt;
+  const std::span<float> logits = largest ? std::span<float>() : rows.next();
   std::optional<TokenChoice> chosen;
   try {
-    chosen = choose_token(active, logits);
+    require(largest.value_or(0) >= 0, "sampling: no token can be chosen; the model's output is not finite");
+    chosen = largest ? TokenChoice{.id = *largest} : choose_token(active, logits);
   } catch (const Error&) {  // no token is left, or a logit is NaN: the others go on
     return end(active.id, FinishReason::failed, std::move(update)), false;
   }
@@ -443,6 +450,12 @@ void Engine::State::publish_stats() {
   now.generated_tokens = generated_tokens;
   now.drafted_tokens = drafted_tokens;
   now.accepted_tokens = accepted_tokens;
+  now.gpu_seconds = gpu_seconds;
+  if (graphs) {
+    now.cuda_graphs = graphs->count();
+    now.graph_bytes = graphs->bytes();
+    now.graph_fault = graphs->fault();
+  }
   const std::lock_guard lock(mutex);
   now.waiting += std::ssize(submitted);
   stats = now;
@@ -498,6 +511,7 @@ bool Engine::step() {
 }
 
 void Engine::weights_changed() {
+  if (state_->graphs) state_->graphs->forget();
   if (state_->first()) state_->scheduler->forget();
 }
 

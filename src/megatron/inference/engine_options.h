@@ -28,6 +28,9 @@ struct EngineOptions {
   // Tokens that are guessed behind each text and read with it; those that would have been chosen anyway
   // stand, so that answers are the same with fewer steps. 0: none.
   int64_t speculative_tokens = 0;
+  // Steps in which every text grows by a token are CUDA graphs, where the device and the model allow it.
+  bool cuda_graphs = true;
+  bool time_steps = false;  // EngineStats tell the GPU's time; every step then waits for the GPU
 };
 
 // As settings say.
@@ -41,6 +44,9 @@ struct EngineStats {
   int64_t prefix_queries = 0, prefix_hits = 0;      // tokens of prompts: looked up, found
   int64_t evictions = 0;                            // running requests that gave their blocks up
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculative decoding
+  int64_t cuda_graphs = 0, graph_bytes = 0;         // that steps were captured in, and their memory
+  std::string graph_fault;                          // why a step could not be; none is then any more
+  double gpu_seconds = 0;                           // of the last step, where EngineOptions::time_steps
 };
 
 }  // namespace megatron

@@ -206,6 +206,11 @@ void Sampler::push(int64_t token) {
     ++uses_[token].answers;
 }
 
+bool Sampler::takes_largest() const {
+  return is_greedy(sampling_) && sampling_.logit_bias.empty() && sampling_.repetition_penalty == 1 &&
+         sampling_.presence_penalty == 0 && sampling_.frequency_penalty == 0;
+}
+
 double Sampler::uniform() const {
   const Philox words = Philox::at({sampling_.seed, 0}, number_);
   // 53 bits: 24 would leave tokens out of a large vocabulary.

@@ -54,6 +54,8 @@ class Sampler {
   void push(int64_t token);
 
   const Sampling& sampling() const { return sampling_; }
+  // Whether choose() without limits takes the largest logit as it is, the first among equals.
+  bool takes_largest() const;
   // The number in [0, 1) that decides the next draw, by the seed and the number of tokens so far.
   double uniform() const;
 

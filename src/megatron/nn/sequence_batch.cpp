@@ -122,4 +122,52 @@ SequenceBatch::SequenceBatch(RankContext& ctx, const StepInput& input, const Cac
   for (int64_t kept : widths) convolutions.emplace(kept, convolution_rows(ctx, input, kept));
 }
 
+SequenceBatch::SequenceBatch(RankContext& ctx, int64_t sequences, int64_t most_blocks, int64_t block_size)
+    : count(sequences), max_queries(1), max_keys(most_blocks * block_size), block_size(block_size) {
+  const Tensor rows = ctx.empty({3, sequences}, DType::I64);
+  ids = rows.select(0, 0);
+  positions = rows.select(0, 1);
+  slots = rows.select(0, 2);
+  const Tensor numbers = ctx.empty({sequences * (1 + most_blocks)}, DType::I32);
+  key_lengths = numbers.slice(0, 0, sequences);
+  blocks = numbers.slice(0, sequences, numbers.numel()).view({sequences, most_blocks});
+  std::vector<int64_t> all;
+  std::vector<int32_t> cu;
+  for (int64_t i = 0; i <= sequences; ++i) cu.push_back(static_cast<int32_t>(i));
+  for (int64_t i = 0; i < sequences; ++i) all.push_back(i);
+  cu_queries = row(ctx, cu);
+  wanted = row(ctx, all);
+}
+
+void SequenceBatch::refill(RankContext& ctx, const StepInput& input, int64_t spare_block) {
+  const int64_t most = blocks.size(1), given = std::ssize(input.sequences);
+  require(given <= count, "step: {} sequences, but there is room for {}", given, count);
+  std::vector<int64_t> rows(static_cast<size_t>(3 * count), 0);
+  std::vector<int32_t> numbers(static_cast<size_t>(count * (1 + most)), 0);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = [&](int64_t part) { return static_cast<size_t>(part * count + i); };
+    const auto table = numbers.begin() + count + i * most;
+    if (i >= given) {
+      rows[at(2)] = spare_block * block_size;
+      numbers[at(0)] = 1;
+      table[0] = static_cast<int32_t>(spare_block);
+      continue;
+    }
+    const StepInput::Sequence& s = input.sequences[static_cast<size_t>(i)];
+    require(s.tokens.size() == 1 && s.logits == 1 && std::ssize(s.blocks) <= most &&
+                std::ssize(s.blocks) * block_size > s.first,
+            "step: a sequence of {} + {} tokens with {} blocks of {} does not fit {} blocks", s.first,
+            s.tokens.size(), s.blocks.size(), block_size, most);
+    rows[at(0)] = s.tokens[0];
+    rows[at(1)] = s.first;
+    rows[at(2)] = s.blocks[static_cast<size_t>(s.first / block_size)] * block_size + s.first % block_size;
+    numbers[at(0)] = static_cast<int32_t>(s.first + 1);
+    std::copy(s.blocks.begin(), s.blocks.end(), table);
+  }
+  // `ids` and `key_lengths` stand first in the memory that they share with the others.
+  ctx.runtime->copy_from_host(ids.raw(), rows.data(), rows.size() * sizeof(int64_t), ctx.stream.native());
+  ctx.runtime->copy_from_host(key_lengths.raw(), numbers.data(), numbers.size() * sizeof(int32_t),
+                              ctx.stream.native());
+}
+
 }  // namespace megatron

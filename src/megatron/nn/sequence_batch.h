@@ -37,6 +37,12 @@ struct ConvolutionRows {
 // The same step on the device.
 struct SequenceBatch {
   SequenceBatch(RankContext& ctx, const StepInput& input, const CacheShapes& shapes, int64_t block_size);
+  // Room for steps of one token a sequence, whose tensors stay where they are: a CUDA graph reads them. For
+  // models without states, and with rotary tables that do not depend on lengths.
+  SequenceBatch(RankContext& ctx, int64_t sequences, int64_t most_blocks, int64_t block_size);
+  // Puts such a step in. Sequences that are missing are padding: one token that reads and writes
+  // `spare_block` alone, which nobody else reads.
+  void refill(RankContext& ctx, const StepInput& input, int64_t spare_block);
 
   Tensor ids, positions;         // int64 [tokens]
   Tensor slots;                  // int64 [tokens]: rows of the pool that take the tokens' keys

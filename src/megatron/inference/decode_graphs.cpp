@@ -1,0 +1,116 @@
+#include "megatron/inference/decode_graphs.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "megatron/device/host_memory.h"
+#include "megatron/kernels/argmax.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kMostKinds = 32;  // each is a graph of some hundred kernels in the driver's memory
+
+// Within its life, memory comes from another allocator.
+class AllocatorScope {
+ public:
+  AllocatorScope(RankContext& ctx, std::shared_ptr<Allocator> allocator)
+      : ctx_(ctx), before_(std::exchange(ctx.allocator, std::move(allocator))) {}
+  ~AllocatorScope() { ctx_.allocator = std::move(before_); }
+  AllocatorScope(const AllocatorScope&) = delete;
+  AllocatorScope& operator=(const AllocatorScope&) = delete;
+
+ private:
+  RankContext& ctx_;
+  std::shared_ptr<Allocator> before_;
+};
+
+int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+DecodeGraphs::DecodeGraphs(RankContext& ctx, Model& model, PagedCache& cache, int64_t spare_block)
+    : ctx_(ctx),
+      model_(model),
+      cache_(cache),
+      spare_block_(spare_block),
+      frequencies_(step_frequencies(ctx, model.config(), model.dtype())),
+      memory_(std::make_shared<Allocator>(ctx.runtime)),
+      host_memory_(make_host_allocator(ctx.runtime)) {
+  require(can_capture_decode(model), "decode: steps of this model cannot be captured");
+}
+
+bool DecodeGraphs::takes(const StepInput& input) {
+  return !input.sequences.empty() &&
+         std::ranges::all_of(input.sequences, [](const StepInput::Sequence& sequence) {
+           return sequence.tokens.size() == 1 && sequence.logits == 1;
+         });
+}
+
+int64_t DecodeGraphs::padded(int64_t count) {
+  if (count <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
+  return count <= 64 ? rounded_up(count, 8) : rounded_up(count, 32);
+}
+
+int64_t DecodeGraphs::count() const {
+  return std::ranges::count_if(kinds_, [](const auto& kind) { return kind.second.graph.has_value(); });
+}
+
+int64_t DecodeGraphs::bytes() const { return static_cast<int64_t>(memory_->statistics().reserved); }
+
+void DecodeGraphs::forget() { kinds_.clear(); }
+
+DecodeGraphs::Step& DecodeGraphs::step_for(const Kind& kind) {
+  if (const auto found = kinds_.find(kind); found != kinds_.end()) return found->second;
+  if (kinds_.size() == kMostKinds)
+    kinds_.erase(std::ranges::min_element(
+        kinds_, {}, [](const auto& one) { return one.second.used; }));  // no step is under way
+  return kinds_
+      .emplace(kind, Step{.batch = SequenceBatch(ctx_, kind.first, kind.second, cache_.block_size()),
+                          .output = {},
+                          .graph = {}})
+      .first->second;
+}
+
+StepOutput DecodeGraphs::compute(const Step& step) {
+  StepOutput output{decode_step(ctx_, model_, step.batch, cache_, frequencies_)};
+  const Tensor indices = ctx_.empty({output.logits.size(0)}, DType::I64);
+  require(argmax(ctx_.kernel_context(), {output.logits, indices}), "decode: no argmax of {}", output.logits);
+  output.largest = step.output.largest;
+  ctx_.runtime->copy_to_host_async(output.largest.raw(), indices.raw(), indices.bytes(),
+                                   ctx_.stream.native());
+  return output;
+}
+
+bool DecodeGraphs::capture(Step& step) {
+  if (!fault_.empty()) return false;
+  const AllocatorScope scope(ctx_, memory_);
+  StepOutput output;
+  try {
+    step.graph.emplace(ctx_.runtime, ctx_.stream, *memory_, [&] { output = compute(step); });
+  } catch (const Error& error) {
+    fault_ = error.what();
+    return false;
+  }
+  step.output = std::move(output);
+  return true;
+}
+
+StepOutput DecodeGraphs::run(const StepInput& input) {
+  size_t blocks = 1;
+  for (const StepInput::Sequence& sequence : input.sequences)
+    blocks = std::max(blocks, sequence.blocks.size());
+  const Kind kind{padded(std::ssize(input.sequences)), static_cast<int64_t>(std::bit_ceil(blocks))};
+  Step& step = step_for(kind);
+  step.used = ++steps_;
+  step.batch.refill(ctx_, input, spare_block_);
+  if (!step.output.largest) {
+    step.output.largest = Tensor::empty(host_memory_, {kind.first}, DType::I64);
+    return compute(step);
+  }
+  if (!step.graph && !capture(step)) return compute(step);
+  step.graph->run(ctx_.stream);
+  return step.output;
+}
+
+}  // namespace megatron

@@ -1,0 +1,40 @@
+#include "megatron/models/decode_step.h"
+
+#include "megatron/transformer/layer_pattern.h"
+
+namespace megatron {
+
+// States have slots, which padding would need too. The host reads how many tokens go to each expert, waits
+// for other ranks, and moves delayed scales of fp8 on.
+bool can_capture_decode(const Model& model) {
+  const ModelConfig& config = model.config();
+  for (ModelChunk* chunk : model.chunks())
+    for (const Parameter* parameter : chunk->parameters())
+      if (parameter->fp8) return false;
+  return model.can_decode() && model.chunks().size() == 1 && model.stages() == 1 &&
+         model.parallel().tensor.size() == 1 && config.num_moe_experts == 0 && config.mtp_num_layers == 0 &&
+         !carries_states(config) && !rope_depends_on_length(config) && !config.query_scaling_beta;
+}
+
+Tensor decode_step(RankContext& ctx, Model& model, const SequenceBatch& batch, PagedCache& cache,
+                   const StepFrequencies& frequencies) {
+  NoGrad no_grad(ctx);
+  const ModelConfig& config = model.config();
+  MicroBatch micro;
+  micro.ids = batch.ids;
+  micro.seq = model_sequences(ctx, batch, config, model.dtype(), &frequencies);
+  micro.seq.cache = &cache;
+  if (config.num_tokentypes > 0) micro.seq.token_types = ctx.zeros(batch.ids.shape(), DType::I64);
+  const auto last = [&](RankContext&, const StageTensors& states, const MicroBatch&) {
+    const Tensor all = model.head()->logits(ctx, states[0]);  // of a vocabulary that may be padded
+    if (all.size(1) == config.vocab_size && all.dtype() == model.dtype() && all.is_contiguous()) return all;
+    Tensor logits = ctx.empty({all.size(0), config.vocab_size}, model.dtype());
+    ctx.kernels->copy(ctx.kernel_context(), {all.slice(1, 0, config.vocab_size), logits});
+    return logits;
+  };
+  return model.run(ctx, {.tokens = [&](int) { return StageTokens{batch.ids.size(0)}; },
+                         .micro_batch = [&](RankContext&, int, const ModelChunk&) { return micro; },
+                         .last = last})[0];
+}
+
+}  // namespace megatron
