@@ -23,7 +23,7 @@ struct GenerateBench {
   BenchRun run;
   int64_t batch = 1, prompt = 32, tokens = 64;
   std::string quantization;
-  bool json = false;
+  bool no_cuda_graphs = false, json = false;
 };
 
 std::vector<Flag> generate_bench_flags(GenerateBench& s) {
@@ -38,6 +38,7 @@ std::vector<Flag> generate_bench_flags(GenerateBench& s) {
       text_flag("--precision", "fp32|bf16", "of weights and cache [fp32 on the CPU, bf16 on a GPU]",
                 s.run.precision),
       text_flag("--quantization", "int8", "of weights, on the CPU [none]", s.quantization),
+      switch_flag("--no-cuda-graphs", "on a GPU, launch every kernel by itself", s.no_cuda_graphs),
       switch_flag("--json", "one JSON document", s.json),
   };
 }
@@ -57,6 +58,8 @@ struct GenerateFigures {
   double cache_bytes = 0;                   // that a step in the middle of the answers reads
   double prefill_seconds = 0;
   std::vector<double> steps, reads;  // seconds: of a step, and of reading as many bytes of plain memory
+  std::vector<double> gpu;           // seconds of the steps on the GPU
+  EngineStats end;                   // when all is answered
 };
 
 // Weights that a token passes through; of a table of embeddings it reads one row.
@@ -100,6 +103,8 @@ class GenerateMeasure {
     options.max_length = settings_.prompt + settings_.tokens + 1;
     options.max_tokens = std::max<int64_t>(options.max_tokens, settings_.batch);
     options.prefix_caching = false;
+    options.cuda_graphs = !settings_.no_cuda_graphs;
+    options.time_steps = true;
     options.cache_bytes = int64_t{1} << 40;  // as many blocks as these requests need
     const CacheShapes shapes = model.cache_shapes();
     const double token_bytes =
@@ -133,6 +138,7 @@ class GenerateMeasure {
     }
     figures.steps.clear();
     figures.reads.clear();
+    figures.gpu.clear();
     const auto start = std::chrono::steady_clock::now();
     while (begun < settings_.batch) engine.step();
     figures.prefill_seconds = seconds_since(start);
@@ -140,8 +146,10 @@ class GenerateMeasure {
       const auto step = std::chrono::steady_clock::now();
       engine.step();
       figures.steps.push_back(seconds_since(step));
+      figures.gpu.push_back(engine.stats().gpu_seconds);
       if (reader) figures.reads.push_back(reader->seconds());
     }
+    figures.end = engine.stats();
     engine.step();  // what is finished leaves
   }
 
@@ -204,7 +212,8 @@ int bench_generate(Invocation& invocation) {
   const double rate = static_cast<double>(settings.batch) / step;
   const double prefill = static_cast<double>(settings.batch * settings.prompt) / figures.prefill_seconds;
   const double bytes = figures.weight_bytes + figures.cache_bytes;
-  const bool beside = !figures.reads.empty();
+  const bool beside = !figures.reads.empty(), on_gpu = figures.end.gpu_seconds > 0;
+  const double gpu = median_of(figures.gpu);
   const double read = beside ? median_of(figures.reads) : 0,
                best_read = beside ? *std::ranges::min_element(figures.reads) : 0;
   if (settings.json) {
@@ -223,6 +232,13 @@ int bench_generate(Invocation& invocation) {
       json["percent_of_read"] = 100 * read / step;
       json["best_percent_of_read"] = 100 * best_read / best;
     }
+    if (on_gpu) {
+      json["gpu_step_ms"] = gpu * 1e3;
+      json["host_step_ms"] = (step - gpu) * 1e3;
+      json["cuda_graphs"] = figures.end.cuda_graphs;
+      json["cuda_graph_bytes"] = figures.end.graph_bytes;
+      if (!figures.end.graph_fault.empty()) json["cuda_graph_fault"] = figures.end.graph_fault;
+    }
     fmt::print(invocation.out, "{}\n", json.dump());
     return 0;
   }
@@ -236,6 +252,12 @@ int bench_generate(Invocation& invocation) {
     fmt::print(invocation.out, ", {:.1f} % of reading memory at {:.1f} GB/s (best of each {:.1f} %)",
                100 * read / step, bytes / read / 1e9, 100 * best_read / best);
   fmt::print(invocation.out, "\n");
+  if (on_gpu)
+    fmt::print(invocation.out,
+               "a step: GPU {:.3f} ms, host alone {:.3f} ms; {} CUDA graphs with {:.1f} MB{}\n", gpu * 1e3,
+               (step - gpu) * 1e3, figures.end.cuda_graphs,
+               static_cast<double>(figures.end.graph_bytes) / 1e6,
+               figures.end.graph_fault.empty() ? "" : "; " + figures.end.graph_fault);
   return 0;
 }
 
