@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "megatron/device/host_memory.h"
-#include "megatron/kernels/argmax.h"
 
 namespace megatron {
 namespace {
@@ -75,7 +74,8 @@ DecodeGraphs::Step& DecodeGraphs::step_for(const Kind& kind) {
 StepOutput DecodeGraphs::compute(const Step& step) {
   StepOutput output{decode_step(ctx_, model_, step.batch, cache_, frequencies_)};
   const Tensor indices = ctx_.empty({output.logits.size(0)}, DType::I64);
-  require(argmax(ctx_.kernel_context(), {output.logits, indices}), "decode: no argmax of {}", output.logits);
+  require(ctx_.kernels->argmax(ctx_.kernel_context(), {output.logits, indices}), "decode: no argmax of {}",
+          output.logits);
   output.largest = step.output.largest;
   ctx_.runtime->copy_to_host_async(output.largest.raw(), indices.raw(), indices.bytes(),
                                    ctx_.stream.native());

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "megatron/kernels/argmax.h"
-
 namespace megatron {
 
 void LogitRows::skip(int64_t rows) {
@@ -38,7 +36,7 @@ std::optional<int64_t> LogitRows::next_largest() {
       largest_.assign(values, values + output_.largest.numel());
     } else if (ctx_.device.is_cuda()) {
       const Tensor indices = ctx_.empty({output_.logits.size(0)}, DType::I64);
-      if (argmax(ctx_.kernel_context(), {output_.logits, indices}))
+      if (ctx_.kernels->argmax(ctx_.kernel_context(), {output_.logits, indices}))
         largest_ = ctx_.to_vector<int64_t>(indices);
     }
     world_.require_running();

@@ -1,6 +1,5 @@
 #include "megatron/ops/qkv_cache.h"
 
-#include "megatron/kernels/qkv_cache.h"
 #include "megatron/ops/check.h"
 
 namespace megatron::ops {
@@ -19,14 +18,14 @@ Tensor split_qkv_to_cache(RankContext& ctx, const Tensor& qkv, const QkvShape& s
     check_shape("split_qkv_to_cache", "cache", *pool, {keys.size(0), shape.groups, shape.head_dim});
   }
   Tensor q = ctx.empty({qkv.size(0), shape.heads, shape.head_dim}, qkv.dtype());
-  if (!qkv_cache(ctx.kernel_context(), {.qkv = qkv.detach(),
-                                        .q = q,
-                                        .keys = keys,
-                                        .values = values,
-                                        .slots = slots,
-                                        .cos = rotation.cos,
-                                        .sin = rotation.sin,
-                                        .interleaved = rotation.interleaved}))
+  if (!ctx.kernels->qkv_cache(ctx.kernel_context(), {.qkv = qkv.detach(),
+                                                     .q = q,
+                                                     .keys = keys,
+                                                     .values = values,
+                                                     .slots = slots,
+                                                     .cos = rotation.cos,
+                                                     .sin = rotation.sin,
+                                                     .interleaved = rotation.interleaved}))
     return {};
   ctx.trace("split_qkv", Phase::Forward, rotation.cos ? 3.0 * static_cast<double>(qkv.numel()) : 0.0,
             2.0 * static_cast<double>(qkv.bytes()));

@@ -3,9 +3,6 @@
 #include <array>
 #include <limits>
 
-#include "megatron/kernels/argmax.h"
-#include "megatron/kernels/gemm_swiglu.h"
-#include "megatron/kernels/qkv_cache.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -68,7 +65,7 @@ TEST_F(CudaDecode, SwigluOfFewRows) {
     for (int64_t rows : {1, 8, 9, 16}) {
       Both a = uniform({rows, k}, DType::BF16), b = uniform({2 * n, k}, DType::BF16, -0.2, 0.2);
       Both x = output({rows, 2 * n}, DType::BF16), y = output({rows, n}, DType::BF16);
-      ASSERT_TRUE(gemm_swiglu(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
+      ASSERT_TRUE(gpu().kernels->gemm_swiglu(gpu().kernel_context(), {a.gpu, b.gpu, x.gpu, y.gpu}));
       Tensor active = gpu().empty_like(y.gpu);
       gpu().kernels->gated(gpu().kernel_context(), {.x = x.gpu, .y = active});
       EXPECT_TRUE(values(gpu(), y.gpu) == values(gpu(), active)) << rows << " x " << n << " x " << k;

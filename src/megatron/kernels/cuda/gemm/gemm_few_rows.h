@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/kernels/gemm.h"
-#include "megatron/kernels/gemm_swiglu.h"
+#include "megatron/kernels/gemm_fused.h"
 
 namespace megatron::cuda {
 
