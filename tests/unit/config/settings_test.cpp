@@ -42,6 +42,11 @@ TEST(Settings, WhatActsIsRead) {
       "model.pipeline_dtype",  // it is the parameters'
       "run.world_size",
       "model.model_provider",
+      "model.add_position_embedding",
+      "model.mtp_hybrid_override_pattern",
+      "model.moe_layer_recompute",
+      "model.fp4",
+      "scheduler.no_weight_decay_cond_type",
       "model.vision_image_width",  // the height in another name
       // inactive_slots() tells them to the rest.
       "model.tp_base",

@@ -137,7 +137,7 @@ TEST(PipelineLayout, ChecksTheModel) {
 TEST(HybridPattern, ReadsSegmentsAndMtpLayers) {
   const HybridPattern pattern = parse_hybrid_pattern("M-M-|M-M*-/MM/MM");
   EXPECT_EQ(pattern.layers, "M-M-M-M*-");
-  EXPECT_EQ(pattern.segments, 2);
+  EXPECT_EQ(pattern.segments, (std::vector<int64_t>{4, 5}));
   EXPECT_EQ(pattern.mtp_layers, "MM");
   EXPECT_EQ(pattern.mtp_depths, 2);
   EXPECT_EQ(parse_hybrid_pattern("").layers, "");

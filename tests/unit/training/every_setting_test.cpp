@@ -84,6 +84,8 @@ const std::vector<Overrides>& kinds() {
       {"model.num_layers=4", "model.hybrid_layer_pattern=M*-M", "model.position_embedding_type=none",
        "model.normalization=RMSNorm", "model.mamba_num_heads=4", "model.mamba_head_dim=8",
        "model.mamba_num_groups=2", "model.mamba_state_dim=8"},
+      {"model.hybrid_layer_pattern=M*-M", "model.position_embedding_type=none", "model.mtp_num_layers=1",
+       "model.mamba_num_heads=4", "model.mamba_head_dim=8", "model.mamba_num_groups=2"},
       {"model.model_type=bert"},
       {"model.model_type=t5", "model.decoder_seq_length=8"},
       {"model.model_type=t5", "model.position_embedding_type=relative"},
@@ -138,6 +140,8 @@ const std::set<std::string_view> kElsewhere = {
     "overlap_dispatch_backward_with_experts_wgrad",
     "delay_wgrad_compute",
     "moe_enable_routing_replay",  // whether routing is recorded
+    "moe_layer_recompute",        // what is kept of a pass
+    "output_logit_dtype",         // fp32 is what this test computes in
     "moe_use_upcycling",          // what is made of a checkpoint
     "moe_upcycling_granularity",
     "mrope_section",       // where images stand

@@ -4,7 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/batch_steps.h"
-#include "megatron/config/resolve/hybrid_pattern.h"
+#include "megatron/config/resolve/hybrid_layers.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/config/resolve/model_type.h"
 #include "megatron/config/resolve/pipeline_layout.h"
@@ -33,6 +33,16 @@ void gradient_format(ConfigBuilder& builder, bool half, const std::string& why) 
   }
 }
 
+// Matrix units for numbers of four bits are those of later GPUs.
+void derive_fp4(ConfigBuilder& builder) {
+  const PrecisionConfig& precision = builder.config.precision;
+  if (precision.fp4 == Fp4Format::none || precision.fp8 != Fp8Format::none) return;
+  builder.derive("model.fp8", "e4m3", "fp4 has no kernels here");
+  builder.derive("model.fp8_recipe", "blockwise", "fp4 has no kernels here");
+  builder.derive("model.fp4", "none", "fp8 stands in for it");
+  builder.note("fp4 e2m1: numbers of four bits have no kernels here; fp8 e4m3, blockwise, is used");
+}
+
 void number_formats(ConfigBuilder& builder) {
   const PrecisionConfig& precision = builder.config.precision;
   const char* dtype = precision.bf16 ? "bf16" : precision.fp16 ? "fp16" : "fp32";
@@ -46,6 +56,7 @@ void number_formats(ConfigBuilder& builder) {
     builder.derive("model.fp8_recipe", "blockwise", "mxfp8 has no kernels here");
     builder.note("fp8_recipe mxfp8: blocks of 32 have no kernels here; blockwise (blocks of 128) is used");
   }
+  derive_fp4(builder);
   // Overflows are the business of a loss scale that adapts.
   if (!precision.fp16 || builder.config.optimizer.loss_scale) return;
   for (const char* name : {"ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"})
@@ -56,6 +67,19 @@ void offload_and_graphs(ConfigBuilder& builder) {
   const ExecutionConfig& execution = builder.config.execution;
   if (execution.cpu_offloading_num_layers > 0 && !builder.given("model.cpu_offloading"))
     builder.derive("model.cpu_offloading", true, "cpu_offloading_num_layers");
+  std::vector<std::string> modules = execution.offload_modules;
+  if (const auto fused = std::find(modules.begin(), modules.end(), "fused_group_mlp");
+      fused != modules.end()) {
+    // The input of all that experts do is that of their first GEMM; what is fused otherwise is the
+    // activation.
+    Json list = Json::array();
+    for (const std::string& module : modules)
+      if (module != "fused_group_mlp" && module != "expert_fc1" && module != "moe_act")
+        list.push_back(module);
+    list.push_back("expert_fc1");
+    list.push_back("moe_act");
+    builder.derive("model.offload_modules", list, "fused_group_mlp");
+  }
   // Graphs change no number, so that the same command runs where there is no GPU.
   if (execution.cuda_graph_impl == GraphImpl::full_iteration &&
       builder.config.run.device == DeviceChoice::cpu) {
@@ -64,27 +88,17 @@ void offload_and_graphs(ConfigBuilder& builder) {
   }
 }
 
+// Old scripts have --no-position-embedding beside rotary positions, which it leaves alone.
+void derive_positions(ConfigBuilder& builder) {
+  const char* key = "model.position_embedding_type";
+  if (!builder.config.model.add_position_embedding && !builder.given(key))
+    builder.derive(key, "none", "--no-position-embedding");
+}
+
 void whole_replicas(ConfigBuilder& builder) {
   const ParallelConfig& parallel = builder.config.parallel;
   if (parallel.tp_base > 0 && !builder.given("model.tensor_model_parallel_size"))
     builder.derive("model.tensor_model_parallel_size", parallel.tp_base, "tp_base");
-}
-
-void hybrid_layers(ConfigBuilder& builder) {
-  const ModelConfig& model = builder.config.model;
-  if (model.hybrid_layer_pattern.empty()) return;
-  if (!builder.given("model.is_hybrid_model"))
-    builder.derive("model.is_hybrid_model", true, "hybrid_layer_pattern");
-  try {
-    const HybridPattern pattern = parse_hybrid_pattern(model.hybrid_layer_pattern);
-    const int64_t layers = static_cast<int64_t>(pattern.layers.size());
-    if (!builder.given("model.num_layers") && layers > 0)
-      builder.derive("model.num_layers", layers, "hybrid_layer_pattern");
-    if (!builder.given("model.mtp_num_layers") && pattern.mtp_depths > 0)
-      builder.derive("model.mtp_num_layers", pattern.mtp_depths, "hybrid_layer_pattern");
-  } catch (const Error&) {
-    // The rule on patterns reports it.
-  }
 }
 
 // A file that describes each layer becomes the text that a checkpoint keeps.
@@ -183,6 +197,33 @@ void padded_vocabulary(ConfigBuilder& builder) {
   }
 }
 
+// What a run does not do by these settings it does by others, with the same results: weights that are split
+// beyond tensor parallelism and gathered at use are those of sharded data parallelism; sequences of any
+// length are split over all context-parallel ranks.
+void whole_weights(ConfigBuilder& builder) {
+  const ParallelConfig& parallel = builder.config.parallel;
+  if (builder.purpose == Purpose::inspect) return;
+  const int64_t tp = parallel.tensor_model_parallel_size, etp = parallel.expert_tensor_parallel_size;
+  const char *dense = "model.tensor_parallel_num_weight_shards",
+             *expert = "model.expert_tensor_parallel_num_weight_shards";
+  if (parallel.tensor_parallel_num_weight_shards > tp ||
+      parallel.expert_tensor_parallel_num_weight_shards > etp) {
+    if (!builder.config.ddp.use_megatron_fsdp && builder.purpose == Purpose::training) {
+      builder.derive("ddp.use_megatron_fsdp", true, "tensor_parallel_num_weight_shards");
+      builder.note(
+          "tensor_parallel_num_weight_shards: weights are split over data-parallel ranks and gathered at "
+          "use, as "
+          "--use-megatron-fsdp does");
+    }
+    builder.derive(dense, tp, "the data-parallel ranks have the other shards");
+    builder.derive(expert, etp, "the data-parallel ranks have the other shards");
+  }
+  if (parallel.hybrid_context_parallel) {
+    builder.derive("model.hybrid_context_parallel", false, "every sequence is split alike");
+    builder.note("hybrid_context_parallel: every sequence is split over all context-parallel ranks");
+  }
+}
+
 void parallel_sizes(ConfigBuilder& builder) {
   const ParallelConfig& parallel = builder.config.parallel;
   if (parallel.sequence_parallel && parallel.tensor_model_parallel_size == 1) {
@@ -192,6 +233,7 @@ void parallel_sizes(ConfigBuilder& builder) {
   if (parallel.expert_tensor_parallel_size == 0)
     builder.derive("model.expert_tensor_parallel_size", parallel.tensor_model_parallel_size,
                    "tensor_model_parallel_size");
+  whole_weights(builder);
   if (parallel.tensor_parallel_num_weight_shards == 0)
     builder.derive("model.tensor_parallel_num_weight_shards", parallel.tensor_model_parallel_size,
                    "tensor_model_parallel_size");
@@ -268,6 +310,8 @@ void schedules(ConfigBuilder& builder) {
     builder.derive("scheduler.lr_decay_iters", config.train.train_iters, "train.train_iters");
   if (config.scheduler.lr_decay_samples == 0 && config.train.train_samples > 0)
     builder.derive("scheduler.lr_decay_samples", config.train.train_samples, "train.train_samples");
+  if (config.scheduler.no_weight_decay_cond_type != WeightDecayCondition::none)
+    builder.derive("optimizer.apply_wd_to_qk_layernorm", true, "no_weight_decay_cond_type");
   if (!builder.given("dataset.random_seed"))
     builder.derive("dataset.random_seed", config.rng.seed, "rng.seed");
 }
@@ -290,12 +334,61 @@ void idle_recompute(ConfigBuilder& builder) {
   }
 }
 
+// --moe-layer-recompute adds experts to what is recomputed.
+void recompute_experts(ConfigBuilder& builder) {
+  const ExecutionConfig& execution = builder.config.execution;
+  const RecomputeGranularity chosen = execution.recompute_granularity;
+  if (!builder.config.model.moe_layer_recompute) return;
+  if (chosen == RecomputeGranularity::full)
+    return builder.note("moe_layer_recompute has no effect: layers are recomputed as a whole");
+  std::vector<std::string> modules = execution.recompute_modules;
+  const bool chooses = std::find(modules.begin(), modules.end(), "auto") != modules.end();
+  if (modules.empty()) modules.emplace_back("core_attn");
+  if (std::find(modules.begin(), modules.end(), "moe") == modules.end() && !chooses)
+    modules.emplace_back("moe");
+  if (chosen == RecomputeGranularity::none)
+    builder.derive("model.recompute_granularity", "selective", "moe_layer_recompute");
+  Json list = Json::array();
+  for (const std::string& module : modules) list.push_back(module);
+  builder.derive("model.recompute_modules", list, "moe_layer_recompute");
+}
+
+// Modules that a model has not, or that its attention keeps, are passed over: recompute changes no number.
+void absent_modules(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const ExecutionConfig& execution = builder.config.execution;
+  if (execution.recompute_granularity != RecomputeGranularity::selective ||
+      !execution.recompute_module_layers.empty())
+    return;
+  const auto why = [&](const std::string& module) -> const char* {
+    if (module == "moe" && model.num_moe_experts == 0) return "the model has no experts";
+    if (module == "shared_experts" && model.moe_shared_expert_intermediate_size == 0)
+      return "the model has no shared experts";
+    if ((module == "core_attn" || module == "mla_up_proj") && model.attends_sparsely())
+      return "sparse attention keeps what its indexer chose";
+    return nullptr;
+  };
+  Json left = Json::array();
+  for (const std::string& module : execution.recompute_modules) {
+    const char* reason = why(module);
+    if (reason)
+      builder.note(fmt::format("recompute_modules {}: {}", module, reason));
+    else
+      left.push_back(module);
+  }
+  if (left.size() == execution.recompute_modules.size()) return;
+  if (left.size() == 0) builder.derive("model.recompute_granularity", "none", "no module is left");
+  builder.derive("model.recompute_modules", left, "modules that the model has");
+}
+
 void recompute_defaults(ConfigBuilder& builder) {
+  recompute_experts(builder);
   idle_recompute(builder);
   const ExecutionConfig& execution = builder.config.execution;
   if (execution.recompute_granularity == RecomputeGranularity::selective &&
       execution.recompute_modules.empty())
     builder.derive("model.recompute_modules", Json::Array{"core_attn"}, "selective recompute");
+  absent_modules(builder);
   if (execution.recompute_granularity != RecomputeGranularity::full) return;
   if (execution.recompute_method == RecomputeMethod::none)
     builder.derive("model.recompute_method", "uniform", "full recompute");
@@ -333,7 +426,8 @@ void derive_defaults(ConfigBuilder& builder) {
   offload_and_graphs(builder);
   derive_model_type(builder);
   whole_replicas(builder);
-  hybrid_layers(builder);
+  derive_positions(builder);
+  derive_hybrid_layers(builder);
   differing_layers(builder);
   layer_widths(builder);
   derive_vision(builder);

@@ -1,7 +1,5 @@
 #include "megatron/config/resolve/hybrid_pattern.h"
 
-#include <algorithm>
-
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -22,8 +20,15 @@ HybridPattern parse_hybrid_pattern(std::string_view text) {
   const bool plain = main.find('*') != std::string_view::npos,
              other = main.find_first_of("D+") != std::string_view::npos;
   require(!plain || !other, "hybrid pattern: * may not stand together with D or +");
-  pattern.segments = 1 + std::count(main.begin(), main.end(), '|');
-  std::copy_if(main.begin(), main.end(), std::back_inserter(pattern.layers), [](char c) { return c != '|'; });
+  pattern.segments = {0};
+  for (const char c : main) {
+    if (c == '|') {
+      pattern.segments.push_back(0);
+      continue;
+    }
+    pattern.layers += c;
+    ++pattern.segments.back();
+  }
   while (!rest.empty()) {
     rest.remove_prefix(1);
     const std::string_view part = rest.substr(0, rest.find('/'));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace megatron {
 
@@ -10,9 +11,9 @@ namespace megatron {
 // attention, D sparse attention, - MLP, E experts; | cuts pipeline segments and / begins each prediction
 // layer's own pattern.
 struct HybridPattern {
-  std::string layers;      // without the cuts
-  int64_t segments = 1;    // pieces between cuts
-  std::string mtp_layers;  // pattern of one MTP layer; empty where there is none
+  std::string layers;             // without the cuts
+  std::vector<int64_t> segments;  // layers of the pieces between cuts
+  std::string mtp_layers;         // pattern of one MTP layer; empty where there is none
   int64_t mtp_depths = 0;
 };
 

@@ -27,6 +27,20 @@ Guess guess_type(const ConfigBuilder& builder) {
   return {ModelType::bert, "tokenizer_type"};
 }
 
+// Scripts that train a decoder behind a vision tower call the tower an encoder.
+void derive_tower_layers(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  builder.derive("model.model_type", "gpt", "a vision tower");
+  const int64_t tower = model.encoder_num_layers, decoder = model.decoder_num_layers;
+  const char* why = "encoder_num_layers";
+  if (tower > 0 && model.vision_num_layers == 0) builder.derive("model.vision_num_layers", tower, why);
+  if (tower > 0 && model.num_layers == 0) builder.derive("model.num_layers", tower, why);
+  if (decoder > 0) builder.derive("model.num_layers", decoder, "decoder_num_layers");
+  for (const char* name :
+       {"model.encoder_num_layers", "model.decoder_num_layers", "model.decoder_seq_length"})
+    builder.derive(name, 0, "a vision tower");
+}
+
 void derive_bert(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   for (const char* name : {"model.masked_lm_head", "model.bidirectional_attention"})
@@ -63,6 +77,8 @@ void derive_t5(ConfigBuilder& builder) {
 
 void derive_model_type(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
+  const bool sees = model.has_tower() || builder.given("model.vision_image_size");
+  if (model.model_type == ModelType::none && sees) derive_tower_layers(builder);
   if (model.model_type == ModelType::none) {
     const Guess guess = guess_type(builder);
     builder.derive("model.model_type", name_of(guess.type), guess.why);

@@ -64,6 +64,11 @@ void find_tokenizer(ConfigBuilder& builder, const Sources& sources) {
   const auto derive = [&](const char* type, const std::string& why) {
     builder.derive("tokenizer.tokenizer_type", type, why);
   };
+  // Tokens of images are a model's own; what is left is a tokenizer of text.
+  if (t.tokenizer_type == TokenizerKind::null_multimodal)
+    return derive("NullTokenizer", "NullMultimodalTokenizer");
+  if (t.tokenizer_type == TokenizerKind::multimodal)
+    return derive("HuggingFaceTokenizer", "MultimodalTokenizer");
   if (t.tokenizer_type != TokenizerKind::none) return;
   if (!t.merge_file.empty() || t.vocab_file.ends_with(".json"))
     return derive("GPT2BPETokenizer", t.merge_file.empty() ? "vocab_file" : "merge_file");
@@ -86,9 +91,7 @@ void find_tokenizer(ConfigBuilder& builder, const Sources& sources) {
 // The tokenizer's size is the model's, unless that is known to be larger.
 void find_vocabulary(ConfigBuilder& builder, const ResolveOptions& options) {
   const TokenizerConfig& t = builder.config.tokenizer;
-  const bool of_images =
-      t.tokenizer_type == TokenizerKind::multimodal || t.tokenizer_type == TokenizerKind::null_multimodal;
-  if (!options.vocabulary || t.tokenizer_type == TokenizerKind::none || of_images) return;
+  if (!options.vocabulary || t.tokenizer_type == TokenizerKind::none) return;
   if (t.tokenizer_type == TokenizerKind::null_ && t.vocab_size == 0) return;  // a rule says so
   try {
     const int64_t tokens = options.vocabulary(t), model = builder.config.model.vocab_size;

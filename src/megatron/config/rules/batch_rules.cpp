@@ -124,13 +124,12 @@ void learning_rate(ConfigBuilder& builder) {
 void warmup_fits(ConfigBuilder& builder) {
   const SchedulerConfig& s = builder.config.scheduler;
   if (s.lr_decay_style == LrDecay::wsd && s.lr_wsd_decay_iters == 0 && s.lr_wsd_decay_samples == 0)
-    builder.reject("scheduler.lr_decay_style", "WSD needs the length of its last part",
-                   builder.config.train.train_samples > 0 ? "give --lr-wsd-decay-samples N"
-                                                          : "give --lr-wsd-decay-iters N");
-  if (s.lr_decay_iters > 0 && s.lr_wsd_decay_iters > s.lr_decay_iters)
-    builder.reject("scheduler.lr_wsd_decay_iters",
-                   fmt::format("is longer than the whole decay, {}", s.lr_decay_iters),
-                   fmt::format("use at most {}", s.lr_decay_iters));
+    builder.note(fmt::format(
+        "lr_decay_style WSD without {}: the learning rate stays until the end",
+        builder.config.train.train_samples > 0 ? "--lr-wsd-decay-samples" : "--lr-wsd-decay-iters"));
+  if ((s.lr_decay_iters > 0 && s.lr_wsd_decay_iters > s.lr_decay_iters) ||
+      (s.lr_decay_samples > 0 && s.lr_wsd_decay_samples > s.lr_decay_samples))
+    builder.note("the last part of WSD is longer than the whole decay: the learning rate begins within it");
   if ((s.lr_decay_iters > 0 && s.lr_warmup_iters >= s.lr_decay_iters) ||
       (s.lr_decay_samples > 0 && s.lr_warmup_samples >= s.lr_decay_samples))
     builder.note("the warm-up is as long as the whole decay: it is cut short by one step");

@@ -82,8 +82,10 @@ void positions(ConfigBuilder& builder) {
   if (kind == PositionEmbedding::mrope && model.mrope_section.empty())
     builder.reject(key, "needs the sections of each head", "give --mrope-section T H W");
   if (model.rope_scaling && kind != PositionEmbedding::rope)
-    builder.reject("model.rope_scaling", fmt::format("position_embedding_type is {}", name_of(kind)),
-                   "use --position-embedding-type rope");
+    builder.note(fmt::format("rope_scaling has no effect: position_embedding_type is {}", name_of(kind)));
+  if (!model.add_position_embedding && kind == PositionEmbedding::learned_absolute)
+    builder.reject("model.add_position_embedding", "position_embedding_type is learned_absolute",
+                   "use --position-embedding-type none, or leave it out");
   if (kind == PositionEmbedding::yarn && model.rotary_interleaved)
     builder.reject("model.rotary_interleaved", "yarn rotates halves", "leave it out");
   if (model.rope_scaling_low_freq_factor >= model.rope_scaling_high_freq_factor)
@@ -147,8 +149,9 @@ void attention_kinds(ConfigBuilder& builder) {
 void sparse_attention_fits(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ModelConfig& model = config.model;
-  if (model.experimental_attention_variant != AttentionVariant::dsa) return;
-  const char* kind = "model.experimental_attention_variant";
+  if (!model.attends_sparsely()) return;
+  const char* kind =
+      model.is_hybrid_model ? "model.hybrid_layer_pattern" : "model.experimental_attention_variant";
   if (builder.on_gpus())
     builder.reject(kind, "dsa has no CUDA kernels",
                    "leave it out for multi-latent attention, or --device cpu");
@@ -171,15 +174,6 @@ void sparse_attention_fits(ConfigBuilder& builder) {
         {"dataset.inter_document_masking", config.dataset.inter_document_masking},
         {"dataset.sft", config.dataset.sft}})
     if (given) builder.reject(key, "dsa reads rows of one sequence each", "leave it out");
-  const std::vector<std::string>& parts = config.execution.recompute_modules;
-  const auto recomputed = [&](const char* part) {
-    return std::find(parts.begin(), parts.end(), part) != parts.end();
-  };
-  if (config.execution.recompute_granularity == RecomputeGranularity::selective &&
-      (parts.empty() || recomputed("core_attn") || recomputed("mla_up_proj") || recomputed("auto")))
-    builder.reject("model.recompute_granularity",
-                   "dsa keeps what its indexer chose, so core_attn and mla_up_proj are not recomputed alone",
-                   "use --recompute-granularity full, or name other --recompute-modules");
 }
 
 void mamba_heads_fit(ConfigBuilder& builder) {
@@ -202,7 +196,9 @@ void layer_lists(ConfigBuilder& builder) {
       {"model.no_rope_freq", &model.no_rope_freq},
       {"model.linear_attention_freq", &model.linear_attention_freq}};
   for (const auto& [key, list] : lists)
-    if (list->is_array() && static_cast<int64_t>(list->size()) != model.num_layers)
+    if (list == &model.window_attn_skip_freq && model.window_size.empty())
+      continue;  // it has no effect
+    else if (list->is_array() && static_cast<int64_t>(list->size()) != model.num_layers)
       builder.reject(key, fmt::format("has {} entries for {} layers", list->size(), model.num_layers),
                      "leave it out, or give one entry per layer");
 }
@@ -312,6 +308,9 @@ void qk_clip_fits(ConfigBuilder& builder) {
                    "leave it out, or use --softmax-type vanilla");
   if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
     builder.reject("model.qk_clip", "encoder-decoder models have scores of two kinds", "leave it out");
+  if (model.qk_layernorm || model.qk_l2_norm)
+    builder.reject("model.qk_clip", "queries and keys are normed, so that their weights' sizes do not count",
+                   "leave it out, or leave out --qk-layernorm and --qk-l2-norm");
   if (model.qk_clip_alpha >= 1) builder.reject("model.qk_clip_alpha", "leaves keys alone", "use 0.5");
 }
 
@@ -322,7 +321,8 @@ constexpr Rule kModelRules[] = {
      "model.encoder_num_layers model.decoder_num_layers model.mtp_num_layers",
      "an fp32 stream suits the model", fp32_residual_fits},
     {"qk_clip_fits",
-     "model.qk_clip model.qk_clip_alpha model.softmax_type model.encoder_num_layers model.decoder_num_layers",
+     "model.qk_clip model.qk_clip_alpha model.softmax_type model.encoder_num_layers model.decoder_num_layers "
+     "model.qk_layernorm model.qk_l2_norm",
      "bounds on scores suit the attention", qk_clip_fits},
     {"sizes_are_given", "model.num_layers model.hidden_size model.num_attention_heads",
      "layers, width and heads are given", sizes_are_given},
@@ -334,6 +334,7 @@ constexpr Rule kModelRules[] = {
      "model and data have one sequence length, within the positions", lengths_agree},
     {"positions",
      "model.position_embedding_type model.mrope_section model.rope_scaling model.rotary_interleaved "
+     "model.add_position_embedding "
      "model.rope_scaling_low_freq_factor model.rope_scaling_high_freq_factor model.is_hybrid_model",
      "options of positions suit their kind", positions},
     {"rotated_channels_fit",
@@ -344,7 +345,7 @@ constexpr Rule kModelRules[] = {
      "run.device model.experimental_attention_variant model.multi_latent_attention model.q_lora_rank "
      "model.dsa_indexer_* "
      "model.qk_pos_emb_head_dim model.context_parallel_size dataset.reset_attention_mask "
-     "dataset.inter_document_masking dataset.sft model.recompute_modules model.recompute_granularity",
+     "dataset.inter_document_masking dataset.sft model.hybrid_layer_pattern",
      "sparse attention has what it needs", sparse_attention_fits},
     {"mamba_heads_fit", "model.mamba_num_heads model.mamba_num_groups model.hybrid_layer_pattern",
      "groups share Mamba's heads", mamba_heads_fit},

@@ -193,7 +193,7 @@ std::string with_layers(const ModelConfig& model, std::string_view symbols, char
   std::string pattern;
   for (char c : model.hybrid_layer_pattern) {
     if (symbols.find(c) != std::string_view::npos) c = other;
-    if (c != 0 && std::string_view("MG*+-E|/").find(c) != std::string_view::npos) pattern += c;
+    if (c != 0 && std::string_view("MG*+D-E|/").find(c) != std::string_view::npos) pattern += c;
   }
   return pattern.empty() ? "M-M*-" : pattern;
 }
@@ -210,35 +210,19 @@ void hybrid_pattern_is_right(ConfigBuilder& builder) {
   }
   try {
     const HybridPattern pattern = parse_hybrid_pattern(model.hybrid_layer_pattern);
-    const int64_t layers = static_cast<int64_t>(pattern.layers.size());
-    if (layers == 0)
+    const auto segments = static_cast<int64_t>(pattern.segments.size());
+    if (pattern.layers.empty())
       builder.reject(key, "it has no layers", "leave it out, or give one symbol for each layer");
-    if (model.num_layers != layers)
-      builder.reject("model.num_layers", fmt::format("the hybrid_layer_pattern has {} layers", layers),
-                     "leave out --num-layers");
-    if (pattern.mtp_depths != model.mtp_num_layers)
-      builder.reject("model.mtp_num_layers",
-                     fmt::format("the hybrid_layer_pattern has {} MTP layers", pattern.mtp_depths),
-                     "leave out --mtp-num-layers");
-    if (model.hybrid_layer_pattern.find('D') != std::string::npos)
-      builder.reject(
-          key, "sparse attention (D) is not built yet",
-          fmt::format("use {}", with_layers(model, "D", model.multi_latent_attention ? '+' : '*')));
-    if ((model.hybrid_layer_pattern.find('+') != std::string::npos) != model.multi_latent_attention)
-      builder.reject(key, "multi-latent attention is + in a pattern, and needs its sizes",
-                     model.multi_latent_attention
-                         ? "leave out --multi-latent-attention"
-                         : "add --multi-latent-attention with --position-embedding-type rope");
     if (model.hybrid_layer_pattern.find('E') != std::string::npos && model.num_moe_experts == 0)
       builder.reject(key, "it has expert layers (E) but the model no experts", "give --num-experts N");
-    if (pattern.segments > 1 && pattern.segments % p.pipeline_model_parallel_size != 0)
+    if (segments > 1 && segments % p.pipeline_model_parallel_size != 0)
       builder.reject(key,
-                     fmt::format("its {} segments cannot be dealt out to {} pipeline ranks", pattern.segments,
+                     fmt::format("its {} segments cannot be dealt out to {} pipeline ranks", segments,
                                  p.pipeline_model_parallel_size),
                      fmt::format("use {}", with_layers(model, "|", 0)));
   } catch (const Error& error) {
     builder.reject(key, reason_of(error),
-                   fmt::format("use M, G, *, +, - and E, as in {}", with_layers(model, "D+", '*')));
+                   fmt::format("use M, G, *, +, D, - and E, as in {}", with_layers(model, "D+", '*')));
   }
 }
 

@@ -27,16 +27,16 @@ void fp8_needs(ConfigBuilder& builder) {
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
-    builder.reject(
-        "model.num_layers_at_end_in_bf16",
-        fmt::format("first and last layers in bf16 are more than the {} layers", config.model.num_layers),
-        p.bf16_at_start() <= config.model.num_layers
-            ? fmt::format("use at most {}", config.model.num_layers - p.bf16_at_start())
-            : "leave out --first-last-layers-bf16");
+    builder.note(fmt::format("first and last layers in bf16 are all {} layers: none is in fp8",
+                             config.model.num_layers));
+  if (on && p.fp4 != Fp4Format::none)
+    builder.reject("model.fp4", "the model is in fp8", "leave out --fp4-format or --fp8-format");
 }
 
 void optimizer_states(ConfigBuilder& builder) {
   const OptimizerConfig& o = builder.config.optimizer;
+  if (o.is_muon() && o.muon_coefficient_type == MuonCoefficients::cubic5 && o.muon_num_ns_steps != 5)
+    builder.reject("optimizer.muon_num_ns_steps", "cubic5 is a set of five steps", "use 5");
   if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
     builder.reject("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
                    "use --optimizer adam");
@@ -154,10 +154,7 @@ void recompute(ConfigBuilder& builder) {
     if (recomputes(module) && !there)
       builder.reject("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
   };
-  needs("moe", config.model.num_moe_experts > 0, "experts", "leave it out");
   needs("moe_act", config.model.num_moe_experts > 0, "experts", "leave it out");
-  needs("shared_experts", config.model.moe_shared_expert_intermediate_size > 0, "shared experts",
-        "leave it out");
   needs("mla_up_proj", config.model.multi_latent_attention, "multi-latent attention", "leave it out");
   if (!e.distribute_saved_activations) return;
   const char* key = "model.distribute_saved_activations";

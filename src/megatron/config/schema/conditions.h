@@ -8,8 +8,7 @@ namespace megatron::conditions {
 
 // clang-format off
 #define CONDITION(name, needs, holds) inline constexpr Condition name{[](const Config& c) { return holds; }, needs};
-CONDITION(has_indexer, "--experimental-attention-variant dsa",
-          c.model.experimental_attention_variant == AttentionVariant::dsa)
+CONDITION(has_indexer, "--experimental-attention-variant dsa, or D in a hybrid pattern", c.model.attends_sparsely())
 CONDITION(has_window, "--window-size", !c.model.window_size.empty())
 CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
 CONDITION(has_parallel_residual, "--parallel-residual", c.model.parallel_residual)
@@ -23,6 +22,8 @@ CONDITION(overlaps_tp, "--tp-comm-overlap", c.parallel.tp_comm_overlap)
 CONDITION(has_tp_spares, "--tp-spares", c.parallel.tp_spares > 0)
 CONDITION(has_stages, "--pipeline-model-parallel-size above 1", c.parallel.pipeline_model_parallel_size > 1)
 CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipeline_model_parallel_size > 1)
+CONDITION(adapts_muon, "--optimizer adaptive_muon", c.optimizer.optimizer == OptimizerKind::adaptive_muon)
+CONDITION(predicts_further, "--mtp-num-layers", c.model.mtp_num_layers > 0)
 CONDITION(has_cuda_graphs, "--cuda-graph-impl full_iteration",
           c.execution.cuda_graph_impl == GraphImpl::full_iteration)
 CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)

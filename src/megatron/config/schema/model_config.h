@@ -37,6 +37,12 @@ struct ModelConfig : MoeConfig, VisionConfig {
 #include "megatron/config/settings/model.def"
 #undef SETTING
 
+  // Whether some layer's attention reads the keys alone that an indexer chose.
+  bool attends_sparsely() const {
+    return is_hybrid_model ? hybrid_layer_pattern.find('D') != std::string::npos
+                           : experimental_attention_variant == AttentionVariant::dsa;
+  }
+
   // Whether it learns to restore masked text, and not to go on from it.
   bool masks_text() const { return model_type == ModelType::bert || model_type == ModelType::t5; }
 

@@ -11,8 +11,12 @@ constexpr auto names(OptimizerKind) {
 
 enum class MuonScale { spectral, unit_rms_norm, shape_scaling };
 constexpr auto names(MuonScale) { return std::array{"spectral", "unit_rms_norm", "shape_scaling"}; }
-enum class MuonCoefficients { simple, quintic, polar_express };
-constexpr auto names(MuonCoefficients) { return std::array{"simple", "quintic", "polar_express"}; }
+enum class MuonCoefficients { simple, quintic, polar_express, cans, aol, deepseekv4, cubic5 };
+constexpr auto names(MuonCoefficients) {
+  return std::array{"simple", "quintic", "polar_express", "cans", "aol", "deepseekv4", "cubic5"};
+}
+enum class SecondMoment { adamuon, normuon };
+constexpr auto names(SecondMoment) { return std::array{"adamuon", "normuon"}; }
 enum class MuonTpMode { blockwise, duplicated, distributed };
 constexpr auto names(MuonTpMode) { return std::array{"blockwise", "duplicated", "distributed"}; }
 enum class MuonScalarOptimizer { adam, lion };
@@ -24,7 +28,10 @@ struct OptimizerConfig {
 #include "megatron/config/settings/optimizer.def"
 #undef SETTING
 
-  bool is_muon() const { return optimizer == OptimizerKind::muon || optimizer == OptimizerKind::dist_muon; }
+  bool is_muon() const {
+    return optimizer == OptimizerKind::muon || optimizer == OptimizerKind::dist_muon ||
+           optimizer == OptimizerKind::adaptive_muon;
+  }
 };
 
 enum class LrDecay { constant, linear, cosine, inverse_square_root, wsd };
@@ -35,6 +42,11 @@ enum class WsdDecay { exponential, linear, cosine, minus_sqrt };
 constexpr auto names(WsdDecay) { return std::array{"exponential", "linear", "cosine", "minus_sqrt"}; }
 enum class WeightDecayGrowth { constant, linear, cosine };
 constexpr auto names(WeightDecayGrowth) { return std::array{"constant", "linear", "cosine"}; }
+
+enum class WeightDecayCondition { none, apply_wd_to_qk_layernorm, qwen3_next };
+constexpr auto names(WeightDecayCondition) {
+  return std::array{"none", "apply_wd_to_qk_layernorm", "qwen3_next"};
+}
 
 struct SchedulerConfig {
   static const Schema& rows();

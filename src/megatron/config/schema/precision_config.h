@@ -10,6 +10,8 @@ enum class Fp8Recipe { delayed, tensorwise, mxfp8, blockwise, custom };
 constexpr auto names(Fp8Recipe) {
   return std::array{"delayed", "tensorwise", "mxfp8", "blockwise", "custom"};
 }
+enum class Fp4Format { none, e2m1 };
+constexpr auto names(Fp4Format) { return std::array{"none", "e2m1"}; }
 enum class AmaxAlgorithm { most_recent, max };
 constexpr auto names(AmaxAlgorithm) { return std::array{"most_recent", "max"}; }
 
