@@ -132,7 +132,7 @@ TEST(DataCheckpoint, ScaledStates) {
 }
 
 TEST(DataCheckpoint, StatesOfMuonAndLion) {
-  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::lion}) {
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adaptive_muon, OptimizerKind::lion}) {
     SCOPED_TRACE(name_of(kind));
     const auto with = [&](Saved run) {
       run.optimizer = kind;
@@ -141,7 +141,9 @@ TEST(DataCheckpoint, StatesOfMuonAndLion) {
     TempDir folder;
     const State saved = train_from(with(kRuns[1]), DType::BF16, "", folder.path(), true);
     EXPECT_EQ(saved.tensors.contains("optimizer.momentum_buffer.decoder.layers.0.mlp.linear_fc1.weight"),
-              kind == OptimizerKind::muon);
+              kind != OptimizerKind::lion);
+    EXPECT_EQ(saved.tensors.contains("optimizer.moment2_buffer.decoder.layers.0.mlp.linear_fc1.weight"),
+              kind == OptimizerKind::adaptive_muon);
     EXPECT_TRUE(saved.tensors.contains("optimizer.exp_avg.embedding.word_embeddings.weight"));
     for (const size_t loader : {0, 3, 4}) {
       SCOPED_TRACE(kRuns[loader].layout.name);

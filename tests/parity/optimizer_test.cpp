@@ -55,6 +55,29 @@ TEST(MuonParity, Experts) {
   check_layouts(config, layouts);
 }
 
+template <SecondMoment method>
+Config with_adaptive_muon(Config config) {
+  config = with_muon(std::move(config));
+  config.optimizer.optimizer = OptimizerKind::adaptive_muon;
+  config.optimizer.adaptive_muon_moment2_method = method;
+  config.optimizer.muon_coefficient_type = MuonCoefficients::polar_express;
+  return config;
+}
+
+TEST(MuonParity, SecondMoments) {
+  const std::vector<Layout> layouts = {
+      {.name = "tp2 sp", .tp = 2, .sp = true},
+      {.name = "tp2, Gram matrices", .tp = 2, .change = tp_mode<MuonTpMode::distributed>},
+      {.name = "pp2 dp2 zero 1", .pp = 2, .dp = 2, .change = [](Config& config) { shard<1>(config, 3000); }},
+      {.name = "tp2 dp2 zero 3", .tp = 2, .dp = 2, .change = [](Config& config) { shard<3>(config, 0); }}};
+  check_layouts(with_adaptive_muon<SecondMoment::adamuon>(small_gpt()), layouts);
+  check_layouts(with_adaptive_muon<SecondMoment::normuon>(small_gpt()), layouts);
+  const std::vector<Layout> experts = {
+      {.name = "tp2 etp2 dp2", .tp = 2, .dp = 2, .etp = 2},
+      {.name = "ep2 dp4 zero 1", .dp = 4, .ep = 2, .change = [](Config& config) { shard<1>(config, 3000); }}};
+  check_layouts(with_adaptive_muon<SecondMoment::normuon>(mixture_of_experts()), experts);
+}
+
 TEST(CudaMuon, TensorAndDataParallel) {
   const std::vector<Layout> layouts = {
       {.name = "tp2, Gram matrices", .tp = 2, .change = tp_mode<MuonTpMode::distributed>},

@@ -1,8 +1,8 @@
 #include "megatron/optimizer/muon.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
+
+#include "megatron/optimizer/muon_matrix.h"
 
 namespace megatron {
 namespace {
@@ -24,28 +24,6 @@ void for_each_block(const ShardSpec& shard, const Tensor& whole, const Tensor& o
   }
 }
 
-// Which dimension of its matrices other tensor-parallel ranks have the rest of; -1: none.
-int split_dimension(const Parameter& parameter) {
-  const Shape &local = parameter.shard.local_shape, &global = parameter.shard.global_shape;
-  const int first = local.rank() - 2;
-  for (int dim = 0; dim < 2; ++dim)
-    if (local[first + dim] != global[first + dim]) return dim;
-  return -1;
-}
-
-double scale_of(MuonScale mode, int64_t rows, int64_t columns) {
-  const auto m = static_cast<double>(rows), n = static_cast<double>(columns);
-  switch (mode) {
-    case MuonScale::spectral:
-      return std::sqrt(std::max(m, n));
-    case MuonScale::unit_rms_norm:
-      return std::sqrt(m / n);
-    case MuonScale::shape_scaling:
-      return std::sqrt(std::max(1.0, m / n));
-  }
-  fail("Muon: unknown scale");
-}
-
 }  // namespace
 
 Muon::Muon(RankContext& ctx, std::vector<ParameterSlice> slices, const MuonOptions& options)
@@ -55,6 +33,7 @@ Muon::Muon(RankContext& ctx, std::vector<ParameterSlice> slices, const MuonOptio
     require(rank == 2 || rank == 3, "Muon: {} is no matrix: {}", slice.parameter->name,
             slice.parameter->shard.local_shape);
   }
+  if (options_.second) moments_ = zeros(ctx);
 }
 
 void Muon::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) {
@@ -72,6 +51,7 @@ void Muon::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_sca
       ctx.kernels->axpby(kernels,
                          {.alpha = 1 - keep, .a = gradient, .beta = keep, .b = direction, .out = direction});
     Tensor update = update_of(ctx, slice, direction);
+    if (options_.second) update = adapted(ctx, i, update, gate);
     const double lr = lr_of(slice, rates), decay = decay_of(slice, rates, options_.weight_decay);
     ctx.kernels->axpby(kernels,
                        {.alpha = -lr, .a = update, .beta = 1 - lr * decay, .b = target, .out = update});
@@ -147,7 +127,8 @@ int64_t Muon::group_rows() const {
 Tensor Muon::scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int64_t columns,
                     const ShardedMatrix* split) const {
   Tensor result = orthogonalize(ctx, matrices, options_.steps, split);
-  const double scale = options_.extra_scale * scale_of(options_.scale, rows, columns);
+  if (options_.second) return result;  // it is scaled behind the second moment
+  const double scale = options_.extra_scale * muon_scale(options_.scale, rows, columns);
   ctx.kernels->axpby(ctx.kernel_context(), {.alpha = scale, .a = result, .out = result});
   return result;
 }
@@ -178,6 +159,7 @@ std::vector<OptimizerTensor> Muon::state(RankContext& ctx) const {
   std::vector<OptimizerTensor> list;
   append_masters(ctx, list);
   append(list, "momentum_buffer", momenta_);
+  append(list, "moment2_buffer", moments_);
   return list;
 }
 

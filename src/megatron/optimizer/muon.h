@@ -11,6 +11,12 @@ struct MatrixGroups {
   ProcessGroup shard = ProcessGroup::self("shard");    // of this rank's own shape, where slices are parts
 };
 
+// A second moment of the orthogonal direction, which the update is divided by (adaptive Muon).
+struct MuonSecondMoment {
+  SecondMoment method = SecondMoment::adamuon;
+  double beta2 = 0.95, epsilon = 1e-8;
+};
+
 struct MuonOptions {
   double momentum = 0.95, weight_decay = 0.01;
   bool nesterov = false;
@@ -21,6 +27,7 @@ struct MuonOptions {
   // Rows of queries, keys and values in each query group of a fused projection; empty: it is one matrix.
   std::vector<int64_t> qkv_rows = {};
   MatrixGroups dense = {}, expert = {};
+  std::optional<MuonSecondMoment> second = {};
   ParameterGroups groups = {};
 };
 
@@ -44,10 +51,16 @@ class Muon final : public Optimizer {
   Tensor scaled_parts(RankContext& ctx, const Parameter& parameter, const Tensor& matrices,
                       const ShardedMatrix* split) const;
   bool has_parts(const Parameter& parameter) const;
+  // The direction of slice i, divided by the root of its second moment, which moves on, and scaled.
+  Tensor adapted(RankContext& ctx, size_t i, const Tensor& direction, const Tensor& gate);
+  Tensor by_elements(RankContext& ctx, size_t i, const Tensor& direction, const Tensor& gate);
+  Tensor by_rows(RankContext& ctx, size_t i, const Tensor& direction, const Tensor& gate);
   int64_t group_rows() const;
 
   MuonOptions options_;
   std::vector<Tensor> momenta_;
+  std::vector<Tensor>
+      moments_;  // second ones, of elements; of rows or columns, the same number in all of one
 };
 
 }  // namespace megatron

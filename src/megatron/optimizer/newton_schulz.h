@@ -12,7 +12,8 @@ namespace megatron {
 // a, b and c of one step X ← aX + (bA + cA²)X with A = XXᵀ.
 using NewtonSchulzStep = std::array<double, 3>;
 
-// The steps of a named set; more steps than the set has begin again at its first.
+// The steps of a named set; more steps than the set has begin again at its first, or repeat its last, as the
+// set is meant.
 std::vector<NewtonSchulzStep> newton_schulz_steps(MuonCoefficients kind, int64_t count);
 
 // Matrices of which other ranks have further rows (dim 0) or columns (dim 1).

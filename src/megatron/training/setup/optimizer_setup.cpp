@@ -27,8 +27,15 @@ Sharding sharding_of(const DdpConfig& config) {
   fail("data parallelism: unknown sharding strategy");
 }
 
+// Whether gradients that travel in bf16 gather in fp32.
+bool gathers_wide(const DdpConfig& config) {
+  return !config.param_name_patterns_for_fp32_local_accumulation.empty() &&
+         !config.grad_reduce_in_fp32.value_or(true);
+}
+
 // In which gradients travel; empty: as they are kept.
 std::optional<DType> wire_of(const DdpConfig& config) {
+  if (gathers_wide(config)) return DType::BF16;
   if (!config.use_megatron_fsdp || config.megatron_fsdp_grad_comm_dtype == "auto") return {};
   return dtype_from_name(config.megatron_fsdp_grad_comm_dtype);
 }
@@ -106,6 +113,11 @@ std::vector<int64_t> qkv_rows(const ModelConfig& model) {
 
 MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model,
                          const ParallelContext& parallel, const DataParallel& data_parallel) {
+  std::optional<MuonSecondMoment> second;
+  if (config.optimizer == OptimizerKind::adaptive_muon)
+    second = {.method = config.adaptive_muon_moment2_method,
+              .beta2 = config.adaptive_muon_beta2,
+              .epsilon = config.adaptive_muon_eps};
   return {.momentum = config.muon_momentum,
           .weight_decay = config.weight_decay,
           .nesterov = config.muon_nesterov,
@@ -116,6 +128,7 @@ MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model
           .qkv_rows = config.muon_split_qkv ? qkv_rows(model) : std::vector<int64_t>(),
           .dense = {parallel.group(Axis::tp), data_parallel.shard_group(false)},
           .expert = {parallel.group(Axis::etp), data_parallel.shard_group(true)},
+          .second = second,
           .groups = parameter_groups(config, model)};
 }
 
@@ -167,7 +180,7 @@ std::unique_ptr<Optimizer> plain_or_offloaded(RankContext& ctx, const Config& co
 
 DataParallelOptions data_parallel_options(const DdpConfig& config) {
   return {.sharding = sharding_of(config),
-          .bf16_grads = !config.grad_reduce_in_fp32.value_or(true),
+          .bf16_grads = !config.grad_reduce_in_fp32.value_or(true) && !gathers_wide(config),
           .wire = wire_of(config),
           .fp32_sums = config.reduce_scatter_with_fp32_accumulation,
           .overlap_reduce = config.overlap_grad_reduce,
