@@ -74,6 +74,36 @@ const std::vector<Layout> kApart = {
      .stages = "Et|t|t|t|mm|L",
      .change = zb_v}};
 
+Config detached(Config config) {
+  config.model.mtp_detach_heads = true;
+  config.optimizer.clip_grad = 0.05;
+  return config;
+}
+
+TEST(MtpParity, Detached) {
+  check_layouts(detached(two_ahead()), kLayouts);
+  check_layouts(detached(untied_mixture()), std::span(kApart).first(4));
+}
+
+// The model learns what it would learn without them.
+TEST(MtpParity, DetachedLayersLeaveTheModelAlone) {
+  for (const Config& config : {detached(two_ahead()), detached(untied_mixture())}) {
+    Config without = config;
+    without.model.mtp_num_layers = 0;
+    const auto batches = batches_for(config, 3);
+    const Trained with = train(config, {}, batches), alone = train(without, {}, batches);
+    for (size_t step = 0; step < batches.size(); ++step)
+      EXPECT_NEAR(with.losses[step], alone.losses[step], 1e-12) << "step " << step;
+    WholeTensors own;
+    bool learned = false;
+    for (const auto& [name, tensor] : with.parameters)
+      name.starts_with("mtp.") ? void(learned = true) : void(own.emplace(name, tensor));
+    std::string where;
+    EXPECT_TRUE(learned);
+    EXPECT_LE(difference(own, alone.parameters, &where), 1e-12) << where;
+  }
+}
+
 TEST(MtpParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
 TEST(MtpParity, ApartTied) { check_layouts(two_ahead(), kApart); }
 TEST(CudaParity, MtpLayers) {

@@ -109,7 +109,7 @@ void GptModel::make_units() {
   if (mtp_.size() == 1) mtp_units_[0]->uses = depths;
   if (!slice_.head) return;
   output_unit_ = std::make_unique<ParameterUnit>(output_weight());
-  output_unit_->uses += depths;
+  if (!config_.mtp_detach_heads) output_unit_->uses += depths;
   if (output_bias_) output_unit_->parameters.push_back(output_bias_.get());
 }
 
@@ -237,14 +237,18 @@ Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, cons
 VocabLossOptions GptModel::loss_options(RankContext& ctx) {
   return {.vocab_size = config_.vocab_size,
           .logit_softcap = config_.final_logit_softcapping.value_or(0),
+          .wide_logits = config_.output_logit_dtype == "fp32",
           .bias = output_bias_ ? output_bias_->get(ctx) : Weight{},
           .rows = &rows_};
 }
 
+// Losses of MTP layers, which leave the output layer alone where they are detached.
 Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) {
   return use_unit(ctx, *output_unit_, [&] {
-    return vocab_parallel_loss(ctx, hidden, output_weight().get(ctx), labels, parallel_.tensor,
-                               loss_options(ctx));
+    Weight weight = output_weight().get(ctx);
+    VocabLossOptions options = loss_options(ctx);
+    if (config_.mtp_detach_heads) weight.accumulator = options.bias.accumulator = nullptr;
+    return vocab_parallel_loss(ctx, hidden, weight, labels, parallel_.tensor, options);
   });
 }
 
@@ -271,7 +275,10 @@ std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
   std::vector<Tensor> states;
   for (size_t depth = 0; depth < tokens.size(); ++depth)
     states.push_back(run_mtp_layer(ctx, static_cast<int64_t>(depth), tokens[depth].ids,
-                                   depth == 0 ? hidden : states.back(), seq));
+                                   depth > 0                  ? states.back()
+                                   : config_.mtp_detach_heads ? hidden.detach()
+                                                              : hidden,
+                                   seq));
   return states;
 }
 
@@ -279,7 +286,10 @@ Tensor GptModel::run_mtp_layer(RankContext& ctx, int64_t depth, const Tensor& id
                                const SeqInfo& seq) {
   ParameterUnit& table = embedding_ ? *embedding_unit_ : *mtp_embedding_unit_;
   const size_t i = mtp_.size() == 1 ? 0 : static_cast<size_t>(depth);  // one for all
-  const Tensor embedded = use_unit(ctx, table, [&] { return mtp_embedding_->forward(ctx, ids, seq); });
+  Tensor embedded = use_unit(ctx, table, [&] { return mtp_embedding_->forward(ctx, ids, seq); });
+  // Zeros take the gradient's place, so that the table's uses are as many as its buckets wait for.
+  if (config_.mtp_detach_heads && ctx.tape)
+    embedded = ops::add(ctx, embedded.detach(), ops::scale(ctx, embedded, 0));
   return use_unit(ctx, *mtp_units_[i], [&] { return mtp_[i]->forward(ctx, embedded, before, seq); });
 }
 

@@ -10,6 +10,7 @@ struct VocabLossOptions {
   double label_smoothing = 0, z_loss = 0;
   double logit_softcap = 0;  // 0: none; such logits are always kept for the backward pass
   int64_t ignore_index = -100;
+  bool wide_logits = false;        // fp32 logits of a narrower model
   Weight bias = {};                // of the logits, split as the rows of the weight; optional
   VocabularyRows* rows = nullptr;  // which a rank holds; null: equally many, in order
 };

@@ -263,8 +263,15 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
           .aux = {},
           .norm = {},
           .zeros = {},
+          .mtp_norm = {},
           .factor = {}};
 }
+
+namespace {
+
+bool of_mtp_layer(const ParameterSlice& slice) { return slice.parameter->name.starts_with("mtp."); }
+
+}  // namespace
 
 Gradients RankTrainer::make_gradients(RankContext& ctx, const Passes& passes) {
   Gradients result = passes.run(ctx);
@@ -277,7 +284,14 @@ Gradients RankTrainer::make_gradients(RankContext& ctx, const Passes& passes) {
   const TraceRange range(ctx.tracer, "gradient norm");
   const bool sharded = data_parallel_->sharding() != Sharding::None;
   const std::span<const ParameterSlice> counted = data_parallel_->reduced_slices();
-  result.norm = gradient_norm(ctx, counted, parallel_, sharded);
+  if (config_.model.mtp_num_layers > 0 && config_.model.mtp_detach_heads) {
+    std::vector<ParameterSlice> own, detached;
+    for (const ParameterSlice& slice : counted) (of_mtp_layer(slice) ? detached : own).push_back(slice);
+    result.norm = gradient_norm(ctx, own, parallel_, sharded);
+    result.mtp_norm = gradient_norm(ctx, detached, parallel_, sharded);
+  } else {
+    result.norm = gradient_norm(ctx, counted, parallel_, sharded);
+  }
   if (config_.logger.log_num_zeros_in_grad) result.zeros = gradient_zeros(ctx, counted, parallel_, sharded);
   return result;
 }
@@ -354,18 +368,41 @@ void RankTrainer::unscale(RankContext& ctx, Gradients& gradients, double labels)
   if (!gradients.factor) return;
   gradients.loss = times(ctx, gradients.loss, gradients.factor);
   gradients.norm = times(ctx, gradients.norm, gradients.factor);
+  if (gradients.mtp_norm) gradients.mtp_norm = times(ctx, gradients.mtp_norm, gradients.factor);
+}
+
+// Detached MTP layers are clipped by their own norm: their gradients are multiplied by what the optimizer's
+// factor of all others lacks.
+void RankTrainer::clip_mtp_layers(RankContext& ctx, const Gradients& gradients, const Tensor& coefficient) {
+  const auto kernels = ctx.kernel_context();
+  const Tensor ratio = clip_coefficient(ctx, gradients.mtp_norm, config_.optimizer.clip_grad);
+  ctx.kernels->binary(kernels, {Binary::Div, ratio, coefficient, ratio});
+  for (const ParameterSlice& slice : data_parallel_->slices()) {
+    if (!of_mtp_layer(slice)) continue;
+    const Tensor factor = ctx.empty({1}, slice.gradient.dtype());
+    ctx.kernels->copy(kernels, {ratio, factor});
+    const Tensor flat = slice.gradient.view({slice.gradient.numel()});
+    ctx.kernels->binary(kernels, {Binary::Mul, flat, factor.expand(flat.shape()), flat});
+  }
 }
 
 StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, const Rates& rates) {
   const TraceRange range(ctx.tracer, "update");
+  Tensor norm = gradients.norm;
+  if (gradients.mtp_norm) {  // what is no number closes the gate
+    const Tensor none = ctx.zeros({1}, DType::F64);
+    norm = times(ctx, gradients.mtp_norm, none);
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, gradients.norm, norm, norm});
+  }
   const Tensor gate =
-      update_gate(ctx, gradients.loss, gradients.norm,
+      update_gate(ctx, gradients.loss, norm,
                   config_.optimizer.grad_norm_skip_threshold.value_or(std::numeric_limits<double>::max()));
   {
     const TraceRange update(ctx.tracer, "optimizer");
     Tensor scale = gradients.factor;
     if (double limit = config_.optimizer.clip_grad; limit > 0) {
       scale = clip_coefficient(ctx, gradients.norm, limit);
+      if (gradients.mtp_norm) clip_mtp_layers(ctx, gradients, scale);
       if (gradients.factor)
         ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradients.factor, scale});
     }

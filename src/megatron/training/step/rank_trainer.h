@@ -30,12 +30,13 @@ struct StepKey {
 
 // What a step's passes left: its gradients, summed over all ranks, lie in the slices of the trainer.
 struct Gradients {
-  Tensor loss;    // the mean, one fp64 element on the device
-  Tensor terms;   // the further means that the objective reports, fp64; undefined: none
-  Tensor aux;     // those of the routers' losses, fp64; undefined: none
-  Tensor norm;    // of the gradients, fp64 [1]
-  Tensor zeros;   // elements of the gradients that are zero, fp64 [1]; undefined: not counted
-  Tensor factor;  // what the summed gradients are yet to be multiplied by; undefined: nothing
+  Tensor loss;      // the mean, one fp64 element on the device
+  Tensor terms;     // the further means that the objective reports, fp64; undefined: none
+  Tensor aux;       // those of the routers' losses, fp64; undefined: none
+  Tensor norm;      // of the gradients, fp64 [1]
+  Tensor zeros;     // elements of the gradients that are zero, fp64 [1]; undefined: not counted
+  Tensor mtp_norm;  // of detached MTP layers, which `norm` leaves out; undefined: there are none
+  Tensor factor;    // what the summed gradients are yet to be multiplied by; undefined: nothing
 };
 
 // What a program adds to training.
@@ -96,6 +97,7 @@ class RankTrainer {
                                 Documents documents) const;
   Gradients make_gradients(RankContext& ctx, const Passes& passes);
   void unscale(RankContext& ctx, Gradients& gradients, double labels);
+  void clip_mtp_layers(RankContext& ctx, const Gradients& gradients, const Tensor& coefficient);
   void finish_report(StepReport& report);
   SeqInfo sequences_of(RankContext& ctx, const TokenRows& rows);
   bool tower_learns();
