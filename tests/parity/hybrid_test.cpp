@@ -39,7 +39,7 @@ void recompute_layers(Config& config) {
 
 void recompute_norms(Config& config) {
   config.execution.recompute_granularity = RecomputeGranularity::selective;
-  config.execution.recompute_modules = {"layernorm", "core_attn", "mlp"};
+  config.execution.recompute_modules = {"layernorm", "core_attn", "mlp", "gdn_norm_out"};
 }
 
 const std::vector<Layout> kLayouts = {
@@ -104,6 +104,32 @@ TEST(HybridParity, MtpLayers) {
                                        {.name = "cp2 ep2", .cp = 2, .ep = 2},
                                        {.name = "dp2, all sharded", .dp = 2, .change = shard_everything}};
   check_layouts(config, layouts);
+}
+
+// Sparse attention in some layers, multi-latent attention to all keys in another.
+TEST(HybridParity, SparseAttention) {
+  Config config = hybrid("MD-+");
+  ModelConfig& model = config.model;
+  model.multi_latent_attention = true;
+  model.position_embedding_type = PositionEmbedding::rope;
+  model.add_bias_linear = false;
+  model.q_lora_rank = 12;
+  model.kv_lora_rank = 10;
+  model.qk_head_dim = 6;
+  model.qk_pos_emb_head_dim = 4;
+  model.v_head_dim = 5;
+  model.dsa_indexer_n_heads = 3;
+  model.dsa_indexer_head_dim = 6;
+  model.dsa_indexer_topk = 3;
+  model.dsa_indexer_loss_coeff = 0.5;
+  const std::vector<Layout> layouts = {{.name = "tp2 sp", .tp = 2, .sp = true},
+                                       {.name = "pp2", .pp = 2},
+                                       {.name = "dp2, all sharded", .dp = 2, .change = shard_everything}};
+  check_layouts(config, layouts);
+  Config dense = config;
+  dense.model.hybrid_layer_pattern = "M+-+";
+  const auto batches = batches_for(config, 3);
+  EXPECT_GT(std::abs(train(config, {}, batches).losses[2] - train(dense, {}, batches).losses[2]), 1e-6);
 }
 
 // The same on a GPU, alone and on ranks that share it.

@@ -90,8 +90,7 @@ std::vector<Parameter*> Model::parameters() {
 // Ranks that share a sequence do not share a cache.
 bool Model::can_decode() const {
   return parallel_.context.size() == 1 && !parallel_.tensor.splits_tokens() && is_decoder(config_) &&
-         !config_.vision_bidirectional && !encoder_decoder_ &&
-         config_.experimental_attention_variant != AttentionVariant::dsa;
+         !config_.vision_bidirectional && !encoder_decoder_ && !config_.attends_sparsely();
 }
 
 CacheShapes Model::cache_shapes() const {

@@ -19,7 +19,8 @@ constexpr struct {
                 {"moe", &ActivationPlan::experts},
                 {"moe_act", &ActivationPlan::expert_activation},
                 {"shared_experts", &ActivationPlan::shared_experts},
-                {"mla_up_proj", &ActivationPlan::latent_up_projection}};
+                {"mla_up_proj", &ActivationPlan::latent_up_projection},
+                {"gdn_norm_out", &ActivationPlan::delta_norm}};
 
 }  // namespace
 

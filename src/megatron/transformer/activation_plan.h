@@ -30,6 +30,7 @@ struct ActivationPlan {
   bool mlp_activation = false;  // from fc1's result, for the gradient of fc2
   bool experts = false, expert_activation = false, shared_experts = false;
   bool latent_up_projection = false;  // from latent vectors to queries, keys and values
+  bool delta_norm = false;            // the gated norm of a delta net's output
   struct Limit {
     bool ActivationPlan::*module;
     int64_t layers;

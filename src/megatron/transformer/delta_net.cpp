@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
@@ -92,10 +93,22 @@ Tensor DeltaNet::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                              rows, state.value);
   state.keep(ctx);
   o = share_.held(ctx, o, seq);
-  o = ops::gated_norm(
-      ctx, o, parts[1], norm_weight_.get(ctx),
-      {.groups = value_heads_, .gate_first = false, .epsilon = epsilon_, .sum_over_ranks = {}});
-  return out_.forward(ctx, with_padding(ctx, o, tp_));
+  const auto leave = [this](RankContext& c, const Tensor& x, const Tensor& gate) {
+    return with_padding(
+        c,
+        ops::gated_norm(
+            c, x, gate, norm_weight_.get(c),
+            {.groups = value_heads_, .gate_first = false, .epsilon = epsilon_, .sum_over_ranks = {}}),
+        tp_);
+  };
+  if (!recompute_norm_ || out_.fp8()) return out_.forward(ctx, leave(ctx, o, parts[1]));
+  const Tensor inputs[] = {o, parts[1]};
+  return recompute_for(
+      ctx, inputs,
+      [leave](RankContext& c, std::span<const Tensor> in) {
+        return std::vector<Tensor>{leave(c, in[0], in[1])};
+      },
+      [&](std::span<const Tensor> normed) { return out_.forward(ctx, normed[0]); });
 }
 
 CacheShape DeltaNet::cache_shape() const {

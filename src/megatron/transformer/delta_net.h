@@ -15,6 +15,7 @@ class DeltaNet final : public TokenMixer {
   Tensor forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                  const RecomputeFn& recompute_input = {}, HostOffload* host = nullptr) override;
   CacheShape cache_shape() const override;
+  void set_activation_plan(const ActivationPlan& plan) override { recompute_norm_ = plan.delta_norm; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
@@ -22,6 +23,7 @@ class DeltaNet final : public TokenMixer {
   TensorParallel tp_;
   int64_t key_heads_, value_heads_, key_channels_, value_channels_;  // heads of this rank
   double epsilon_;
+  bool recompute_norm_ = false;
   RecurrentContextParallel share_;  // of queries, keys, values, strengths, decays
   ColumnParallelLinear in_;
   Parameter conv_weight_, a_log_, dt_bias_, norm_weight_;

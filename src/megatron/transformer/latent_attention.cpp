@@ -76,7 +76,7 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
       projection_(name + ".linear_proj", heads_.global * value_, config.hidden_size, parallel.tensor,
                   output_options(config)) {
   kv_down_.partial_over_tp = parallel.tensor.splits_tokens();
-  if (config.experimental_attention_variant == AttentionVariant::dsa)
+  if (has_indexer(config, layer))
     indexer_ = std::make_unique<SparseIndexer>(name + ".core_attention.indexer", layer, config, parallel);
   if (config.qk_clip) {
     const auto row_of = [](int64_t plain, QkPart first, int64_t others, QkPart second) {

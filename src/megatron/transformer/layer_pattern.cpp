@@ -43,6 +43,7 @@ MixerKind mixer_kind(const ModelConfig& config, int64_t layer) {
       if (is_linear(config, layer)) return MixerKind::delta_net;
       return config.multi_latent_attention ? MixerKind::latent_attention : MixerKind::attention;
     case '+':
+    case 'D':
       return MixerKind::latent_attention;
     case 'M':
       return MixerKind::mamba;
@@ -93,6 +94,11 @@ bool has_experts(const ModelConfig& config, int64_t layer) {
   const Json& pattern = config.moe_layer_freq;
   if (pattern.is_array()) return pattern[static_cast<size_t>(layer)].as_int() != 0;
   return layer % pattern.as_int() == 0;
+}
+
+bool has_indexer(const ModelConfig& config, int64_t layer) {
+  if (!config.attends_sparsely() || mixer_kind(config, layer) != MixerKind::latent_attention) return false;
+  return !config.is_hybrid_model || symbol(config, layer) == 'D';
 }
 
 int64_t expert_layers_before(const ModelConfig& config, int64_t layer) {

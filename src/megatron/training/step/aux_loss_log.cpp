@@ -32,8 +32,7 @@ AuxLossLog::AuxLossLog(const ModelConfig& model) : per_layer_(model.moe_per_laye
   std::vector<int64_t> with_experts, with_indexer;
   for (int64_t layer = 0; layer < count; ++layer) {
     if (has_experts(longer, layer)) with_experts.push_back(layer);
-    if (model.dsa_indexer_loss_coeff > 0 && mixer_kind(longer, layer) == MixerKind::latent_attention)
-      with_indexer.push_back(layer);
+    if (model.dsa_indexer_loss_coeff > 0 && has_indexer(longer, layer)) with_indexer.push_back(layer);
   }
   for (size_t i = 0; i < model.moe_router_load_balancing_type.size(); ++i) {
     const std::string& kind = model.moe_router_load_balancing_type[i];
@@ -42,7 +41,7 @@ AuxLossLog::AuxLossLog(const ModelConfig& model) : per_layer_(model.moe_per_laye
   }
   if (model.moe_z_loss_coeff != 0) add("z_loss", model.moe_z_loss_coeff, with_experts);
   const size_t routers = kinds_.size();
-  if (model.experimental_attention_variant == AttentionVariant::dsa) add("indexer_loss", 1, with_indexer);
+  if (model.attends_sparsely()) add("indexer_loss", 1, with_indexer);
   for (const Kind& kind : kinds_) names_.push_back(logged_name(kind.kind));
   if (!per_layer_) return;
   for (size_t i = 0; i < routers; ++i)
