@@ -68,6 +68,37 @@ TEST(Pretrain, TellsThatAllIsDone) {
   EXPECT_EQ(outcome.out, "");
 }
 
+// A requeued run that made experts of a dense checkpoint goes on from its own, with all states.
+TEST(Pretrain, UpcyclingGoesOnFromWhatItSaved) {
+  TempDir folder;
+  ASSERT_EQ(train("pretrain", {"--save", folder / "dense"}).code, 0);
+  const std::vector<std::string> experts = {
+      "--num-experts",  "4", "--moe-use-upcycling", "--load", folder / "dense", "--save", folder / "experts",
+      "--log-interval", "1"};
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = experts;
+    words.insert(words.end(), more.begin(), more.end());
+    return train("pretrain", words);
+  };
+  const auto last_line = [](const std::string& out) {
+    const size_t at = out.find("lm loss: ", out.find("iteration        5/       5"));
+    return at == std::string::npos ? "none: " + out : out.substr(at, 22);
+  };
+  const Outcome whole = run({"--finetune", "checkpoint.save=" + (folder / "whole")});
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Outcome first = run({"--finetune", "--exit-interval", "2"}), second = run({"--finetune"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_NE(first.err.find("loaded " + (folder / "dense")), std::string::npos) << first.err;
+  EXPECT_NE(second.err.find("loaded " + (folder / "experts")), std::string::npos) << second.err;
+  EXPECT_EQ(second.out.find("iteration        1/"), std::string::npos) << second.out;
+  EXPECT_EQ(last_line(second.out), last_line(whole.out));
+  // Experts of another folder are not taken for dense layers.
+  const Outcome wrong = run({"--load", folder / "experts", "checkpoint.save=" + (folder / "other")});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_NE(wrong.err.find("has experts already"), std::string::npos) << wrong.err;
+}
+
 // A run of no iterations saves what it began with, under any layout.
 TEST(Pretrain, NoIterationsSaveTheWeights) {
   TempDir folder;

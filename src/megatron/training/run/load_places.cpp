@@ -7,6 +7,7 @@
 #include "megatron/bridge/megatron/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/config/config.h"
 #include "megatron/config/resolve/model_settings.h"
 
 namespace megatron {
@@ -74,6 +75,12 @@ std::vector<LoadPlace> load_places(const CheckpointConfig& config) {
   if (!places.empty()) return places;
   const CheckpointKind kind = recognise_checkpoint(root).kind;
   return kind == CheckpointKind::none ? places : std::vector{named_place("--load", root)};
+}
+
+bool has_own_experts(const Config& config, const LoadPlace& place) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  return config.model.moe_use_upcycling && !checkpoint.save.empty() && checkpoint.save != checkpoint.load &&
+         place.path.starts_with(checkpoint.save + "/");
 }
 
 TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes) {

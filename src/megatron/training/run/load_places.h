@@ -23,6 +23,9 @@ struct LoadPlace {
 // there is none. A ConfigError where what is named is not there, or is no checkpoint.
 std::vector<LoadPlace> load_places(const CheckpointConfig& config);
 
+// Whether a run saved it that makes experts of a dense checkpoint of another folder.
+bool has_own_experts(const Config& config, const LoadPlace& place);
+
 // The one checkpoint that a path names, of any kind that can be trained from. A ConfigError, which begins
 // with `flag`, where there is none.
 LoadPlace named_place(const std::string& flag, const std::string& path);

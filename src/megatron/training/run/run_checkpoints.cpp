@@ -255,7 +255,8 @@ std::vector<LoadPlace> RunCheckpoints::places_to_load(const LocalSets& local) co
     std::ranges::stable_sort(all, std::ranges::greater{}, &LoadPlace::iteration);
     return all;
   };
-  if (restarted_ && !config_.checkpoint.save.empty()) {
+  // What upcycling has saved is where a requeued run goes on; --load has the dense model.
+  if ((restarted_ || config_.model.moe_use_upcycling) && !config_.checkpoint.save.empty()) {
     CheckpointConfig own = config_.checkpoint;
     own.load = own.save;
     own.ckpt_step.reset();
@@ -298,9 +299,9 @@ void RunCheckpoints::keep(MemorySnapshot& memory, const TrainState& progress) {
 // Ranks try the same one together; where some rank finds damage, all go to the next.
 bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, const LocalSets& local,
                                TrainState& progress) {
-  const bool resume = restarted_ || !config_.checkpoint.finetune;
   std::string damage;
   for (const LoadPlace& place : places) {
+    const bool resume = restarted_ || !config_.checkpoint.finetune || has_own_experts(config_, place);
     std::optional<TensorSource> kept;
     if (place.local && !(kept = open_local(place, local))) continue;
     Taken taken;
@@ -341,7 +342,7 @@ RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_
   TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
   const bool upcycles = config_.model.moe_use_upcycling && is_dense(source);
   if (upcycles) source = upcycled(std::move(source), config_.model, static_cast<uint64_t>(config_.rng.seed));
-  if (config_.model.moe_use_upcycling && !upcycles && !restarted_)
+  if (config_.model.moe_use_upcycling && !upcycles && !restarted_ && !has_own_experts(config_, place))
     throw ConfigError(fmt::format(
         "--moe-use-upcycling: {} has experts already; leave out --moe-use-upcycling to go on with them",
         source.path));
@@ -353,7 +354,9 @@ RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_
 RunCheckpoints::Taken RunCheckpoints::take(const TensorSource& source, bool weights_only, bool has_state) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   Taken taken;
-  const LoadOptions options{.optimizer = !weights_only && has_state && (restarted_ || checkpoint.load_optim),
+  // Upcycling passes over the optimizer of the dense model, not over its own.
+  const bool optimizer = restarted_ || checkpoint.load_optim || config_.model.moe_use_upcycling;
+  const LoadOptions options{.optimizer = !weights_only && has_state && optimizer,
                             .masters = checkpoint.load_main_params_from_ckpt,
                             .strictness = checkpoint.dist_ckpt_strictness};
   if (options.optimizer) check_schedule(source);
