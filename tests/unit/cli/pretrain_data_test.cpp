@@ -271,5 +271,16 @@ TEST(PretrainData, ConversationsFromTheCommandLine) {
   }
 }
 
+// Documents of tokens have no roles: with --sft they are what they are without it.
+TEST(PretrainData, ConversationsThatAreTokens) {
+  TempDir dir;
+  write_data(dir / "text", 0, 60);
+  const std::vector<std::string> data = {
+      "--data-path", dir / "text", "--split", "1,0,0", "--seq-length", "8", "--calculate-per-token-loss"};
+  std::vector<std::string> sft = data;
+  sft.insert(sft.end(), {"--sft", "--tokenizer-type", "NullTokenizer", "--vocab-size", "32"});
+  EXPECT_EQ(train(dir, "sft", sft).losses, train(dir, "plain", data).losses);
+}
+
 }  // namespace
 }  // namespace megatron

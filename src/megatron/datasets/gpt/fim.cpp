@@ -82,10 +82,15 @@ TextCodec text_codec(Tokenizer tokenizer, bool special) {
 }
 
 void find_fim_tokens(const Tokenizer& tokenizer, const FimPieces& pieces, FimOptions& options) {
+  // GPT-2's vocabulary has one token for its ends and for what it does not know.
+  const SpecialIds specials = tokenizer.special_ids();
+  const bool gpt2 = specials.eod >= 0 && tokenizer.piece_of(specials.eod) == "<|endoftext|>";
+  const int64_t unknown = specials.unk >= 0 ? specials.unk : gpt2 ? specials.eod : -1;
   const auto id = [&](const char* flag, const std::string& piece) -> int64_t {
-    const auto found = tokenizer.id_of(piece);
-    require_input(found.has_value(), "{} '{}': the tokenizer has no such token", flag, piece);
-    return *found;
+    if (const auto found = tokenizer.id_of(piece)) return *found;
+    require_input(unknown >= 0, "{} '{}': the tokenizer has no such token, and none for unknown ones", flag,
+                  piece);
+    return unknown;
   };
   options.prefix = id("--fim-prefix-token", pieces.prefix);
   options.middle = id("--fim-middle-token", pieces.middle);

@@ -34,7 +34,8 @@ struct FimPieces {
   std::string prefix = "<fim_prefix>", middle = "<fim_middle>", suffix = "<fim_suffix>", pad = "<fim_pad>",
               eod = "<|endoftext|>", split;
 };
-// Fills in the ids of the marks; a ConfigError names the flag of one that the tokenizer lacks.
+// Fills in the ids of the marks. One that the tokenizer lacks becomes its token for unknown ones, as in
+// Megatron-LM; a ConfigError names its flag where there is none either.
 void find_fim_tokens(const Tokenizer& tokenizer, const FimPieces& pieces, FimOptions& options);
 
 // Moves the middle of documents to their end: as (prefix, suffix, middle) or (suffix, prefix, middle) with

@@ -1,10 +1,14 @@
 #include "megatron/training/run/sft_data.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "megatron/base/atomic_file.h"
 #include "megatron/datasets/sft/packed_batches.h"
 #include "megatron/datasets/sft/sft_rows.h"
 #include "megatron/datasets/sft/sft_templates.h"
 #include "megatron/training/run/data_splits.h"
+#include "megatron/training/run/gpt_data.h"
 #include "megatron/training/run/unlearned_rows.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
@@ -79,11 +83,28 @@ auto packed_rows(const Config& config, const SftSetup& setup, const SftEncoder& 
   };
 }
 
+// Whether every name is that of a .bin and an .idx file, which hold tokens without roles.
+bool holds_tokens(const DataSource& source) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::optional<Blend>& blend) {
+    if (blend) names.insert(names.end(), blend->prefixes.begin(), blend->prefixes.end());
+  };
+  add(source.blend);
+  for (const auto& blend : source.per_split) add(blend);
+  return !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
+    return !std::filesystem::exists(name) && std::filesystem::exists(name + ".idx");
+  });
+}
+
 }  // namespace
 
 RunData sft_data(const Config& config, const Log& log) {
   const DatasetConfig& data = config.dataset;
   const DataSource source = data_source(config);
+  if (holds_tokens(source)) {
+    log.info("--sft: the data are documents of tokens, which have no roles: every token is learned");
+    return gpt_data(config);
+  }
   const SftSetup setup = sft_setup(config);
   if (!data.sft_tokenizer_prompt_format.empty()) return megatron_sft(config, source, setup);
   const SftEncoder encode = encoder_of(config, setup, log);
