@@ -25,10 +25,10 @@ bool word_at(std::string_view text, size_t at) {
   return at < text.size() && properties_of(decode_utf8(text.substr(at)).point).word();
 }
 
-size_t skip_spaces_left(std::string_view text, size_t at, size_t least) {
-  while (at > least) {
+size_t skip_spaces_left(std::string_view text, size_t at) {
+  while (at > 0) {
     const size_t before = previous_character(text, at);
-    if (before < least || !properties_of(decode_utf8(text.substr(before)).point).space()) break;
+    if (!properties_of(decode_utf8(text.substr(before)).point).space()) break;
     at = before;
   }
   return at;
@@ -125,10 +125,12 @@ std::vector<AddedTokens::Part> AddedTokens::find(std::string_view text, const Fi
     at = end;
     const AddedToken& token = tokens_[index];
     if (token.single_word && (word_before(text, begin) || word_at(text, end))) continue;
-    if (token.lstrip) begin = skip_spaces_left(text, begin, told);
+    // The token before may have taken spaces that this one is made of.
+    if (token.lstrip) begin = std::max(skip_spaces_left(text, begin), told);
     if (token.rstrip) end = skip_spaces_right(text, end);
+    if (begin > end) continue;  // the package panics
     if (told < begin) tell(told, begin, nullptr);
-    tell(begin, end, &token);
+    if (begin < end) tell(begin, end, &token);
     told = end;
   }
   if (told < text.size()) tell(told, text.size(), nullptr);

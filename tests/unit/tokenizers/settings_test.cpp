@@ -79,6 +79,14 @@ TEST(PostProcessor, EachTrimsPlaces) {
   EXPECT_EQ(offsets(kBert, byte_level(true, true), " ba"), (Ranges{{0, 0}, {0, 2}, {2, 3}, {0, 0}}));
 }
 
+TEST(AddedTokens, OneMayTakeTheSpacesOfAnother) {
+  const Tokenizer tokenizer = tokenizer_of(kWords, "added_tokens", R"([
+      {"id": 3, "content": "  ", "lstrip": true, "rstrip": true, "normalized": false, "special": false}])");
+  const Encoding encoding = tokenizer.encode_with_offsets("a  \u0085    a");
+  EXPECT_EQ(encoding.ids, (Ids{1, 3, 1}));
+  EXPECT_EQ(encoding.offsets, (Ranges{{0, 1}, {1, 8}, {8, 9}}));
+}
+
 // Unlike other models, Unigram shows what it does not know.
 TEST(Unigram, UnknownPiecesAreTheirText) {
   const Encoding encoding = tokenizer_of(kUnigram, "decoder", "null").encode_with_offsets("  a  \u00a0b");
