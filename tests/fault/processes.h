@@ -16,33 +16,42 @@
 
 namespace megatron::testing {
 
-// The processes of one start of a run. What each says goes to a file of `messages` and its number;
-// "{process}" in an argument is its number, too.
+// Where processes of a start meet, which they do after it has returned; the last one's at the end.
+inline std::deque<HeldPort>& held_ports() {
+  static std::deque<HeldPort> ports;
+  return ports;
+}
+
+// One of the processes of a run, which says what it says to a file. "{process}" in an argument is its number.
+// `rejoins`: the run goes on without the one that had this number.
+inline pid_t start_process(int process, int processes, std::vector<std::string> args, const std::string& file,
+                           bool rejoins = false) {
+  if (const pid_t child = ::fork(); child != 0) return child;
+  if (processes > 1) {
+    ::setenv("RANK", std::to_string(process).c_str(), 1);
+    ::setenv("LOCAL_RANK", std::to_string(process).c_str(), 1);
+    ::setenv("WORLD_SIZE", std::to_string(processes).c_str(), 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", std::to_string(held_ports().back().number()).c_str(), 1);
+    if (rejoins) ::setenv("MEGATRON_REJOIN", "1", 1);
+  }
+  std::FILE* err = std::fopen(file.c_str(), "w");
+  std::FILE* out = std::fopen("/dev/null", "w");
+  for (std::string& arg : args)
+    if (const size_t at = arg.find("{process}"); at != std::string::npos)
+      arg.replace(at, std::string("{process}").size(), std::to_string(process));
+  const int code = run_cli(commands(), args, out, err);
+  std::fflush(err);
+  ::_exit(code);
+}
+
+// The processes of one start of a run. What each says goes to a file of `messages` and its number.
 inline std::vector<pid_t> start_processes(int processes, const std::vector<std::string>& args,
                                           const std::string& messages) {
   std::vector<pid_t> children;
-  static std::deque<HeldPort> ports;  // the processes meet after this has returned
-  const std::string port = processes > 1 ? std::to_string(ports.emplace_back().number()) : "";
-  for (int process = 0; process < processes; ++process) {
-    children.push_back(::fork());
-    if (children.back() != 0) continue;
-    if (processes > 1) {
-      ::setenv("RANK", std::to_string(process).c_str(), 1);
-      ::setenv("LOCAL_RANK", std::to_string(process).c_str(), 1);
-      ::setenv("WORLD_SIZE", std::to_string(processes).c_str(), 1);
-      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-      ::setenv("MASTER_PORT", port.c_str(), 1);
-    }
-    std::FILE* err = std::fopen((messages + std::to_string(process)).c_str(), "w");
-    std::FILE* out = std::fopen("/dev/null", "w");
-    std::vector<std::string> own = args;
-    for (std::string& arg : own)
-      if (const size_t at = arg.find("{process}"); at != std::string::npos)
-        arg.replace(at, std::string("{process}").size(), std::to_string(process));
-    const int code = run_cli(commands(), own, out, err);
-    std::fflush(err);
-    ::_exit(code);
-  }
+  if (processes > 1) held_ports().emplace_back();
+  for (int process = 0; process < processes; ++process)
+    children.push_back(start_process(process, processes, args, messages + std::to_string(process)));
   return children;
 }
 

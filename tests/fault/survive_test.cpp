@@ -382,6 +382,37 @@ TEST(Restart, AReserveStepsIn) {
   }
 }
 
+// A process that was lost is started again: its replica shrinks and grows back at a boundary, where nothing
+// is computed again. What comes back dies once more.
+TEST(Restart, ALostProcessComesBack) {
+  constexpr int64_t kLong = 100;
+  TempDir dir;
+  const std::string messages = dir / "messages";
+  std::vector<std::string> args =
+      batch_of_24(kLong, {"--save", dir / "c", "--inprocess-restart", "--inprocess-heartbeat-interval", "0.2",
+                          "--inprocess-heartbeat-timeout", "5", "--inject-fault", "kill@5:7,slow@0:1=0.02"});
+  args.insert(args.end(), kTensor.args.begin(), kTensor.args.end());
+  std::vector<pid_t> children = start_processes(kProcesses, args, messages);
+  EXPECT_TRUE(comes_to_say(messages + "0", "restart 1: ")) << read_text(messages + "0");
+  children.push_back(start_process(5, kProcesses, args, messages + "8", true));
+  EXPECT_TRUE(comes_to_say(messages + "0", "restart 2: ")) << read_text(messages + "0");
+  ::kill(children.back(), SIGKILL);
+  EXPECT_TRUE(comes_to_say(messages + "0", "restart 3: ")) << read_text(messages + "0");
+  children.push_back(start_process(5, kProcesses, args, messages + "9", true));
+  std::vector<int> codes;
+  ASSERT_TRUE(all_end(children, codes)) << "a process waits for ever";
+  const std::string said = read_text(messages + "0");
+  for (size_t i = 0; i < codes.size(); ++i)
+    EXPECT_EQ(codes[i], i == 5 || i == 8 ? 137 : 0) << i << "\n" << read_text(messages + std::to_string(i));
+  const std::regex back(
+      R"(restart ([24]): a process has come back; all 7 processes go on, 1 is back \(tp 4 pp 1 cp 1 dp 2\), from iteration \d+ in memory, 0 computed again)");
+  EXPECT_EQ(std::distance(std::sregex_iterator(said.begin(), said.end(), back), {}), 2) << said;
+  const Restarts restarts = restarts_of(messages, kProcesses);
+  std::set<std::string> files;
+  EXPECT_EQ(contents(fmt::format("{}/iter_{:07}", dir / "c", kLong)),
+            by_hand(kTensor, kLong, restarts.segments, files));
+}
+
 // What the restarts of a soak took, and what would be left of the time with one in twenty minutes.
 void tell_times(std::vector<double> seconds) {
   if (seconds.empty()) return;

@@ -72,9 +72,11 @@ void Launch::Impl::gather_numbers() {
   gathered = {*options.to_gather};
   if (!store) return;
   const auto key = [](int process) { return fmt::format("gathered/{}", process); };
-  store->set(key(options.place.process), std::to_string(*options.to_gather));
+  // The others go by the number of the process whose place this one takes.
+  if (!options.place.rejoins) store->set(key(options.place.process), std::to_string(*options.to_gather));
   for (int process = 0; process < options.place.processes; ++process)
-    if (process != options.place.process) gathered.push_back(std::stoll(store->get(key(process))));
+    if (process != options.place.process || options.place.rejoins)
+      gathered.push_back(std::stoll(store->get(key(process))));
 }
 
 void Launch::Impl::make_world(uint32_t number, const std::vector<int>& processes,
@@ -120,20 +122,31 @@ Launch::Launch(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
     transport = make_mpi_transport();
     impl_->over_mpi = true;
   } else {
+    if (place.rejoins && place.process == 0 && place.store_folder.empty())
+      throw ConfigError(
+          "MEGATRON_REJOIN: the first process, which is gone, kept the addresses of the others; set "
+          "MEGATRON_STORE to a folder for all processes when the run is started");
     impl_->store = place.store_folder.empty() ? make_tcp_store(place.master_addr, place.master_port,
                                                                place.process == 0, options.timeout)
                                               : make_file_store(place.store_folder, options.timeout);
     impl_->gather_numbers();
-    transport = make_tcp_transport(*impl_->store, place.process, place.processes, options.timeout);
+    transport =
+        make_tcp_transport(*impl_->store, place.process, place.processes, options.timeout, place.rejoins);
   }
   impl_->how = fmt::format("{} processes x {} ranks over {}{}", transport->processes(), options.ranks,
                            choice == Connection::Mpi ? "MPI" : "TCP",
                            impl_->nccl ? ", NCCL between GPUs of their own" : "");
   std::vector<int> everyone(static_cast<size_t>(transport->processes()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  impl_->wire = std::make_shared<Wire>(std::move(transport), options.timeout);
+  const bool newcomer = choice == Connection::Tcp && place.rejoins;
+  impl_->wire = std::make_shared<Wire>(std::move(transport), options.timeout, newcomer);
   if (choice == Connection::Tcp) impl_->wire->watch(options.heartbeat);
-  impl_->make_world(0, everyone, options.training);
+  if (newcomer) {
+    impl_->generation = {.processes = everyone, .reserve = {place.process}, .first_rank = -1, .world = 0};
+    std::erase(impl_->generation.processes, place.process);
+  } else {
+    impl_->make_world(0, everyone, options.training);
+  }
 }
 
 Launch::~Launch() = default;
@@ -170,18 +183,19 @@ void Launch::run(const RankFunction& plain) {
 }
 
 void Launch::rendezvous(const RendezvousOptions& options) {
-  const uint32_t next = impl_->generation.number + 1;
   if (!impl_->wire) {
-    impl_->generation.number = next;
+    ++impl_->generation.number;
     return;
   }
   if (impl_->over_mpi)
     throw PeerLost("MPI cannot go on without a process: the launcher has to start the job again");
   impl_->groups.clear();
   impl_->world.reset();
+  const uint32_t next = impl_->wire->next_generation(impl_->generation);
   impl_->make_world(next, impl_->wire->meet(next, options.grace), options.training);
 }
 
+bool Launch::has_newcomer() const { return impl_->wire && impl_->wire->has_newcomer(); }
 bool Launch::wait_in_reserve() { return impl_->wire && impl_->wire->wait_for_call(impl_->generation); }
 
 }  // namespace megatron

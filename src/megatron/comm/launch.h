@@ -55,8 +55,10 @@ class Launch {
   // are left to train; over MPI always, which cannot lose a process.
   void rendezvous(const RendezvousOptions& options);
   // A process in reserve waits until the others meet again (true) or have ended (false). A PeerLost where
-  // they ended after a fault.
+  // they ended after a fault. So does one that takes the place of a lost one (LaunchPlace::rejoins).
   bool wait_in_reserve();
+  // Whether such a one waits: the next rendezvous() takes it in. From any thread.
+  bool has_newcomer() const;
 
  private:
   struct Impl;

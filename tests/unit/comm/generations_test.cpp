@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 using testing::stay_away;
 using testing::TempDir;
 using testing::wait_for;
+using testing::wait_until;
 
 constexpr auto kGrace = 1min;  // of processes that all come
 
@@ -209,6 +210,83 @@ TEST(Generations, AProcessInReserveHearsHowTheOthersEnded) {
     });
     EXPECT_EQ(errors[2].find("ended after a fault") != std::string::npos, !sound) << errors[2];
   }
+}
+
+// The process that is lost is started again and waits; the others take it in when they meet next.
+TEST(Generations, ALostProcessComesBack) {
+  for (const int lost : {2, 0}) {
+    TempDir folder;
+    std::vector<std::thread> threads;
+    for (int process = 0; process < 3; ++process)
+      threads.emplace_back([&, process] {
+        try {
+          LaunchOptions options = options_of(folder, process, 3);
+          auto launch = std::make_unique<Launch>(options);
+          for (int round = 0; round < 2; ++round) {
+            EXPECT_THROW(launch->run([&](int rank, ProcessGroup& world) {
+              if (process == lost)
+                for (int other = 0; other < 3; ++other)
+                  if (other != rank) world.disconnect(other);
+              while (true) world.barrier();  // until it is noticed
+            }),
+                         PeerLost);
+            if (process == lost) {
+              launch.reset();
+              options.place.rejoins = true;
+              launch = std::make_unique<Launch>(options);
+              EXPECT_FALSE(launch->generation().trains());
+              ASSERT_TRUE(launch->wait_in_reserve());
+            } else {
+              launch->rendezvous({.grace = kGrace});
+              EXPECT_EQ(sum_of_ones(*launch), 2);
+              wait_until("the process that comes back", [&] { return launch->has_newcomer(); });
+            }
+            launch->rendezvous({.grace = kGrace});
+            EXPECT_FALSE(launch->has_newcomer());
+            EXPECT_EQ(launch->generation().number, 2U * static_cast<unsigned>(round + 1));
+            EXPECT_EQ(launch->generation().first_rank, process);
+            EXPECT_EQ(sum_of_ones(*launch), 3);
+          }
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "process " << process << ": " << error.what();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// Whoever comes back too late hears how the run has ended.
+TEST(Generations, AProcessThatComesBackHearsHowTheOthersEnded) {
+  TempDir folder;
+  std::atomic<int> back = 0;
+  std::vector<std::thread> threads;
+  for (int process = 0; process < 3; ++process)
+    threads.emplace_back([&, process] {
+      try {
+        LaunchOptions options = options_of(folder, process, 3);
+        auto launch = std::make_unique<Launch>(options);
+        EXPECT_THROW(launch->run([&](int rank, ProcessGroup& world) {
+          if (rank == 2)
+            for (const int other : {0, 1}) world.disconnect(other);
+          while (true) world.barrier();  // until it is noticed
+        }),
+                     PeerLost);
+        if (process == 2) {
+          launch.reset();
+          options.place.rejoins = true;
+          launch = std::make_unique<Launch>(options);
+          ++back;
+          EXPECT_FALSE(launch->wait_in_reserve());
+        } else {
+          launch->rendezvous({.grace = kGrace});
+          wait_for(back, 1);
+          EXPECT_EQ(sum_of_ones(*launch), 2);
+        }
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "process " << process << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Of a world that falls apart one part goes on: the larger one, or the half with the lowest process.

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -14,14 +17,17 @@
 #include <mutex>
 #include <vector>
 
-#include "megatron/base/error.h"
+#include "megatron/comm/backend.h"
 #include "megatron/comm/processes/peer_address.h"
 #include "megatron/comm/rendezvous/socket.h"
 
 namespace megatron {
 namespace {
 
-constexpr int kOneTurn = 64;  // frames of a process, then others have a turn
+constexpr auto kOfTheLiving = std::chrono::seconds(1), kAnswer = std::chrono::seconds(5);  // when rejoining
+constexpr size_t kWaitingRoom = 16;      // connections that have not said who they are
+constexpr size_t kLongestAddress = 500;  // bytes
+constexpr int kOneTurn = 64;             // frames of a process, then others have a turn
 constexpr int kAll = std::numeric_limits<int>::max();
 
 // On the wire a frame is its size, then its bytes.
@@ -38,33 +44,19 @@ struct Peer {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(Store& store, int process, int processes, std::chrono::milliseconds timeout)
+  TcpTransport(Store& store, int process, int processes, std::chrono::milliseconds timeout, bool rejoins)
       : process_(process),
         peers_(static_cast<size_t>(processes)),
-        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        listener_(Socket::listen(0)) {
     require(static_cast<bool>(wake_), "an eventfd cannot be made: {}", std::strerror(errno));
-    const Socket listener = Socket::listen(0);
-    const PeerAddress own{store.own_address(), listener.local_port(), mark_.name()};
+    const PeerAddress own{store.own_address(), listener_.local_port(), mark_.name()};
     store.set(fmt::format("address/{}", process), own.text());
-    for (int other = 0; other < process; ++other) {  // those before us listen to us
-      const PeerAddress theirs = PeerAddress::from(store.get(fmt::format("address/{}", other)));
-      const Nearby near = look_for(theirs.mark);
-      Patience patience(timeout);
-      Socket socket = Socket::connect(near.network ? "127.0.0.1" : theirs.host, theirs.port, patience);
-      socket.write(&process, sizeof process);
-      socket.write_text(own.text());
-      adopt(other, std::move(socket), near.pid);
-    }
-    Patience patience(timeout);
-    for (int count = process + 1; count < processes; ++count) {
-      Socket socket = accept_next(listener, patience);
-      int other = -1;
-      socket.read(&other, sizeof other, patience);
-      require(other > process && other < processes && !peers_[static_cast<size_t>(other)].socket,
-              "rendezvous: process {} connected to process {} unexpectedly", other, process);
-      const PeerAddress theirs = PeerAddress::from(socket.read_text(patience));
-      adopt(other, std::move(socket), look_for(theirs.mark).pid);
-    }
+    if (rejoins)
+      rejoin(store, own);
+    else
+      connect_all(store, own, timeout);
+    set_nonblocking(listener_);
   }
 
   int process() const override { return process_; }
@@ -80,8 +72,12 @@ class TcpTransport final : public Transport {
   }
 
   void poll(std::chrono::milliseconds patience, const Receiver& receiver) override {
-    std::vector<pollfd> entries = {{wake_.descriptor(), POLLIN, 0}};
-    std::vector<int> whose = {process_};
+    for (const int other : std::exchange(unreached_, {}))
+      receiver.lost(other, fmt::format("process {} could not be reached when this one was started", other));
+    std::vector<pollfd> entries = {{wake_.descriptor(), POLLIN, 0}, {listener_.descriptor(), POLLIN, 0}};
+    for (const Socket& socket : waiting_) entries.push_back({socket.descriptor(), POLLIN, 0});
+    std::vector<int> whose(entries.size(), process_);
+    const size_t first_peer = entries.size();
     {
       std::lock_guard lock(mutex_);
       for (int other = 0; other < processes(); ++other) {
@@ -96,7 +92,7 @@ class TcpTransport final : public Transport {
     uint64_t ignored;
     if (entries[0].revents) [[maybe_unused]]
       const ssize_t got = ::read(wake_.descriptor(), &ignored, sizeof ignored);
-    for (size_t i = 1; i < entries.size(); ++i) {
+    for (size_t i = first_peer; i < entries.size(); ++i) {
       const int other = whose[i];
       std::string problem;
       if (entries[i].revents & POLLOUT) problem = write_some(other);
@@ -106,13 +102,17 @@ class TcpTransport final : public Transport {
         problem = read_some(other, receiver, kOneTurn);
       if (!problem.empty()) lose(other, problem, receiver);
     }
+    std::erase_if(waiting_, [&](Socket& socket) { return meet_newcomer(socket, receiver); });
+    if (entries[1].revents) accept_newcomer();
   }
 
   void disconnect(int process) override {
+    std::lock_guard lock(mutex_);
     ::shutdown(peers_[static_cast<size_t>(process)].socket.descriptor(), SHUT_RDWR);
   }
 
   PeerState state_of(int process) override {
+    std::lock_guard lock(mutex_);
     return state_of_process(peers_[static_cast<size_t>(process)].pid);
   }
 
@@ -124,6 +124,93 @@ class TcpTransport final : public Transport {
   }
 
  private:
+  static void set_nonblocking(const Socket& socket) {
+    ::fcntl(socket.descriptor(), F_SETFL, ::fcntl(socket.descriptor(), F_GETFL) | O_NONBLOCK);
+  }
+
+  Socket call(const PeerAddress& theirs, const Nearby& near, const PeerAddress& own,
+              Patience& patience) const {
+    Socket socket = Socket::connect(near.network ? "127.0.0.1" : theirs.host, theirs.port, patience);
+    socket.write(&process_, sizeof process_);
+    socket.write_text(own.text());
+    return socket;
+  }
+
+  void connect_all(Store& store, const PeerAddress& own, std::chrono::milliseconds timeout) {
+    for (int other = 0; other < process_; ++other) {  // those before us listen to us
+      const PeerAddress theirs = PeerAddress::from(store.get(fmt::format("address/{}", other)));
+      const Nearby near = look_for(theirs.mark);
+      Patience patience(timeout);
+      adopt(other, call(theirs, near, own, patience), near.pid);
+    }
+    Patience patience(timeout);
+    for (int count = process_ + 1; count < processes(); ++count) {
+      Socket socket = accept_next(listener_, patience);
+      int other = -1;
+      socket.read(&other, sizeof other, patience);
+      require(other > process_ && other < processes() && !peers_[static_cast<size_t>(other)].socket,
+              "rendezvous: process {} connected to process {} unexpectedly", other, process_);
+      const PeerAddress theirs = PeerAddress::from(socket.read_text(patience));
+      adopt(other, std::move(socket), look_for(theirs.mark).pid);
+    }
+  }
+
+  // Whoever is still there answers with its number.
+  void rejoin(Store& store, const PeerAddress& own) {
+    for (int other = 0; other < processes(); ++other) {
+      if (other == process_) continue;
+      try {
+        const PeerAddress theirs = PeerAddress::from(store.get(fmt::format("address/{}", other)));
+        const Nearby near = look_for(theirs.mark);
+        Patience patience(kOfTheLiving), for_answer(kAnswer);
+        Socket socket = call(theirs, near, own, patience);
+        int answer = -1;
+        socket.read(&answer, sizeof answer, for_answer);
+        require(answer == other, "process {} answers for process {}", answer, other);
+        adopt(other, std::move(socket), near.pid);
+      } catch (const Error&) {
+        unreached_.push_back(other);
+        peers_[static_cast<size_t>(other)].lost = true;
+      }
+    }
+    if (std::ssize(unreached_) == processes() - 1)
+      throw PeerLost(fmt::format("process {} was to join a run, and nobody of it can be reached", process_));
+  }
+
+  void accept_newcomer() {
+    Socket socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    if (waiting_.size() == kWaitingRoom) waiting_.erase(waiting_.begin());
+    waiting_.push_back(std::move(socket));
+  }
+
+  // Whether a connection waits no longer: it has said which lost process it is, or something else.
+  bool meet_newcomer(Socket& socket, const Receiver& receiver) {
+    int other = -1;
+    uint64_t size = 0;
+    std::array<char, sizeof other + sizeof size + kLongestAddress> bytes{};
+    const ssize_t got = ::recv(socket.descriptor(), bytes.data(), bytes.size(), MSG_PEEK);
+    if (got < 0) return errno != EAGAIN && errno != EINTR;
+    if (got == 0) return true;
+    constexpr size_t kHead = sizeof other + sizeof size;
+    std::memcpy(&other, bytes.data(), sizeof other);
+    std::memcpy(&size, bytes.data() + sizeof other, sizeof size);
+    const auto there = static_cast<size_t>(got);
+    if (there >= kHead && size > kLongestAddress) return true;
+    if (there < kHead || there < kHead + size) return false;
+    const bool is_lost =
+        other >= 0 && other < processes() && other != process_ && peers_[static_cast<size_t>(other)].lost;
+    if (!is_lost) return true;
+    const PeerAddress theirs = PeerAddress::from(std::string(bytes.data() + kHead, size));
+    (void)::recv(socket.descriptor(), bytes.data(), kHead + size, 0);  // as it was seen
+    const int on = 1;
+    ::setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (::send(socket.descriptor(), &process_, sizeof process_, MSG_NOSIGNAL) != sizeof process_) return true;
+    adopt(other, std::move(socket), look_for(theirs.mark).pid);
+    receiver.returned(other);
+    return true;
+  }
+
   Socket accept_next(const Socket& listener, Patience& patience) const {
     try {
       return listener.accept(patience);
@@ -140,8 +227,10 @@ class TcpTransport final : public Transport {
   }
 
   void adopt(int other, Socket socket, pid_t pid) {
-    ::fcntl(socket.descriptor(), F_SETFL, ::fcntl(socket.descriptor(), F_GETFL) | O_NONBLOCK);
+    set_nonblocking(socket);
+    std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(other)];
+    peer = {};
     peer.socket = std::move(socket);
     peer.pid = pid;
   }
@@ -201,15 +290,17 @@ class TcpTransport final : public Transport {
   int process_;
   std::mutex mutex_;
   std::vector<Peer> peers_;
-  Socket wake_;
+  Socket wake_, listener_;
   NearbyMark mark_;
+  std::vector<int> unreached_;   // by one that rejoins; to be told
+  std::vector<Socket> waiting_;  // connections that have not said who they are
 };
 
 }  // namespace
 
 std::unique_ptr<Transport> make_tcp_transport(Store& store, int process, int processes,
-                                              std::chrono::milliseconds timeout) {
-  return std::make_unique<TcpTransport>(store, process, processes, timeout);
+                                              std::chrono::milliseconds timeout, bool rejoins) {
+  return std::make_unique<TcpTransport>(store, process, processes, timeout, rejoins);
 }
 
 }  // namespace megatron

@@ -61,6 +61,7 @@ class Transport {
   struct Receiver {
     std::function<void(int process, Frame frame)> frame;
     std::function<void(int process, const std::string& why)> lost;  // nothing more will come from it
+    std::function<void(int process)> returned = {};                 // one that was lost was started again
   };
   // Moves what can be moved. Where nothing can, sleeps until something happens, at most for `patience`.
   virtual void poll(std::chrono::milliseconds patience, const Receiver& receiver) = 0;

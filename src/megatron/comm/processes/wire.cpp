@@ -24,13 +24,15 @@ bool contains(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-Wire::Wire(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout)
+Wire::Wire(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout, bool newcomer)
     : transport_(std::move(transport)),
       timeout_(timeout),
-      heard_(static_cast<size_t>(transport_->processes()), Clock::now()) {
+      heard_(static_cast<size_t>(transport_->processes()), Clock::now()),
+      newcomer_(newcomer) {
   std::vector<int>& all = decided_[0];
   all.resize(static_cast<size_t>(processes()));
   std::iota(all.begin(), all.end(), 0);
+  if (newcomer) tell_all(FrameKind::Join, 0, "");  // it has reached all that it can reach
   server_ = std::thread([this] { serve(); });
 }
 
@@ -56,7 +58,8 @@ void Wire::expect_no_goodbye(int process) {
 
 void Wire::serve() {
   const Transport::Receiver receiver{[this](int process, Frame frame) { receive(process, std::move(frame)); },
-                                     [this](int process, const std::string& why) { lose(process, why); }};
+                                     [this](int process, const std::string& why) { lose(process, why); },
+                                     [this](int process) { welcome(process); }};
   std::optional<Clock::time_point> end;
   while (true) {
     auto patience = kServePatience;
@@ -157,12 +160,34 @@ void Wire::handle(int from, const FrameHead& head, const std::string& text) {
 // Everybody hears of it from everybody, also those who cannot reach the one that decided.
 void Wire::decide(uint32_t generation, const std::vector<int>& members) {
   decided_[generation] = members;
+  for (const int member : members) returned_.erase(member);
   tell_all(FrameKind::Members, generation, fmt::format("{}", fmt::join(members, " ")));
+}
+
+// What is known of the process that was lost does not hold for the one that takes its place.
+void Wire::welcome(int other) {
+  Lock lock(mutex_);
+  lost_.erase(other);
+  left_.erase(other);
+  joined_.erase(other);
+  taken_.erase(other);
+  mute_.erase(other);
+  heard_[static_cast<size_t>(other)] = Clock::now();
+  returned_.insert(other);
+  changed_.notify_all();
+}
+
+bool Wire::has_newcomer() {
+  Lock lock(mutex_);
+  return std::any_of(returned_.begin(), returned_.end(), [&](int other) {
+    return joined_.count(other) > 0 && lost_.count(other) == 0 && left_.count(other) == 0;
+  });
 }
 
 void Wire::lose(int other, const std::string& why) {
   {
     Lock lock(mutex_);
+    returned_.erase(other);
     if (left_.count(other) > 0 || !lost_.emplace(other, why).second) {
       changed_.notify_all();
       return;
@@ -182,6 +207,7 @@ void Wire::beat() {
     if (now - last_beat_ >= heartbeat_.interval) {
       last_beat_ = now;
       for (const int other : decided_.rbegin()->second) tell(other, FrameKind::Heartbeat, 0, "");
+      for (const int other : returned_) tell(other, FrameKind::Heartbeat, 0, "");
     }
     // This process itself may have been stopped: then the others were not silent.
     if (now - std::exchange(last_look_, now) > heartbeat_.timeout / 2)
@@ -239,9 +265,11 @@ std::set<int> Wire::unreachable(const std::set<int>& given_up) const {
   std::set<int> out = given_up;
   for (const auto& [other, why] : lost_) out.insert(other);
   for (const auto& [other, sound] : left_) out.insert(other);
-  // Who was left out before does not come back. This process need not have noticed itself that it was silent.
+  // Who was left out before does not come back, but by a process that takes its place. This process need not
+  // have noticed itself that it was silent.
   for (int other = 0; other < processes(); ++other)
-    if (!contains(decided_.rbegin()->second, other)) out.insert(other);
+    if (other != process() && !contains(decided_.rbegin()->second, other) && returned_.count(other) == 0)
+      out.insert(other);
   return out;
 }
 
@@ -340,7 +368,10 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
       throw PeerLost(fmt::format("process {} was left out of generation {}: the others go on without it",
                                  process(), newest));
     const bool taken = newest == generation;
-    if (taken && is_made(generation)) return decided;
+    if (taken && is_made(generation)) {
+      newcomer_ = false;
+      return decided;
+    }
     std::set<int> out = unreachable(given_up);
     if (!taken && told != out) {
       tell_all(FrameKind::Join, generation, fmt::format("{}", fmt::join(out, " ")));
@@ -373,21 +404,34 @@ std::vector<int> Wire::meet(uint32_t generation, std::chrono::milliseconds grace
   }
 }
 
+uint32_t Wire::called_for() const {
+  uint32_t newest = 0;
+  for (const auto& [other, joined] : joined_) newest = std::max(newest, joined.generation);
+  return newest;
+}
+
+uint32_t Wire::next_generation(const Generation& generation) {
+  Lock lock(mutex_);
+  return newcomer_ ? called_for() : generation.number + 1;
+}
+
+// A newcomer hears of no generation but those that are met for later, and of lost ones no goodbye.
 bool Wire::wait_for_call(const Generation& generation) {
   Lock lock(mutex_);
   while (true) {
-    for (const auto& [other, joined] : joined_)
-      if (joined.generation > generation.number) return true;
+    if (called_for() > (newcomer_ ? decided_.rbegin()->first : generation.number)) return true;
     const std::vector<int>& training = generation.processes;
-    const auto gone = [&](int other) { return left_.count(other) > 0; };
+    const auto gone = [&](int other) {
+      return left_.count(other) > 0 || (newcomer_ && lost_.count(other) > 0);
+    };
     if (std::all_of(training.begin(), training.end(), gone)) {
-      if (std::all_of(training.begin(), training.end(), [&](int other) { return left_.at(other); }))
-        return false;
+      const auto sound = [&](const auto& left) { return left.second || !contains(training, left.first); };
+      if (!left_.empty() && std::all_of(left_.begin(), left_.end(), sound)) return false;
       throw PeerLost(
           fmt::format("process {} waited in reserve, and those that trained ended after a fault", process()));
     }
-    if (std::any_of(training.begin(), training.end(),
-                    [&](int other) { return lost_.count(other) > 0 && !gone(other); }))
+    if (!newcomer_ && std::any_of(training.begin(), training.end(),
+                                  [&](int other) { return lost_.count(other) > 0 && !gone(other); }))
       return true;
     changed_.wait_for(lock, std::chrono::milliseconds(200));
   }

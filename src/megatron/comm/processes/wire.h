@@ -26,7 +26,8 @@ class Wire {
     std::function<void(const std::string& why)> broken;               // nobody can be reached any more
   };
 
-  Wire(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
+  // `newcomer`: this process takes the place of one that was lost, and waits for the next generation.
+  Wire(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout, bool newcomer = false);
   ~Wire();  // waits until the other processes leave too
 
   int process() const { return transport_->process(); }
@@ -55,6 +56,9 @@ class Wire {
   // Until the others meet for a later generation (true), or have left (false). A PeerLost where they left
   // after a fault.
   bool wait_for_call(const Generation& generation);
+  // The number to meet for: the next one or, of a newcomer, the one that the others meet for.
+  uint32_t next_generation(const Generation& generation);
+  bool has_newcomer();  // one waits until the others meet
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -69,6 +73,8 @@ class Wire {
   void receive(int process, Frame frame);
   void handle(int process, const FrameHead& head, const std::string& text);
   void lose(int process, const std::string& why);
+  void welcome(int process);
+  uint32_t called_for() const;
   void beat();
   void tell(int other, FrameKind kind, uint32_t generation, const std::string& text);
   void tell_all(FrameKind kind, uint32_t generation, const std::string& text);
@@ -98,6 +104,8 @@ class Wire {
   std::map<int, std::string> lost_;       // by process: why; it may only have been silent
   std::map<int, bool> left_;              // processes that said goodbye; whether their world was sound
   std::set<int> mute_;                    // of which no goodbye is expected
+  std::set<int> returned_;                // newcomers in the places of lost ones
+  bool newcomer_;                         // this process is one
   std::map<int, Joined> joined_;
   std::map<uint32_t, std::vector<int>> decided_;                    // who makes up each generation
   std::map<int, std::pair<uint32_t, std::vector<int>>> taken_;      // by process: its last, as it said

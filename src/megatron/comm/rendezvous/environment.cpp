@@ -59,6 +59,7 @@ LaunchPlace find_place(const Environment& environment) {
   LaunchPlace place;
   place.master_addr = word(environment, "MASTER_ADDR");
   place.store_folder = word(environment, "MEGATRON_STORE");
+  place.rejoins = number(environment, "MEGATRON_REJOIN", 0) > 0;
   place.master_port = number(environment, "MASTER_PORT", kDefaultPort);
   if (place.master_port > kLastPort)
     throw ConfigError(

@@ -231,6 +231,8 @@ class RankLoop {
       const RunEnd end = decide_exit();
       if (end.reason != RunEnd::Reason::finished) return end;
       keep_snapshot();
+      if (regroups_ && kept_.snapshot.newest() == state_.iteration && state_.iteration < run_.iterations)
+        throw ProcessReturned();
     }
     return {};
   }
@@ -313,8 +315,10 @@ class RankLoop {
         is_preempted() ? 1.0 : 0.0,
         checkpoints_.is_time_to_save() ? 1.0 : 0.0,
         stragglers_ && stragglers_->is_due() ? 1.0 : 0.0,
+        keeps_snapshots() && run_.restart->has_newcomer() ? 1.0 : 0.0,
     };
     own = all_reduce_max(std::move(own));
+    regroups_ = own[7] > 0;
     const bool slow = own[6] > 0 && tell_about_stragglers() && config_.logger.stop_if_straggler;
     view_.save_requested = false;
     checkpoints_.poll();
@@ -578,6 +582,7 @@ class RankLoop {
   std::optional<StragglerDetector> stragglers_;
   size_t attention_told_ = 0;
   std::string restored_from_;                               // after a fault
+  bool regroups_ = false;                                   // at the next boundary whose state is kept
   int64_t again_ = 0;                                       // iterations that were lost to it
   RestartState::Moment set_up_{}, restored_{}, kept_at_{};  // when this rank was
 };

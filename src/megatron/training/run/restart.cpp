@@ -35,15 +35,17 @@ int64_t progress_of(const RestartState& state) {
 }
 
 std::string tell_change(const Generation& before, const Generation& after) {
-  const auto trained = [&](int process) {
-    return std::find(before.processes.begin(), before.processes.end(), process) != before.processes.end();
+  const auto among = [](const std::vector<int>& list) {
+    return [&list](int process) { return std::find(list.begin(), list.end(), process) != list.end(); };
   };
-  const auto stayed = std::ranges::count_if(after.processes, trained);
+  const auto stayed = std::ranges::count_if(after.processes, among(before.processes));
   std::string text = stayed == std::ssize(before.processes)
                          ? fmt::format("all {} processes go on", stayed)
                          : fmt::format("{} of {} processes go on", stayed, before.processes.size());
-  if (const auto joined = std::ssize(after.processes) - stayed; joined > 0)
-    text += fmt::format(", {} of the reserve join{}", joined, joined == 1 ? "s" : "");
+  const auto joined = std::ranges::count_if(after.processes, among(before.reserve));
+  if (joined > 0) text += fmt::format(", {} of the reserve join{}", joined, joined == 1 ? "s" : "");
+  if (const auto back = std::ssize(after.processes) - stayed - joined; back > 0)
+    text += fmt::format(", {} {} back", back, back == 1 ? "is" : "are");
   if (!after.reserve.empty()) text += fmt::format(", {} in reserve", after.reserve.size());
   return text;
 }
@@ -65,6 +67,8 @@ std::string RestartState::tell_times(Moment set_up, Moment restored, Moment kept
 void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log, const RestartPolicy& policy,
                        RestartState& state, const RankRun& fn) {
   const InProcessRestartConfig settings = config.inprocess_restart;
+  if (place.rejoins && !settings.enabled)
+    throw ConfigError("MEGATRON_REJOIN: a run takes processes in with --inprocess-restart alone; add it");
   const Config given = config;
   std::vector<int> everyone(static_cast<size_t>(place.processes));
   std::iota(everyone.begin(), everyone.end(), 0);
@@ -89,6 +93,10 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
   Launch launch(options);
   // Machines may differ in memory, but all processes have to come to the same layout.
   for (const int64_t needed : launch.gathered()) state.min_tp = std::max(state.min_tp, needed);
+  const auto too_many = [&] {
+    return settings.max_iterations > 0 && state.number >= settings.max_iterations;
+  };
+  state.has_newcomer = [&] { return settings.enabled && !too_many() && launch.has_newcomer(); };
   Recurrence recurrence;
   while (true) {
     state.first_rank = launch.generation().first_rank;
@@ -100,8 +108,7 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
         throw;
       } catch (const std::exception& error) {
         const bool own = dynamic_cast<const PeerLost*>(&error) == nullptr;
-        const bool too_many = settings.max_iterations > 0 && state.number >= settings.max_iterations;
-        if (!settings.enabled || too_many || recurrence.count(progress_of(state), own)) throw;
+        if (!settings.enabled || too_many() || recurrence.count(progress_of(state), own)) throw;
         state.fault = first_line(error.what());
       }
     else {
@@ -114,7 +121,7 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
     state.stopped = std::chrono::steady_clock::now();
     launch.rendezvous(meeting);
     state.met = std::chrono::steady_clock::now();
-    ++state.number;
+    state.number = static_cast<int>(launch.generation().number);
     state.change = tell_change(before, launch.generation());
     if (!layout.note.empty()) state.change += "; " + layout.note;
     if (!launch.generation().trains())

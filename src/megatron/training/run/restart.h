@@ -21,6 +21,12 @@ struct RestartPolicy {
   std::function<RestartLayout(const Config& config, int processes, const std::vector<int>& left)> layout = {};
 };
 
+// Ends a generation at a step boundary, on all ranks: a process waits to be taken into the next.
+class ProcessReturned : public PeerLost {
+ public:
+  ProcessReturned() : PeerLost("a process has come back") {}
+};
+
 // What outlives the generations of a run, of one rank of a process.
 struct RankMemory {
   MemorySnapshot snapshot;
@@ -43,6 +49,8 @@ struct RestartState {
   ParallelSizes sizes;           // of the generation
   std::deque<RankMemory> ranks;  // of this process
   int64_t min_tp = 1;            // ranks of a replica that fits into memory, at least: see restart_memory.h
+
+  std::function<bool()> has_newcomer = [] { return false; };  // whether one waits; any rank may ask
 
   // How long the restart took until the end of its first step, which is now, and what of it took how long.
   // A rank was `set_up`, then had `restored` its state, then begun to keep a copy of it.

@@ -217,7 +217,7 @@ RunEnd run(const RunSpec& spec) {
     run.callbacks.push_back(weight_hash_check(interval));
   const auto ranks_here = static_cast<int>(run.config.run.ranks);
   if (std::vector<InjectedFault> faults = parse_faults(run.config.ft.inject_fault);
-      !faults.empty() && is_first_start())
+      !faults.empty() && is_first_start() && !place.rejoins)
     run.callbacks.push_back(fault_injector(std::move(faults), place.process * ranks_here, ranks_here));
   run.callbacks.insert(run.callbacks.end(), spec.callbacks.begin(), spec.callbacks.end());
   const int further = signal_number(run.config.train.exit_signal);
