@@ -85,21 +85,44 @@ struct Child {
   std::FILE* file = nullptr;  // its own log
   bool stopped = false;       // by SIGSTOP
   std::optional<ProcessEnd> end;
+  std::optional<Patience> until_again;  // it is started again to join the others
+};
+
+// A folder for one start of a job, in which its processes meet.
+class MeetingFolder {
+ public:
+  explicit MeetingFolder(bool wanted) {
+    if (!wanted) return;
+    path_ = (std::filesystem::temp_directory_path() / "megatron-launch-XXXXXX").string();
+    require(::mkdtemp(path_.data()) != nullptr, "launch: {} cannot be made: {}", path_, std::strerror(errno));
+  }
+  ~MeetingFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  MeetingFolder(const MeetingFolder&) = delete;
+  MeetingFolder& operator=(const MeetingFolder&) = delete;
+  const std::string& path() const { return path_; }  // "": none
+
+ private:
+  std::string path_;
 };
 
 // The environment of one process: this one's, with torchrun's variables.
-std::vector<std::string> environment_of(const LaunchJob& job, int rank, int port, int restart) {
-  const std::map<std::string, std::string> own = {
-      {"RANK", std::to_string(rank)},
-      {"LOCAL_RANK", std::to_string(rank)},
-      {"GROUP_RANK", "0"},
-      {"WORLD_SIZE", std::to_string(job.processes)},
-      {"LOCAL_WORLD_SIZE", std::to_string(job.processes)},
-      {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", std::to_string(port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
-      {"MEGATRON_LAUNCH", "1"}};
+std::vector<std::string> environment_of(const LaunchJob& job, int rank, int port, int restart,
+                                        const std::string& folder, bool rejoins) {
+  std::map<std::string, std::string> own = {{"RANK", std::to_string(rank)},
+                                            {"LOCAL_RANK", std::to_string(rank)},
+                                            {"GROUP_RANK", "0"},
+                                            {"WORLD_SIZE", std::to_string(job.processes)},
+                                            {"LOCAL_WORLD_SIZE", std::to_string(job.processes)},
+                                            {"MASTER_ADDR", "127.0.0.1"},
+                                            {"MASTER_PORT", std::to_string(port)},
+                                            {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
+                                            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
+                                            {"MEGATRON_LAUNCH", "1"}};
+  if (!folder.empty()) own["MEGATRON_STORE"] = folder;
+  if (rejoins) own["MEGATRON_REJOIN"] = "1";
   std::vector<std::string> all;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -118,7 +141,8 @@ class Attempt {
         log_(log),
         interruption_(interruption),
         out_(out),
-        children_(static_cast<size_t>(job.processes)) {}
+        children_(static_cast<size_t>(job.processes)),
+        folder_(job.rejoin) {}
   ~Attempt() {
     signal_all(SIGKILL);
     for (Child& child : children_) {
@@ -130,15 +154,16 @@ class Attempt {
   }
 
   std::vector<ProcessEnd> run() {
-    const int port = job_.master_port > 0 ? job_.master_port : free_port();
+    port_ = job_.master_port > 0 ? job_.master_port : free_port();
     for (int rank = 0; rank < job_.processes; ++rank) open_log(rank);
-    for (int rank = 0; rank < job_.processes; ++rank) start(rank, port);
+    for (int rank = 0; rank < job_.processes; ++rank) start(rank, false);
     while (true) {
       gather(kLookAgain);
       look();
       if (std::ranges::all_of(children_, [](const Child& child) { return child.end.has_value(); })) break;
       pass_signals_on();
       end_the_rest();
+      start_lost_ones();
     }
     gather(std::chrono::milliseconds(0));
     std::vector<ProcessEnd> ends;
@@ -163,7 +188,7 @@ class Attempt {
     children_[static_cast<size_t>(rank)].file = file;
   }
 
-  void start(int rank, int port) {
+  void start(int rank, bool rejoins) {
     Child& child = children_[static_cast<size_t>(rank)];
     std::array<std::array<int, 2>, 2> pipes{};
     for (auto& ends : pipes)
@@ -173,7 +198,8 @@ class Attempt {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, pipes[0][1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, pipes[1][1], STDERR_FILENO);
-    std::vector<std::string> variables = environment_of(job_, rank, port, restart_), words = job_.command;
+    std::vector<std::string> variables = environment_of(job_, rank, port_, restart_, folder_.path(), rejoins),
+                             words = job_.command;
     std::vector<char*> environment, arguments;
     for (std::string& text : variables) environment.push_back(text.data());
     for (std::string& text : words) arguments.push_back(text.data());
@@ -254,8 +280,38 @@ class Attempt {
       child.stopped = WIFSTOPPED(status);
       if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       child.end = WIFSIGNALED(status) ? ProcessEnd{0, WTERMSIG(status)} : ProcessEnd{WEXITSTATUS(status), 0};
-      for_the_rest_.emplace(
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(job_.grace)));
+      for_the_rest_.emplace(duration_of(job_.grace));
+      if (job_.rejoin && (child.end->signal != 0 || child.end->code == kPeerLost) &&
+          rejoined_ < job_.max_restarts) {
+        ++rejoined_;
+        child.until_again.emplace(duration_of(job_.backoff));
+      }
+    }
+  }
+
+  static Clock::duration duration_of(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  // Where others still run and none has ended well: then the run goes on without the lost ones.
+  void start_lost_ones() {
+    const auto runs = [](const Child& child) { return !child.end; };
+    const auto lost = [](const Child& child) {
+      return !child.end || child.end->signal != 0 || child.end->code == kPeerLost;
+    };
+    if (passed_on_ != 0 || !std::ranges::any_of(children_, runs) || !std::ranges::all_of(children_, lost))
+      return;
+    for (int rank = 0; rank < job_.processes; ++rank) {
+      Child& child = children_[static_cast<size_t>(rank)];
+      if (!child.until_again || !child.until_again->over()) continue;
+      log_.warning("launch: {}; started again to join the others ({} of {})",
+                   fmt::format("rank {}: {}", rank, tell_end(*child.end)), rejoined_, job_.max_restarts);
+      for (Stream& stream : child.streams)
+        if (stream.descriptor >= 0) ::close(std::exchange(stream.descriptor, -1));
+      child.until_again.reset();
+      child.end.reset();
+      child.stopped = false;
+      start(rank, true);
     }
   }
 
@@ -290,6 +346,9 @@ class Attempt {
   const Interruption& interruption_;
   std::FILE* out_;
   std::vector<Child> children_;
+  MeetingFolder folder_;
+  int port_ = 0;
+  int rejoined_ = 0;                      // starts of single processes
   std::optional<Patience> for_the_rest_;  // since a process has ended
   int passed_on_ = 0;
   int64_t iteration_ = 0;

@@ -39,6 +39,9 @@ struct LaunchJob {
   std::vector<int> shown;  // ranks whose lines are shown; empty: all
   std::string filter;      // lines that hold this text are shown; "": all
   int master_port = 0;     // 0: a free one for each start
+  // A process that is lost while others go on is started again by itself, to join them, as often as all
+  // together may be started again. Processes meet in a folder, which does not go with one of them.
+  bool rejoin = false;
 };
 
 // Starts the processes with torchrun's environment on this machine, gathers what they say line by line, each

@@ -33,12 +33,13 @@ struct Launched {
 };
 
 Launched launched(const TempDir& dir, int processes, const std::string& shell, int restarts = 3,
-                  std::vector<int> shown = {}) {
+                  std::vector<int> shown = {}, bool rejoin = false) {
   LaunchJob job{.processes = processes, .command = {"/bin/sh", "-c", shell}, .max_restarts = restarts};
   job.backoff = 0;
   job.grace = 60;
   job.log_folder = dir / "logs";
   job.shown = std::move(shown);
+  job.rejoin = rejoin;
   std::FILE* out = std::fopen((dir / "out").c_str(), "w");
   std::FILE* err = std::fopen((dir / "err").c_str(), "w");
   Launched result;
@@ -106,6 +107,25 @@ TEST(LaunchJob, EndsProcessesThatDoNot) {
   EXPECT_EQ(launched(dir, 2, "if [ $RANK = 1 ]; then kill -STOP $$; fi").code, 0);
 }
 
+// A lost process is started again alone and told so; the folder where all meet is gone at the end.
+TEST(LaunchJob, GivesARunNewProcesses) {
+  const TempDir dir;
+  const std::string shell = "echo $MEGATRON_STORE > " + dir / "store" +
+                            "; test -d $MEGATRON_STORE || exit 3; "
+                            "if [ $RANK = 1 ]; then if [ -z $MEGATRON_REJOIN ]; then kill -9 $$; fi; touch " +
+                            dir / "back" + "; exit 0; fi; for i in $(seq 1000); do if [ -e " + dir / "back" +
+                            " ]; then exit 0; fi; sleep 0.02; done; exit 3";
+  const Launched all = launched(dir, 2, shell, 1, {}, true);
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_NE(all.err.find("rank 1: killed by SIGKILL; started again to join the others (1 of 1)"),
+            std::string::npos)
+      << all.err;
+  std::string store = text_of(dir / "store");
+  store.pop_back();
+  EXPECT_FALSE(store.empty());
+  EXPECT_FALSE(std::filesystem::exists(store));
+}
+
 // No process is started where its lines could not be kept.
 TEST(LaunchJob, RefusesAFolderOfLogsThatCannotBeWritten) {
   const TempDir dir;
@@ -119,7 +139,8 @@ TEST(LaunchJob, RefusesAFolderOfLogsThatCannotBeWritten) {
 TEST(LaunchJob, PassesCtrlCOn) {
   const TempDir dir;
   const auto begin = std::chrono::steady_clock::now();
-  const auto handler = std::signal(SIGINT, SIG_IGN);  // the launcher has its own while it runs
+  // The launcher has its own handler while it runs, unless the signal is ignored.
+  const auto handler = std::signal(SIGINT, [](int) {});
   std::atomic<bool> over = false;
   std::thread user([&] {
     const auto press_after = [&](const std::string& name) {

@@ -17,7 +17,7 @@ struct LaunchSettings {
   int64_t processes = 1, restarts = 3, port = 0, nodes = 1, gpus = 0, notice = 120;
   double backoff = 1;
   std::string logs, ranks, filter, time, partition, account, name = "megatron", script = "launch.sbatch";
-  bool slurm = false, dry_run = false;
+  bool slurm = false, dry_run = false, rejoin = false;
 };
 
 std::vector<Flag> launch_flags(LaunchSettings& settings) {
@@ -32,6 +32,7 @@ std::vector<Flag> launch_flags(LaunchSettings& settings) {
       text_flag("--show-ranks", "LIST", "ranks whose lines are shown, such as 0,4 [all]", settings.ranks),
       text_flag("--show-lines", "TEXT", "show lines that hold this text [all]", settings.filter),
       int_flag("--master-port", "where processes meet [a free port]", settings.port),
+      switch_flag("--rejoin", "start a lost process alone; it joins the others", settings.rejoin),
       switch_flag("--slurm", "write a script for Slurm and submit it", settings.slurm),
       int_flag("--nodes", "with --slurm: nodes [1]", settings.nodes, 1),
       int_flag("--gpus-per-node", "with --slurm: GPUs to ask for [0]", settings.gpus),
@@ -48,7 +49,7 @@ std::vector<Flag> launch_flags(LaunchSettings& settings) {
 // Flags that mean something on one of the two ways alone.
 constexpr std::string_view kSlurmFlags =
     "--nodes --gpus-per-node --time --partition --account --job-name --notice --script --dry-run";
-constexpr std::string_view kLocalFlags = "--backoff --show-ranks --show-lines --master-port";
+constexpr std::string_view kLocalFlags = "--backoff --show-ranks --show-lines --master-port --rejoin";
 
 // Notes which flags are given.
 std::vector<Flag> noted(std::vector<Flag> flags, std::vector<std::string>& given) {
@@ -99,7 +100,7 @@ std::string launch_help() {
          "MASTER_ADDR, MASTER_PORT), shows what they say with the rank in front, and starts them again where "
          "that helps: after exit codes 16, 18 and 19 and after signals. Codes 1, 2, 3 and 17 end the job. "
          "With --inprocess-restart a run goes on by itself where processes are lost; the launcher acts when "
-         "too few are left.\n\n" +
+         "too few are left, and with --rejoin gives it a new process for each.\n\n" +
          flags_help(launch_flags(settings)) +
          "\nmegatron launch --nproc 4 -- megatron pretrain --config run.yaml --save out --load out\n";
 }
@@ -124,7 +125,8 @@ int run_launch(Invocation& invocation) {
                 .log_folder = settings.logs,
                 .shown = {},
                 .filter = settings.filter,
-                .master_port = static_cast<int>(settings.port)};
+                .master_port = static_cast<int>(settings.port),
+                .rejoin = settings.rejoin};
   for (const std::string_view rank : comma_separated(settings.ranks))
     job.shown.push_back(static_cast<int>(parse_int("launch", "--show-ranks", rank)));
   return launch_job(job, invocation.log, invocation.out);
