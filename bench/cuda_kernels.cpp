@@ -9,7 +9,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/kernels/gemm_fused.h"
-#include "megatron/ops/fp8_linear.h"
+#include "megatron/ops/fp8_format.h"
 
 using namespace megatron;
 

@@ -6,7 +6,8 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/nn/unit_map.h"
-#include "megatron/ops/fp8_linear.h"
+#include "megatron/ops/fp8_format.h"
+#include "megatron/ops/linear_adapter.h"
 
 namespace megatron {
 
@@ -67,9 +68,14 @@ struct Parameter {
   GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
   std::unique_ptr<ops::Fp8Weight> fp8;           // where set, GEMMs with it are made in fp8
+  std::unique_ptr<ops::LinearAdapter> adapter;   // where set, linears with it are adapted
 
-  // The weight at the point of use.
+  // The weight at the point of use, whatever reads it. Linears go through apply_linear() (nn/linear.h).
   Weight get(RankContext& ctx) {
+    require(!adapter, "{}: its adapter acts in linears alone, and this is another use of the weight", name);
+    return get_adapted(ctx);
+  }
+  Weight get_adapted(RankContext& ctx) {  // of one who applies the adapter
     if (before_use) before_use(ctx);
     return {value, trainable ? &accumulator : nullptr, scale, wide};
   }

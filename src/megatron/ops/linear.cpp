@@ -1,12 +1,11 @@
 #include "megatron/ops/linear.h"
 
 #include "megatron/ops/check.h"
+#include "megatron/ops/grouped_format.h"
 #include "megatron/ops/linear_node.h"
 
 namespace megatron::ops {
 namespace {
-
-double gemm_flops(const Tensor& x, const Tensor& w) { return 2.0 * x.numel() * w.size(0); }
 
 class AddBiasNode final : public Node {
  public:
@@ -25,58 +24,145 @@ class AddBiasNode final : public Node {
   Weight bias_;
 };
 
-void check_operands(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias) {
-  const Tensor& w = weight.value;
-  check_input(ctx, "linear", "x", x);
-  check_input(ctx, "linear", "weight", w);
-  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
-          "linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
-  check_weight(ctx, "linear", weight, x.dtype());
-  check_vector(ctx, "linear", "bias", bias, w.size(0), x.dtype());
+const char* name_of(const LinearCall& call) {
+  return call.offsets            ? "grouped_linear"
+         : call.input_activation ? "activated_linear"
+         : call.route            ? call.route->name()
+         : call.fp8              ? "fp8_linear"
+                                 : "linear";
 }
 
-// By one kernel; false where there is none.
+// What does not go together is refused by its name.
+void check_combination(const char* op, const LinearCall& call) {
+  const auto refuse = [op](bool both, const char* what, const char* with, const char* fix) {
+    require(!both, "{}: {} with {} is not built; {}", op, what, with, fix);
+  };
+  const bool grouped = call.offsets.defined();
+  refuse(grouped && call.fp8, "a matrix per expert", "fp8", "give it in the dtype of x");
+  refuse(grouped && call.route, "a matrix per expert", "rows of other ranks", "dispatch them before");
+  refuse(grouped && call.bias.defined(), "a matrix per expert", "a bias",
+         "add the bias of each row's expert");
+  refuse(grouped && call.adapter, "a matrix per expert", "an adapter", "adapt other weights");
+  refuse(call.route && call.route->gathers_gradient() && call.bias.defined(), "a sum over ranks", "a bias",
+         "add it behind the sum");
+}
+
+void check_call(RankContext& ctx, const Tensor& x, const Weight& weight, const LinearCall& call) {
+  const char* op = name_of(call);
+  const Tensor& w = weight.value;
+  check_combination(op, call);
+  check_input(ctx, op, "x", x);
+  check_input(ctx, op, "weight", w);
+  check_floating(op, "x", x);
+  const int64_t inputs = call.input_activation ? call.input_activation->inputs() : 1;
+  const char* columns = inputs == 2 ? "2 in (gate, then up)" : "in";
+  if (call.offsets) {
+    require(x.rank() == 2 && w.rank() == 3 && x.size(1) == inputs * w.size(2),
+            "{}: x {} and weight {} do not fit; they must be [rows, {}] and [experts, out, in]", op, x, w,
+            columns);
+    check_input(ctx, op, "offsets", call.offsets);
+    check_dtype(op, "offsets", call.offsets, DType::I32);
+    check_shape(op, "offsets", call.offsets, {w.size(0) + 1});
+  } else {
+    require(x.rank() == 2 && w.rank() == 2 && x.size(1) == inputs * w.size(1),
+            "{}: x {} and weight {} do not fit; they must be [tokens, {}] and [out, in]", op, x, w, columns);
+  }
+  if (call.fp8)
+    check_dtype(op, "weight", w, x.dtype());
+  else
+    check_weight(ctx, op, weight, x.dtype());
+  check_vector(ctx, op, "bias", call.bias.value, w.size(-2), x.dtype());
+  if (call.active) check_shape(op, "the activation", call.active, {x.size(0), w.size(-1)});
+  if (call.output_activation)
+    require(w.size(-2) % call.output_activation->inputs() == 0,
+            "{}: weight {} must have as many rows for up as for the gate", op, w);
+}
+
+std::shared_ptr<const LinearFormat> format_of(RankContext& ctx, const Tensor& x, const Weight& weight,
+                                              const LinearCall& call, bool recorded) {
+  if (call.offsets) return grouped_format(call.offsets);
+  const int64_t rows = call.route ? call.route->block_rows(x.size(0)) : x.size(0);
+  if (call.fp8 && fp8_takes(rows, weight.value)) return fp8_format(ctx, weight.value, *call.fp8, recorded);
+  return plain_format();
+}
+
+// y and its activation by one kernel; false where there is none.
 bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
                            const Tensor& w, const Tensor& bias, const Tensor& y, const Tensor& active) {
-  if (options.swiglu()) return !bias && ctx.kernels->gemm_swiglu(ctx.kernel_context(), {x, w, y, active});
-  return options.gelu_tanh() && ctx.kernels->gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
-}
-
-std::shared_ptr<const LinearFormat> shared_plain() { return {std::shared_ptr<void>(), &plain_format()}; }
-
-void record_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias, Tensor& y) {
-  if (needs_grad(ctx, {&x}, {&weight, &bias}))
-    record(ctx,
-           std::make_unique<LinearNode>(ctx, shared_plain(), Operand{.data = x}, x.grad_slot(), weight, bias),
-           y);
+  const bool done =
+      options.swiglu()
+          ? !bias && ctx.kernels->gemm_swiglu(ctx.kernel_context(), {x, w, y, active})
+          : options.gelu_tanh() && ctx.kernels->gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
+  if (done)
+    trace(ctx, "linear_activated", Phase::Forward, 2.0 * x.numel() * w.size(0), {&x, &w, &y, &active});
+  return done;
 }
 
 }  // namespace
 
-Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias) {
-  check_operands(ctx, x, weight, bias.value);
-  Tensor y = ctx.empty({x.size(0), weight.value.size(0)}, x.dtype());
-  plain_format().forward(ctx, {.data = x}, weight, bias.value, y);
-  record_linear(ctx, x, weight, bias, y);
-  return y;
+LinearResult call_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const LinearCall& call) {
+  check_call(ctx, x, weight, call);
+  const Tensor& w = weight.value;
+  const int64_t out = w.size(-2);
+  const bool recorded =
+      needs_grad(ctx, {&x}, {&weight, &call.bias}) || (ctx.tape && call.adapter && call.adapter->trainable());
+  const std::shared_ptr<const LinearFormat> format = format_of(ctx, x, weight, call, recorded);
+  const bool plain = format == plain_format(), gathers = call.route && call.route->gathers_input();
+
+  // Only a plain GEMM of all of x takes it with gaps.
+  const Tensor own = plain && !call.route && !call.input_activation ? x.detach() : detach_contiguous(ctx, x);
+  Tensor input = own;
+  if (call.input_activation) {
+    input = call.active;
+    if (!input) {
+      input = ctx.empty({x.size(0), w.size(-1)}, x.dtype());
+      apply_activation(ctx, *call.input_activation, own, input);
+    }
+  }
+  Operand operand;
+  if (!gathers) operand = format->quantize(ctx, input, LinearFormat::Side::Input);
+  if (operand.wide && !call.input_activation) operand.wide = x;  // may be made again instead of kept
+
+  const auto gemm = [&](const Tensor& rows, int64_t begin, const Tensor& y) {
+    const Operand part = gathers ? format->quantize(ctx, rows, LinearFormat::Side::Input)
+                                 : operand.rows(ctx, begin, rows.size(0));
+    format->forward(ctx, part, weight, call.adapter ? Tensor{} : call.bias.value, y);
+    if (!call.adapter) return;
+    call.adapter->forward(ctx, rows, begin, y);
+    if (call.bias.defined())
+      ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, y, call.bias.value.expand(y.shape()), y});
+  };
+  LinearResult result;
+  bool activated = false;
+  const auto place_for_activation = [&] {
+    const Tensor& y = result.y;
+    result.active = ctx.empty({y.size(0), out / call.output_activation->inputs()}, y.dtype());
+  };
+  if (call.route) {
+    result.y = call.route->forward(ctx, input, out, gemm);
+  } else {
+    result.y = ctx.empty({x.size(0), out}, x.dtype());
+    if (call.output_activation && plain && !call.adapter && !weight.scale) {
+      place_for_activation();
+      activated = multiply_and_activate(ctx, *call.output_activation, input, w.detach(), call.bias.value,
+                                        result.y, result.active);
+    }
+    if (!activated) gemm(input, 0, result.y);
+  }
+  if (call.output_activation && !activated) {
+    if (!result.active) place_for_activation();
+    apply_activation(ctx, *call.output_activation, result.y, result.active);
+  }
+  if (recorded)
+    record(ctx,
+           std::make_unique<LinearNode>(ctx, format, own.with_grad_slot(x.grad_slot()), input, operand,
+                                        weight, call),
+           result.y);
+  return result;
 }
 
-ActivatedLinear linear_activated(RankContext& ctx, const ActivationOptions& options, const Tensor& x,
-                                 const Weight& weight, const Weight& bias) {
-  const Tensor& w = weight.value;
-  check_operands(ctx, x, weight, bias.value);
-  require(w.size(0) % options.inputs() == 0,
-          "linear_activated: weight {} must have as many rows for up as for the gate", w);
-  Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype()),
-         active = ctx.empty({x.size(0), w.size(0) / options.inputs()}, x.dtype());
-  if (!weight.scale && multiply_and_activate(ctx, options, x.detach(), w.detach(), bias.value, y, active)) {
-    trace(ctx, "linear_activated", Phase::Forward, gemm_flops(x, w), {&x, &w, &y, &active});
-  } else {
-    plain_format().forward(ctx, {.data = x}, weight, bias.value, y);
-    apply_activation(ctx, options, y, active);
-  }
-  record_linear(ctx, x, weight, bias, y);
-  return {y, active};
+Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Weight& bias) {
+  return call_linear(ctx, x, weight, {.bias = bias}).y;
 }
 
 Tensor add_bias(RankContext& ctx, const Tensor& x, const Weight& bias) {

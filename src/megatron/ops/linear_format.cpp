@@ -20,6 +20,8 @@ class PlainFormat final : public LinearFormat {
          .b_scale = weight.scale});
   }
   void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
+    require(!weight.scale,
+            "linear: gradients through an int8 weight are not built; load it without --quantization");
     run(ctx, Phase::BackwardData, {.a = dy.data, .b = weight.value.detach(), .c = dx});
   }
   void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,
@@ -41,9 +43,21 @@ class PlainFormat final : public LinearFormat {
 
 }  // namespace
 
-const LinearFormat& plain_format() {
+std::shared_ptr<const LinearFormat> plain_format() {
   static const PlainFormat format;
-  return format;
+  return {std::shared_ptr<void>(), &format};
+}
+
+Operand Operand::rows(RankContext& ctx, int64_t begin, int64_t count) const {
+  if (begin == 0 && count == data.size(0)) return *this;
+  Operand part{
+      .data = data.slice(0, begin, begin + count), .inverse_scale = inverse_scale, .block_rows = block_rows};
+  if (block_rows == 1) {  // GEMMs read the scales of their own rows alone, next to each other
+    part.inverse_scale = ctx.empty({inverse_scale.size(1), count}, DType::F32).transpose(0, 1);
+    ctx.kernels->copy(ctx.kernel_context(),
+                      {inverse_scale.slice(0, begin, begin + count), part.inverse_scale});
+  }
+  return part;
 }
 
 }  // namespace megatron::ops

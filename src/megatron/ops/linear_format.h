@@ -19,6 +19,8 @@ struct Operand {
   Tensor Operand::*weight_form() const {
     return wide ? &Operand::wide : transposed ? &Operand::transposed : &Operand::data;
   }
+  // Rows [begin, begin + count) of it, as forward() and dgrad() read them.
+  Operand rows(RankContext& ctx, int64_t begin, int64_t count) const;
 };
 
 // How the three GEMMs of a linear are made: which numbers they read, and by which kernel. It is no node, and
@@ -41,6 +43,6 @@ class LinearFormat {
 };
 
 // Numbers as they are; int8 weights forward.
-const LinearFormat& plain_format();
+std::shared_ptr<const LinearFormat> plain_format();
 
 }  // namespace megatron::ops

@@ -8,7 +8,6 @@
 #include "megatron/autograd/rematerialize.h"
 #include "megatron/nn/sequence_batch.h"
 #include "megatron/ops/index.h"
-#include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
@@ -107,8 +106,8 @@ LatentAttention::Latents LatentAttention::latents(RankContext& ctx, const Tensor
                                                   const RecomputeFn& recompute_input) {
   std::optional<Rematerialize> scope;
   if (recompute_input) scope.emplace(ctx, x, recompute_input);
-  Latents result{.query = q_down_ ? ops::linear(ctx, x, q_down_->get(ctx)) : x};
-  auto [latent, shared] = cut(ctx, ops::linear(ctx, x, kv_down_.get(ctx)), latent_, 1);
+  Latents result{.query = q_down_ ? apply_linear(ctx, x, *q_down_).y : x};
+  auto [latent, shared] = cut(ctx, apply_linear(ctx, x, kv_down_).y, latent_, 1);
   result.latent = ops::contiguous(ctx, latent);
   result.shared = ops::contiguous(ctx, shared);
   return result;

@@ -1,9 +1,7 @@
 #pragma once
 
 #include "megatron/autograd/rematerialize.h"
-#include "megatron/nn/parameter.h"
-#include "megatron/ops/activated_linear.h"
-#include "megatron/ops/linear.h"
+#include "megatron/nn/linear.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 
 namespace megatron {
@@ -25,19 +23,20 @@ class ColumnParallelLinear final : public Module {
                        const LinearOptions& options);
   // recompute_input: makes x again, where it is not saved for the weight's gradient.
   Tensor forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input = {});
-  // The same and, where one kernel may make both, its activation.
-  ops::ActivatedLinear forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
-                                         const Tensor& x, const RecomputeFn& recompute_input = {});
+  // The same and its activation.
+  ops::LinearResult forward_activated(RankContext& ctx, const ops::ActivationOptions& options,
+                                      const Tensor& x, const RecomputeFn& recompute_input = {});
   Weight weight(RankContext& ctx) { return weight_.get(ctx); }  // this rank's rows
   Parameter& parameter() { return weight_; }
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  template <class F>
-  auto with_input(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input, F&& f);
+  ops::LinearResult run(RankContext& ctx, const Tensor& x,
+                        const std::optional<ops::ActivationOptions>& activation,
+                        const RecomputeFn& recompute_input);
 
   TensorParallel tp_;
-  bool overlap_;
+  std::shared_ptr<const ops::LinearRoute> route_;  // null: tokens are gathered before
   Parameter weight_;
   std::unique_ptr<Parameter> bias_;
 };
@@ -49,19 +48,19 @@ class RowParallelLinear final : public Module {
   RowParallelLinear(const std::string& name, int64_t in, int64_t out, const TensorParallel& tp,
                     const LinearOptions& options);
   Tensor forward(RankContext& ctx, const Tensor& x);
-  // forward(activation of x.y) as one op, where it can be: in fp8 the activation is kept for the weight's
-  // gradient at half the bytes, and beside its communication a GEMM is cut to pieces.
-  bool fp8() const { return weight_.fp8 != nullptr; }
-  bool takes_activation() const { return !fp8() && (tp_.size() == 1 || !overlap_); }
-  Tensor forward_activated(RankContext& ctx, const ops::ActivatedLinearOptions& options,
-                           ops::ActivatedLinear x);
+  // forward(activation of x.y) as one op. The activation is kept for the weight's gradient, or made again; in
+  // fp8 it is kept at half the bytes in any case.
+  Tensor forward_activated(RankContext& ctx, const ops::ActivationOptions& options, bool keep_active,
+                           ops::LinearResult x);
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  Tensor biased(RankContext& ctx, const Tensor& sum);
+  bool fp8() const { return weight_.fp8 != nullptr; }
+  ops::LinearCall call(RankContext& ctx) const;
+  Tensor summed(RankContext& ctx, const Tensor& part) const;  // over ranks, with the bias
 
   TensorParallel tp_;
-  bool overlap_;
+  std::shared_ptr<const ops::LinearRoute> route_;  // null: sums are made behind the GEMM
   Parameter weight_;
   std::unique_ptr<Parameter> bias_;
 };

@@ -1,7 +1,5 @@
 #include "megatron/transformer/mlp.h"
 
-#include "megatron/autograd/recompute.h"
-#include "megatron/ops/activation.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 
@@ -56,21 +54,8 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
       fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
-  if (fc2_.takes_activation())
-    return fc2_.forward_activated(ctx, {.activation = activation_, .keep_active = !recompute_activation_},
-                                  fc1_.forward_activated(ctx, activation_, x, recompute_input));
-  Tensor up = fc1_.forward(ctx, x, recompute_input);
-  auto activate = [activation = activation_](RankContext& c, const Tensor& in) {
-    return activation.gated ? ops::gated_activation(c, activation, in)
-                            : ops::activation(c, activation.kind, in);
-  };
-  if (!recompute_activation_ || fc2_.fp8()) return fc2_.forward(ctx, activate(ctx, up));
-  return recompute_for(
-      ctx, {&up, 1},
-      [activate](RankContext& c, std::span<const Tensor> in) {
-        return std::vector<Tensor>{activate(c, in[0])};
-      },
-      [&](std::span<const Tensor> active) { return fc2_.forward(ctx, active[0]); });
+  return fc2_.forward_activated(ctx, activation_, !recompute_activation_,
+                                fc1_.forward_activated(ctx, activation_, x, recompute_input));
 }
 
 void Mlp::visit(const ParameterVisitor& visitor) {

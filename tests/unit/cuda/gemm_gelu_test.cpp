@@ -1,7 +1,6 @@
 // GELU within the GEMMs around it, and by a kernel of its own: both against fp64 with the same bounds.
 #include "megatron/kernels/gemm_fused.h"
 
-#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 #include "unit/cuda/twin.h"
@@ -128,9 +127,12 @@ TEST_F(CudaGemmGelu, ALayerTrainsAsOnTheCpu) {
     Tensor x = tape.watch(random({tokens, hidden}, 3, 1)), y;
     {
       TapeScope scope(ctx, &tape);
-      auto [middle, active] = ops::linear_activated(ctx, gelu, x, up.get(), up_bias.get());
-      y = ops::activated_linear(ctx, {.activation = gelu, .keep_active = keep}, middle, down.get(),
-                                down_bias.get(), active);
+      auto [middle, active] =
+          ops::call_linear(ctx, x, up.get(), {.bias = up_bias.get(), .output_activation = gelu});
+      y = ops::call_linear(
+              ctx, middle, down.get(),
+              {.bias = down_bias.get(), .input_activation = gelu, .keep_active = keep, .active = active})
+              .y;
     }
     tape.backward(ctx, y, random({tokens, hidden}, 4, 1));
     return std::vector{y.detach(),

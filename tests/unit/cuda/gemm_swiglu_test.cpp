@@ -1,6 +1,5 @@
 // SwiGLU within the GEMMs around it: against the CPU, and bit for bit against the kernels one by one.
 #include "megatron/kernels/gemm_fused.h"
-#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 #include "unit/cuda/twin.h"
@@ -102,12 +101,15 @@ TEST_F(CudaGemmSwiglu, ALayerTrainsAsOnTheCpu) {
       return random_tensor(ctx, shape, seed, DType::BF16, scale);
     };
     TestWeight up(ctx, random({2 * width, hidden}, 1, 0.2)), down(ctx, random({hidden, width}, 2, 0.2));
+    const ops::ActivationOptions swiglu;
     Tape tape(ctx);
     Tensor x = tape.watch(random({tokens, hidden}, 3, 1)), y;
     {
       TapeScope scope(ctx, &tape);
-      auto [middle, active] = ops::linear_activated(ctx, {}, x, up.get());
-      y = ops::activated_linear(ctx, {.activation = {}, .keep_active = keep}, middle, down.get(), {}, active);
+      auto [middle, active] = ops::call_linear(ctx, x, up.get(), {.output_activation = swiglu});
+      y = ops::call_linear(ctx, middle, down.get(),
+                           {.input_activation = swiglu, .keep_active = keep, .active = active})
+              .y;
     }
     tape.backward(ctx, y, random({tokens, hidden}, 4, 1));
     return std::vector{y.detach(), tape.grad(x), up.accumulator.main_grad, down.accumulator.main_grad};

@@ -4,7 +4,6 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/fp8_linear.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/qkv.h"
@@ -102,7 +101,7 @@ TEST_F(CudaOps, Fp8Linear) {
     Tensor input = tape.watch(x), y;
     {
       TapeScope scope(ctx, &tape);
-      y = ops::fp8_linear(ctx, input, weight.get(), fp8, bias.get());
+      y = ops::call_linear(ctx, input, weight.get(), {.bias = bias.get(), .fp8 = &fp8}).y;
     }
     tape.backward(ctx, y, dy);
     return std::vector<Tensor>{y.detach(), tape.grad(input), weight.accumulator.main_grad,

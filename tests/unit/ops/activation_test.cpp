@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 
@@ -102,7 +101,9 @@ TEST(ActivatedLinear, GradientsOfInputWeightAndBias) {
               [&](RankContext& c, const auto& in, const auto& w) {
                 Tensor x = watched ? in[0] : input;
                 return std::vector{
-                    ops::activated_linear(c, {.activation = activation, .keep_active = keep}, x, w[0], w[1])};
+                    ops::call_linear(c, x, w[0],
+                                     {.bias = w[1], .input_activation = activation, .keep_active = keep})
+                        .y};
               },
               watched ? std::vector{input} : std::vector<Tensor>{},
               {random_tensor(ctx, {5, 6}, 4), random_tensor(ctx, {5}, 5)});
@@ -124,9 +125,9 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
         Tape tape(ctx);
         Tensor x = tape.watch(random_tensor(ctx, {7, 8}, 3, dtype)), held;
         TapeScope scope(ctx, &tape);
-        ops::ActivatedLinear middle;
+        ops::LinearResult middle;
         if (form == fused_into_gemm)
-          middle = ops::linear_activated(ctx, activation, x, up.get());
+          middle = ops::call_linear(ctx, x, up.get(), {.output_activation = activation});
         else
           middle.y = ops::linear(ctx, x, up.get());
         if (shared) held = middle.y;
@@ -135,9 +136,11 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
                                   : ops::activation(ctx, activation.kind, middle.y);
         };
         Tensor y = form == apart ? ops::linear(ctx, activate(), down.get())
-                                 : ops::activated_linear(
-                                       ctx, {.activation = activation, .keep_active = form != together},
-                                       middle.y, down.get(), {}, middle.active);
+                                 : ops::call_linear(ctx, middle.y, down.get(),
+                                                    {.input_activation = activation,
+                                                     .keep_active = form != together,
+                                                     .active = middle.active})
+                                       .y;
         middle = {};
         tape.backward(ctx, y, random_tensor(ctx, {7, 5}, 4, dtype));
         std::vector<double> all;

@@ -7,7 +7,6 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
@@ -101,14 +100,14 @@ std::vector<Row> rows() {
        {2, 5, 3},
        {{6, 4}},
        f64,
-       [](C c, X x) { ops::grouped_linear(c, x[0], {x[1]}, x[2]); }},
+       [](C c, X x) { ops::call_linear(c, x[0], {x[1]}, {.offsets = x[2]}); }},
       {"grouped_linear",
        {{{6, 4}}, {{2, 5, 4}}, {{3}, i32}},
        2,
        {2},
        {{3}},
        i64,
-       [](C c, X x) { ops::grouped_linear(c, x[0], {x[1]}, x[2]); }},
+       [](C c, X x) { ops::call_linear(c, x[0], {x[1]}, {.offsets = x[2]}); }},
       {"activation",
        {{{3, 4}}, {{4}}},
        1,

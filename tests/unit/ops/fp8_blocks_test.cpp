@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "megatron/ops/fp8_linear.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 #include "unit/ops/fp8_accum.h"
@@ -157,7 +156,7 @@ TEST_F(Fp8Blocks, ALinearOfRoundedMatrices) {
         Tensor input = tape.watch(x);
         {
           TapeScope scope(ctx, &tape);
-          y = ops::fp8_linear(ctx, input, weight.get(), fp8, bias.get());
+          y = ops::call_linear(ctx, input, weight.get(), {.bias = bias.get(), .fp8 = &fp8}).y;
         }
         tape.backward(ctx, y, dy);
         dx = tape.grad(input);
@@ -202,7 +201,7 @@ TEST_F(Fp8Blocks, AreNearerThanOneScale) {
     Tensor input = tape.watch(x), y;
     {
       TapeScope scope(ctx, &tape);
-      y = ops::fp8_linear(ctx, input, weight.get(), fp8);
+      y = ops::call_linear(ctx, input, weight.get(), {.fp8 = &fp8}).y;
     }
     tape.backward(ctx, y, dy);
     const Matrix mx = matrix_of(ctx, x), mdy = matrix_of(ctx, dy), mw = matrix_of(ctx, w);

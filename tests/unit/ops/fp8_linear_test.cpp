@@ -1,8 +1,7 @@
-#include "megatron/ops/fp8_linear.h"
+#include "megatron/ops/linear.h"
 
 #include <gtest/gtest.h>
 
-#include "megatron/ops/linear.h"
 #include "megatron/ops/quantize.h"
 #include "support/gradcheck.h"
 #include "unit/ops/fp8_accum.h"
@@ -66,7 +65,7 @@ TEST_F(Fp8Linear, IsALinearOfRoundedMatrices) {
         plain_bias(ctx, b);
     ops::Fp8Weight fp8{.gradient = gradient, .matrix = {}};
     Results got = results(ctx, x, dy, weight, bias, [&](const Tensor& in, const Weight& v, const Weight& c) {
-      return ops::fp8_linear(ctx, in, v, fp8, c);
+      return ops::call_linear(ctx, in, v, {.bias = c, .fp8 = &fp8}).y;
     });
     Results wanted = results(
         ctx, rounded(x, DType::F8E4M3), rounded(dy, gradient), rounded_weight, plain_bias,
@@ -95,7 +94,7 @@ TEST_F(Fp8Linear, WideWeightGradients) {
   ops::Fp8Weight wide{.wide_wgrad = true, .matrix = {}}, narrow;
   auto in_fp8 = [&](ops::Fp8Weight& fp8) {
     return run([&](const Tensor& in, const Weight& v, const Weight& c) {
-      return ops::fp8_linear(ctx, in, v, fp8, c);
+      return ops::call_linear(ctx, in, v, {.bias = c, .fp8 = &fp8}).y;
     });
   };
   const Results got = in_fp8(wide), rounded = in_fp8(narrow);
@@ -111,7 +110,7 @@ TEST_F(Fp8Linear, WideWeightGradients) {
 TEST_F(Fp8Linear, TheWeightIsRoundedAgainWhenToldSo) {
   TestWeight weight(ctx, w);
   ops::Fp8Weight fp8;
-  auto run = [&] { return ctx.to_vector<float>(ops::fp8_linear(ctx, x, weight.get(), fp8)); };
+  auto run = [&] { return ctx.to_vector<float>(ops::call_linear(ctx, x, weight.get(), {.fp8 = &fp8}).y); };
   auto before = run();
   ctx.kernels->fill(ctx.kernel_context(), {weight.value, 0});
   EXPECT_EQ(run(), before);
@@ -137,10 +136,11 @@ TEST_F(Fp8Linear, ScalesFromEarlierSteps) {
   TestWeight weight(ctx, w), bias(ctx, b);
   ops::Fp8Weight fp8;
   for (ops::Fp8Delay* d : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) d->amax = one(0);
-  ops::fp8_linear(ctx, x, weight.get(), fp8, bias.get());  // not recorded: only the weight is noted
+  ops::call_linear(ctx, x, weight.get(), {.bias = bias.get(), .fp8 = &fp8})
+      .y;  // not recorded: only the weight is noted
   EXPECT_EQ(ctx.item(fp8.input_delay.amax), 0);
   results(ctx, x, dy, weight, bias, [&](const Tensor& in, const Weight& v, const Weight& c) {
-    return ops::fp8_linear(ctx, in, v, fp8, c);
+    return ops::call_linear(ctx, in, v, {.bias = c, .fp8 = &fp8}).y;
   });
   auto largest = [&](const Tensor& t) {
     float amax = 0;
@@ -156,10 +156,12 @@ TEST_F(Fp8Linear, ShapesThatTheHardwareRefusesStayAsTheyAre) {
   TestWeight weight(ctx, w);
   ops::Fp8Weight fp8;
   Tensor few = x.slice(0, 0, 7);
-  EXPECT_EQ(ctx.to_vector<float>(ops::fp8_linear(ctx, few, weight.get(), fp8)),
+  EXPECT_EQ(ctx.to_vector<float>(ops::call_linear(ctx, few, weight.get(), {.fp8 = &fp8}).y),
             ctx.to_vector<float>(ops::linear(ctx, few, weight.get())));
   EXPECT_FALSE(fp8.current);
-  EXPECT_THROW(ops::fp8_linear(ctx, random_tensor(ctx, {32, 64}, 9, DType::F32), weight.get(), fp8), Error);
+  EXPECT_THROW(
+      ops::call_linear(ctx, random_tensor(ctx, {32, 64}, 9, DType::F32), weight.get(), {.fp8 = &fp8}).y,
+      Error);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/ops/grouped_linear.h"
+#include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
 
 namespace megatron {
@@ -40,19 +40,20 @@ TEST(GroupedLinear, GradientsWithAnExpertWithoutRows) {
   Tensor offsets = ctx.from_vector<int32_t>({0, 2, 2, 5}, {4});
   gradcheck(ctx,
             [&](RankContext& c, const auto& in, const auto& w) {
-              return std::vector{ops::grouped_linear(c, in[0], w[0], offsets)};
+              return std::vector{ops::call_linear(c, in[0], w[0], {.offsets = offsets}).y};
             },
             {random_tensor(ctx, {5, 3}, 1)}, {random_tensor(ctx, {3, 4, 3}, 2)});
 }
 
 TEST(GroupedLinear, RunsOnMetaAndRefusesWhatDoesNotFit) {
   RankContext meta(kMeta);
-  Tensor y = ops::grouped_linear(meta, meta.empty({8, 4}, DType::BF16), {meta.empty({3, 6, 4}, DType::BF16)},
-                                 meta.empty({4}, DType::I32));
+  Tensor y = ops::call_linear(meta, meta.empty({8, 4}, DType::BF16), {meta.empty({3, 6, 4}, DType::BF16)},
+                              {.offsets = meta.empty({4}, DType::I32)})
+                 .y;
   EXPECT_EQ(y.shape(), (Shape{8, 6}));
   RankContext ctx(testing::test_device());
-  EXPECT_THROW(ops::grouped_linear(ctx, random_tensor(ctx, {5, 3}, 1), {random_tensor(ctx, {3, 4, 3}, 2)},
-                                   ctx.zeros({3}, DType::I32)),
+  EXPECT_THROW(ops::call_linear(ctx, random_tensor(ctx, {5, 3}, 1), {random_tensor(ctx, {3, 4, 3}, 2)},
+                                {.offsets = ctx.zeros({3}, DType::I32)}),
                Error);
 }
 

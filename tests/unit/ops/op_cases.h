@@ -3,7 +3,6 @@
 #include <functional>
 #include <vector>
 
-#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/causal_conv.h"
@@ -13,7 +12,6 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/gated_norm.h"
-#include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
@@ -106,23 +104,32 @@ inline std::vector<OpCase> op_cases() {
       {"activated_linear",
        {{12, 32}},
        {{24, 16}, {24}},
-       [](C c, T x, W w) { return Tensors{ops::activated_linear(c, {}, x[0], w[0], w[1])}; }},
+       [](C c, T x, W w) {
+         return Tensors{
+             ops::call_linear(
+                 c, x[0], w[0],
+                 {.bias = w[1], .input_activation = ops::ActivationOptions(), .keep_active = false})
+                 .y};
+       }},
       {"linear_activated",
        {{12, 16}},
        {{32, 16}, {32}, {24, 16}, {24}},
        [](C c, T x, W w) {
-         auto [y, active] = ops::linear_activated(c, {}, x[0], w[0], w[1]);
+         auto [y, active] =
+             ops::call_linear(c, x[0], w[0], {.bias = w[1], .output_activation = ops::ActivationOptions()});
          return Tensors{
-             ops::activated_linear(c, {.activation = {}, .keep_active = true}, y, w[2], w[3], active)};
+             ops::call_linear(c, y, w[2],
+                              {.bias = w[3], .input_activation = ops::ActivationOptions(), .active = active})
+                 .y};
        }},
       {"linear_activated, GELU",
        {{12, 16}},
        {{32, 16}, {32}, {24, 32}, {24}},
        [](C c, T x, W w) {
          const ops::ActivationOptions gelu{.kind = Unary::GeluTanh, .gated = false};
-         auto [y, active] = ops::linear_activated(c, gelu, x[0], w[0], w[1]);
+         auto [y, active] = ops::call_linear(c, x[0], w[0], {.bias = w[1], .output_activation = gelu});
          return Tensors{
-             ops::activated_linear(c, {.activation = gelu, .keep_active = true}, y, w[2], w[3], active)};
+             ops::call_linear(c, y, w[2], {.bias = w[3], .input_activation = gelu, .active = active}).y};
        }},
       {"dropout",
        {{12, 16}, {12, 16}},
@@ -182,7 +189,7 @@ inline std::vector<OpCase> op_cases() {
        {{12, 16}},
        {{3, 8, 16}},
        [](C c, T x, W w) {
-         return Tensors{ops::grouped_linear(c, x[0], w[0], offsets_for(c, x[0].size(0)))};
+         return Tensors{ops::call_linear(c, x[0], w[0], {.offsets = offsets_for(c, x[0].size(0))}).y};
        }},
       {"causal_conv",
        {{12, 16}},

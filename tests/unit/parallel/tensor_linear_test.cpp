@@ -1,7 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/kv_replication.h"
-#include "megatron/parallel/tensor/overlapped_linear.h"
+#include "megatron/parallel/tensor/linear_route.h"
 #include "support/ranks_gradcheck.h"
 
 namespace megatron::testing {
@@ -35,7 +36,7 @@ void check_column(int ranks, bool sequence_parallel, const TensorOverlap& overla
                       random_tensor(ctx, {2}, seed_of(world, 3))};
         op.run = [&ctx, tp = TensorParallel{world, sequence_parallel, overlap}](
                      const std::vector<Tensor>& x, const std::vector<Weight>& w) {
-          return column_parallel_linear(ctx, x[0], w[0], w[1], tp);
+          return ops::call_linear(ctx, x[0], w[0], {.bias = w[1], .route = column_route(tp)}).y;
         };
         return op;
       },
@@ -62,7 +63,7 @@ void check_row(int ranks, const TensorOverlap& overlap, bool defer) {
         op.weights = {random_tensor(ctx, {2, 3}, seed_of(world, 2))};
         op.run = [&ctx, tp = TensorParallel{world, true, overlap}](const std::vector<Tensor>& x,
                                                                    const std::vector<Weight>& w) {
-          return row_parallel_linear(ctx, x[0], w[0], tp);
+          return ops::call_linear(ctx, x[0], w[0], {.route = row_route(tp)}).y;
         };
         return op;
       },
@@ -78,8 +79,9 @@ TEST(RowParallelLinear, Gradients) {
 TEST(RowParallelLinear, RefusesTokensThatDoNotDivide) {
   run_ranks(2, [](int, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, world.rank());
-    EXPECT_THROW(row_parallel_linear(ctx, ctx.zeros({3, 2}, DType::F64),
-                                     {ctx.zeros({2, 2}, DType::F64), nullptr}, {world, true, {.on = true}}),
+    const TensorParallel tp{world, true, {.on = true}};
+    EXPECT_THROW(ops::call_linear(ctx, ctx.zeros({3, 2}, DType::F64),
+                                  {ctx.zeros({2, 2}, DType::F64), nullptr}, {.route = row_route(tp)}),
                  Error);
   });
 }

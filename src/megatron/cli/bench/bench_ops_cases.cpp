@@ -1,13 +1,11 @@
 #include "megatron/cli/bench/bench_ops_cases.h"
 
-#include "megatron/ops/activated_linear.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/grouped_linear.h"
 #include "megatron/ops/index.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
@@ -160,7 +158,10 @@ struct Cases {
     add("activated_linear", fmt::format("{}x{}->{}", rows, 2 * ffn, hidden), dtype, [=](RankContext& ctx) {
       Trained w(ctx, {hidden, ffn}, dtype);
       auto run = [w](RankContext& c, Inputs in) {
-        return std::vector{ops::activated_linear(c, {}, in[0], w.get(), {})};
+        return std::vector{
+            ops::call_linear(c, in[0], w.get(),
+                             {.input_activation = ops::ActivationOptions(), .keep_active = false})
+                .y};
       };
       return BenchOp{{random(ctx, {rows, 2 * ffn}, dtype)}, run};
     });
@@ -171,9 +172,10 @@ struct Cases {
     add("gated_mlp", fmt::format("{}x{}->{}", rows, hidden, 2 * ffn), dtype, [=](RankContext& ctx) {
       Trained up(ctx, {2 * ffn, hidden}, dtype), down(ctx, {hidden, ffn}, dtype);
       auto run = [up, down](RankContext& c, Inputs in) {
-        auto [y, active] = ops::linear_activated(c, {}, in[0], up.get());
+        const ops::ActivationOptions swiglu;
+        auto [y, active] = ops::call_linear(c, in[0], up.get(), {.output_activation = swiglu});
         return std::vector{
-            ops::activated_linear(c, {.activation = {}, .keep_active = true}, y, down.get(), {}, active)};
+            ops::call_linear(c, y, down.get(), {.input_activation = swiglu, .active = active}).y};
       };
       return BenchOp{{random(ctx, {rows, hidden}, dtype)}, run};
     });
@@ -186,9 +188,12 @@ struct Cases {
       Trained down(ctx, {hidden, ffn}, dtype), down_bias(ctx, {hidden}, dtype);
       auto run = [=](RankContext& c, Inputs in) {
         const ops::ActivationOptions gelu{.kind = Unary::GeluTanh, .gated = false};
-        auto [y, active] = ops::linear_activated(c, gelu, in[0], up.get(), up_bias.get());
-        return std::vector{ops::activated_linear(c, {.activation = gelu, .keep_active = true}, y, down.get(),
-                                                 down_bias.get(), active)};
+        auto [y, active] =
+            ops::call_linear(c, in[0], up.get(), {.bias = up_bias.get(), .output_activation = gelu});
+        return std::vector{
+            ops::call_linear(c, y, down.get(),
+                             {.bias = down_bias.get(), .input_activation = gelu, .active = active})
+                .y};
       };
       return BenchOp{{random(ctx, {rows, hidden}, dtype)}, run};
     });
@@ -279,7 +284,7 @@ struct Cases {
         [=](RankContext& ctx) {
           Trained w(ctx, {count, out, hidden}, dtype);
           auto run = [w, o = order(ctx)](RankContext& c, Inputs in) {
-            return std::vector{ops::grouped_linear(c, in[0], w.get(), o.offsets)};
+            return std::vector{ops::call_linear(c, in[0], w.get(), {.offsets = o.offsets}).y};
           };
           return BenchOp{{random(ctx, {rows * k, hidden}, dtype)}, run};
         });

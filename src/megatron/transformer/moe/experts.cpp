@@ -1,8 +1,8 @@
 #include "megatron/transformer/moe/experts.h"
 
+#include "megatron/nn/linear.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/grouped_linear.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -76,7 +76,7 @@ Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens, const Activa
   Tensor up, active;
   {
     PackerScope scope = offload_scope(ctx, host, plan.offloaded.expert_fc1);
-    up = ops::grouped_linear(ctx, tokens.tokens, fc1_->get(ctx), tokens.offsets);
+    up = apply_linear(ctx, tokens.tokens, *fc1_, {.offsets = tokens.offsets}).y;
   }
   up = with_bias(up, fc1_bias_.get(), tokens.expert_of_row);
   std::shared_ptr<Saved> kept;  // what the activation keeps: fc2 makes its input again from that
@@ -89,7 +89,7 @@ Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens, const Activa
   {
     std::optional<Rematerialize> remade;
     if (kept) remade.emplace(ctx, active, [this, kept](RankContext& c) { return activate(c, kept->get(c)); });
-    down = ops::grouped_linear(ctx, active, fc2_->get(ctx), tokens.offsets);
+    down = apply_linear(ctx, active, *fc2_, {.offsets = tokens.offsets}).y;
   }
   if (!fc2_bias_) return down;
   bool adds = parallel_.tensor.rank() == 0;  // the results of all parts are summed

@@ -28,10 +28,11 @@ struct Fp8Weight {
   Fp8Delay input_delay, weight_delay, gradient_delay;  // of delayed scaling
 };
 
-// linear(x, weight, bias) with its three GEMMs in fp8: x [tokens, in], weight [out, in]. Forward keeps x
-// as transposed fp8, or as it is for a wide_wgrad. Where the hardware's GEMMs do not take the shape (all
-// three sizes are multiples of 16), it is an ordinary linear.
-Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
-                  const Weight& bias = {});
+// The three GEMMs of a linear in fp8, with the weight's matrix of now, which is made where it is not current.
+// The input is kept as transposed fp8, or as it is for a wide_wgrad. Not recorded: its amax leaves no trace.
+std::shared_ptr<const LinearFormat> fp8_format(RankContext& ctx, const Tensor& weight, Fp8Weight& fp8,
+                                               bool recorded);
+// Whether the hardware's GEMMs take `rows` of x [.., in] with a weight [out, in].
+bool fp8_takes(int64_t rows, const Tensor& weight);
 
 }  // namespace megatron::ops

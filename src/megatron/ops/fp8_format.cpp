@@ -1,8 +1,6 @@
-#include "megatron/ops/fp8_linear.h"
+#include "megatron/ops/fp8_format.h"
 
 #include "megatron/ops/check.h"
-#include "megatron/ops/linear.h"
-#include "megatron/ops/linear_node.h"
 
 namespace megatron::ops {
 namespace {
@@ -13,8 +11,7 @@ double gemm_flops(int64_t tokens, const Tensor& weight) {
 
 class Fp8Format final : public LinearFormat {
  public:
-  // Its weight's matrix is that of now.
-  explicit Fp8Format(const Fp8Weight& fp8, bool recorded)
+  Fp8Format(const Fp8Weight& fp8, bool recorded)
       : weight_(fp8.matrix),
         forward_(fp8.forward),
         gradient_(fp8.gradient),
@@ -147,32 +144,21 @@ void to_fp8_blocks(RankContext& ctx, const Tensor& x, DType dtype, int64_t block
         {&x, &result.data, &result.transposed, &result.inverse_scale, &result.transposed_scale});
 }
 
-Tensor fp8_linear(RankContext& ctx, const Tensor& x, const Weight& weight, Fp8Weight& fp8,
-                  const Weight& bias) {
-  const Tensor& w = weight.value;
-  check_input(ctx, "fp8_linear", "x", x);
-  check_input(ctx, "fp8_linear", "weight", w);
-  require(x.rank() == 2 && w.rank() == 2 && x.size(1) == w.size(1),
-          "fp8_linear: x {} and weight {} do not fit; they must be [tokens, in] and [out, in]", x, w);
-  check_dtype("fp8_linear", "weight", w, x.dtype());
-  check_vector(ctx, "fp8_linear", "bias", bias.value, w.size(0), x.dtype());
-  if (x.size(0) % 16 != 0 || x.size(1) % 16 != 0 || w.size(0) % 16 != 0 || x.numel() == 0)
-    return linear(ctx, x, weight, bias);
+bool fp8_takes(int64_t rows, const Tensor& weight) {
+  return rows > 0 && rows % 16 == 0 && weight.numel() > 0 && weight.size(0) % 16 == 0 &&
+         weight.size(1) % 16 == 0;
+}
+
+std::shared_ptr<const LinearFormat> fp8_format(RankContext& ctx, const Tensor& weight, Fp8Weight& fp8,
+                                               bool recorded) {
   if (!fp8.current) {
     if (fp8.blocks)
-      to_fp8_blocks(ctx, w, fp8.forward, 128, fp8.matrix, MemoryTag::Parameter);
+      to_fp8_blocks(ctx, weight, fp8.forward, 128, fp8.matrix, MemoryTag::Parameter);
     else
-      to_fp8(ctx, w, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
+      to_fp8(ctx, weight, fp8.forward, fp8.matrix, fp8.weight_delay, MemoryTag::Parameter);
     fp8.current = true;
   }
-  const bool recorded = needs_grad(ctx, {&x}, {&weight, &bias});
-  const auto format = std::make_shared<Fp8Format>(fp8, recorded);
-  Operand input = format->quantize(ctx, detach_contiguous(ctx, x), LinearFormat::Side::Input);
-  if (fp8.wide_wgrad) input.wide = x;  // may be made again instead of kept
-  Tensor y = ctx.empty({x.size(0), w.size(0)}, x.dtype());
-  format->forward(ctx, input, weight, bias.value, y);
-  if (recorded) record(ctx, std::make_unique<LinearNode>(ctx, format, input, x.grad_slot(), weight, bias), y);
-  return y;
+  return std::make_shared<Fp8Format>(fp8, recorded);
 }
 
 }  // namespace megatron::ops

@@ -1,7 +1,6 @@
-#include "megatron/ops/grouped_linear.h"
+#include "megatron/ops/grouped_format.h"
 
 #include "megatron/ops/check.h"
-#include "megatron/ops/linear_node.h"
 
 namespace megatron::ops {
 namespace {
@@ -24,7 +23,6 @@ void multiply_int8(RankContext& ctx, const Tensor& x, const Weight& weight, cons
   }
 }
 
-// Rows go through the matrix of the expert that their place between the offsets says.
 class GroupedFormat final : public LinearFormat {
  public:
   explicit GroupedFormat(const Tensor& offsets) : offsets_(offsets) {}
@@ -60,26 +58,8 @@ class GroupedFormat final : public LinearFormat {
 
 }  // namespace
 
-Tensor grouped_linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& offsets) {
-  const Tensor& w = weight.value;
-  check_input(ctx, "grouped_linear", "x", x);
-  check_input(ctx, "grouped_linear", "weight", w);
-  check_input(ctx, "grouped_linear", "offsets", offsets);
-  check_floating("grouped_linear", "x", x);
-  require(x.rank() == 2 && w.rank() == 3 && x.size(1) == w.size(2),
-          "grouped_linear: x {} and weight {} do not fit; they must be [rows, in] and [experts, out, in]", x,
-          w);
-  check_weight(ctx, "grouped_linear", weight, x.dtype());
-  check_dtype("grouped_linear", "offsets", offsets, DType::I32);
-  check_shape("grouped_linear", "offsets", offsets, {w.size(0) + 1});
-  Tensor input = detach_contiguous(ctx, x), y = ctx.empty({x.size(0), w.size(1)}, x.dtype());
-  const auto format = std::make_shared<GroupedFormat>(offsets);
-  format->forward(ctx, {.data = input}, weight, {}, y);
-  if (needs_grad(ctx, {&x}, {&weight}))
-    record(ctx,
-           std::make_unique<LinearNode>(ctx, format, Operand{.data = input}, x.grad_slot(), weight, Weight{}),
-           y);
-  return y;
+std::shared_ptr<const LinearFormat> grouped_format(const Tensor& offsets) {
+  return std::make_shared<GroupedFormat>(offsets);
 }
 
 }  // namespace megatron::ops
