@@ -2,6 +2,7 @@
 
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
+#include "megatron/training/step/rank_trainer.h"
 
 // Training with fp8 GEMMs that have a scale per block.
 namespace megatron {
@@ -43,18 +44,53 @@ TEST(Fp8Blockwise, TrainsLikeAllBits) {
 // now and then falls on the other side of an edge between two fp8 values.
 TEST(Fp8Blockwise, EveryLayoutScalesAlike) {
   const auto one = losses_of(blockwise(), {}, 3);
-  for (const auto& [tp, pp, dp, sp] :
-       {std::tuple{2, 1, 1, false}, {2, 1, 1, true}, {1, 2, 1, false}, {1, 1, 2, false}, {2, 2, 1, true}}) {
+  for (const auto& [tp, pp, dp, sp, overlap] : {std::tuple{2, 1, 1, false, false},
+                                                {2, 1, 1, true, false},
+                                                {2, 1, 1, true, true},
+                                                {1, 2, 1, false, false},
+                                                {1, 1, 2, false, false},
+                                                {2, 2, 1, true, true}}) {
     Config config = blockwise();
     config.parallel.tensor_model_parallel_size = tp;
     config.parallel.pipeline_model_parallel_size = pp;
     config.parallel.sequence_parallel = sp;
+    config.parallel.tp_comm_overlap = overlap;
     const auto many = losses_of(config, {.world = tp * pp * dp, .tp = tp, .pp = pp}, 3);
-    EXPECT_NEAR(many[0], one[0], 1e-5 * one[0]) << "tp " << tp << " pp " << pp << " dp " << dp;
+    EXPECT_NEAR(many[0], one[0], 1e-5 * one[0])
+        << "tp " << tp << " pp " << pp << " dp " << dp << " overlap " << overlap;
     for (size_t i = 0; i < one.size(); ++i)
       EXPECT_NEAR(many[i], one[i], 1e-3 * one[i])
-          << "tp " << tp << " pp " << pp << " dp " << dp << ", step " << i;
+          << "tp " << tp << " pp " << pp << " dp " << dp << " overlap " << overlap << ", step " << i;
   }
+}
+
+// Latent attention's five linears are among those in fp8.
+TEST(Fp8Blockwise, LatentAttentionTrainsLikeAllBits) {
+  Config config = blockwise();
+  config.model.multi_latent_attention = true;
+  config.model.num_query_groups = 0;
+  config.model.rope_type = RopeType::rope;
+  config.model.q_lora_rank = 64;
+  config.model.kv_lora_rank = 32;
+  config.model.qk_head_dim = 32;
+  config.model.qk_pos_emb_head_dim = 16;
+  config.model.v_head_dim = 32;
+  Config plain = config;
+  plain.precision.fp8 = Fp8Format::none;
+  const auto exact = losses_of(plain, {}, 4), narrow = losses_of(config, {}, 4);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_NEAR(narrow[i], exact[i], 1e-2 * exact[i]) << "step " << i;
+    EXPECT_NE(narrow[i], exact[i]) << "step " << i;
+  }
+  RankContext ctx;
+  ParallelContext alone;
+  RankTrainer trainer(ctx, config, alone, DType::F32);
+  trainer.step(ctx, random_batches(config, 1)[0], 1e-3);
+  int made = 0;
+  for (const Parameter* parameter : trainer.parameters())
+    if (parameter->name.find("self_attention.linear_") != std::string::npos)
+      made += parameter->fp8 && parameter->fp8->matrix.data;
+  EXPECT_EQ(made, 2 * 5);
 }
 
 }  // namespace

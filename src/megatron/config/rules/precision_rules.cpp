@@ -26,6 +26,9 @@ void fp8_needs(ConfigBuilder& builder) {
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
+  if (on && config.model.num_moe_experts > 0)
+    builder.note(
+        fmt::format("fp8: GEMMs of routed experts are not built in fp8 and stay in {}", p.params_dtype));
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     builder.note(fmt::format("first and last layers in bf16 are all {} layers: none is in fp8",
                              config.model.num_layers));
@@ -253,7 +256,7 @@ constexpr Rule kPrecisionRules[] = {
     {"fp8_needs",
      "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
      "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers model.add_bias_linear "
-     "run.device",
+     "model.num_moe_experts run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"optimizer_states",
      "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype "

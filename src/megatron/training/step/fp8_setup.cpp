@@ -27,7 +27,10 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
     int64_t layer = layer_of(parameter->name);
     bool linear = false;
     for (const char* name :
-         {"linear_qkv.weight", "linear_proj.weight", "linear_fc1.weight", "linear_fc2.weight"})
+         {".linear_qkv.weight", ".linear_q.weight", ".linear_kv.weight", ".linear_q_proj.weight",
+          ".linear_q_down_proj.weight", ".linear_q_up_proj.weight", ".linear_kv_down_proj.weight",
+          ".linear_kv_up_proj.weight", ".linear_proj.weight", ".in_proj.weight", ".out_proj.weight",
+          ".linear_fc1.weight", ".linear_fc2.weight"})
       linear |= parameter->name.ends_with(name);
     if (parameter->name.starts_with("vision_")) continue;
     if (!linear || parameter->expert || layer < first || layer >= last) continue;

@@ -8,9 +8,9 @@
 
 namespace megatron {
 
-// Marks the weights whose GEMMs are made in fp8: those of attention's and the MLP's linears, without the
-// layers that shall stay as they are. Norms, the attention core, embeddings, the output layer and experts do
-// too.
+// Marks the weights whose GEMMs are made in fp8: those of the linears of attention (latent attention too), of
+// recurrent layers and of the MLP, without the layers that shall stay as they are. Norms, the attention core,
+// embeddings, the output layer and routed experts do too.
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters);
 
 // Delayed scaling: inputs, weights and gradients of a GEMM are scaled by what their kind was at most in
