@@ -271,6 +271,55 @@ TEST(PretrainData, ConversationsFromTheCommandLine) {
   }
 }
 
+// BERT's own tokens stand behind a vocabulary that has none of them.
+TEST(PretrainData, BertOfAVocabularyWithoutItsTokens) {
+  TempDir dir;
+  write_data(dir / "text", 0, 60);
+  std::ofstream vocabulary(dir / "vocab.json");
+  vocabulary << "{";
+  for (int i = 0; i < 32; ++i)
+    vocabulary << (i ? ", " : "") << '"' << static_cast<char>('A' + i % 26) << i << "\": " << i;
+  vocabulary << "}";
+  vocabulary.close();
+  std::ofstream(dir / "merges.txt") << "#version: 0.2\n";
+  const Outcome outcome = run_command({"pretrain",
+                                       "--model-type",
+                                       "bert",
+                                       "--num-layers",
+                                       "2",
+                                       "--hidden-size",
+                                       "16",
+                                       "--num-attention-heads",
+                                       "2",
+                                       "--seq-length",
+                                       "16",
+                                       "--max-position-embeddings",
+                                       "16",
+                                       "--micro-batch-size",
+                                       "2",
+                                       "--global-batch-size",
+                                       "4",
+                                       "--train-iters",
+                                       "2",
+                                       "--lr",
+                                       "1e-3",
+                                       "--device",
+                                       "cpu",
+                                       "--data-path",
+                                       dir / "text",
+                                       "--split",
+                                       "1,0,0",
+                                       "--bert-no-binary-head",
+                                       "--tokenizer-type",
+                                       "GPT2BPETokenizer",
+                                       "--vocab-file",
+                                       dir / "vocab.json",
+                                       "--merge-file",
+                                       dir / "merges.txt"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("they stand behind its vocabulary"), std::string::npos) << outcome.err;
+}
+
 // Documents of tokens have no roles: with --sft they are what they are without it.
 TEST(PretrainData, ConversationsThatAreTokens) {
   TempDir dir;

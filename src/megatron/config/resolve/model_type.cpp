@@ -41,8 +41,21 @@ void derive_tower_layers(ConfigBuilder& builder) {
     builder.derive(name, 0, "a vision tower");
 }
 
+// Whether tokenizers of a kind have no [CLS], [SEP], [MASK] and [PAD].
+bool lacks_berts_tokens(TokenizerKind kind) {
+  return kind == TokenizerKind::gpt2_bpe || kind == TokenizerKind::tiktoken ||
+         kind == TokenizerKind::gpt_sentencepiece || kind == TokenizerKind::sentencepiece ||
+         kind == TokenizerKind::llama2;
+}
+
 void derive_bert(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
+  if (lacks_berts_tokens(builder.config.tokenizer.tokenizer_type) && model.vocab_size > 0 &&
+      builder.origin("model.vocab_size").source == Source::derived) {
+    builder.derive("model.vocab_size", model.vocab_size + kBertTokens,
+                   "the tokenizer's size, and BERT's tokens");
+    builder.note("the tokenizer has no [CLS], [SEP], [MASK] and [PAD]: they stand behind its vocabulary");
+  }
   for (const char* name : {"model.masked_lm_head", "model.bidirectional_attention"})
     if (!builder.given(name)) builder.derive(name, true, "model_type bert");
   if (!builder.given("model.num_tokentypes") && model.bert_binary_head)

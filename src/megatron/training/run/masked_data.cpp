@@ -1,5 +1,6 @@
 #include "megatron/training/run/masked_data.h"
 
+#include "megatron/config/resolve/model_type.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 #include "megatron/datasets/masked/masked_source.h"
 #include "megatron/datasets/masked/mock_sentences.h"
@@ -39,6 +40,15 @@ WordPieces pieces_of(const Tokenizer& tokenizer) {
   return pieces;
 }
 
+// BERT's own tokens behind a vocabulary that has none of them.
+void add_bert_tokens(WordPieces& pieces, int64_t tokens) {
+  for (int64_t* own : {&pieces.cls, &pieces.sep, &pieces.mask, &pieces.pad}) {
+    *own = tokens++;
+    pieces.ids.push_back(*own);
+    pieces.continuation.push_back(false);
+  }
+}
+
 WordPieces vocabulary_of(const Config& config, bool t5) {
   const TokenizerConfig& tokenizer = config.tokenizer;
   const bool has_pieces =
@@ -51,9 +61,13 @@ WordPieces vocabulary_of(const Config& config, bool t5) {
     throw ConfigError(
         "--tokenizer-type: BERT's and T5's samples are masked word by word, so the pieces of words must be "
         "known; give --tokenizer-type BertWordPieceCase and --vocab-file vocab.txt");
-  const WordPieces pieces = tokenizer.vocab_file.ends_with(".txt")
-                                ? read_word_pieces(tokenizer.vocab_file, tokenizer.vocab_extra_ids)
-                                : pieces_of(open_tokenizer(tokenizer));
+  WordPieces pieces = tokenizer.vocab_file.ends_with(".txt")
+                          ? read_word_pieces(tokenizer.vocab_file, tokenizer.vocab_extra_ids)
+                          : pieces_of(open_tokenizer(tokenizer));
+  const auto tokens = static_cast<int64_t>(pieces.ids.size());
+  if (!t5 && pieces.cls < 0 && pieces.sep < 0 && pieces.mask < 0 &&
+      config.model.vocab_size >= tokens + kBertTokens)
+    add_bert_tokens(pieces, tokens);
   if (t5 && (pieces.sentinels.empty() || pieces.eos < 0))
     throw ConfigError(
         "--vocab-extra-ids: T5 marks masked spans by tokens of their own, which the tokenizer lacks; give "
