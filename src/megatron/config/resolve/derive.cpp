@@ -404,6 +404,19 @@ void derive_sft(ConfigBuilder& builder) {
   if (data.packing == Packing::batch) builder.derive("model.variable_seq_lengths", true, "packing batch");
 }
 
+// Guesses change no token, and states along the sequence cannot go back to before one.
+void derive_guesses(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const bool linear = model.experimental_attention_variant == AttentionVariant::gdn ||
+                      model.experimental_attention_variant == AttentionVariant::gated_delta_net;
+  const bool states =
+      model.is_hybrid_model ? model.hybrid_layer_pattern.find_first_of("MG") != std::string::npos : linear;
+  if (builder.config.inference.num_speculative_tokens == 0 || !states) return;
+  builder.derive("inference.num_speculative_tokens", 0, "the model has states along the sequence");
+  builder.note(
+      "num_speculative_tokens: states along the sequence cannot go back to before a guess; none is made");
+}
+
 void derive_sharding(ConfigBuilder& builder) {
   if (builder.config.optimizer.optimizer == OptimizerKind::dist_muon &&
       !builder.given("ddp.use_distributed_optimizer"))
@@ -441,6 +454,7 @@ void derive_defaults(ConfigBuilder& builder) {
   schedules(builder);
   recompute_defaults(builder);
   derive_sft(builder);
+  derive_guesses(builder);
   derive_sharding(builder);
   derive_upcycling(builder);
 }
