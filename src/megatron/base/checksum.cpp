@@ -28,8 +28,11 @@ uint64_t mix(uint64_t lane, uint64_t word) { return std::rotl(lane + word * prim
 
 std::array<uint64_t, 4> Checksum::initial() { return {prime1 + prime2, prime2, 0, 0 - prime1}; }
 
-void Checksum::stripe(const std::byte* bytes) {
-  for (size_t i = 0; i < 4; ++i) lanes_[i] = mix(lanes_[i], load<uint64_t>(bytes + 8 * i));
+void Checksum::stripes(const std::byte* bytes, size_t count) {
+  std::array<uint64_t, 4> lanes = lanes_;  // in registers: bytes may be those of any object, also of this one
+  for (const std::byte* end = bytes + count * rest_.size(); bytes != end; bytes += rest_.size())
+    for (size_t i = 0; i < 4; ++i) lanes[i] = mix(lanes[i], load<uint64_t>(bytes + 8 * i));
+  lanes_ = lanes;
 }
 
 void Checksum::update(std::span<const std::byte> bytes) {
@@ -40,10 +43,12 @@ void Checksum::update(std::span<const std::byte> bytes) {
     rest_bytes_ += taken;
     bytes = bytes.subspan(taken);
     if (rest_bytes_ < rest_.size()) return;
-    stripe(rest_.data());
+    stripes(rest_.data(), 1);
     rest_bytes_ = 0;
   }
-  for (; bytes.size() >= rest_.size(); bytes = bytes.subspan(rest_.size())) stripe(bytes.data());
+  const size_t count = bytes.size() / rest_.size();
+  stripes(bytes.data(), count);
+  bytes = bytes.subspan(count * rest_.size());
   std::copy(bytes.begin(), bytes.end(), rest_.begin());
   rest_bytes_ = bytes.size();
 }

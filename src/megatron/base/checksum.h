@@ -23,7 +23,7 @@ class Checksum {
   uint64_t total_ = 0;
 
   static std::array<uint64_t, 4> initial();
-  void stripe(const std::byte* bytes);
+  void stripes(const std::byte* bytes, size_t count);
 };
 
 std::string checksum_of(std::span<const std::byte> bytes);
