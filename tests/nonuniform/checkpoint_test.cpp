@@ -50,11 +50,12 @@ WholeTensors run_from(const Place& place, const Config& model, DType dtype, cons
       trainer.update(ctx, trainer.gradients(ctx, batches, {.iteration = 0, .batches = shares.batches()}),
                      1e-2);
     }
-    const auto tensors = checkpoint_tensors(ctx, trainer);
+    const auto tensors = checkpoint_tensors(trainer);
     save_checkpoint(ctx, world, {.root = to, .state = {.iteration = 1}, .tensors = tensors});
     for (const ShardedTensor& piece : tensors) {
-      Tensor wide = ctx.empty(piece.tensor.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {piece.tensor, wide});
+      const Tensor held = host_values({piece.name, piece.tensor, piece.packed});
+      Tensor wide = ctx.empty(held.shape(), DType::F64);
+      ctx.kernels->copy(ctx.kernel_context(), {held, wide});
       const auto values = ctx.to_vector<double>(wide);
       const Parameter like(piece.name, piece.shard, Initializer::constant(0));
       std::lock_guard lock(mutex);

@@ -55,10 +55,10 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
     RankContext ctx(kCpu, 1, world.rank());
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
     RankTrainer trainer(ctx, config, parallel, dtype);
-    auto tensors = [&] { return checkpoint_tensors(ctx, trainer); };
+    auto tensors = [&] { return checkpoint_tensors(trainer); };
     if (!from.empty()) {
       const TensorSource source = checkpoint_source(from);
-      load_run(ctx, source, trainer);
+      load_run(ctx, source, trainer, {.packed_at_once = 37});  // ranges that end within rows
       trainer.optimizer().set_steps(source.state.iteration);
     }
     int dp = parallel.size(Axis::dp), dp_rank = parallel.rank(Axis::dp);
@@ -70,8 +70,9 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
     if (!to.empty())
       save_checkpoint(ctx, world, {.root = to, .state = {.iteration = 1}, .tensors = tensors()});
     for (const ShardedTensor& piece : tensors()) {
-      Tensor wide = ctx.empty(piece.tensor.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {piece.tensor, wide});
+      const Tensor held = host_values({piece.name, piece.tensor, piece.packed});
+      Tensor wide = ctx.empty(held.shape(), DType::F64);
+      ctx.kernels->copy(ctx.kernel_context(), {held, wide});
       auto values = ctx.to_vector<double>(wide);
       Parameter like(piece.name, piece.shard, Initializer::constant(0));
       std::lock_guard lock(mutex);

@@ -33,7 +33,7 @@ Losses losses_of(const Config& config, const ParallelSizes& sizes, const std::st
     }
     if (!to.empty())
       save_checkpoint(ctx, world,
-                      {.root = to, .state = {.iteration = 1}, .tensors = checkpoint_tensors(ctx, trainer)});
+                      {.root = to, .state = {.iteration = 1}, .tensors = checkpoint_tensors(trainer)});
     const int dp = parallel.size(Axis::dp), rank = parallel.rank(Axis::dp);
     const std::span<const int64_t> all = batch;
     const auto own = all.subspan(all.size() / dp * rank, all.size() / dp);

@@ -103,10 +103,8 @@ std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const S
                             SavePlanCache* plans) {
   SavePlanCache once;
   Save save(world, request, plans ? *plans : once);
-  return save.publish(world, [&] {
-    return write_pieces(save.directory(), world.rank(), save.pieces(world.rank()),
-                        [&](const Tensor& tensor, void* data) { ctx.to_host(tensor, data); });
-  });
+  return save.publish(
+      world, [&] { return write_pieces(save.directory(), world.rank(), save.pieces(world.rank()), &ctx); });
 }
 
 struct AsyncSaver::Job {

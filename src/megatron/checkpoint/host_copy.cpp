@@ -16,9 +16,13 @@ void copy_from_host(RankContext& ctx, const Tensor& source, const Tensor& target
   std::vector<std::byte> staging;
   for (const Box& box : cut(source.shape(), staging_elements)) {
     const Tensor from = box_of(source, box);
-    staging.resize(std::max(staging.size(), from.bytes()));
-    copy_host(from, Tensor::wrap(staging.data(), from.shape(), from.dtype()));
-    const Tensor moved = ctx.from_host(staging.data(), from.shape(), from.dtype(), MemoryTag::Workspace);
+    const void* data = from.raw();
+    if (!from.is_contiguous()) {
+      staging.resize(std::max(staging.size(), from.bytes()));
+      copy_host(from, Tensor::wrap(staging.data(), from.shape(), from.dtype()));
+      data = staging.data();
+    }
+    const Tensor moved = ctx.from_host(data, from.shape(), from.dtype(), MemoryTag::Workspace);
     ctx.kernels->copy(ctx.kernel_context(), {moved, box_of(target, box)});
   }
 }

@@ -145,9 +145,15 @@ const SafetensorsFile& CheckpointReader::file(int index) {
 }
 
 void CheckpointReader::load(RankContext& ctx, std::span<const ShardedTensor> tensors) {
+  std::vector<LoadPart> parts;
+  for (const ShardedTensor& tensor : tensors) parts.push_back({tensor, tensor.tensor.dtype()});
+  load(ctx, parts);
+}
+
+void CheckpointReader::check_fit(std::span<const LoadPart> parts) const {
   Problems problems;
   std::vector<std::string> names;
-  for (const ShardedTensor& target : tensors) {
+  for (const auto& [target, dtype, begin, end] : parts) {
     const StoredTensor* stored = index_.find(target.name);
     if (!stored) {
       if (names.empty())
@@ -157,41 +163,30 @@ void CheckpointReader::load(RankContext& ctx, std::span<const ShardedTensor> ten
     } else if (!(stored->shape == target.shard.global_shape)) {
       problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->shape,
                    target.shard.global_shape);
-    } else if (!convertible(stored->dtype, target.tensor.dtype())) {
-      problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->dtype,
-                   target.tensor.dtype());
+    } else if (!convertible(stored->dtype, dtype)) {
+      problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->dtype, dtype);
     }
   }
   problems.raise(fmt::format("the checkpoint {} does not fit the model", path_));
-  for (const ShardedTensor& target : tensors) load_one(ctx, target);
 }
 
-void CheckpointReader::load_one(RankContext& ctx, const ShardedTensor& target) {
-  require(target.tensor.shape() == target.shard.local_shape, "{}: its tensor is {}, its shard {}",
-          target.name, target.tensor, target.shard.local_shape);
-  const StoredTensor& stored = *index_.find(target.name);
-  std::vector<ShardSpec> sources;
-  for (const StoredChunk& piece : stored.pieces) sources.push_back(box_shard(stored.shape, piece.box));
-  const TransferPlan plan =
-      plan_transfers(sources, {&target.shard, 1});  // nothing is missing: the index was checked
-  for (const Transfer& transfer : plan.transfers) {
-    const StoredChunk& piece = stored.pieces[static_cast<size_t>(transfer.source)];
-    copy_from_host(ctx, box_of(chunk(stored, piece), {transfer.source_offset, transfer.extent}),
-                   box_of(target.tensor, {transfer.target_offset, transfer.extent}));
-  }
+const SafetensorsEntry& CheckpointReader::entry(const StoredTensor& tensor, const StoredChunk& chunk) {
+  const std::string key = piece_key(tensor, chunk.box);
+  const SafetensorsEntry* found = file(chunk.file).find(key);
+  if (!found)
+    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} has no {}", path_,
+                                        index_.files[static_cast<size_t>(chunk.file)].name, key));
+  if (found->dtype != tensor.dtype || !(found->shape == chunk.box.extent))
+    throw DamagedCheckpoint(
+        fmt::format("the checkpoint {} is damaged: {} is {}{} there, but {}{} in the index", path_, key,
+                    found->dtype, found->shape, tensor.dtype, chunk.box.extent));
+  return *found;
 }
 
 Tensor CheckpointReader::chunk(const StoredTensor& tensor, const StoredChunk& chunk) {
-  const std::string key = piece_key(tensor, chunk.box);
-  if (!file(chunk.file).contains(key))
-    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} has no {}", path_,
-                                        index_.files[static_cast<size_t>(chunk.file)].name, key));
+  const SafetensorsEntry& found = entry(tensor, chunk);
   verify_chunk(tensor, chunk);
-  Tensor source = file(chunk.file).tensor(key);
-  if (source.dtype() != tensor.dtype || !(source.shape() == chunk.box.extent))
-    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} is {} there, but {}{} in the index",
-                                        path_, key, source, tensor.dtype, chunk.box.extent));
-  return source;
+  return file(chunk.file).tensor(found.name);
 }
 
 void CheckpointReader::verify_chunk(const StoredTensor& tensor, const StoredChunk& chunk) {

@@ -33,13 +33,19 @@ class CheckpointReader {
   // Fills the tensors; floating-point values are converted to the tensor's dtype. A ConfigError lists every
   // tensor that is missing or has another shape, before anything is written.
   void load(RankContext& ctx, std::span<const ShardedTensor> tensors);
+  // Blocks of them are read, summed and copied at once (block_reader.h). Where a chunk turns out to be
+  // damaged, what was filled so far is worth nothing.
+  void load(RankContext& ctx, std::span<const LoadPart> parts);
   // A chunk of a tensor of the index, as a view of its file.
   Tensor chunk(const StoredTensor& tensor, const StoredChunk& chunk);
 
  private:
   const SafetensorsFile& file(int index);
-  void load_one(RankContext& ctx, const ShardedTensor& target);
+  const SafetensorsEntry& entry(const StoredTensor& tensor, const StoredChunk& chunk);
+  void check_fit(std::span<const LoadPart> parts) const;
   void verify_chunk(const StoredTensor& tensor, const StoredChunk& chunk);
+
+  friend class LoadBlocks;
 
   std::string path_;
   CheckpointIndex index_;

@@ -273,41 +273,51 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
   file_.write_at(prefix_bytes, std::as_bytes(std::span(text)));
 }
 
-SafetensorsWriter::Slot& SafetensorsWriter::slot(std::string_view name) {
-  auto found = index_.find(name);
+size_t SafetensorsWriter::item(std::string_view name) const {
+  const auto found = index_.find(name);
   require(found != index_.end(), "{}: the tensor '{}' was not announced", path(), name);
-  return slots_[found->second];
+  return found->second;
 }
 
 void SafetensorsWriter::write(std::string_view name, const Tensor& tensor) {
-  const SafetensorsItem& item = slot(name).item;
-  require(tensor.shape() == item.shape && tensor.dtype() == item.dtype,
-          "{}: '{}' was announced as {}{}, but it is {}", path(), name, item.dtype, item.shape, tensor);
+  const SafetensorsItem& announced = slots_[item(name)].item;
+  require(tensor.shape() == announced.shape && tensor.dtype() == announced.dtype,
+          "{}: '{}' was announced as {}{}, but it is {}", path(), name, announced.dtype, announced.shape,
+          tensor);
   require(tensor.device().is_cpu() && tensor.is_contiguous(),
           "{}: '{}' is {}: only a contiguous tensor on the CPU can be written", path(), name, tensor);
   write(name, 0, {static_cast<const std::byte*>(tensor.raw()), tensor.bytes()});
 }
 
 void SafetensorsWriter::write(std::string_view name, size_t begin, std::span<const std::byte> bytes) {
-  Slot& target = slot(name);
-  require(begin <= target.bytes && bytes.size() <= target.bytes - begin,
-          "{}: bytes {} to {} of '{}' are beyond its {}", path(), begin, begin + bytes.size(), name,
-          target.bytes);
+  const size_t target = item(name);
   // Summed and written while it is in the core's cache.
-  const bool in_order = target.summed == begin;
   for (size_t done = 0; done < bytes.size(); done += kWriteBytes) {
     const auto part = bytes.subspan(done, std::min(kWriteBytes, bytes.size() - done));
-    if (in_order) target.checksum.update(part);
-    file_.write_at(target.begin + begin + done, part);
+    sum(target, begin + done, part);
+    put(target, begin + done, part);
   }
-  if (in_order) target.summed += bytes.size();
+}
+
+void SafetensorsWriter::sum(size_t item, size_t begin, std::span<const std::byte> bytes) {
+  Slot& target = slots_[item];
+  if (target.summed != begin) return;
+  target.checksum.update(bytes);
+  target.summed += bytes.size();
+}
+
+void SafetensorsWriter::put(size_t item, size_t begin, std::span<const std::byte> bytes) {
+  Slot& target = slots_[item];
+  require(begin <= target.bytes && bytes.size() <= target.bytes - begin,
+          "{}: bytes {} to {} of '{}' are beyond its {}", path(), begin, begin + bytes.size(),
+          target.item.name, target.bytes);
+  file_.write_at(target.begin + begin, bytes);
+  const std::lock_guard lock(written_);
   target.written += bytes.size();
 }
 
 std::string SafetensorsWriter::checksum(std::string_view name) const {
-  const auto found = index_.find(name);
-  require(found != index_.end(), "{}: the tensor '{}' was not announced", path(), name);
-  const Slot& slot = slots_[found->second];
+  const Slot& slot = slots_[item(name)];
   require(slot.summed == slot.bytes, "{}: the bytes of '{}' did not come in their order", path(), name);
   return slot.checksum.hex();
 }

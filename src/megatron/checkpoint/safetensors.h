@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,12 @@ class SafetensorsWriter {
   void write(std::string_view name, const Tensor& tensor);  // on the CPU, contiguous
   // Bytes of one tensor from `begin` on, each exactly once over all calls.
   void write(std::string_view name, size_t begin, std::span<const std::byte> bytes);
+  // The two halves of that, for whoever does them in different threads: sum() by one thread, in the order of
+  // a tensor's bytes, put() by any.
+  size_t item(std::string_view name) const;  // by which both know a tensor; in the order of their data
+  void sum(size_t item, size_t begin, std::span<const std::byte> bytes);
+  void put(size_t item, size_t begin, std::span<const std::byte> bytes);
+
   void commit();                                                           // an Error where bytes are missing
   size_t bytes() const { return bytes_; }                                  // of the file
   const std::string& header_checksum() const { return header_checksum_; }  // XXH64 of what precedes the data
@@ -85,13 +92,13 @@ class SafetensorsWriter {
     size_t begin, bytes, written = 0, summed = 0;  // summed: bytes that came in order
     Checksum checksum = {};
   };
-  Slot& slot(std::string_view name);
 
   AtomicFile file_;
   size_t bytes_ = 0;
   std::string header_checksum_;
   std::vector<Slot> slots_;
   std::map<std::string, size_t, std::less<>> index_;
+  std::mutex written_;  // of what put() counts
 };
 
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, Tensor>>& tensors,

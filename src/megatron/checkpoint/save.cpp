@@ -5,6 +5,7 @@
 #include <map>
 
 #include "megatron/base/checksum.h"
+#include "megatron/checkpoint/block_writer.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/safetensors.h"
@@ -13,42 +14,134 @@ namespace megatron {
 
 namespace {
 
-constexpr int64_t staging_elements = int64_t{16} << 20;
-
 using ByName = std::multimap<std::string_view, const ShardedTensor*>;
 
 // The rank's own memory of a box that it holds.
-Tensor local_view(const ByName& tensors, const std::string& name, const Box& box) {
-  for (auto [found, end] = tensors.equal_range(name); found != end; ++found) {
+OwnChunk local_view(const ByName& tensors, const StoredTensor& stored, const Box& box) {
+  for (auto [found, end] = tensors.equal_range(stored.name); found != end; ++found) {
     const ShardedTensor& tensor = *found->second;
-    for (const ShardBlock& block : tensor.shard.blocks)
-      if (Box{block.global_offset, block.extent}.contains(box))
-        return box_of(tensor.tensor,
-                      {shifted(box.offset, block.global_offset, block.local_offset), box.extent});
+    for (const ShardBlock& block : tensor.shard.blocks) {
+      if (!Box{block.global_offset, block.extent}.contains(box)) continue;
+      const Box local{shifted(box.offset, block.global_offset, block.local_offset), box.extent};
+      OwnChunk chunk{piece_key(stored, box), {}};
+      if (!tensor.packed) {
+        chunk.tensor = box_of(tensor.tensor, local);
+        return chunk;
+      }
+      std::vector<Tensor> parts;
+      for (const Tensor& part : tensor.packed->parts) parts.push_back(box_of(part, local));
+      chunk.packed = tensor.packed->with_parts(std::move(parts));
+      return chunk;
+    }
   }
-  fail("checkpoint: this rank is to write {}{}, which it does not hold", name, box);
+  fail("checkpoint: this rank is to write {}{}, which it does not hold", stored.name, box);
 }
 
-// Through host memory of bounded size where the bytes do not already lie there in one run.
-void write_piece(SafetensorsWriter& writer, const OwnChunk& piece, const ToHost& to_host) {
-  const bool on_cpu = piece.tensor.device().is_cpu();
-  if (on_cpu && piece.tensor.is_contiguous()) return writer.write(piece.key, piece.tensor);
-  std::vector<std::byte> staging;
-  size_t begin = 0;
-  for (const Box& box : cut(piece.tensor.shape(), staging_elements)) {
-    const Tensor part = box_of(piece.tensor, box);
-    staging.resize(std::max(staging.size(), part.bytes()));
-    if (on_cpu) {
-      copy_host(part, Tensor::wrap(staging.data(), part.shape(), part.dtype()));
-    } else {
-      to_host(part, staging.data());
+// Copies of tensors into the host memory of blocks, from wherever they are.
+class ToHost {
+ public:
+  explicit ToHost(RankContext* ctx) : ctx_(ctx) {}
+
+  // Complete on return, or once the buffer's event is there.
+  void copy(const Tensor& tensor, std::byte* target, BlockWriter::Buffer& buffer) const {
+    if (tensor.device().is_cpu())
+      return copy_host(tensor, Tensor::wrap(target, tensor.shape(), tensor.dtype()));
+    require(ctx_ != nullptr, "checkpoint: {} is not on the host", tensor);
+    Tensor source = tensor;
+    if (!source.is_contiguous()) {
+      source = ctx_->empty(tensor.shape(), tensor.dtype(), MemoryTag::Workspace);
+      ctx_->kernels->copy(ctx_->kernel_context(), {tensor, source});
     }
-    writer.write(piece.key, begin, std::span(staging).first(part.bytes()));
+    ctx_->runtime->copy_to_host_async(target, source.raw(), source.bytes(), ctx_->stream.native());
+    if (!buffer.arrived) buffer.arrived.emplace(ctx_->runtime);
+    buffer.arrived->record(ctx_->stream);
+  }
+  float scale(const Tensor& tensor) const {
+    float value = 0;
+    if (tensor && tensor.device().is_cpu()) value = *tensor.data<float>();
+    if (tensor && !tensor.device().is_cpu()) ctx_->to_host(tensor, &value);
+    return value;
+  }
+
+ private:
+  RankContext* ctx_;
+};
+
+// A tensor in views of at most about a block, in row-major order.
+std::vector<Box> blocks_of(const Shape& shape, size_t element_bytes) {
+  return cut(shape, static_cast<int64_t>(BlockWriter::kBlockBytes / element_bytes));
+}
+
+// As one dimension where nothing lies between the elements, so that blocks need not end with rows.
+Tensor flattened(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor.detach().view({tensor.numel()}) : tensor.detach();
+}
+
+void write_plain(BlockWriter& file, size_t item, const Tensor& tensor, const ToHost& host) {
+  if (tensor.device().is_cpu() && tensor.is_contiguous())
+    return file.write(item, 0, {static_cast<const std::byte*>(tensor.raw()), tensor.bytes()});
+  const Tensor flat = flattened(tensor);
+  size_t begin = 0;
+  for (const Box& box : blocks_of(flat.shape(), size_of(flat.dtype()))) {
+    const Tensor part = box_of(flat, box);
+    if (part.numel() == 0) continue;
+    BlockWriter::Buffer& buffer = file.buffer(part.bytes());
+    host.copy(part, buffer.data(), buffer);
+    file.write(item, begin, buffer, part.bytes());
     begin += part.bytes();
   }
 }
 
+void write_packed(BlockWriter& file, size_t item, const PackedValues& packed, const ToHost& host) {
+  std::vector<Tensor> parts;
+  for (const Tensor& part : packed.parts) parts.push_back(part.detach());
+  if (std::ranges::all_of(parts, [](const Tensor& part) { return part.is_contiguous(); }))
+    for (Tensor& part : parts) part = flattened(part);
+  const float scale = host.scale(packed.scale);
+  size_t begin = 0;
+  for (const Box& box : blocks_of(parts.front().shape(), sizeof(float))) {
+    const auto count = static_cast<size_t>(box.volume());
+    if (count == 0) continue;
+    size_t source_bytes = 0;
+    for (const Tensor& part : parts) source_bytes += count * size_of(part.dtype());
+    BlockWriter::Buffer& buffer = file.buffer(count * sizeof(float), source_bytes);
+    std::vector<const std::byte*> sources;
+    auto* target = static_cast<std::byte*>(buffer.source.raw());
+    for (const Tensor& part : parts) {
+      const Tensor view = box_of(part, box);
+      if (view.device().is_cpu() && view.is_contiguous()) {
+        sources.push_back(static_cast<const std::byte*>(view.raw()));
+        continue;
+      }
+      host.copy(view, target, buffer);
+      sources.push_back(target);
+      target += view.bytes();
+    }
+    buffer.fill = [unpack = packed.unpack, sources = std::move(sources), scale,
+                   values = std::span(reinterpret_cast<float*>(buffer.data()), count)] {
+      unpack(sources, scale, values);
+    };
+    file.write(item, begin, buffer, count * sizeof(float));
+    begin += count * sizeof(float);
+  }
+}
+
 }  // namespace
+
+Tensor host_values(const OwnChunk& chunk) {
+  if (!chunk.packed) return chunk.tensor;
+  Tensor wide = host_tensor(chunk.shape(), DType::F32);
+  std::vector<Tensor> copies;
+  std::vector<const std::byte*> parts;
+  for (const Tensor& part : chunk.packed->parts) {
+    copies.push_back(host_tensor(part.shape(), part.dtype()));
+    copy_host(part, copies.back());
+    parts.push_back(static_cast<const std::byte*>(copies.back().raw()));
+  }
+  chunk.packed->unpack(parts, ToHost(nullptr).scale(chunk.packed->scale),
+                       {wide.data<float>(), static_cast<size_t>(wide.numel())});
+  return wide;
+}
 
 std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
                                  std::span<const StoredTensor> plan) {
@@ -57,8 +150,7 @@ std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensor
   std::vector<OwnChunk> pieces;
   for (const StoredTensor& tensor : plan)
     for (const StoredChunk& piece : tensor.pieces)
-      if (piece.file == rank)
-        pieces.push_back({piece_key(tensor, piece.box), local_view(by_name, tensor.name, piece.box)});
+      if (piece.file == rank) pieces.push_back(local_view(by_name, tensor, piece.box));
   return pieces;
 }
 
@@ -81,13 +173,23 @@ std::vector<StoredTensor> whole_share(int rank, std::span<const ShardDescription
 }
 
 std::optional<WrittenFile> write_pieces(const std::string& directory, int rank,
-                                        std::span<const OwnChunk> pieces, const ToHost& to_host) {
+                                        std::span<const OwnChunk> pieces, RankContext* ctx) {
   if (pieces.empty()) return {};
   std::vector<SafetensorsItem> items;
-  for (const OwnChunk& piece : pieces)
-    items.push_back({piece.key, piece.tensor.dtype(), piece.tensor.shape()});
+  for (const OwnChunk& piece : pieces) items.push_back({piece.key, piece.dtype(), piece.shape()});
   SafetensorsWriter writer(directory + "/" + rank_file_name(rank), std::move(items), {{"format", "pt"}});
-  for (const OwnChunk& piece : pieces) write_piece(writer, piece, to_host);
+  // From the beginning of the file to its end, as disks like it.
+  std::map<size_t, const OwnChunk*> in_order;  // by item, which follow the data
+  for (const OwnChunk& piece : pieces) in_order.emplace(writer.item(piece.key), &piece);
+  const ToHost host(ctx);
+  BlockWriter blocks(writer, ctx && !ctx->device.is_cpu() ? ctx->runtime : nullptr);
+  for (const auto& [item, piece] : in_order) {
+    if (piece->packed)
+      write_packed(blocks, item, *piece->packed, host);
+    else
+      write_plain(blocks, item, piece->tensor, host);
+  }
+  blocks.finish();
   WrittenFile written{
       {rank_file_name(rank), static_cast<int64_t>(writer.bytes()), {}, writer.header_checksum()}, {}};
   for (const OwnChunk& piece : pieces) written.checksums.push_back(writer.checksum(piece.key));

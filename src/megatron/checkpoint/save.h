@@ -11,8 +11,15 @@ namespace megatron {
 // A tensor of the file that this rank writes.
 struct OwnChunk {
   std::string key;
-  Tensor tensor;
+  Tensor tensor;  // undefined where it is packed
+  std::optional<PackedValues> packed = {};
+
+  DType dtype() const { return packed ? DType::F32 : tensor.dtype(); }
+  const Shape& shape() const { return packed ? packed->shape() : tensor.shape(); }
 };
+
+// A chunk that lies on the host as a tensor: its own, or a copy where it was packed.
+Tensor host_values(const OwnChunk& chunk);
 
 // This rank's share of the plan, as views of its tensors.
 std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensors,
@@ -21,19 +28,16 @@ std::vector<OwnChunk> own_pieces(int rank, std::span<const ShardedTensor> tensor
 // All that this rank holds, each box once: a plan in which no rank relies on another.
 std::vector<StoredTensor> whole_share(int rank, std::span<const ShardDescription> own);
 
-// Brings a tensor to the host, contiguously.
-using ToHost = std::function<void(const Tensor& tensor, void* data)>;
-
 // What a rank wrote: its file, and the checksums of its chunks in the order of the plan.
 struct WrittenFile {
   StoredFile file;
   std::vector<std::string> checksums;
 };
 
-// Writes a rank's file into the directory; none where it has no pieces. `to_host` is for pieces on another
+// Writes a rank's file into the directory; none where it has no pieces. `ctx` is for pieces on another
 // device. Checksums are made of the bytes on their way, not by reading them again.
 std::optional<WrittenFile> write_pieces(const std::string& directory, int rank,
-                                        std::span<const OwnChunk> pieces, const ToHost& to_host = {});
+                                        std::span<const OwnChunk> pieces, RankContext* ctx = nullptr);
 
 // Size and checksum of a file as it now is on the disk.
 StoredFile stored_file(const std::string& directory, const std::string& name);

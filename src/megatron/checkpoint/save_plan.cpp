@@ -169,9 +169,10 @@ std::vector<ShardDescription> describe(std::span<const ShardedTensor> tensors) {
   std::vector<ShardDescription> shards;
   for (const ShardedTensor& tensor : tensors) {
     check_shard(tensor.shard, tensor.name);
-    require(tensor.tensor.defined() && tensor.tensor.shape() == tensor.shard.local_shape,
-            "{}: its tensor is {}, its shard {}", tensor.name, tensor.tensor, tensor.shard.local_shape);
-    shards.push_back({tensor.name, tensor.tensor.dtype(), tensor.shard});
+    const Tensor& values = tensor.packed ? tensor.packed->parts.front() : tensor.tensor;
+    require(values.defined() && values.shape() == tensor.shard.local_shape,
+            "{}: its tensor is {}, its shard {}", tensor.name, values, tensor.shard.local_shape);
+    shards.push_back({tensor.name, tensor.dtype(), tensor.shard});
   }
   return shards;
 }

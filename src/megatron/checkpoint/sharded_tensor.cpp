@@ -59,4 +59,16 @@ std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& 
   return pieces;
 }
 
+std::vector<ShardedTensor> flat_range(const std::string& name, const ShardSpec& shard,
+                                      const PackedValues& flat, int64_t begin) {
+  std::vector<ShardedTensor> pieces = flat_range(name, shard, flat.parts.front(), begin);
+  for (ShardedTensor& piece : pieces) piece.packed = flat.with_parts({std::move(piece.tensor)});
+  for (size_t part = 1; part < flat.parts.size(); ++part) {
+    const std::vector<ShardedTensor> views = flat_range(name, shard, flat.parts[part], begin);
+    for (size_t i = 0; i < pieces.size(); ++i) pieces[i].packed->parts.push_back(views[i].tensor);
+  }
+  for (ShardedTensor& piece : pieces) piece.tensor = {};
+  return pieces;
+}
+
 }  // namespace megatron

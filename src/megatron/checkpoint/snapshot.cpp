@@ -5,32 +5,49 @@
 
 namespace megatron {
 
+Tensor Snapshot::keep(RankContext& ctx, const Tensor& tensor) {
+  const bool contiguous = tensor.is_contiguous();
+  if (const auto found = known_.find(tensor.raw()); contiguous && found != known_.end())
+    if (const Tensor& other = transfers_[found->second].copy;
+        other.numel() == tensor.numel() && other.dtype() == tensor.dtype())
+      return other.view(tensor.shape());
+  Transfer transfer{{}, Tensor::empty(memory_, tensor.shape(), tensor.dtype())};
+  if (tensor.device().is_cpu()) {
+    copy_host(tensor, transfer.copy);
+  } else {
+    transfer.source = tensor.detach();
+    if (!contiguous) {
+      transfer.source = ctx.empty(tensor.shape(), tensor.dtype(), MemoryTag::Workspace);
+      ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), transfer.source});
+    }
+  }
+  if (contiguous && tensor.numel() > 0) known_.emplace(tensor.raw(), transfers_.size());
+  transfers_.push_back(std::move(transfer));
+  return transfers_.back().copy;
+}
+
 void Snapshot::take(RankContext& ctx, std::span<const OwnChunk> pieces) {
   release();
   if (!memory_) memory_ = make_host_allocator(ctx.runtime);
   for (const OwnChunk& piece : pieces) {
-    const Tensor& tensor = piece.tensor;
-    copies_.push_back({piece.key, Tensor::empty(memory_, tensor.shape(), tensor.dtype())});
-    if (tensor.device().is_cpu()) {
-      copy_host(tensor, copies_.back().tensor);
-      sources_.emplace_back();
+    OwnChunk& copy = copies_.emplace_back(OwnChunk{piece.key, {}});
+    if (!piece.packed) {
+      copy.tensor = keep(ctx, piece.tensor);
       continue;
     }
-    Tensor source = tensor.detach();
-    if (!source.is_contiguous()) {
-      source = ctx.empty(tensor.shape(), tensor.dtype(), MemoryTag::Workspace);
-      ctx.kernels->copy(ctx.kernel_context(), {tensor.detach(), source});
-    }
-    sources_.push_back(std::move(source));
+    copy.packed.emplace(PackedValues{{}, {}, piece.packed->unpack});
+    for (const Tensor& part : piece.packed->parts) copy.packed->parts.push_back(keep(ctx, part));
+    if (piece.packed->scale) copy.packed->scale = keep(ctx, piece.packed->scale);
   }
-  if (ctx.device.is_cpu()) return sources_.clear();
+  known_.clear();
+  if (ctx.device.is_cpu()) return transfers_.clear();
   if (!stream_) stream_.emplace(ctx.runtime);
   Event ready(ctx.runtime);
   ready.record(ctx.stream);
   ready.wait(*stream_);
-  for (size_t i = 0; i < sources_.size(); ++i)
-    if (sources_[i] && sources_[i].numel() > 0)
-      ctx.runtime->copy_to_host_async(copies_[i].tensor.raw(), sources_[i].raw(), sources_[i].bytes(),
+  for (const Transfer& transfer : transfers_)
+    if (transfer.source && transfer.source.numel() > 0)
+      ctx.runtime->copy_to_host_async(transfer.copy.raw(), transfer.source.raw(), transfer.source.bytes(),
                                       stream_->native());
   copied_.emplace(ctx.runtime);
   copied_->record(*stream_);
@@ -40,7 +57,7 @@ void Snapshot::hold_back(RankContext& ctx) {
   if (!copied_) return;
   copied_->wait(ctx.stream);
   copied_.reset();
-  sources_.clear();  // whatever takes their memory next is queued behind the copies
+  transfers_.clear();  // whatever takes their memory next is queued behind the copies
 }
 
 std::span<const OwnChunk> Snapshot::copies() const {
@@ -50,7 +67,8 @@ std::span<const OwnChunk> Snapshot::copies() const {
 
 void Snapshot::release() {
   copies_.clear();
-  sources_.clear();
+  transfers_.clear();
+  known_.clear();
 }
 
 }  // namespace megatron

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <unordered_map>
 
 #include "megatron/checkpoint/save.h"
 
@@ -22,11 +23,18 @@ class Snapshot {
   void release();
 
  private:
+  struct Transfer {
+    Tensor source, copy;  // the source stays until it is copied; undefined where that has been done
+  };
+  // The copy of a tensor, the same one where it belongs to several chunks: split masters are parameters too.
+  Tensor keep(RankContext& ctx, const Tensor& tensor);
+
   std::shared_ptr<Allocator> memory_;
   std::optional<Stream> stream_;
   std::optional<Event> copied_;  // while the rank's stream has not waited for it
   std::vector<OwnChunk> copies_;
-  std::vector<Tensor> sources_;  // stay until they are copied
+  std::vector<Transfer> transfers_;
+  std::unordered_map<const void*, size_t> known_;  // what take() has copied so far, by its address
 };
 
 }  // namespace megatron

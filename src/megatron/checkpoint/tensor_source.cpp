@@ -11,6 +11,16 @@ const StoredTensor* TensorSource::find(std::string_view name) const {
   return found != tensors.end() && found->name == name ? &*found : nullptr;
 }
 
+void TensorSource::load(RankContext& ctx, std::span<const LoadPart> parts) const {
+  if (read_many) return read_many(ctx, parts);
+  for (const LoadPart& part : parts) {
+    ShardedTensor target = part.target;
+    if (part.begin) target.tensor = part.begin();
+    read(ctx, target);
+    if (part.end) part.end();
+  }
+}
+
 TensorSource checkpoint_source(const std::string& path, bool verify) {
   const auto reader = std::make_shared<CheckpointReader>(path, verify);
   TensorSource source;
@@ -18,6 +28,9 @@ TensorSource checkpoint_source(const std::string& path, bool verify) {
   source.state = reader->state();
   source.tensors = reader->index().tensors;
   source.read = [reader](RankContext& ctx, const ShardedTensor& part) { reader->load(ctx, {&part, 1}); };
+  source.read_many = [reader](RankContext& ctx, std::span<const LoadPart> parts) {
+    reader->load(ctx, parts);
+  };
   return source;
 }
 

@@ -12,11 +12,14 @@ struct TensorSource {
   std::vector<StoredTensor> tensors;  // name, dtype and shape of each, sorted by name
   // Fills a part that lies within the tensor's shape.
   std::function<void(RankContext& ctx, const ShardedTensor& part)> read;
+  // Fills many, one after the other, faster than single ones can be; empty: it does not know how.
+  std::function<void(RankContext& ctx, std::span<const LoadPart> parts)> read_many = {};
   std::vector<CheckpointAsset> assets;
   std::function<void(const StoredTensor& tensor)> on_tensor = {};  // told what is about to be copied
   bool padded_vocabulary = false;  // embeddings and output layers may have more rows than there are tokens
 
   const StoredTensor* find(std::string_view name) const;
+  void load(RankContext& ctx, std::span<const LoadPart> parts) const;  // by whichever of the two
 };
 
 // A checkpoint of ours, or the latest of a root. `verify`: whether checksums are compared.

@@ -75,28 +75,12 @@ void Adam::trace_step(RankContext& ctx, std::span<const AdamTensor> tensors) {
   ctx.trace("adam", Phase::Other, 14 * elements, bytes);
 }
 
-std::vector<OptimizerTensor> Adam::state(RankContext& ctx) const {
+std::vector<OptimizerTensor> Adam::state() const {
   std::vector<OptimizerTensor> list;
-  append_masters(ctx, list);
-  auto append_moments = [&](std::string_view kind, std::vector<Tensor> moments,
-                            std::span<const ScaledState> scaled) {
-    for (size_t i = 0; i < moments.size(); ++i)
-      if (scaled[i]) moments[i] = scaled[i].read(ctx);
-    append(list, kind, moments);
-  };
-  append_moments("exp_avg", first_, scaled_first_);
-  append_moments("exp_avg_sq", second_, scaled_second_);
+  append_masters(list);
+  append(list, "exp_avg", first_, scaled_first_);
+  append(list, "exp_avg_sq", second_, scaled_second_);
   return list;
-}
-
-void Adam::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
-  Optimizer::take_state(ctx, state);
-  for (const OptimizerTensor& entry : state) {
-    const std::optional<size_t> i = index_of(entry);
-    if (!i) continue;
-    if (entry.kind == "exp_avg" && scaled_first_[*i]) scaled_first_[*i].write(ctx, entry.tensor);
-    if (entry.kind == "exp_avg_sq" && scaled_second_[*i]) scaled_second_[*i].write(ctx, entry.tensor);
-  }
 }
 
 }  // namespace megatron

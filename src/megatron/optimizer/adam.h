@@ -21,8 +21,7 @@ class Adam final : public Optimizer {
 
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
             const Tensor& gate = {}) override;
-  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
-  void take_state(RankContext& ctx, std::span<const OptimizerTensor> state) override;
+  std::vector<OptimizerTensor> state() const override;
 
  private:
   // Of tensors of one rate.

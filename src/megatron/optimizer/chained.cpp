@@ -11,15 +11,15 @@ void ChainedOptimizer::step(RankContext& ctx, const Rates& rates, const Tensor& 
   ++steps_;
 }
 
-std::vector<OptimizerTensor> ChainedOptimizer::state(RankContext& ctx) const {
+std::vector<OptimizerTensor> ChainedOptimizer::state() const {
   std::vector<OptimizerTensor> all;
   for (const auto& part : parts_)
-    for (OptimizerTensor& tensor : part->state(ctx)) all.push_back(std::move(tensor));
+    for (OptimizerTensor& tensor : part->state()) all.push_back(std::move(tensor));
   return all;
 }
 
-void ChainedOptimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
-  for (auto& part : parts_) part->take_state(ctx, state);
+void ChainedOptimizer::begin_load(RankContext& ctx) {
+  for (auto& part : parts_) part->begin_load(ctx);
 }
 
 void ChainedOptimizer::multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) {

@@ -67,15 +67,22 @@ void HostOptimizer::step(RankContext& ctx, const Rates& rates, const Tensor& gra
   ++steps_;
 }
 
-std::vector<OptimizerTensor> HostOptimizer::state(RankContext& /*ctx*/) const {
-  return inner_->state(*host_);
+std::vector<OptimizerTensor> HostOptimizer::state() const {
+  std::vector<OptimizerTensor> list = inner_->state();
+  for (OptimizerTensor& entry : list) {
+    if (!entry.packed) continue;
+    for (PackedState::Move* move : {&entry.packed->read, &entry.packed->write})
+      *move = [inner = *move, host = host_.get()](RankContext& /*ctx*/, int64_t begin, const Tensor& wide) {
+        inner(*host, begin, wide);
+      };
+  }
+  return list;
 }
 
-// Values were read into the model; where masters are split, they are written anew by what was read of those.
-void HostOptimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
+// What split masters add to the parameters depends on these.
+void HostOptimizer::begin_load(RankContext& ctx) {
   read_values(ctx);
-  inner_->take_state(*host_, state);
-  write_values(ctx);
+  inner_->begin_load(*host_);
 }
 
 void HostOptimizer::multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) {

@@ -18,9 +18,9 @@ class HostOptimizer final : public Optimizer {
   HostOptimizer(RankContext& ctx, std::vector<ParameterSlice> slices, const Make& make);
 
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) override;
-  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
+  std::vector<OptimizerTensor> state() const override;
   void multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) override;
-  void take_state(RankContext& ctx, std::span<const OptimizerTensor> state) override;
+  void begin_load(RankContext& ctx) override;
   void read_parameters(RankContext& ctx) override;
   std::vector<ParameterSlice> master_slices() const override { return device_; }  // as the model has them
   void set_steps(int64_t steps) override;

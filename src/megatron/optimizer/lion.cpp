@@ -50,9 +50,9 @@ void Lion::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_sca
   ++steps_;
 }
 
-std::vector<OptimizerTensor> Lion::state(RankContext& ctx) const {
+std::vector<OptimizerTensor> Lion::state() const {
   std::vector<OptimizerTensor> list;
-  append_masters(ctx, list);
+  append_masters(list);
   append(list, "exp_avg", momenta_);
   return list;
 }

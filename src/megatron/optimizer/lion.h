@@ -17,7 +17,7 @@ class Lion final : public Optimizer {
 
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
             const Tensor& gate = {}) override;
-  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
+  std::vector<OptimizerTensor> state() const override;
 
  private:
   LionOptions options_;

@@ -155,9 +155,9 @@ Tensor Muon::scaled_parts(RankContext& ctx, const Parameter& parameter, const Te
   return result;
 }
 
-std::vector<OptimizerTensor> Muon::state(RankContext& ctx) const {
+std::vector<OptimizerTensor> Muon::state() const {
   std::vector<OptimizerTensor> list;
-  append_masters(ctx, list);
+  append_masters(list);
   append(list, "momentum_buffer", momenta_);
   append(list, "moment2_buffer", moments_);
   return list;

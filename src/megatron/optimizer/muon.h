@@ -40,7 +40,7 @@ class Muon final : public Optimizer {
 
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
             const Tensor& gate = {}) override;
-  std::vector<OptimizerTensor> state(RankContext& ctx) const override;
+  std::vector<OptimizerTensor> state() const override;
 
  private:
   // The orthogonal, scaled form of a slice's direction.

@@ -56,30 +56,12 @@ std::vector<ParameterSlice> Optimizer::master_slices() const {
   return result;
 }
 
-void Optimizer::append_masters(RankContext& ctx, std::vector<OptimizerTensor>& list) const {
+void Optimizer::append_masters(std::vector<OptimizerTensor>& list) const {
   for (size_t i = 0; i < slices_.size(); ++i) {
-    Tensor master = masters_[i];
-    if (remainders_[i]) {
-      master = ctx.empty(slices_[i].value.shape(), DType::F32, MemoryTag::Workspace);
-      ctx.kernels->split_float(ctx.kernel_context(), {master, slices_[i].value, remainders_[i], true});
-    }
-    if (half_masters_[i]) master = half_masters_[i].read(ctx);
-    if (master) list.push_back({"master", &slices_[i], master});
-  }
-}
-
-std::optional<size_t> Optimizer::index_of(const OptimizerTensor& tensor) const {
-  if (tensor.slice < slices_.data() || tensor.slice >= slices_.data() + slices_.size()) return {};
-  return static_cast<size_t>(tensor.slice - slices_.data());
-}
-
-void Optimizer::take_state(RankContext& ctx, std::span<const OptimizerTensor> state) {
-  for (const OptimizerTensor& entry : state) {
-    const std::optional<size_t> i = index_of(entry);
-    if (!i || entry.kind != "master") continue;
-    if (remainders_[*i])
-      ctx.kernels->split_float(ctx.kernel_context(), {entry.tensor, slices_[*i].value, remainders_[*i]});
-    if (half_masters_[*i]) half_masters_[*i].write(ctx, entry.tensor);
+    OptimizerTensor entry{"master", &slices_[i], masters_[i]};
+    if (remainders_[i]) entry.packed = split_state(slices_[i].value, remainders_[i]);
+    if (half_masters_[i]) entry.packed = half_masters_[i].packed();
+    if (entry.tensor || entry.packed) list.push_back(std::move(entry));
   }
 }
 
@@ -158,9 +140,12 @@ std::vector<ScaledState> Optimizer::scaled_zeros(RankContext& ctx, DType narrow)
 }
 
 void Optimizer::append(std::vector<OptimizerTensor>& list, std::string_view kind,
-                       std::span<const Tensor> tensors) const {
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i]) list.push_back({kind, &slices_[i], tensors[i]});
+                       std::span<const Tensor> tensors, std::span<const ScaledState> scaled) const {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    OptimizerTensor entry{kind, &slices_[i], tensors[i]};
+    if (!scaled.empty() && scaled[i]) entry.packed = scaled[i].packed();
+    if (entry.tensor || entry.packed) list.push_back(std::move(entry));
+  }
 }
 
 }  // namespace megatron

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "megatron/nn/parameter_slice.h"
+#include "megatron/optimizer/packed_state.h"
 #include "megatron/optimizer/scaled_state.h"
 
 namespace megatron {
@@ -13,7 +14,8 @@ namespace megatron {
 struct OptimizerTensor {
   std::string_view kind;
   const ParameterSlice* slice;
-  Tensor tensor;
+  Tensor tensor;                           // undefined where it is packed
+  std::optional<PackedState> packed = {};  // what is kept in another form, as fp32
 };
 
 // The rates of one step.
@@ -56,11 +58,10 @@ class Optimizer {
   // [1], optional) is false, nothing changes but steps(), which the caller sets back.
   virtual void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
                     const Tensor& gate = {}) = 0;
-  // For checkpoints. What is kept in another form, split masters say, comes as fp32 copies, which
-  // take_state() takes back after a load.
-  virtual std::vector<OptimizerTensor> state(RankContext& ctx) const = 0;
-  // Passes over the state of other optimizers.
-  virtual void take_state(RankContext& ctx, std::span<const OptimizerTensor> state);
+  // For checkpoints, in place: what is written into a tensor is the state from then on.
+  virtual std::vector<OptimizerTensor> state() const = 0;
+  // Before state() is filled by a load that has set the parameters.
+  virtual void begin_load(RankContext& /*ctx*/) {}
   // Scales the rows of a parameter by factors [local rows, 1], before its new values are published; passes
   // over those of other optimizers.
   virtual void multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors);
@@ -86,14 +87,12 @@ class Optimizer {
   std::vector<Tensor> zeros(RankContext& ctx, DType narrow = DType::F32) const;
   // Those that zeros() leaves undefined.
   std::vector<ScaledState> scaled_zeros(RankContext& ctx, DType narrow) const;
-  void append_masters(RankContext& ctx, std::vector<OptimizerTensor>& list) const;
-  void append(std::vector<OptimizerTensor>& list, std::string_view kind,
-              std::span<const Tensor> tensors) const;  // those that are defined
+  void append_masters(std::vector<OptimizerTensor>& list) const;
+  void append(std::vector<OptimizerTensor>& list, std::string_view kind, std::span<const Tensor> tensors,
+              std::span<const ScaledState> scaled = {}) const;  // those that are defined
   // The value that is updated, in the masters' dtype: itself, or a copy that set_wide() takes back.
   Tensor wide_value(RankContext& ctx, size_t i) const;
   void set_wide(RankContext& ctx, size_t i, const Tensor& wide);
-  // The slice that a tensor of state() belongs to; empty: another optimizer's.
-  std::optional<size_t> index_of(const OptimizerTensor& tensor) const;
 
   std::vector<ParameterSlice> slices_;
   ParameterGroups groups_;

@@ -1,5 +1,7 @@
 #include "megatron/optimizer/scaled_state.h"
 
+#include "megatron/base/float_types.h"
+
 namespace megatron {
 namespace {
 
@@ -9,6 +11,14 @@ constexpr double kHalfFactor = 64;
 
 Tensor scratch(RankContext& ctx, const Shape& shape, DType dtype) {
   return ctx.empty(shape, dtype, MemoryTag::Workspace);
+}
+
+// As read() computes them: products with powers of two, exact in any order.
+template <class Narrow>
+void unpack_scaled(std::span<const std::byte* const> parts, float scale, std::span<float> values) {
+  const auto* narrow = reinterpret_cast<const Narrow*>(parts[0]);
+  constexpr float factor = std::is_same_v<Narrow, fp16> ? static_cast<float>(1 / kHalfFactor) : 1.f;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(narrow[i]) * factor * scale;
 }
 
 }  // namespace
@@ -30,6 +40,19 @@ Tensor ScaledState::read(RankContext& ctx) const {
   ctx.kernels->axpby(kernels, {.alpha = 1 / kHalfFactor, .a = values_, .out = wide});
   ctx.kernels->binary(kernels, {Binary::Mul, row, inverse_.expand(row.shape()), row});
   return wide;
+}
+
+PackedState ScaledState::packed() const {
+  const auto unpack = values_.dtype() == DType::F16      ? unpack_scaled<fp16>
+                      : values_.dtype() == DType::F8E4M3 ? unpack_scaled<fp8_e4m3>
+                                                         : unpack_scaled<fp8_e5m2>;
+  return {
+      {{values_}, inverse_, unpack},
+      [state = *this](RankContext& ctx, int64_t /*begin*/, const Tensor& wide) {
+        ctx.kernels->copy(ctx.kernel_context(), {state.read(ctx).view(wide.shape()), wide});
+      },
+      [state = *this](RankContext& ctx, int64_t /*begin*/, const Tensor& wide) { state.write(ctx, wide); },
+      true};
 }
 
 // The kernel of one block tells the largest magnitude, that of blocks the power of two for it.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/autograd/rank_context.h"
+#include "megatron/optimizer/packed_state.h"
 
 namespace megatron {
 
@@ -17,6 +17,7 @@ class ScaledState {
   int64_t bytes() const { return static_cast<int64_t>(values_.bytes()); }
 
   Tensor read(RankContext& ctx) const;  // an fp32 copy
+  PackedState packed() const;           // for checkpoints: the same values
   void write(RankContext& ctx, const Tensor& wide) const;
 
  private:

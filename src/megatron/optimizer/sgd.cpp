@@ -29,9 +29,9 @@ void Sgd::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scal
   ++steps_;
 }
 
-std::vector<OptimizerTensor> Sgd::state(RankContext& ctx) const {
+std::vector<OptimizerTensor> Sgd::state() const {
   std::vector<OptimizerTensor> list;
-  append_masters(ctx, list);
+  append_masters(list);
   append(list, "momentum_buffer", momenta_);
   return list;
 }

@@ -70,7 +70,7 @@ TEST_F(RatesTest, AClosedGateChangesNothing) {
   const Tensor gate = ctx.zeros({1}, DType::Bool);
   lion.step(ctx, 0.1, {}, gate);
   expect_near(firsts(), {1, 1, 1, 1});
-  for (const OptimizerTensor& state : lion.state(ctx))
+  for (const OptimizerTensor& state : lion.state())
     EXPECT_EQ(ctx.to_vector<double>(state.tensor)[0], 0) << state.kind;
 }
 

@@ -50,7 +50,7 @@ struct Trainer {
       all.insert(all.end(), values.begin(), values.end());
     };
     for (Parameter* parameter : trainer.parameters()) add(parameter->value);
-    for (const OptimizerTensor& entry : trainer.optimizer().state(ctx)) add(entry.tensor);
+    for (const OptimizerTensor& entry : trainer.optimizer().state()) add(entry.tensor);
     all.push_back(static_cast<double>(trainer.steps_taken()));
     return all;
   }

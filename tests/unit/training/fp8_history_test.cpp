@@ -120,8 +120,7 @@ TEST(Fp8History, ContinuesFromItsCheckpoint) {
     whole.step(batches[static_cast<size_t>(i)]);
     before.step(batches[static_cast<size_t>(i)]);
   }
-  auto from = checkpoint_tensors(before.ctx, before.trainer),
-       to = checkpoint_tensors(after.ctx, after.trainer);
+  auto from = checkpoint_tensors(before.trainer), to = checkpoint_tensors(after.trainer);
   ASSERT_EQ(from.size(), to.size());
   int histories = 0;
   for (size_t i = 0; i < from.size(); ++i) {

@@ -4,6 +4,7 @@
 
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/step/rank_trainer.h"
+#include "support/optimizer_state.h"
 
 // A loss per token divides gradients by a count that is known only once all were made.
 namespace megatron {
@@ -16,9 +17,9 @@ struct Step {
 
 std::vector<double> masters(RankContext& ctx, RankTrainer& trainer) {
   std::vector<double> all;
-  for (const OptimizerTensor& entry : trainer.optimizer().state(ctx)) {
+  for (const OptimizerTensor& entry : trainer.optimizer().state()) {
     if (entry.kind != "master") continue;
-    auto values = ctx.to_vector<float>(entry.tensor);
+    auto values = ctx.to_vector<float>(testing::wide_values(ctx, entry));
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;

@@ -5,6 +5,7 @@
 #include "megatron/kernels/split_float.h"
 #include "megatron/optimizer/adam.h"
 #include "support/gradcheck.h"
+#include "support/optimizer_state.h"
 
 // Adam with masters of which only the low halves are kept beside the bf16 parameters.
 namespace megatron::testing {
@@ -46,8 +47,8 @@ class SplitAdam : public ::testing::Test {
       adam->step(ctx, 1e-3);
     }
     std::vector<float> master(RankContext& ctx) const {
-      for (const OptimizerTensor& entry : adam->state(ctx))
-        if (entry.kind == "master") return ctx.to_vector<float>(entry.tensor);
+      for (const OptimizerTensor& entry : adam->state())
+        if (entry.kind == "master") return ctx.to_vector<float>(wide_values(ctx, entry));
       return {};
     }
     Parameter parameter;
@@ -81,12 +82,10 @@ TEST_F(SplitAdam, HoldsTheBitsOfWholeMasters) {
 TEST_F(SplitAdam, TakesMastersFromACheckpoint) {
   Side saved(ctx, {}), loaded(ctx, {.masters = Masters::Split});
   for (uint64_t step = 1; step <= 5; ++step) saved.step(ctx, step);
-  auto state = loaded.adam->state(ctx), source = saved.adam->state(ctx);
+  auto state = loaded.adam->state(), source = saved.adam->state();
   ASSERT_EQ(state.size(), source.size());
-  for (size_t i = 0; i < state.size(); ++i)
-    ctx.kernels->copy(ctx.kernel_context(), {source[i].tensor, state[i].tensor});
   ctx.kernels->copy(ctx.kernel_context(), {saved.adam->slices()[0].value, loaded.adam->slices()[0].value});
-  loaded.adam->take_state(ctx, state);
+  for (size_t i = 0; i < state.size(); ++i) set_values(ctx, state[i], wide_values(ctx, source[i]));
   EXPECT_EQ(saved.master(ctx), loaded.master(ctx));
 }
 
@@ -96,7 +95,7 @@ TEST_F(SplitAdam, NarrowMomentsStayNear) {
     wide.step(ctx, step);
     narrow.step(ctx, step);
   }
-  for (const OptimizerTensor& entry : narrow.adam->state(ctx))
+  for (const OptimizerTensor& entry : narrow.adam->state())
     if (entry.kind != "master") {
       EXPECT_EQ(entry.tensor.dtype(), DType::BF16);
     }
@@ -154,22 +153,43 @@ TEST_F(SplitAdam, ScaledStatesComeBackFromACheckpoint) {
   const AdamOptions options{.masters = Masters::Half, .first = DType::F8E4M3, .second = DType::F16};
   Side saved(ctx, options), loaded(ctx, options);
   for (uint64_t step = 1; step <= 5; ++step) saved.step(ctx, step);
-  auto state = loaded.adam->state(ctx), source = saved.adam->state(ctx);
+  auto state = loaded.adam->state(), source = saved.adam->state();
   ASSERT_EQ(state.size(), 3u);
-  for (size_t i = 0; i < state.size(); ++i)
-    ctx.kernels->copy(ctx.kernel_context(), {source[i].tensor, state[i].tensor});
   ctx.kernels->copy(ctx.kernel_context(), {saved.adam->slices()[0].value, loaded.adam->slices()[0].value});
-  loaded.adam->take_state(ctx, state);
+  for (size_t i = 0; i < state.size(); ++i) set_values(ctx, state[i], wide_values(ctx, source[i]));
   loaded.adam->set_steps(saved.adam->steps());
   const Tensor closed = ctx.zeros({1}, DType::Bool);
   loaded.adam->step(ctx, 1e-3, {}, closed);
   loaded.adam->set_steps(saved.adam->steps());
   saved.step(ctx, 6);
   loaded.step(ctx, 6);
-  auto after = loaded.adam->state(ctx), expected = saved.adam->state(ctx);
+  auto after = loaded.adam->state(), expected = saved.adam->state();
   for (size_t i = 0; i < after.size(); ++i)
-    EXPECT_EQ(ctx.to_vector<float>(after[i].tensor), ctx.to_vector<float>(expected[i].tensor))
+    EXPECT_EQ(ctx.to_vector<float>(wide_values(ctx, after[i])),
+              ctx.to_vector<float>(wide_values(ctx, expected[i])))
         << after[i].kind;
+}
+
+// Checkpoints take what the host makes of the parts for what the device computes with.
+TEST_F(SplitAdam, TheHostUnpacksWhatTheDeviceReads) {
+  for (const AdamOptions& options :
+       {AdamOptions{.masters = Masters::Split},
+        AdamOptions{.masters = Masters::Half, .first = DType::F16, .second = DType::F8E4M3}}) {
+    Side side(ctx, options);
+    for (uint64_t step = 1; step <= 3; ++step) side.step(ctx, step);
+    int packed = 0;
+    for (const OptimizerTensor& entry : side.adam->state()) {
+      if (!entry.packed) continue;
+      ++packed;
+      const PackedValues& values = entry.packed->values;
+      std::vector<const std::byte*> parts;
+      for (const Tensor& part : values.parts) parts.push_back(static_cast<const std::byte*>(part.raw()));
+      std::vector<float> made(kSize);
+      values.unpack(parts, values.scale ? *values.scale.data<float>() : 0, made);
+      EXPECT_EQ(made, ctx.to_vector<float>(wide_values(ctx, entry))) << entry.kind;
+    }
+    EXPECT_EQ(packed, options.masters == Masters::Split ? 1 : 3);
+  }
 }
 
 }  // namespace

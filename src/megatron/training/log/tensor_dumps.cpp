@@ -23,7 +23,7 @@ void TensorDumps::after_gradients(int64_t iteration) {
 
 void TensorDumps::after_update(int64_t iteration) {
   if (is_due(config_.save, config_.save_params_interval, iteration))
-    save("params", iteration, checkpoint_tensors(ctx_, trainer_, false));
+    save("params", iteration, checkpoint_tensors(trainer_, false));
 }
 
 void TensorDumps::save(const char* what, int64_t iteration, std::vector<ShardedTensor> tensors) {

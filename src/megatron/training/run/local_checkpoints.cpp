@@ -143,8 +143,10 @@ std::vector<LocalCheckpoints::Share> LocalCheckpoints::exchange(Share own) {
   const std::vector<std::string> received = all_to_all_strings(world_, texts);
   const std::span<const OwnChunk> copies = snapshot_.copies();
   std::vector<Message> messages;
+  std::vector<Tensor> sent;
+  for (const OwnChunk& chunk : copies) sent.push_back(host_values(chunk));
   for (const int target : targets)
-    for (const OwnChunk& chunk : copies) messages.push_back({Message::Direction::Send, chunk.tensor, target});
+    for (const Tensor& tensor : sent) messages.push_back({Message::Direction::Send, tensor, target});
   for (size_t rank = 0; rank < ranks; ++rank) {
     if (received[rank].empty()) continue;
     CheckpointIndex index = CheckpointIndex::from_json(Json::parse(received[rank], "share of a rank"),

@@ -12,7 +12,7 @@ void MemorySnapshot::keep(RankContext& ctx, std::span<const ShardedTensor> tenso
   Copy& copy = copies_[next_];
   copy.iteration = -1;
   std::vector<OwnChunk> pieces;
-  for (const ShardedTensor& tensor : tensors) pieces.push_back({tensor.name, tensor.tensor});
+  for (const ShardedTensor& tensor : tensors) pieces.push_back({tensor.name, tensor.tensor, tensor.packed});
   copy.memory.take(ctx, pieces);
   copy.shards = describe(tensors);
   copy.state = state;
@@ -62,7 +62,7 @@ std::optional<TensorSource> MemorySnapshot::restore(const ProcessGroup& world, i
   if (Copy* const copy = find(iteration)) {
     own.shards = copy->shards;
     own.state = copy->state;
-    for (const OwnChunk& chunk : copy->memory.copies()) own.tensors.push_back(chunk.tensor);
+    for (const OwnChunk& chunk : copy->memory.copies()) own.tensors.push_back(host_values(chunk));
   }
   return assemble(world, own, wanted, fmt::format("the copy of iteration {} in memory", iteration));
 }

@@ -268,8 +268,7 @@ std::vector<LoadPlace> RunCheckpoints::places_to_load(const LocalSets& local) co
 std::optional<TensorSource> RunCheckpoints::open_local(const LoadPlace& place, const LocalSets& local) {
   const auto set = std::ranges::find(local, place.path, &LocalCheckpoints::Candidate::set);
   std::vector<std::string> damages;
-  std::optional<TensorSource> source =
-      local_->restore(*set, describe(checkpoint_tensors(ctx_, trainer_)), damages);
+  std::optional<TensorSource> source = local_->restore(*set, describe(checkpoint_tensors(trainer_)), damages);
   for (const std::string& damage : damages) tell(damage);
   if (!source)
     tell(fmt::format("the machines that are left do not hold all of the local checkpoint of iteration {}",
@@ -278,7 +277,7 @@ std::optional<TensorSource> RunCheckpoints::open_local(const LoadPlace& place, c
 }
 
 std::optional<TrainState> RunCheckpoints::restore(MemorySnapshot& memory) {
-  const std::vector<ShardedTensor> wanted = checkpoint_tensors(ctx_, trainer_);
+  const std::vector<ShardedTensor> wanted = checkpoint_tensors(trainer_);
   const std::optional<TensorSource> source = memory.restore(world_, describe(wanted));
   if (!source) return {};
   TrainState progress = take(*source, false).progress;
@@ -293,7 +292,7 @@ std::optional<TrainState> RunCheckpoints::restore(MemorySnapshot& memory) {
 }
 
 void RunCheckpoints::keep(MemorySnapshot& memory, const TrainState& progress) {
-  memory.keep(ctx_, checkpoint_tensors(ctx_, trainer_), training_state(progress));
+  memory.keep(ctx_, checkpoint_tensors(trainer_), training_state(progress));
 }
 
 // Ranks try the same one together; where some rank finds damage, all go to the next.
@@ -478,7 +477,7 @@ bool RunCheckpoints::save_locally(const TrainState& progress) {
     TrainingState state = training_state(progress);
     state.base = base();
     const bool async = config_.checkpoint.async_save;
-    local_->save(state, checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim), async);
+    local_->save(state, checkpoint_tensors(trainer_, config_.checkpoint.save_optim), async);
     begun = true;
     return async ? std::nullopt : local_->finish();
   });
@@ -535,7 +534,7 @@ TrainingState RunCheckpoints::training_state(const TrainState& progress) {
 SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress) {
   SaveRequest request{.root = root_of(persistent),
                       .state = training_state(progress),
-                      .tensors = checkpoint_tensors(ctx_, trainer_, config_.checkpoint.save_optim)};
+                      .tensors = checkpoint_tensors(trainer_, config_.checkpoint.save_optim)};
   request.state.config = config_.to_json();
   if (!persistent) request.state.base = base();
   request.assets = assets_;

@@ -1,5 +1,8 @@
 #include "megatron/training/setup/checkpoint_tensors.h"
 
+#include <map>
+
+#include "megatron/checkpoint/host_tensor.h"
 #include "megatron/training/setup/load_check.h"
 
 namespace megatron {
@@ -16,15 +19,68 @@ void add(std::vector<ShardedTensor>& tensors, const std::string& name, const Par
     tensors.push_back(std::move(piece));
 }
 
-std::vector<ShardedTensor> with_state(RankTrainer& trainer, std::span<const OptimizerTensor> states) {
+std::string name_of(const OptimizerTensor& state) {
+  return fmt::format("optimizer.{}.{}", state.kind, state.slice->parameter->name);
+}
+
+void add(std::vector<ShardedTensor>& tensors, const OptimizerTensor& state) {
+  if (!state.packed) return add(tensors, name_of(state), *state.slice, state.tensor);
+  const ShardSpec& shard = state.slice->parameter->shard;
+  const PackedValues& values = state.packed->values;
+  if (values.shape() == shard.local_shape) {
+    tensors.push_back({name_of(state), shard, {}, values});
+    return;
+  }
+  for (ShardedTensor& piece : flat_range(name_of(state), shard, values, state.slice->begin))
+    tensors.push_back(std::move(piece));
+}
+
+std::vector<ShardedTensor> parameter_tensors(RankTrainer& trainer) {
   trainer.finish_parameters();
   std::vector<ShardedTensor> tensors = checkpoint_tensors(trainer.parameters());
   for (const ParameterSlice& slice : trainer.slices())
     if (slice.parameter->sharded) add(tensors, slice.parameter->name, slice, slice.value);
-  for (const OptimizerTensor& state : states)
-    add(tensors, fmt::format("optimizer.{}.{}", state.kind, state.slice->parameter->name), *state.slice,
-        state.tensor);
   return tensors;
+}
+
+// Packed states are filled range by range: the fp32 values of one are on the device at a time.
+void add_packed(RankContext& ctx, std::vector<LoadPart>& parts, const OptimizerTensor& state,
+                const Shape& global_shape, int64_t at_once) {
+  const PackedState& packed = *state.packed;
+  const Tensor& first = packed.values.parts.front();
+  const int64_t elements = first.numel(), step = packed.whole ? elements : at_once;
+  ShardSpec shard = state.slice->parameter->shard;
+  shard.global_shape = global_shape;
+  for (int64_t begin = 0; begin < elements; begin += step) {
+    const int64_t count = std::min(step, elements - begin);
+    const Tensor place = first.detach().view({elements}).slice(0, begin, begin + count);
+    const auto wide = std::make_shared<Tensor>();
+    std::vector<ShardedTensor> pieces = flat_range(name_of(state), shard, place, state.slice->begin + begin);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      // Where the piece lies in the range, in elements.
+      const int64_t at =
+          (static_cast<const char*>(pieces[i].tensor.raw()) - static_cast<const char*>(place.raw())) /
+          static_cast<int64_t>(size_of(place.dtype()));
+      const Shape extent = pieces[i].tensor.shape();
+      const bool on_device = first.device() == ctx.device;
+      pieces[i].tensor = {};
+      LoadPart part{pieces[i], DType::F32};
+      part.begin = [&ctx, read = packed.read, wide, begin, count, at, extent, on_device] {
+        if (!*wide) {
+          *wide = on_device ? ctx.empty({count}, DType::F32, MemoryTag::Workspace)
+                            : host_tensor({count}, DType::F32);
+          read(ctx, begin, *wide);  // what the checkpoint does not hold, such as padding, stays
+        }
+        return wide->slice(0, at, at + extent.numel()).view(extent);
+      };
+      if (i + 1 == pieces.size())
+        part.end = [&ctx, write = packed.write, wide, begin] {
+          write(ctx, begin, *wide);
+          *wide = {};
+        };
+      parts.push_back(std::move(part));
+    }
+  }
 }
 
 // Of delayed scaling.
@@ -46,9 +102,10 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
   return tensors;
 }
 
-std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer, bool with_optimizer) {
-  if (!with_optimizer) return with_state(trainer, {});
-  std::vector<ShardedTensor> tensors = with_state(trainer, trainer.optimizer().state(ctx));
+std::vector<ShardedTensor> checkpoint_tensors(RankTrainer& trainer, bool with_optimizer) {
+  std::vector<ShardedTensor> tensors = parameter_tensors(trainer);
+  if (!with_optimizer) return tensors;
+  for (const OptimizerTensor& state : trainer.optimizer().state()) add(tensors, state);
   for (ShardedTensor& tensor : fp8_tensors(trainer)) tensors.push_back(std::move(tensor));
   return tensors;
 }
@@ -74,22 +131,41 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
                     const LoadOptions& options) {
   Optimizer& optimizer = trainer.optimizer();
   std::vector<OptimizerTensor> state;
-  if (options.optimizer || options.masters) state = optimizer.state(ctx);
+  if (options.optimizer || options.masters) state = optimizer.state();
   if (!options.optimizer)
     std::erase_if(state, [](const OptimizerTensor& tensor) { return tensor.kind != "master"; });
-  std::vector<ShardedTensor> tensors = with_state(trainer, state);
+  std::vector<ShardedTensor> tensors = parameter_tensors(trainer);
+  std::multimap<std::string, const OptimizerTensor*> packed;
+  for (const OptimizerTensor& tensor : state) {
+    add(tensors, tensor);
+    if (tensor.packed) packed.emplace(name_of(tensor), &tensor);
+  }
   // A run that was not in fp8 so far begins its history now.
   std::vector<ShardedTensor> fp8 = options.optimizer ? fp8_tensors(trainer) : std::vector<ShardedTensor>();
   const bool known = !fp8.empty() && source.find(fp8.front().name) != nullptr;
   if (known) tensors.insert(tensors.end(), fp8.begin(), fp8.end());
   const LoadReport report = LoadCheck(source, options).fit(tensors);
-  for (const ShardedTensor& tensor : tensors) source.read(ctx, tensor);
+  // What is packed may lean on the parameters, which come first therefore.
+  std::vector<LoadPart> parameters, states;
+  for (ShardedTensor& tensor : tensors) {
+    if (tensor.packed) {  // with the first of its pieces
+      const auto [first, last] = packed.equal_range(tensor.name);
+      for (auto found = first; found != last; ++found)
+        add_packed(ctx, states, *found->second, tensor.shard.global_shape, options.packed_at_once);
+      packed.erase(first, last);
+    } else {
+      const bool of_run = tensor.name.starts_with("optimizer.") || tensor.name.starts_with("fp8.history.");
+      (of_run ? states : parameters).push_back({tensor, tensor.dtype()});
+    }
+  }
+  source.load(ctx, parameters);
   trainer.values_written(ctx);
-  if (known) trainer.fp8_history()->use(ctx);
-  if (!state.empty())
-    optimizer.take_state(ctx, state);
-  else
+  if (state.empty())
     optimizer.read_parameters(ctx);
+  else
+    optimizer.begin_load(ctx);
+  source.load(ctx, states);
+  if (known) trainer.fp8_history()->use(ctx);
   return report;
 }
 

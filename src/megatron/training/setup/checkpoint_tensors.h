@@ -13,8 +13,7 @@ std::vector<ShardedTensor> checkpoint_tensors(std::span<Parameter* const> parame
 // The same of a run, with the state of its optimizer as optimizer.{master,exp_avg,exp_avg_sq}.<name> and that
 // of delayed scaling as fp8.history.<name>. What is sharded over data-parallel ranks comes in slices, which a
 // checkpoint puts together.
-std::vector<ShardedTensor> checkpoint_tensors(RankContext& ctx, RankTrainer& trainer,
-                                              bool with_optimizer = true);
+std::vector<ShardedTensor> checkpoint_tensors(RankTrainer& trainer, bool with_optimizer = true);
 
 // The gradients of the last step, of all ranks and multiplied by all that they are yet to be multiplied by,
 // in fp32 (fp64 where they are) under the names of their parameters.
@@ -25,6 +24,7 @@ struct LoadOptions {
   bool optimizer = true;  // its state, and that of delayed scaling
   bool masters = false;   // without that, the fp32 copies of the weights
   Strictness strictness = Strictness::assume_ok_unexpected;
+  int64_t packed_at_once = int64_t{16} << 20;  // elements of packed states that are fp32 on the device
 };
 
 // Tensors that only one side has, where the strictness asks for a list of them, as one rank sees it.

@@ -84,9 +84,8 @@ LoadReport LoadCheck::fit(std::vector<ShardedTensor>& tensors) const {
     } else if (!fits(target, *stored)) {
       problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->shape,
                    target.shard.global_shape);
-    } else if (!converts(stored->dtype, target.tensor.dtype())) {
-      problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->dtype,
-                   target.tensor.dtype());
+    } else if (!converts(stored->dtype, target.dtype())) {
+      problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->dtype, target.dtype());
     } else {
       found.push_back(target);
     }

@@ -211,6 +211,7 @@ TensorSource upcycled(TensorSource dense, const ModelConfig& model, uint64_t see
   source.tensors = upcycler->tensors();
   std::ranges::sort(source.tensors, {}, &StoredTensor::name);
   source.read = [upcycler](RankContext& ctx, const ShardedTensor& part) { upcycler->read(ctx, part); };
+  source.read_many = {};
   return source;
 }
 

@@ -1,0 +1,205 @@
+// Files that are large enough for several threads to write and read them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "megatron/checkpoint/block_reader.h"
+#include "megatron/checkpoint/block_writer.h"
+#include "megatron/checkpoint/checkpoint.h"
+#include "megatron/checkpoint/load.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/kernels/split_float.h"
+#include "support/gradcheck.h"
+#include "support/temp_dir.h"
+#include "support/test_device.h"
+
+namespace megatron {
+namespace {
+
+using testing::error_of;
+using testing::random_tensor;
+using testing::TempDir;
+
+constexpr int64_t kRows = 1800, kColumns = 1300;  // 9.4 MB of fp32: more than a block
+
+// A tensor that is contiguous, one that is not, and masters beside parameters; on the GPU with
+// MEGATRON_TEST_DEVICE=cuda.
+class Blocks : public ::testing::Test {
+ protected:
+  Blocks() : ctx(testing::test_device()) {
+    plain = random_tensor(ctx, {kRows, kColumns}, 1, DType::F32);
+    wide = random_tensor(ctx, {kRows, kColumns}, 2, DType::F32);
+    high = ctx.empty({kRows, kColumns}, DType::BF16);
+    low = ctx.empty({kRows, kColumns}, DType::I16);
+    ctx.kernels->copy(ctx.kernel_context(), {wide, high});
+    const PackedState masters = split_state(high, low);
+    masters.write(ctx, 0, wide.view({wide.numel()}));
+    masters.read(ctx, 0, wide.view({wide.numel()}));  // exact halves lose a bit
+  }
+  std::vector<ShardedTensor> tensors() const {
+    const ShardSpec whole = ShardSpec::whole({kRows, kColumns});
+    return {{"plain", whole, plain},
+            {"columns", ShardSpec::whole({kRows, kColumns - 3}), plain.slice(1, 3, kColumns)},
+            {"high", whole, high},
+            {"master", whole, {}, split_state(high, low).values}};
+  }
+  std::string save(const std::string& root, bool async) {
+    std::string path;
+    run_ranks(1, [&](int, ProcessGroup& world) {
+      SaveRequest request;
+      request.root = root;
+      request.state.iteration = 1;
+      request.tensors = tensors();
+      if (!async) {
+        path = save_checkpoint(ctx, world, request);
+        return;
+      }
+      AsyncSaver saver;
+      saver.start(ctx, world, request);
+      saver.before_change(ctx);
+      path = *saver.finish(world);
+    });
+    EXPECT_TRUE(verify_checkpoint(path).empty()) << verify_checkpoint(path).text();
+    return path;
+  }
+  std::vector<float> part(const std::string& path, const char* name, const ShardSpec& shard,
+                          DType dtype = DType::F32) {
+    const Tensor target = ctx.full(shard.local_shape, dtype, -1);
+    CheckpointReader(path).load(ctx, std::vector<ShardedTensor>{{name, shard, target}});
+    return values(target);
+  }
+  std::vector<float> values(const Tensor& tensor) {
+    Tensor copy = ctx.empty(tensor.shape(), DType::F32);
+    ctx.kernels->copy(ctx.kernel_context(), {tensor, copy});
+    return ctx.to_vector<float>(copy);
+  }
+  static void flip_bit(const std::string& path, std::streamoff from_end) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-from_end, std::ios::end);
+    const auto at = file.tellg();
+    const auto byte = static_cast<char>(file.get() ^ 4);
+    file.seekp(at);
+    file.put(byte);
+  }
+
+  RankContext ctx;
+  Tensor plain, wide, high, low;
+};
+
+TEST_F(Blocks, ComeBackWholeAndInParts) {
+  const Shape shape{kRows, kColumns};
+  for (const bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    TempDir dir;
+    const std::string path = save(dir.path(), async);
+    EXPECT_EQ(part(path, "plain", ShardSpec::whole(shape)), values(plain));
+    EXPECT_EQ(part(path, "master", ShardSpec::whole(shape)), values(wide)) << "joined on the host";
+    EXPECT_EQ(part(path, "columns", ShardSpec::whole({kRows, kColumns - 3})),
+              values(plain.slice(1, 3, kColumns)));
+    // Rows are a run of the file, columns are not; and other dtypes than the file's.
+    EXPECT_EQ(part(path, "plain", ShardSpec::split(shape, 0, 2, 3)),
+              values(plain.slice(0, 2 * kRows / 3, kRows)));
+    EXPECT_EQ(part(path, "plain", ShardSpec::split(shape, 1, 1, 2)),
+              values(plain.slice(1, kColumns / 2, kColumns)));
+    EXPECT_EQ(part(path, "high", ShardSpec::whole(shape)), values(high));
+    Tensor rounded = ctx.empty(shape, DType::BF16);
+    ctx.kernels->copy(ctx.kernel_context(), {plain, rounded});
+    EXPECT_EQ(part(path, "plain", ShardSpec::whole(shape), DType::BF16), values(rounded));
+  }
+}
+
+// One after the other, each with memory of its own while it is filled.
+TEST_F(Blocks, PartsBeginAndEndInOrder) {
+  TempDir dir;
+  const std::string path = save(dir.path(), false);
+  std::vector<std::string> calls;
+  std::vector<LoadPart> parts;
+  std::vector<float> sum;
+  for (int64_t i = 0; i < 3; ++i) {
+    const auto memory = std::make_shared<Tensor>();
+    const ShardSpec shard = ShardSpec::split({kRows, kColumns}, 0, static_cast<int>(i), 3);
+    LoadPart part{{"master", shard, {}}, DType::F32};
+    part.begin = [&, i, memory, shard] {
+      calls.push_back(fmt::format("begin {}", i));
+      return *memory = ctx.empty(shard.local_shape, DType::F32);
+    };
+    part.end = [&, i, memory] {
+      calls.push_back(fmt::format("end {}", i));
+      const auto part = values(*memory);
+      sum.insert(sum.end(), part.begin(), part.end());
+      *memory = {};
+    };
+    parts.push_back(part);
+  }
+  CheckpointReader(path).load(ctx, parts);
+  EXPECT_EQ(calls, (std::vector<std::string>{"begin 0", "end 0", "begin 1", "end 1", "begin 2", "end 2"}));
+  EXPECT_EQ(sum, values(wide));
+}
+
+// All of a chunk is compared, also what no rank needs of it.
+TEST_F(Blocks, DamageIsFoundAnywhere) {
+  TempDir dir;
+  const std::string path = save(dir.path(), false), file = path + "/rank_00000.safetensors";
+  // bf16 comes last in a file; before it the fp32 tensors, by name.
+  const std::streamoff half = kRows * kColumns * 2, whole = 2 * half;
+  for (const auto& [from_end, name] : {std::pair{half + 5, "plain"},
+                                       {half + whole - 3, "plain"},
+                                       {half + whole + 9, "master"},
+                                       {std::streamoff{1}, "high"}}) {
+    flip_bit(file, from_end);
+    for (const int rank : {0, 2}) {
+      const std::string message = error_of([&] {
+        part(path, name, ShardSpec::split({kRows, kColumns}, 0, rank, 3));
+      });
+      EXPECT_EQ(message.find(fmt::format(
+                    "the checkpoint {} is damaged: rank_00000.safetensors: {}: its checksum", path, name)),
+                0u)
+          << from_end << ": " << message;
+    }
+    flip_bit(file, from_end);
+  }
+  EXPECT_EQ(error_of([&] { part(path, "plain", ShardSpec::whole({kRows, kColumns})); }), "no error");
+}
+
+TEST_F(Blocks, AFaultOfOneThreadEndsAll) {
+  TempDir dir;
+  constexpr size_t bytes = size_t{64} << 20;
+  {
+    SafetensorsWriter file(dir / "a.safetensors", {{"a", DType::U8, {bytes}}});
+    BlockWriter blocks(file, nullptr);
+    const std::string message = error_of([&] {
+      for (size_t begin = 0; begin < bytes; begin += size_t{1} << 20) {
+        BlockWriter::Buffer& buffer = blocks.buffer(size_t{1} << 20);
+        if (begin == size_t{5} << 20) buffer.fill = [] { throw Error("the disk is broken"); };
+        blocks.write(0, begin, buffer, size_t{1} << 20);
+      }
+      blocks.finish();
+    });
+    EXPECT_EQ(message, "the disk is broken");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << "nothing is left of the file";
+  testing::write_text(dir / "b", std::string(20 << 20, 'b'));
+  const std::vector<std::string> files = {dir / "b"};
+  Checksum sum;
+  std::vector<ReadBlock> blocks;
+  for (size_t i = 0; i < 20; ++i)
+    blocks.push_back({.file = 0, .offset = i << 20, .bytes = size_t{1} << 20, .sum = &sum});
+  const auto read = [&] {
+    RankContext host;
+    return error_of([&] { read_blocks(files, blocks, host.stream, nullptr); });
+  };
+  EXPECT_EQ(read(), "no error");
+  EXPECT_EQ(sum.hex(), checksum_of_file(dir / "b"));
+  blocks[7].summed = [] { throw Error("no"); };
+  EXPECT_EQ(read(), "no");
+  blocks[7].summed = {};
+  blocks[19].offset += 1;
+  EXPECT_EQ(read(), dir / "b" + ": it ends before byte 20971521");
+  blocks[19].offset -= 1;
+  blocks[3].use = [](const std::byte*) { throw Error("not here"); };
+  EXPECT_EQ(read(), "not here");
+}
+
+}  // namespace
+}  // namespace megatron
