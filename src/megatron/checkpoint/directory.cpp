@@ -170,7 +170,8 @@ std::string publish_save(const std::string& root, int64_t iteration) {
   return place.string();
 }
 
-std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy) {
+std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy,
+                                        std::vector<std::string>* aside) {
   std::vector<CheckpointPlace> older = list_checkpoints(root);
   std::erase_if(older, [&](const CheckpointPlace& place) { return place.iteration >= published; });
   if (policy.most_recent >= 1) {
@@ -185,12 +186,19 @@ std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t publish
     if (policy.interval > 0 && place.iteration % policy.interval == 0) continue;
     if (fs::is_symlink(place.path)) continue;
     // Under another name first, so that nobody takes the half that a kill leaves for a checkpoint.
-    const fs::path aside = place.path + std::string(removed);
-    rename_directory(place.path, aside);
-    remove_directory(aside);
+    const std::string renamed = place.path + std::string(removed);
+    rename_directory(place.path, renamed);
+    if (aside)
+      aside->push_back(renamed);
+    else
+      remove_directory(renamed);
     gone.push_back(place.iteration);
   }
   return gone;
+}
+
+void remove_aside(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) remove_directory(path);
 }
 
 void discard_save(const std::string& root, int64_t iteration) noexcept {

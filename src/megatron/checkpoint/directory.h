@@ -59,7 +59,10 @@ struct Retention {
 };
 
 // Deletes what is not to stay, never the published one, later ones, or symbolic links. Returns their
-// iterations.
-std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy);
+// iterations. `aside`: what would be deleted gets another name, which is added, so that deleting large files
+// can be left to another thread.
+std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy,
+                                        std::vector<std::string>* aside = nullptr);
+void remove_aside(const std::vector<std::string>& paths);
 
 }  // namespace megatron

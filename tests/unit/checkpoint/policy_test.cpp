@@ -125,6 +125,20 @@ TEST(Retain, NeverTheNewestNorWhatCameLater) {
   EXPECT_TRUE(fs::exists(dir / "elsewhere/index.json"));
 }
 
+// What goes is no checkpoint any more before it is deleted.
+TEST(Retain, SetsAsideForAnotherThread) {
+  TempDir dir;
+  for (int64_t iteration : {1, 2, 3}) save(dir.path(), iteration);
+  std::vector<std::string> aside;
+  EXPECT_EQ(retain_checkpoints(dir.path(), 3, {.most_recent = 1}, &aside), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(aside, (std::vector<std::string>{dir / "iter_0000001.removed", dir / "iter_0000002.removed"}));
+  EXPECT_EQ(iterations(list_checkpoints(dir.path())), (std::vector<int64_t>{3}));
+  EXPECT_TRUE(fs::exists(aside[1] + "/index.json"));
+  remove_aside(aside);
+  EXPECT_FALSE(fs::exists(aside[0]));
+  EXPECT_FALSE(fs::exists(aside[1]));
+}
+
 // A deletion that is killed leaves no name of a checkpoint, and the next save clears the rest.
 TEST(Retain, HalfADeletion) {
   TempDir dir;

@@ -532,6 +532,7 @@ TrainingState RunCheckpoints::training_state(const TrainState& progress) {
 }
 
 SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress) {
+  if (removal_.valid()) removal_.wait();  // a save clears away what it finds there, too
   SaveRequest request{.root = root_of(persistent),
                       .state = training_state(progress),
                       .tensors = checkpoint_tensors(trainer_, config_.checkpoint.save_optim)};
@@ -577,7 +578,11 @@ void RunCheckpoints::published(const std::string& path) {
   const Retention policy = persistent ? Retention{checkpoint.most_recent_k, checkpoint.save_retain_interval}
                                       : Retention{.most_recent = 1};
   try {
-    retain_checkpoints(root_of(persistent), begun_.iteration, policy);
+    if (removal_.valid()) removal_.get();
+    std::vector<std::string> aside;
+    retain_checkpoints(root_of(persistent), begun_.iteration, policy, &aside);
+    removal_ = std::async(std::launch::async, remove_aside, std::move(aside));
+    if (!checkpoint.async_save) removal_.get();
   } catch (const std::exception& error) {
     tell(fmt::format("older checkpoints stay: {}", error.what()));
   }

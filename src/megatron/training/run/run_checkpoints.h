@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -116,6 +117,7 @@ class RunCheckpoints {
   AsyncSaver saver_;
   std::optional<LocalCheckpoints> local_;
   Begun begun_;
+  std::future<void> removal_;                  // the first rank's, of checkpoints that do not stay
   int64_t saved_ = -1;                         // the iteration of the newest checkpoint in --save
   std::optional<BaseCheckpoint> loaded_base_;  // what the run went on from, where --save has nothing yet
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
