@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <numeric>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/writable_folder.h"
+#include "megatron/checkpoint/save_plan.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/cli/bench/disk_ceilings.h"
 #include "megatron/cli/flags.h"
+#include "megatron/device/host_memory.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/run/run.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
 
 namespace megatron {
 namespace {
@@ -21,8 +25,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct Settings {
-  BenchRun run{.steps = 20, .warmup = 3};
-  int64_t saves = 3, batch = 0;
+  BenchRun run{.steps = 10, .warmup = 3};
+  int64_t saves = 2, batch = 0;
   std::string folder = "bench-ckpt";
   bool json = false;
 };
@@ -31,9 +35,8 @@ std::vector<Flag> flags(Settings& s) {
   return {
       text_flag("--dir", "DIR", "a new folder on the disk to measure; removed at the end (bench-ckpt)",
                 s.folder),
-      int_flag("--saves", "saves of each kind; the first of the asynchronous ones takes its memory (3)",
-               s.saves, 2),
-      int_flag("--steps", "steps between saves (20)", s.run.steps, 2),
+      int_flag("--saves", "measured saves of each kind (2)", s.saves, 1),
+      int_flag("--steps", "undisturbed steps before each save (10)", s.run.steps, 2),
       int_flag("--batch", "sequences of a step (the case's)", s.batch, 1),
       int_flag("--warmup", "steps before them (3)", s.run.warmup, 1),
       int_flag("--tensor-model-parallel-size", "ranks that share each layer (1)", s.run.tensor_parallel, 1),
@@ -47,6 +50,17 @@ std::vector<Flag> flags(Settings& s) {
   };
 }
 
+// Numbers that would keep a machine busy for days.
+void check(const Settings& s) {
+  constexpr int64_t most = 1000;
+  for (const auto& [name, value] : {std::pair{"--saves", s.saves},
+                                    {"--steps", s.run.steps},
+                                    {"--warmup", s.run.warmup},
+                                    {"--batch", s.batch}})
+    if (value > most)
+      throw UsageError(fmt::format("bench ckpt: {} must be at most {}, not {}", name, most, value));
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
@@ -58,55 +72,125 @@ double mean(const std::vector<double>& values) {
              : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Asks for a save every so many steps, and times the iterations of rank 0 with what lies between them.
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Bytes that a rank's snapshot brings to the host: what belongs to several tensors once.
+double snapshot_bytes(RankTrainer& trainer) {
+  std::map<const void*, size_t> bytes;
+  for (const ShardedTensor& tensor : checkpoint_tensors(trainer)) {
+    if (tensor.tensor) bytes[tensor.tensor.raw()] = tensor.tensor.bytes();
+    if (tensor.packed)
+      for (const Tensor& part : tensor.packed->parts) bytes[part.raw()] = part.bytes();
+  }
+  double sum = 0;
+  for (const auto& [address, count] : bytes) sum += static_cast<double>(count);
+  return sum;
+}
+
+// Bytes a second from the device to pinned host memory; 0 where the device is the host.
+double copy_rate(RankContext& ctx) {
+  if (ctx.device.is_cpu()) return 0;
+  constexpr int64_t size = int64_t{256} << 20, repeats = 4;
+  const auto pinned = make_host_allocator(ctx.runtime);
+  const Tensor host = Tensor::empty(pinned, {size}, DType::U8), device = ctx.zeros({size}, DType::U8);
+  Clock::time_point start;
+  for (int64_t i = 0; i <= repeats; ++i) {  // the first one warms up
+    if (i == 1) start = Clock::now();
+    ctx.runtime->copy_to_host_async(host.raw(), device.raw(), size, ctx.stream.native());
+    ctx.stream.synchronize();
+  }
+  return static_cast<double>(size * repeats) / seconds_since(start);
+}
+
+// Asks for a save after so many undisturbed steps, for the next one when that is written, and in the end for
+// the run's. It times the iterations of rank 0 with what lies between them. The end of a run is a synchronous
+// save, whatever the others were.
 class SaveTimer final : public Callback {
  public:
-  explicit SaveTimer(const Settings& settings) : settings_(settings) {}
+  SaveTimer(const Settings& settings, int64_t saves, bool async, Log log)
+      : settings_(settings), saves_(saves), async_(async), log_(std::move(log)) {}
 
   void on(RunEvent event, RunView& view) override {
     if (!view.is_first_rank()) return;
-    if (event == RunEvent::train_start) last_ = Clock::now();
+    if (event == RunEvent::train_start) start(view);
     if (event == RunEvent::save) calls.push_back(seconds_since(last_));
     if (event != RunEvent::step_end) return;
-    const int64_t done = view.report->iteration - settings_.run.warmup;
-    if (done > 0) add(seconds_since(last_));
+    if (!failure_.empty()) throw Error("bench ckpt: " + failure_);
+    if (view.report->iteration > settings_.run.warmup) add(seconds_since(last_));
     last_ = Clock::now();
-    if (done >= 0 && done % settings_.run.steps == 0 && done / settings_.run.steps < settings_.saves) {
+    if (view.report->iteration < settings_.run.warmup || writing_ || calm_ < settings_.run.steps) return;
+    calm_ = 0;
+    begun_ = last_;
+    if (static_cast<int64_t>(calls.size()) < saves_) {
+      writing_ = behind_save_ = true;
+      steps_ = 0;
       view.save();
-      since_save_ = 0;
-      writing_ = true;
+    } else {
+      ending_ = true;
+      view.stop();
     }
   }
   void on_message(std::string_view line) override {
-    if (line.starts_with("saved ")) writing_ = false, ++published;
+    if (line.find("is not saved") != line.npos) failure_ = line;
+    if (!line.starts_with("saved ")) return;
+    if (ending_ || !async_) {
+      whole.push_back(seconds_since(begun_));
+      log_.info("synchronous save: {:.2f} s", whole.back());
+    } else {
+      log_.info("asynchronous save {} of {}: {:.1f} ms in the call, on the disk after {:.2f} s and {} steps",
+                calls.size(), saves_, calls.back() * 1e3, seconds_since(begun_), steps_);
+    }
+    written_ = true;
   }
 
+  std::vector<double> whole;    // synchronous saves
   std::vector<double> calls;    // a save, until the run may go on
   std::vector<double> first;    // the step behind a save, with the save itself
-  std::vector<double> during;   // further steps while the save is written
+  std::vector<double> during;   // further steps until the save is published, with that
   std::vector<double> between;  // steps with nothing beside them
-  int64_t published = 0;
+  double copied_bytes = 0, copy_rate_ = 0;
 
  private:
-  static double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
+  void start(RunView& view) {
+    last_ = Clock::now();
+    copied_bytes = snapshot_bytes(view.trainer);
+    copy_rate_ = copy_rate(view.ctx);
+    double bytes = 0;
+    for (const ShardDescription& shard : describe(checkpoint_tensors(view.trainer)))
+      bytes +=
+          static_cast<double>(shard.shard.local_shape.numel()) * static_cast<double>(size_of(shard.dtype));
+    // Two checkpoints are there for a moment.
+    const double needed = 2.1 * bytes * static_cast<double>(settings_.run.ranks()),
+                 there = static_cast<double>(fs::space(settings_.folder).available);
+    if (needed > there)
+      throw ConfigError(fmt::format(
+          "bench ckpt: --dir {}: {:.1f} GB are free there, {:.1f} GB are needed; name a folder on "
+          "another disk, or a smaller case",
+          settings_.folder, there / 1e9, needed / 1e9));
   }
   void add(double seconds) {
-    const bool warm = calls.size() > 1;  // the first save allocates
-    if (since_save_ == 0) {
-      if (warm) first.push_back(seconds);
-    } else if (!writing_) {
-      between.push_back(seconds);
-    } else if (warm) {
+    ++steps_;
+    if (std::exchange(behind_save_, false)) {
+      if (calls.size() > 1) first.push_back(seconds);  // the first save takes its memory
+    } else if (writing_) {
       during.push_back(seconds);
+    } else {
+      between.push_back(seconds);
+      ++calm_;
     }
-    ++since_save_;
+    if (std::exchange(written_, false)) writing_ = false;
   }
 
   const Settings& settings_;
-  Clock::time_point last_;
-  int64_t since_save_ = 0;
-  bool writing_ = false;
+  int64_t saves_;
+  bool async_;
+  Log log_;
+  Clock::time_point last_, begun_;
+  int64_t calm_ = 0, steps_ = 0;
+  bool writing_ = false, written_ = false, behind_save_ = false, ending_ = false;
+  std::string failure_;
 };
 
 // How long loading took, by the slowest rank, and the memory that it held beyond the model's.
@@ -142,25 +226,22 @@ RunSpec spec_of(const Invocation& invocation, const TrainCase& chosen, const Set
 }
 
 void run_to_end(const RunSpec& spec) {
-  if (const RunEnd end = run(spec); end.reason != RunEnd::Reason::finished)
+  const RunEnd end = run(spec);
+  if (end.reason != RunEnd::Reason::finished && end.reason != RunEnd::Reason::requested)
     throw Error("bench ckpt: " + end.text());
 }
 
 std::shared_ptr<SaveTimer> time_saves(const Invocation& invocation, const TrainCase& chosen,
-                                      const Settings& settings, bool async) {
+                                      const Settings& settings, int64_t saves, bool async) {
   RunSpec spec = spec_of(invocation, chosen, settings);
   auto& overrides = spec.sources.overrides;
-  overrides.push_back(
-      fmt::format("train.train_iters={}", settings.run.warmup + settings.saves * settings.run.steps));
+  overrides.push_back("train.train_iters=1000000");  // the timer ends it
   overrides.push_back("checkpoint.save=" + settings.folder);
   overrides.push_back("checkpoint.most_recent_k=1");
   overrides.push_back(fmt::format("checkpoint.async_save={}", async));
-  auto timer = std::make_shared<SaveTimer>(settings);
+  auto timer = std::make_shared<SaveTimer>(settings, saves, async, invocation.log);
   spec.callbacks = {timer};
   run_to_end(spec);
-  require(timer->published >= settings.saves && !timer->between.empty(),
-          "bench ckpt: {} of {} saves were complete; give more --steps between them", timer->published,
-          settings.saves);
   return timer;
 }
 
@@ -199,8 +280,9 @@ std::string bench_ckpt_help() {
   return "usage: megatron bench ckpt CASE [options]\n"
          "\n"
          "Saves and loads a case of bench train, beside sequential I/O of as many bytes on the same disk:\n"
-         "synchronous saves, asynchronous ones (what the step behind them waits, how much slower steps are\n"
-         "while files are written), and loading from files that are no longer in memory.\n"
+         "synchronous saves, asynchronous ones (what the step behind them waits in the call and before the\n"
+         "update, how much slower steps are until the files are published), and loading from files that are\n"
+         "no longer in memory. The first asynchronous save, which takes its memory, is not measured.\n"
          "\n"
          "cases:\n" +
          case_list() + "\n" + flags_help(flags(unused));
@@ -209,21 +291,31 @@ std::string bench_ckpt_help() {
 int bench_ckpt(Invocation& invocation) {
   Settings settings;
   TrainCase chosen = find_case("bench ckpt", parse_flags("bench ckpt", invocation.args, flags(settings)));
+  check(settings);
   if (settings.batch > 0) chosen.batch = settings.batch;
   const bool cuda = settings.run.choose_device();
   const OwnFolder folder(settings.folder);
-  const auto synchronous = time_saves(invocation, chosen, settings, false);
+  std::vector<double> saves;
+  if (settings.saves > 1) {
+    saves = time_saves(invocation, chosen, settings, settings.saves - 2, false)->whole;
+    fs::remove_all(settings.folder);
+    require_folder("--dir", settings.folder);
+  }
+  const auto async = time_saves(invocation, chosen, settings, settings.saves + 1, true);
+  saves.insert(saves.end(), async->whole.begin(), async->whole.end());
   const size_t bytes = bytes_in(settings.folder);
   const auto load = time_load(invocation, chosen, settings);
+  invocation.log.info("load: {:.2f} s", load->seconds);
   fs::remove_all(settings.folder);
   require_folder("--dir", settings.folder);
   const DiskCeilings disk = disk_ceilings(settings.folder, bytes, static_cast<int>(settings.run.ranks()));
-  const auto asynchronous = time_saves(invocation, chosen, settings, true);
 
   const auto size = static_cast<double>(bytes);
-  const double save = median(synchronous->calls), step = median(asynchronous->between),
-               exposed = median(asynchronous->first) - step,
-               slower = asynchronous->during.empty() ? 1 : mean(asynchronous->during) / step;
+  const double save = median(saves), step = median(async->between), exposed = median(async->first) - step,
+               snapshot = median({async->calls.begin() + 1, async->calls.end()}),
+               slower = async->during.empty() ? 1 : mean(async->during) / step,
+               copy = cuda ? async->copied_bytes / async->copy_rate_ : 0,
+               allowed = 0.01 + std::max(0.0, copy - step);
   const auto held = static_cast<double>(load->memory.total.current),
              peak = static_cast<double>(load->memory.total.peak);
   if (settings.json) {
@@ -236,7 +328,11 @@ int bench_ckpt(Invocation& invocation) {
     json["load_of_disk"] = size / load->seconds / disk.read;
     json["load_peak_of_model"] = peak / held;
     json["async_exposed_ms"] = exposed * 1e3;
-    json["async_call_ms"] = median({asynchronous->calls.begin() + 1, asynchronous->calls.end()}) * 1e3;
+    json["async_snapshot_ms"] = snapshot * 1e3;
+    json["async_waiting_ms"] = (exposed - snapshot) * 1e3;
+    json["async_allowed_ms"] = allowed * 1e3;
+    json["copied_bytes"] = async->copied_bytes;
+    json["copy_ms"] = copy * 1e3;
     json["step_ms"] = step * 1e3;
     json["step_while_writing"] = slower;
     json["disk_write"] = disk.write;
@@ -244,15 +340,22 @@ int bench_ckpt(Invocation& invocation) {
     fmt::print(invocation.out, "{}\n", json.dump());
     return 0;
   }
-  fmt::print(invocation.out,
-             "{} on {}: {:.2f} GB in a checkpoint\n"
-             "disk          writes {:.2f} GB/s with fsync, reads {:.2f} GB/s\n"
-             "save          {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk\n"
-             "load          {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk; memory at most {:.3f} x what stays\n"
-             "asynchronous  {:.1f} ms exposed (step {:.1f} ms), steps while writing {:.3f} x\n",
-             chosen.name, cuda ? "cuda" : "cpu", size / 1e9, disk.write / 1e9, disk.read / 1e9, save,
-             size / save / 1e9, 100 * size / save / disk.write, load->seconds, size / load->seconds / 1e9,
-             100 * size / load->seconds / disk.read, peak / held, exposed * 1e3, step * 1e3, slower);
+  fmt::print(
+      invocation.out,
+      "{} on {}: {:.2f} GB in a checkpoint\n"
+      "disk          writes {:.2f} GB/s with fsync, reads {:.2f} GB/s\n"
+      "save          {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk\n"
+      "load          {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk; memory at most {:.3f} x what stays\n"
+      "asynchronous  {:.1f} ms exposed (step {:.1f} ms): {:.1f} in the call, {:.1f} before the update; "
+      "{} steps while writing {:.3f} x\n",
+      chosen.name, cuda ? "cuda" : "cpu", size / 1e9, disk.write / 1e9, disk.read / 1e9, save,
+      size / save / 1e9, 100 * size / save / disk.write, load->seconds, size / load->seconds / 1e9,
+      100 * size / load->seconds / disk.read, peak / held, exposed * 1e3, step * 1e3, snapshot * 1e3,
+      (exposed - snapshot) * 1e3, async->during.size(), slower);
+  if (cuda)
+    fmt::print(invocation.out,
+               "snapshot      {:.2f} GB a rank at {:.1f} GB/s: {:.1f} ms; at most {:.1f} ms may be exposed\n",
+               async->copied_bytes / 1e9, async->copy_rate_ / 1e9, copy * 1e3, allowed * 1e3);
   return 0;
 }
 
