@@ -126,6 +126,29 @@ TEST(LocalCheckpoints, OfThreads) {
   expect_said(train(args), 0, kLoaded);
 }
 
+// A save that was killed: some ranks have a share of the newest set, others not yet. The one before is whole.
+TEST(LocalCheckpoints, TheNewestCompleteSetCounts) {
+  TempDir dir;
+  const std::vector<std::string> args = in_folder(
+      dir / "c", {"--ranks", "2", "--use-distributed-optimizer", "--non-persistent-ckpt-type", "local",
+                  "--non-persistent-save-interval", "3", "--non-persistent-local-ckpt-dir", dir / "disk"});
+  ASSERT_EQ(train(args).code, 0);
+  const auto expected = contents(dir / "c/iter_0000010");
+  forget_the_end(dir / "c");
+  fs::path whole;
+  for (const auto& entry : fs::recursive_directory_iterator(dir / "disk"))
+    if (entry.path().filename().string().starts_with("iter_0000009.")) whole = entry.path();
+  ASSERT_FALSE(whole.empty());
+  const fs::path newer = whole.parent_path() / "iter_0000012.0123456789abcdef";
+  fs::create_directories(newer);
+  fs::copy(whole / "rank_00000.by_00000", newer / "rank_00000.by_00000", fs::copy_options::recursive);
+  fs::copy(whole / "rank_00001.by_00001", newer / "rank_00001.by_00001.partial", fs::copy_options::recursive);
+  const Outcome outcome = train(args);
+  expect_said(outcome, 0, "do not hold all of the local checkpoint of iteration 12");
+  expect_said(outcome, 0, kLoaded);
+  EXPECT_EQ(contents(dir / "c/iter_0000010"), expected);
+}
+
 TEST(LocalCheckpoints, AFullDiskIsToldAndTheRunGoesOn) {
   TempDir dir;
   write_text(dir / "file", "");

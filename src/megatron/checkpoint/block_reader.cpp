@@ -23,6 +23,7 @@ namespace {
 
 constexpr size_t kReadBuffers = 8;
 constexpr size_t kFewBytes = size_t{4} << 20;
+constexpr size_t kAdvisedBytes = size_t{128} << 10;
 
 int readers() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 4); }
 
@@ -37,6 +38,11 @@ class OpenFiles {
 
   void read(const ReadBlock& block, std::byte* data) {
     const int fd = descriptor(block.file);
+    // The disk gets all of the block at once. Else the system asks for a little, and for more when that is
+    // used.
+    if (block.bytes > kAdvisedBytes)
+      ::posix_fadvise(fd, static_cast<off_t>(block.offset), static_cast<off_t>(block.bytes),
+                      POSIX_FADV_WILLNEED);
     for (size_t done = 0; done < block.bytes;) {
       const ssize_t count =
           ::pread(fd, data + done, block.bytes - done, static_cast<off_t>(block.offset + done));

@@ -1,5 +1,6 @@
 #include "megatron/training/setup/checkpoint_tensors.h"
 
+#include <algorithm>
 #include <map>
 
 #include "megatron/checkpoint/host_tensor.h"
@@ -145,7 +146,9 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
   const bool known = !fp8.empty() && source.find(fp8.front().name) != nullptr;
   if (known) tensors.insert(tensors.end(), fp8.begin(), fp8.end());
   const LoadReport report = LoadCheck(source, options).fit(tensors);
-  // What is packed may lean on the parameters, which come first therefore.
+  // In the order of files, which disks like, as far as what is packed allows: it may lean on the parameters,
+  // which come first therefore.
+  std::ranges::stable_sort(tensors, {}, &ShardedTensor::name);
   std::vector<LoadPart> parameters, states;
   for (ShardedTensor& tensor : tensors) {
     if (tensor.packed) {  // with the first of its pieces
