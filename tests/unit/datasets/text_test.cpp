@@ -16,7 +16,7 @@ std::string parse(std::string_view line) {
   const auto text = [](const JsonText& value) {
     std::string result = value.text;
     for (auto end = value.ends.rbegin(); end != value.ends.rend(); ++end) result.insert(*end, "/");
-    return value.list ? "[" + result + "]" : result;
+    return value.list ? fmt::format("[{}]", result) : result;
   };
   return text(values[0]) + "|" + text(values[1]);
 }
@@ -33,7 +33,7 @@ TEST(JsonFields, TakesStringsOutOfObjects) {
 
 TEST(JsonFields, TakesListsOfStrings) {
   EXPECT_EQ(parse(R"({"a":["x","","y z"],"b":[]})"), "[x//y z/]|[]");
-  EXPECT_EQ(parse(R"({"a":[ "\"  , "\u00e9" ] ,"b":"s"})"), "[\\/é/]|s");
+  EXPECT_EQ(parse(R"({"a":[ "\\"  , "\u00e9" ] ,"b":"s"})"), "[\\/é/]|s");
   EXPECT_EQ(parse(R"({"a":"first","b":"","a":["last"]})"), "[last/]|");
   EXPECT_EQ(parse(R"({"a":["x"],"b":"","a":"last"})"), "last|");
   for (const char* line : {R"({"a":["x",1],"b":""})", R"({"a":[["x"]],"b":""})", R"({"a":[null],"b":""})"})
