@@ -149,6 +149,10 @@ void attention_kinds(ConfigBuilder& builder) {
 void sparse_attention_fits(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const ModelConfig& model = config.model;
+  if (model.is_hybrid_model && !model.attends_sparsely() &&
+      model.experimental_attention_variant == AttentionVariant::dsa)
+    builder.reject("model.experimental_attention_variant",
+                   "sparse attention of a hybrid model is D in its pattern", "leave it out");
   if (!model.attends_sparsely()) return;
   const char* kind =
       model.is_hybrid_model ? "model.hybrid_layer_pattern" : "model.experimental_attention_variant";
