@@ -92,7 +92,7 @@ bool holds_tokens(const DataSource& source) {
   add(source.blend);
   for (const auto& blend : source.per_split) add(blend);
   return !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
-    return !std::filesystem::exists(name) && std::filesystem::exists(name + ".idx");
+    return !std::filesystem::is_regular_file(name) && std::filesystem::is_regular_file(name + ".idx");
   });
 }
 
