@@ -54,8 +54,9 @@ class RowParallelLinear final : public Module {
                            ops::LinearResult x);
   void visit(const ParameterVisitor& visitor) override;
 
- private:
   bool fp8() const { return weight_.fp8 != nullptr; }
+
+ private:
   ops::LinearCall call(RankContext& ctx) const;
   Tensor summed(RankContext& ctx, const Tensor& part) const;  // over ranks, with the bias
 
