@@ -168,7 +168,8 @@ TEST(Prediction, LooksFurtherAheadWithinItsSequence) {
   const std::vector<int64_t> tokens = {1, 2, 3, 4, 5, 6, -100, 8, 9, 10};  // two rows of 4 + 1
   const auto mtp = [&](const std::vector<std::vector<int64_t>>& documents) {
     const Batch batch = batches_of_tokens(tokens, 2, 4, {}, documents)[0];
-    return to_device(ctx, batch, {}, {.mtp_layers = 2}, {.label = 0.5, .mtp = 3, .batches = 2}, DType::F64)
+    return to_device(ctx, batch, {}, {.mtp_layers = 2}, {.label = 0.5, .mtp = 3, .batches = 2}, DType::F64,
+                     ctx.stream)
         .mtp;
   };
   const auto whole = mtp({});
@@ -198,7 +199,7 @@ TEST(Prediction, GradientsByDifferences) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < 18; ++i) tokens.push_back(i * i % 50);
   const Batch batch = batches_of_tokens(tokens, 2, 8)[0];
-  MicroBatch micro = to_device(ctx, batch, {}, {.mtp_layers = 2}, {.label = 0.5}, DType::F64);
+  MicroBatch micro = to_device(ctx, batch, {}, {.mtp_layers = 2}, {.label = 0.5}, DType::F64, ctx.stream);
   micro.seq = model.sequences(ctx, 2, 8);
   for (size_t i : {0, 1}) micro.mtp[i].weight = ctx.full({1}, DType::F64, 0.25 * static_cast<double>(i + 1));
   LmObjective objective(2);
