@@ -77,7 +77,7 @@ TEST(AdaptiveMuon, MomentsOfElementsRowsAndColumns) {
       for (size_t i = 0; i < want.size(); ++i)
         EXPECT_NEAR(got[i], want[i], 1e-11)
             << name_of(method) << " " << rows << " x " << columns << ", " << i;
-      const std::vector<OptimizerTensor> state = muon.state(ctx);
+      const std::vector<OptimizerTensor> state = muon.state();
       ASSERT_EQ(state.size(), 2u);
       EXPECT_EQ(state[1].kind, "moment2_buffer");
     }
