@@ -405,7 +405,7 @@ TEST(Restart, ALostProcessComesBack) {
   for (size_t i = 0; i < codes.size(); ++i)
     EXPECT_EQ(codes[i], i == 5 || i == 8 ? 137 : 0) << i << "\n" << read_text(messages + std::to_string(i));
   const std::regex back(
-      R"(restart ([24]): a process has come back; all 7 processes go on, 1 is back \(tp 4 pp 1 cp 1 dp 2\), from iteration \d+ in memory, 0 computed again)");
+      R"(restart [24]: (?:rank \d+ stopped: )?a process has come back; all 7 processes go on, 1 is back \(tp 4 pp 1 cp 1 dp 2\), from iteration \d+ in memory, 0 computed again)");
   EXPECT_EQ(std::distance(std::sregex_iterator(said.begin(), said.end(), back), {}), 2) << said;
   const Restarts restarts = restarts_of(messages, kProcesses);
   std::set<std::string> files;

@@ -231,8 +231,10 @@ class RankLoop {
       const RunEnd end = decide_exit();
       if (end.reason != RunEnd::Reason::finished) return end;
       keep_snapshot();
-      if (regroups_ && kept_.snapshot.newest() == state_.iteration && state_.iteration < run_.iterations)
+      if (regroups_ && kept_.snapshot.newest() == state_.iteration && state_.iteration < run_.iterations) {
+        world_.barrier();  // all have kept theirs: the first to leave stops the others
         throw ProcessReturned();
+      }
     }
     return {};
   }
