@@ -125,7 +125,8 @@ TEST(UploadAhead, EveryOrderOfTheStreamsReadsTheSame) {
     else
       QueuedRuntime::run(q.ctx.stream, q.copies);
     EXPECT_EQ(right, kBatches) << copies_first;
-    // Memory of two micro-batches, three tensors each, is used in turn: what is sent overwrites what was read.
+    // Memory of two micro-batches, three tensors each, is used in turn: what is sent overwrites what was
+    // read.
     EXPECT_EQ(q.ctx.allocator->statistics().device_allocations, 6u);
   }
 }

@@ -3,6 +3,7 @@
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
 #include "megatron/training/step/rank_trainer.h"
+#include "unit/training/fp8_layouts.h"
 
 // Training with fp8 GEMMs that have a scale per block.
 namespace megatron {
@@ -44,23 +45,11 @@ TEST(Fp8Blockwise, TrainsLikeAllBits) {
 // now and then falls on the other side of an edge between two fp8 values.
 TEST(Fp8Blockwise, EveryLayoutScalesAlike) {
   const auto one = losses_of(blockwise(), {}, 3);
-  for (const auto& [tp, pp, dp, sp, overlap] : {std::tuple{2, 1, 1, false, false},
-                                                {2, 1, 1, true, false},
-                                                {2, 1, 1, true, true},
-                                                {1, 2, 1, false, false},
-                                                {1, 1, 2, false, false},
-                                                {2, 2, 1, true, true}}) {
-    Config config = blockwise();
-    config.parallel.tensor_model_parallel_size = tp;
-    config.parallel.pipeline_model_parallel_size = pp;
-    config.parallel.sequence_parallel = sp;
-    config.parallel.tp_comm_overlap = overlap;
-    const auto many = losses_of(config, {.world = tp * pp * dp, .tp = tp, .pp = pp}, 3);
-    EXPECT_NEAR(many[0], one[0], 1e-5 * one[0])
-        << "tp " << tp << " pp " << pp << " dp " << dp << " overlap " << overlap;
+  for (const testing::Fp8Layout& layout : testing::kFp8Layouts) {
+    const auto many = losses_of(layout.of(blockwise()), layout.sizes(), 3);
+    EXPECT_NEAR(many[0], one[0], 1e-5 * one[0]) << layout.name();
     for (size_t i = 0; i < one.size(); ++i)
-      EXPECT_NEAR(many[i], one[i], 1e-3 * one[i])
-          << "tp " << tp << " pp " << pp << " dp " << dp << " overlap " << overlap << ", step " << i;
+      EXPECT_NEAR(many[i], one[i], 1e-3 * one[i]) << layout.name() << ", step " << i;
   }
 }
 

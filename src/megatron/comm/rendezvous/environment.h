@@ -13,7 +13,7 @@ struct LaunchPlace {
   std::string master_addr;  // where the processes meet; "" where nobody says
   int master_port = 0;
   std::string store_folder;  // MEGATRON_STORE: meet in a folder instead
-  bool rejoins = false;      // MEGATRON_REJOIN: takes the place of a process that was lost, while others go on
+  bool rejoins = false;  // MEGATRON_REJOIN: takes the place of a process that was lost, while others go on
 };
 
 using Environment = std::function<const char*(const char* name)>;
