@@ -114,4 +114,21 @@ Json checkpoint_model_settings(const std::string& root) {
   return model ? model_settings(*model) : Json();
 }
 
+std::string places_to_text(const std::vector<LoadPlace>& places) {
+  Json::Array list;
+  for (const LoadPlace& place : places)
+    list.push_back(Json::Array{static_cast<int>(place.kind), place.path, place.iteration, place.persistent,
+                               place.local});
+  return Json(std::move(list)).dump();
+}
+
+std::vector<LoadPlace> places_from_text(const std::string& text) {
+  std::vector<LoadPlace> places;
+  const Json list = Json::parse(text, "places of checkpoints");
+  for (const Json& place : list.as_array())
+    places.push_back({static_cast<CheckpointKind>(place[0].as_int()), place[1].as_string(), place[2].as_int(),
+                      place[3].as_bool(), place[4].as_bool()});
+  return places;
+}
+
 }  // namespace megatron

@@ -30,6 +30,10 @@ bool has_own_experts(const Config& config, const LoadPlace& place);
 // with `flag`, where there is none.
 LoadPlace named_place(const std::string& flag, const std::string& path);
 
+// What one rank has found, for the others.
+std::string places_to_text(const std::vector<LoadPlace>& places);
+std::vector<LoadPlace> places_from_text(const std::string& text);
+
 // Opens it; `notes` takes what its reader should know.
 TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes);
 

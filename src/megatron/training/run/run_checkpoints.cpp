@@ -24,23 +24,6 @@
 namespace megatron {
 namespace {
 
-std::string to_text(const std::vector<LoadPlace>& places) {
-  Json::Array list;
-  for (const LoadPlace& place : places)
-    list.push_back(Json::Array{static_cast<int>(place.kind), place.path, place.iteration, place.persistent,
-                               place.local});
-  return Json(std::move(list)).dump();
-}
-
-std::vector<LoadPlace> places_from_text(const std::string& text) {
-  std::vector<LoadPlace> places;
-  const Json list = Json::parse(text, "places of checkpoints");
-  for (const Json& place : list.as_array())
-    places.push_back({static_cast<CheckpointKind>(place[0].as_int()), place[1].as_string(), place[2].as_int(),
-                      place[3].as_bool(), place[4].as_bool()});
-  return places;
-}
-
 std::string joined_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 10;
   std::string text;
@@ -182,7 +165,7 @@ TrainState RunCheckpoints::load() {
   const LocalSets local = local_ ? local_->candidates() : LocalSets();
   // The first rank looks, so that all see the same however their file systems lag behind.
   const std::string found =
-      agree(world_, "", [&] { return world_.rank() == 0 ? to_text(places_to_load(local)) : ""; })[0];
+      agree(world_, "", [&] { return world_.rank() == 0 ? places_to_text(places_to_load(local)) : ""; })[0];
   TrainState progress;
   if (load_from(places_from_text(found), local, progress)) return progress;
   if (!checkpoint.load.empty() && checkpoint.exit_on_missing_checkpoint)
