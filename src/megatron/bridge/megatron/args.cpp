@@ -34,6 +34,7 @@ constexpr std::string_view kIgnored[] = {
     "encoder_seq_length",
     "decoder_seq_length",
     "is_hybrid_model",
+    "add_position_embedding",
     "perform_initialization",
     "init_model_with_meta_device",
     "cache_mla_latents",
