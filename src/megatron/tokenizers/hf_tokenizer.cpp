@@ -55,6 +55,16 @@ bool is_local(const Json& normalizer) {
   return std::all_of(parts.begin(), parts.end(), is_local);
 }
 
+// Whether a pre-tokenizer does another thing at the front of a text. What a normalizer drops there counts.
+bool knows_the_front(const Json& pre_tokenizer) {
+  if (pre_tokenizer.is_null()) return false;
+  if (!one_of(pre_tokenizer, {"Sequence"}))
+    return one_of(pre_tokenizer, {"Metaspace"}) &&
+           string_or(pre_tokenizer, "prepend_scheme", "always") == "first";
+  const Json::Array& parts = pre_tokenizer.at("pretokenizers").as_array();
+  return std::any_of(parts.begin(), parts.end(), knows_the_front);
+}
+
 bool drops_spaces(const Json& pre_tokenizer) {
   return !pre_tokenizer.is_null() &&
          one_of(pre_tokenizer, {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"});
@@ -104,6 +114,7 @@ HfTokenizer::HfTokenizer(std::unique_ptr<const Model> model, const Json& setting
       byte_bpe_(make_byte_bpe(settings, *model_)) {
   if (const Json* added = settings.find("added_tokens"))
     added_ = AddedTokens(*added, model_->vocabulary(), normalizer_.get());
+  asks_for_places_ = normalizer_ && knows_the_front(setting(settings, "pre_tokenizer"));
   by_chunks_ = !added_.any_normalized() && is_local(setting(settings, "normalizer")) &&
                drops_spaces(setting(settings, "pre_tokenizer"));
   is_bert_ = by_chunks_ && is_bert(setting(settings, "normalizer"), setting(settings, "pre_tokenizer"));
@@ -160,7 +171,8 @@ void HfTokenizer::run(std::string_view text, bool tracked, Emit emit) const {
     AlignedText section(written, part.range.begin, tracked);
     if (normalizer_) normalizer_->apply(section);
     if (!added_.any_normalized()) {
-      run_section(std::move(section), emit);
+      const auto size = static_cast<uint32_t>(section.text().size());
+      run_section(asks_for_places_ ? section.slice({0, size}) : std::move(section), emit);
       continue;
     }
     for (const AddedTokens::Part& inner : added_.split_normalized(section.text())) {
@@ -194,7 +206,7 @@ void HfTokenizer::encode(std::string_view text, bool add_special_tokens, EncodeM
 void HfTokenizer::encode_text(std::string_view text, EncodeMemory* memory, std::vector<TokenId>& ids) const {
   if (by_chunks_ && memory) return encode_chunks(text, memory, ids);
   if (!byte_bpe_)
-    return run(text, false, [&](TokenId id, ByteRange, std::string_view) { ids.push_back(id); });
+    return run(text, asks_for_places_, [&](TokenId id, ByteRange, std::string_view) { ids.push_back(id); });
   for (const AddedTokens::Part& part : added_.split(text)) {
     const std::string_view written = text.substr(part.range.begin, part.range.end - part.range.begin);
     if (part.token) {
@@ -247,7 +259,7 @@ Encoding HfTokenizer::encode_with_offsets(std::string_view text, bool add_specia
   Encoding encoding;
   run(text, true, [&](TokenId id, ByteRange range, std::string_view written) {
     encoding.ids.push_back(id);
-    encoding.pieces.push_back(written.empty() ? piece_of(id) : std::string(written));
+    encoding.pieces.emplace_back(written.empty() ? model_->vocabulary().piece(id) : written);
     encoding.offsets.push_back(characters(range));
   });
   lengths_.truncate(encoding, add_special_tokens ? post_processor_.added_tokens() : 0);

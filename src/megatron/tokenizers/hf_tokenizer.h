@@ -57,9 +57,10 @@ class HfTokenizer : public TokenizerBackend {
   std::unique_ptr<const Decoder> decoder_;
   LengthSettings lengths_;
   SpecialIds specials_;
-  bool by_chunks_ = false;     // what stands between spaces is encoded apart from the rest
-  bool is_bert_ = false;       // and words are what Bert makes of each character
-  bool orders_marks_ = false;  // of Bert: accents are stripped
+  bool asks_for_places_ = false;  // ids depend on where the normalized text begins
+  bool by_chunks_ = false;        // what stands between spaces is encoded apart from the rest
+  bool is_bert_ = false;          // and words are what Bert makes of each character
+  bool orders_marks_ = false;     // of Bert: accents are stripped
   std::unique_ptr<const ByteBpe>
       byte_bpe_;  // where the model is a byte-level one that the fast path can serve
 };

@@ -94,6 +94,20 @@ TEST(Unigram, UnknownPiecesAreTheirText) {
   EXPECT_EQ(encoding.ids, (Ids{2, 1, 2, 0}));
 }
 
+// What the normalizer drops moves the text away from the front, with places and without.
+TEST(Metaspace, MarksTheFrontOfTheOriginal) {
+  Json settings = Json::object();
+  settings["model"] = Json::parse(
+      R"({"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "\u2581a": 2}, "unk_token": "<unk>"})");
+  settings["normalizer"] = Json::parse(R"({"type": "Strip", "strip_left": true, "strip_right": true})");
+  settings["pre_tokenizer"] = Json::parse(
+      R"({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": true})");
+  const Tokenizer tokenizer(std::make_shared<tokenizers::HfTokenizer>(std::move(settings), SpecialIds{}));
+  EXPECT_EQ(tokenizer.encode("a"), Ids{2});
+  EXPECT_EQ(tokenizer.encode(" a"), Ids{1});
+  EXPECT_EQ(tokenizer.encode_with_offsets(" a").ids, Ids{1});
+}
+
 TEST(UnicodeScripts, CutWhereTheScriptChanges) {
   const Tokenizer tokenizer = tokenizer_of(kUnigram, "pre_tokenizer", R"({"type": "UnicodeScripts"})");
   const Encoding encoding = tokenizer.encode_with_offsets("  どこで生れ。 Yes b1б");
