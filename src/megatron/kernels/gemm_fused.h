@@ -62,7 +62,7 @@ inline int64_t gemm_softmax_stats_tiles(int64_t rows, int64_t columns) {
 // agree first.
 enum class AutotuneMode { Off, UseAtOnce, UseLater };
 
-// Of a device that has one algorithm for each shape these do nothing.
+// Autotuning of GEMMs. A device that has one algorithm for each shape keeps these defaults, which do nothing.
 struct GemmAutotune {
   void (*set_mode)(const KernelContext&, AutotuneMode) = [](const KernelContext&, AutotuneMode) {};
   // The tuned algorithms as text: a header with the GPU's name and the version of cuBLASLt, then one line for

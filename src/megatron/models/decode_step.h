@@ -5,8 +5,8 @@
 
 namespace megatron {
 
-// Whether a model that lies on one rank decodes without the host, but for launches that are the same for all
-// steps of one shape: then decode_step() can be captured.
+// Whether a CUDA graph can capture decode_step(): the model lies on one rank, and the host only launches
+// kernels, the same for all steps of one shape.
 bool can_capture_decode(const Model& model);
 
 // Model::decode() of such a model: logits [sequences, vocabulary] of a step that is on the device already.

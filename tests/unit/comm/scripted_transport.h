@@ -9,8 +9,8 @@
 
 namespace megatron::testing {
 
-// A transport whose other processes are played by the test: what they say, and that they are lost, comes as
-// it is told, and what they are sent is kept.
+// A transport whose other processes the test plays: the test tells what they say and when they are lost, and
+// reads what was sent to them.
 class ScriptedTransport final : public Transport {
  public:
   struct Script {

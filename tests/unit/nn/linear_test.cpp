@@ -8,7 +8,8 @@
 namespace megatron::testing {
 namespace {
 
-// y = x · (w + ½ b · a)ᵀ by linears; whoever else reads the weight is told that it misses the adapter.
+// A linear computes y = x · (w + ½ b · a)ᵀ. Reading the weight in any other way throws, since it would leave
+// the adapter out.
 TEST(ApplyLinear, AppliesTheParametersAdapter) {
   RankContext ctx;
   Parameter weight("mlp.weight", ShardSpec::whole({3, 2}), Initializer::constant(0));

@@ -22,7 +22,7 @@ class PostProcessor {
   };
   const std::vector<Added>& before() const { return before_; }
   const std::vector<Added>& behind() const { return behind_; }
-  // As the processors count them, which truncation goes by.
+  // The processors' own count of special tokens. Truncation leaves room for as many.
   size_t added_tokens() const { return added_tokens_; }
 
   // Applies all of it; without special tokens only to places.

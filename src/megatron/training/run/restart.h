@@ -43,7 +43,7 @@ struct RestartState {
   std::string fault;   // the last one in a line; "" before the first
   std::string change;  // "7 of 8 processes go on"
   using Moment = std::chrono::steady_clock::time_point;
-  // Of the last fault: when it was noticed here, when all ranks here had ended, when processes had agreed.
+  // Moments of the last fault: this process noticed it, all its ranks had ended, processes had agreed.
   Moment noticed, stopped, met;
   int first_rank = 0;            // of this process in the generation
   ParallelSizes sizes;           // of the generation

@@ -290,7 +290,7 @@ void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) { split(ctx, 
 bool qkv_cache(const KernelContext& ctx, const QkvCacheArgs& args) {
   if (!args.keys.is_contiguous() || !args.values.is_contiguous() || args.keys.shape() != args.values.shape())
     return false;
-  // Of the pool, as if each token's row were its first: sizes and alignment are what counts.
+  // split() reads sizes and alignments of k and v, and finds rows by `slots`: the first row stands for all.
   const auto rows = [&](const Tensor& pool) {
     return pool.slice(0, 0, 1).expand({args.q.size(0), pool.size(1), pool.size(2)});
   };
