@@ -16,11 +16,10 @@ namespace megatron {
 struct TrainCase {
   std::string_view name, summary;
   DecoderShape shape;
-  int64_t batch;
+  int64_t batch, micro_batches;
   bool tied, qkv_bias = false;
   std::string_view recompute = "";  // modules, where memory should be saved
   ModelConfig (*style)(const DecoderShape&) = llama_style;
-  int64_t micro_batches = 1;
 };
 
 // How a case is run: its layout, precision and length.
