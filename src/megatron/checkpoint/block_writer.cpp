@@ -31,6 +31,7 @@ BlockWriter::~BlockWriter() {
     if (!error_) error_ = std::make_exception_ptr(Error("given up"));
   }
   stop();
+  for (const auto& buffer : buffers_) await(*buffer);  // the device may still write into it
 }
 
 BlockWriter::Buffer& BlockWriter::buffer(size_t block_bytes, size_t source_bytes) {
@@ -77,9 +78,13 @@ void BlockWriter::put(const Block& block) {
   changed_.notify_all();
 }
 
+void BlockWriter::await(const Buffer& buffer) {
+  while (buffer.arrived && !buffer.arrived->done())
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
 void BlockWriter::sum(const Block& block) {
-  if (block.buffer && block.buffer->arrived)
-    while (!block.buffer->arrived->done()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  if (block.buffer) await(*block.buffer);
   if (block.buffer && block.buffer->fill) {
     block.buffer->fill();
     block.buffer->fill = {};

@@ -11,7 +11,7 @@ namespace megatron {
 
 // fp32 values that are kept in a narrower form: as the low halves of masters beside bf16 parameters, or
 // scaled in fp16 or fp8. Checkpoints hold them as fp32, which is made of them block by block on the host, so
-// that no wide copy of a whole model is ever held.
+// that saving to files holds no wide copy of the model.
 struct PackedValues {
   // Values from as many elements of each part, in host memory.
   using Unpack = void (*)(std::span<const std::byte* const> parts, float scale, std::span<float> values);

@@ -50,15 +50,15 @@ std::vector<Flag> flags(Settings& s) {
   };
 }
 
-// Numbers that would keep a machine busy for days.
-void check(const Settings& s) {
-  constexpr int64_t most = 1000;
+// Refuses counts that would take days.
+void check_limits(const Settings& s) {
+  constexpr int64_t kMax = 1000;
   for (const auto& [name, value] : {std::pair{"--saves", s.saves},
                                     {"--steps", s.run.steps},
                                     {"--warmup", s.run.warmup},
                                     {"--batch", s.batch}})
-    if (value > most)
-      throw UsageError(fmt::format("bench ckpt: {} must be at most {}, not {}", name, most, value));
+    if (value > kMax)
+      throw UsageError(fmt::format("bench ckpt: {} must be at most {}, not {}", name, kMax, value));
 }
 
 double median(std::vector<double> values) {
@@ -150,13 +150,13 @@ class SaveTimer final : public Callback {
   std::vector<double> first;    // the step behind a save, with the save itself
   std::vector<double> during;   // further steps until the save is published, with that
   std::vector<double> between;  // steps with nothing beside them
-  double copied_bytes = 0, copy_rate_ = 0;
+  double copied_bytes = 0, device_to_host_rate = 0;
 
  private:
   void start(RunView& view) {
     last_ = Clock::now();
     copied_bytes = snapshot_bytes(view.trainer);
-    copy_rate_ = copy_rate(view.ctx);
+    device_to_host_rate = copy_rate(view.ctx);
     double bytes = 0;
     for (const ShardDescription& shard : describe(checkpoint_tensors(view.trainer)))
       bytes +=
@@ -291,7 +291,7 @@ std::string bench_ckpt_help() {
 int bench_ckpt(Invocation& invocation) {
   Settings settings;
   TrainCase chosen = find_case("bench ckpt", parse_flags("bench ckpt", invocation.args, flags(settings)));
-  check(settings);
+  check_limits(settings);
   if (settings.batch > 0) chosen.batch = settings.batch;
   const bool cuda = settings.run.choose_device();
   const OwnFolder folder(settings.folder);
@@ -314,7 +314,7 @@ int bench_ckpt(Invocation& invocation) {
   const double save = median(saves), step = median(async->between), exposed = median(async->first) - step,
                snapshot = median({async->calls.begin() + 1, async->calls.end()}),
                slower = async->during.empty() ? 1 : mean(async->during) / step,
-               copy = cuda ? async->copied_bytes / async->copy_rate_ : 0,
+               copy = cuda ? async->copied_bytes / async->device_to_host_rate : 0,
                allowed = 0.01 + std::max(0.0, copy - step);
   const auto held = static_cast<double>(load->memory.total.current),
              peak = static_cast<double>(load->memory.total.peak);
@@ -355,7 +355,7 @@ int bench_ckpt(Invocation& invocation) {
   if (cuda)
     fmt::print(invocation.out,
                "snapshot      {:.2f} GB a rank at {:.1f} GB/s: {:.1f} ms; at most {:.1f} ms may be exposed\n",
-               async->copied_bytes / 1e9, async->copy_rate_ / 1e9, copy * 1e3, allowed * 1e3);
+               async->copied_bytes / 1e9, async->device_to_host_rate / 1e9, copy * 1e3, allowed * 1e3);
   return 0;
 }
 

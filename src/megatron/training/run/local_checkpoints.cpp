@@ -144,7 +144,8 @@ std::vector<LocalCheckpoints::Share> LocalCheckpoints::exchange(Share own) {
   const std::span<const OwnChunk> copies = snapshot_.copies();
   std::vector<Message> messages;
   std::vector<Tensor> sent;
-  for (const OwnChunk& chunk : copies) sent.push_back(host_values(chunk));
+  if (!targets.empty())
+    for (const OwnChunk& chunk : copies) sent.push_back(host_values(chunk));
   for (const int target : targets)
     for (const Tensor& tensor : sent) messages.push_back({Message::Direction::Send, tensor, target});
   for (size_t rank = 0; rank < ranks; ++rank) {
