@@ -113,8 +113,8 @@ TEST_F(CudaDecode, AttentionOfOneQuery) {
           cu.push_back(cu.back() + (mixed && i == 1 ? 33 : mixed && i == 4 ? 0 : 1));
         const int64_t most = 1024 / c.block_size, pool = count * most;
         std::vector<int32_t> table(static_cast<size_t>(pool));
-        for (int64_t i = 0; i < pool; ++i)  // 7 has no factor in common with most: blocks of a kind apart
-          table[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7 % pool);
+        for (int64_t i = 0; i < pool; ++i)  // 5 has no factor in common with pool: every block is used once
+          table[static_cast<size_t>(i)] = static_cast<int32_t>(i * 5 % pool);
         Both q = uniform({cu.back(), c.heads, c.d}, dtype, -2, 2),
              k = uniform({pool * c.block_size, c.kv_heads, c.d}, dtype, -2, 2),
              v = uniform({pool * c.block_size, c.kv_heads, c.dv}, dtype);

@@ -183,7 +183,7 @@ bool few_rows_gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (args.bias && (args.bias.dtype() != args.a.dtype() || args.bias.stride(0) != 1)) return false;
   dispatch_narrow(args.a.dtype(), [&]<class T>(Type<T>) {
     FewRowsTask<T> task = task_of<T>(args.a, w, args.c);
-    task.bias = args.bias ? pointer<T>(args.bias) : nullptr;
+    task.bias = pointer<T>(args.bias);
     launch<false>(ctx, task);
   });
   return true;

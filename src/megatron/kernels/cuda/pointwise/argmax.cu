@@ -2,59 +2,35 @@
 
 #include <limits>
 
-#include "megatron/kernels/cuda/core/launch.cuh"
-#include "megatron/kernels/cuda/families.h"
+#include "megatron/kernels/cuda/pointwise/index.cuh"
 #include "megatron/kernels/limits/grid.h"
 
 namespace megatron::cuda {
 namespace {
 
 template <class C>
-struct Largest {
-  C value;
-  int64_t index;  // −1: none yet
-};
-
-// Larger first, among equals the lower index. NaN is never larger.
-template <class C>
-struct FirstLargest {
-  __device__ Largest<C> operator()(const Largest<C>& a, const Largest<C>& b) const {
-    if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
-    return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
-  }
-};
-
-template <class C>
-__device__ Largest<C> warp_largest(Largest<C> best) {
-#pragma unroll
-  for (int offset = 16; offset; offset /= 2)
-    best = FirstLargest<C>{}(best, {__shfl_xor_sync(0xffffffffu, best.value, offset),
-                                    __shfl_xor_sync(0xffffffffu, best.index, offset)});
-  return best;
-}
-
-template <class C>
-__device__ Largest<C> block_largest(Largest<C> best) {
-  __shared__ Largest<C> partial[kThreads / 32];
+__device__ Candidate<C> block_largest(Candidate<C> best) {
+  __shared__ Candidate<C> partial[kThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  best = warp_largest(best);
+  best = warp_best(best);
   if (lane == 0) partial[warp] = best;
   __syncthreads();
-  return warp_largest(lane < kThreads / 32 ? partial[lane] : Largest<C>{C(0), -1});
+  return warp_best(lane < kThreads / 32 ? partial[lane] : Candidate<C>{C(0), -1});
 }
 
 template <class C>
-__device__ int64_t found(const Largest<C>& best) {
+__device__ int64_t found(const Candidate<C>& best) {
   return best.value - best.value == C(0) ? best.index : -1;  // not of infinities
 }
 
 // Grid: (parts of a row, rows). With one part it writes the index, with several its candidate.
 template <class T, int W>
 __global__ void __launch_bounds__(kThreads)
-    argmax_kernel(const T* x, int64_t stride, int64_t n, Largest<Compute<T>>* candidates, int64_t* indices) {
+    argmax_kernel(const T* x, int64_t stride, int64_t n, Candidate<Compute<T>>* candidates,
+                  int64_t* indices) {
   using C = Compute<T>;
   const T* row = x + blockIdx.y * stride;
-  Largest<C> best{C(0), -1};
+  Candidate<C> best{C(0), -1};
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * W;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * W; i < n; i += step) {
     const Vec<T, W> values = read<W>(row + i);
@@ -74,9 +50,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // A warp a row looks at the candidates of its parts, at most 32.
 template <class C>
-__global__ void argmax_of_parts_kernel(const Largest<C>* candidates, int parts, int64_t* indices) {
-  const Largest<C> best =
-      warp_largest(threadIdx.x < parts ? candidates[blockIdx.x * parts + threadIdx.x] : Largest<C>{C(0), -1});
+__global__ void argmax_of_parts_kernel(const Candidate<C>* candidates, int parts, int64_t* indices) {
+  const Candidate<C> best =
+      warp_best(threadIdx.x < parts ? candidates[blockIdx.x * parts + threadIdx.x] : Candidate<C>{C(0), -1});
   if (threadIdx.x == 0) indices[blockIdx.x] = found(best);
 }
 
@@ -89,14 +65,14 @@ void launch(const KernelContext& ctx, const ArgmaxArgs& args) {
   const int64_t wanted = std::max<int64_t>(1, 2 * runtime_of(ctx).properties().sm_count / rows),
                 useful = std::max<int64_t>(1, n / (kThreads * W * 4));
   const auto parts = static_cast<unsigned>(std::min<int64_t>({wanted, useful, 32}));
-  const Scratch candidates(ctx, parts > 1 ? static_cast<size_t>(rows) * parts * sizeof(Largest<C>) : 0);
+  const Scratch candidates(ctx, parts > 1 ? static_cast<size_t>(rows) * parts * sizeof(Candidate<C>) : 0);
   const dim3 grid(parts, static_cast<unsigned>(rows));
   argmax_kernel<T, W><<<grid, kThreads, 0, stream>>>(
-      pointer<T>(args.x), args.x.stride(0), n, candidates.as<Largest<C>>(), pointer<int64_t>(args.indices));
+      pointer<T>(args.x), args.x.stride(0), n, candidates.as<Candidate<C>>(), pointer<int64_t>(args.indices));
   check_launch("argmax");
   if (parts == 1) return;
   argmax_of_parts_kernel<C><<<static_cast<unsigned>(rows), 32, 0, stream>>>(
-      candidates.as<Largest<C>>(), static_cast<int>(parts), pointer<int64_t>(args.indices));
+      candidates.as<Candidate<C>>(), static_cast<int>(parts), pointer<int64_t>(args.indices));
   check_launch("argmax");
 }
 

@@ -151,30 +151,6 @@ void scatter_columns(const KernelContext& ctx, const ScatterColumnsArgs& args) {
   });
 }
 
-template <class C>
-struct Candidate {
-  C value;
-  int64_t index;  // −1: none
-  // Larger first; among equals the lower index.
-  __device__ bool before(const Candidate& other) const {
-    if (index < 0 || other.index < 0) return index >= 0;
-    return value > other.value || (value == other.value && index < other.index);
-  }
-};
-
-template <class C>
-__device__ Candidate<C> better(const Candidate<C>& a, const Candidate<C>& b) {
-  return b.before(a) ? b : a;
-}
-
-template <class C>
-__device__ Candidate<C> warp_best(Candidate<C> best) {
-  for (int offset = 16; offset; offset /= 2)
-    best = better(best, Candidate<C>{__shfl_xor_sync(0xffffffffu, best.value, offset),
-                                     __shfl_xor_sync(0xffffffffu, best.index, offset)});
-  return best;
-}
-
 // One block per row. Round r finds the first candidate behind that of round r − 1.
 template <class T>
 __global__ void top_k_kernel(const T* x, T* values, int64_t* indices, int64_t n, int64_t k) {

@@ -1,5 +1,4 @@
 #include "megatron/kernels/cuda/core/launch.cuh"
-#include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/limits/rope.h"
 
 namespace megatron::cuda {
@@ -273,7 +272,7 @@ void split(const KernelContext& ctx, const QkvSplitArgs& args, const Tensor& slo
                 static_cast<uint32_t>(groups),
                 {static_cast<int>(head_dim), static_cast<int>(half), args.interleaved},
                 args.merge,
-                slots ? pointer<int64_t>(slots) : nullptr};
+                pointer<int64_t>(slots)};
     const limits::RopeThreads shared = limits::rope_threads(args);
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
       Sharing sharing(shared.count, heads, Heads, op.head.template units<W>());
