@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kMostKinds = 32;  // each is a graph of some hundred kernels in the driver's memory
+constexpr size_t kMaxGraphs = 32;  // each is a graph of some hundred kernels in the driver's memory
 
 // Within its life, memory comes from another allocator.
 class AllocatorScope {
@@ -24,7 +24,7 @@ class AllocatorScope {
   std::shared_ptr<Allocator> before_;
 };
 
-int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
@@ -48,7 +48,7 @@ bool DecodeGraphs::takes(const StepInput& input) {
 
 int64_t DecodeGraphs::padded(int64_t count) {
   if (count <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
-  return count <= 64 ? rounded_up(count, 8) : rounded_up(count, 32);
+  return count <= 64 ? round_up(count, 8) : round_up(count, 32);
 }
 
 int64_t DecodeGraphs::count() const {
@@ -61,7 +61,7 @@ void DecodeGraphs::forget() { kinds_.clear(); }
 
 DecodeGraphs::Step& DecodeGraphs::step_for(const Kind& kind) {
   if (const auto found = kinds_.find(kind); found != kinds_.end()) return found->second;
-  if (kinds_.size() == kMostKinds)
+  if (kinds_.size() == kMaxGraphs)
     kinds_.erase(std::ranges::min_element(
         kinds_, {}, [](const auto& one) { return one.second.used; }));  // no step is under way
   return kinds_
@@ -104,13 +104,15 @@ StepOutput DecodeGraphs::run(const StepInput& input) {
   Step& step = step_for(kind);
   step.used = ++steps_;
   step.batch.refill(ctx_, input, spare_block_);
-  if (!step.output.largest) {
-    step.output.largest = Tensor::empty(host_memory_, {kind.first}, DType::I64);
-    return compute(step);
-  }
-  if (!step.graph && !capture(step)) return compute(step);
+  const auto without_padding = [&](const StepOutput& output) {
+    const int64_t rows = std::ssize(input.sequences);
+    return StepOutput{output.logits.slice(0, 0, rows), output.largest.slice(0, 0, rows)};
+  };
+  const bool is_first = !step.output.largest;
+  if (is_first) step.output.largest = Tensor::empty(host_memory_, {kind.first}, DType::I64);
+  if (is_first || (!step.graph && !capture(step))) return without_padding(compute(step));
   step.graph->run(ctx_.stream);
-  return step.output;
+  return without_padding(step.output);
 }
 
 }  // namespace megatron

@@ -148,7 +148,7 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
   require(model.can_decode(), "engine: this model under this layout reads whole sequences alone");
   if (options.speculative_tokens > 0 && carries_states(model.config()))
     throw ConfigError(
-        "inference: states along the sequence cannot go back to before a guess; leave "
+        "inference: states along the sequence cannot go back to before a draft token; leave "
         "--num-speculative-tokens out");
   require(!options.record_routing || model.config().moe_enable_routing_replay,
           "engine: experts are recorded by a model with --moe-enable-routing-replay");

@@ -11,7 +11,7 @@ namespace megatron {
 
 // What a step has made of its rows.
 struct StepOutput {
-  Tensor logits;  // [rows, vocabulary]; a CUDA graph's may have more rows, which are padding
+  Tensor logits;  // [rows, vocabulary]
   // int64 [rows], in host memory: where the largest logit of each row stands once the stream is done, −1
   // where it is not finite. Undefined: nobody has looked yet.
   Tensor largest = {};

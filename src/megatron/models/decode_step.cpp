@@ -1,5 +1,6 @@
 #include "megatron/models/decode_step.h"
 
+#include "megatron/models/gather_columns.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -26,11 +27,8 @@ Tensor decode_step(RankContext& ctx, Model& model, const SequenceBatch& batch, P
   micro.seq.cache = &cache;
   if (config.num_tokentypes > 0) micro.seq.token_types = ctx.zeros(batch.ids.shape(), DType::I64);
   const auto last = [&](RankContext&, const StageTensors& states, const MicroBatch&) {
-    const Tensor all = model.head()->logits(ctx, states[0]);  // of a vocabulary that may be padded
-    if (all.size(1) == config.vocab_size && all.dtype() == model.dtype() && all.is_contiguous()) return all;
-    Tensor logits = ctx.empty({all.size(0), config.vocab_size}, model.dtype());
-    ctx.kernels->copy(ctx.kernel_context(), {all.slice(1, 0, config.vocab_size), logits});
-    return logits;
+    // The vocabulary may be padded.
+    return first_columns(ctx, model.head()->logits(ctx, states[0]), config.vocab_size, model.dtype());
   };
   return model.run(ctx, {.tokens = [&](int) { return StageTokens{batch.ids.size(0)}; },
                          .micro_batch = [&](RankContext&, int, const ModelChunk&) { return micro; },

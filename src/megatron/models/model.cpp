@@ -57,6 +57,13 @@ Tensor gather_columns(RankContext& ctx, const Tensor& part, const ProcessGroup& 
   return whole;
 }
 
+Tensor first_columns(RankContext& ctx, const Tensor& x, int64_t columns, DType dtype) {
+  if (x.size(1) == columns && x.dtype() == dtype && x.is_contiguous()) return x;
+  Tensor first = ctx.empty({x.size(0), columns}, dtype);
+  ctx.kernels->copy(ctx.kernel_context(), {x.slice(1, 0, columns), first});
+  return first;
+}
+
 Model::Model(const Config& config, const ParallelContext& parallel, DType dtype)
     : config_(config.model),
       parallel_(model_parallel(config, parallel)),
@@ -259,11 +266,7 @@ Tensor Model::decode(RankContext& ctx, const StepInput& input, PagedCache& cache
     const bool every = batch.wanted.size(0) == states[0].size(0);
     const Tensor rows = every ? states[0] : ops::gather_rows(ctx, states[0], batch.wanted);
     const Tensor all = gather_columns(ctx, head()->logits(ctx, rows), parallel_.tensor.group);
-    if (all.shape() == result.shape() && all.dtype() == dtype_ && all.is_contiguous())
-      result = all;
-    else
-      ctx.kernels->copy(ctx.kernel_context(), {all.slice(1, 0, config_.vocab_size), result});
-    return result;
+    return result = first_columns(ctx, all, config_.vocab_size, dtype_);
   };
   run(ctx, {.tokens = [&](int) { return StageTokens{batch.ids.size(0)}; },
             .micro_batch = [&](RankContext&, int, const ModelChunk&) { return micro; },

@@ -122,21 +122,18 @@ SequenceBatch::SequenceBatch(RankContext& ctx, const StepInput& input, const Cac
   for (int64_t kept : widths) convolutions.emplace(kept, convolution_rows(ctx, input, kept));
 }
 
-SequenceBatch::SequenceBatch(RankContext& ctx, int64_t sequences, int64_t most_blocks, int64_t block_size)
-    : count(sequences), max_queries(1), max_keys(most_blocks * block_size), block_size(block_size) {
+SequenceBatch::SequenceBatch(RankContext& ctx, int64_t sequences, int64_t max_blocks, int64_t block_size)
+    : count(sequences), max_queries(1), max_keys(max_blocks * block_size), block_size(block_size) {
   const Tensor rows = ctx.empty({3, sequences}, DType::I64);
   ids = rows.select(0, 0);
   positions = rows.select(0, 1);
   slots = rows.select(0, 2);
-  const Tensor numbers = ctx.empty({sequences * (1 + most_blocks)}, DType::I32);
+  const Tensor numbers = ctx.empty({sequences * (1 + max_blocks)}, DType::I32);
   key_lengths = numbers.slice(0, 0, sequences);
-  blocks = numbers.slice(0, sequences, numbers.numel()).view({sequences, most_blocks});
-  std::vector<int64_t> all;
+  blocks = numbers.slice(0, sequences, numbers.numel()).view({sequences, max_blocks});
   std::vector<int32_t> cu;
   for (int64_t i = 0; i <= sequences; ++i) cu.push_back(static_cast<int32_t>(i));
-  for (int64_t i = 0; i < sequences; ++i) all.push_back(i);
   cu_queries = row(ctx, cu);
-  wanted = row(ctx, all);
 }
 
 void SequenceBatch::refill(RankContext& ctx, const StepInput& input, int64_t spare_block) {

@@ -39,7 +39,7 @@ struct SequenceBatch {
   SequenceBatch(RankContext& ctx, const StepInput& input, const CacheShapes& shapes, int64_t block_size);
   // Room for steps of one token a sequence, whose tensors stay where they are: a CUDA graph reads them. For
   // models without states, and with rotary tables that do not depend on lengths.
-  SequenceBatch(RankContext& ctx, int64_t sequences, int64_t most_blocks, int64_t block_size);
+  SequenceBatch(RankContext& ctx, int64_t sequences, int64_t max_blocks, int64_t block_size);
   // Puts such a step in. Sequences that are missing are padding: one token that reads and writes
   // `spare_block` alone, which nobody else reads.
   void refill(RankContext& ctx, const StepInput& input, int64_t spare_block);
@@ -48,7 +48,7 @@ struct SequenceBatch {
   Tensor slots;                  // int64 [tokens]: rows of the pool that take the tokens' keys
   Tensor cu_queries;             // int32 [sequences + 1]
   Tensor key_lengths, blocks;    // int32 [sequences] and [sequences, most]
-  Tensor wanted;                 // int64: tokens whose logits are wanted
+  Tensor wanted;                 // int64: tokens whose logits are wanted; undefined: all
   Tensor states, states_before;  // int64 [sequences]: slots; -1 where nothing came before
   std::map<int64_t, ConvolutionRows> convolutions;  // by how many inputs are kept
   int64_t count = 0, max_queries = 0, max_keys = 0, block_size = 0;

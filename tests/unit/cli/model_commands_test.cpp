@@ -288,7 +288,7 @@ TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {
       {{"generate", "--hf", golden_path("hf_models", "mamba2/model"), "--prompt-ids", "1",
         "--num-speculative-tokens", "2"},
        0,
-       "cannot go back to before a guess; none is made"},
+       "cannot go back to before a draft token; none is made"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--top-p", "2"}, 2, "--top-p"},
       {{"generate", "--hf", model_, "--prompt-ids", "1", "--greedy", "--temperature", "1"}, 2, "contradict"},
       {{"generate", "--hf", model_, "--prompt", "hello"}, 1, "give --tokenizer-type"},

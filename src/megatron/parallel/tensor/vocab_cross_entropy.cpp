@@ -78,7 +78,7 @@ Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight&
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
                                const Tensor& labels, const Tensor& weights, const TensorParallel& tp,
                                const VocabLossOptions& options) {
-  if (needs_logits(options) || options.wide_logits)
+  if (needs_logits(options) || options.wide_logits)  // linear_cross_entropy() makes its logits in fp32
     return ops::weighted_sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options), weights);
   return ops::linear_cross_entropy_sum(ctx, all_tokens(ctx, hidden, labels, tp), weight,
                                        own_labels(ctx, labels, options), weights,
