@@ -9,6 +9,7 @@
 #include "megatron/config/resolve/model_type.h"
 #include "megatron/config/resolve/pipeline_layout.h"
 #include "megatron/config/resolve/vision_tower.h"
+#include "megatron/config/rules/rules.h"
 
 namespace megatron {
 namespace {
@@ -67,9 +68,8 @@ void offload_and_graphs(ConfigBuilder& builder) {
   const ExecutionConfig& execution = builder.config.execution;
   if (execution.cpu_offloading_num_layers > 0 && !builder.given("model.cpu_offloading"))
     builder.derive("model.cpu_offloading", true, "cpu_offloading_num_layers");
-  std::vector<std::string> modules = execution.offload_modules;
-  if (const auto fused = std::find(modules.begin(), modules.end(), "fused_group_mlp");
-      fused != modules.end()) {
+  const std::vector<std::string>& modules = execution.offload_modules;
+  if (std::find(modules.begin(), modules.end(), "fused_group_mlp") != modules.end()) {
     // The input of all that experts do is that of their first GEMM; what is fused otherwise is the
     // activation.
     Json list = Json::array();
@@ -197,10 +197,9 @@ void padded_vocabulary(ConfigBuilder& builder) {
   }
 }
 
-// What a run does not do by these settings it does by others, with the same results: weights that are split
-// beyond tensor parallelism and gathered at use are those of sharded data parallelism; sequences of any
-// length are split over all context-parallel ranks.
-void whole_weights(ConfigBuilder& builder) {
+// Weights that are split beyond tensor parallelism and gathered at use are those of sharded data parallelism:
+// the results are the same.
+void derive_weight_shards(ConfigBuilder& builder) {
   const ParallelConfig& parallel = builder.config.parallel;
   if (builder.purpose == Purpose::inspect) return;
   const int64_t tp = parallel.tensor_model_parallel_size, etp = parallel.expert_tensor_parallel_size;
@@ -212,16 +211,17 @@ void whole_weights(ConfigBuilder& builder) {
       builder.derive("ddp.use_megatron_fsdp", true, "tensor_parallel_num_weight_shards");
       builder.note(
           "tensor_parallel_num_weight_shards: weights are split over data-parallel ranks and gathered at "
-          "use, as "
-          "--use-megatron-fsdp does");
+          "use, as --use-megatron-fsdp does");
     }
     builder.derive(dense, tp, "the data-parallel ranks have the other shards");
     builder.derive(expert, etp, "the data-parallel ranks have the other shards");
   }
-  if (parallel.hybrid_context_parallel) {
-    builder.derive("model.hybrid_context_parallel", false, "every sequence is split alike");
-    builder.note("hybrid_context_parallel: every sequence is split over all context-parallel ranks");
-  }
+}
+
+void derive_context_parallel(ConfigBuilder& builder) {
+  if (builder.purpose == Purpose::inspect || !builder.config.parallel.hybrid_context_parallel) return;
+  builder.derive("model.hybrid_context_parallel", false, "every sequence is split alike");
+  builder.note("hybrid_context_parallel: every sequence is split over all context-parallel ranks");
 }
 
 void parallel_sizes(ConfigBuilder& builder) {
@@ -233,7 +233,8 @@ void parallel_sizes(ConfigBuilder& builder) {
   if (parallel.expert_tensor_parallel_size == 0)
     builder.derive("model.expert_tensor_parallel_size", parallel.tensor_model_parallel_size,
                    "tensor_model_parallel_size");
-  whole_weights(builder);
+  derive_weight_shards(builder);
+  derive_context_parallel(builder);
   if (parallel.tensor_parallel_num_weight_shards == 0)
     builder.derive("model.tensor_parallel_num_weight_shards", parallel.tensor_model_parallel_size,
                    "tensor_model_parallel_size");
@@ -357,8 +358,9 @@ void recompute_experts(ConfigBuilder& builder) {
 void absent_modules(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   const ExecutionConfig& execution = builder.config.execution;
+  const std::vector<int64_t> layers = execution.recompute_module_layers;
   if (execution.recompute_granularity != RecomputeGranularity::selective ||
-      !execution.recompute_module_layers.empty())
+      (!layers.empty() && layers.size() != execution.recompute_modules.size()))  // a rule refuses it
     return;
   const auto why = [&](const std::string& module) -> const char* {
     if (module == "moe" && model.num_moe_experts == 0) return "the model has no experts";
@@ -368,17 +370,21 @@ void absent_modules(ConfigBuilder& builder) {
       return "sparse attention keeps what its indexer chose";
     return nullptr;
   };
-  Json left = Json::array();
-  for (const std::string& module : execution.recompute_modules) {
-    const char* reason = why(module);
-    if (reason)
-      builder.note(fmt::format("recompute_modules {}: {}", module, reason));
-    else
-      left.push_back(module);
+  const std::vector<std::string> modules = execution.recompute_modules;
+  Json left = Json::array(), left_layers = Json::array();
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (const char* reason = why(modules[i])) {
+      builder.note(fmt::format("recompute_modules {}: {}", modules[i], reason));
+      continue;
+    }
+    left.push_back(modules[i]);
+    if (!layers.empty()) left_layers.push_back(layers[i]);
   }
-  if (left.size() == execution.recompute_modules.size()) return;
+  if (left.size() == modules.size()) return;
   if (left.size() == 0) builder.derive("model.recompute_granularity", "none", "no module is left");
   builder.derive("model.recompute_modules", left, "modules that the model has");
+  if (!layers.empty())
+    builder.derive("model.recompute_module_layers", left_layers, "modules that the model has");
 }
 
 void recompute_defaults(ConfigBuilder& builder) {
@@ -404,17 +410,15 @@ void derive_sft(ConfigBuilder& builder) {
   if (data.packing == Packing::batch) builder.derive("model.variable_seq_lengths", true, "packing batch");
 }
 
-// Guesses change no token, and states along the sequence cannot go back to before one.
-void derive_guesses(ConfigBuilder& builder) {
+// Draft tokens change no result, and states along the sequence cannot go back to before one.
+void derive_speculation(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  const bool linear = model.experimental_attention_variant == AttentionVariant::gdn ||
-                      model.experimental_attention_variant == AttentionVariant::gated_delta_net;
-  const bool states =
-      model.is_hybrid_model ? model.hybrid_layer_pattern.find_first_of("MG") != std::string::npos : linear;
+  const bool states = has_layers(model, 'M') || has_delta_nets(model);
   if (builder.config.inference.num_speculative_tokens == 0 || !states) return;
   builder.derive("inference.num_speculative_tokens", 0, "the model has states along the sequence");
   builder.note(
-      "num_speculative_tokens: states along the sequence cannot go back to before a guess; none is made");
+      "num_speculative_tokens: states along the sequence cannot go back to before a draft token; none is "
+      "made");
 }
 
 void derive_sharding(ConfigBuilder& builder) {
@@ -454,7 +458,7 @@ void derive_defaults(ConfigBuilder& builder) {
   schedules(builder);
   recompute_defaults(builder);
   derive_sft(builder);
-  derive_guesses(builder);
+  derive_speculation(builder);
   derive_sharding(builder);
   derive_upcycling(builder);
 }

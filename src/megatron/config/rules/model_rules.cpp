@@ -191,6 +191,19 @@ void mamba_heads_fit(ConfigBuilder& builder) {
                     })));
 }
 
+// Logits that exist whole are made in the model's number format.
+void logits_format(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (model.output_logit_dtype != "fp32") return;
+  if (model.final_logit_softcapping)
+    builder.reject("model.output_logit_dtype",
+                   "final_logit_softcapping bounds them in the model's number format", "leave it out");
+  if (model.masked_lm_head || model.output_layer_bias)
+    builder.reject("model.output_logit_dtype",
+                   "the output layer has a bias, which is added in the model's number format",
+                   "leave it out");
+}
+
 void layer_lists(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (model.num_layers == 0 || model.is_hybrid_model) return;
@@ -349,7 +362,7 @@ constexpr Rule kModelRules[] = {
      "run.device model.experimental_attention_variant model.multi_latent_attention model.q_lora_rank "
      "model.dsa_indexer_* "
      "model.qk_pos_emb_head_dim model.context_parallel_size dataset.reset_attention_mask "
-     "dataset.inter_document_masking dataset.sft model.hybrid_layer_pattern",
+     "dataset.inter_document_masking dataset.sft model.hybrid_layer_pattern model.is_hybrid_model",
      "sparse attention has what it needs", sparse_attention_fits},
     {"mamba_heads_fit", "model.mamba_num_heads model.mamba_num_groups model.hybrid_layer_pattern",
      "groups share Mamba's heads", mamba_heads_fit},
@@ -357,8 +370,11 @@ constexpr Rule kModelRules[] = {
      "model.multi_latent_attention model.num_query_groups model.qk_l2_norm model.qk_layernorm_full_width "
      "model.window_size model.window_attn_skip_freq model.experimental_attention_variant",
      "options of attention suit its kind", attention_kinds},
+    {"logits_format",
+     "model.output_logit_dtype model.final_logit_softcapping model.masked_lm_head model.output_layer_bias",
+     "logits can be made in their number format", logits_format},
     {"layer_lists",
-     "model.num_layers model.moe_layer_freq model.window_attn_skip_freq model.no_rope_freq "
+     "model.num_layers model.moe_layer_freq model.window_attn_skip_freq model.window_size model.no_rope_freq "
      "model.linear_attention_freq",
      "lists by layer have one entry per layer", layer_lists},
     {"gated_units",

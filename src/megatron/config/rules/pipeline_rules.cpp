@@ -250,9 +250,9 @@ constexpr Rule kPipelineRules[] = {
      "model.pipeline_schedule train.global_batch_size train.micro_batch_size",
      "an interleaved schedule runs micro-batches in groups of at least the stages", microbatch_groups},
     {"hybrid_pattern_is_right",
-     "model.hybrid_layer_pattern model.is_hybrid_model model.num_layers model.mtp_num_layers "
-     "model.num_moe_experts model.pipeline_model_parallel_size",
-     "a hybrid pattern agrees with the sizes given", hybrid_pattern_is_right},
+     "model.hybrid_layer_pattern model.is_hybrid_model model.num_moe_experts "
+     "model.pipeline_model_parallel_size",
+     "a hybrid pattern can be read, and its segments suit the stages", hybrid_pattern_is_right},
 };
 
 }  // namespace

@@ -36,10 +36,14 @@ void fp8_needs(ConfigBuilder& builder) {
     builder.reject("model.fp4", "the model is in fp8", "leave out --fp4-format or --fp8-format");
 }
 
-void optimizer_states(ConfigBuilder& builder) {
+void muon_steps(ConfigBuilder& builder) {
   const OptimizerConfig& o = builder.config.optimizer;
   if (o.is_muon() && o.muon_coefficient_type == MuonCoefficients::cubic5 && o.muon_num_ns_steps != 5)
     builder.reject("optimizer.muon_num_ns_steps", "cubic5 is a set of five steps", "use 5");
+}
+
+void optimizer_states(ConfigBuilder& builder) {
+  const OptimizerConfig& o = builder.config.optimizer;
   if (o.use_precision_aware_optimizer && o.optimizer != OptimizerKind::adam)
     builder.reject("optimizer.use_precision_aware_optimizer", "only Adam keeps its states in fewer bits",
                    "use --optimizer adam");
@@ -254,10 +258,12 @@ constexpr Rule kPrecisionRules[] = {
     {"one_half_format", "model.bf16 model.fp16 model.params_dtype model.pipeline_dtype",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
-     "model.fp8 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.fp8 model.fp4 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
      "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers model.add_bias_linear "
      "model.num_moe_experts run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
+    {"muon_steps", "optimizer.optimizer optimizer.muon_coefficient_type optimizer.muon_num_ns_steps",
+     "Newton-Schulz steps suit the set of coefficients", muon_steps},
     {"optimizer_states",
      "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype "
      "optimizer.main_grads_dtype optimizer.main_params_dtype optimizer.optimizer model.bf16 "

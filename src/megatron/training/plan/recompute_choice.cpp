@@ -26,12 +26,13 @@ std::string listed(const RecomputedModules& shares, int64_t layers) {
 
 std::vector<std::string> modules_of(const Config& config) {
   const ModelConfig& model = config.model;
-  std::vector<std::string> names = {"core_attn", "layernorm", "mlp"};
+  std::vector<std::string> names = {"layernorm", "mlp"};
+  if (!model.attends_sparsely()) names.insert(names.begin(), "core_attn");  // it keeps what its indexer chose
   // fp8 layers have nothing to make again.
   if (!config.precision.every_layer_in_fp8()) names.push_back("mlp_act");
   if (model.num_moe_experts > 0) names.insert(names.end(), {"moe", "moe_act"});
   if (model.moe_shared_expert_intermediate_size > 0) names.push_back("shared_experts");
-  if (model.multi_latent_attention) names.push_back("mla_up_proj");
+  if (model.multi_latent_attention && !model.attends_sparsely()) names.push_back("mla_up_proj");
   return names;
 }
 
