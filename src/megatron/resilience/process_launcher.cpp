@@ -31,8 +31,10 @@ using Clock = std::chrono::steady_clock;
 constexpr int kResume = 16, kPreempted = 18, kPeerLost = 19;
 constexpr auto kLookAgain = std::chrono::milliseconds(50);
 
+bool is_lost(const ProcessEnd& end) { return end.signal != 0 || end.code == kPeerLost; }
+
 bool asks_for_retry(const ProcessEnd& end) {
-  return end.signal != 0 || end.code == kResume || end.code == kPreempted || end.code == kPeerLost;
+  return is_lost(end) || end.code == kResume || end.code == kPreempted;
 }
 
 std::string tell_end(const ProcessEnd& end) {
@@ -281,8 +283,7 @@ class Attempt {
       if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       child.end = WIFSIGNALED(status) ? ProcessEnd{0, WTERMSIG(status)} : ProcessEnd{WEXITSTATUS(status), 0};
       for_the_rest_.emplace(duration_of(job_.grace));
-      if (job_.rejoin && (child.end->signal != 0 || child.end->code == kPeerLost) &&
-          rejoined_ < job_.max_restarts) {
+      if (job_.rejoin && is_lost(*child.end) && rejoined_ < job_.max_restarts) {
         ++rejoined_;
         child.until_again.emplace(duration_of(job_.backoff));
       }
@@ -296,16 +297,14 @@ class Attempt {
   // Where others still run and none has ended well: then the run goes on without the lost ones.
   void start_lost_ones() {
     const auto runs = [](const Child& child) { return !child.end; };
-    const auto lost = [](const Child& child) {
-      return !child.end || child.end->signal != 0 || child.end->code == kPeerLost;
-    };
+    const auto lost = [](const Child& child) { return !child.end || is_lost(*child.end); };
     if (passed_on_ != 0 || !std::ranges::any_of(children_, runs) || !std::ranges::all_of(children_, lost))
       return;
     for (int rank = 0; rank < job_.processes; ++rank) {
       Child& child = children_[static_cast<size_t>(rank)];
       if (!child.until_again || !child.until_again->over()) continue;
-      log_.warning("launch: {}; started again to join the others ({} of {})",
-                   fmt::format("rank {}: {}", rank, tell_end(*child.end)), rejoined_, job_.max_restarts);
+      log_.warning("launch: rank {}: {}; started again to join the others ({} of {})", rank,
+                   tell_end(*child.end), rejoined_, job_.max_restarts);
       for (Stream& stream : child.streams)
         if (stream.descriptor >= 0) ::close(std::exchange(stream.descriptor, -1));
       child.until_again.reset();
@@ -331,9 +330,7 @@ class Attempt {
   // Processes that will not end by themselves: all that are left are stopped, or the run has ended without
   // them. Where one was only lost, the others may go on for long.
   void end_the_rest() {
-    const auto ended_run = [](const Child& child) {
-      return child.end && child.end->signal == 0 && child.end->code != kPeerLost;
-    };
+    const auto ended_run = [](const Child& child) { return child.end && !is_lost(*child.end); };
     const auto idle = [](const Child& child) { return child.end || child.stopped; };
     const bool waited = for_the_rest_ && for_the_rest_->over();
     if (std::ranges::all_of(children_, idle) || (std::ranges::any_of(children_, ended_run) && waited))
@@ -359,9 +356,8 @@ class Attempt {
 
 JobVerdict judge(const std::vector<ProcessEnd>& ends) {
   const auto well = [](const ProcessEnd& end) { return end.exit_code() == 0; };
-  const auto lost = [](const ProcessEnd& end) { return end.signal != 0 || end.code == kPeerLost; };
   if (std::ranges::any_of(ends, well) &&
-      std::ranges::all_of(ends, [&](const ProcessEnd& end) { return well(end) || lost(end); }))
+      std::ranges::all_of(ends, [&](const ProcessEnd& end) { return well(end) || is_lost(end); }))
     return JobVerdict::done;
   return std::ranges::all_of(ends, [&](const ProcessEnd& end) { return well(end) || asks_for_retry(end); })
              ? JobVerdict::retry

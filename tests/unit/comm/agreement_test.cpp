@@ -38,6 +38,14 @@ class OneOfThree {
   std::future<std::vector<int>> meet(uint32_t generation = 1) {
     return std::async(std::launch::async, [=, this] { return wire_.meet(generation, kGrace); });
   }
+  // Loses process 0, meets, and has decided on itself and process 2.
+  std::future<std::vector<int>> decide_without_zero() {
+    loses(0);
+    auto meeting = meet();
+    joins(2, "0");
+    wait_until_decided(2);
+    return meeting;
+  }
 
  private:
   std::shared_ptr<ScriptedTransport::Script> script_ = std::make_shared<ScriptedTransport::Script>();
@@ -58,10 +66,7 @@ void expect_left(std::future<std::vector<int>> meeting, std::initializer_list<co
 TEST(TwoDeciders, TheOneThatNobodyFollowsLeaves) {
   {
     OneOfThree one(1);
-    one.loses(0);
-    auto meeting = one.meet();
-    one.joins(2, "0");
-    one.wait_until_decided(2);
+    auto meeting = one.decide_without_zero();
     one.takes(0, "0 2");
     one.takes(2, "0 2");
     expect_left(std::move(meeting), {"process 1 was left out of generation 1", "process 2", "with 0 2"});
@@ -80,10 +85,7 @@ TEST(TwoDeciders, TheOneThatNobodyFollowsLeaves) {
 
 TEST(TwoDeciders, TheOneThatIsFollowedGoesOn) {
   OneOfThree one(1);
-  one.loses(0);
-  auto meeting = one.meet();
-  one.joins(2, "0");
-  one.wait_until_decided(2);
+  auto meeting = one.decide_without_zero();
   one.takes(0, "0 2");
   one.takes(2, "1 2");
   EXPECT_EQ(meeting.get(), (std::vector<int>{1, 2}));
@@ -92,10 +94,7 @@ TEST(TwoDeciders, TheOneThatIsFollowedGoesOn) {
 // What was decided and not taken by all is no quorum for what comes next: process 2 may train with another.
 TEST(TwoDeciders, AGenerationThatWasNotMadeDoesNotCount) {
   OneOfThree one(1);
-  one.loses(0);
-  auto meeting = one.meet();
-  one.joins(2, "0");
-  one.wait_until_decided(2);
+  auto meeting = one.decide_without_zero();
   one.loses(2);
   EXPECT_EQ(meeting.get(), (std::vector<int>{1, 2}));
   expect_left(one.meet(2), {"generation 2: 1 of 3 processes are left"});

@@ -135,8 +135,8 @@ class RankLoop {
   TrainState load() {
     if (!restarted()) return checkpoints_.load();
     TrainState state = load_again();
-    double reached = static_cast<double>(kept_.reached);  // by any rank: this one may have been in reserve
-    world_.all_reduce(Tensor::wrap(&reached, {1}, DType::F64), ReduceOp::Max).wait();
+    // By any rank: this one may have been in reserve.
+    const double reached = all_reduce_max({static_cast<double>(kept_.reached)})[0];
     again_ = std::max<int64_t>(0, static_cast<int64_t>(reached) - state.iteration);
     return state;
   }
