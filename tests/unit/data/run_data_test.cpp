@@ -236,8 +236,12 @@ TEST(RunData, FillsInTheMiddle) {
   EXPECT_EQ(marks, 2);  // one a sample, which is one document to it
   config.dataset.fim_rate = 0;
   EXPECT_NE(first_step(config)[0].ids, first[0].ids);
-  config.dataset.fim_pad_token = "<none>";
-  EXPECT_NO_THROW(first_step(config));  // GPT-2's token for unknown ones stands for it
+  // GPT-2's token for unknown ones stands for a mark that is missing.
+  config.dataset.fim_rate = 1;
+  config.dataset.fim_prefix_token = "<none>";
+  marks = 0;
+  for (int64_t id : first_step(config)[0].ids) marks += id == vocabulary["<|endoftext|>"].as_int();
+  EXPECT_EQ(marks, 2);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "megatron/training/parity.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/step/rank_trainer.h"
+#include "unit/training/fp8_layouts.h"
 
 // fp8 with scales from earlier steps, and on several ranks.
 namespace megatron {
@@ -93,23 +94,12 @@ TEST(Fp8History, TrainsLikeCurrentScaling) {
 // Scales are those of whole tensors, whatever part of them a rank has.
 TEST(Fp8History, EveryLayoutScalesAlike) {
   const auto one = losses(small(), {}, 4);
-  for (const auto& [tp, pp, dp, sp, overlap] : {std::tuple{2, 1, 1, false, false},
-                                                {2, 1, 1, true, false},
-                                                {2, 1, 1, true, true},
-                                                {1, 2, 1, false, false},
-                                                {1, 1, 2, false, false},
-                                                {2, 2, 1, true, true}}) {
-    Config config = small();
-    config.parallel.tensor_model_parallel_size = tp;
-    config.parallel.pipeline_model_parallel_size = pp;
-    config.parallel.sequence_parallel = sp;
-    config.parallel.tp_comm_overlap = overlap;
-    const auto many = losses(config, {.world = tp * pp * dp, .tp = tp, .pp = pp}, 4);
+  for (const testing::Fp8Layout& layout : testing::kFp8Layouts) {
+    const auto many = losses(layout.of(small()), layout.sizes(), 4);
     // Sums in another order now and then fall on the other side of an edge between two fp8 values. The first
     // step of a split tensor is scaled by its part.
     for (size_t i = 0; i < 4; ++i)
-      EXPECT_NEAR(many[i], one[i], 1e-3 * one[i])
-          << "tp " << tp << " pp " << pp << " dp " << dp << " overlap " << overlap << ", step " << i;
+      EXPECT_NEAR(many[i], one[i], 1e-3 * one[i]) << layout.name() << ", step " << i;
   }
 }
 
