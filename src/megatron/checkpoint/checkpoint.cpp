@@ -23,6 +23,9 @@ class Save {
     };
     update_plan(world, kNotSaved, own, plans);
     plan_ = plans.plan;
+  }
+
+  void create_directory(const ProcessGroup& world) {
     directory_ = guarded(world, [&] {
       return agree(world, kNotSaved, [&] {
         step("create");
@@ -30,7 +33,6 @@ class Save {
       })[0];
     });
   }
-
   const std::string& directory() const { return directory_; }
   std::vector<OwnChunk> pieces(int rank) const { return own_pieces(rank, request_.tensors, plan_); }
   void step(std::string_view name) const {
@@ -103,6 +105,7 @@ std::string save_checkpoint(RankContext& ctx, const ProcessGroup& world, const S
                             SavePlanCache* plans) {
   SavePlanCache once;
   Save save(world, request, plans ? *plans : once);
+  save.create_directory(world);
   return save.publish(
       world, [&] { return write_pieces(save.directory(), world.rank(), save.pieces(world.rank()), &ctx); });
 }
@@ -127,7 +130,10 @@ AsyncSaver::~AsyncSaver() {
 void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRequest& request) {
   finish(world);
   auto job = std::make_unique<Job>(world, request, plans_);
+  // First the copies, which go on while the disk is asked.
   job->save.take(ctx, world, snapshot_);
+  job->save.create_directory(world);
+  job->save.step("begin");
   job_ = std::move(job);
   job_->thread = std::thread([job = job_.get(), rank = world.rank(), &snapshot = snapshot_] {
     try {

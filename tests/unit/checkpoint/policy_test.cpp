@@ -178,7 +178,7 @@ TEST(SaveCheckpoint, AFolderThatVanishes) {
     SaveRequest request = request_of(ctx, root, 1);
     if (rank == 0)
       request.on_step = [&](std::string_view step) {
-        if (step == "snapshot") fs::remove_all(root);
+        if (step == "begin") fs::remove_all(root);
       };
     saver.start(ctx, world, request);
     EXPECT_NE(error_of([&] { saver.finish(world); }).find("the checkpoint was not saved"), std::string::npos);

@@ -161,7 +161,7 @@ TEST(AsyncSaver, AFaultInTheBackgroundIsTold) {
     SaveRequest request = make_request(ctx, rank, dir.path(), 2);
     if (rank == 1)  // its file cannot be made: something else has its name
       request.on_step = [&](std::string_view step) {
-        if (step == "snapshot")
+        if (step == "begin")
           fs::create_directories(dir / "iter_0000002.partial/rank_00001.safetensors.partial/x");
       };
     saver.start(ctx, world, request);
