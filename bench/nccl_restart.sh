@@ -154,12 +154,12 @@ for each in "${cases[@]}"; do
       by_hand
       ;;
     pp)
-      processes pp 75 "${llama[@]}" "${metrics[@]}" -pp 2 --train-iters 12 --inject-fault throw@1:4,hang@2:6,kill@3:9
-      tell pp 12 3
+      processes pp 75 "${llama[@]}" "${metrics[@]}" -pp 2 --train-iters 7 --inject-fault throw@1:2,kill@3:5
+      tell pp 7 2
       ;;
     tp)
-      processes tp 90 "${llama[@]}" "${metrics[@]}" -tp 2 --train-iters 14 --inject-fault throw@1:4,kill@3:7,stop@2:11
-      tell tp 14 3
+      processes tp 90 "${llama[@]}" "${metrics[@]}" -tp 2 --train-iters 7 --inject-fault throw@1:2,kill@3:5
+      tell tp 7 2
       ;;
     reserve)
       processes reserve 90 "${llama[@]}" "${metrics[@]}" --inprocess-active-world-size 2 --train-iters 12 \
