@@ -27,15 +27,25 @@ struct GemmArgs {
 // Experts: rows [offsets[e], offsets[e+1]) of `a` go through matrix b[e] (b is [experts, k, n], views
 // allowed) into the same rows of c. Rows from offsets[experts] on are not touched. offsets: int32 [experts +
 // 1], on the device.
+// fp8 operands: unit stride along k, k and n multiples of 16, and so is every offset, of 128 with `blocks`.
+// a_scale and b_scale (fp32) multiply their elements: one for each expert, [experts]; or with `blocks` one
+// for each 1 × 128 of a along k, [rows, ⌈k / 128⌉] with unit stride along the rows, and one for each 128 ×
+// 128 of b, [experts, ⌈k / 128⌉, ⌈n / 128⌉].
 struct GroupedGemmArgs {
   Tensor a, b, c, offsets;
+  Tensor a_scale = {}, b_scale = {};
+  bool blocks = false;
 };
 
 // c[e] = beta · c[e] + a[rows of e]ᵀ · b[rows of e]: the weight gradient of GroupedGemmArgs. c is [experts,
-// k, n]. An expert without rows gets beta · c[e].
+// k, n]. An expert without rows gets beta · c[e]. fp8 operands, as above, have unit stride along the rows;
+// with `blocks` a scale is that of 128 rows of a column: [k, ⌈rows / 128⌉] for a and [n, ⌈rows / 128⌉] for b,
+// with unit stride along the columns of both.
 struct GroupedGemmWeightArgs {
   Tensor a, b, c, offsets;
   double beta = 0;
+  Tensor a_scale = {}, b_scale = {};
+  bool blocks = false;
 };
 
 }  // namespace megatron

@@ -95,6 +95,7 @@ struct KernelTable {
   Kernel<UnpermuteBackwardArgs> unpermute_backward = nullptr;
 
   Kernel<QuantizeArgs> quantize = nullptr;
+  Kernel<QuantizeGroupedArgs> quantize_grouped = nullptr;
   Kernel<QuantizeBlocksArgs> quantize_blocks = nullptr;
   Kernel<DequantizeArgs> dequantize = nullptr;
 
@@ -132,7 +133,8 @@ struct KernelTable {
     v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);
     v("unpermute_backward", t.unpermute_backward), v("quantize", t.quantize),
-        v("quantize_blocks", t.quantize_blocks), v("dequantize", t.dequantize);
+        v("quantize_grouped", t.quantize_grouped), v("quantize_blocks", t.quantize_blocks),
+        v("dequantize", t.dequantize);
     v("adam", t.adam), v("sum_squares", t.sum_squares), v("count_zeros", t.count_zeros),
         v("split_float", t.split_float);
   }

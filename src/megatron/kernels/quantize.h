@@ -19,6 +19,17 @@ struct QuantizeArgs {
   Tensor scale, amax;
 };
 
+// x in fp8 with a scale for each group, as QuantizeArgs has it for a single block, and transposed beside it.
+// Groups are the matrices of x [groups, rows, columns], which are transposed one by one, or the rows
+// [offsets[g], offsets[g + 1]) of x [rows, columns], which is transposed as a whole; rows of no group hold no
+// values afterwards. offsets: int32 [groups + 1], on the device; groups begin at multiples of 16 rows.
+// inverse_scale, scale and amax: fp32 [groups], of which the latter two are optional and may have gaps.
+struct QuantizeGroupedArgs {
+  Tensor x, offsets;
+  Tensor q, transposed, inverse_scale;
+  Tensor scale, amax;
+};
+
 // For GEMMs with a scale per block: x [rows, columns] in fp8, as it is and transposed, each in blocks of
 // block_rows (1 or 128) × 128 of its own. Single rows of the two hold different numbers, so both are rounded
 // from x. A block is multiplied by the largest power of two that keeps it within the format (1 if it is all

@@ -22,6 +22,7 @@ void add_argmax_kernels(KernelTable&);
 void add_cross_entropy_kernels(KernelTable&);
 void add_moe_kernels(KernelTable&);
 void add_quantize_kernels(KernelTable&);
+void add_quantize_grouped_kernels(KernelTable&);
 void add_quantize_blocks_kernels(KernelTable&);
 void add_optimizer_kernels(KernelTable&);
 void add_causal_conv_kernels(KernelTable&);

@@ -6,8 +6,9 @@
 
 namespace megatron {
 
-// fp8 operands; scales are those of cuBLASLt.
+// fp8 operands; scales are those of cuBLASLt, and those of experts are wgmma's of sm_90a.
 std::optional<Refusal> refuse(const GemmArgs& args, const GpuFacts& gpu);
+std::optional<Refusal> refuse(const GroupedGemmArgs& args, const GpuFacts& gpu);
 std::optional<Refusal> refuse(const GroupedGemmWeightArgs& args, const GpuFacts& gpu);
 std::optional<Refusal> refuse(const QuantizeArgs& args, const GpuFacts& gpu);
 std::optional<Refusal> refuse(const QuantizeBlocksArgs& args, const GpuFacts& gpu);

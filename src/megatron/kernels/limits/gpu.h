@@ -8,6 +8,7 @@ namespace limits {
 inline constexpr int kMinCapability = 80;           // bf16 on tensor cores, copies beside the computation
 inline constexpr int kFp8Capability = 89;           // from here on
 inline constexpr int kBlockwiseFp8Capability = 90;  // this one alone: cuBLASLt's scales per block of 128
+inline constexpr int kFp8ExpertsCapability = 90;    // this one alone: wgmma of sm_90a
 inline constexpr int kSharingRanks = 128;           // of a process whose ranks share GPUs
 
 }  // namespace limits

@@ -13,6 +13,7 @@ enum class LaunchLimit : uint8_t {
   GpuGeneration,
   Fp8Generation,
   Fp8Blocks,
+  Fp8Experts,
   HeadDim,
   AttentionMemory,
   ConvolutionWidth,

@@ -107,6 +107,8 @@ Causes causes_of(const Config& config, const Refusal& refusal) {
       return {{"model.fp8", "leave it out"}};
     case LaunchLimit::Fp8Blocks:
       return {{"model.fp8_recipe", "use --fp8-recipe tensorwise"}};
+    case LaunchLimit::Fp8Experts:
+      return {{"model.fp8", "leave it out"}};
     case LaunchLimit::HeadDim:
       return head_causes(config, refusal.got, or_cpu("use narrower heads"));
     case LaunchLimit::AttentionMemory:

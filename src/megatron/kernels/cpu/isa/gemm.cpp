@@ -113,6 +113,59 @@ void fp8_gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (args.bias) kernels.binary(ctx, {Binary::Add, args.c, args.bias.expand(args.c.shape()), args.c});
 }
 
+// Expert by expert: offsets can be read here.
+void check_fp8_offsets(const Tensor& offsets, bool blocks) {
+  const int32_t alignment = blocks ? 128 : 16;
+  for (int64_t e = 0; e < offsets.size(0); ++e)
+    require(pointer<int32_t>(offsets)[e] % alignment == 0,
+            "grouped_gemm: rows of expert {} begin at {}, but those in fp8 begin at multiples of {}", e,
+            pointer<int32_t>(offsets)[e], alignment);
+}
+
+void fp8_grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
+  check_fp8_offsets(args.offsets, args.blocks);
+  const int32_t* offsets = pointer<int32_t>(args.offsets);
+  for (int64_t e = 0; e < args.b.size(0); ++e) {
+    const int64_t begin = offsets[e], end = offsets[e + 1];
+    if (begin == end) continue;
+    const auto of_expert = [&](const Tensor& scale) { return scale.slice(0, e, e + 1).view({1, 1}); };
+    fp8_gemm(ctx, {.a = args.a.slice(0, begin, end),
+                   .b = args.b.select(0, e),
+                   .c = args.c.slice(0, begin, end),
+                   .a_scale = args.blocks ? args.a_scale.slice(0, begin, end) : of_expert(args.a_scale),
+                   .b_scale = args.blocks ? args.b_scale.select(0, e) : of_expert(args.b_scale),
+                   .a_block_rows = args.blocks ? 1 : 0,
+                   .b_block_rows = args.blocks ? 128 : 0});
+  }
+}
+
+void fp8_grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& args) {
+  check_fp8_offsets(args.offsets, args.blocks);
+  const int32_t* offsets = pointer<int32_t>(args.offsets);
+  const KernelTable& kernels = kernels_for(kCpu);
+  Scratch<uint8_t> a(ctx, args.a.numel()), b(ctx, args.b.numel());
+  for (int64_t e = 0; e < args.c.size(0); ++e) {
+    const int64_t begin = offsets[e], end = offsets[e + 1];
+    // [columns, the expert's rows], without gaps.
+    const auto turned = [&](const Tensor& x, uint8_t* memory) {
+      const Tensor own = Tensor::wrap(memory, {x.size(1), end - begin}, x.dtype(), x.device());
+      kernels.copy(ctx, {x.slice(0, begin, end).transpose(0, 1), own});
+      return own;
+    };
+    const auto of_expert = [&](const Tensor& scale) {
+      return args.blocks ? scale.slice(1, begin / 128, end / 128) : scale.slice(0, e, e + 1).view({1, 1});
+    };
+    fp8_gemm(ctx, {.a = turned(args.a, a.data()),
+                   .b = turned(args.b, b.data()).transpose(0, 1),
+                   .c = args.c.select(0, e),
+                   .beta = args.beta,
+                   .a_scale = of_expert(args.a_scale),
+                   .b_scale = of_expert(args.b_scale).transpose(0, 1),
+                   .a_block_rows = args.blocks ? 1 : 0,
+                   .b_block_rows = args.blocks ? 1 : 0});
+  }
+}
+
 void int8_gemm(const KernelContext& ctx, const GemmProblem& p, const Tensor& scales) {
   if (p.in == DType::F32) return stream_gemm<Int8Stream, float, float>(ctx, p, pointer<float>(scales));
   if (p.in == DType::BF16) return stream_gemm<Int8Stream, bf16, bf16>(ctx, p, pointer<float>(scales));
@@ -146,6 +199,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
 }
 
 void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
+  if (is_fp8(args.a.dtype())) return fp8_grouped_gemm(ctx, args);
   const int32_t* offsets = pointer<int32_t>(args.offsets);
   std::vector<GemmProblem> tasks;
   for (int64_t e = 0; e < args.b.size(0); ++e) {
@@ -160,6 +214,7 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
 }
 
 void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& args) {
+  if (is_fp8(args.a.dtype())) return fp8_grouped_gemm_weight(ctx, args);
   const int32_t* offsets = pointer<int32_t>(args.offsets);
   std::vector<GemmProblem> tasks;
   for (int64_t e = 0; e < args.c.size(0); ++e) {

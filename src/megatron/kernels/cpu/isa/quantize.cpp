@@ -136,6 +136,51 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   });
 }
 
+template <class T, class Q>
+void quantize_groups(const KernelContext& ctx, const QuantizeGroupedArgs& args) {
+  const int64_t groups = args.inverse_scale.size(0), columns = args.x.size(-1);
+  const int64_t rows = args.x.size(-2) * (args.offsets ? 1 : groups), grain = kGrain / columns + 1;
+  const T* x = pointer<T>(args.x);
+  Q *q = pointer<Q>(args.q), *transposed = pointer<Q>(args.transposed);
+  Scratch<float> row_amax(ctx, rows);
+  auto begin_of = [&](int64_t g) {
+    return args.offsets ? pointer<int32_t>(args.offsets)[g] : rows / groups * g;
+  };
+  auto of_group = [](const Tensor& t, int64_t g) { return pointer<float>(t) + g * t.stride(0); };
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = begin_of(g), last = begin_of(g + 1);
+    auto for_rows = [&](auto&& f) {
+      ctx.pool.parallel_for(last - first, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t row = first + begin; row < first + end; ++row) f(row);
+      });
+    };
+    for_rows([&](int64_t row) {
+      row_amax.data()[row] = max_over<float>(
+          columns, [&](int64_t i) { return std::fabs(static_cast<float>(x[row * columns + i])); });
+    });
+    float amax = 0;
+    for (int64_t row = first; row < last; ++row) amax = std::max(amax, row_amax.data()[row]);
+    const float scale = args.scale ? *of_group(args.scale, g) : amax == 0 ? 1.f : Q::max / amax;
+    if (args.amax) *of_group(args.amax, g) = std::max(*of_group(args.amax, g), amax);
+    *of_group(args.inverse_scale, g) = 1.f / scale;
+    // Where row 0 of column 0 would be transposed to, and the step from column to column.
+    Q* turned = transposed + (args.offsets ? 0 : (columns - 1) * first);
+    const int64_t across = args.offsets ? rows : rows / groups;
+    for_rows([&](int64_t row) {
+      quantize_run(x + row * columns, columns, scale, true, q + row * columns);
+      for (int64_t i = 0; i < columns; ++i) turned[i * across + row] = q[row * columns + i];
+    });
+  }
+}
+
+void quantize_grouped(const KernelContext& ctx, const QuantizeGroupedArgs& args) {
+  if (args.x.numel() == 0) return;
+  dispatch_float("quantize_grouped", args.x.dtype(), [&]<class T>(Type<T>) {
+    dispatch_fp8("quantize_grouped", args.q.dtype(),
+                 [&]<class Q>(Type<Q>) { quantize_groups<T, Q>(ctx, args); });
+  });
+}
+
 // The largest power of two that keeps values up to amax within the format, no larger than what has an
 // inverse; 0, whose inverse is infinite, where something is not finite.
 template <class Q>
@@ -215,6 +260,7 @@ void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
 
 void add_quantize_kernels(KernelTable& table) {
   table.quantize = quantize;
+  table.quantize_grouped = quantize_grouped;
   table.quantize_blocks = quantize_blocks;
   table.dequantize = dequantize;
 }

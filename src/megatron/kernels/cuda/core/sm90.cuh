@@ -198,6 +198,13 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
+// Keeps reads of accumulators behind the wait before it: the compiler knows of no other order between them.
+template <int N>
+__device__ __forceinline__ void wgmma_waited(float (&acc)[N]) {
+#pragma unroll
+  for (float& value : acc) asm volatile("" : "+f"(value)::"memory");
+}
+
 // Operands lie in panels of 64 × 64 16-bit elements, as TMA writes them with the 128-byte swizzle: rows of
 // 128 bytes, eight rows to a swizzle atom. In a K-major operand the elements of a row run along K; otherwise
 // the rows do, and wgmma transposes.
@@ -244,6 +251,30 @@ __device__ __forceinline__ void wgmma_mma(float (&acc)[128], uint64_t a, uint64_
   else
     WGMMA_M64N256K16("f16");
 }
+
+// wgmma m64n128k32 of K-major fp8 operands, which is the only order that they may have: acc (64 × 128) as
+// above.
+#define WGMMA_M64N128K32(types)                                                          \
+  asm volatile(                                                                          \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                   \
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32." types                               \
+      " {"                                                                               \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"   \
+      "}, %64, %65, add, 1, 1;\n}"                                                       \
+      : ACC8(0), ACC8(8), ACC8(16), ACC8(24), ACC8(32), ACC8(40), ACC8(48), ACC8(56)     \
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)))
+template <class A, class B>
+__device__ __forceinline__ void wgmma_mma_fp8(float (&acc)[64], uint64_t a, uint64_t b, bool accumulate) {
+  static_assert(std::is_same_v<B, __nv_fp8_e4m3>);
+  if constexpr (std::is_same_v<A, __nv_fp8_e4m3>)
+    WGMMA_M64N128K32("e4m3.e4m3");
+  else
+    WGMMA_M64N128K32("e5m2.e4m3");
+}
+#undef WGMMA_M64N128K32
 #undef WGMMA_M64N256K16
 #undef ACC8
 

@@ -25,9 +25,13 @@ Encode find_encode() {
 
 bool make_tensor_map(DType dtype, const Matrices& m, int row_bytes, int box_rows, CUtensorMap& map) {
   static const Encode encode = find_encode();
-  const int64_t size = dtype == DType::F32 ? 4 : 2, row = m.row * size, matrix = m.matrix * size;
+  const int64_t size = dtype == DType::F32 ? 4
+                       : is_fp8(dtype)     ? 1
+                                           : 2,
+                row = m.row * size, matrix = m.matrix * size;
   if (!encode || reinterpret_cast<uintptr_t>(m.data) % 16 || row % 16 || matrix % 16) return false;
   const auto type = dtype == DType::F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                    : is_fp8(dtype)        ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                     : dtype == DType::BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                            : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const auto swizzle = row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;

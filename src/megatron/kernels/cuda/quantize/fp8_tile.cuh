@@ -16,10 +16,12 @@ struct Fp8Tile {
   int lane, warp, row, column;                               // of this thread in it; and row + 64
 
   __device__ Fp8Tile(int64_t rows, int64_t columns)
+      : Fp8Tile(rows, columns, gridDim.y - 1 - blockIdx.y, blockIdx.x) {}
+  __device__ Fp8Tile(int64_t rows, int64_t columns, int64_t down, int64_t across)
       : rows(rows),
         columns(columns),
-        down(gridDim.y - 1 - blockIdx.y),
-        across(blockIdx.x),
+        down(down),
+        across(across),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         row(warp / 4 * 32 + lane / 4 * 4),
