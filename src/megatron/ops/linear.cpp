@@ -38,7 +38,6 @@ void check_combination(const char* op, const LinearCall& call) {
     require(!both, "{}: {} with {} is not built; {}", op, what, with, fix);
   };
   const bool grouped = call.offsets.defined();
-  refuse(grouped && call.fp8, "a matrix per expert", "fp8", "give it in the dtype of x");
   refuse(grouped && call.route, "a matrix per expert", "rows of other ranks", "dispatch them before");
   refuse(grouped && call.bias.defined(), "a matrix per expert", "a bias",
          "add the bias of each row's expert");
@@ -80,7 +79,10 @@ void check_call(RankContext& ctx, const Tensor& x, const Weight& weight, const L
 
 std::shared_ptr<const LinearFormat> format_of(RankContext& ctx, const Tensor& x, const Weight& weight,
                                               const LinearCall& call, bool recorded) {
-  if (call.offsets) return grouped_format(call.offsets);
+  if (call.offsets)
+    return grouped_fp8_takes(x.size(0), call.fp8, weight.value.shape())
+               ? grouped_fp8_format(ctx, weight.value, *call.fp8, call.offsets, recorded)
+               : grouped_format(call.offsets);
   const int64_t rows = call.route ? call.route->block_rows(x.size(0)) : x.size(0);
   if (call.fp8 && fp8_takes(rows, weight.value)) return fp8_format(ctx, weight.value, *call.fp8, recorded);
   return plain_format();

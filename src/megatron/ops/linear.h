@@ -21,7 +21,8 @@ struct LinearCall {
   Fp8Weight* fp8 = nullptr;
   // One linear per expert: rows [offsets[e], offsets[e + 1]) go through weight[e] of [experts, out, in].
   // int32 [experts + 1], on the device. Rows from offsets[experts] on belong to no expert and hold no values,
-  // neither in the result nor in the gradient of x.
+  // neither in the result nor in the gradient of x. In fp8 offsets and rows are multiples of
+  // grouped_fp8_alignment(); rows that are none stay as they are.
   Tensor offsets = {};
   std::shared_ptr<const LinearRoute> route = {};  // null: all rows are this rank's
   const LinearAdapter* adapter = nullptr;         // lives as long as the tape

@@ -10,9 +10,10 @@
 namespace megatron::testing {
 namespace {
 
-enum class Rows { local, whole, gathered, gathered_blocks, summed, summed_blocks };
-constexpr Rows kRows[] = {Rows::local,           Rows::whole,  Rows::gathered,
-                          Rows::gathered_blocks, Rows::summed, Rows::summed_blocks};
+enum class Rows { local, whole, gathered, gathered_blocks, summed, summed_blocks, experts };
+constexpr Rows kRows[] = {Rows::local,  Rows::whole,         Rows::gathered, Rows::gathered_blocks,
+                          Rows::summed, Rows::summed_blocks, Rows::experts};
+constexpr int64_t kExperts = 3;
 enum class Before { nothing, gate, function };
 enum class Adapted { no, low_rank, scaled };
 
@@ -24,7 +25,8 @@ struct Combination {
 
   bool sums() const { return rows == Rows::summed || rows == Rows::summed_blocks; }
   bool splits_input() const { return rows == Rows::gathered || rows == Rows::gathered_blocks; }
-  bool biased() const { return epilogue && !sums(); }  // a bias goes behind a sum
+  bool grouped() const { return rows == Rows::experts; }
+  bool biased() const { return epilogue && !sums() && !grouped(); }  // a bias goes behind a sum
   int64_t inputs() const { return before == Before::gate ? 2 : 1; }
 };
 
@@ -36,14 +38,14 @@ void for_each_combination(F&& f) {
         for (Adapted adapted : {Adapted::no, Adapted::low_rank, Adapted::scaled})
           for (bool epilogue : {false, true})
             for (bool defers : {false, true})
-              if ((keeps || before != Before::nothing) &&
+              if ((keeps || before != Before::nothing) && (rows != Rows::experts || adapted == Adapted::no) &&
                   (adapted != Adapted::low_rank || (before == Before::nothing && !epilogue)))
                 f({rows, before, keeps, epilogue, defers, adapted});
 }
 
 std::string describe(const Combination& c) {
-  constexpr const char* rows[] = {"local",  "whole",           "gathered", "gathered in blocks",
-                                  "summed", "summed in blocks"};
+  constexpr const char* rows[] = {
+      "local", "whole", "gathered", "gathered in blocks", "summed", "summed in blocks", "experts"};
   constexpr const char* before[] = {"", ", gate", ", function"};
   constexpr const char* adapted[] = {"", ", low rank", ", scaled low rank"};
   return fmt::format("{}{}{}{}{}{}", rows[static_cast<int>(c.rows)], before[static_cast<int>(c.before)],
@@ -60,7 +62,7 @@ std::shared_ptr<const ops::LinearRoute> route_of(const Combination& c, const Pro
                               .gather_under_data = !blocks,
                               .reduce_under_weight = !blocks};
   const TensorParallel tp{world, c.rows != Rows::whole, overlap};
-  return c.rows == Rows::local ? nullptr : c.sums() ? row_route(tp) : column_route(tp);
+  return c.rows == Rows::local || c.grouped() ? nullptr : c.sums() ? row_route(tp) : column_route(tp);
 }
 
 // The linear with weight, bias (where it has one), a, b and g (where it is adapted).
@@ -74,6 +76,9 @@ struct Linear {
     size_t next = 1;
     ops::LinearCall call{.fp8 = fp8, .route = route_of(c, world), .keep_active = c.keeps};
     if (c.biased()) call.bias = w[next++];
+    // The second expert has no row, the others half of them each.
+    const auto half = static_cast<int32_t>(x.size(0) / 2);
+    if (c.grouped()) call.offsets = ctx.from_vector<int32_t>({0, half, half, 2 * half}, {kExperts + 1});
     if (c.adapted != Adapted::no) {
       const Weight& g = c.adapted == Adapted::scaled ? w[next + 2] : Weight{};
       adapters.push_back(std::make_shared<LowRankAdapter>(w[next], w[next + 1], g, 0.5));
@@ -88,7 +93,7 @@ struct Linear {
 };
 
 std::vector<Shape> weight_shapes(const Combination& c, int64_t in, int64_t out) {
-  std::vector<Shape> shapes = {{out, in}};
+  std::vector<Shape> shapes = {c.grouped() ? Shape{kExperts, out, in} : Shape{out, in}};
   if (c.biased()) shapes.push_back({out});
   if (c.adapted != Adapted::no) shapes.insert(shapes.end(), {{1, in}, {out, 1}});
   if (c.adapted == Adapted::scaled) shapes.push_back({out});
@@ -140,7 +145,8 @@ Tensor whole_numbers(RankContext& ctx, Shape shape, uint64_t seed, DType dtype, 
 // Result and all gradients of every rank.
 std::vector<std::vector<double>> results(const Combination& c, DType dtype, const ops::Fp8Weight* recipe,
                                          bool exact) {
-  constexpr int64_t tokens = 32, in = 16, out = 32;
+  constexpr int64_t in = 16, out = 32;
+  const int64_t tokens = c.grouped() ? 256 : 32;  // an expert's rows are whole blocks
   std::vector<std::vector<double>> all(2);
   run_ranks(2, [&](int, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, world.rank());
@@ -208,7 +214,6 @@ TEST(LinearProduct, WhatIsNotBuiltIsRefusedByName) {
         experts{ctx.zeros({1, 2, 2}, DType::F32)};
     const Tensor offsets = ctx.from_vector<int32_t>({0, 4}, {2});
     const TensorParallel tp{world, true, {.on = true}};
-    ops::Fp8Weight fp8;
     const LowRankAdapter adapter(w, w, {}, 1);
     const auto refused = [&](const Weight& weight, const ops::LinearCall& call, const std::string& message) {
       try {
@@ -218,10 +223,8 @@ TEST(LinearProduct, WhatIsNotBuiltIsRefusedByName) {
         EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
       }
     };
-    refused(experts, {.fp8 = &fp8, .offsets = offsets},
-            "grouped_linear: a matrix per expert with fp8 is not built");
     refused(experts, {.offsets = offsets, .route = column_route(tp)},
-            "with rows of other ranks is not built");
+            "grouped_linear: a matrix per expert with rows of other ranks is not built");
     refused(experts, {.bias = bias, .offsets = offsets}, "with a bias is not built");
     refused(experts, {.offsets = offsets, .adapter = &adapter}, "with an adapter is not built");
     refused(w, {.bias = bias, .route = row_route(tp)},

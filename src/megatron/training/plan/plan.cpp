@@ -19,7 +19,7 @@ class CountCosts final : public Tracer {
   CountCosts(RankPlan& plan, const DeviceSpeed& speed) : plan_(plan), speed_(speed) {}
   void op(const char* name, Phase phase, const Cost& cost) override {
     if (phase != Phase::Other) plan_.flops[static_cast<size_t>(phase)] += cost.flops;
-    const double rate = std::string_view(name) == "fp8_linear" ? speed_.fp8_flops : speed_.flops;
+    const double rate = std::string_view(name).ends_with("fp8_linear") ? speed_.fp8_flops : speed_.flops;
     plan_.seconds += std::max(cost.flops / rate, cost.bytes / speed_.bytes);
   }
 
