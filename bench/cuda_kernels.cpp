@@ -10,6 +10,8 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/kernels/gemm_fused.h"
 #include "megatron/ops/fp8_format.h"
+#include "megatron/ops/grouped_format.h"
+#include "megatron/ops/moe.h"
 
 using namespace megatron;
 
@@ -418,6 +420,48 @@ void bench_rest(Bench& b) {
   }
 }
 
+// GEMMs of experts in fp8, with a scale for each expert or for each block, and the cast before them. Rows are
+// padded as layers do it; the work is that of tokens.
+void bench_fp8_experts(Bench& b) {
+  using Side = ops::LinearFormat::Side;
+  auto& ctx = b.ctx;
+  struct Experts {
+    int64_t count, k, hidden, width, tokens;
+  };
+  for (Experts e : {Experts{8, 2, 4096, 14336, 16384},
+                    {128, 8, 2048, 1536, 16384},
+                    {128, 8, 768, 2048, 16384},
+                    {128, 8, 2048, 1536, 4096},
+                    {128, 8, 768, 2048, 4096}})
+    for (bool blocks : {false, true}) {
+      const int64_t rows = e.tokens * e.k;
+      const std::string size =
+          fmt::format("moe grouped fp8 {}{}x{}x{}", blocks ? "in blocks " : "", rows, e.hidden, e.width);
+      if (!b.wanted(size)) continue;
+      const auto order =
+          ops::expert_sort(ctx, b.integers({e.tokens, e.k}, e.count), e.count, blocks ? 128 : 16);
+      const int64_t padded = order.copy_of_row.size(0);
+      ops::Fp8Weight fp8;
+      fp8.blocks = blocks;
+      GradAccumulator sum;
+      sum.main_grad = ctx.zeros({e.count, e.width, e.hidden}, kBf16);
+      sum.wrote_early();
+      const Weight weight{b.random({e.count, e.width, e.hidden}), &sum};
+      const auto format = ops::grouped_fp8_format(ctx, weight.value, fp8, order.offsets, true);
+      const Tensor x = b.random({padded, e.hidden}), dy = b.random({padded, e.width});
+      const ops::Operand narrow_x = format->quantize(ctx, x, Side::Input),
+                         narrow_dy = format->quantize(ctx, dy, Side::Gradient);
+      const Tensor dx = ctx.empty(x.shape(), kBf16), y = ctx.empty(dy.shape(), kBf16);
+      const double work = 2.0 * static_cast<double>(rows * e.hidden) * static_cast<double>(e.width);
+      b.flops(size, work, [&] { format->forward(ctx, narrow_x, weight, {}, y); });
+      b.flops(size + " dgrad", work, [&] { format->dgrad(ctx, narrow_dy, weight, dx); });
+      b.flops(size + " wgrad bf16", work, [&] { format->wgrad(ctx, narrow_dy, narrow_x, sum); });
+      const double read = blocks ? 1 : 2;
+      b.bytes(size + " cast", read * giga({&x}) + giga({&narrow_x.data, &narrow_x.transposed}),
+              [&] { format->quantize(ctx, x, Side::Input); });
+    }
+}
+
 // GEMMs with one scale, and with one per block.
 void bench_fp8(Bench& b, const std::string& kind) {
   auto& ctx = b.ctx;
@@ -510,6 +554,7 @@ int main(int argc, char** argv) {
   bench.ctx.kernels->gemm_autotune.set_mode(bench.ctx.kernel_context(), AutotuneMode::UseAtOnce);
   bench_gemm(bench, "measured gemm ");
   bench_fp8(bench, "fp8 gemm ");
+  bench_fp8_experts(bench);
   bench_ceilings(bench);  // again: a warm GPU may run slower than at the beginning
   return 0;
 }

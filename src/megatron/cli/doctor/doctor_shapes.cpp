@@ -129,8 +129,9 @@ CheckList shape_section(const Resolved& resolved, const GpuReport& report, const
            : fmt::format("{} ({})", matrix_library(), cpu_instruction_set()));
   if (config.precision.fp8 != Fp8Format::none) {
     const bool fits = model.hidden_size % 16 == 0 && model.ffn_hidden_size % 16 == 0;
-    add(fits ? Grade::Ok : Grade::Note, "fp8",
-        fits ? "attention's and the MLP's linears" : "some shapes stay in bf16",
+    const char* which = model.num_moe_experts > 0 ? "linears of attention, MLP and experts"
+                                                  : "attention's and the MLP's linears";
+    add(fits ? Grade::Ok : Grade::Note, "fp8", fits ? which : "some shapes stay in bf16",
         fits ? "" : "make hidden_size and ffn_hidden_size multiples of 16");
   }
   for (const bool windowed : attention_kinds(model)) {

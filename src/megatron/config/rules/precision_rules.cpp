@@ -26,9 +26,6 @@ void fp8_needs(ConfigBuilder& builder) {
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
-  if (on && config.model.num_moe_experts > 0)
-    builder.note(
-        fmt::format("fp8: GEMMs of routed experts are not built in fp8 and stay in {}", p.params_dtype));
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     builder.note(fmt::format("first and last layers in bf16 are all {} layers: none is in fp8",
                              config.model.num_layers));
@@ -157,6 +154,8 @@ void recompute(ConfigBuilder& builder) {
   if (recomputes("layernorm") && config.precision.fp8 != Fp8Format::none && config.model.num_moe_experts == 0)
     builder.note(
         "recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
+  if (recomputes("moe_act") && config.precision.fp8 != Fp8Format::none && config.precision.fp8_wgrad)
+    builder.note("recompute_modules moe_act saves nothing in fp8 layers: experts keep it in one byte");
   const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
     if (recomputes(module) && !there)
       builder.reject("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
@@ -260,7 +259,7 @@ constexpr Rule kPrecisionRules[] = {
     {"fp8_needs",
      "model.fp8 model.fp4 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
      "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers model.add_bias_linear "
-     "model.num_moe_experts run.device",
+     "run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"muon_steps", "optimizer.optimizer optimizer.muon_coefficient_type optimizer.muon_num_ns_steps",
      "Newton-Schulz steps suit the set of coefficients", muon_steps},

@@ -40,6 +40,9 @@ class ExpertDispatcher {
   Dispatched dispatch(RankContext& ctx, const Tensor& x, const Routing& routing, int64_t share,
                       const std::function<void()>& meanwhile = {});
 
+  // An expert's rows are padded to a multiple of it, by zeros.
+  void align_rows(int64_t alignment) { options_.alignment = alignment; }
+
   int64_t local_experts() const { return local_; }
 
  private:

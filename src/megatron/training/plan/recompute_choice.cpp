@@ -29,8 +29,10 @@ std::vector<std::string> modules_of(const Config& config) {
   std::vector<std::string> names = {"layernorm", "mlp"};
   if (!model.attends_sparsely()) names.insert(names.begin(), "core_attn");  // it keeps what its indexer chose
   // fp8 layers have nothing to make again.
-  if (!config.precision.every_layer_in_fp8()) names.push_back("mlp_act");
-  if (model.num_moe_experts > 0) names.insert(names.end(), {"moe", "moe_act"});
+  const bool narrow = config.precision.every_layer_in_fp8();
+  if (!narrow) names.push_back("mlp_act");
+  if (model.num_moe_experts > 0) names.push_back("moe");
+  if (model.num_moe_experts > 0 && !narrow) names.push_back("moe_act");
   if (model.moe_shared_expert_intermediate_size > 0) names.push_back("shared_experts");
   if (model.multi_latent_attention && !model.attends_sparsely()) names.push_back("mla_up_proj");
   return names;

@@ -89,8 +89,7 @@ std::vector<ShardedTensor> fp8_tensors(RankTrainer& trainer) {
   std::vector<ShardedTensor> tensors;
   if (Fp8History* fp8 = trainer.fp8_history())
     for (const Fp8History::State& state : fp8->state())
-      tensors.push_back({fmt::format("fp8.history.{}", state.weight->name),
-                         ShardSpec::whole(state.history.shape()), state.history});
+      tensors.push_back({fmt::format("fp8.history.{}", state.weight->name), state.shard, state.history});
   return tensors;
 }
 
@@ -141,9 +140,11 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
     add(tensors, tensor);
     if (tensor.packed) packed.emplace(name_of(tensor), &tensor);
   }
-  // A run that was not in fp8 so far begins its history now.
+  // A run of which not all that is in fp8 now was so far begins its history now.
   std::vector<ShardedTensor> fp8 = options.optimizer ? fp8_tensors(trainer) : std::vector<ShardedTensor>();
-  const bool known = !fp8.empty() && source.find(fp8.front().name) != nullptr;
+  const bool known = !fp8.empty() && std::ranges::all_of(fp8, [&](const ShardedTensor& tensor) {
+    return source.find(tensor.name) != nullptr;
+  });
   if (known) tensors.insert(tensors.end(), fp8.begin(), fp8.end());
   const LoadReport report = LoadCheck(source, options).fit(tensors);
   // In the order of files, which disks like, as far as what is packed allows: it may lean on the parameters,

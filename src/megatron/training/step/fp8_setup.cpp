@@ -33,7 +33,8 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
           ".linear_fc1.weight", ".linear_fc2.weight"})
       linear |= parameter->name.ends_with(name);
     if (parameter->name.starts_with("vision_")) continue;
-    if (!linear || parameter->expert || layer < first || layer >= last) continue;
+    linear &= layer >= first && layer < last;
+    if (!linear) continue;
     parameter->fp8 = std::make_unique<ops::Fp8Weight>();
     parameter->fp8->wide_wgrad = !p.fp8_wgrad;
     parameter->fp8->blocks = p.fp8_recipe == Fp8Recipe::blockwise;
@@ -45,9 +46,15 @@ Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
                        std::span<Parameter* const> parameters)
     : length_(precision.fp8_amax_history_len),
       most_recent_(precision.fp8_amax_compute_algo == AmaxAlgorithm::most_recent) {
-  for (Parameter* parameter : parameters)
-    if (parameter->fp8) weights_.push_back(parameter);
-  const auto count = static_cast<int64_t>(weights_.size());
+  int64_t count = 0;
+  for (const bool expert : {false, true}) {
+    for (Parameter* parameter : parameters)
+      if (parameter->fp8 && parameter->expert == expert) {
+        weights_.push_back({parameter, count, expert ? parameter->shard.local_shape[0] : 1});
+        count += weights_.back().rows;
+      }
+    if (!expert) dense_ = count;
+  }
   auto make = [&](Shape shape, double value) {
     return ctx.full(shape, DType::F32, value, MemoryTag::Optimizer);
   };
@@ -59,13 +66,14 @@ Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
     return static_cast<float>((dtype == DType::F8E4M3 ? 448.0 : 57344.0) *
                               std::exp2(-static_cast<double>(precision.fp8_margin)));
   };
-  for (int64_t i = 0; i < count; ++i) {
-    ops::Fp8Weight& fp8 = *weights_[static_cast<size_t>(i)]->fp8;
-    largest.insert(largest.end(),
-                   {largest_of(fp8.forward), largest_of(fp8.forward), largest_of(fp8.gradient)});
+  for (const Scaled& weight : weights_) {
+    ops::Fp8Weight& fp8 = *weight.parameter->fp8;
+    for (int64_t row = 0; row < weight.rows; ++row)
+      largest.insert(largest.end(),
+                     {largest_of(fp8.forward), largest_of(fp8.forward), largest_of(fp8.gradient)});
     int64_t kind = 0;
     for (ops::Fp8Delay* delay : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) {
-      delay->amax = amax_.slice(0, i, i + 1).slice(1, kind, kind + 1);
+      delay->amax = weight.of(amax_).slice(1, kind, kind + 1);
       ++kind;
     }
   }
@@ -75,20 +83,25 @@ Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
 void Fp8History::start_step(RankContext& ctx) {
   if (weights_.empty()) return;
   ctx.kernels->fill(ctx.kernel_context(), {amax_, 0});
-  for (Parameter* weight : weights_) weight->fp8->current = false;  // its own largest value is met again
+  for (const Scaled& weight : weights_)
+    weight.parameter->fp8->current = false;  // its own largest value is met again
 }
 
 void Fp8History::forget_scales() {
-  for (Parameter* weight : weights_)
-    for (ops::Fp8Delay* delay :
-         {&weight->fp8->input_delay, &weight->fp8->weight_delay, &weight->fp8->gradient_delay})
-      delay->scale = {};
+  for (const Scaled& weight : weights_) {
+    ops::Fp8Weight& fp8 = *weight.parameter->fp8;
+    for (ops::Fp8Delay* delay : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) delay->scale = {};
+  }
 }
 
 void Fp8History::finish_step(RankContext& ctx, const ParallelContext& parallel, const Tensor& gate) {
   if (weights_.empty()) return;
-  parallel.group(Axis::tp).all_reduce(amax_, ReduceOp::Max).wait();
-  parallel.group(Axis::dp_cp).all_reduce(amax_, ReduceOp::Max).wait();
+  const auto share = [&](const Tensor& amax, Axis tensor, Axis data) {
+    if (amax.numel() == 0) return;
+    for (const Axis axis : {tensor, data}) parallel.group(axis).all_reduce(amax, ReduceOp::Max).wait();
+  };
+  share(amax_.slice(0, 0, dense_), Axis::tp, Axis::dp_cp);
+  share(amax_.slice(0, dense_, amax_.size(0)), Axis::etp, Axis::edp);
   auto kernels = ctx.kernel_context();
   Tensor next = ctx.empty(history_.shape(), DType::F32);
   if (length_ > 1) ctx.kernels->copy(kernels, {history_.slice(1, 0, length_ - 1), next.slice(1, 1, length_)});
@@ -115,12 +128,11 @@ void Fp8History::use(RankContext& ctx) {
   ctx.kernels->compare(kernels, {Comparison::LessEqual, amax, bound, right});
   ctx.kernels->where(kernels, {right, fresh, scale_, fresh});
   ctx.kernels->copy(kernels, {fresh, scale_});
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    ops::Fp8Weight& fp8 = *weights_[i]->fp8;
-    Tensor row = scale_.slice(0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1);
+  for (const Scaled& weight : weights_) {
+    ops::Fp8Weight& fp8 = *weight.parameter->fp8;
     int64_t kind = 0;
     for (ops::Fp8Delay* delay : {&fp8.input_delay, &fp8.weight_delay, &fp8.gradient_delay}) {
-      delay->scale = row.slice(1, kind, kind + 1);
+      delay->scale = weight.of(scale_).slice(1, kind, kind + 1);
       ++kind;
     }
   }
@@ -128,9 +140,16 @@ void Fp8History::use(RankContext& ctx) {
 
 std::vector<Fp8History::State> Fp8History::state() const {
   std::vector<State> states;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    states.push_back({weights_[i], history_.slice(0, at, at + 1).view({length_, 3})});
+  for (const Scaled& weight : weights_) {
+    const Tensor history = weight.of(history_);
+    const ShardSpec& shard = weight.parameter->shard;
+    if (!weight.parameter->expert) {
+      states.push_back({weight.parameter, history.view({length_, 3}), ShardSpec::whole({length_, 3})});
+      continue;
+    }
+    ShardSpec spec{{shard.global_shape[0], length_, 3}, history.shape(), {}};
+    spec.blocks.push_back({{shard.blocks.front().global_offset[0], 0, 0}, {0, 0, 0}, history.shape()});
+    states.push_back({weight.parameter, history, std::move(spec)});
   }
   return states;
 }

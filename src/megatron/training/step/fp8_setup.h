@@ -9,8 +9,8 @@
 namespace megatron {
 
 // Marks the weights whose GEMMs are made in fp8: those of the linears of attention (latent attention too), of
-// recurrent layers and of the MLP, without the layers that shall stay as they are. Norms, the attention core,
-// embeddings, the output layer and routed experts do too.
+// recurrent layers, of the MLP and of experts, without the layers that shall stay as they are. Norms, the
+// attention core, embeddings and the output layer do too.
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters);
 
 // Delayed scaling: inputs, weights and gradients of a GEMM are scaled by what their kind was at most in
@@ -27,16 +27,24 @@ class Fp8History {
 
   struct State {
     const Parameter* weight;
-    Tensor history;  // [steps, 3], the last step first
+    Tensor history;   // [steps, 3], the last step first; [experts of this rank, steps, 3]
+    ShardSpec shard;  // which part of all experts that is
   };
   std::vector<State> state() const;
 
  private:
-  std::vector<Parameter*> weights_;
+  // A weight and its rows in the tensors below: one, or one for each of this rank's experts.
+  struct Scaled {
+    Parameter* parameter;
+    int64_t row, rows;
+    Tensor of(const Tensor& all) const { return all.slice(0, row, row + rows); }
+  };
+  std::vector<Scaled> weights_;  // those of experts last
+  int64_t dense_ = 0;            // rows of the others
   int64_t length_;
   bool most_recent_;
-  Tensor amax_, scale_, largest_;  // [weights, 3]
-  Tensor history_;                 // [weights, steps, 3]
+  Tensor amax_, scale_, largest_;  // [rows, 3]
+  Tensor history_;                 // [rows, steps, 3]
 };
 
 }  // namespace megatron

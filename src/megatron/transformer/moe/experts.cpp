@@ -3,6 +3,7 @@
 #include "megatron/nn/linear.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/grouped_format.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -62,6 +63,13 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
   fc2_bias_ = expert_parameter(name + ".linear_fc2.bias", {ShardSpec::whole({hidden})}, experts, parallel,
                                Initializer::constant(0));
   fc2_bias_->partial_over_tp = tensor.size() > 1;  // only one part of an expert adds it
+}
+
+int64_t Experts::row_alignment() const {
+  int64_t alignment = 1;
+  for (const Parameter* weight : {fc1_.get(), fc2_.get()})
+    alignment = std::max(alignment, ops::grouped_fp8_alignment(weight->fp8.get(), weight->shard.local_shape));
+  return alignment;
 }
 
 Tensor Experts::activate(RankContext& ctx, const Tensor& up) const {

@@ -80,6 +80,7 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   };
   if (!overlap_shared_) with_shared();
   if (into_latent_) own = into_latent_->forward(ctx, own);
+  dispatcher_.align_rows(experts_.row_alignment());
   Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.max_rows,
                                          overlap_shared_ ? std::function<void()>(with_shared) : nullptr);
   Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host));
