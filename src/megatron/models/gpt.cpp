@@ -238,6 +238,7 @@ VocabLossOptions GptModel::loss_options(RankContext& ctx) {
   return {.vocab_size = config_.vocab_size,
           .logit_softcap = config_.final_logit_softcapping.value_or(0),
           .wide_logits = config_.output_logit_dtype == "fp32",
+          .fp8 = output_weight().fp8.get(),
           .bias = output_bias_ ? output_bias_->get(ctx) : Weight{},
           .rows = &rows_};
 }

@@ -213,6 +213,7 @@ StageTensors T5Model::run_stage(RankContext& ctx, const StageTensors& input, con
 
 VocabLossOptions T5Model::loss_options(RankContext& ctx) {
   return {.vocab_size = config_.vocab_size,
+          .fp8 = output_weight().fp8.get(),
           .bias = output_bias_ ? output_bias_->get(ctx) : Weight{},
           .rows = &rows_};
 }

@@ -5,7 +5,7 @@
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/step/rank_trainer.h"
 
-// Training with experts whose GEMMs are made in fp8.
+// Training with experts, and an output layer, whose GEMMs are made in fp8.
 namespace megatron {
 namespace {
 
@@ -29,6 +29,7 @@ Config with_experts(Fp8Recipe recipe) {
 
 Config plain(Config config) {
   config.precision.fp8 = Fp8Format::none;
+  config.precision.fp8_output_proj = false;
   return config;
 }
 
@@ -132,6 +133,32 @@ TEST(Fp8Experts, HistoriesContinueFromACheckpoint) {
   after.trainer.optimizer().set_steps(2);
   after.trainer.fp8_history()->use(after.ctx);
   for (size_t i = 2; i < 4; ++i) EXPECT_EQ(after.step(batches[i]), whole.step(batches[i])) << "step " << i;
+}
+
+TEST(Fp8OutputLayer, TrainsLikeAllBits) {
+  for (Fp8Recipe recipe : kRecipes)
+    for (const bool tied : {false, true}) {
+      Config config = with_experts(recipe);
+      config.model.num_moe_experts = 0;
+      config.model.share_embeddings_and_output_weights = tied;
+      const auto exact = losses(plain(config), {}, 4), without = losses(config, {}, 4);
+      config.precision.fp8_output_proj = true;
+      const auto narrow = losses(config, {}, 4);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_NEAR(narrow[i], exact[i], 1e-2 * exact[i]) << name_of(recipe) << ", step " << i;
+        EXPECT_NE(narrow[i], without[i]) << name_of(recipe) << ", step " << i;
+      }
+      Config split = config;
+      split.parallel.tensor_model_parallel_size = 2;
+      const auto many = losses(split, {.world = 2, .tp = 2}, 4);
+      for (size_t i = 0; i < exact.size(); ++i)
+        EXPECT_NEAR(many[i], narrow[i], 2e-3 * narrow[i]) << name_of(recipe) << ", tp 2, step " << i;
+      RankContext ctx;
+      ParallelContext alone;
+      RankTrainer trainer(ctx, config, alone, DType::F32);
+      trainer.step(ctx, random_batches(config, 1)[0], 1e-3);
+      EXPECT_EQ(made(trainer, tied ? "embedding.word_embeddings.weight" : "output_layer.weight"), 1);
+    }
 }
 
 }  // namespace

@@ -26,6 +26,14 @@ void fp8_needs(ConfigBuilder& builder) {
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
+  if (p.fp8_output_proj && config.model.output_logit_dtype == "fp32" && p.params_dtype != "fp32")
+    builder.reject("model.fp8_output_proj", "wide logits of fp8 GEMMs are not built",
+                   "leave it out, or leave out --output-logit-dtype");
+  if (on && p.fp8_output_proj && p.fp8_recipe == Fp8Recipe::delayed &&
+      config.model.share_embeddings_and_output_weights && config.parallel.pipeline_model_parallel_size > 1)
+    builder.reject("model.fp8_output_proj",
+                   "delayed scaling has one history of the table that first and last stage share",
+                   "use --fp8-recipe tensorwise, or --untie-embeddings-and-output-weights");
   if (config.model.num_layers > 0 && p.bf16_at_start() + p.bf16_at_end() > config.model.num_layers)
     builder.note(fmt::format("first and last layers in bf16 are all {} layers: none is in fp8",
                              config.model.num_layers));
@@ -259,7 +267,8 @@ constexpr Rule kPrecisionRules[] = {
     {"fp8_needs",
      "model.fp8 model.fp4 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
      "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers model.add_bias_linear "
-     "run.device",
+     "model.fp8_output_proj model.output_logit_dtype model.share_embeddings_and_output_weights "
+     "model.pipeline_model_parallel_size model.params_dtype run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
     {"muon_steps", "optimizer.optimizer optimizer.muon_coefficient_type optimizer.muon_num_ns_steps",
      "Newton-Schulz steps suit the set of coefficients", muon_steps},

@@ -45,7 +45,7 @@ ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel
 
 // Whether more than the GEMM makes the logits, so that they must exist whole.
 bool needs_logits(const VocabLossOptions& options) {
-  return options.logit_softcap > 0 || options.bias.defined();
+  return options.logit_softcap > 0 || options.bias.defined() || options.fp8;
 }
 
 Tensor own_labels(RankContext& ctx, const Tensor& labels, const VocabLossOptions& options) {
@@ -61,7 +61,8 @@ Tensor all_tokens(RankContext& ctx, const Tensor& hidden, const Tensor& labels, 
 
 Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weight& weight,
                              const TensorParallel& tp, const VocabLossOptions& options) {
-  Tensor logits = ops::linear(ctx, enter_tensor_parallel(ctx, hidden, tp), weight, options.bias);
+  const Tensor input = enter_tensor_parallel(ctx, hidden, tp);
+  const Tensor logits = ops::call_linear(ctx, input, weight, {.bias = options.bias, .fp8 = options.fp8}).y;
   return options.logit_softcap > 0 ? softcap(ctx, logits, options.logit_softcap) : logits;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/autograd/rank_context.h"
+#include "megatron/ops/fp8_format.h"
 #include "megatron/parallel/tensor/vocabulary_rows.h"
 
 namespace megatron {
@@ -11,6 +12,7 @@ struct VocabLossOptions {
   double logit_softcap = 0;  // 0: none; such logits are always kept for the backward pass
   int64_t ignore_index = -100;
   bool wide_logits = false;        // fp32 logits of a narrower model
+  ops::Fp8Weight* fp8 = nullptr;   // of the weight, for logits in fp8; those are always kept
   Weight bias = {};                // of the logits, split as the rows of the weight; optional
   VocabularyRows* rows = nullptr;  // which a rank holds; null: equally many, in order
 };

@@ -23,6 +23,9 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
   const PrecisionConfig& p = config.precision;
   if (p.fp8 == Fp8Format::none) return;
   const int64_t first = p.bf16_at_start(), last = config.model.num_layers - p.bf16_at_end();
+  const std::string_view output_layer = config.model.share_embeddings_and_output_weights
+                                            ? "embedding.word_embeddings.weight"
+                                            : "output_layer.weight";
   for (Parameter* parameter : parameters) {
     int64_t layer = layer_of(parameter->name);
     bool linear = false;
@@ -34,6 +37,7 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
       linear |= parameter->name.ends_with(name);
     if (parameter->name.starts_with("vision_")) continue;
     linear &= layer >= first && layer < last;
+    if (p.fp8_output_proj) linear |= parameter->name.ends_with(output_layer);
     if (!linear) continue;
     parameter->fp8 = std::make_unique<ops::Fp8Weight>();
     parameter->fp8->wide_wgrad = !p.fp8_wgrad;
