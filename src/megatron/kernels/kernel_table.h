@@ -19,6 +19,7 @@
 #include "megatron/kernels/quantize.h"
 #include "megatron/kernels/recurrent.h"
 #include "megatron/kernels/rope.h"
+#include "megatron/kernels/sinkhorn.h"
 
 namespace megatron {
 
@@ -76,6 +77,11 @@ struct KernelTable {
   Kernel<SsdBackwardArgs> ssd_backward = nullptr;
   Kernel<DeltaRuleArgs> delta_rule = nullptr;
   Kernel<DeltaRuleBackwardArgs> delta_rule_backward = nullptr;
+  Kernel<ChannelDeltaArgs> channel_delta = nullptr;
+  Kernel<ChannelDeltaBackwardArgs> channel_delta_backward = nullptr;
+
+  Kernel<SinkhornArgs> sinkhorn = nullptr;
+  Kernel<SinkhornBackwardArgs> sinkhorn_backward = nullptr;
 
   Kernel<GatherRowsArgs> gather_rows = nullptr;
   Kernel<ScatterAddRowsArgs> scatter_add_rows = nullptr;
@@ -125,6 +131,8 @@ struct KernelTable {
     v("gated_norm_sums", t.gated_norm_sums), v("gated_norm", t.gated_norm);
     v("gated_norm_backward", t.gated_norm_backward), v("ssd", t.ssd), v("ssd_backward", t.ssd_backward);
     v("delta_rule", t.delta_rule), v("delta_rule_backward", t.delta_rule_backward);
+    v("channel_delta", t.channel_delta), v("channel_delta_backward", t.channel_delta_backward);
+    v("sinkhorn", t.sinkhorn), v("sinkhorn_backward", t.sinkhorn_backward);
     v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("put_rows", t.put_rows),
         v("gather_columns", t.gather_columns);

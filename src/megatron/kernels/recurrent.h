@@ -91,6 +91,24 @@ struct DeltaRuleBackwardArgs {
   Tensor da_log, ddt_bias;
 };
 
+// The delta rule with a decay for each key channel: per value head R ← e^g ∘ R; δ = v − Rᵀe; R ← R + k δᵀ;
+// o = Rᵀ q. What is erased (e), what is written (k, v) and the decays are given, so that gates stand outside.
+// Value heads share q, k, e and g by key heads.
+struct ChannelDeltaArgs {
+  SequenceRows rows;
+  int64_t key_heads = 1, value_heads = 1, key_channels = 1, value_channels = 1, chunk = 16;
+  Tensor q, k, e;  // [tokens, key_heads · key_channels]
+  Tensor g;        // the same, logarithms of decays, accumulation dtype
+  Tensor v;        // [tokens, value_heads · value_channels]
+  Tensor o;        // likewise
+  Tensor before;   // [chunk_slots, value_heads, key_channels, value_channels], accumulation dtype; optional
+  Tensor state;    // [sequences, value_heads, key_channels, value_channels] likewise: before and behind each
+};
+struct ChannelDeltaBackwardArgs {
+  ChannelDeltaArgs forward;  // o undefined
+  Tensor d_o, dq, dk, de, dg, dv;
+};
+
 // Slots for the states before chunks: sequence i, which begins at token s, has its own from s / chunk + i.
 inline int64_t chunk_slots(int64_t tokens, int64_t sequences, int64_t chunk) {
   return tokens / chunk + sequences;

@@ -6,6 +6,7 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/causal_conv.h"
+#include "megatron/ops/channel_delta.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/dropout.h"
@@ -22,6 +23,7 @@
 #include "megatron/ops/reduce.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
+#include "megatron/ops/sinkhorn.h"
 #include "megatron/ops/softmax.h"
 #include "megatron/ops/ssd.h"
 #include "megatron/ops/weight_rows.h"
@@ -221,6 +223,24 @@ inline std::vector<OpCase> op_cases() {
              {.count = 2, .cu = {}})};
        },
        false,
+       true},
+      {"channel_delta",
+       {{12, 4}, {12, 4}, {12, 4}, {12, 4}, {12, 8}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::channel_delta(
+             c, {x[0], x[1], x[2], ops::cast(c, x[3], accumulation_dtype(x[3].dtype())), x[4]},
+             {.key_heads = 2, .value_heads = 4, .key_channels = 2, .value_channels = 2, .chunk = 4},
+             {.count = 2, .cu = {}})};
+       },
+       false,
+       true},
+      {"sinkhorn",
+       {{12, 3, 3}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::sinkhorn(c, ops::cast(c, x[0], accumulation_dtype(x[0].dtype())), 4)};
+       },
        true},
       {"split_qkv",
        {{12, 128}},

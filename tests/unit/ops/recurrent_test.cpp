@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/ops/causal_conv.h"
+#include "megatron/ops/channel_delta.h"
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
@@ -181,6 +182,47 @@ TEST(DeltaRule, IsItsRecurrenceAndItsGradientsFollow) {
     gradcheck(
         ctx, [&](RankContext& c, const auto& in, const auto& w) { return std::vector{run(c, in, w)}; },
         inputs, weights, kTight);
+  }
+}
+
+// R ← e^g ∘ R; δ = v − Rᵀe; R ← R + k δᵀ; o = Rᵀ q, one token after the other.
+Doubles channels_by_definition(RankContext& ctx, const std::vector<Tensor>& in) {
+  std::vector<Doubles> x;
+  for (const Tensor& input : in) x.push_back(ctx.to_vector<double>(input));
+  Doubles out;
+  double state[4][2][3] = {};
+  for (size_t t = 0; t < 10; ++t)
+    for (size_t h = 0; h < 4; ++h) {
+      auto& r = state[h];
+      if (t == 4 || t == 5)
+        for (auto& row : r) row[0] = row[1] = row[2] = 0;
+      const size_t key = t * 4 + h / 2 * 2, value = t * 12 + h * 3;
+      for (size_t c = 0; c < 3; ++c) {
+        for (size_t i = 0; i < 2; ++i) r[i][c] *= std::exp(x[3][key + i]);
+        const double delta = x[4][value + c] - r[0][c] * x[2][key] - r[1][c] * x[2][key + 1];
+        for (size_t i = 0; i < 2; ++i) r[i][c] += x[1][key + i] * delta;
+        out.push_back(r[0][c] * x[0][key] + r[1][c] * x[0][key + 1]);
+      }
+    }
+  return out;
+}
+
+TEST(ChannelDelta, IsItsRecurrenceAndItsGradientsFollow) {
+  RankContext ctx(testing::test_device());
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < 5; ++i) inputs.push_back(random_tensor(ctx, {10, i < 4 ? 4 : 12}, i + 1));
+  for (int64_t chunk : {1, 3, 16}) {
+    SCOPED_TRACE(fmt::format("chunks of {}", chunk));
+    const auto run = [&](RankContext& c, const auto& in) {
+      return ops::channel_delta(
+          c, {in[0], in[1], in[2], in[3], in[4]},
+          {.key_heads = 2, .value_heads = 4, .key_channels = 2, .value_channels = 3, .chunk = chunk},
+          packed(c));
+    };
+    expect_near(ctx.to_vector<double>(run(ctx, inputs)), channels_by_definition(ctx, inputs), 1e-13);
+    gradcheck(
+        ctx, [&](RankContext& c, const auto& in, const auto&) { return std::vector{run(c, in)}; }, inputs, {},
+        kTight);
   }
 }
 

@@ -31,7 +31,9 @@ KernelTable make_families() {
                    add_causal_conv_kernels,
                    add_gated_norm_kernels,
                    add_ssd_kernels,
-                   add_delta_rule_kernels})
+                   add_delta_rule_kernels,
+                   add_channel_delta_kernels,
+                   add_sinkhorn_kernels})
     add(table);
   return table;
 }

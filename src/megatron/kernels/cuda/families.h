@@ -29,5 +29,7 @@ void add_causal_conv_kernels(KernelTable&);
 void add_gated_norm_kernels(KernelTable&);
 void add_ssd_kernels(KernelTable&);
 void add_delta_rule_kernels(KernelTable&);
+void add_channel_delta_kernels(KernelTable&);
+void add_sinkhorn_kernels(KernelTable&);
 
 }  // namespace megatron::cuda

@@ -30,6 +30,16 @@ std::optional<Refusal> too_large(const Args& args) {
                   x.size(0), x.size(1))};
 }
 
+// Key channels of a state lie in the registers of a few threads.
+template <class Args>
+std::optional<Refusal> too_wide_rule(const Args& args) {
+  if (args.key_channels > limits::kDeltaKeyChannels)
+    return Refusal{LaunchLimit::DeltaKeys, args.key_channels,
+                   fmt::format("the CUDA kernels take {} key channels of a delta net's head",
+                               limits::kDeltaKeyChannels)};
+  return too_many_heads(LaunchLimit::DeltaHeads, args.value_heads);
+}
+
 }  // namespace
 
 std::optional<Refusal> refuse(const CausalConvArgs& args, const GpuFacts&) { return too_large(args); }
@@ -58,14 +68,13 @@ std::optional<Refusal> refuse(const SsdBackwardArgs& args, const GpuFacts& gpu) 
   return refuse(args.forward, gpu);
 }
 
-std::optional<Refusal> refuse(const DeltaRuleArgs& args, const GpuFacts&) {
-  if (args.key_channels > limits::kDeltaKeyChannels)
-    return Refusal{LaunchLimit::DeltaKeys, args.key_channels,
-                   fmt::format("the CUDA kernels take {} key channels of a delta net's head",
-                               limits::kDeltaKeyChannels)};
-  return too_many_heads(LaunchLimit::DeltaHeads, args.value_heads);
-}
+std::optional<Refusal> refuse(const DeltaRuleArgs& args, const GpuFacts&) { return too_wide_rule(args); }
 std::optional<Refusal> refuse(const DeltaRuleBackwardArgs& args, const GpuFacts& gpu) {
+  return refuse(args.forward, gpu);
+}
+
+std::optional<Refusal> refuse(const ChannelDeltaArgs& args, const GpuFacts&) { return too_wide_rule(args); }
+std::optional<Refusal> refuse(const ChannelDeltaBackwardArgs& args, const GpuFacts& gpu) {
   return refuse(args.forward, gpu);
 }
 

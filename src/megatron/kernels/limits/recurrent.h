@@ -26,5 +26,7 @@ std::optional<Refusal> refuse(const SsdArgs& args, const GpuFacts& gpu);
 std::optional<Refusal> refuse(const SsdBackwardArgs& args, const GpuFacts& gpu);
 std::optional<Refusal> refuse(const DeltaRuleArgs& args, const GpuFacts& gpu);
 std::optional<Refusal> refuse(const DeltaRuleBackwardArgs& args, const GpuFacts& gpu);
+std::optional<Refusal> refuse(const ChannelDeltaArgs& args, const GpuFacts& gpu);
+std::optional<Refusal> refuse(const ChannelDeltaBackwardArgs& args, const GpuFacts& gpu);
 
 }  // namespace megatron

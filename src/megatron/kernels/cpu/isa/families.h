@@ -25,6 +25,8 @@ void add_causal_conv_kernels(KernelTable&);
 void add_gated_norm_kernels(KernelTable&);
 void add_ssd_kernels(KernelTable&);
 void add_delta_rule_kernels(KernelTable&);
+void add_channel_delta_kernels(KernelTable&);
+void add_sinkhorn_kernels(KernelTable&);
 void add_optimizer_kernels(KernelTable&);
 
 }  // namespace megatron::cpu::MEGATRON_ISA
