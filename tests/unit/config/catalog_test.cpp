@@ -68,9 +68,9 @@ TEST(Catalog, CompatKeysAreNoSettings) {
 }
 
 TEST(Catalog, SwitchesOfCompatHaveTheirOppositeToo) {
-  EXPECT_TRUE(find_compat_flag("--freeze-all-layers").on);
-  EXPECT_FALSE(find_compat_flag("--no-freeze-all-layers").on);
-  EXPECT_FALSE(find_compat_flag("--disable_freeze_all_layers").on);
+  EXPECT_TRUE(find_compat_flag("--mtp-hsm").on);
+  EXPECT_FALSE(find_compat_flag("--no-mtp-hsm").on);
+  EXPECT_FALSE(find_compat_flag("--disable_mtp_hsm").on);
   EXPECT_FALSE(find_compat_flag("--no-initialization").on);
   EXPECT_EQ(find_compat_flag("--no-manual-gc").row, nullptr);  // a row without a default has its flags alone
 }

@@ -283,6 +283,47 @@ void differing_layers_fit(ConfigBuilder& builder) {
   }
 }
 
+// A layer without an indexer reads what one before it, of the same chunk of a stage, chose.
+void chosen_keys_are_at_hand(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  const ParallelConfig& p = builder.config.parallel;
+  if (!model.attends_sparsely() || model.dsa_indexer_topk_freq <= 1) return;
+  const char* key = "model.dsa_indexer_topk_freq";
+  const int64_t chunks = p.pipeline_model_parallel_size * p.virtual_pipeline_model_parallel_size;
+  const bool even = p.pipeline_model_parallel_layout.empty() && p.num_layers_in_first_pipeline_stage == 0 &&
+                    p.num_layers_in_last_pipeline_stage == 0 && !p.account_for_embedding_in_pipeline_split &&
+                    !p.account_for_loss_in_pipeline_split && model.num_layers % chunks == 0;
+  if (model.is_hybrid_model || (chunks > 1 && !even))
+    return builder.reject(key,
+                          model.is_hybrid_model ? "layers of a hybrid pattern choose keys by themselves"
+                                                : "stages of different sizes cut layers that share keys",
+                          "use 1");
+  for (int64_t chunk = 1; chunk < chunks; ++chunk)
+    if (const int64_t first = chunk * model.num_layers / chunks; model.chooser_of_keys(first) != first)
+      return builder.reject(
+          key,
+          fmt::format(
+              "layer {}, the first of a pipeline chunk of {} layers, would read keys that layer {} of "
+              "another chose",
+              first, model.num_layers / chunks, model.chooser_of_keys(first)),
+          "use 1, or --pipeline-model-parallel-size 1");
+}
+
+// Several residual streams pass through layers of attention and an MLP.
+void streams_fit(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.enable_mhc_connections) return;
+  const char* key = "model.enable_mhc_connections";
+  for (auto [given, reason] :
+       {std::pair{model.is_hybrid_model, "layers of a hybrid pattern have one stream"},
+        {model.masks_text(), "BERT and T5 have one stream"},
+        {model.mtp_num_layers > 0, "MTP layers read one stream"},
+        {model.parallel_residual, "parallel_residual adds both parts to one stream"},
+        {model.layernorm_after_residual, "layernorm_after_residual norms one stream"},
+        {model.fp32_residual_connection, "fp32_residual_connection widens one stream"}})
+    if (given) return builder.reject(key, reason, "leave it out");
+}
+
 void heterogeneous(ConfigBuilder& builder) {
   differing_layers_fit(builder);
   const ModelConfig& model = builder.config.model;
@@ -332,6 +373,14 @@ void qk_clip_fits(ConfigBuilder& builder) {
 }
 
 constexpr Rule kModelRules[] = {
+    {"chosen_keys_are_at_hand",
+     "model.dsa_indexer_* model.experimental_attention_variant model.hybrid_layer_pattern model.num_layers "
+     "model.pipeline_model_parallel_size model.virtual_pipeline_model_parallel_size",
+     "layers that share chosen keys lie on one chunk of a stage", chosen_keys_are_at_hand},
+    {"streams_fit",
+     "model.enable_mhc_connections model.is_hybrid_model model.model_type model.mtp_num_layers "
+     "model.parallel_residual model.layernorm_after_residual model.fp32_residual_connection",
+     "several residual streams suit the model", streams_fit},
     {"fp32_residual_fits",
      "model.fp32_residual_connection model.bf16 model.fp16 model.layernorm_after_residual "
      "model.pre_layernorm "

@@ -170,6 +170,9 @@ void recompute(ConfigBuilder& builder) {
   };
   needs("moe_act", config.model.num_moe_experts > 0, "experts", "leave it out");
   needs("mla_up_proj", config.model.multi_latent_attention, "multi-latent attention", "leave it out");
+  needs("mhc", config.model.enable_mhc_connections, "hyper-connections", "leave it out");
+  for (const char* module : {"gdp_in_proj", "gdp_qkv"})
+    needs(module, config.model.gated_delta_product, "gated delta products", "leave it out");
   if (!e.distribute_saved_activations) return;
   const char* key = "model.distribute_saved_activations";
   if (config.parallel.tensor_model_parallel_size == 1)

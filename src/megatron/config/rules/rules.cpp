@@ -29,10 +29,7 @@ bool has_layers(const ModelConfig& model, char symbol) {
 }
 
 bool has_delta_nets(const ModelConfig& model) {
-  const AttentionVariant variant = model.experimental_attention_variant;
-  return model.is_hybrid_model
-             ? has_layers(model, 'G')
-             : variant == AttentionVariant::gdn || variant == AttentionVariant::gated_delta_net;
+  return model.is_hybrid_model ? has_layers(model, 'G') : model.attends_linearly();
 }
 
 std::string reason_of(const Error& error) {

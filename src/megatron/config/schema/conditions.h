@@ -9,6 +9,10 @@ namespace megatron::conditions {
 // clang-format off
 #define CONDITION(name, needs, holds) inline constexpr Condition name{[](const Config& c) { return holds; }, needs};
 CONDITION(has_indexer, "--experimental-attention-variant dsa, or D in a hybrid pattern", c.model.attends_sparsely())
+CONDITION(shares_chosen_keys, "--dsa-indexer-topk-freq above 1",
+          c.model.attends_sparsely() && c.model.dsa_indexer_topk_freq > 1)
+CONDITION(has_streams, "--enable-mhc-connections", c.model.enable_mhc_connections)
+CONDITION(has_products, "--gated-delta-product", c.model.gated_delta_product)
 CONDITION(has_window, "--window-size", !c.model.window_size.empty())
 CONDITION(has_experts, "--num-experts", c.model.num_moe_experts > 0)
 CONDITION(has_parallel_residual, "--parallel-residual", c.model.parallel_residual)

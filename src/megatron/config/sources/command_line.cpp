@@ -89,7 +89,11 @@ class Parser {
     }
     const std::optional<int> count = settings_ ? setting_values(use) : std::nullopt;
     if (!count) return unknown(use);
-    if (take_values(use, *count)) line_.sources.flags.push_back(std::move(use));
+    if (!take_values(use, *count)) return;
+    if (use.name == "--spec" && !use.values.empty())
+      if (const std::string_view known = flag_of_spec(use.values.back()); !known.empty())
+        use = {.name = std::string(known)};
+    line_.sources.flags.push_back(std::move(use));
   }
 
   std::string* source_flag(std::string_view name) {

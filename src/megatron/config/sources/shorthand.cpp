@@ -43,4 +43,12 @@ const Shorthand* find_shorthand(std::string_view flag) {
   return nullptr;
 }
 
+std::string_view flag_of_spec(std::string_view name) {
+  for (std::string_view known :
+       {"gdp_stack_spec", "gdp_inference_stack_spec", "gated_delta_product_stack_spec",
+        "gated_delta_product_inference_stack_spec"})
+    if (name == known) return "--gated-delta-product";
+  return {};
+}
+
 }  // namespace megatron

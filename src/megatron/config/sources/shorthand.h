@@ -16,4 +16,8 @@ struct Shorthand {
 std::span<const Shorthand> shorthands();
 const Shorthand* find_shorthand(std::string_view flag);
 
+// The flag that says what a layer specification of Megatron-LM (--spec MODULE NAME) makes of a model; empty
+// where our models are like it anyway, or where it is not known.
+std::string_view flag_of_spec(std::string_view name);
+
 }  // namespace megatron
