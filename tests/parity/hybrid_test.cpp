@@ -1,3 +1,5 @@
+#include <set>
+
 #include "parity/cases.h"
 
 // Layers with states along the sequence, alone and among others, on every kind of layout against one rank.
@@ -74,6 +76,48 @@ TEST(HybridParity, MambaNormedAsAWhole) {
 
 TEST(HybridParity, DeltaNets) { check_every_layout(hybrid("G-*-")); }
 
+// Gated DeltaNet-2: a decay and gates for each channel.
+TEST(HybridParity, DeltaNetsThatGateChannels) {
+  Config config = hybrid("G-*-");
+  config.model.experimental_attention_variant = AttentionVariant::gdn2;
+  check_every_layout(config);
+  const auto batches = batches_for(config, 1);
+  EXPECT_NE(train(config, {}, batches).losses, train(hybrid("G-*-"), {}, batches).losses);
+}
+
+// Each token of an M layer corrects the state twice.
+TEST(HybridParity, GatedDeltaProducts) {
+  Config config = hybrid("M-M*");
+  config.model.gated_delta_product = true;
+  config.model.gdp_num_householder = 2;
+  check_every_layout(config);
+  const auto made_again = [](std::vector<std::string> modules) {
+    return [modules](Config& c) {
+      c.execution.recompute_granularity = RecomputeGranularity::selective;
+      c.execution.recompute_modules = modules;
+    };
+  };
+  const std::vector<Layout> layouts = {
+      {.name = "projections made again", .change = made_again({"gdp_in_proj"})},
+      {.name = "tp2 sp, convolutions made again", .tp = 2, .sp = true, .change = made_again({"gdp_qkv"})},
+      {.name = "cp2, both", .cp = 2, .change = made_again({"gdp_in_proj", "gdp_qkv", "layernorm"})}};
+  check_layouts(config, layouts);
+}
+
+// One correction of a token is the delta rule: a product of one is a delta net but for its norm, so that
+// further ones show in the loss.
+TEST(HybridParity, FurtherCorrectionsCount) {
+  Config config = hybrid("M-M*");
+  config.model.gated_delta_product = true;
+  const auto batches = batches_for(config, 1);
+  std::set<double> losses;
+  for (int64_t times : {1, 2, 3}) {
+    config.model.gdp_num_householder = times;
+    losses.insert(train(config, {}, batches).losses[0]);
+  }
+  EXPECT_EQ(losses.size(), 3u);
+}
+
 TEST(HybridParity, Experts) {
   Config config = hybrid("MEGE");
   ModelConfig& model = config.model;
@@ -141,6 +185,20 @@ TEST(CudaParity, LayersWithStates) {
   }
 }
 
+TEST(CudaParity, DeltaNetsThatGateChannels) {
+  Config config = hybrid("G-*-");
+  config.model.experimental_attention_variant = AttentionVariant::gdn2;
+  check_on_gpu(config, kLayouts);
+  check_narrow_on_gpu(config);
+}
+
+TEST(CudaParity, GatedDeltaProducts) {
+  Config config = hybrid("M-M*");
+  config.model.gated_delta_product = true;
+  check_on_gpu(config, kLayouts);
+  check_narrow_on_gpu(config);
+}
+
 // As in Qwen3-Next: every layer has a mixer and an MLP, and attention a gate.
 TEST(HybridParity, LinearAndGatedAttention) {
   Config config = hybrid("****");
@@ -156,9 +214,7 @@ TEST(HybridParity, LinearAndGatedAttention) {
   check_every_layout(config);
 }
 
-// Rows that hold several documents: states begin anew with each.
-TEST(HybridParity, PackedDocuments) {
-  const Config config = hybrid("M-G*");
+void check_packed_documents(const Config& config) {
   const auto batches = batches_for(config, 2);
   const Trained whole = train(config, {}, batches);
   struct Case {
@@ -178,12 +234,23 @@ TEST(HybridParity, PackedDocuments) {
   }
 }
 
+// Rows that hold several documents: states begin anew with each.
+TEST(HybridParity, PackedDocuments) {
+  Config config = hybrid("M-G*");
+  for (bool products : {false, true}) {
+    config.model.gated_delta_product = products;
+    check_packed_documents(config);
+  }
+}
+
 // Groups that share B and C, and key heads that value heads share, may be fewer than the ranks.
 TEST(HybridParity, MoreRanksThanSharedHeads) {
   Config config = hybrid("M-G*");
   config.model.mamba_num_groups = 1;
   config.model.linear_num_key_heads = 2;
   const std::vector<Layout> layouts = {{.name = "cp4", .cp = 4}, {.name = "cp2", .cp = 2}};
+  check_layouts(config, layouts);
+  config.model.experimental_attention_variant = AttentionVariant::gdn2;
   check_layouts(config, layouts);
 }
 

@@ -20,7 +20,10 @@ constexpr struct {
                 {"moe_act", &ActivationPlan::expert_activation},
                 {"shared_experts", &ActivationPlan::shared_experts},
                 {"mla_up_proj", &ActivationPlan::latent_up_projection},
-                {"gdn_norm_out", &ActivationPlan::delta_norm}};
+                {"gdn_norm_out", &ActivationPlan::delta_norm},
+                {"gdp_in_proj", &ActivationPlan::delta_projection},
+                {"gdp_qkv", &ActivationPlan::delta_convolution},
+                {"mhc", &ActivationPlan::hyper_connections}};
 
 }  // namespace
 

@@ -26,9 +26,7 @@ char symbol(const ModelConfig& config, int64_t layer) {
 }
 
 bool is_linear(const ModelConfig& config, int64_t layer) {
-  if (config.experimental_attention_variant != AttentionVariant::gated_delta_net &&
-      config.experimental_attention_variant != AttentionVariant::gdn)
-    return false;
+  if (!config.attends_linearly()) return false;
   const Json& setting = config.linear_attention_freq;
   // A list marks the linear layers, a number the others.
   return setting.is_null() || nth_or_listed(setting, layer) == setting.is_array();
@@ -97,6 +95,10 @@ bool has_experts(const ModelConfig& config, int64_t layer) {
 }
 
 bool has_indexer(const ModelConfig& config, int64_t layer) {
+  return attends_to_chosen(config, layer) && config.chooser_of_keys(layer) == layer;
+}
+
+bool attends_to_chosen(const ModelConfig& config, int64_t layer) {
   if (!config.attends_sparsely() || mixer_kind(config, layer) != MixerKind::latent_attention) return false;
   return !config.is_hybrid_model || symbol(config, layer) == 'D';
 }

@@ -17,7 +17,9 @@ bool carries_states(const ModelConfig& config);
 bool has_window(const ModelConfig& config, int64_t layer);   // sees only the last window_size[0] + 1 keys
 bool has_rope(const ModelConfig& config, int64_t layer);     // turns queries and keys by their positions
 bool has_experts(const ModelConfig& config, int64_t layer);  // in place of an MLP
-bool has_indexer(const ModelConfig& config, int64_t layer);  // attends to the keys alone that one chose
+// Whether it attends to chosen keys alone; and whether its own indexer chooses them.
+bool attends_to_chosen(const ModelConfig& config, int64_t layer);
+bool has_indexer(const ModelConfig& config, int64_t layer);
 
 // Layers with experts among the decoder's own, and among those before `layer`.
 int64_t expert_layers(const ModelConfig& config);

@@ -187,7 +187,7 @@ std::string export_megatron(const std::string& checkpoint, const std::string& ro
     throw ConfigError(fmt::format("{} is there already and is not empty; name a new directory", root));
   CheckpointReader reader(checkpoint);
   const ModelConfig model = model_of(reader);
-  refuse_shifted_norms(model, reader.path());
+  refuse_unlike_layouts(model, reader.path());
   const TheirTensors theirs = their_tensors(reader.index(), model, options.dtype);
   check_stacks(theirs, model.num_layers);
   // Weights without a run are a release in Megatron-LM's words.

@@ -14,7 +14,7 @@ namespace {
 
 // The checkpoint must hold the model that its arguments describe, no less and no more.
 void check_model(const MegatronCheckpoint& checkpoint) {
-  refuse_shifted_norms(*checkpoint.model, checkpoint.path);
+  refuse_unlike_layouts(*checkpoint.model, checkpoint.path);
   Problems problems;
   std::set<std::string> wanted;
   whole_model(*checkpoint.model)->visit([&](Parameter& parameter) {

@@ -20,10 +20,13 @@ std::vector<int64_t> part_rows(std::string_view name, const ModelConfig& model) 
   return {keys, keys, values};
 }
 
-void refuse_shifted_norms(const ModelConfig& model, const std::string& origin) {
-  const bool delta_net = model.experimental_attention_variant == AttentionVariant::gated_delta_net ||
-                         model.experimental_attention_variant == AttentionVariant::gdn;
-  if (delta_net && model.layernorm_zero_centered_gamma)
+void refuse_unlike_layouts(const ModelConfig& model, const std::string& origin) {
+  if (model.gates_channels() || model.gated_delta_product)
+    throw ConfigError(
+        fmt::format("{}: Megatron-LM's checkpoints of {} are neither read nor written; keep those that runs "
+                    "write here",
+                    origin, model.gates_channels() ? "gdn2" : "gated delta products"));
+  if (model.attends_linearly() && model.layernorm_zero_centered_gamma)
     throw ConfigError(fmt::format(
         "{}: Megatron-LM keeps the delta net's output norm less one, which rounding would change; convert "
         "through the Hugging Face model",

@@ -11,8 +11,9 @@ namespace megatron {
 // How many rows each part of key_parts(name) has; empty for tensors that are stored whole.
 std::vector<int64_t> part_rows(std::string_view name, const ModelConfig& model);
 
-// A ConfigError for the one tensor whose numbers differ: with zero-centred norms Megatron-LM keeps the delta
-// net's output norm less one, which is not exact in bf16.
-void refuse_shifted_norms(const ModelConfig& model, const std::string& origin);
+// A ConfigError for what is stored otherwise there: gdn2 and gated delta products, whose parts have other
+// names, and the one tensor whose numbers differ: with zero-centred norms Megatron-LM keeps the delta net's
+// output norm less one, which is not exact in bf16.
+void refuse_unlike_layouts(const ModelConfig& model, const std::string& origin);
 
 }  // namespace megatron

@@ -49,8 +49,9 @@ LayerWork delta_net_work(const ModelConfig& config) {
                value = number(config.linear_value_head_dim), values = heads * value,
                keys = number(config.linear_num_key_heads * config.linear_key_head_dim),
                conv = number(config.linear_conv_kernel_dim);
-  return {hidden * (2 * keys + 2 * values + 2 * heads) + conv * (2 * keys + values) +
-          4 * heads * value * value + hidden * values};
+  const double gates = config.gates_channels() ? 2 * keys + values : 2 * heads;
+  return {hidden * (2 * keys + 2 * values + gates) + conv * (2 * keys + values) + 4 * heads * value * value +
+          hidden * values};
 }
 
 // The inner width counts as twice the hidden size, whatever it is.
@@ -60,6 +61,16 @@ LayerWork mamba_work(const ModelConfig& config) {
                heads = config.mamba_num_heads ? number(config.mamba_num_heads)
                                               : inner / number(config.mamba_head_dim);
   return {hidden * (2 * inner + 2 * groups * states + heads) + 3.5 * inner * states + inner * hidden};
+}
+
+LayerWork delta_product_work(const ModelConfig& config) {
+  const double hidden = number(config.hidden_size), heads = number(config.mamba_num_heads),
+               head = number(config.mamba_head_dim), states = number(config.mamba_state_dim),
+               inner = heads * head, shared = number(config.mamba_num_groups) * states,
+               times = number(config.gdp_num_householder);
+  return {hidden * (1 + times) * (inner + shared + heads) +
+          number(config.mamba_conv_kernel) * (inner * times + shared * (1 + times)) +
+          (2 * times + 1.5) * inner * states + inner * hidden};
 }
 
 double matrices(const ModelConfig& config) { return config.gated_linear_unit ? 3 : 2; }
@@ -89,7 +100,7 @@ LayerWork layer_work(const ModelConfig& config, int64_t layer) {
       if (!config.is_hybrid_model) work += latent_attention_work(config);
       break;
     case MixerKind::mamba:
-      work += mamba_work(config);
+      work += config.gated_delta_product ? delta_product_work(config) : mamba_work(config);
       break;
     case MixerKind::delta_net:
       work += delta_net_work(config);
