@@ -1,7 +1,7 @@
 #include "parity/cases.h"
 #include "parity/settings.h"
 
-// A residual stream in fp32 beside parameters in bf16.
+// A residual stream in fp32 beside parameters in bf16, and several streams that layers mix.
 namespace megatron::testing {
 namespace {
 
@@ -49,6 +49,56 @@ TEST(WideStream, RecomputeChangesNoBit) {
   norms.execution.recompute_modules = {"layernorm"};
   for (const Config& config : {again, norms})
     EXPECT_EQ(train(config, {}, batches, DType::BF16).losses, kept.losses);
+}
+
+Config with_streams() {
+  Config config = small_gpt();
+  config.model.enable_mhc_connections = true;
+  config.model.mhc_num_residual_streams = 3;
+  config.model.mhc_sinkhorn_iterations = 5;
+  config.model.mhc_init_gating_factor = 0.5;
+  return config;
+}
+
+void compute_connections_again(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = {"mhc", "layernorm"};
+}
+
+TEST(Streams, EveryLayoutTrainsLikeOneRank) {
+  const auto whole_layers = [](Config& config) {
+    config.execution.recompute_granularity = RecomputeGranularity::full;
+    config.execution.recompute_method = RecomputeMethod::uniform;
+    config.execution.recompute_num_layers = 2;
+  };
+  const std::vector<Layout> layouts = {
+      {.name = "tp2", .tp = 2},
+      {.name = "tp2 sp, made again", .tp = 2, .sp = true, .change = compute_connections_again},
+      {.name = "pp2 dp2", .pp = 2, .dp = 2},
+      {.name = "pp2 in four chunks", .pp = 2, .vpp = 2},
+      {.name = "cp2", .cp = 2},
+      {.name = "layers made again", .change = whole_layers},
+      {.name = "dp2 zero 3", .dp = 2, .change = [](Config& c) { shard<3>(c, 0); }},
+  };
+  check_layouts(with_streams(), layouts);
+}
+
+TEST(CudaParity, Streams) {
+  const std::vector<Layout> layouts = {{.name = "made again", .change = compute_connections_again}};
+  check_on_gpu(with_streams(), layouts);
+  check_narrow_on_gpu(with_streams());
+}
+
+// While gates are closed all streams are alike, and layers see them as one: but for the norm's epsilon, since
+// what a layer reads is then a multiple of the stream.
+TEST(Streams, BeginAsOne) {
+  Config config = with_streams();
+  config.model.mhc_init_gating_factor = 0;
+  const auto batches = batches_for(config, 3);
+  const Trained one = train(small_gpt(), {}, batches), several = train(config, {}, batches);
+  EXPECT_NEAR(several.losses[0], one.losses[0], 1e-4);
+  EXPECT_GT(std::abs(several.losses[2] - one.losses[2]), 1e-6);
+  EXPECT_GT(std::abs(train(with_streams(), {}, batches).losses[0] - one.losses[0]), 1e-6);
 }
 
 }  // namespace

@@ -176,7 +176,10 @@ StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, co
   Tensor hidden = embedding_ ? embed(ctx, micro.ids, seq) : input[0];
   if (tower_) hidden = with_images(ctx, hidden, micro);
   hidden = ops::cast(ctx, hidden, stream_dtype(config_, dtype_));
+  const int64_t streams = config_.enable_mhc_connections ? config_.mhc_num_residual_streams : 1;
+  if (embedding_ && streams > 1) hidden = expand_streams(ctx, hidden, streams);
   Residual residual = run_layers(ctx, hidden, seq, on_layer);
+  if (final_ && streams > 1) residual = {contract_streams(ctx, residual.sum(ctx), streams), {}};
   if (!final_) {
     states[0] = residual.sum(ctx);
     return states;

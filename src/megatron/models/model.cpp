@@ -137,7 +137,7 @@ Head* Model::head() {
 // stage of the MTP layers, what they made travels on beside the hidden states.
 std::vector<Shape> Model::stage_inputs(int stage, const StageTokens& tokens, bool mtp) const {
   const auto states = [&](int64_t count) {
-    return Shape{parallel_.tensor.token_rows(count), config_.hidden_size};
+    return Shape{parallel_.tensor.token_rows(count), config_.stream_width()};
   };
   if (encoder_decoder_)
     return stage < encoder_stages_ ? std::vector{states(tokens.source), states(tokens.own)}

@@ -5,6 +5,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/attention.h"
 #include "megatron/transformer/delta_net.h"
+#include "megatron/transformer/delta_product.h"
 #include "megatron/transformer/hidden_dropout.h"
 #include "megatron/transformer/latent_attention.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -27,6 +28,8 @@ std::unique_ptr<TokenMixer> make_mixer(const std::string& layer, int64_t index, 
     case MixerKind::latent_attention:
       return std::make_unique<LatentAttention>(layer + ".self_attention", index, config, parallel);
     case MixerKind::mamba:
+      if (config.gated_delta_product)
+        return std::make_unique<DeltaProduct>(layer + ".mixer", index, config, parallel);
       return std::make_unique<MambaMixer>(layer + ".mixer", index, config, parallel);
     case MixerKind::delta_net:
       return std::make_unique<DeltaNet>(layer + ".self_attention", index, config, parallel);
@@ -65,6 +68,9 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
     post_mixer_norm_ = norm_if(config.post_attention_layernorm,
                                name + ".self_attention.linear_proj.post_layernorm", config, tp_);
     mixer_sum_norm_ = norm_if(after, name + ".post_attention_layernorm", config, tp_);
+    if (config.enable_mhc_connections)
+      mixer_streams_ =
+          std::make_unique<HyperConnection>(name + ".self_attention_hyper_connection", config, tp_);
   }
   if (cross_attention) {
     cross_ = std::make_unique<CrossAttention>(name + ".cross_attention", index, config, parallel);
@@ -76,6 +82,8 @@ TransformerLayer::TransformerLayer(const std::string& name, int64_t index, const
   mlp_norm_ = norm_if(before && !shares_norm, name + ".pre_mlp_layernorm", config, tp_);
   mlp_sum_norm_ = norm_if(after, name + ".post_mlp_layernorm", config, tp_);
   post_mlp_norm_ = norm_if(config.post_mlp_layernorm, name + ".mlp.linear_fc2.post_layernorm", config, tp_);
+  if (config.enable_mhc_connections)
+    mlp_streams_ = std::make_unique<HyperConnection>(name + ".mlp_hyper_connection", config, tp_);
   if (kind == FeedForwardKind::experts)
     moe_ = std::make_unique<MoeLayer>(name + ".mlp", index, config, parallel);
   else
@@ -122,7 +130,14 @@ Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const Se
 
 void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
   const bool feeds = mlp_ || moe_;
-  if (parallel_ && mixer_ && feeds) {
+  if (mixer_streams_ || mlp_streams_) {
+    if (mixer_)
+      within_streams(ctx, *mixer_streams_, residual, seq, 1,
+                     [&](Residual& inner) { return mix(ctx, inner, seq, host); });
+    if (feeds)
+      within_streams(ctx, *mlp_streams_, residual, seq, 2,
+                     [&](Residual& inner) { return feed_forward(ctx, inner, seq, host); });
+  } else if (parallel_ && mixer_ && feeds) {
     Tensor normed;
     const Tensor mixed = mix(ctx, residual, seq, host, &normed);
     const Tensor fed = feed_forward(ctx, residual, seq, host, mlp_norm_ ? Tensor() : normed);
@@ -141,6 +156,23 @@ void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqIn
   if (host) host->forget();
 }
 
+void TransformerLayer::within_streams(RankContext& ctx, HyperConnection& connection, Residual& residual,
+                                      const SeqInfo& seq, int site,
+                                      const std::function<Tensor(Residual&)>& part) {
+  const Tensor streams = residual.sum(ctx);
+  const HyperConnection::Mapping mapping = connection.read(ctx, streams, plan_.hyper_connections);
+  Residual inner{mapping.input, {}};
+  const Tensor y = part(inner);
+  const auto dropped = [this, seq, site](RankContext& c, const Tensor& x) {
+    return hidden_dropout(c, x, dropout_, seq, index_, site, tp_);
+  };
+  residual = {connection.write(ctx, streams, mapping, y, dropped, plan_.hyper_connections), {}};
+}
+
+Tensor TransformerLayer::drop(RankContext& ctx, const Tensor& x, const SeqInfo& seq, int site) const {
+  return mixer_streams_ || mlp_streams_ ? x : hidden_dropout(ctx, x, dropout_, seq, index_, site, tp_);
+}
+
 Tensor TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host,
                              Tensor* normed) {
   const TraceRange range(ctx.tracer, "mixer");
@@ -152,7 +184,7 @@ Tensor TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo
   if (normed) *normed = x;
   x = mixer_->forward(ctx, x, seq, recompute_norm(ctx, mixer_norm_.get(), residual), host);
   if (post_mixer_norm_) x = post_mixer_norm_->forward(ctx, x);
-  return hidden_dropout(ctx, x, dropout_, seq, index_, 1, tp_);
+  return drop(ctx, x, seq, 1);
 }
 
 void TransformerLayer::look_at_encoder(RankContext& ctx, Residual& residual, const SeqInfo& seq) {
@@ -172,10 +204,12 @@ Tensor TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, cons
   RecomputeFn recompute_input = recompute_norm(ctx, norm, residual);
   x = moe_ ? run_experts(ctx, x, seq, recompute_input, host) : run_mlp(ctx, x, recompute_input);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
-  return hidden_dropout(ctx, x, dropout_, seq, index_, 2, tp_);
+  return drop(ctx, x, seq, 2);
 }
 
 void TransformerLayer::visit(const ParameterVisitor& visitor) {
+  if (mixer_streams_) mixer_streams_->visit(visitor);
+  if (mlp_streams_) mlp_streams_->visit(visitor);
   if (mixer_norm_) mixer_norm_->visit(visitor);
   if (mixer_) mixer_->visit(visitor);
   if (post_mixer_norm_) post_mixer_norm_->visit(visitor);

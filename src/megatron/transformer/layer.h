@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/transformer/cross_attention.h"
+#include "megatron/transformer/hyper_connection.h"
 #include "megatron/transformer/mlp.h"
 #include "megatron/transformer/moe/moe_layer.h"
 #include "megatron/transformer/norm.h"
@@ -11,7 +12,8 @@ namespace megatron {
 // One layer: x += mixer(norm(x)); x += mlp(norm(x)). The first part is attention or a state space, the second
 // may be experts; layers of hybrid models have one of them alone, decoders of an encoder attention to it in
 // between. Some models also norm what is added, or that alone; BERT norms the sums. With a parallel residual
-// both parts read the layer's input: x += mixer(norm(x)) + mlp(norm(x)), by a norm each or one for both.
+// both parts read the layer's input: x += mixer(norm(x)) + mlp(norm(x)), by a norm each or one for both. With
+// hyper-connections x is several streams, of which each part reads a mixture.
 class TransformerLayer final : public Module {
  public:
   TransformerLayer(const std::string& name, int64_t index, const ModelConfig& config,
@@ -29,6 +31,11 @@ class TransformerLayer final : public Module {
   std::vector<AuxLossSum> take_losses();
 
  private:
+  // A part between the streams: it gets what they give, and says what they are to get, before dropout.
+  void within_streams(RankContext& ctx, HyperConnection& connection, Residual& residual, const SeqInfo& seq,
+                      int site, const std::function<Tensor(Residual&)>& part);
+  // Dropout of what the stream is to grow by; streams have it behind their connection.
+  Tensor drop(RankContext& ctx, const Tensor& x, const SeqInfo& seq, int site) const;
   // What the stream is to grow by. `normed`, where it is given, gets what the mixer read.
   Tensor mix(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host,
              Tensor* normed = nullptr);
@@ -53,6 +60,7 @@ class TransformerLayer final : public Module {
   std::unique_ptr<Mlp> mlp_;  // one of the two, or none
   std::unique_ptr<MoeLayer> moe_;
   std::unique_ptr<Norm> mixer_sum_norm_, mlp_sum_norm_;
+  std::unique_ptr<HyperConnection> mixer_streams_, mlp_streams_;
   ActivationPlan plan_;
 };
 
