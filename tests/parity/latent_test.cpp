@@ -157,6 +157,28 @@ TEST(LatentParity, SparseAttention) {
   check_layouts(other, one);
 }
 
+// Of every two layers the first chooses keys for both.
+TEST(LatentParity, SparseAttentionToKeysThatAnotherLayerChose) {
+  Config config = sparse_gpt();
+  config.model.dsa_indexer_topk_freq = 2;
+  const auto whole_layers = [](int64_t count) {
+    return [count](Config& c) {
+      c.execution.recompute_granularity = RecomputeGranularity::full;
+      c.execution.recompute_method = RecomputeMethod::uniform;
+      c.execution.recompute_num_layers = count;
+    };
+  };
+  const std::vector<Layout> layouts = {{.name = "layers made again", .change = whole_layers(1)},
+                                       {.name = "pairs made again", .change = whole_layers(2)},
+                                       {.name = "tp2 sp", .tp = 2, .sp = true},
+                                       {.name = "tp2 pp2", .tp = 2, .pp = 2}};
+  check_layouts(config, layouts);
+  const auto batches = batches_for(config, 2);
+  const Trained shared = train(config, {}, batches), own = train(sparse_gpt(), {}, batches);
+  EXPECT_GT(std::abs(shared.losses[0] - own.losses[0]), 1e-6);
+  EXPECT_LT(shared.parameters.size(), own.parameters.size());  // half of the indexers
+}
+
 // With as many keys as there are, it is latent attention, whatever the indexer learns; with fewer it is not.
 TEST(LatentParity, SparseAttentionToAllKeysIsDense) {
   Config all = sparse_gpt();

@@ -128,6 +128,8 @@ SeqInfo model_sequences(RankContext& ctx, const TokenRows& rows, const ModelConf
     seq.rope_cos = rotation.cos;
     seq.rope_sin = rotation.sin;
   }
+  if (config.attends_sparsely() && config.dsa_indexer_topk_freq > 1)
+    seq.chosen_keys = std::make_shared<std::map<int64_t, Tensor>>();
   add_position_tables(ctx, config, held_positions(rows, context), dtype,
                       local_frequencies(ctx, config, dtype), seq);
   return seq;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <map>
+#include <memory>
+
 #include "megatron/kernels/attention.h"
 #include "megatron/tensor/tensor.h"
 
@@ -47,6 +50,9 @@ struct SeqInfo {
   const SequenceBatch* sequences = nullptr;  // and which blocks and slots of it they have
   Tensor token_types;                        // int64 [tokens], where the embedding knows types
   Tensor attention_bias;  // [1 or batch, 1 or heads, length, length]: added to scores of attention
+  // By layer, what is added to scores of attention: 0 for keys that its indexer chose, for layers behind it
+  // that have no indexer. Where layers share nothing, it is null.
+  std::shared_ptr<std::map<int64_t, Tensor>> chosen_keys;
   Tensor encoder_states;  // [tokens, hidden] of an encoder that layers attend to, and
   Tensor encoder_bias;    // [batch, 1, length, its length]: what is added to those scores
   // int64 [tokens of the whole micro-batch, layers with experts, k]: experts that routers choose whatever

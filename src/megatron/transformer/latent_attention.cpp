@@ -77,6 +77,8 @@ LatentAttention::LatentAttention(const std::string& name, int64_t layer, const M
   kv_down_.partial_over_tp = parallel.tensor.splits_tokens();
   if (has_indexer(config, layer))
     indexer_ = std::make_unique<SparseIndexer>(name + ".core_attention.indexer", layer, config, parallel);
+  else if (attends_to_chosen(config, layer))
+    chooser_ = config.chooser_of_keys(layer);
   if (config.qk_clip) {
     const auto row_of = [](int64_t plain, QkPart first, int64_t others, QkPart second) {
       return [=](int64_t row) {
@@ -126,7 +128,7 @@ Tensor LatentAttention::forward(RankContext& ctx, const Tensor& x, const SeqInfo
                                 const RecomputeFn& recompute_input, HostOffload* host) {
   if (seq.cache) return projection_.forward(ctx, absorbed(ctx, x, seq));
   Tensor o;
-  if (indexer_) {
+  if (indexer_ || chooser_) {
     o = sparse(ctx, x, seq, recompute_input);
   } else if (plan_.latent_up_projection) {
     o = with_recomputed_heads(ctx, x, seq, recompute_input, host);
@@ -220,12 +222,20 @@ std::vector<Tensor> LatentAttention::heads_of(RankContext& ctx, const Projected&
 Tensor LatentAttention::sparse(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                                const RecomputeFn& recompute_input) {
   const Latents made = latents(ctx, x, recompute_input);
+  if (chooser_) {
+    require(seq.chosen_keys && seq.chosen_keys->contains(*chooser_),
+            "layer {}: it attends to keys that layer {} chooses, which has not run on this pipeline stage",
+            heads_.layer, *chooser_);
+    const std::vector<Tensor> heads = heads_of(ctx, project(ctx, made, recompute_input, seq), seq);
+    return core(ctx, heads, seq, seq.chosen_keys->at(*chooser_));
+  }
   Tensor queries;
   {
     NoGrad no_grad(ctx);
     queries = q_norm_->forward(ctx, made.query.detach());
   }
   const SparseIndexer::Result index = indexer_->forward(ctx, x, queries, seq);
+  if (seq.chosen_keys) (*seq.chosen_keys)[heads_.layer] = index.bias;
   const std::vector<Tensor> heads = heads_of(ctx, project(ctx, made, recompute_input, seq), seq);
   const Tensor o = core(ctx, heads, seq, index.bias);
   const Tensor loss = indexer_->loss(ctx, index, heads[0], heads[1], heads_.scale, seq);

@@ -40,7 +40,7 @@ class LatentAttention final : public TokenMixer {
   // `bias`: what is added to scores, where something is.
   Tensor core(RankContext& ctx, std::span<const Tensor> heads, const SeqInfo& seq,
               const Tensor& bias = {}) const;
-  // Attention to the keys that the indexer chooses.
+  // Attention to the keys that the indexer of this layer, or of one before it, chooses.
   Tensor sparse(RankContext& ctx, const Tensor& x, const SeqInfo& seq, const RecomputeFn& recompute_input);
   // A decoder's step: the cache holds latent vectors and shared keys, and the projections that make heads of
   // them are applied to queries and results instead (weight absorption).
@@ -60,7 +60,8 @@ class LatentAttention final : public TokenMixer {
   Norm kv_norm_;
   ColumnParallelLinear kv_up_;
   RowParallelLinear projection_;
-  std::unique_ptr<SparseIndexer> indexer_;  // absent where a query attends to all keys
+  std::unique_ptr<SparseIndexer> indexer_;  // absent where a query attends to all keys, or to
+  std::optional<int64_t> chooser_;          // those that the indexer of this layer chose
   std::unique_ptr<QkClipTarget> clip_;
   ActivationPlan plan_;
 };
