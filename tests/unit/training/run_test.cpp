@@ -85,6 +85,25 @@ TEST(Run, ExitConditionsSaveAndTheNextRunGoesOn) {
   EXPECT_EQ(parts->losses, whole->losses);  // to the bit
 }
 
+// Frozen layers have losses and nothing else: the weights stay as they were drawn, also in a checkpoint.
+TEST(Run, FrozenLayersLearnNothing) {
+  testing::TempDir folder;
+  const std::string plain = "--attention-dropout 0 --hidden-dropout 0 --train-iters 4 ";
+  auto learning = std::make_shared<Record>(), frozen = std::make_shared<Record>(),
+       parts = std::make_shared<Record>();
+  train(plain, learning);
+  train(plain + "--freeze-all-layers", frozen);
+  EXPECT_NEAR(frozen->losses[1], learning->losses[1], 1e-12);
+  EXPECT_NE(frozen->losses[2], learning->losses[2]);
+  EXPECT_EQ(frozen->losses.size(), 4u);
+  EXPECT_EQ(frozen->rates[2], 0);
+  const std::string place =
+      fmt::format("{0}--freeze-all-layers --save {1} --load {1} ", plain, folder.path());
+  train(place + "--exit-interval 2", parts);
+  EXPECT_EQ(train(place, parts).state.iteration, 4);
+  EXPECT_EQ(parts->losses, frozen->losses);  // to the bit
+}
+
 // Skipped iterations consume data and do not move the schedule.
 TEST(Run, IterationsToSkip) {
   auto all = std::make_shared<Record>(), some = std::make_shared<Record>();

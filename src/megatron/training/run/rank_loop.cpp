@@ -17,6 +17,7 @@
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/rerun.h"
 #include "megatron/training/run/restart.h"
+#include "megatron/training/run/restart_layout.h"
 #include "megatron/training/run/run_checkpoints.h"
 #include "megatron/training/run/section_timeouts.h"
 #include "megatron/training/run/training_run.h"
@@ -77,7 +78,7 @@ class RankLoop {
         rerun_(config_.rerun_state_machine,
                {.finite = config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
                 .large = config_.ddp.check_for_large_grads},
-               static_cast<uint64_t>(config_.rng.seed), layout_name(), world),
+               static_cast<uint64_t>(config_.rng.seed), layout_name(config_, parallel_), world),
         timeouts_(config_, world, kept_.steps),
         dumps_(ctx, world, config_, trainer_, [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {
@@ -180,19 +181,8 @@ class RankLoop {
     if (!restarted() || state_.iteration != first_ + 1) return;
     const RestartState& restart = *run_.restart;
     tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}, {} computed again; {}",
-                     restart.number, restart.fault, restart.change, layout_name(), first_, restored_from_,
-                     again_, restart.tell_times(set_up_, restored_, kept_at_)));
-  }
-
-  std::string layout_name() const {
-    const UnequalReplicas* unequal = parallel_.unequal();
-    return fmt::format(
-        "tp {} pp {} cp {} dp {}{}",
-        unequal ? fmt::format("{}", fmt::join(unequal->tp_sizes, "+"))
-                : std::to_string(parallel_.size(Axis::tp)),
-        parallel_.size(Axis::pp), parallel_.size(Axis::cp), parallel_.replicas(),
-        unequal ? fmt::format(" without slots {}", fmt::join(config_.parallel.non_active_ranks_per_dp, " "))
-                : "");
+                     restart.number, restart.fault, restart.change, layout_name(config_, parallel_), first_,
+                     restored_from_, again_, restart.tell_times(set_up_, restored_, kept_at_)));
   }
 
   RunEnd train() {
@@ -455,8 +445,9 @@ class RankLoop {
       gradients =
           trainer_.gradients(ctx_, *batches, {.iteration = state_.iteration, .batches = shares.batches()});
     };
-    compute();
-    if (rerun_.active()) {
+    const bool frozen = config_.train.freeze_all_layers;  // then there is nothing but the loss
+    if (!frozen) compute();
+    if (rerun_.active() && !frozen) {
       const auto result = [&] { return StepResult{ctx_.item(gradients.loss), ctx_.item(gradients.norm)}; };
       const auto again = [&] {
         compute();
@@ -470,10 +461,12 @@ class RankLoop {
       if (suspected) tell_suspects();
       if (verdict != RerunMachine::Verdict::go_on) return verdict;
     }
-    dumps_.after_gradients(state_.iteration + 1);
+    if (!frozen) dumps_.after_gradients(state_.iteration + 1);
     checkpoints_.before_update();
     if (memory_) memory_->before_change(ctx_);
-    const StepReport step = trainer_.update(ctx_, gradients, rates);
+    const StepReport step =
+        frozen ? StepReport{.loss = trainer_.evaluate(ctx_, *batches, shares.batches()), .terms = {}}
+               : trainer_.update(ctx_, gradients, rates);
     ++state_.iteration;
     check_finite(step);
     dumps_.after_update(state_.iteration);
@@ -492,7 +485,7 @@ class RankLoop {
                                  .global_batch_size = batch,
                                  .loss = step.loss,
                                  .grad_norm = step.grad_norm,
-                                 .learning_rate = rates.lr,
+                                 .learning_rate = frozen ? 0 : rates.lr,
                                  .loss_scale = step.loss_scale,
                                  .num_zeros = step.num_zeros,
                                  .params_norm = step.params_norm,

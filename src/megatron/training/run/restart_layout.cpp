@@ -1,5 +1,7 @@
 #include "megatron/training/run/restart_layout.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -206,6 +208,17 @@ ParallelSizes RestartLayout::sizes(const Config& applied) const {
 RestartLayout restart_layout(const Config& config, int processes, const std::vector<int>& left,
                              int64_t min_tp) {
   return LayoutSearch(config, processes, left, std::max<int64_t>(1, min_tp)).find();
+}
+
+std::string layout_name(const Config& config, const ParallelContext& parallel) {
+  const UnequalReplicas* unequal = parallel.unequal();
+  return fmt::format(
+      "tp {} pp {} cp {} dp {}{}",
+      unequal ? fmt::format("{}", fmt::join(unequal->tp_sizes, "+"))
+              : std::to_string(parallel.size(Axis::tp)),
+      parallel.size(Axis::pp), parallel.size(Axis::cp), parallel.replicas(),
+      unequal ? fmt::format(" without slots {}", fmt::join(config.parallel.non_active_ranks_per_dp, " "))
+              : "");
 }
 
 }  // namespace megatron

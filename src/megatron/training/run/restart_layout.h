@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megatron/config/config.h"
+#include "megatron/parallel/parallel_context.h"
 #include "megatron/parallel/parallel_groups.h"
 
 namespace megatron {
@@ -30,5 +31,8 @@ struct RestartLayout {
 // dropped, as further ones are until whole replicas share the global batch evenly.
 RestartLayout restart_layout(const Config& config, int processes, const std::vector<int>& left,
                              int64_t min_tp = 1);
+
+// Sizes of the ranks' groups, as a line about a restart tells them.
+std::string layout_name(const Config& config, const ParallelContext& parallel);
 
 }  // namespace megatron
