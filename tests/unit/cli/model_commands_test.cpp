@@ -261,6 +261,7 @@ TEST_F(ModelCommands, GenerateGuessesAndQuantises) {
   const Json plain = ids({});
   EXPECT_EQ(ids({"--num-speculative-tokens", "3"}).dump(), plain.dump());
   EXPECT_EQ(ids({"--num-speculative-tokens", "3", "--return-log-probs"}).dump(), plain.dump());
+  EXPECT_EQ(ids({"--temperature", "0"}).dump(), plain.dump());
   EXPECT_EQ(ids({"--temperature", "0.5"}).dump(),
             ids({"--temperature", "0.5", "--num-speculative-tokens", "2"}).dump());
   const Json int8 = ids({"--quantization", "int8"});

@@ -36,7 +36,7 @@ constexpr CommandFlag kFlags[] = {
     {"--termination-id", 1, "the token that ends a text instead of the model's; -1: none"},
     {"--stop-words", -1, "texts that end an answer, by their tokens, and are left out of it"},
     {"--greedy", 0, "the likeliest token each time (the default)"},
-    {"--temperature", 1, "draw instead, by --seed: 1 as the model says, less is bolder"},
+    {"--temperature", 1, "draw, by --seed: 1 as the model says, lower bolder, 0 greedy"},
     {"--top-k", 1, "draw from the k likeliest tokens (--top_k too)"},
     {"--top_k", 1, "the same"},
     {"--top-p", 1, "draw from the likeliest tokens that together have this probability (--top_p too)"},
@@ -65,6 +65,8 @@ constexpr CommandFlag kFlags[] = {
     {"--coordinator-port", 1, "the first rank schedules for all", kNoEffect},
     {"--coordinator-schedule-output-path", 1, "the first rank schedules for all", kNoEffect},
     {"--async-mode", 0, "prompts are always answered together", kNoEffect},
+    {"--stream", 0, "answers are printed whole", kNoEffect},
+    {"--max-batch-size", 1, "as many requests run as the cache holds", kNoEffect},
     {"--batch-boundaries", 1, "prompts join as soon as there is room", kNoEffect},
     {"--drain-between-batches", 0, "prompts join as soon as there is room", kNoEffect},
     {"--output-request-events", 0, "requests have no trace", kNoEffect},
@@ -156,7 +158,8 @@ Sampling sampling_of(const CommandLine& line, const ModelArguments& arguments) {
   const int64_t top_k = parse_int("generate", "--top-k", k);
   const bool draws = (line.has("--temperature") || top_k > 0 || (p != "1" && !is_zero(p))) &&
                      !line.has("--greedy") && top_k != 1;
-  const double temperature = parse_positive("generate", "--temperature", line.get("--temperature", "1"));
+  const std::string heat = line.get("--temperature", "1");
+  const double temperature = is_zero(heat) ? 0 : parse_positive("generate", "--temperature", heat);
   const Config& config = arguments.config;
   return {.temperature = draws ? temperature : 0,
           .top_k = top_k,
