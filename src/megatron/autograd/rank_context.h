@@ -33,8 +33,11 @@ struct RankContext {
   uint32_t tapes_made = 0;
   LaunchCheck* launches =
       nullptr;  // on the meta device, what GPUs would refuse of its launches; null: not asked
+  // On CUDA, kernels start while those in front of them still run. Weights and tables of a cache's blocks are
+  // read before those are done, so whatever writes them must be complete before this is set.
+  bool pdl = false;
 
-  KernelContext kernel_context() { return {stream, pool, *allocator, batch_invariant, launches}; }
+  KernelContext kernel_context() { return {stream, pool, *allocator, batch_invariant, launches, pdl}; }
   void trace(const char* name, Phase phase, double flops, double bytes) {
     if (tracer) tracer->op(name, phase, {flops, bytes});
   }

@@ -15,6 +15,9 @@ struct KernelContext {
   Allocator& workspace;
   bool batch_invariant = false;     // rows of a GEMM have the same bits however many there are (CPU)
   LaunchCheck* launches = nullptr;  // of the meta device: what GPUs would refuse
+  // Kernels may start while those in front of them still run (PDL). Before they wait they read
+  // GemmArgs::static_b, and where the blocks of a cache lie.
+  bool pdl = false;
 };
 
 }  // namespace megatron

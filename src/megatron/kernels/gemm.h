@@ -22,6 +22,7 @@ struct GemmArgs {
   Tensor a_scale, b_scale;
   int64_t a_block_rows = 0, b_block_rows = 0;  // 0: one scale for all
   bool fast_accum = false;
+  bool static_b = false;  // b is a weight: no work that is under way on the stream writes it
 };
 
 // Experts: rows [offsets[e], offsets[e+1]) of `a` go through matrix b[e] (b is [experts, k, n], views

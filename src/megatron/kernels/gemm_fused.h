@@ -24,6 +24,7 @@ bool not_fused(const KernelContext&, const Args&) {
 // y [rows, n] = silu(gate) · up, of the gate and up that x holds.
 struct GemmSwigluArgs {
   Tensor a, b, x, y;
+  bool static_b = false;  // as GemmArgs::static_b
 };
 
 // dx [rows, 2 n], the gradient of x, where that of y is a [rows, k] · b [k, n]. dx may be x.

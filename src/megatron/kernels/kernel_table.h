@@ -19,6 +19,7 @@
 #include "megatron/kernels/quantize.h"
 #include "megatron/kernels/recurrent.h"
 #include "megatron/kernels/rope.h"
+#include "megatron/kernels/sample.h"
 #include "megatron/kernels/sinkhorn.h"
 
 namespace megatron {
@@ -90,6 +91,7 @@ struct KernelTable {
   Kernel<ScatterColumnsArgs> scatter_columns = nullptr;
   Kernel<TopKArgs> top_k = nullptr;
   FusedKernel<ArgmaxArgs> argmax = not_fused;  // on the CPU whoever asks can look itself
+  FusedKernel<SampleArgs> sample = not_fused;  // likewise
   Kernel<CrossEntropyStatsArgs> cross_entropy_stats = nullptr;
   Kernel<CrossEntropyLossArgs> cross_entropy_loss = nullptr;
   Kernel<CrossEntropyGradArgs> cross_entropy_grad = nullptr;
@@ -136,7 +138,8 @@ struct KernelTable {
     v("gather_rows", t.gather_rows);
     v("scatter_add_rows", t.scatter_add_rows), v("put_rows", t.put_rows),
         v("gather_columns", t.gather_columns);
-    v("scatter_columns", t.scatter_columns), v("top_k", t.top_k), v("argmax", t.argmax);
+    v("scatter_columns", t.scatter_columns), v("top_k", t.top_k), v("argmax", t.argmax),
+        v("sample", t.sample);
     v("cross_entropy_stats", t.cross_entropy_stats), v("cross_entropy_loss", t.cross_entropy_loss);
     v("cross_entropy_grad", t.cross_entropy_grad), v("cross_entropy", t.cross_entropy);
     v("expert_sort", t.expert_sort), v("permute", t.permute), v("unpermute", t.unpermute);

@@ -93,7 +93,7 @@ bool multiply_and_activate(RankContext& ctx, const ActivationOptions& options, c
                            const Tensor& w, const Tensor& bias, const Tensor& y, const Tensor& active) {
   const bool done =
       options.swiglu()
-          ? !bias && ctx.kernels->gemm_swiglu(ctx.kernel_context(), {x, w, y, active})
+          ? !bias && ctx.kernels->gemm_swiglu(ctx.kernel_context(), {x, w, y, active, true})
           : options.gelu_tanh() && ctx.kernels->gemm_gelu(ctx.kernel_context(), {x, w, bias, y, active});
   if (done)
     trace(ctx, "linear_activated", Phase::Forward, 2.0 * x.numel() * w.size(0), {&x, &w, &y, &active});

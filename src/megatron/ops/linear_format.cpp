@@ -17,7 +17,8 @@ class PlainFormat final : public LinearFormat {
          .b = weight.value.detach().transpose(0, 1),
          .c = y,
          .bias = bias,
-         .b_scale = weight.scale});
+         .b_scale = weight.scale,
+         .static_b = true});
   }
   void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
     require(!weight.scale,

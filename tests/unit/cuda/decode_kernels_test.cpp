@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 
+#include "megatron/device/graph.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -16,8 +17,10 @@ class CudaDecode : public Twin {
 struct Sizes {
   int64_t n, k;
 };
-// Fewer columns than a block makes, edges, K of fewer pieces than warps, of many, and unevenly shared.
-const std::vector<Sizes> kSizes = {{5, 32}, {40, 96}, {16, 256}, {100, 544}, {256, 2080}, {48, 8192}};
+// Fewer columns than a block makes, edges, K of fewer pieces than warps, of many, and unevenly shared, and
+// more columns than the GPU makes at once.
+const std::vector<Sizes> kSizes = {{5, 32},     {40, 96},   {16, 256},  {100, 544},
+                                   {256, 2080}, {48, 8192}, {20001, 96}};
 
 TEST_F(CudaDecode, GemmOfFewRows) {
   for (DType dtype : narrow())
@@ -72,6 +75,63 @@ TEST_F(CudaDecode, SwigluOfFewRows) {
       cpu.kernels->gemm(cpu.kernel_context(), {a.cpu, b.cpu.transpose(0, 1), x.cpu});
       same(x, fmt::format("{} x {} x {}", rows, n, k));
     }
+}
+
+// Layers whose kernels start before those in front of them are done, one by one and as a CUDA graph: each
+// reads what the last one has just written, in memory that an earlier one had.
+TEST_F(CudaDecode, PdlKernelsReadWhatIsThere) {
+  constexpr int64_t hidden = 512, inner = 1024, layers = 6;
+  RankContext& ctx = gpu();
+  std::vector<std::array<Tensor, 3>> weights;
+  for (int64_t i = 0; i < layers; ++i)
+    weights.push_back({uniform({hidden}, DType::BF16, 0.5, 1.5).gpu,
+                       uniform({2 * inner, hidden}, DType::BF16, -0.1, 0.1).gpu,
+                       uniform({hidden, inner}, DType::BF16, -0.1, 0.1).gpu});
+  for (int64_t rows : {1, 16}) {
+    const Tensor x = uniform({rows, hidden}, DType::BF16).gpu;
+    const Tensor last = ctx.empty({rows, hidden}, DType::BF16), found = ctx.empty({rows}, DType::I64);
+    const auto compute = [&] {
+      Tensor stream = x, update = x;
+      for (const auto& [norm, fc1, fc2] : weights) {
+        Tensor sum = ctx.empty_like(x), y = ctx.empty_like(x);
+        ctx.kernels->norm(ctx.kernel_context(),
+                          {.x = stream, .residual = update, .weight = norm, .y = y, .sum = sum});
+        Tensor both = ctx.empty({rows, 2 * inner}, DType::BF16),
+               active = ctx.empty({rows, inner}, DType::BF16);
+        ASSERT_TRUE(ctx.kernels->gemm_swiglu(ctx.kernel_context(), {y, fc1, both, active, true}));
+        stream = sum;
+        update = ctx.empty_like(x);
+        ctx.kernels->gemm(ctx.kernel_context(),
+                          {.a = active, .b = fc2.transpose(0, 1), .c = update, .static_b = true});
+      }
+      ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, stream, update, last});
+      ASSERT_TRUE(ctx.kernels->argmax(ctx.kernel_context(), {last, found}));
+    };
+    const auto result = [&] {
+      std::vector<double> all = values(ctx, last);
+      for (int64_t token : ctx.to_vector<int64_t>(found)) all.push_back(static_cast<double>(token));
+      ctx.kernels->fill(ctx.kernel_context(), {last, 0});
+      return all;
+    };
+    compute();
+    const std::vector<double> expected = result();
+    ctx.pdl = true;
+    for (int i = 0; i < 20; ++i) {
+      compute();
+      ASSERT_TRUE(result() == expected) << rows << " rows, time " << i;
+    }
+    {
+      const auto own = std::make_shared<Allocator>(ctx.runtime);  // outlives the graph's memory
+      const auto before = std::exchange(ctx.allocator, own);
+      const CudaGraph graph(ctx.runtime, ctx.stream, *own, compute);
+      ctx.allocator = before;
+      for (int i = 0; i < 20; ++i) {
+        graph.run(ctx.stream);
+        ASSERT_TRUE(result() == expected) << rows << " rows, graph, time " << i;
+      }
+    }
+    ctx.pdl = false;
+  }
 }
 
 struct PagedCase {
@@ -145,6 +205,42 @@ TEST_F(CudaDecode, AttentionOfOneQuery) {
         alike(o, dtype == DType::F16 ? 1e-3 : 8e-3, "o of " + what);
         same(lse, 1e-5, "lse of " + what);
       }
+}
+
+// Cut less finely than few are, and more of them than the GPU counts splits for.
+TEST_F(CudaDecode, AttentionOfManySequences) {
+  constexpr int64_t heads = 8, d = 8, block = 64, most = 18;
+  for (int64_t count : {17, 1100}) {
+    std::vector<int32_t> table, keys, cu = {0};
+    for (int32_t i = 0; i < count; ++i) {
+      keys.push_back(1 + i * 37 % (most * block));
+      cu.push_back(i + 1);
+      for (int32_t at = 0; at < most; ++at) table.push_back((i * 7 + at) % 50);
+    }
+    Both q = uniform({count, heads, d}, DType::BF16), k = uniform({50 * block, heads, d}, DType::BF16),
+         v = uniform({50 * block, heads, d}, DType::BF16);
+    Both o = output({count, heads, d}, DType::BF16), lse = output({heads, count}, DType::F32);
+    Both blocks = on_both(cpu.from_vector(table, {count, most})),
+         lengths = on_both(cpu.from_vector(keys, {count})),
+         cu_queries = on_both(cpu.from_vector(cu, {count + 1}));
+    run(&KernelTable::attention, [&](auto on) {
+      return AttentionArgs{.q = on(q),
+                           .k = on(k),
+                           .v = on(v),
+                           .o = on(o),
+                           .lse = on(lse),
+                           .batch = count,
+                           .cu_queries = on(cu_queries),
+                           .max_queries = 1,
+                           .max_keys = most * block,
+                           .blocks = on(blocks),
+                           .key_lengths = on(lengths),
+                           .block_size = block,
+                           .scale = 0.35};
+    });
+    alike(o, 8e-3, fmt::format("o of {}", count));
+    same(lse, 1e-5, fmt::format("lse of {}", count));
+  }
 }
 
 // How many keys there is room for, and what other sequences have, changes no bit.

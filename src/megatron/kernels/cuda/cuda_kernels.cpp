@@ -22,6 +22,7 @@ KernelTable make_families() {
                    add_attention_kernels,
                    add_index_kernels,
                    add_argmax_kernels,
+                   add_sample_kernels,
                    add_cross_entropy_kernels,
                    add_moe_kernels,
                    add_quantize_kernels,

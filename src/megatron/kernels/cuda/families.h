@@ -19,6 +19,7 @@ void add_rope_kernels(KernelTable&);
 void add_attention_kernels(KernelTable&);
 void add_index_kernels(KernelTable&);
 void add_argmax_kernels(KernelTable&);
+void add_sample_kernels(KernelTable&);
 void add_cross_entropy_kernels(KernelTable&);
 void add_moe_kernels(KernelTable&);
 void add_quantize_kernels(KernelTable&);

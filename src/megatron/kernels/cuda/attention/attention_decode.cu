@@ -1,12 +1,15 @@
 #include "megatron/kernels/cuda/attention/attention_mma.cuh"
+#include "megatron/kernels/cuda/core/last_block.cuh"
 #include "megatron/kernels/limits/attention.h"
 
 namespace megatron::cuda {
 namespace {
 
 constexpr int kDecodeWarps = 8, kDecodeThreads = kDecodeWarps * 32;
-// Keys of a block. Where a sequence is cut does not depend on the others, so neither does what it gets.
-constexpr int kSplitKeys = 128;
+// Keys of a block: few sequences are cut finely, so that all SMs have some; of many, a block has so much to
+// do that its beginning and end do not count. Where a sequence is cut depends on nothing else of the others,
+// so neither does what it gets.
+constexpr int kFewSequences = 16, kFineSplitKeys = 128, kSplitKeys = 1024;
 constexpr int kKeysAhead = 4;  // that a lane has on their way at once
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
@@ -14,7 +17,8 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 struct DecodePartials {
   float* o = nullptr;        // [sequences, heads, splits, dv], not yet divided by the sum
   float2* scores = nullptr;  // [sequences, heads, splits]: the largest, and the sum of exponentials below it
-  int splits = 1;
+  uint32_t* arrived = nullptr;  // [sequences, parts of heads]: the last split joins all; null: combine_kernel
+  int splits = 1, split_keys = kSplitKeys;
 };
 
 // Scores are kept times log2(e), for exp2. A maximum of −∞ stands for no key.
@@ -38,6 +42,26 @@ __device__ __forceinline__ void finish(const AttentionTask<T>& task, int64_t tok
     task.lse[head * task.lse_stride + token] = sum == 0 ? kLowest : maximum * kLn2 + logf(sum);
 }
 
+// Joins the splits of a sequence's keys that are in its range: one channel of one head.
+template <class T>
+__device__ __forceinline__ void combine(const AttentionTask<T>& task, const DecodePartials& partials,
+                                        const KeyRange& range, int b, int64_t token, int head, int channel) {
+  const int64_t first = (static_cast<int64_t>(b) * task.heads + head) * partials.splits;
+  const int begin = range.begin / partials.split_keys,
+            end =
+                range.end > range.begin ? (range.end + partials.split_keys - 1) / partials.split_keys : begin;
+  float newest = kLowest, total = 0, value = 0;
+  for (int split = begin; split < end; ++split)
+    newest = fmaxf(newest, __ldcg(&partials.scores[first + split].x));
+  for (int split = begin; split < end; ++split) {
+    const float2 own = __ldcg(&partials.scores[first + split]);
+    const float weight = weight_of(own.x, newest);
+    total += own.y * weight;
+    value += __ldcg(&partials.o[(first + split) * task.dv + channel]) * weight;
+  }
+  finish(task, token, head, channel, newest, total, value);
+}
+
 template <class T>
 __device__ __forceinline__ void widened(float (&to)[8], const uint4& bits) {
   const Vec<T, 8> values = __builtin_bit_cast(Vec<T, 8>, bits);
@@ -49,24 +73,40 @@ __device__ __forceinline__ void widened(float (&to)[8], const uint4& bits) {
 // Math: o = softmax(scale · q · kᵀ + masks) · v by online softmax. D/8 lanes take a key together, eight
 // channels each; they add up q · k by shuffles. Every such group of lanes has a softmax of its own over its
 // keys, for G query heads that share the KV head; groups and warps are joined at the end.
-// Grid: (splits of 128 keys, KV heads times parts of G of their query heads, sequences). Sequences with more
-// queries are another kernel's. With several splits, combine_kernel joins them.
+// Grid: (splits of keys, KV heads times parts of G of their query heads, sequences). Sequences with more
+// queries are another kernel's. The last of several splits joins them, or combine_kernel.
+// PDL: the first keys and values go to the L2 cache before the block waits for the query.
 // Shared memory: what each warp has come to, [warps, G, D] and its maximum and sum.
 template <class T, int D, int G>
 __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
     decode_kernel(const __grid_constant__ AttentionTask<T> task, const Divisor block_size, const int parts,
-                  const DecodePartials partials) {
+                  const DecodePartials partials, const bool early) {
   constexpr int Lanes = D / 8, Keys = 32 / Lanes;  // of a key, and of a warp at once
   __shared__ float joined[kDecodeWarps][G][D];
   __shared__ float2 scores[kDecodeWarps][G];
   const int split = blockIdx.x, kv_head = blockIdx.y / parts, b = blockIdx.z;
   const int first_head = kv_head * task.group + blockIdx.y % parts * G;
   const int heads = min(G, (kv_head + 1) * task.group - first_head);
+  griddep_launch();
   const SequenceSpan s = task.sequence(b);
-  if (s.queries != 1) return;
-  const KeyRange range = task.visible(s, 0);
-  const int begin = max(range.begin, split * kSplitKeys), end = min(range.end, (split + 1) * kSplitKeys);
-  if (begin >= end && partials.splits > 1) return;
+  const KeyRange range = s.queries == 1 ? task.visible(s, 0) : KeyRange{};
+  const int begin = max(range.begin, split * partials.split_keys),
+            end = min(range.end, (split + 1) * partials.split_keys);
+  const int32_t* table = task.blocks + b * task.blocks_stride;
+  const auto row_of = [&](int key) {
+    const uint32_t block = block_size.divide(key);
+    return static_cast<int64_t>(table[block]) * task.block_size +
+           (key - static_cast<int>(block) * task.block_size);
+  };
+  if (early && begin < end)
+    for (int i = threadIdx.x; i < 2 * min(end - begin, kFineSplitKeys); i += kDecodeThreads) {
+      const int64_t row = row_of(begin + i / 2);
+      const T* data = i % 2 ? task.v.row(row, kv_head) : task.k.row(row, kv_head);
+      for (int c = 0; c < (i % 2 ? task.dv : task.d); c += 64) prefetch(data + c);
+    }
+  griddep_wait();
+  const bool whole = partials.splits == 1 || range.begin >= range.end;  // this split is all there is
+  if (s.queries != 1 || (begin >= end && !(whole && split == 0))) return;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = lane % Lanes * 8;
   const int64_t token = s.first_query;
@@ -79,16 +119,13 @@ __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
     maximum[g] = kLowest;
     sum[g] = 0;
   }
-  const int32_t* table = task.blocks + b * task.blocks_stride;
   for (int key0 = begin + warp * Keys * kKeysAhead; key0 < end; key0 += kDecodeWarps * Keys * kKeysAhead) {
     uint4 k[kKeysAhead], v[kKeysAhead];
 #pragma unroll
     for (int a = 0; a < kKeysAhead; ++a) {
       const int key = key0 + a * Keys + lane / Lanes;
       const bool valid = key < end;
-      const uint32_t block = block_size.divide(valid ? key : begin);
-      const int64_t row = static_cast<int64_t>(table[block]) * task.block_size +
-                          ((valid ? key : begin) - static_cast<int>(block) * task.block_size);
+      const int64_t row = row_of(valid ? key : begin);
       k[a] = valid && channel < task.d ? *reinterpret_cast<const uint4*>(task.k.row(row, kv_head) + channel)
                                        : uint4{};
       v[a] = valid && channel < task.dv ? *reinterpret_cast<const uint4*>(task.v.row(row, kv_head) + channel)
@@ -169,13 +206,21 @@ __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
       total += scores[w][g].y * weight;
       value += joined[w][g][c] * weight;
     }
-    if (partials.splits == 1) {
+    if (whole) {
       finish(task, token, head, c, newest, total, value);
       continue;
     }
     const int64_t at = (static_cast<int64_t>(b) * task.heads + head) * partials.splits + split;
     partials.o[at * task.dv + c] = value;
     if (c == 0) partials.scores[at] = {newest, total};
+  }
+  if (whole || !partials.arrived) return;
+  const int splits =
+      (range.end + partials.split_keys - 1) / partials.split_keys - range.begin / partials.split_keys;
+  if (!last_to_arrive(partials.arrived + b * gridDim.y + blockIdx.y, splits)) return;
+  for (int i = threadIdx.x; i < heads * task.dv; i += kDecodeThreads) {
+    const int g = i / task.dv;
+    combine(task, partials, range, b, token, first_head + g, i - g * task.dv);
   }
 }
 
@@ -184,46 +229,36 @@ template <class T>
 __global__ void __launch_bounds__(limits::kMaxHeadDim)
     combine_kernel(const __grid_constant__ AttentionTask<T> task, const DecodePartials partials) {
   const int head = blockIdx.x, b = blockIdx.y, c = threadIdx.x;
+  griddep_overlap();
   const SequenceSpan s = task.sequence(b);
   if (s.queries != 1 || c >= task.dv) return;
-  const KeyRange range = task.visible(s, 0);
-  const int64_t first = (static_cast<int64_t>(b) * task.heads + head) * partials.splits;
-  const int begin = range.begin / kSplitKeys,
-            end = range.end > range.begin ? (range.end + kSplitKeys - 1) / kSplitKeys : begin;
-  float newest = kLowest, total = 0, value = 0;
-  for (int split = begin; split < end; ++split) newest = fmaxf(newest, partials.scores[first + split].x);
-  for (int split = begin; split < end; ++split) {
-    const float2 own = partials.scores[first + split];
-    const float weight = weight_of(own.x, newest);
-    total += own.y * weight;
-    value += partials.o[(first + split) * task.dv + c] * weight;
-  }
-  finish(task, s.first_query, head, c, newest, total, value);
+  combine(task, partials, task.visible(s, 0), b, s.first_query, head, c);
 }
 
 template <class T, int D, int G>
 void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
-  const cudaStream_t stream = stream_of(ctx);
   const int parts = static_cast<int>(blocks_for(task.group, G)),
-            splits = std::max(1, static_cast<int>(blocks_for(task.keys, kSplitKeys)));
+            split_keys = task.batch <= kFewSequences ? kFineSplitKeys : kSplitKeys,
+            splits = std::max(1, static_cast<int>(blocks_for(task.keys, split_keys)));
   const size_t each = static_cast<size_t>(task.batch) * static_cast<size_t>(task.heads) *
                       static_cast<size_t>(splits == 1 ? 0 : splits);
   const Scratch scratch(ctx, each * (sizeof(float2) + static_cast<size_t>(task.dv) * sizeof(float)));
   DecodePartials partials;
   partials.splits = splits;
+  partials.split_keys = split_keys;
   if (splits > 1) {
     partials.scores = scratch.as<float2>();
     partials.o = scratch.as<float>(each * sizeof(float2));
+    partials.arrived = arrival_counters(ctx, int64_t{task.batch} * task.kv_heads * parts);
   }
   const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(task.kv_heads * parts),
                   static_cast<unsigned>(task.batch));
-  decode_kernel<T, D, G>
-      <<<grid, kDecodeThreads, 0, stream>>>(task, Divisor(task.block_size), parts, partials);
-  check_launch("attention");
-  if (splits == 1) return;
+  step_launch(ctx, "attention", grid, kDecodeThreads)
+      .run(decode_kernel<T, D, G>, task, Divisor(task.block_size), parts, partials, ctx.pdl);
+  if (splits == 1 || partials.arrived) return;
   const dim3 each_head(static_cast<unsigned>(task.heads), static_cast<unsigned>(task.batch));
-  combine_kernel<T><<<each_head, blocks_for(task.dv, 32) * 32, 0, stream>>>(task, partials);
-  check_launch("attention");
+  step_launch(ctx, "attention", each_head, blocks_for(task.dv, 32) * 32)
+      .run(combine_kernel<T>, task, partials);
 }
 
 template <class T, int D>

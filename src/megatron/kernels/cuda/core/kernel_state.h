@@ -13,10 +13,13 @@ class GemmPlans;
 // cuDNN's handle and its built attention graphs; null where cuDNN cannot be used.
 class CudnnAttention;
 
+inline constexpr int64_t kArrivalCounters = 8192;
+
 // What the kernels keep between calls. One per CudaRuntime, so one per rank.
 struct KernelState {
   std::shared_ptr<GemmPlans> gemm;
   std::shared_ptr<CudnnAttention> attention;
+  std::shared_ptr<uint32_t> arrivals;  // [kArrivalCounters] on the device, of core/last_block.cuh
   AttentionDispatchLog attention_log;
 };
 

@@ -56,22 +56,53 @@ inline bool aligned(const void* data, size_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-// PDL launch: the kernel may start while the previous one still runs. Call griddep_wait() before reading the
-// previous output; the previous kernel may call griddep_launch() once all its blocks have started.
+// How a kernel is launched. With PDL it may start while the previous one still runs: call griddep_wait()
+// before reading the previous output, or writing at all. The previous kernel may call griddep_launch() once
+// all its blocks have started.
+struct Launch {
+  const char* name;
+  dim3 grid, block;
+  cudaStream_t stream;
+  size_t shared_bytes = 0;
+  bool pdl = false;
+  unsigned cluster = 1;  // blocks along x that share their shared memory
+
+  template <class... Parameters, class... Args>
+  void run(void (*kernel)(Parameters...), Args... args) const {
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (pdl) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count++].val.clusterDim = {cluster, 1, 1};
+    }
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), name);
+  }
+};
+
 template <class... Parameters, class... Args>
 void launch_pdl(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
                 Args... args) {
-  cudaLaunchAttribute pdl{};
-  pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  pdl.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.stream = stream;
-  config.attrs = &pdl;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), name);
+  Launch{.name = name, .grid = grid, .block = block, .stream = stream, .pdl = true}.run(kernel, args...);
 }
+
+// The launch of a kernel of a decoder's step: by PDL where the context asks for it. The kernel calls
+// griddep_overlap() first.
+inline Launch step_launch(const KernelContext& ctx, const char* name, dim3 grid, dim3 block,
+                          size_t shared_bytes = 0) {
+  return {name, grid, block, stream_of(ctx), shared_bytes, ctx.pdl};
+}
+
 __device__ __forceinline__ void griddep_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -83,11 +114,19 @@ __device__ __forceinline__ void griddep_launch() {
 #endif
 }
 
+// Lets the next kernel start as soon as all blocks of this one have, then waits for the previous ones. Every
+// kernel of a chain waits, so that the end of one is the end of all before it.
+__device__ __forceinline__ void griddep_overlap() {
+  griddep_launch();
+  griddep_wait();
+}
+
 inline constexpr int kThreads = 256;
 
 // op.run<W>(i) treats elements i … i + W − 1. W is the operator's vector width where its pointers allow it.
 template <int W, class Op>
 __global__ void __launch_bounds__(kThreads) for_each_kernel(int64_t n, Op op) {
+  griddep_overlap();
   int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * W;
   if (i + W <= n) {
     op.template run<W>(i);
@@ -99,12 +138,10 @@ __global__ void __launch_bounds__(kThreads) for_each_kernel(int64_t n, Op op) {
 template <int W, class Op>
 void for_each(const KernelContext& ctx, const char* name, int64_t n, bool vector, const Op& op) {
   if (n == 0) return;
-  cudaStream_t stream = stream_of(ctx);
   if (vector && W > 1)
-    for_each_kernel<W><<<blocks_for(n, int64_t{kThreads} * W), kThreads, 0, stream>>>(n, op);
+    step_launch(ctx, name, blocks_for(n, int64_t{kThreads} * W), kThreads).run(for_each_kernel<W, Op>, n, op);
   else
-    for_each_kernel<1><<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, op);
-  check_launch(name);
+    step_launch(ctx, name, blocks_for(n, kThreads), kThreads).run(for_each_kernel<1, Op>, n, op);
 }
 
 template <class T>

@@ -11,7 +11,7 @@ constexpr int kFewRows = 16;  // at most, in two groups of eight
 constexpr int kColumns = 16;  // of the output that a block makes
 constexpr int kSplit = 8;     // warps of a block, which share K among them
 constexpr int kChunk = 32;    // of K: what one load of all lanes of a warp covers
-constexpr int kSplitThreads = kSplit * 32;
+constexpr int kSplitThreads = kSplit * 32, kBlocksPerSm = 2;
 
 template <class T>
 struct FewRowsTask {
@@ -19,6 +19,7 @@ struct FewRowsTask {
   T *y, *active;          // y [rows, n] or [rows, 2 n]; active [rows, n] with SwiGLU
   int64_t x_stride, w_stride, y_stride, active_stride;
   int rows, n, chunks;
+  bool early;  // w is read before the kernels in front are done
 };
 
 // 16 bytes, or zeros. Predicated, so that no branch stands between loads. Weights are read once: they do not
@@ -51,79 +52,132 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint4& low, const 
   mma<T>(c, second, x.z, x.w);
 }
 
+// Asks for `bytes`, a multiple of 16, of device memory, which a later read then finds in the L2 cache.
+__device__ __forceinline__ void prefetch_bulk(const void* data, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(data)), "r"(bytes)
+               : "memory");
+#endif
+}
+
 // y = x · wᵀ + bias for few rows of x; with SwiGLU also active = silu(gate) · up, of what y holds of them.
 // Math: mma.sync m16n8k16 with 16 rows of w as A and eight rows of x as B; Groups of eight rows of x.
-// Grid: a block for each 16 columns of the output. Its eight warps have a part of K each, and of their loads
-// `Ahead` are on their way at once.
-// Shared memory: the accumulators of the warps, which are added in order.
-template <class T, int Groups, bool Swiglu>
-__global__ void __launch_bounds__(kSplitThreads, 2)
+// Grid: a block for each tile of 16 columns of the output, or, where there are `Many`, one an SM, which takes
+// tile after tile. A block's eight warps have a part of K each. A warp has `Ahead`
+// chunks of w on their way in registers; as soon as one is multiplied, the chunk `Ahead` behind it is asked
+// for, if need be of the next tile.
+// PDL: the first chunks of w are on their way before the block waits for the kernel that makes x, and as many
+// more go to the L2 cache.
+// Shared memory: the accumulators of the warps, which are added in order; two sets where there are many
+// tiles, for warps may be one apart.
+template <class T, int Groups, bool Swiglu, bool Many>
+__global__ void __launch_bounds__(kSplitThreads, kBlocksPerSm)
     few_rows_kernel(const __grid_constant__ FewRowsTask<T> task) {
   constexpr int Halves = Swiglu ? 2 : 1, Ahead = 8 / (Halves * Groups);
-  __shared__ float partial[kSplit][Halves][8 * Groups][kColumns + 1];
+  // The first inputs are waited for, so all are asked for at once; later ones are in the L1 cache.
+  constexpr int InputsAhead = Many && Ahead > 4 ? 4 : Ahead;
+  __shared__ float partials[Many ? 2 : 1][kSplit][Halves][8 * Groups][kColumns + 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = lane / 4, at = lane % 4 * 8;
-  const int column0 = blockIdx.x * kColumns;
+  const int tiles = (task.n + kColumns - 1) / kColumns;
   const int begin = warp * task.chunks / kSplit, end = (warp + 1) * task.chunks / kSplit;
+  griddep_launch();
 
   // Rows beyond the last are read as the last; nobody looks at their results.
   const T *w[Halves][2], *x[Groups];
+  const auto go_to = [&](int tile) {
 #pragma unroll
-  for (int h = 0; h < Halves; ++h)
+    for (int h = 0; h < Halves; ++h)
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      w[h][i] = task.w + (h * task.n + min(column0 + own + 8 * i, task.n - 1)) * task.w_stride + at;
+      for (int i = 0; i < 2; ++i)
+        w[h][i] = task.w + (h * task.n + min(tile * kColumns + own + 8 * i, task.n - 1)) * task.w_stride + at;
+  };
+  go_to(blockIdx.x);
 #pragma unroll
   for (int g = 0; g < Groups; ++g) x[g] = task.x + min(8 * g + own, task.rows - 1) * task.x_stride + at;
 
-  float acc[Halves][Groups][4] = {};
-  for (int chunk = begin; chunk < end; chunk += Ahead) {
-    uint4 weights[Ahead][Halves][2], inputs[Ahead][Groups];
+  uint4 weights[Ahead][Halves][2], inputs[InputsAhead][Groups];
+  const auto read_weights = [&](int a, int chunk) {
+    const int64_t k = static_cast<int64_t>(chunk) * kChunk;
 #pragma unroll
-    for (int a = 0; a < Ahead; ++a) {
-      const bool inside = chunk + a < end;
-      const int64_t k = static_cast<int64_t>(chunk + a) * kChunk;
+    for (int h = 0; h < Halves; ++h)
 #pragma unroll
-      for (int h = 0; h < Halves; ++h)
+      for (int i = 0; i < 2; ++i) weights[a][h][i] = read_if<true>(chunk < end, w[h][i] + k);
+  };
+  const auto read_inputs = [&](int a, int chunk) {
+    const int64_t k = static_cast<int64_t>(chunk) * kChunk;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) weights[a][h][i] = read_if<true>(inside, w[h][i] + k);
-#pragma unroll
-      for (int g = 0; g < Groups; ++g) inputs[a][g] = read_if<false>(inside, x[g] + k);
-    }
-#pragma unroll
-    for (int a = 0; a < Ahead; ++a)
-#pragma unroll
-      for (int h = 0; h < Halves; ++h)
-#pragma unroll
-        for (int g = 0; g < Groups; ++g)
-          multiply<T>(acc[h][g], weights[a][h][0], weights[a][h][1], inputs[a][g]);
-  }
-#pragma unroll
-  for (int h = 0; h < Halves; ++h)
-#pragma unroll
-    for (int g = 0; g < Groups; ++g)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        partial[warp][h][8 * g + lane % 4 * 2 + i % 2][own + 8 * (i / 2)] = acc[h][g][i];
-  __syncthreads();
+    for (int g = 0; g < Groups; ++g) inputs[a % InputsAhead][g] = read_if<false>(chunk < end, x[g] + k);
+  };
 
-  for (int i = threadIdx.x; i < 8 * Groups * kColumns; i += kSplitThreads) {
-    const int row = i / kColumns, column = column0 + i % kColumns;
-    if (row >= task.rows || column >= task.n) continue;
-    T value[Halves];
+  if (task.early) {
 #pragma unroll
-    for (int h = 0; h < Halves; ++h) {
-      float sum = 0;
+    for (int a = 0; a < Ahead; ++a) read_weights(a, begin + a);
+    const int first = begin + Ahead, last = min(first + Ahead, end);
+    if (lane < Halves * kColumns && first < last) {
+      const int64_t row = lane / kColumns * task.n +
+                          min(static_cast<int>(blockIdx.x) * kColumns + lane % kColumns, task.n - 1);
+      prefetch_bulk(task.w + row * task.w_stride + static_cast<int64_t>(first) * kChunk,
+                    (last - first) * kChunk * static_cast<int>(sizeof(T)));
+    }
+  }
+  griddep_wait();
+  if (!task.early) {
 #pragma unroll
-      for (int s = 0; s < kSplit; ++s) sum += partial[s][h][row][i % kColumns];
-      if (task.bias) sum += widen(task.bias[h * task.n + column]);
-      value[h] = narrow<T>(sum);
-      task.y[row * task.y_stride + h * task.n + column] = value[h];
+    for (int a = 0; a < Ahead; ++a) read_weights(a, begin + a);
+  }
+
+  for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn ^= 1) {
+    float acc[Halves][Groups][4] = {};
+#pragma unroll
+    for (int a = 0; a < InputsAhead; ++a) read_inputs(a, begin + a);
+    for (int chunk = begin; chunk < end; chunk += Ahead) {
+      int next = chunk + Ahead;
+      if constexpr (Many)
+        if (next >= end && tile + static_cast<int>(gridDim.x) < tiles) {
+          go_to(tile + gridDim.x);
+          next = begin;
+        }
+#pragma unroll
+      for (int a = 0; a < Ahead; ++a) {
+#pragma unroll
+        for (int h = 0; h < Halves; ++h)
+#pragma unroll
+          for (int g = 0; g < Groups; ++g)
+            multiply<T>(acc[h][g], weights[a][h][0], weights[a][h][1], inputs[a % InputsAhead][g]);
+        read_weights(a, next + a);
+        read_inputs(a, chunk + InputsAhead + a);
+      }
     }
-    if constexpr (Swiglu) {
-      const float gate = widen(value[0]);
-      task.active[row * task.active_stride + column] =
-          narrow<T>(gate * sigmoid<true>(gate) * widen(value[1]));
+    auto& partial = partials[Many ? turn : 0];
+#pragma unroll
+    for (int h = 0; h < Halves; ++h)
+#pragma unroll
+      for (int g = 0; g < Groups; ++g)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          partial[warp][h][8 * g + lane % 4 * 2 + i % 2][own + 8 * (i / 2)] = acc[h][g][i];
+    __syncthreads();
+
+    for (int i = threadIdx.x; i < 8 * Groups * kColumns; i += kSplitThreads) {
+      const int row = i / kColumns, column = tile * kColumns + i % kColumns;
+      if (row >= task.rows || column >= task.n) continue;
+      T value[Halves];
+#pragma unroll
+      for (int h = 0; h < Halves; ++h) {
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < kSplit; ++s) sum += partial[s][h][row][i % kColumns];
+        if (task.bias) sum += widen(task.bias[h * task.n + column]);
+        value[h] = narrow<T>(sum);
+        task.y[row * task.y_stride + h * task.n + column] = value[h];
+      }
+      if constexpr (Swiglu) {
+        const float gate = widen(value[0]);
+        task.active[row * task.active_stride + column] =
+            narrow<T>(gate * sigmoid<true>(gate) * widen(value[1]));
+      }
     }
+    if constexpr (!Many) return;
   }
 }
 
@@ -141,7 +195,7 @@ bool fits(const Tensor& x, const Tensor& w, const Tensor& y) {
 }
 
 template <class T>
-FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y) {
+FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y, bool early) {
   FewRowsTask<T> task{};
   task.x = pointer<T>(x);
   task.w = pointer<T>(w);
@@ -152,18 +206,22 @@ FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y) {
   task.rows = static_cast<int>(x.size(0));
   task.n = static_cast<int>(w.size(0));
   task.chunks = static_cast<int>(x.size(1) / kChunk);
+  task.early = early;
   return task;
 }
 
 template <bool Swiglu, class T>
 void launch(const KernelContext& ctx, const FewRowsTask<T>& task) {
-  const cudaStream_t stream = stream_of(ctx);
-  const unsigned blocks = blocks_for(task.n, kColumns);
+  // One block an SM keeps enough loads on their way, and leaves room for the first blocks of the next GEMM,
+  // which read their weights meanwhile.
+  const unsigned tiles = blocks_for(task.n, kColumns),
+                 sms = static_cast<unsigned>(runtime_of(ctx).properties().sm_count);
+  const bool many = 2 * tiles > 3 * sms;
+  const Launch by = step_launch(ctx, "gemm", many ? sms : tiles, kSplitThreads);
   if (task.rows <= 8)
-    few_rows_kernel<T, 1, Swiglu><<<blocks, kSplitThreads, 0, stream>>>(task);
+    by.run(many ? few_rows_kernel<T, 1, Swiglu, true> : few_rows_kernel<T, 1, Swiglu, false>, task);
   else
-    few_rows_kernel<T, 2, Swiglu><<<blocks, kSplitThreads, 0, stream>>>(task);
-  check_launch("gemm");
+    by.run(many ? few_rows_kernel<T, 2, Swiglu, true> : few_rows_kernel<T, 2, Swiglu, false>, task);
 }
 
 template <class F>
@@ -182,7 +240,7 @@ bool few_rows_gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (!fits(args.a, w, args.c)) return false;
   if (args.bias && (args.bias.dtype() != args.a.dtype() || args.bias.stride(0) != 1)) return false;
   dispatch_narrow(args.a.dtype(), [&]<class T>(Type<T>) {
-    FewRowsTask<T> task = task_of<T>(args.a, w, args.c);
+    FewRowsTask<T> task = task_of<T>(args.a, w, args.c, ctx.pdl && args.static_b);
     task.bias = pointer<T>(args.bias);
     launch<false>(ctx, task);
   });
@@ -193,7 +251,7 @@ bool few_rows_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
   if (!fits(args.a, args.b, args.x) || args.y.dtype() != args.a.dtype() || args.y.stride(1) != 1)
     return false;
   dispatch_narrow(args.a.dtype(), [&]<class T>(Type<T>) {
-    FewRowsTask<T> task = task_of<T>(args.a, args.b, args.x);
+    FewRowsTask<T> task = task_of<T>(args.a, args.b, args.x, ctx.pdl && args.static_b);
     task.n /= 2;
     task.active = pointer<T>(args.y);
     task.active_stride = args.y.stride(0);

@@ -151,6 +151,9 @@ Matrices halves(const Tensor& t) {
 
 bool gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
   if (few_rows_swiglu(ctx, args)) return true;
+  // Blocks come in pairs along the rows: one of each pair would have nothing to do. In steps of a decoder,
+  // where weights are all that is read, the library's GEMM is faster even with a kernel for the activation.
+  if (ctx.pdl && args.a.size(0) <= kTileM) return false;
   CUtensorMap a, b;
   SwigluForward::Params params;
   if (!can_run(ctx, {args.a, args.b, args.x, args.y}) ||

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "megatron/kernels/cuda/core/last_block.cuh"
 #include "megatron/kernels/cuda/pointwise/index.cuh"
 #include "megatron/kernels/limits/grid.h"
 
@@ -23,12 +24,13 @@ __device__ int64_t found(const Candidate<C>& best) {
   return best.value - best.value == C(0) ? best.index : -1;  // not of infinities
 }
 
-// Grid: (parts of a row, rows). With one part it writes the index, with several its candidate.
+// Grid: (parts of a row, rows). The last of a row's parts, at most 32, looks at the candidates of all.
 template <class T, int W>
 __global__ void __launch_bounds__(kThreads)
-    argmax_kernel(const T* x, int64_t stride, int64_t n, Candidate<Compute<T>>* candidates,
+    argmax_kernel(const T* x, int64_t stride, int64_t n, Candidate<Compute<T>>* candidates, uint32_t* arrived,
                   int64_t* indices) {
   using C = Compute<T>;
+  griddep_overlap();
   const T* row = x + blockIdx.y * stride;
   Candidate<C> best{C(0), -1};
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * W;
@@ -41,39 +43,30 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   best = block_largest(best);
-  if (threadIdx.x != 0) return;
-  if (gridDim.x == 1)
-    indices[blockIdx.y] = found(best);
-  else
-    candidates[blockIdx.y * gridDim.x + blockIdx.x] = best;
-}
-
-// A warp a row looks at the candidates of its parts, at most 32.
-template <class C>
-__global__ void argmax_of_parts_kernel(const Candidate<C>* candidates, int parts, int64_t* indices) {
-  const Candidate<C> best =
-      warp_best(threadIdx.x < parts ? candidates[blockIdx.x * parts + threadIdx.x] : Candidate<C>{C(0), -1});
-  if (threadIdx.x == 0) indices[blockIdx.x] = found(best);
+  if (gridDim.x > 1) {
+    Candidate<C>* const own = candidates + blockIdx.y * gridDim.x;
+    if (threadIdx.x == 0) own[blockIdx.x] = best;
+    if (!last_to_arrive(arrived + blockIdx.y, gridDim.x) || threadIdx.x >= 32) return;
+    best = {C(0), -1};
+    if (threadIdx.x < gridDim.x) best = {__ldcg(&own[threadIdx.x].value), __ldcg(&own[threadIdx.x].index)};
+    best = warp_best(best);
+  }
+  if (threadIdx.x == 0) indices[blockIdx.y] = found(best);
 }
 
 template <class T, int W>
 void launch(const KernelContext& ctx, const ArgmaxArgs& args) {
   using C = Compute<T>;
-  const cudaStream_t stream = stream_of(ctx);
   const int64_t rows = args.x.size(0), n = args.x.size(1);
   // Enough blocks for the whole GPU, with some vectors for each thread.
   const int64_t wanted = std::max<int64_t>(1, 2 * runtime_of(ctx).properties().sm_count / rows),
                 useful = std::max<int64_t>(1, n / (kThreads * W * 4));
-  const auto parts = static_cast<unsigned>(std::min<int64_t>({wanted, useful, 32}));
+  uint32_t* const arrived = arrival_counters(ctx, rows);
+  const auto parts = static_cast<unsigned>(arrived ? std::min<int64_t>({wanted, useful, 32}) : 1);
   const Scratch candidates(ctx, parts > 1 ? static_cast<size_t>(rows) * parts * sizeof(Candidate<C>) : 0);
-  const dim3 grid(parts, static_cast<unsigned>(rows));
-  argmax_kernel<T, W><<<grid, kThreads, 0, stream>>>(
-      pointer<T>(args.x), args.x.stride(0), n, candidates.as<Candidate<C>>(), pointer<int64_t>(args.indices));
-  check_launch("argmax");
-  if (parts == 1) return;
-  argmax_of_parts_kernel<C><<<static_cast<unsigned>(rows), 32, 0, stream>>>(
-      candidates.as<Candidate<C>>(), static_cast<int>(parts), pointer<int64_t>(args.indices));
-  check_launch("argmax");
+  step_launch(ctx, "argmax", dim3(parts, static_cast<unsigned>(rows)), kThreads)
+      .run(argmax_kernel<T, W>, pointer<T>(args.x), args.x.stride(0), n, candidates.as<Candidate<C>>(),
+           arrived, pointer<int64_t>(args.indices));
 }
 
 bool argmax(const KernelContext& ctx, const ArgmaxArgs& args) {

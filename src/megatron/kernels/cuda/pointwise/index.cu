@@ -16,6 +16,7 @@ template <class V>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const V* table, const int64_t* ids, V* out, int64_t n, int64_t rows, int64_t columns,
                   int64_t stride, int64_t first, int64_t divisor) {
+  griddep_overlap();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (i >= n) return;
   const int64_t id = ids[i], row = id < 0 ? -1 : (divisor == 1 ? id : id / divisor) - first;
@@ -39,10 +40,9 @@ void launch_gather(const KernelContext& ctx, const Tensor& table, const Tensor& 
   dim3 grid(blocks_for(n, block.y), blocks_for(columns, int64_t{width} * kGatherAhead));
   require(grid.y <= limits::kGridRows, "gather_rows: a row of {} elements is too long for the CUDA kernel",
           columns);
-  gather_kernel<V><<<grid, block, 0, stream_of(ctx)>>>(pointer<V>(table), pointer<int64_t>(ids),
-                                                       pointer<V>(out), n, table.size(0), columns, stride,
-                                                       first, divisor);
-  check_launch("gather_rows");
+  step_launch(ctx, "gather_rows", grid, block)
+      .run(gather_kernel<V>, pointer<V>(table), pointer<int64_t>(ids), pointer<V>(out), n, table.size(0),
+           columns, stride, first, divisor);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(Max) norm_forward_kernel(NormForward<T> a) {
   using Row = RowShape<W, Items>;
   __shared__ C partial[2][Row::kMaxRows][32];
   const RowSums<C> sums{partial};
+  griddep_overlap();
   const int n = static_cast<int>(a.x_rows.columns);
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, first = row * n;
   if (row >= a.x_rows.count) return;
@@ -90,18 +91,18 @@ __global__ void __launch_bounds__(Max) norm_forward_kernel(NormForward<T> a) {
 // The shape of a row of n elements: few vectors a thread, and rows of one or two warps side by side in a
 // block of eight warps.
 template <class T, int W, bool Layer>
-void launch_forward(const NormForward<T>& a, cudaStream_t stream) {
+void launch_forward(const KernelContext& ctx, const NormForward<T>& a) {
   const int64_t n = a.x_rows.columns, vectors = (n + W - 1) / W;
   auto fits = [&]<int Items, int Max>(RowShape<W, Items> shape, std::integral_constant<int, Max>) {
     int64_t threads = blocks_for(vectors, 32 * Items) * 32;
     if (threads > Max) return false;
     if constexpr (Max > 64) {
-      norm_forward_kernel<T, W, Items, Max, Layer>
-          <<<static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads), 0, stream>>>(a);
+      step_launch(ctx, "norm", static_cast<unsigned>(a.x_rows.count), static_cast<unsigned>(threads))
+          .run(norm_forward_kernel<T, W, Items, Max, Layer>, a);
     } else {
       constexpr unsigned rows = Max == 32 ? 2 * shape.kMaxRows : shape.kMaxRows;
-      norm_forward_kernel<T, W, Items, Max * rows, Layer>
-          <<<blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows), 0, stream>>>(a);
+      step_launch(ctx, "norm", blocks_for(a.x_rows.count, rows), dim3(static_cast<unsigned>(threads), rows))
+          .run(norm_forward_kernel<T, W, Items, Max * rows, Layer>, a);
     }
     return true;
   };
@@ -128,15 +129,14 @@ void norm_forward(const KernelContext& ctx, const NormArgs& args) {
   if (args.x.numel() == 0) return;
   auto launch = [&]<int W>(std::integral_constant<int, W>) {
     if (args.kind == NormKind::Layer)
-      launch_forward<T, W, true>(a, stream_of(ctx));
+      launch_forward<T, W, true>(ctx, a);
     else
-      launch_forward<T, W, false>(a, stream_of(ctx));
+      launch_forward<T, W, false>(ctx, a);
   };
   if (limits::in_vectors(args))
     launch(std::integral_constant<int, kVector<T>>{});
   else
     launch(std::integral_constant<int, 1>{});
-  check_launch("norm");
 }
 
 void norm(const KernelContext& ctx, const NormArgs& args) {

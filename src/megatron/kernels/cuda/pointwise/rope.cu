@@ -8,6 +8,7 @@ template <class C>
 __global__ void rope_table_kernel(const int64_t* positions, AnyFloat inverse, C* cos_out, C* sin_out,
                                   int64_t tokens, int64_t frequencies, double amplitude, bool three,
                                   int64_t section0, int64_t section1) {
+  griddep_overlap();
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= tokens * frequencies) return;
   int64_t t = i / frequencies, f = i - t * frequencies;
@@ -22,16 +23,15 @@ void rope_table(const KernelContext& ctx, const RopeTableArgs& args) {
   int64_t tokens = args.cos.size(0), frequencies = args.cos.size(1);
   if (args.cos.numel() == 0) return;
   auto run = [&]<class C>(Type<C>) {
-    rope_table_kernel<C><<<blocks_for(tokens * frequencies, kThreads), kThreads, 0, stream_of(ctx)>>>(
-        pointer<int64_t>(args.positions), any_float(args.inverse_frequencies), pointer<C>(args.cos),
-        pointer<C>(args.sin), tokens, frequencies, args.amplitude, args.positions.rank() == 2,
-        args.sections[0], args.sections[1]);
+    step_launch(ctx, "rope_table", blocks_for(tokens * frequencies, kThreads), kThreads)
+        .run(rope_table_kernel<C>, pointer<int64_t>(args.positions), any_float(args.inverse_frequencies),
+             pointer<C>(args.cos), pointer<C>(args.sin), tokens, frequencies, args.amplitude,
+             args.positions.rank() == 2, args.sections[0], args.sections[1]);
   };
   if (args.cos.dtype() == DType::F64)
     run(Type<double>{});
   else
     run(Type<float>{});
-  check_launch("rope_table");
 }
 
 // A head is cut into units: first those of W pairs of elements that turn together, then those of W elements
@@ -183,6 +183,7 @@ struct RopeOp {
 
 template <class T, int W, int Heads>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeOp<T> op, Sharing sharing) {
+  griddep_overlap();
   sharing.run([&](uint32_t token, uint32_t first, uint32_t unit) {
     HeadList<T, Heads> list;
 #pragma unroll
@@ -215,11 +216,10 @@ void rope(const KernelContext& ctx, const RopeArgs& args) {
     const limits::RopeThreads shared = limits::rope_threads(args);
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
       Sharing sharing(shared.count, heads, Heads, op.head.template units<W>());
-      rope_kernel<T, W, Heads>
-          <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
+      step_launch(ctx, "rope", blocks_for(sharing.threads, kThreads), kThreads)
+          .run(rope_kernel<T, W, Heads>, op, sharing);
     };
     for_width<kVector<T>>(shared.vectors, heads % 2 == 0, launch);
-    check_launch("rope");
   });
 }
 
@@ -236,6 +236,7 @@ struct QkvOp {
 
 template <class T, int W, int Heads>
 __global__ void __launch_bounds__(kThreads) qkv_kernel(QkvOp<T> op, Sharing sharing) {
+  griddep_overlap();
   sharing.run([&](uint32_t token, uint32_t first, uint32_t unit) {
     HeadList<T, Heads> list;
     const uint32_t heads = op.groups * op.per_group.value, queries = op.per_group.value - 2;
@@ -276,11 +277,10 @@ void split(const KernelContext& ctx, const QkvSplitArgs& args, const Tensor& slo
     const limits::RopeThreads shared = limits::rope_threads(args);
     auto launch = [&]<int W, int Heads>(std::integral_constant<int, W>, std::integral_constant<int, Heads>) {
       Sharing sharing(shared.count, heads, Heads, op.head.template units<W>());
-      qkv_kernel<T, W, Heads>
-          <<<blocks_for(sharing.threads, kThreads), kThreads, 0, stream_of(ctx)>>>(op, sharing);
+      step_launch(ctx, "qkv_split", blocks_for(sharing.threads, kThreads), kThreads)
+          .run(qkv_kernel<T, W, Heads>, op, sharing);
     };
     for_width<kVector<T>>(shared.vectors, heads % 2 == 0, launch);
-    check_launch("qkv_split");
   });
 }
 
