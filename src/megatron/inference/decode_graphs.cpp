@@ -64,21 +64,31 @@ DecodeGraphs::Step& DecodeGraphs::step_for(const Kind& kind) {
   if (kinds_.size() == kMaxGraphs)
     kinds_.erase(std::ranges::min_element(
         kinds_, {}, [](const auto& one) { return one.second.used; }));  // no step is under way
-  return kinds_
-      .emplace(kind, Step{.batch = SequenceBatch(ctx_, kind.first, kind.second, cache_.block_size()),
-                          .output = {},
-                          .graph = {}})
-      .first->second;
+  Step step{.batch = SequenceBatch(ctx_, kind.sequences, kind.blocks, cache_.block_size()),
+            .draws = kind.draws ? ctx_.empty({kind.sequences, kSampleSettings}, DType::F64) : Tensor{},
+            .output = {},
+            .graph = {}};
+  return kinds_.emplace(kind, std::move(step)).first->second;
+}
+
+void DecodeGraphs::refill(Step& step, const StepInput& input, std::span<const DeviceDraw> draws) {
+  step.batch.refill(ctx_, input, spare_block_);
+  if (!step.draws) return;
+  std::vector<DeviceDraw> rows(draws.begin(), draws.end());
+  rows.resize(static_cast<size_t>(step.draws.size(0)));  // padding takes the largest
+  ctx_.runtime->copy_from_host(step.draws.raw(), rows.data(), rows.size() * sizeof(DeviceDraw),
+                               ctx_.stream.native());
 }
 
 StepOutput DecodeGraphs::compute(const Step& step) {
   StepOutput output{decode_step(ctx_, model_, step.batch, cache_, frequencies_)};
-  const Tensor indices = ctx_.empty({output.logits.size(0)}, DType::I64);
-  require(ctx_.kernels->argmax(ctx_.kernel_context(), {output.logits, indices}), "decode: no argmax of {}",
-          output.logits);
-  output.largest = step.output.largest;
-  ctx_.runtime->copy_to_host_async(output.largest.raw(), indices.raw(), indices.bytes(),
-                                   ctx_.stream.native());
+  const Tensor tokens = ctx_.empty({output.logits.size(0)}, DType::I64);
+  const KernelContext kernels = ctx_.kernel_context();
+  require(step.draws ? ctx_.kernels->sample(kernels, {output.logits, step.draws, tokens})
+                     : ctx_.kernels->argmax(kernels, {output.logits, tokens}),
+          "decode: the device draws no token of {}", output.logits);
+  output.drawn = step.output.drawn;
+  ctx_.runtime->copy_to_host_async(output.drawn.raw(), tokens.raw(), tokens.bytes(), ctx_.stream.native());
   return output;
 }
 
@@ -96,20 +106,22 @@ bool DecodeGraphs::capture(Step& step) {
   return true;
 }
 
-StepOutput DecodeGraphs::run(const StepInput& input) {
+StepOutput DecodeGraphs::run(const StepInput& input, std::span<const DeviceDraw> draws) {
   size_t blocks = 1;
   for (const StepInput::Sequence& sequence : input.sequences)
     blocks = std::max(blocks, sequence.blocks.size());
-  const Kind kind{padded(std::ssize(input.sequences)), static_cast<int64_t>(std::bit_ceil(blocks))};
+  const Kind kind{.sequences = padded(std::ssize(input.sequences)),
+                  .blocks = static_cast<int64_t>(std::bit_ceil(blocks)),
+                  .draws = !draws.empty()};
   Step& step = step_for(kind);
   step.used = ++steps_;
-  step.batch.refill(ctx_, input, spare_block_);
+  refill(step, input, draws);
   const auto without_padding = [&](const StepOutput& output) {
     const int64_t rows = std::ssize(input.sequences);
-    return StepOutput{output.logits.slice(0, 0, rows), output.largest.slice(0, 0, rows)};
+    return StepOutput{output.logits.slice(0, 0, rows), output.drawn.slice(0, 0, rows)};
   };
-  const bool is_first = !step.output.largest;
-  if (is_first) step.output.largest = Tensor::empty(host_memory_, {kind.first}, DType::I64);
+  const bool is_first = !step.output.drawn;
+  if (is_first) step.output.drawn = Tensor::empty(host_memory_, {kind.sequences}, DType::I64);
   if (is_first || (!step.graph && !capture(step))) return without_padding(compute(step));
   step.graph->run(ctx_.stream);
   return without_padding(step.output);

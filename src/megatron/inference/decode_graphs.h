@@ -2,7 +2,7 @@
 
 #include <map>
 #include <optional>
-#include <utility>
+#include <span>
 
 #include "megatron/device/graph.h"
 #include "megatron/inference/logit_rows.h"
@@ -20,8 +20,9 @@ class DecodeGraphs {
   DecodeGraphs(RankContext& ctx, Model& model, PagedCache& cache, int64_t spare_block);
 
   static bool takes(const StepInput& input);
-  // The step's logits and largest ones. They are the next step's memory too.
-  StepOutput run(const StepInput& input);
+  // The step's logits, and the token of each sequence that `draws` take, or that of the largest logit where
+  // they are empty. They are the next step's memory too.
+  StepOutput run(const StepInput& input, std::span<const DeviceDraw> draws = {});
   // The model's weights may lie elsewhere now.
   void forget();
 
@@ -34,14 +35,20 @@ class DecodeGraphs {
   static int64_t padded(int64_t count);
 
  private:
-  using Kind = std::pair<int64_t, int64_t>;  // sequences, blocks of each
+  struct Kind {
+    int64_t sequences, blocks;  // blocks of each
+    bool draws;                 // tokens, instead of taking the likeliest
+    auto operator<=>(const Kind&) const = default;
+  };
   struct Step {
     SequenceBatch batch;
+    Tensor draws;  // fp64 [sequences, kSampleSettings], where the kind has them
     StepOutput output;
     std::optional<CudaGraph> graph;
     uint64_t used = 0;  // when it was last run
   };
   Step& step_for(const Kind& kind);
+  void refill(Step& step, const StepInput& input, std::span<const DeviceDraw> draws);
   StepOutput compute(const Step& step);
   bool capture(Step& step);
 

@@ -20,19 +20,16 @@ constexpr std::chrono::milliseconds kIdle{500};
 
 enum Command : int64_t { kNothing, kStep, kStop, kDraft };
 
-// GEMMs whose rows do not depend on each other, for the time of a step: in fp32 always, in others where
-// asked.
-class BatchInvariant {
+// Within its life, a switch of a rank's context has another value.
+class SwitchScope {
  public:
-  BatchInvariant(RankContext& ctx, DType dtype, const EngineOptions& options)
-      : ctx_(ctx),
-        before_(std::exchange(ctx.batch_invariant, dtype == DType::F32 || options.batch_invariant)) {}
-  ~BatchInvariant() { ctx_.batch_invariant = before_; }
-  BatchInvariant(const BatchInvariant&) = delete;
-  BatchInvariant& operator=(const BatchInvariant&) = delete;
+  SwitchScope(bool& value, bool now) : value_(value), before_(std::exchange(value, now)) {}
+  ~SwitchScope() { value_ = before_; }
+  SwitchScope(const SwitchScope&) = delete;
+  SwitchScope& operator=(const SwitchScope&) = delete;
 
  private:
-  RankContext& ctx_;
+  bool& value_;
   bool before_;
 };
 
@@ -58,12 +55,11 @@ std::optional<TokenChoice> choose_token(const ActiveRequest& active, std::span<f
   return active.sampler.choose(logits, limits, request.top_logprobs);
 }
 
-// Whether that is the largest logit, whatever the others are.
-bool takes_largest(const ActiveRequest& active) {
+// Whether nothing but the logits and the request's sampling decides.
+bool draws_freely(const ActiveRequest& active) {
   const Request& request = active.request;
   return !active.constraint && request.top_logprobs < 0 &&
-         (request.end_tokens.empty() || active.generated() >= request.min_tokens) &&
-         active.sampler.takes_largest();
+         (request.end_tokens.empty() || active.generated() >= request.min_tokens);
 }
 
 // Tokens of the stop sequence that the answer ends in; 0: it ends in none.
@@ -98,6 +94,8 @@ struct Engine::State {
   State(RankContext& ctx, const ProcessGroup& world, Model& model, const EngineOptions& given);
 
   bool first() const { return world.rank() == 0; }
+  // GEMMs whose rows do not depend on each other: in fp32 always, in others where asked.
+  bool batch_invariant() const { return model.dtype() == DType::F32 || options.batch_invariant; }
   Command tell(Command command, std::vector<int64_t>& numbers);
   void take_in();
   bool lead();
@@ -107,7 +105,9 @@ struct Engine::State {
     ActiveRequest* request;
     int64_t first, row;
   };
-  StepOutput compute(const StepInput& input);
+  StepOutput compute(const StepInput& input, const std::vector<Scheduler::Turn>& turns);
+  std::optional<DeviceDraw> device_draw(const ActiveRequest& active) const;
+  std::vector<DeviceDraw> draws_of(const std::vector<Scheduler::Turn>& turns) const;
   std::vector<Read> run_turns(const std::vector<Scheduler::Turn>& turns, const StepOutput& output);
   bool verify(const Scheduler::Turn& turn, LogitRows& rows);
   void guess(const std::vector<Read>& reads);
@@ -259,8 +259,8 @@ bool Engine::State::lead() {
   const StepInput input = scheduler->input(turns);
   if (world.size() > 1) numbers = input.packed();
   tell(kStep, numbers);
-  const BatchInvariant scope(ctx, model.dtype(), options);
-  const StepOutput output = compute(input);
+  const SwitchScope scope(ctx.batch_invariant, batch_invariant());
+  const StepOutput output = compute(input, turns);
   if (options.record_routing) take_experts(turns);
   const std::vector<Read> reads = run_turns(turns, output);
   if (!draft_caches.empty()) guess(reads);
@@ -272,10 +272,30 @@ bool Engine::State::lead() {
   return true;
 }
 
-StepOutput Engine::State::compute(const StepInput& input) {
+// By what the device draws a request's next token; none where the host chooses it by the logits.
+std::optional<DeviceDraw> Engine::State::device_draw(const ActiveRequest& active) const {
+  const std::optional<DeviceDraw> draw =
+      draws_freely(active) ? active.sampler.device_draw() : std::optional<DeviceDraw>();
+  const bool can_sample = model.dtype() != DType::F64 && model.config().vocab_size <= kMaxSampledTokens;
+  return draw && (can_sample || (*draw)[kSampleTemperature] == 0) ? draw : std::nullopt;
+}
+
+// Those of all turns; empty where all take the likeliest token, or the host chooses.
+std::vector<DeviceDraw> Engine::State::draws_of(const std::vector<Scheduler::Turn>& turns) const {
+  std::vector<DeviceDraw> draws;
+  for (const Scheduler::Turn& turn : turns)
+    draws.push_back(device_draw(*turn.request).value_or(DeviceDraw{}));
+  const auto samples = [](const DeviceDraw& draw) { return draw[kSampleTemperature] > 0; };
+  return std::ranges::any_of(draws, samples) ? draws : std::vector<DeviceDraw>();
+}
+
+StepOutput Engine::State::compute(const StepInput& input, const std::vector<Scheduler::Turn>& turns) {
+  // A step begins with copies from the host, behind which whatever wrote weights is done. Other ranks' work
+  // comes by streams and events of its own.
+  const SwitchScope early(ctx.pdl, ctx.device.is_cuda() && world.size() == 1);
   if (begun) begun->record(ctx.stream);
-  StepOutput output =
-      graphs && graphs->takes(input) ? graphs->run(input) : StepOutput{model.decode(ctx, input, *cache)};
+  StepOutput output = graphs && graphs->takes(input) ? graphs->run(input, draws_of(turns))
+                                                     : StepOutput{model.decode(ctx, input, *cache)};
   if (computed) computed->record(ctx.stream);
   return output;
 }
@@ -285,7 +305,7 @@ bool Engine::State::follow() {
   const Command command = tell(kNothing, numbers);
   stopped = command == kStop;
   if (command != kStep) return false;
-  const BatchInvariant scope(ctx, model.dtype(), options);
+  const SwitchScope scope(ctx.batch_invariant, batch_invariant());
   model.decode(ctx, StepInput::unpacked(numbers), *cache);
   numbers.clear();
   if (!draft_caches.empty() && tell(kNothing, numbers) == kDraft)
@@ -392,12 +412,13 @@ bool Engine::State::add_token(ActiveRequest& active, LogitRows& rows) {
     rows.skip(1);
     return end(active.id, FinishReason::length, std::move(update)), false;
   }
-  const std::optional<int64_t> largest = takes_largest(active) ? rows.next_largest() : std::nullopt;
-  const std::span<float> logits = largest ? std::span<float>() : rows.next();
+  const std::optional<DeviceDraw> draw = device_draw(active);
+  const std::optional<int64_t> drawn = draw ? rows.next_drawn(*draw) : std::nullopt;
+  const std::span<float> logits = drawn ? std::span<float>() : rows.next();
   std::optional<TokenChoice> chosen;
   try {
-    require(largest.value_or(0) >= 0, "sampling: no token can be chosen; the model's output is not finite");
-    chosen = largest ? TokenChoice{.id = *largest} : choose_token(active, logits);
+    require(drawn.value_or(0) >= 0, "sampling: no token can be chosen; the model's output is not finite");
+    chosen = drawn ? TokenChoice{.id = *drawn} : choose_token(active, logits);
   } catch (const Error&) {  // no token is left, or a logit is NaN: the others go on
     return end(active.id, FinishReason::failed, std::move(update)), false;
   }

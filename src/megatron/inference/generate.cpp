@@ -103,6 +103,7 @@ std::vector<int64_t> generate(RankContext& ctx, const ProcessGroup& world, Model
       std::min(longest_context(model.config()), std::ssize(prompt) + options.max_new_tokens);
   EngineOptions alone{.max_requests = 1, .max_length = context};
   alone.speculative_tokens = options.speculative_tokens;
+  alone.cuda_graphs = options.cuda_graphs;
   alone.cache_bytes = std::numeric_limits<int64_t>::max() / 2;  // what one sequence needs
   Engine engine(ctx, world, model, alone);
   std::vector<int64_t> text(prompt.begin(), prompt.end());

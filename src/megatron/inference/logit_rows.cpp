@@ -27,22 +27,35 @@ std::span<float> LogitRows::next() {
   return std::span(values_).subspan(at, static_cast<size_t>(vocabulary));
 }
 
-std::optional<int64_t> LogitRows::next_largest() {
+std::optional<int64_t> LogitRows::next_drawn(const DeviceDraw& draw) {
+  if (!ctx_.device.is_cuda()) return {};
+  if (!output_.drawn && draw[kSampleTemperature] > 0) {
+    const Tensor token = ctx_.empty({1}, DType::I64),
+                 settings =
+                     ctx_.from_vector(std::vector<double>(draw.begin(), draw.end()), {1, kSampleSettings});
+    if (!ctx_.kernels->sample(ctx_.kernel_context(),
+                              {output_.logits.slice(0, row_, row_ + 1), settings, token}))
+      return {};
+    skip(1);
+    const int64_t found = ctx_.to_vector<int64_t>(token)[0];
+    world_.require_running();
+    return found;
+  }
   if (!asked_) {
     asked_ = true;
-    if (output_.largest) {
+    if (output_.drawn) {
       ctx_.stream.synchronize();
-      const auto* values = output_.largest.data<int64_t>();
-      largest_.assign(values, values + output_.largest.numel());
-    } else if (ctx_.device.is_cuda()) {
+      const auto* values = output_.drawn.data<int64_t>();
+      drawn_.assign(values, values + output_.drawn.numel());
+    } else {
       const Tensor indices = ctx_.empty({output_.logits.size(0)}, DType::I64);
       if (ctx_.kernels->argmax(ctx_.kernel_context(), {output_.logits, indices}))
-        largest_ = ctx_.to_vector<int64_t>(indices);
+        drawn_ = ctx_.to_vector<int64_t>(indices);
     }
     world_.require_running();
   }
-  if (largest_.empty()) return {};
-  const int64_t found = largest_[static_cast<size_t>(row_)];
+  if (drawn_.empty()) return {};
+  const int64_t found = drawn_[static_cast<size_t>(row_)];
   skip(1);
   return found;
 }

@@ -206,9 +206,18 @@ void Sampler::push(int64_t token) {
     ++uses_[token].answers;
 }
 
-bool Sampler::takes_largest() const {
-  return is_greedy(sampling_) && sampling_.logit_bias.empty() && sampling_.repetition_penalty == 1 &&
-         sampling_.presence_penalty == 0 && sampling_.frequency_penalty == 0;
+std::optional<DeviceDraw> Sampler::device_draw() const {
+  if (!sampling_.logit_bias.empty() || sampling_.repetition_penalty != 1 || sampling_.presence_penalty != 0 ||
+      sampling_.frequency_penalty != 0)
+    return {};
+  if (is_greedy(sampling_)) return DeviceDraw{};
+  DeviceDraw draw;
+  draw[kSampleTemperature] = sampling_.temperature;
+  draw[kSampleTopK] = static_cast<double>(sampling_.top_k);
+  draw[kSampleTopP] = sampling_.top_p;
+  draw[kSampleMinP] = sampling_.min_p;
+  draw[kSampleUniform] = uniform();
+  return draw;
 }
 
 double Sampler::uniform() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "megatron/config/schema/inference_config.h"
+#include "megatron/kernels/sample.h"
 
 namespace megatron {
 
@@ -27,6 +29,9 @@ struct Sampling {
   std::vector<std::pair<int64_t, float>> logit_bias;  // added to the logits of tokens
   LogprobsMode logprobs = LogprobsMode::raw_logprobs;
 };
+
+// A row of SampleArgs::settings.
+using DeviceDraw = std::array<double, kSampleSettings>;
 
 // A token with its log-probability, as Sampling::logprobs says.
 struct TokenChoice {
@@ -54,8 +59,9 @@ class Sampler {
   void push(int64_t token);
 
   const Sampling& sampling() const { return sampling_; }
-  // Whether choose() without limits takes the largest logit as it is, the first among equals.
-  bool takes_largest() const;
+  // By what a device draws the token that choose() without limits would take; none where logits are changed
+  // first.
+  std::optional<DeviceDraw> device_draw() const;
   // The number in [0, 1) that decides the next draw, by the seed and the number of tokens so far.
   double uniform() const;
 

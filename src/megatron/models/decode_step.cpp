@@ -5,16 +5,20 @@
 
 namespace megatron {
 
-// States have slots, which padding would need too. The host reads how many tokens go to each expert, waits
-// for other ranks, and moves delayed scales of fp8 on.
+// States have slots, which padding would need too. Padding would also take the places of an expert with a
+// capacity. The host reads how many tokens go to experts of other ranks, waits for those, draws the numbers
+// of random routing, and moves delayed scales of fp8 on.
 bool can_capture_decode(const Model& model) {
   const ModelConfig& config = model.config();
+  const bool routes_alone = !config.moe_expert_capacity_factor && !config.moe_router_force_load_balancing &&
+                            !config.moe_router_force_biased;
   for (ModelChunk* chunk : model.chunks())
     for (const Parameter* parameter : chunk->parameters())
       if (parameter->fp8) return false;
   return model.can_decode() && model.chunks().size() == 1 && model.stages() == 1 &&
-         model.parallel().tensor.size() == 1 && config.num_moe_experts == 0 && config.mtp_num_layers == 0 &&
-         !carries_states(config) && !rope_depends_on_length(config) && !config.query_scaling_beta;
+         model.parallel().tensor.size() == 1 && model.parallel().expert.all.size() == 1 && routes_alone &&
+         config.mtp_num_layers == 0 && !carries_states(config) && !rope_depends_on_length(config) &&
+         !config.query_scaling_beta;
 }
 
 Tensor decode_step(RankContext& ctx, Model& model, const SequenceBatch& batch, PagedCache& cache,

@@ -67,7 +67,8 @@ TEST_P(PaddedStep, PaddingChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PaddedStep,
-                         ::testing::Values(&testing::kDense, &testing::kWindow, &testing::kLatent),
+                         ::testing::Values(&testing::kDense, &testing::kWindow, &testing::kLatent,
+                                           &testing::kExperts),
                          [](const auto& info) {
                            std::string name = info.param->name;
                            std::erase(name, ' ');
@@ -85,7 +86,11 @@ TEST(DecodeStep, RoomIsRoundedUp) {
 }
 
 TEST(DecodeStep, OthersAreRefused) {
-  for (const SmallModel* kind : {&testing::kHybrid, &testing::kExperts, &testing::kLengths, &testing::kMtp})
+  const SmallModel capacity{"experts with a capacity", [](ModelConfig& model) {
+                              testing::kExperts.change(model);
+                              model.moe_expert_capacity_factor = 1;
+                            }};
+  for (const SmallModel* kind : {&testing::kHybrid, &capacity, &testing::kLengths, &testing::kMtp})
     with_model(kCpu, small_config(*kind), DType::F32, [&](RankContext&, const ProcessGroup&, Model& model) {
       EXPECT_FALSE(can_capture_decode(model)) << kind->name;
     });
@@ -138,7 +143,7 @@ class DecodeGraphsOnGpu : public ::testing::Test {
 
 // As many sequences as a graph has room for run the same kernels: the same tokens and log-probabilities.
 TEST_F(DecodeGraphsOnGpu, GraphsGiveTheSameBits) {
-  for (const SmallModel* kind : {&testing::kDense, &testing::kWindow, &testing::kLatent})
+  for (const SmallModel* kind : {&testing::kDense, &testing::kWindow, &testing::kLatent, &testing::kExperts})
     for (DType dtype : {DType::F32, DType::BF16})
       for (int count : {1, 2, 4, 8})
         for (int logprobs : {-1, 2}) {
@@ -162,7 +167,8 @@ TEST_F(DecodeGraphsOnGpu, GraphsGiveTheSameBits) {
 // Requests that come and go: padding, other numbers of blocks, prompts in between. In fp64, so that GEMMs of
 // other shapes lead to the same tokens.
 TEST_F(DecodeGraphsOnGpu, MixedRequestsGetTheSameTokens) {
-  for (const SmallModel* kind : {&testing::kDense, &testing::kWindow, &testing::kLatent}) {
+  for (const SmallModel* kind :
+       {&testing::kDense, &testing::kWindow, &testing::kLatent, &testing::kExperts}) {
     std::vector<Request> requests = testing::mixed_requests(11);
     for (size_t i = 0; i < requests.size(); ++i)
       if (i % 3) requests[i].top_logprobs = -1;
