@@ -259,6 +259,7 @@ TEST_F(ModelCommands, GenerateGuessesAndQuantises) {
     return outcome.code == 0 ? Json::parse(outcome.out).at("ids") : Json::array();
   };
   const Json plain = ids({});
+  EXPECT_EQ(ids({"--no-cuda-graphs"}).dump(), plain.dump());
   EXPECT_EQ(ids({"--num-speculative-tokens", "3"}).dump(), plain.dump());
   EXPECT_EQ(ids({"--num-speculative-tokens", "3", "--return-log-probs"}).dump(), plain.dump());
   EXPECT_EQ(ids({"--temperature", "0"}).dump(), plain.dump());

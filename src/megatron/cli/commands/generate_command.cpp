@@ -43,6 +43,7 @@ constexpr CommandFlag kFlags[] = {
     {"--top_p", 1, "the same; 0: of all"},
     {"--repetition-penalty", 1, "above 1: repeat less (what generation_config.json says, else 1)"},
     {"--quantization", 1, "int8: of weights, when they are loaded (on the CPU)"},
+    {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"},
     {"--top-n-logprobs", 1, "with each token the N likeliest and their log-probabilities"},
     {"--output-path", 1, "also write the answers into this JSON file"},
     {"--json", 0, "one JSON object a line: {\"ids\": [new tokens], \"text\", \"finish_reason\", ...}"},
@@ -273,6 +274,7 @@ class PromptBatch {
                               .sampling = request_.sampling,
                               .end_tokens = request_.end_tokens,
                               .speculative_tokens = arguments_.config.inference.num_speculative_tokens,
+                              .cuda_graphs = !line_.has("--no-cuda-graphs"),
                               .start_token = arguments_.source.start_token()};
       Images images;
       if (pictures) {
@@ -291,6 +293,7 @@ class PromptBatch {
     EngineOptions options = engine_options(arguments_.config);
     options.max_requests = std::min(options.max_requests, static_cast<int64_t>(prompts_.size()));
     options.record_routing = records_routing();
+    options.cuda_graphs = !line_.has("--no-cuda-graphs");
     Engine engine(ctx, world, model, options);
     if (world.rank() == 0)
       for (size_t i = 0; i < prompts_.size(); ++i) submit(engine, i);
