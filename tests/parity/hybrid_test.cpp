@@ -85,22 +85,26 @@ TEST(HybridParity, DeltaNetsThatGateChannels) {
   EXPECT_NE(train(config, {}, batches).losses, train(hybrid("G-*-"), {}, batches).losses);
 }
 
+void make_again(Config& config, std::vector<std::string> modules) {
+  config.execution.recompute_granularity = RecomputeGranularity::selective;
+  config.execution.recompute_modules = std::move(modules);
+}
+
 // Each token of an M layer corrects the state twice.
 TEST(HybridParity, GatedDeltaProducts) {
   Config config = hybrid("M-M*");
   config.model.gated_delta_product = true;
   config.model.gdp_num_householder = 2;
   check_every_layout(config);
-  const auto made_again = [](std::vector<std::string> modules) {
-    return [modules](Config& c) {
-      c.execution.recompute_granularity = RecomputeGranularity::selective;
-      c.execution.recompute_modules = modules;
-    };
-  };
   const std::vector<Layout> layouts = {
-      {.name = "projections made again", .change = made_again({"gdp_in_proj"})},
-      {.name = "tp2 sp, convolutions made again", .tp = 2, .sp = true, .change = made_again({"gdp_qkv"})},
-      {.name = "cp2, both", .cp = 2, .change = made_again({"gdp_in_proj", "gdp_qkv", "layernorm"})}};
+      {.name = "projections made again", .change = [](Config& c) { make_again(c, {"gdp_in_proj"}); }},
+      {.name = "tp2 sp, convolutions made again",
+       .tp = 2,
+       .sp = true,
+       .change = [](Config& c) { make_again(c, {"gdp_qkv"}); }},
+      {.name = "cp2, both", .cp = 2, .change = [](Config& c) {
+         make_again(c, {"gdp_in_proj", "gdp_qkv", "layernorm"});
+       }}};
   check_layouts(config, layouts);
 }
 

@@ -157,19 +157,19 @@ TEST(LatentParity, SparseAttention) {
   check_layouts(other, one);
 }
 
+template <int64_t Layers>
+void recompute_regions(Config& config) {
+  config.execution.recompute_granularity = RecomputeGranularity::full;
+  config.execution.recompute_method = RecomputeMethod::uniform;
+  config.execution.recompute_num_layers = Layers;
+}
+
 // Of every two layers the first chooses keys for both.
 TEST(LatentParity, SparseAttentionToKeysThatAnotherLayerChose) {
   Config config = sparse_gpt();
   config.model.dsa_indexer_topk_freq = 2;
-  const auto whole_layers = [](int64_t count) {
-    return [count](Config& c) {
-      c.execution.recompute_granularity = RecomputeGranularity::full;
-      c.execution.recompute_method = RecomputeMethod::uniform;
-      c.execution.recompute_num_layers = count;
-    };
-  };
-  const std::vector<Layout> layouts = {{.name = "layers made again", .change = whole_layers(1)},
-                                       {.name = "pairs made again", .change = whole_layers(2)},
+  const std::vector<Layout> layouts = {{.name = "layers made again", .change = recompute_regions<1>},
+                                       {.name = "pairs made again", .change = recompute_regions<2>},
                                        {.name = "tp2 sp", .tp = 2, .sp = true},
                                        {.name = "tp2 pp2", .tp = 2, .pp = 2}};
   check_layouts(config, layouts);
