@@ -56,6 +56,8 @@ TEST(Settings, WhatActsIsRead) {
       "model.first_last_layers_bf16",
       "model.num_layers_at_start_in_bf16",
       "model.num_layers_at_end_in_bf16",
+      // chooser_of_keys() tells it to the rest.
+      "model.dsa_indexer_skip_topk_offset",
       // ddp.grad_reduce_in_fp32 tells them to the rest.
       "optimizer.main_grads_dtype",
       "ddp.megatron_fsdp_main_grads_dtype",
