@@ -73,6 +73,32 @@ TEST(ChatTemplate, LoopsMoveOnWhereTheyAreIteratedOver) {
   EXPECT_NE(error_of("{% for x in [1,2] %}{{ loop|last }}{% endfor %}"), "no error");
 }
 
+TEST(ChatTemplate, PrintsObjectsAsPythonUpToTheirAddress) {
+  EXPECT_EQ(render("{{ (missing|reverse|upper)|truncate(9, false, '…', 0) }}"), "<REVERSE…");
+  const auto printed = [](const std::string& expression) {
+    const std::string text = render("{{ " + expression + " }}");
+    return text.substr(0, text.find(" at 0x7f")) + (text.size() > 17 && text.back() == '>' ? ">" : "");
+  };
+  EXPECT_EQ(printed("[1]|map('string')"), "<generator object sync_do_map>");
+  EXPECT_EQ(printed("[1]|select"), "<generator object select_or_reject>");
+  EXPECT_EQ(printed("[1]|batch(2)"), "<generator object do_batch>");
+  EXPECT_EQ(printed("[1]|reverse"), "<list_reverseiterator object>");
+  EXPECT_EQ(printed("{'a': 1}.items()|reverse"), "<dict_reverseitemiterator object>");
+  EXPECT_EQ(printed("range(3)|reverse"), "<range_iterator object>");
+  EXPECT_EQ(printed("'a'.strip"), "<built-in method strip of str object>");
+  EXPECT_EQ(printed("{'a': 1}.get"), "<built-in method get of dict object>");
+  EXPECT_EQ(render("{{ dict }}"), "<class 'dict'>");
+}
+
+TEST(ChatTemplate, RangesCountAndFindTheirItems) {
+  EXPECT_EQ(
+      render("{% set r = range(5,0,-2) %}{{ r.count(3) }}{{ r.count('l') }}{{ r.count(3.0) }}{{ r.index(1) }}"
+             "|{{ r.start }}{{ r.stop }}{{ r.step }}|{{ r['index'](3) }}"),
+      "1012|50-2|1");
+  EXPECT_EQ(error_of("{{ range(3).index(7) }}"), "line 1: the value is not in the range");
+  EXPECT_NE(error_of("{{ range(3).count() }}"), "no error");
+}
+
 // Jinja refuses them when it compiles a template.
 TEST(ChatTemplate, RefusesBadKeysThatAreNeverReached) {
   const auto unreached = [](const std::string& expression) {

@@ -53,8 +53,8 @@ bool container_method(Runtime& runtime, const Value& self, std::string_view name
   }
   auto bind = [&](Value (*method)(Runtime&, const Value&, Arguments&)) {
     result = make_function(
-        std::string(name), [self, method](Runtime& r, Arguments& a) { return method(r, self, a); },
-        nesting_around({&self}));
+        method_name(name, type_name(self)),
+        [self, method](Runtime& r, Arguments& a) { return method(r, self, a); }, nesting_around({&self}));
     return true;
   };
   auto copy = [](Runtime&, const Value& itself, Arguments& arguments) {

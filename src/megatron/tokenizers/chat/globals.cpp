@@ -93,7 +93,7 @@ Value make_joiner(Runtime& runtime, Arguments& arguments) {
   const Value separator = bound.value_or(0, runtime.text(", "));
   auto used = std::make_shared<bool>(false);
   return make_function(
-      "joiner",
+      fmt::format("jinja2.utils.Joiner object{}", kAddress),
       [separator, used](Runtime& r, Arguments&) {
         return std::exchange(*used, true) ? separator : r.text("");
       },
@@ -111,7 +111,7 @@ class Cycler : public Object {
     if (name == "current") return result = items_[*at_], true;
     if (name != "next" && name != "reset") return false;
     result = make_function(
-        std::string(name),
+        fmt::format("bound method Cycler.{}", name),
         [items = items_, at = at_, resets = name == "reset"](Runtime&, Arguments&) {
           if (resets) return *at = 0, Value();
           Value item = items[*at];
@@ -137,13 +137,14 @@ Value make_cycler(Runtime&, Arguments& arguments) {
 }  // namespace
 
 std::vector<std::pair<std::string, Value>> global_functions() {
-  return {{"range", make_function("range", make_range)},
-          {"dict", make_function("dict", make_dict)},
-          {"namespace", make_function("namespace", make_namespace)},
-          {"raise_exception", make_function("raise_exception", raise_exception)},
-          {"strftime_now", make_function("strftime_now", strftime_now)},
-          {"joiner", make_function("joiner", make_joiner)},
-          {"cycler", make_function("cycler", make_cycler)}};
+  return {{"range", make_function(fmt::format("function safe_range{}", kAddress), make_range)},
+          {"dict", make_function("class 'dict'", make_dict)},
+          {"namespace", make_function("class 'jinja2.utils.Namespace'", make_namespace)},
+          {"raise_exception",
+           make_function(fmt::format("function raise_exception{}", kAddress), raise_exception)},
+          {"strftime_now", make_function(fmt::format("function strftime_now{}", kAddress), strftime_now)},
+          {"joiner", make_function("class 'jinja2.utils.Joiner'", make_joiner)},
+          {"cycler", make_function("class 'jinja2.utils.Cycler'", make_cycler)}};
 }
 
 }  // namespace megatron::chat

@@ -78,19 +78,21 @@ bool Loop::attribute(Runtime& runtime, std::string_view name, Value& result) {
     return true;
   }
   if (name == "cycle") {
-    result = make_function("cycle", [index = index_](Runtime&, Arguments& arguments) {
-      if (arguments.positional.empty()) fault("no items for cycling given");
-      return arguments.positional[static_cast<size_t>(index) % arguments.positional.size()];
-    });
+    result =
+        make_function("bound method LoopContext.cycle", [index = index_](Runtime&, Arguments& arguments) {
+          if (arguments.positional.empty()) fault("no items for cycling given");
+          return arguments.positional[static_cast<size_t>(index) % arguments.positional.size()];
+        });
     return true;
   }
   if (name == "changed") {
-    result = make_function("changed", [loop = shared_from_this()](Runtime& r, Arguments& arguments) {
-      Value given = r.tuple(std::move(arguments.positional));
-      if (loop->changed_ && equal(r, *loop->changed_, given)) return Value(false);
-      loop->changed_ = std::move(given);
-      return Value(true);
-    });
+    result = make_function("bound method LoopContext.changed",
+                           [loop = shared_from_this()](Runtime& r, Arguments& arguments) {
+                             Value given = r.tuple(std::move(arguments.positional));
+                             if (loop->changed_ && equal(r, *loop->changed_, given)) return Value(false);
+                             loop->changed_ = std::move(given);
+                             return Value(true);
+                           });
     return true;
   }
   return false;

@@ -1,16 +1,21 @@
 #include "megatron/tokenizers/chat/objects.h"
 
+#include "megatron/tokenizers/chat/operations.h"
 #include "megatron/tokenizers/chat/text_form.h"
 
 namespace megatron::chat {
 
-Value make_function(std::string name, Function::Body body, int nesting) {
+Value make_function(std::string printed, Function::Body body, int nesting) {
   return Value(
-      std::shared_ptr<Object>(std::make_shared<Function>(std::move(name), std::move(body), nesting)));
+      std::shared_ptr<Object>(std::make_shared<Function>(std::move(printed), std::move(body), nesting)));
 }
 
-Value make_generator(Generator::Next next, int nesting) {
-  return Value(std::shared_ptr<Object>(std::make_shared<Generator>(std::move(next), nesting)));
+std::string method_name(std::string_view method, std::string_view type) {
+  return fmt::format("built-in method {} of {} object{}", method, type, kAddress);
+}
+
+Value make_generator(std::string_view printed, Generator::Next next, int nesting) {
+  return Value(std::shared_ptr<Object>(std::make_shared<Generator>(printed, std::move(next), nesting)));
 }
 
 std::string Namespace::repr(Runtime& runtime) {
@@ -48,6 +53,31 @@ int64_t Range::length() const {
   return start > stop ? (start - stop - 1) / -step + 1 : 0;
 }
 
+int64_t Range::find(Runtime& runtime, const Value& value) const {
+  int64_t place = 0;
+  while (place < length() && !equal(runtime, Value(at(place)), value)) ++place;
+  return place;
+}
+
+bool Range::attribute(Runtime&, std::string_view name, Value& result) {
+  if (name == "start") return result = Value(start), true;
+  if (name == "stop") return result = Value(stop), true;
+  if (name == "step") return result = Value(step), true;
+  const bool counts = name == "count";
+  if (!counts && name != "index") return false;
+  // A method may outlive the value that it was asked of.
+  result = make_function(method_name(name, type_name()),
+                         [range = *this, counts](Runtime& runtime, Arguments& arguments) {
+                           const Bound bound(arguments, counts ? "count" : "index", {"value"}, 1);
+                           const int64_t place = range.find(runtime, bound[0]);
+                           const bool found = place < range.length();
+                           if (counts) return Value(int64_t{found});  // no item comes twice
+                           if (!found) fault("the value is not in the range");
+                           return Value(place);
+                         });
+  return true;
+}
+
 bool Range::next(Runtime&, int64_t index, Value& result) const {
   if (index >= length()) return false;
   result = Value(at(index));
@@ -73,6 +103,12 @@ Value make_range(Runtime&, Arguments& arguments) {
 
 std::string DictView::type_name() const {
   return part_ == Part::keys ? "dict_keys" : part_ == Part::values ? "dict_values" : "dict_items";
+}
+
+std::string_view DictView::reversed_name() const {
+  return part_ == Part::keys     ? "dict_reversekeyiterator object"
+         : part_ == Part::values ? "dict_reversevalueiterator object"
+                                 : "dict_reverseitemiterator object";
 }
 
 std::string DictView::repr(Runtime& runtime) {

@@ -10,9 +10,10 @@ namespace {
 
 // A generator over `input`, begun when its first item is asked for. `each` says whether an item has a result.
 template <class Each>
-Value lazily(const Value& input, int nesting, Each each) {
+Value lazily(std::string_view printed, const Value& input, int nesting, Each each) {
   auto cursor = std::make_shared<std::optional<Cursor>>();
   return make_generator(
+      printed,
       [input, cursor, each](Runtime& runtime, Value& result) {
         Level level(runtime.budget);  // generators may read from each other
         if (!truth(input)) return false;
@@ -35,19 +36,20 @@ Value map(Runtime& runtime, const Value& input, Arguments& arguments) {
     if (otherwise && otherwise->is_none()) otherwise.reset();
     if (!attribute) fault("map requires a filter argument");
     AttributePath path(runtime, *attribute, otherwise ? &*otherwise : nullptr);
-    return lazily(input, nesting, [path](Runtime& r, const Value& item, Value& result) {
-      return result = path(r, item), true;
-    });
+    return lazily(
+        "generator object sync_do_map", input, nesting,
+        [path](Runtime& r, const Value& item, Value& result) { return result = path(r, item), true; });
   }
   if (arguments.positional.empty()) fault("map requires a filter argument");
   const Value name = arguments.positional[0];
   Arguments rest{Values(arguments.positional.begin() + 1, arguments.positional.end()), arguments.named};
   const FilterFunction filter = name.is_text() ? find_filter(name.text()) : nullptr;
-  return lazily(input, nesting, [filter, name, rest](Runtime& r, const Value& item, Value& result) {
-    if (!filter) fault("No filter named {}.", to_repr(r, name));
-    Arguments given = rest;
-    return result = filter(r, item, given), true;
-  });
+  return lazily("generator object sync_do_map", input, nesting,
+                [filter, name, rest](Runtime& r, const Value& item, Value& result) {
+                  if (!filter) fault("No filter named {}.", to_repr(r, name));
+                  Arguments given = rest;
+                  return result = filter(r, item, given), true;
+                });
 }
 
 template <bool keep, bool by_attribute>
@@ -61,17 +63,20 @@ Value select(Runtime& runtime, const Value& input, Arguments& arguments) {
     given.erase(given.begin());
   }
   if (given.empty())
-    return lazily(input, nesting, [path](Runtime& r, const Value& item, Value& result) {
-      return truth(path ? (*path)(r, item) : item) == keep ? (result = item, true) : false;
-    });
+    return lazily("generator object select_or_reject", input, nesting,
+                  [path](Runtime& r, const Value& item, Value& result) {
+                    return truth(path ? (*path)(r, item) : item) == keep ? (result = item, true) : false;
+                  });
   const Value name = given[0];
   const TestFunction test = name.is_text() ? find_test(name.text()) : nullptr;
   Arguments rest{Values(given.begin() + 1, given.end()), std::move(arguments.named)};
-  return lazily(input, nesting, [path, name, test, rest](Runtime& r, const Value& item, Value& result) {
-    if (!test) fault("No test named {}.", to_repr(r, name));
-    Arguments once = rest;
-    return test(r, path ? (*path)(r, item) : item, once) == keep ? (result = item, true) : false;
-  });
+  return lazily("generator object select_or_reject", input, nesting,
+                [path, name, test, rest](Runtime& r, const Value& item, Value& result) {
+                  if (!test) fault("No test named {}.", to_repr(r, name));
+                  Arguments once = rest;
+                  return test(r, path ? (*path)(r, item) : item, once) == keep ? (result = item, true)
+                                                                               : false;
+                });
 }
 
 Value unique(Runtime& runtime, const Value& input, Arguments& arguments) {
@@ -82,6 +87,7 @@ Value unique(Runtime& runtime, const Value& input, Arguments& arguments) {
   auto seen = std::make_shared<Values>();
   auto cursor = std::make_shared<std::optional<Cursor>>();
   return make_generator(
+      "generator object sync_do_unique",
       [=](Runtime& r, Value& result) {
         Level level(r.budget);
         if (!*cursor) cursor->emplace(r, input);
@@ -108,6 +114,7 @@ Value batch(Runtime&, const Value& input, Arguments& arguments) {
   auto cursor = std::make_shared<std::optional<Cursor>>();
   auto held = std::make_shared<std::optional<Value>>();  // the first item of the next batch
   return make_generator(
+      "generator object do_batch",
       [=](Runtime& runtime, Value& result) {
         Level level(runtime.budget);
         if (!*cursor) cursor->emplace(runtime, input);
@@ -139,6 +146,7 @@ Value slices(Runtime&, const Value& input, Arguments& arguments) {
   auto number = std::make_shared<int64_t>(0);
   auto offset = std::make_shared<int64_t>(0);
   return make_generator(
+      "generator object sync_do_slice",
       [=](Runtime& r, Value& result) {
         if (!*items) *items = to_values(r, input);
         if (count == 0) fault("integer division or modulo by zero");
@@ -160,12 +168,21 @@ Value items(Runtime&, const Value& input, Arguments& arguments) {
   Bound(arguments, "items", {});
   auto at = std::make_shared<int64_t>(0);
   return make_generator(
+      "generator object do_items",
       [=](Runtime& runtime, Value& result) {
         if (input.is_undefined()) return false;
         if (!input.is_dict()) fault("Can only get item pairs from a mapping.");
         return DictView(input.dict(), DictView::Part::items).next(runtime, (*at)++, result);
       },
       nesting);
+}
+
+// What Python prints for reversed(input).
+std::string_view reversed_name(const Value& input) {
+  if (input.is(Value::Kind::list)) return "list_reverseiterator object";
+  if (input.object_as<Range>()) return "range_iterator object";
+  if (const auto* view = input.object_as<DictView>()) return view->reversed_name();
+  return input.is_dict() ? "dict_reversekeyiterator object" : "reversed object";
 }
 
 Value reverse(Runtime& runtime, const Value& input, Arguments& arguments) {
@@ -178,6 +195,7 @@ Value reverse(Runtime& runtime, const Value& input, Arguments& arguments) {
   if (input.is_object() && !input.object().reversible()) return runtime.list(std::move(values));
   auto at = std::make_shared<size_t>(0);
   return make_generator(
+      reversed_name(input),
       [values = std::move(values), at](Runtime&, Value& result) {
         return *at < values.size() ? (result = values[(*at)++], true) : false;
       },

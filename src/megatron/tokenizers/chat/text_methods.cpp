@@ -350,7 +350,7 @@ bool text_method(const Value& self, std::string_view name, Value& result) {
   const auto* found = std::lower_bound(std::begin(kMethods), std::end(kMethods), name,
                                        [](const NamedMethod& m, std::string_view n) { return m.name < n; });
   if (found == std::end(kMethods) || found->name != name) return false;
-  result = make_function(std::string(name), [self, method = found->method](Runtime& r, Arguments& a) {
+  result = make_function(method_name(name, "str"), [self, method = found->method](Runtime& r, Arguments& a) {
     return method(r, self, a);
   });
   return true;
