@@ -138,13 +138,19 @@ bool HfTokenizer::encode_bert_chunk(std::string_view chunk, BertMemory& memory,
   return told;
 }
 
+// Every place in it has 32 bits, also once it is longer than what was written.
+AlignedText HfTokenizer::normalized(std::string_view written, uint32_t origin, bool tracked) const {
+  AlignedText section(written, origin, tracked);
+  if (normalizer_) normalizer_->apply(section);
+  require(section.text().size() <= std::numeric_limits<uint32_t>::max(),
+          "tokenizer: a text has {} bytes once it is normalized, expected at most {}; encode it in parts",
+          section.text().size(), std::numeric_limits<uint32_t>::max());
+  return section;
+}
+
 template <class Emit>
 void HfTokenizer::run_section(AlignedText text, Emit emit) const {
-  const size_t bytes = text.text().size();
-  require(bytes <= std::numeric_limits<uint32_t>::max(),
-          "tokenizer: a text has {} bytes once it is normalized, expected at most {}; encode it in parts",
-          bytes, std::numeric_limits<uint32_t>::max());
-  const auto size = static_cast<uint32_t>(bytes);
+  const auto size = static_cast<uint32_t>(text.text().size());
   if (size == 0) return;
   Section section{std::move(text), {{0, size}}};
   if (pre_tokenizer_) pre_tokenizer_->apply(section);
@@ -168,8 +174,7 @@ void HfTokenizer::run(std::string_view text, bool tracked, Emit emit) const {
       emit(part.token->id, part.range, written);
       continue;
     }
-    AlignedText section(written, part.range.begin, tracked);
-    if (normalizer_) normalizer_->apply(section);
+    AlignedText section = normalized(written, part.range.begin, tracked);
     if (!added_.any_normalized()) {
       const auto size = static_cast<uint32_t>(section.text().size());
       run_section(asks_for_places_ ? section.slice({0, size}) : std::move(section), emit);
@@ -214,8 +219,7 @@ void HfTokenizer::encode_text(std::string_view text, EncodeMemory* memory, std::
     } else if (!added_.any_normalized() && (!normalizer_ || normalizer_->leaves(written))) {
       byte_bpe_->encode(written, memory, ids);
     } else {
-      AlignedText section(written, part.range.begin, false);
-      if (normalizer_) normalizer_->apply(section);
+      const AlignedText section = normalized(written, part.range.begin, false);
       for (const AddedTokens::Part& inner : added_.split_normalized(section.text())) {
         if (inner.token)
           ids.push_back(inner.token->id);
@@ -242,9 +246,7 @@ void HfTokenizer::encode_chunks(std::string_view text, EncodeMemory* memory,
       if (!chunk.empty())
         words.remember(chunk, text.size() - at, false, ids, [&](std::vector<TokenId>& made) {
           if (is_bert_ && encode_bert_chunk(chunk, static_cast<BertMemory&>(words), made)) return;
-          AlignedText section(chunk, static_cast<uint32_t>(at), false);
-          if (normalizer_) normalizer_->apply(section);
-          run_section(std::move(section),
+          run_section(normalized(chunk, static_cast<uint32_t>(at), false),
                       [&](TokenId id, ByteRange, std::string_view) { made.push_back(id); });
         });
       at = end + 1;

@@ -46,6 +46,7 @@ class HfTokenizer : public TokenizerBackend {
   // Calls emit(id, range of the original, its text where that is its piece, else "") for every token.
   template <class Emit>
   void run(std::string_view text, bool tracked, Emit emit) const;
+  AlignedText normalized(std::string_view written, uint32_t origin, bool tracked) const;
   template <class Emit>
   void run_section(AlignedText text, Emit emit) const;
 
