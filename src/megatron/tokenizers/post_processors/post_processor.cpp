@@ -70,7 +70,7 @@ class PostProcessor::Lists {
   size_t fill(const Json& settings) {
     require(lists_.size() <= 2, "tokenizer.json: TemplateProcessing meets {} texts, expected one or two",
             lists_.size());
-    const size_t added = special_tokens(settings, "single");
+    const size_t added = special_tokens_of_single(settings);
     std::vector<List> filled;
     for (const Json& piece : settings.at(lists_.size() == 2 ? "pair" : "single").as_array()) {
       if (const Json* sequence = piece.find("Sequence")) {
@@ -118,9 +118,9 @@ class PostProcessor::Lists {
     }
     return list;
   }
-  static size_t special_tokens(const Json& settings, std::string_view name) {
+  static size_t special_tokens_of_single(const Json& settings) {
     size_t count = 0;
-    for (const Json& piece : settings.at(name).as_array())
+    for (const Json& piece : settings.at("single").as_array())
       if (!piece.contains("Sequence")) count += special(settings, piece).size();
     return count;
   }
