@@ -6,7 +6,7 @@ usage: chat_fuzz.py PATH/chat_render [--count N] [--contexts N] [--seed S] [--sh
 
 Random templates from a grammar, and spoiled ones of tests/text/chat, meet random conversations, --contexts of them each;
 one is enough for a template that jinja2 does not compile. Every text, every generation span and every error must agree;
-the message must, too, where the template called raise_exception.
+the message must, too, where the template called raise_exception. Renderings that our limits stop are counted apart.
 """
 import argparse
 import datetime
@@ -362,8 +362,13 @@ UNTOLD = re.compile(r"0x[0-9a-f]{6,}|<(bound|built-in|generator|function|method|
 UNSUPPORTED = re.compile(r"64 bits|has no place in a chat template|complex numbers are not|\\N|invalid character|surrogate|nested deeper|deeper than|cannot be sliced|range\(\) cannot reach")
 
 
+def stopped(ours):
+    """Whether a limit of ours on steps, memory or output ended it, as one that doubles a text in each turn."""
+    return ours.get("error", "").endswith("raise the limit")
+
+
 def differs(ours, theirs, template, names):
-    if "skip" in theirs or UNTOLD.search(theirs.get("text", "")) or UNTOLD.search(ours.get("text", "")):
+    if "skip" in theirs or stopped(ours) or UNTOLD.search(theirs.get("text", "")) or UNTOLD.search(ours.get("text", "")):
         return False
     if "error" in ours and UNSUPPORTED.search(ours["error"]):
         return False
@@ -417,7 +422,7 @@ def main():
         return write(arguments.write)
     sources = [path.read_text() for path in sorted(TEXTS.glob("*.jinja"))]
     grammar = Grammar(arguments.seed)
-    templates = compiling = renderings = texts = different = 0
+    templates = compiling = renderings = texts = bounded = different = 0
     while templates < arguments.count:
         requests = []
         theirs = []
@@ -433,11 +438,12 @@ def main():
             renderings += len(contexts)
             for names, own, answer in zip(contexts, expected, answers, strict=True):
                 texts += "text" in own
+                bounded += stopped(answer)
                 if differs(answer, own, source, names):
                     different += 1
                     if different <= arguments.show:
                         print(f"--- template: {source!r}\nnames: {json.dumps(names, ensure_ascii=False)[:1500]}\nours:   {str(answer)[:700]}\ntheirs: {str(own)[:700]}", flush=True)
-    print(f"{templates} templates, {compiling} of which compile, in {renderings} renderings, {texts} of which give a text: "
+    print(f"{templates} templates, {compiling} of which compile, in {renderings} renderings, {texts} of which give a text, {bounded} of which our limits stop: "
           f"{different} differ (jinja2 {jinja2.__version__}, seed {arguments.seed})")
     return different > 0
 

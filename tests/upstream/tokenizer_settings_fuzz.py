@@ -160,6 +160,9 @@ class Settings:
             if token.normalized and tok.normalizer and not tok.normalizer.normalize_str(token.content):
                 continue  # it would be found everywhere
             (tok.add_special_tokens if self.flip(0.4) else tok.add_tokens)([token])
+        found = [tok.normalizer.normalize_str(t.content) if tok.normalizer else t.content for t in tok.get_added_tokens_decoder().values() if t.normalized]
+        if len(found) != len(set(found)):
+            raise ValueError("two added tokens have one text: the package takes one of them by chance, another each time it loads the file")
         if self.flip(0.25):
             tok.enable_truncation(self.r.choice([4, 6, 9, 30]), stride=self.r.choice([0, 0, 1, 2]), strategy=self.r.choice(["longest_first", "only_first"]), direction=self.r.choice(["left", "right"]))
         if self.flip(0.25):
