@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "megatron/datasets/gpt/gpt_sample.h"
 #include "megatron/datasets/gpt/split.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 #include "support/golden.h"
@@ -52,6 +53,20 @@ inline ::testing::AssertionResult equals(const SafetensorsFile& file, const std:
   const Tensor expected = file.tensor(name);
   return is_close(name, expected.shape(), actual, to_doubles(expected), kExact);
 }
+
+// Megatron-LM keeps the loss mask of the first sample that it is asked for, where no option makes masks
+// differ, and writes that sample's padding into what it kept: the others lack those places, too.
+class KeptMask {
+ public:
+  void keep(const GptSampleOptions& options, GptSample& sample) {
+    if (options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss) return;
+    if (first_.empty()) first_ = sample.loss_mask;
+    for (size_t i = 0; i < first_.size(); ++i) sample.loss_mask[i] *= first_[i];
+  }
+
+ private:
+  std::vector<float> first_;
+};
 
 inline std::array<std::optional<int64_t>, 3> golden_sizes(const Json& sizes) {
   std::array<std::optional<int64_t>, 3> result;

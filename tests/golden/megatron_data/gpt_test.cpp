@@ -92,9 +92,11 @@ TEST_P(GptGolden, IndicesCachesAndSamples) {
       indices.push_back(static_cast<double>(i));
     EXPECT_TRUE(equals(expected, name + ".indices", indices));
 
+    KeptMask mask;
     std::map<std::string, std::vector<double>> fields;
     for (int64_t i = 0; i < info.at("stored_samples").as_int(); ++i) {
-      const GptSample sample = dataset.sample(i);
+      GptSample sample = dataset.sample(i);
+      mask.keep(dataset.options(), sample);
       auto add = [&](const std::string& field, const auto& values) {
         std::vector<double>& all = fields[name + "." + field];
         all.insert(all.end(), values.begin(), values.end());

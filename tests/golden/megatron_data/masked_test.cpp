@@ -247,9 +247,11 @@ TEST_P(FimGolden, Samples) {
                   info.at("unique_description_hash").as_string() + "-GPTFIMDataset-" + name + "-",
                   {"description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"});
     RandomState stream(config.identity.seed);
+    KeptMask mask;
     Fields fields;
     for (int64_t i = 0; i < info.at("stored_samples").as_int(); ++i) {
-      const GptSample sample = data.sample(i, stream);
+      GptSample sample = data.sample(i, stream);
+      mask.keep(config.sample, sample);
       fields.add("tokens", sample.tokens);
       fields.add("labels", sample.labels);
       fields.add("loss_mask", sample.loss_mask);
