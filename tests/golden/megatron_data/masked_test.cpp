@@ -61,8 +61,7 @@ MaskedDatasetConfig config_of(const Json& meta) {
   pieces.mask = tokenizer.at("mask").as_int();
   pieces.bos = tokenizer.at("bos").as_int();
   pieces.eos = tokenizer.at("eos").as_int();
-  const std::array others = {pieces.cls, pieces.sep, pieces.mask, pieces.bos, pieces.eos};
-  pieces.pad = resolve_pad_id(optional_int(tokenizer.at("pad")), others, false);
+  pieces.pad = resolve_pad_id(optional_int(tokenizer.at("pad")), std::array{pieces.eos}, false);
   for (const Json& id : tokenizer.at("additional_special_tokens_ids").as_array())
     pieces.sentinels.push_back(id.as_int());
   config.masking = {.probability = options.at("masking_probability").as_double(),

@@ -212,6 +212,38 @@ TEST(RunData, SeveralValidationSets) {
   EXPECT_THROW(run_data(config), ConfigError);
 }
 
+// Labels that are the padding token are not learned, unless documents end with it.
+TEST(RunData, PaddingTokenMayBeTheUnknownOne) {
+  TempDir dir;
+  Json pieces = Json::object();
+  for (int64_t i = 0; i < kVocab; ++i) pieces["t" + std::to_string(i)] = i;
+  Json tokenizer = Json::object();
+  tokenizer["model"] = Json::object();
+  tokenizer["model"]["type"] = "WordLevel";
+  tokenizer["model"]["vocab"] = pieces;
+  tokenizer["model"]["unk_token"] = "t5";
+  testing::write_text(dir / "tokenizer.json", tokenizer.dump());
+  Config config = small_run({write_documents(dir)});
+  config.tokenizer = {};
+  config.tokenizer.tokenizer_type = TokenizerKind::huggingface;
+  config.tokenizer.tokenizer_model = dir.path();
+  const auto with_pad = [&](const std::string& pad) {
+    testing::write_text(dir / "tokenizer_config.json", R"({"eos_token": "t31", "unk_token": ")" + pad +
+                                                           R"(", "pad_token": ")" + pad + "\"}");
+    return first_step(config);
+  };
+  int64_t padded = 0;
+  for (const char* pad : {"t9", "t15", "t18", "t24"})
+    for (const Batch& batch : with_pad(pad))
+      for (size_t i = 0; i < batch.ids.size(); ++i) {
+        // Documents have no 0, and weights that are all 1 are left out.
+        EXPECT_EQ(batch.weights.empty() ? 1 : batch.weights[i], batch.labels[i] == 0 ? 0 : 1);
+        padded += batch.labels[i] == 0;
+      }
+  EXPECT_GT(padded, 0);
+  for (const Batch& batch : with_pad("t31")) EXPECT_TRUE(batch.weights.empty());
+}
+
 // A sample depends on its number alone, and holds the marks of what was moved.
 TEST(RunData, FillsInTheMiddle) {
   TempDir dir;

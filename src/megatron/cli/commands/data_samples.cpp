@@ -230,8 +230,8 @@ void write_masked(DataSettings& settings, const DataSource& source, const Log& l
       read_word_pieces(settings.tokenizer.options.vocab_file, settings.tokenizer.options.vocab_extra_ids);
   WordPieces& pieces = config.vocabulary;
   if (settings.pad) pieces.pad = *settings.pad;
-  const std::array others = {pieces.cls, pieces.sep, pieces.mask, pieces.bos, pieces.eos};
-  if (pieces.pad >= 0) pieces.pad = resolve_pad_id(pieces.pad, others, settings.ambiguous_pad);
+  if (pieces.pad >= 0)
+    pieces.pad = resolve_pad_id(pieces.pad, std::array{pieces.eos}, settings.ambiguous_pad);
   config.masking = {.probability = settings.mask_prob, .max_ngram = t5 ? 10 : 3, .geometric = t5};
   config.short_sequence_probability = settings.short_prob;
   config.cache = !settings.cache_path.empty();

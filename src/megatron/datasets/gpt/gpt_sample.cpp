@@ -40,10 +40,9 @@ void mask_attention(GptSample& sample, const GptSampleOptions& options) {
 
 }  // namespace
 
-int64_t resolve_pad_id(std::optional<int64_t> pad, std::span<const int64_t> other_specials,
-                       bool allow_ambiguous) {
+int64_t resolve_pad_id(std::optional<int64_t> pad, std::span<const int64_t> ends, bool allow_ambiguous) {
   if (!pad) return -1;
-  const bool ambiguous = std::ranges::find(other_specials, *pad) != other_specials.end();
+  const bool ambiguous = std::ranges::find(ends, *pad) != ends.end();
   return ambiguous && !allow_ambiguous ? -1 : *pad;
 }
 

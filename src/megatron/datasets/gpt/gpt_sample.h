@@ -33,10 +33,10 @@ struct SampleText {
   std::vector<int64_t> parts;
 };
 
-// The id that marks padding: the tokenizer's, or -1 where it has none or where another special token has the
-// same id, since real tokens would be taken for padding. `allow_ambiguous` keeps it.
-int64_t resolve_pad_id(std::optional<int64_t> pad, std::span<const int64_t> other_specials,
-                       bool allow_ambiguous);
+// The id that marks padding: the tokenizer's, or -1 where it has none or where a token that ends documents
+// has the same id, since those would be taken for padding. `allow_ambiguous` keeps it. Megatron-LM asks for
+// all special tokens, which none of its tokenizers tells, and then compares with these.
+int64_t resolve_pad_id(std::optional<int64_t> pad, std::span<const int64_t> ends, bool allow_ambiguous);
 
 // Pads the text to `seq_length` (and the extra token), and makes labels, masks and positions of it.
 GptSample make_gpt_sample(SampleText text, int64_t seq_length, const GptSampleOptions& options);

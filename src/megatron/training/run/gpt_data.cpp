@@ -13,7 +13,7 @@ void find_special_tokens(const Config& config, GptSampleOptions& sample) {
   sample.eod = sample.pad = -1;
   if (config.tokenizer.tokenizer_type == TokenizerKind::none) return;
   const SpecialIds ids = vocabulary_facts(config.tokenizer).specials;
-  const std::array<int64_t, 7> others = {ids.bos, ids.eos, ids.eod, ids.unk, ids.cls, ids.sep, ids.mask};
+  const std::array<int64_t, 2> others = {ids.eos, ids.eod};
   sample.eod = ids.eod;
   if (ids.pad >= 0) sample.pad = resolve_pad_id(ids.pad, others, config.dataset.allow_ambiguous_pad_tokens);
   const bool needed = sample.reset_position_ids || sample.reset_attention_mask || sample.eod_mask_loss;

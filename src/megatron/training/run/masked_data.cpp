@@ -84,8 +84,8 @@ MaskedDatasetConfig dataset_of(const Config& config, const DataSource& source, b
   options.identity = data_identity(config, source);
   options.vocabulary = vocabulary_of(config, t5);
   WordPieces& pieces = options.vocabulary;
-  const std::array others = {pieces.cls, pieces.sep, pieces.mask, pieces.bos, pieces.eos};
-  if (pieces.pad >= 0) pieces.pad = resolve_pad_id(pieces.pad, others, data.allow_ambiguous_pad_tokens);
+  if (pieces.pad >= 0)
+    pieces.pad = resolve_pad_id(pieces.pad, std::array{pieces.eos}, data.allow_ambiguous_pad_tokens);
   options.masking = {.probability = data.mask_prob, .max_ngram = t5 ? 10 : 3, .geometric = t5};
   options.short_sequence_probability = data.short_seq_prob;
   options.cache = !data.mock_data;
