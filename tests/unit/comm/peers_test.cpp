@@ -167,5 +167,43 @@ TEST(Generations, GoOnWithoutAStoppedProcess) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// One process is killed and another stopped, which will not tell what it waits for. Of some tries, as a busy
+// machine may take its time.
+TEST(Generations, GoOnSoonAfterTwoFaultsAtOnce) {
+  auto shortest = std::chrono::steady_clock::duration::max();
+  for (int round = 0; round < 5 && shortest > 1s; ++round) {
+    TempDir folder;
+    const std::string store = folder.path() + "/store";
+    const auto other = [&](const char* rank) {
+      return std::make_unique<OtherProcess>(
+          "PeerToStop.DISABLED_Trains",
+          std::vector<std::string>{rank, "WORLD_SIZE=5", "MEGATRON_STORE=" + store});
+    };
+    const auto killed = other("RANK=3"), stopped = other("RANK=4");
+    std::chrono::steady_clock::time_point begin, end;
+    std::vector<std::thread> threads;
+    for (int process : {0, 1, 2})
+      threads.emplace_back([&, process] {
+        Launch launch(options_of({.process = process, .processes = 5, .store_folder = store}));
+        EXPECT_THROW(launch.run([&](int rank, ProcessGroup& world) {
+          world.barrier();
+          if (rank == 0) {
+            stopped->stop();
+            begin = std::chrono::steady_clock::now();
+            killed->kill(SIGKILL);
+          }
+          while (true) world.barrier();
+        }),
+                     PeerLost);
+        launch.rendezvous({.grace = 10min});
+        EXPECT_EQ(launch.generation().processes, (std::vector<int>{0, 1, 2}));
+        if (process == 0) end = std::chrono::steady_clock::now();
+      });
+    for (std::thread& thread : threads) thread.join();
+    shortest = std::min(shortest, end - begin);
+  }
+  EXPECT_LT(shortest, 1s);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "megatron/comm/processes/frame.h"
@@ -17,6 +18,7 @@ class ScriptedTransport final : public Transport {
     std::mutex mutex;
     std::vector<std::function<void(const Receiver&)>> events;
     std::vector<std::pair<FrameHead, std::string>> sent;
+    std::set<int> stopped;  // processes
 
     void says(int process, FrameHead head, const std::string& text) {
       std::lock_guard lock(mutex);
@@ -27,6 +29,10 @@ class ScriptedTransport final : public Transport {
     void loses(int process) {
       std::lock_guard lock(mutex);
       events.emplace_back([=](const Receiver& receiver) { receiver.lost(process, "the test says so"); });
+    }
+    void stops(int process) {
+      std::lock_guard lock(mutex);
+      stopped.insert(process);
     }
     // How many frames of a kind a process, or a rank, was sent so far.
     int64_t count(FrameKind kind, int to) {
@@ -58,6 +64,10 @@ class ScriptedTransport final : public Transport {
     if (events.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   bool idle() override { return true; }
+  PeerState state_of(int process) override {
+    std::lock_guard lock(script_->mutex);
+    return script_->stopped.count(process) > 0 ? PeerState::Stopped : PeerState::Unknown;
+  }
 
  private:
   int process_, processes_;

@@ -10,9 +10,6 @@
 #include "megatron/comm/processes/host_collectives.h"
 
 namespace megatron {
-namespace {
-
-constexpr auto kGrace = std::chrono::seconds(2);  // for answers of processes in trouble
 
 std::string tell_group(const ProcessGroupState& group) {
   return fmt::format("group {} (ranks {})", *group.name, fmt::join(group.world_ranks, " "));
@@ -21,8 +18,6 @@ std::string tell_group(const ProcessGroupState& group) {
 std::string tell_call(const CommRequest& request) {
   return fmt::format("{} at {}", describe(CommCall(request)), describe(request.where));
 }
-
-}  // namespace
 
 ProcessWorld::ProcessWorld(std::shared_ptr<Wire> wire, Generation generation, int ranks_here,
                            std::chrono::milliseconds timeout)
@@ -224,10 +219,7 @@ void ProcessWorld::wait(const OpPtr& op) {
       if (op->done) break;
       throw CommAborted(reason_);
     }
-    const auto is_lost = [&](int member) {
-      return is_gone(world_rank(*op, member)) && !inbox_.count(key_of(*op, member));
-    };
-    if (!op->running && std::any_of(op->awaited.begin(), op->awaited.end(), is_lost)) {
+    if (!op->running && lacks_gone_rank(*op)) {
       reject(*op, "cannot end: a rank is gone", inquiry, lock);
       continue;
     }
@@ -239,6 +231,7 @@ void ProcessWorld::wait(const OpPtr& op) {
     if (op->done || op->running || aborted_) continue;
     // Those who do not answer are known when the time is over, and not waited for then.
     if (before_asking.over() && !std::exchange(asked, true)) inquire(*op, inquiry, &patience, lock);
+    if (lacks_gone_rank(*op)) continue;
     if (patience.over() && !op->done && !op->running && !aborted_)
       reject(*op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3),
              inquiry, lock);
@@ -326,13 +319,6 @@ void ProcessWorld::mark_silent(int process, const std::string& why) {
   if (!text.empty()) abort_locked(fmt::format("process {} {}{}", process, why, text), true);
 }
 
-std::string ProcessWorld::last_heard(int world_rank) const {
-  const auto heard = heard_.find(world_rank);
-  if (heard == heard_.end()) return "no call of it is known";
-  const std::chrono::duration<double> ago = std::chrono::steady_clock::now() - heard->second.when;
-  return fmt::format("its last call that is known: {}, {:.1f} s ago", heard->second.call, ago.count());
-}
-
 void ProcessWorld::receive(int process, Frame frame) {
   const FrameHead head = head_of(frame);
   Lock lock(mutex_);
@@ -361,104 +347,6 @@ void ProcessWorld::receive(int process, Frame frame) {
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
-std::string ProcessWorld::to_text(const Answer& answer) {
-  return fmt::format("{}\n{}", fmt::join(answer.waits_for, " "), answer.text);
-}
-
-ProcessWorld::Answer ProcessWorld::answer_from(const std::string& text) {
-  const size_t end = std::min(text.find('\n'), text.size());
-  return {numbers_in(std::string_view(text).substr(0, end)), text.substr(std::min(end + 1, text.size()))};
-}
-
-std::vector<int> ProcessWorld::missing_of(const ProcessOp& op) const {
-  std::vector<int> missing;
-  for (int member : op.awaited)
-    if (!inbox_.count(key_of(op, member))) missing.push_back(world_rank(op, member));
-  return missing;
-}
-
-ProcessWorld::Answer ProcessWorld::own_calls(int world_rank, const std::string& group) {
-  const Rank& rank = here(world_rank);
-  Answer answer;
-  for (const ProcessOp* op : rank.waiting)
-    for (const int other : missing_of(*op)) answer.waits_for.push_back(other);
-  answer.text = fmt::format("its last call here: {}; its last call anywhere: {}",
-                            rank.recorder.last_in(group), rank.recorder.last());
-  return answer;
-}
-
-// Asks the rank's process, which answers even while the rank itself is stuck.
-void ProcessWorld::ask(int world_rank, const std::string& group) {
-  if (is_here(world_rank) || died_.count(world_rank) > 0) return;
-  answers_.erase(world_rank);
-  wire_->send(process_of(world_rank),
-              make_frame({.kind = FrameKind::Question, .to = world_rank, .generation = generation_.number},
-                         nullptr, group, wire_->pool()));
-}
-
-bool ProcessWorld::has_answered(int world_rank) const {
-  return is_here(world_rank) || answers_.count(world_rank) > 0;
-}
-
-ProcessWorld::Answer ProcessWorld::answer_of(int world_rank, const std::string& group) {
-  if (is_here(world_rank)) return own_calls(world_rank, group);
-  const auto answer = answers_.find(world_rank);
-  if (answer != answers_.end()) return answer->second;
-  return {{}, fmt::format("its process does not answer; {}", last_heard(world_rank))};
-}
-
-// Where a missing rank waits for another one, that one is asked too, up to ranks that wait for nobody. Ends
-// where the operation does, or with the patience for all answers; without one, each round of questions has
-// its own.
-void ProcessWorld::inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all, Lock& lock) {
-  inquiry.answers.clear();
-  std::vector<int> level = missing_of(op);
-  std::set<int> seen(level.begin(), level.end());
-  while (!level.empty() && !aborted_ && !op.done && !(all && all->over())) {
-    const auto answers = [&](int rank) { return inquiry.silent.count(rank) > 0 || has_answered(rank); };
-    for (const int rank : level)
-      if (inquiry.silent.count(rank) == 0) ask(rank, *op.group->name);
-    Patience each(kGrace), &patience = all ? *all : each, enough(kGrace / 2);
-    bool waited = false;  // for long enough: the time of an operation may end just after somebody was asked
-    while (!std::all_of(level.begin(), level.end(), answers) && !aborted_ && !op.done && !patience.over()) {
-      here(op.group->world_rank()).wake.wait_until(lock, patience.next());
-      waited = enough.over();
-    }
-    std::vector<int> further;
-    for (const int rank : level) {
-      if (waited && !answers(rank)) inquiry.silent.insert(rank);
-      Answer answer = answer_of(rank, *op.group->name);
-      for (const int other : answer.waits_for)
-        if (seen.insert(other).second) further.push_back(other);
-      inquiry.answers.emplace_back(rank, std::move(answer));
-    }
-    level = std::move(further);
-  }
-  for (const int rank : inquiry.silent) wire_->expect_no_goodbye(process_of(rank));
-}
-
-std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& what, Inquiry& inquiry,
-                                       Lock& lock) {
-  const std::vector<int> missing = missing_of(op);
-  inquire(op, inquiry, nullptr, lock);
-  std::string text;
-  std::set<int> culprits;
-  for (const auto& [rank, answer] : inquiry.answers) {
-    if (answer.waits_for.empty()) culprits.insert(rank);
-    if (std::find(missing.begin(), missing.end(), rank) != missing.end())
-      text += fmt::format("\n  rank {} did not come{}; {}", rank,
-                          died_.count(rank) ? ", its process has died"
-                          : is_gone(rank)   ? ", it has returned"
-                                            : "",
-                          answer.text);
-    else if (answer.waits_for.empty())
-      text += fmt::format("\n  rank {} waits for nobody; {}", rank, answer.text);
-  }
-  return fmt::format("{} #{} on {} {}: missing ranks {}\n  rank {} called {}{}",
-                     describe(CommCall(op.request)), op.sequence, tell_group(*op.group), what,
-                     tell_ranks(missing, culprits), op.group->world_rank(), tell_call(op.request), text);
-}
-
 uint64_t ProcessWorld::note_begin(const ProcessGroupState& group, uint64_t sequence,
                                   const CommRequest& request) {
   Lock lock(mutex_);
@@ -469,16 +357,6 @@ uint64_t ProcessWorld::note_begin(const ProcessGroupState& group, uint64_t seque
 void ProcessWorld::note_done(const ProcessGroupState& group, uint64_t entry) {
   Lock lock(mutex_);
   here(group.world_rank()).recorder.finish(entry);
-}
-
-std::string ProcessWorld::last_calls(const ProcessGroupState& group, int rank) {
-  Lock lock(mutex_);
-  const int world_rank = group.world_ranks[static_cast<size_t>(rank)];
-  ask(world_rank, *group.name);
-  Patience patience(kGrace);
-  while (!has_answered(world_rank) && !aborted_ && !patience.over())
-    ranks_.front().wake.wait_until(lock, patience.next());
-  return answer_of(world_rank, *group.name).text;
 }
 
 std::string ProcessWorld::abort_reason() {

@@ -34,6 +34,9 @@ struct ProcessGroupState {
   int world_rank() const { return world_ranks[static_cast<size_t>(rank)]; }
 };
 
+std::string tell_group(const ProcessGroupState& group);
+std::string tell_call(const CommRequest& request);
+
 struct ProcessOp {
   std::shared_ptr<ProcessGroupState> group;
   uint64_t sequence = 0;
@@ -76,6 +79,8 @@ class ProcessWorld {
   std::string abort_reason();
 
  private:
+  static constexpr std::chrono::milliseconds kGrace{2000};  // for answers of processes in trouble
+
   using Lock = std::unique_lock<std::mutex>;
   // Which frame: group, receiver, number, phase, sender. Messages have a phase of their own, apart from
   // collectives'.
@@ -94,7 +99,8 @@ class ProcessWorld {
   };
   struct Inquiry {  // among the ranks that hold an operation up
     std::vector<std::pair<int, Answer>> answers;
-    std::set<int> silent;  // ranks whose processes have not answered, and are not asked again
+    std::set<int> silent;   // ranks whose processes have not answered, and are not asked again
+    bool in_haste = false;  // a rank was gone, so that others were hardly waited for
   };
   struct Heard {  // the last call that another rank is known to have made
     std::string call;
@@ -132,7 +138,10 @@ class ProcessWorld {
 
   void ask(int world_rank, const std::string& group);
   bool has_answered(int world_rank) const;
-  Answer answer_of(int world_rank, const std::string& group);
+  bool is_stopped(int world_rank) const;
+  bool lacks_gone_rank(const ProcessOp& op) const;  // which will not come any more
+  bool is_culprit(int world_rank, const Answer& answer, const Inquiry& inquiry) const;
+  Answer answer_of(int world_rank, const std::string& group, bool in_haste);
   void inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all, Lock& lock);
   std::string tell_missing(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock);
   Answer own_calls(int world_rank, const std::string& group);

@@ -35,6 +35,7 @@ class Wire {
   const std::shared_ptr<FramePool>& pool() const { return transport_->pool(); }
   void send(int process, Frame frame) { transport_->send(process, std::move(frame)); }
   void disconnect(int process) { transport_->disconnect(process); }
+  PeerState state_of(int process) const { return transport_->state_of(process); }
   void watch(const HeartbeatOptions& heartbeat);
   void expect_no_goodbye(int process);  // it does not answer
 
