@@ -197,5 +197,24 @@ TEST(Inquiry, ALossIsNoticedWhileOthersAreAsked) {
   expect_contains(told, {"cannot end: a rank is gone: missing ranks 1 2; held up by rank 1\n"});
 }
 
+// Process 2 aborts and dies before all others hear of it. They hear the reason from those that return.
+TEST(Inquiry, TheReasonOfAnAbortComesFromEverybody) {
+  const std::string reason = "rank 2 stopped: disk full";
+  {
+    RankZero zero(10min);
+    zero.script->says(1, {.kind = FrameKind::Returned, .from = 1, .sequence = 1}, reason);
+    EXPECT_EQ(zero.reduce(), reason);
+  }
+  RankZero zero(10min);
+  zero.script->says(2, {.kind = FrameKind::Abort, .from = 2}, reason);
+  EXPECT_EQ(zero.reduce(), reason);
+  zero.world->retire(0);
+  std::lock_guard lock(zero.script->mutex);
+  const auto told = std::ranges::count_if(zero.script->sent, [&](const auto& frame) {
+    return frame.first.kind == FrameKind::Returned && frame.second == reason;
+  });
+  EXPECT_EQ(told, 2);
+}
+
 }  // namespace
 }  // namespace megatron

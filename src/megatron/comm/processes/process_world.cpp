@@ -289,9 +289,10 @@ void ProcessWorld::begin_run() {
   died_.merge(died_between_runs_);
 }
 
+// The rank may return because the world was aborted by a process that died before all others heard of it.
 void ProcessWorld::retire(int world_rank) {
   Lock lock(mutex_);
-  tell_all(FrameKind::Returned, world_rank, "");
+  tell_all(FrameKind::Returned, world_rank, reason_);
   returned_from_[static_cast<size_t>(world_rank)] = run_;
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
@@ -333,6 +334,7 @@ void ProcessWorld::receive(int process, Frame frame) {
       return abort_locked(text, false);
     case FrameKind::Returned:
       returned_from_[static_cast<size_t>(head.from)] = head.sequence;
+      if (!text.empty()) return abort_locked(text, false);
       break;
     case FrameKind::Question:
       return wire_->send(
