@@ -196,6 +196,9 @@ void Launch::rendezvous(const RendezvousOptions& options) {
 }
 
 bool Launch::has_newcomer() const { return impl_->wire && impl_->wire->has_newcomer(); }
+std::optional<std::chrono::steady_clock::time_point> Launch::noticed() const {
+  return impl_->world ? impl_->world->noticed() : std::nullopt;
+}
 bool Launch::wait_in_reserve() { return impl_->wire && impl_->wire->wait_for_call(impl_->generation); }
 
 }  // namespace megatron

@@ -59,6 +59,9 @@ class Launch {
   bool wait_in_reserve();
   // Whether such a one waits: the next rendezvous() takes it in. From any thread.
   bool has_newcomer() const;
+  // When this process first knew that a rank of this generation is gone, or that all have to stop. Nothing
+  // where ranks are threads of one process. From any thread.
+  std::optional<std::chrono::steady_clock::time_point> noticed() const;
 
  private:
   struct Impl;

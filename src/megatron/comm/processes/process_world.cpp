@@ -266,14 +266,19 @@ void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
   if (aborted_) return;
   aborted_ = true;
   reason_ = reason;
+  notice();
   if (tell_others) tell_all(FrameKind::Abort, first_rank_, reason);
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
 void ProcessWorld::reject(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock) {
+  notice();
   const std::string reason = tell_missing(op, what, inquiry, lock);
   if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
-  if (op.done || op.running) return;         // meanwhile
+  if (op.done || op.running) {               // meanwhile
+    if (died_.empty()) noticed_.reset();
+    return;
+  }
   abort_locked(reason, true);
   throw PeerLost(reason);
 }
@@ -287,6 +292,7 @@ void ProcessWorld::begin_run() {
   Lock lock(mutex_);
   ++run_;
   died_.merge(died_between_runs_);
+  if (!died_.empty()) notice();
 }
 
 // The rank may return because the world was aborted by a process that died before all others heard of it.
@@ -303,6 +309,7 @@ void ProcessWorld::mark_lost(int process, const std::string& why) {
     (has_ended(rank) ? died_between_runs_ : died_).insert(rank);
     answers_[rank] = {{}, why};
   }
+  if (!died_.empty()) notice();
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
@@ -359,6 +366,15 @@ uint64_t ProcessWorld::note_begin(const ProcessGroupState& group, uint64_t seque
 void ProcessWorld::note_done(const ProcessGroupState& group, uint64_t entry) {
   Lock lock(mutex_);
   here(group.world_rank()).recorder.finish(entry);
+}
+
+std::optional<std::chrono::steady_clock::time_point> ProcessWorld::noticed() {
+  Lock lock(mutex_);
+  return noticed_;
+}
+
+void ProcessWorld::notice() {
+  if (!noticed_) noticed_ = std::chrono::steady_clock::now();
 }
 
 std::string ProcessWorld::abort_reason() {

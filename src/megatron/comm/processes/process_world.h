@@ -77,6 +77,8 @@ class ProcessWorld {
   void note_done(const ProcessGroupState& group, uint64_t entry);
   std::string last_calls(const ProcessGroupState& group, int rank);
   std::string abort_reason();
+  // When this process first knew that a rank is gone, or that the world ends.
+  std::optional<std::chrono::steady_clock::time_point> noticed();
 
  private:
   static constexpr std::chrono::milliseconds kGrace{2000};  // for answers of processes in trouble
@@ -149,6 +151,7 @@ class ProcessWorld {
   static Answer answer_from(const std::string& text);
   std::vector<int> missing_of(const ProcessOp& op) const;
   void abort_locked(const std::string& reason, bool tell_others);
+  void notice();
   // Stops the world and throws, unless the operation ends while others are asked.
   void reject(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock);
   void mark_lost(int process, const std::string& why);
@@ -170,6 +173,7 @@ class ProcessWorld {
   std::map<int, Heard> heard_;     // by world rank
   bool aborted_ = false;
   std::string reason_;
+  std::optional<std::chrono::steady_clock::time_point> noticed_;
 };
 
 }  // namespace megatron

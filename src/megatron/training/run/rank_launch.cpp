@@ -73,7 +73,9 @@ void run_generation(Launch& launch, const Config& config, const LaunchPlace& pla
       fn(ctx, world);
     } catch (...) {
       std::call_once(told, [&] {
-        failed = std::chrono::steady_clock::now();
+        // A rank may have had to wait for others' answers, or for its communicators to end.
+        const auto now = std::chrono::steady_clock::now();
+        failed = std::min(now, launch.noticed().value_or(now));
         keep_flight_record(config.dist, rank, world, log);
       });
       throw;

@@ -23,8 +23,8 @@ void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log
 // How the processes and threads of a run are connected.
 LaunchOptions launch_options(const Config& config, const LaunchPlace& place);
 
-// Does so on a launch whose processes may change, for one generation of them. `failed` becomes the moment of
-// the first fault here.
+// Does so on a launch whose processes may change, for one generation of them. `failed` becomes the moment
+// when this process first knew of a fault.
 void run_generation(Launch& launch, const Config& config, const LaunchPlace& place, const Log& log,
                     const std::function<void(RankContext&, const ProcessGroup& world)>& fn,
                     std::chrono::steady_clock::time_point& failed);
