@@ -24,6 +24,16 @@ using testing::OtherProcess;
 using testing::TempDir;
 using testing::wait_until;
 
+// Where process 0 of a store listens.
+Socket connect_to_first(const std::string& place) {
+  std::istringstream address(make_file_store(place, 1min)->get("address/0"));
+  std::string host;
+  int port = 0;
+  address >> host >> port;
+  Patience patience(1min);
+  return Socket::connect("127.0.0.1", port, patience);
+}
+
 // Process 1 says something and ends without reading what it was sent, so that the connection is reset.
 // Process 0 learns of that as it writes, and hears the words nevertheless.
 TEST(TcpTransport, HearsTheLastWordsOfALostProcess) {
@@ -31,13 +41,7 @@ TEST(TcpTransport, HearsTheLastWordsOfALostProcess) {
   const std::string place = folder.path() + "/store";
   Socket other;
   std::thread connects([&] {
-    const auto store = make_file_store(place, 1min);
-    std::istringstream address(store->get("address/0"));
-    std::string host;
-    int port = 0;
-    address >> host >> port;
-    Patience patience(1min);
-    other = Socket::connect("127.0.0.1", port, patience);
+    other = connect_to_first(place);
     const int process = 1;
     other.write(&process, sizeof process);
     other.write_text("nowhere 1 -");
@@ -70,6 +74,56 @@ TEST(TcpTransport, HearsTheLastWordsOfALostProcess) {
   });
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0], "my disk is full");
+}
+
+// A connection that says a part of what a process would say, and no more, does not keep the transport awake.
+TEST(TcpTransport, SleepsBesideAStrayConnection) {
+  TempDir folder;
+  const std::string place = folder.path() + "/store";
+  const auto store = make_file_store(place, 1min);
+  const auto transport = make_tcp_transport(*store, 0, 1, 1min);
+  const Socket mute = connect_to_first(place), stray = connect_to_first(place);
+  stray.write("abc", 3);
+  const Transport::Receiver receiver{[](int, const Frame&) {}, [](int, const std::string&) {}};
+  int polls = 0;
+  for (Patience patience(400ms); !patience.over(); ++polls) transport->poll(100ms, receiver);
+  EXPECT_LT(polls, 50);
+}
+
+// The words by which a process comes back may come in parts.
+TEST(TcpTransport, TakesANewcomerInThatSpeaksSlowly) {
+  TempDir folder;
+  const std::string place = folder.path() + "/store";
+  const int process = 1;
+  std::string said(reinterpret_cast<const char*>(&process), sizeof process);
+  const std::string address = "nowhere 1 -";
+  const uint64_t size = address.size();
+  said.append(reinterpret_cast<const char*>(&size), sizeof size).append(address);
+  std::thread connects([&] { connect_to_first(place).write(said.data(), said.size()); });
+  const auto store = make_file_store(place, 1min);
+  const auto transport = make_tcp_transport(*store, 0, 2, 1min);
+  connects.join();
+  bool lost = false, back = false;
+  const Transport::Receiver receiver{[](int, const Frame&) {}, [&](int, const std::string&) { lost = true; },
+                                     [&](int other) { back = other == 1; }};
+  const auto poll_until = [&](const bool& holds) {
+    wait_until("what the other process does", [&] {
+      transport->poll(1ms, receiver);
+      return holds;
+    });
+  };
+  poll_until(lost);
+  const Socket other = connect_to_first(place);
+  for (const char byte : said) {
+    EXPECT_FALSE(back);
+    other.write(&byte, 1);
+    for (int i = 0; i < 3; ++i) transport->poll(1ms, receiver);
+  }
+  poll_until(back);
+  int answer = -1;
+  Patience patience(1min);
+  other.read(&answer, sizeof answer, patience);
+  EXPECT_EQ(answer, 0);
 }
 
 constexpr auto kShort = 2s;

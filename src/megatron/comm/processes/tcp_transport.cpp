@@ -42,6 +42,12 @@ struct Peer {
   bool lost = false;
 };
 
+// A connection that has not said which process it is, and what it has said so far.
+struct Newcomer {
+  Socket socket;
+  std::string said;
+};
+
 class TcpTransport final : public Transport {
  public:
   TcpTransport(Store& store, int process, int processes, std::chrono::milliseconds timeout, bool rejoins)
@@ -75,7 +81,8 @@ class TcpTransport final : public Transport {
     for (const int other : std::exchange(unreached_, {}))
       receiver.lost(other, fmt::format("process {} could not be reached when this one was started", other));
     std::vector<pollfd> entries = {{wake_.descriptor(), POLLIN, 0}, {listener_.descriptor(), POLLIN, 0}};
-    for (const Socket& socket : waiting_) entries.push_back({socket.descriptor(), POLLIN, 0});
+    const size_t first_newcomer = entries.size();
+    for (const Newcomer& each : waiting_) entries.push_back({each.socket.descriptor(), POLLIN, 0});
     std::vector<int> whose(entries.size(), process_);
     const size_t first_peer = entries.size();
     {
@@ -102,7 +109,11 @@ class TcpTransport final : public Transport {
         problem = read_some(other, receiver, kOneTurn);
       if (!problem.empty()) lose(other, problem, receiver);
     }
-    std::erase_if(waiting_, [&](Socket& socket) { return meet_newcomer(socket, receiver); });
+    auto newcomer = waiting_.begin();
+    for (size_t i = first_newcomer; i < first_peer; ++i) {
+      const bool met = entries[i].revents && meet_newcomer(*newcomer, receiver);
+      newcomer = met ? waiting_.erase(newcomer) : std::next(newcomer);
+    }
     if (entries[1].revents) accept_newcomer();
   }
 
@@ -181,28 +192,39 @@ class TcpTransport final : public Transport {
     Socket socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     if (waiting_.size() == kWaitingRoom) waiting_.erase(waiting_.begin());
-    waiting_.push_back(std::move(socket));
+    waiting_.push_back({std::move(socket), {}});
+  }
+
+  // Takes what a connection says until there are `bytes` of it; false where they have not come, with `ended`
+  // where they will not. Nothing stays behind that would wake poll() again and again.
+  static bool hear(Newcomer& newcomer, size_t bytes, bool& ended) {
+    std::array<char, 64> part{};
+    while (newcomer.said.size() < bytes) {
+      const size_t wanted = std::min(part.size(), bytes - newcomer.said.size());
+      const ssize_t got = ::recv(newcomer.socket.descriptor(), part.data(), wanted, 0);
+      ended = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+      if (got <= 0) return false;
+      newcomer.said.append(part.data(), static_cast<size_t>(got));
+    }
+    return true;
   }
 
   // Whether a connection waits no longer: it has said which lost process it is, or something else.
-  bool meet_newcomer(Socket& socket, const Receiver& receiver) {
+  bool meet_newcomer(Newcomer& newcomer, const Receiver& receiver) {
     int other = -1;
     uint64_t size = 0;
-    std::array<char, sizeof other + sizeof size + kLongestAddress> bytes{};
-    const ssize_t got = ::recv(socket.descriptor(), bytes.data(), bytes.size(), MSG_PEEK);
-    if (got < 0) return errno != EAGAIN && errno != EINTR;
-    if (got == 0) return true;
+    bool ended = false;
     constexpr size_t kHead = sizeof other + sizeof size;
-    std::memcpy(&other, bytes.data(), sizeof other);
-    std::memcpy(&size, bytes.data() + sizeof other, sizeof size);
-    const auto there = static_cast<size_t>(got);
-    if (there >= kHead && size > kLongestAddress) return true;
-    if (there < kHead || there < kHead + size) return false;
+    if (!hear(newcomer, kHead, ended)) return ended;
+    std::memcpy(&other, newcomer.said.data(), sizeof other);
+    std::memcpy(&size, newcomer.said.data() + sizeof other, sizeof size);
+    if (size > kLongestAddress) return true;
+    if (!hear(newcomer, kHead + size, ended)) return ended;
     const bool is_lost =
         other >= 0 && other < processes() && other != process_ && peers_[static_cast<size_t>(other)].lost;
     if (!is_lost) return true;
-    const PeerAddress theirs = PeerAddress::from(std::string(bytes.data() + kHead, size));
-    (void)::recv(socket.descriptor(), bytes.data(), kHead + size, 0);  // as it was seen
+    const PeerAddress theirs = PeerAddress::from(newcomer.said.substr(kHead));
+    Socket& socket = newcomer.socket;
     const int on = 1;
     ::setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (::send(socket.descriptor(), &process_, sizeof process_, MSG_NOSIGNAL) != sizeof process_) return true;
@@ -257,9 +279,9 @@ class TcpTransport final : public Transport {
     return {};
   }
 
-  std::string read_some(int other, const Receiver& receiver, int most) {
+  std::string read_some(int other, const Receiver& receiver, int max_frames) {
     Peer& peer = peers_[static_cast<size_t>(other)];
-    for (int frames = 0; frames < most;) {
+    for (int frames = 0; frames < max_frames;) {
       const bool in_size = peer.received < sizeof peer.size;
       char* to = in_size ? reinterpret_cast<char*>(&peer.size) + peer.received
                          : peer.incoming.bytes.get() + (peer.received - sizeof peer.size);
@@ -292,8 +314,8 @@ class TcpTransport final : public Transport {
   std::vector<Peer> peers_;
   Socket wake_, listener_;
   NearbyMark mark_;
-  std::vector<int> unreached_;   // by one that rejoins; to be told
-  std::vector<Socket> waiting_;  // connections that have not said who they are
+  std::vector<int> unreached_;  // by one that rejoins; to be told
+  std::vector<Newcomer> waiting_;
 };
 
 }  // namespace
