@@ -316,6 +316,21 @@ TEST(Hangs, TheCulpritIsNamedSoon) {
   }
 }
 
+// Where a process has died, nobody waits long for the answers of those that are stopped or hang beside it.
+TEST(Hangs, TwoFaultsAtOnceTakeLessThanASecond) {
+  for (const Division& division : {kReplicas, kTensor})
+    for (const char* faults : {"kill@5:7,stop@2:7", "kill@5:7,hang@2:7", "stop@2:7,throw@6:7"}) {
+      SCOPED_TRACE(faults);
+      std::vector<double> seconds;
+      survive(
+          division, 20, faults, [](const auto&) {}, seconds);
+      for (const double each : seconds) {
+        fmt::print("{}: {:.2f} s\n", faults, each);
+        EXPECT_LE(each, 1.0);
+      }
+    }
+}
+
 // Ranks that a tensor-parallel group does without end when the others do, and alike.
 TEST(UnequalReplicas, IdleProcessesEndWithTheOthers) {
   TempDir dir;
