@@ -11,7 +11,9 @@ constexpr int kFewRows = 16;  // at most, in two groups of eight
 constexpr int kColumns = 16;  // of the output that a block makes
 constexpr int kSplit = 8;     // warps of a block, which share K among them
 constexpr int kChunk = 32;    // of K: what one load of all lanes of a warp covers
-constexpr int kSplitThreads = kSplit * 32, kBlocksPerSm = 2;
+constexpr int kSplitThreads = kSplit * 32;
+constexpr size_t kLongRead = size_t{40}
+                             << 20;  // bytes of w; cuBLASLt reads more of them at 4.3 TB/s, this at 3.9
 
 template <class T>
 struct FewRowsTask {
@@ -62,40 +64,32 @@ __device__ __forceinline__ void prefetch_bulk(const void* data, int bytes) {
 
 // y = x · wᵀ + bias for few rows of x; with SwiGLU also active = silu(gate) · up, of what y holds of them.
 // Math: mma.sync m16n8k16 with 16 rows of w as A and eight rows of x as B; Groups of eight rows of x.
-// Grid: a block for each tile of 16 columns of the output, or, where there are `Many`, one an SM, which takes
-// tile after tile. A block's eight warps have a part of K each. A warp has `Ahead`
-// chunks of w on their way in registers; as soon as one is multiplied, the chunk `Ahead` behind it is asked
-// for, if need be of the next tile.
-// PDL: the first chunks of w are on their way before the block waits for the kernel that makes x, and as many
-// more go to the L2 cache.
-// Shared memory: the accumulators of the warps, which are added in order; two sets where there are many
-// tiles, for warps may be one apart.
-template <class T, int Groups, bool Swiglu, bool Many>
-__global__ void __launch_bounds__(kSplitThreads, kBlocksPerSm)
+// Grid: a block for each 16 columns of the output. Its eight warps have a part of K each. A warp has `Ahead`
+// chunks on their way in registers; as soon as one is multiplied, the chunk `Ahead` behind it is asked for.
+// PDL: the first chunks of w are on their way before the block waits for the kernel that makes x,
+// and as many more go to the L2 cache.
+// Shared memory: the accumulators of the warps, which are added in order.
+template <class T, int Groups, bool Swiglu>
+__global__ void __launch_bounds__(kSplitThreads, 2)
     few_rows_kernel(const __grid_constant__ FewRowsTask<T> task) {
   constexpr int Halves = Swiglu ? 2 : 1, Ahead = 8 / (Halves * Groups);
-  // The first inputs are waited for, so all are asked for at once; later ones are in the L1 cache.
-  constexpr int InputsAhead = Many && Ahead > 4 ? 4 : Ahead;
-  __shared__ float partials[Many ? 2 : 1][kSplit][Halves][8 * Groups][kColumns + 1];
+  __shared__ float partial[kSplit][Halves][8 * Groups][kColumns + 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = lane / 4, at = lane % 4 * 8;
-  const int tiles = (task.n + kColumns - 1) / kColumns;
+  const int column0 = blockIdx.x * kColumns;
   const int begin = warp * task.chunks / kSplit, end = (warp + 1) * task.chunks / kSplit;
   griddep_launch();
 
   // Rows beyond the last are read as the last; nobody looks at their results.
   const T *w[Halves][2], *x[Groups];
-  const auto go_to = [&](int tile) {
 #pragma unroll
-    for (int h = 0; h < Halves; ++h)
+  for (int h = 0; h < Halves; ++h)
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        w[h][i] = task.w + (h * task.n + min(tile * kColumns + own + 8 * i, task.n - 1)) * task.w_stride + at;
-  };
-  go_to(blockIdx.x);
+    for (int i = 0; i < 2; ++i)
+      w[h][i] = task.w + (h * task.n + min(column0 + own + 8 * i, task.n - 1)) * task.w_stride + at;
 #pragma unroll
   for (int g = 0; g < Groups; ++g) x[g] = task.x + min(8 * g + own, task.rows - 1) * task.x_stride + at;
 
-  uint4 weights[Ahead][Halves][2], inputs[InputsAhead][Groups];
+  uint4 weights[Ahead][Halves][2], inputs[Ahead][Groups];
   const auto read_weights = [&](int a, int chunk) {
     const int64_t k = static_cast<int64_t>(chunk) * kChunk;
 #pragma unroll
@@ -106,7 +100,7 @@ __global__ void __launch_bounds__(kSplitThreads, kBlocksPerSm)
   const auto read_inputs = [&](int a, int chunk) {
     const int64_t k = static_cast<int64_t>(chunk) * kChunk;
 #pragma unroll
-    for (int g = 0; g < Groups; ++g) inputs[a % InputsAhead][g] = read_if<false>(chunk < end, x[g] + k);
+    for (int g = 0; g < Groups; ++g) inputs[a][g] = read_if<false>(chunk < end, x[g] + k);
   };
 
   if (task.early) {
@@ -114,8 +108,7 @@ __global__ void __launch_bounds__(kSplitThreads, kBlocksPerSm)
     for (int a = 0; a < Ahead; ++a) read_weights(a, begin + a);
     const int first = begin + Ahead, last = min(first + Ahead, end);
     if (lane < Halves * kColumns && first < last) {
-      const int64_t row = lane / kColumns * task.n +
-                          min(static_cast<int>(blockIdx.x) * kColumns + lane % kColumns, task.n - 1);
+      const int64_t row = lane / kColumns * task.n + min(column0 + lane % kColumns, task.n - 1);
       prefetch_bulk(task.w + row * task.w_stride + static_cast<int64_t>(first) * kChunk,
                     (last - first) * kChunk * static_cast<int>(sizeof(T)));
     }
@@ -125,59 +118,49 @@ __global__ void __launch_bounds__(kSplitThreads, kBlocksPerSm)
 #pragma unroll
     for (int a = 0; a < Ahead; ++a) read_weights(a, begin + a);
   }
+#pragma unroll
+  for (int a = 0; a < Ahead; ++a) read_inputs(a, begin + a);
 
-  for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn ^= 1) {
-    float acc[Halves][Groups][4] = {};
+  float acc[Halves][Groups][4] = {};
+  for (int chunk = begin; chunk < end; chunk += Ahead) {
 #pragma unroll
-    for (int a = 0; a < InputsAhead; ++a) read_inputs(a, begin + a);
-    for (int chunk = begin; chunk < end; chunk += Ahead) {
-      int next = chunk + Ahead;
-      if constexpr (Many)
-        if (next >= end && tile + static_cast<int>(gridDim.x) < tiles) {
-          go_to(tile + gridDim.x);
-          next = begin;
-        }
+    for (int a = 0; a < Ahead; ++a) {
 #pragma unroll
-      for (int a = 0; a < Ahead; ++a) {
+      for (int h = 0; h < Halves; ++h)
 #pragma unroll
-        for (int h = 0; h < Halves; ++h)
-#pragma unroll
-          for (int g = 0; g < Groups; ++g)
-            multiply<T>(acc[h][g], weights[a][h][0], weights[a][h][1], inputs[a % InputsAhead][g]);
-        read_weights(a, next + a);
-        read_inputs(a, chunk + InputsAhead + a);
-      }
+        for (int g = 0; g < Groups; ++g)
+          multiply<T>(acc[h][g], weights[a][h][0], weights[a][h][1], inputs[a][g]);
+      read_weights(a, chunk + Ahead + a);
+      read_inputs(a, chunk + Ahead + a);
     }
-    auto& partial = partials[Many ? turn : 0];
+  }
 #pragma unroll
-    for (int h = 0; h < Halves; ++h)
+  for (int h = 0; h < Halves; ++h)
 #pragma unroll
-      for (int g = 0; g < Groups; ++g)
+    for (int g = 0; g < Groups; ++g)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          partial[warp][h][8 * g + lane % 4 * 2 + i % 2][own + 8 * (i / 2)] = acc[h][g][i];
-    __syncthreads();
+      for (int i = 0; i < 4; ++i)
+        partial[warp][h][8 * g + lane % 4 * 2 + i % 2][own + 8 * (i / 2)] = acc[h][g][i];
+  __syncthreads();
 
-    for (int i = threadIdx.x; i < 8 * Groups * kColumns; i += kSplitThreads) {
-      const int row = i / kColumns, column = tile * kColumns + i % kColumns;
-      if (row >= task.rows || column >= task.n) continue;
-      T value[Halves];
+  for (int i = threadIdx.x; i < 8 * Groups * kColumns; i += kSplitThreads) {
+    const int row = i / kColumns, column = column0 + i % kColumns;
+    if (row >= task.rows || column >= task.n) continue;
+    T value[Halves];
 #pragma unroll
-      for (int h = 0; h < Halves; ++h) {
-        float sum = 0;
+    for (int h = 0; h < Halves; ++h) {
+      float sum = 0;
 #pragma unroll
-        for (int s = 0; s < kSplit; ++s) sum += partial[s][h][row][i % kColumns];
-        if (task.bias) sum += widen(task.bias[h * task.n + column]);
-        value[h] = narrow<T>(sum);
-        task.y[row * task.y_stride + h * task.n + column] = value[h];
-      }
-      if constexpr (Swiglu) {
-        const float gate = widen(value[0]);
-        task.active[row * task.active_stride + column] =
-            narrow<T>(gate * sigmoid<true>(gate) * widen(value[1]));
-      }
+      for (int s = 0; s < kSplit; ++s) sum += partial[s][h][row][i % kColumns];
+      if (task.bias) sum += widen(task.bias[h * task.n + column]);
+      value[h] = narrow<T>(sum);
+      task.y[row * task.y_stride + h * task.n + column] = value[h];
     }
-    if constexpr (!Many) return;
+    if constexpr (Swiglu) {
+      const float gate = widen(value[0]);
+      task.active[row * task.active_stride + column] =
+          narrow<T>(gate * sigmoid<true>(gate) * widen(value[1]));
+    }
   }
 }
 
@@ -212,16 +195,11 @@ FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y, bool e
 
 template <bool Swiglu, class T>
 void launch(const KernelContext& ctx, const FewRowsTask<T>& task) {
-  // One block an SM keeps enough loads on their way, and leaves room for the first blocks of the next GEMM,
-  // which read their weights meanwhile.
-  const unsigned tiles = blocks_for(task.n, kColumns),
-                 sms = static_cast<unsigned>(runtime_of(ctx).properties().sm_count);
-  const bool many = 2 * tiles > 3 * sms;
-  const Launch by = step_launch(ctx, "gemm", many ? sms : tiles, kSplitThreads);
+  const Launch by = step_launch(ctx, "gemm", blocks_for(task.n, kColumns), kSplitThreads);
   if (task.rows <= 8)
-    by.run(many ? few_rows_kernel<T, 1, Swiglu, true> : few_rows_kernel<T, 1, Swiglu, false>, task);
+    by.run(few_rows_kernel<T, 1, Swiglu>, task);
   else
-    by.run(many ? few_rows_kernel<T, 2, Swiglu, true> : few_rows_kernel<T, 2, Swiglu, false>, task);
+    by.run(few_rows_kernel<T, 2, Swiglu>, task);
 }
 
 template <class F>
@@ -237,7 +215,7 @@ void dispatch_narrow(DType dtype, F&& f) {
 bool few_rows_gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (args.c.rank() != 2 || args.alpha != 1 || args.beta != 0 || args.a_scale || args.b_scale) return false;
   const Tensor w = args.b.detach().transpose(0, 1);
-  if (!fits(args.a, w, args.c)) return false;
+  if (!fits(args.a, w, args.c) || w.bytes() > kLongRead) return false;
   if (args.bias && (args.bias.dtype() != args.a.dtype() || args.bias.stride(0) != 1)) return false;
   dispatch_narrow(args.a.dtype(), [&]<class T>(Type<T>) {
     FewRowsTask<T> task = task_of<T>(args.a, w, args.c, ctx.pdl && args.static_b);
