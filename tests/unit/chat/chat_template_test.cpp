@@ -90,6 +90,13 @@ TEST(ChatTemplate, PrintsObjectsAsPythonUpToTheirAddress) {
   EXPECT_EQ(render("{{ dict }}"), "<class 'dict'>");
 }
 
+TEST(ChatTemplate, MarkupEscapesWhatIsPutIntoIt) {
+  EXPECT_EQ(render("{{ ('all'|e).replace('l', '<') }}"), "a&lt;&lt;");
+  EXPECT_EQ(render("{{ ('all'|e).replace('l', '<'|safe) }}"), "a<<");
+  EXPECT_EQ(render("{{ 'all'.replace('l', '<') }}"), "a<<");
+  EXPECT_EQ(render("{{ ('+'|e).join(['<', 1]) }}{{ ('+'|e).join(['<']) is escaped }}"), "&lt;+1True");
+}
+
 TEST(ChatTemplate, RangesCountAndFindTheirItems) {
   EXPECT_EQ(
       render("{% set r = range(5,0,-2) %}{{ r.count(3) }}{{ r.count('l') }}{{ r.count(3.0) }}{{ r.index(1) }}"

@@ -145,9 +145,16 @@ Value without_affix(Runtime& runtime, const Value& self, Arguments& arguments) {
   return runtime.text(std::string(bytes), self.markup());
 }
 
+// `part` as it goes into `self`: markup escapes what is no markup.
+std::string put_into(Runtime& runtime, const Value& self, const Value& part) {
+  if (!self.markup() || part.markup()) return to_text(runtime, part);
+  return escape_html(to_text(runtime, part));
+}
+
 Value replace(Runtime& runtime, const Value& self, Arguments& arguments) {
   Bound bound(arguments, "replace", {"old", "new", "count"}, 2);
-  return runtime.text(replaced(runtime, self.text(), bound.text(0), bound.text(1), bound.integer_or(2, -1)),
+  const std::string by = self.markup() ? put_into(runtime, self, bound[1]) : bound.text(1);
+  return runtime.text(replaced(runtime, self.text(), bound.text(0), by, bound.integer_or(2, -1)),
                       self.markup());
 }
 
@@ -158,10 +165,11 @@ Value joined(Runtime& runtime, const Value& self, Arguments& arguments) {
   int64_t i = 0;
   for (Value item; cursor.next(item); ++i) {
     if (i > 0) out.add(self.text());
-    if (!item.is_text()) fault("sequence item {}: expected str instance, {} found", i, type_name(item));
-    out.add(item.text());
+    if (!item.is_text() && !self.markup())
+      fault("sequence item {}: expected str instance, {} found", i, type_name(item));
+    out.add(put_into(runtime, self, item));
   }
-  return runtime.text(out.take());
+  return runtime.text(out.take(), self.markup());
 }
 
 enum class Side { left, right, both };
